@@ -1,0 +1,67 @@
+"""Everything the client can ask, computed from the namespaces that exist: names, methods, paths.
+
+Nothing is registered: whoever declares a :class:`~rbim.operation.Namespace` of their own is part of it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from attrs import frozen
+
+from rbim import calls, groups
+from rbim.operation import Namespace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rbim.operation import Method, Operation
+
+__all__ = ["Entry", "entries", "find", "namespaces"]
+
+BUILT_IN = (groups.Groups, calls.Calls)
+
+
+@frozen(kw_only=True)
+class Entry:
+    """One operation as users meet it: ``groups``, ``create``, and the operation class."""
+
+    namespace: str
+    method: str
+    operation: type[Operation[Any]]
+
+
+def namespaces() -> dict[str, type[Namespace]]:
+    """Return every namespace by its name, rbim's own first. A later one of the same name goes before an earlier one."""
+    found: dict[str, type[Namespace]] = {kind.__name__.lower(): kind for kind in BUILT_IN}
+    waiting = list(Namespace.__subclasses__())
+    while waiting:
+        kind = waiting.pop(0)
+        found[kind.__name__.lower()] = kind
+        waiting += kind.__subclasses__()
+    return found
+
+
+def entries() -> Iterator[Entry]:
+    """Yield every operation of every namespace, in order of declaration."""
+    for name, kind in namespaces().items():
+        for method_name, method in kind.methods():
+            yield _entry(name, method_name, method)
+
+
+def _entry(namespace: str, name: str, method: Method[..., Any]) -> Entry:
+    return Entry(namespace=namespace, method=name, operation=method.operation)
+
+
+def find(path: str) -> type[Operation[Any]] | None:
+    """Return the operation that a request path asks for, whatever its version and application; None where there is none."""
+    for entry in entries():
+        for template in entry.operation.spec.paths:
+            if _pattern(template).fullmatch(path):
+                return entry.operation
+    return None
+
+
+def _pattern(template: str) -> re.Pattern[str]:
+    return re.compile(re.sub(r"\\{\w+\\}", "[^/]+", re.escape(template)))

@@ -1,0 +1,242 @@
+"""The client: one gate, one pace, one retry budget over one transport, and views that share them."""
+
+from __future__ import annotations
+
+import os
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from anyio import CancelScope, Event, move_on_after
+from attrs import evolve
+
+from rbim import catalogue
+from rbim.call import Call, Core, Exchange, Settings
+from rbim.calls import Calls
+from rbim.clock import SystemClock
+from rbim.codec import Codec
+from rbim.dialect import Dialect
+from rbim.errors import InvalidRequest
+from rbim.gate import Gate
+from rbim.groups import Groups
+from rbim.pace import Limits, Pace
+from rbim.retry import Retry, RetryBudget
+from rbim.signing import AppSigner, Credentials
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from types import TracebackType
+    from typing import Self
+
+    from cattrs import Converter
+
+    from rbim.message import Clock, Signer, Transport
+    from rbim.observe import Observer
+    from rbim.operation import Namespace, Operation
+
+__all__ = ["AsyncClient", "View"]
+
+R = TypeVar("R")
+
+TIMEOUT = 10.0
+DEADLINE = 30.0
+GRACE = 5.0
+"""Seconds that a client which is left waits for calls that do not heed their cancellation."""
+
+
+class View:
+    """A client as one user of it sees it: it may act as another account or wait longer, and shares everything else.
+
+    ``groups`` and ``calls`` hold the operations as methods; :meth:`send` takes any operation, one's own included.
+    Namespaces of one's own are attributes too, under their class name in lower case (and ``MyNamespace(client)`` is the
+    same, with its types).
+    """
+
+    def __init__(self, core: Core, settings: Settings) -> None:
+        self._core = core
+        self._settings = settings
+
+    def __repr__(self) -> str:
+        user = f" as {self._settings.user_name}" if self._settings.user_name else ""
+        return f"<{type(self).__name__} of {self._core.codec.app_id}{user}, {self._core.state}>"
+
+    @cached_property
+    def groups(self) -> Groups:
+        """The ten group operations."""
+        return Groups(self)
+
+    @cached_property
+    def calls(self) -> Calls:
+        """The operations on outbound-call tasks."""
+        return Calls(self)
+
+    if not TYPE_CHECKING:  # type checkers shall go on refusing names that nobody declared
+
+        def __getattr__(self, name: str) -> Namespace:
+            kind = None if name.startswith("_") else catalogue.namespaces().get(name)
+            if kind is None:
+                reason = f"{type(self).__name__!r} object has no attribute {name!r}"
+                raise AttributeError(reason)
+            return kind(self)
+
+    async def send(self, operation: Operation[R], /) -> R:
+        """Carry out one operation and return its answer.
+
+        Raises InvalidRequest (before anything is sent), TransportError, ProtocolError, ApiError, DeadlineExceeded or
+        ClientClosed; the error's ``outcome`` tells whether the platform may have acted.
+        """
+        return await Call(self._core, self._settings, operation).run()
+
+    async def exchange(self, operation: Operation[R], /) -> Exchange[R]:
+        """Carry out one operation and return its answer with the raw response, the attempts and the timings."""
+        call = Call(self._core, self._settings, operation)
+        return call.exchange(await call.run())
+
+    def acting_as(self, user_name: str | None) -> View:
+        """Return a view in which operations that name no account of their own act as ``user_name``."""
+        return View(self._core, evolve(self._settings, user_name=user_name))
+
+    def tuned(self, *, timeout: float | None = None, deadline: float | None = None, retry: Retry | None = None) -> View:
+        """Return a view with other seconds per attempt, seconds per call, or retrying; None keeps what is."""
+        told = {"timeout": timeout, "deadline": deadline, "retry": retry}
+        return View(self._core, _settings(self._settings, **{k: v for k, v in told.items() if v is not None}))
+
+
+class AsyncClient(View):
+    """The client of one application.
+
+    ``base_url`` is the address of the group operations (``https://host:8883``), ``call_base_url`` that of the call tasks
+    where it differs. Either ``credentials``, or a ``signer`` of one's own. ``user_name`` is the account that acts where an
+    operation names none. ``transport`` carries the requests (httpx's unless told), ``dialect`` settles what the interface
+    leaves open, ``limits`` says how many requests may be in flight at once (100) and at which rates, ``timeout`` is in
+    seconds for one attempt (10), ``deadline`` for the whole call with its waits and retries (30), ``retry`` how failed
+    attempts are repeated (at most 3 in all). ``clock`` and ``observers`` are for tests and for those who watch; ``hooks``
+    is called with each cattrs converter, for the types of operations of one's own.
+
+    Use it with ``async with``, once, and share it between as many tasks as there are. Leaving ends what is in flight with
+    ``ClientClosed``.
+    """
+
+    def __init__(
+        self,
+        *,
+        base_url: str,
+        call_base_url: str | None = None,
+        credentials: Credentials | None = None,
+        signer: Signer | None = None,
+        user_name: str | None = None,
+        transport: Transport | None = None,
+        dialect: Dialect | None = None,
+        limits: Limits | None = None,
+        timeout: float = TIMEOUT,
+        deadline: float = DEADLINE,
+        retry: Retry | None = None,
+        clock: Clock | None = None,
+        observers: Iterable[Observer] = (),
+        hooks: Callable[[Converter], None] | None = None,
+    ) -> None:
+        dialect = dialect or Dialect()
+        clock = clock or SystemClock()
+        limits = limits or Limits()
+        signer = signer or _signer(credentials, clock, dialect)
+        core = Core(
+            transport=transport or _default_transport(),
+            signer=signer,
+            codec=Codec(
+                app_id=signer.app_id,
+                base_url=base_url,
+                call_base_url=call_base_url,
+                dialect=dialect,
+                clock=clock,
+                hooks=hooks,
+            ),
+            clock=clock,
+            gate=Gate(limits.concurrency),
+            pace=Pace(limits.rates),
+            budget=RetryBudget(),
+            observers=tuple(observers),
+            running=set(),
+        )
+        settings = Settings(user_name=user_name, timeout=timeout, deadline=deadline, retry=retry or Retry())
+        super().__init__(core, _settings(settings))
+
+    @classmethod
+    def from_env(cls, **options: Any) -> Self:  # the constructor's own
+        """Make a client from ``RBIM_BASE_URL``, ``RBIM_APP_ID``, ``RBIM_APP_TOKEN`` or ``RBIM_APP_TOKEN_FILE``, and
+        ``RBIM_USER_NAME``.
+
+        The token file holds the token and nothing else. ``options`` go to the constructor, and before the environment.
+        Raises InvalidRequest that names the variable that is missing.
+        """
+        if "base_url" not in options:
+            options["base_url"] = _needed("RBIM_BASE_URL")
+        if not options.get("credentials") and not options.get("signer"):
+            options["credentials"] = Credentials(app_id=_needed("RBIM_APP_ID"), app_token=_token())
+        options.setdefault("user_name", os.environ.get("RBIM_USER_NAME") or None)
+        return cls(**options)
+
+    async def __aenter__(self) -> Self:
+        if self._core.state != "new":
+            reason = "a client is entered once; make another"
+            raise RuntimeError(reason)
+        await self._core.transport.__aenter__()
+        self._core.state = "open"
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        core = self._core
+        core.state = "closing"
+        with CancelScope(shield=True):  # whoever leaves, leaves nothing behind
+            if core.running:
+                core.all_ended = Event()
+                for scope in tuple(core.running):
+                    scope.cancel()
+                with move_on_after(GRACE):
+                    await core.all_ended.wait()
+            try:
+                await core.transport.__aexit__(kind, error, trace)
+            finally:
+                core.state = "closed"
+
+
+def _settings(settings: Settings, **changes: Any) -> Settings:  # of any of its fields
+    changed = evolve(settings, **changes)
+    for name in ("timeout", "deadline"):
+        if not getattr(changed, name) > 0:
+            reason = f"{name}: seconds above 0 are needed, not {getattr(changed, name)!r}"
+            raise InvalidRequest(reason, field=name)
+    return changed
+
+
+def _signer(credentials: Credentials | None, clock: Clock, dialect: Dialect) -> Signer:
+    if credentials is None:
+        reason = "credentials: Credentials(app_id=..., app_token=...) or a signer= of your own is needed"
+        raise InvalidRequest(reason, field="credentials")
+    return AppSigner(credentials, clock=clock, zone=dialect.zone)
+
+
+def _default_transport() -> Transport:
+    from rbim.transports.httpx import HttpxTransport
+
+    return HttpxTransport()
+
+
+def _needed(name: str) -> str:
+    value = os.environ.get(name)
+    if not value:
+        reason = f"the environment variable {name} is not set"
+        raise InvalidRequest(reason, field=name)
+    return value
+
+
+def _token() -> str:
+    file = os.environ.get("RBIM_APP_TOKEN_FILE")
+    if not os.environ.get("RBIM_APP_TOKEN") and file:
+        try:
+            return Path(file).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = f"the file that RBIM_APP_TOKEN_FILE names cannot be read: {error}"
+            raise InvalidRequest(reason, field="RBIM_APP_TOKEN_FILE") from None
+    return _needed("RBIM_APP_TOKEN")

@@ -1,0 +1,298 @@
+"""Operations to requests, responses to answers. Pure: the clock and the random digits are handed in.
+
+What an answer is, in order:
+
+1. HTTP 200 with a code of success: the answer, read tolerantly.
+2. A readable code that is no success: an ``ApiError`` of the dialect's table; with an HTTP 5xx its outcome is unknown.
+3. HTTP 4xx without a readable code: an ``ApiError`` by the status alone.
+4. Anything else: a ``ProtocolError`` of unknown outcome.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from random import SystemRandom
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+from urllib.parse import quote, urlsplit
+
+from attrs import frozen
+from cattrs import transform_error
+
+from rbim import jsontext
+from rbim.converter import make_converter
+from rbim.errors import (
+    ApiError,
+    AuthenticationError,
+    InvalidRequest,
+    NotFound,
+    Outcome,
+    ProtocolError,
+    RbimError,
+    Throttled,
+    excerpt,
+)
+from rbim.message import Request
+from rbim.operation import camel, fields_of, wire_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from datetime import tzinfo
+
+    from cattrs import Converter
+
+    from rbim.dialect import Dialect, MembersShape
+    from rbim.message import Clock, Response
+    from rbim.operation import Operation
+
+__all__ = ["SUCCESS", "Codec", "Converters"]
+
+R = TypeVar("R")
+
+SUCCESS = "000000"
+HEADERS = {
+    "Accept": "application/json",
+    "Accept-Encoding": "identity",
+    "Content-Type": "application/json;charset=utf-8",
+}
+OK = 200
+CLIENT_ERRORS = range(400, 500)
+SERVER_ERRORS = range(500, 600)
+BY_STATUS: dict[int, type[ApiError]] = {
+    401: AuthenticationError,
+    403: AuthenticationError,
+    404: NotFound,
+    429: Throttled,
+}
+
+
+class Converters:
+    """A fast converter and a detailed one that says what is wrong, both with the same hooks.
+
+    ``hooks`` is called with each, to register what the types of one's own operations need.
+    """
+
+    def __init__(self, zone: tzinfo, members: MembersShape, hooks: Callable[[Converter], None] | None = None) -> None:
+        self.fast = make_converter(zone, members)
+        self.detailed = make_converter(zone, members, detailed=True)
+        if hooks is not None:
+            hooks(self.fast)
+            hooks(self.detailed)
+
+    def why_not(self, document: object, kind: type[Any], root: str = "$") -> str:
+        """Return why the document cannot be read as ``kind``, naming fields as the wire does."""
+        try:
+            self.detailed.structure(document, kind)
+        except Exception as error:  # whatever a hook raises is what is wrong
+            where = [camel(line.replace(" @ $", f" @ {root}")) for line in transform_error(error)]
+            return "; ".join(where)
+        return "not what it should be"
+
+
+_shared = lru_cache(Converters)  # compiling costs milliseconds: clients of the same dialect share the result
+
+
+@frozen
+class _Plan:
+    """What is the same for every request of one operation class."""
+
+    origin: str
+    path: str
+    headers: Mapping[str, str]
+    write: Callable[[Any], dict[str, Any]]
+    names_user: bool
+
+
+class Codec:
+    """Encodes operations for one application and decodes their answers."""
+
+    def __init__(
+        self,
+        *,
+        app_id: str,
+        base_url: str,
+        call_base_url: str | None = None,
+        dialect: Dialect,
+        clock: Clock,
+        digits: Callable[[], str] | None = None,
+        hooks: Callable[[Converter], None] | None = None,
+    ) -> None:
+        self.app_id = app_id
+        self.origins = {
+            "base_url": _origin(base_url, "base_url"),
+            "call_base_url": _origin(call_base_url or base_url, "call_base_url"),
+        }
+        self.dialect = dialect
+        self.clock = clock
+        self.digits = digits or _random_digits
+        make = Converters if hooks is not None else _shared
+        self.converters = make(dialect.zone, dialect.members_shape, hooks)
+        self._plans: dict[type[Any], _Plan] = {}
+
+    def encode(self, op: Operation[Any], user_name: str | None = None) -> Request:
+        """Return the unsigned request; ``user_name`` acts where the operation does not name an account itself.
+
+        Raises InvalidRequest for what breaks a rule that needs the dialect or the clock.
+        """
+        plan = self._plans.get(type(op)) or self._plan(type(op))
+        op.check(self.dialect, self.clock)
+        document = plan.write(op)
+        if plan.names_user and user_name is not None:
+            document.setdefault("userName", user_name)
+        try:
+            body = jsontext.dumps(document)
+        except ValueError:
+            raise _unwritable(op) from None
+        own = op.headers(self.digits)
+        return Request(
+            origin=plan.origin,
+            path=plan.path,
+            headers={**plan.headers, **own} if own else plan.headers,
+            body=body,
+            repeatable=op.repeat != "never",
+        )
+
+    def _plan(self, kind: type[Operation[Any]]) -> _Plan:
+        path = kind.path(self.dialect)
+        parts = {"{app_id}": self.app_id, "{version}": self.dialect.version}
+        for name, value in parts.items():
+            path = path.replace(name, quote(value, safe=""))
+        plan = _Plan(
+            origin=self.origins[kind.endpoint.origin],
+            path=path,
+            headers=HEADERS,
+            write=cast("Callable[[Any], dict[str, Any]]", self.converters.fast.get_unstructure_hook(kind)),
+            names_user=any(field.name == "user_name" for field in fields_of(kind)),
+        )
+        self._plans[kind] = plan
+        return plan
+
+    def decode(self, op: Operation[R], response: Response) -> R:
+        """Return the answer. Raises ApiError or ProtocolError."""
+        document, why = _document(response.body)
+        code = self.code_in(op, document)
+        if code != SUCCESS or response.status != OK:
+            raise self._refusal(op, response, document, code, why)
+        return self._answer(op, cast("dict[str, Any]", document), response)
+
+    def code_in(self, op: Operation[Any], document: dict[str, Any] | None) -> str | None:
+        """Return the status code of an answer's document; None where it has none."""
+        code = None if document is None else document.get(op.endpoint.code)
+        if isinstance(code, int) and not isinstance(code, bool):
+            return f"{code:06d}"  # a code sent as a number has lost its width
+        return code if isinstance(code, str) and code else None
+
+    def _answer(self, op: Operation[R], document: dict[str, Any], response: Response) -> R:
+        endpoint, kind = op.endpoint, op.spec.answer
+        payload = {k: v for k, v in document.items() if k not in (endpoint.code, endpoint.message)}
+        root = "$"
+        if endpoint.payload is not None and isinstance(payload.get(endpoint.payload), dict):
+            payload, root = payload[endpoint.payload], f"$.{endpoint.payload}"
+        try:
+            answer: R = self.converters.fast.structure(payload, kind)
+        except Exception as error:  # whatever a hook raises: the answer cannot be read
+            reason = self.converters.why_not(payload, kind, root)
+            raise ProtocolError(reason, status=response.status, body=response.body) from error
+        return answer
+
+    def confirmed(self, op: Operation[R], error: RbimError) -> R | None:
+        """Return the answer that a code "it is so already" stands for, or None where the error is no such code.
+
+        To be asked only after an attempt of unknown outcome.
+        """
+        if not isinstance(error, ApiError) or error.code not in self.dialect.already_so.get(op.spec.name, ()):
+            return None
+        try:
+            return cast("R", self.converters.fast.structure({}, op.spec.answer))
+        except Exception:  # an answer with required fields cannot be made from nothing
+            return None
+
+    def _refusal(
+        self,
+        op: Operation[Any],
+        response: Response,
+        document: dict[str, Any] | None,
+        code: str | None,
+        why: str,
+    ) -> RbimError:
+        status = response.status
+        wait = retry_after(response.headers.get("retry-after"), self.clock)
+        speaks = code is not None and code != SUCCESS
+        by_status = BY_STATUS.get(status, ApiError) if status in CLIENT_ERRORS and code != SUCCESS else None
+        if not speaks and by_status is None:
+            reason = why or f"required field missing @ $.{op.endpoint.code}"
+            if code == SUCCESS:
+                reason = "a code of success with an HTTP status of failure"
+            return ProtocolError(reason, status=status, body=response.body, retry_after=wait)
+        kind = self.dialect.error_of(code) if code is not None and speaks else ApiError
+        if kind is ApiError or status == TOO_MANY:
+            kind = by_status or kind
+        said = (document or {}).get(op.endpoint.message)
+        if not isinstance(said, str):
+            said = "" if speaks or not response.body else excerpt(response.body)
+        return kind(
+            said,
+            code=code or "",
+            status=status,
+            body=response.body,
+            retry_after=wait,
+            outcome=Outcome.UNKNOWN if status in SERVER_ERRORS else None,
+        )
+
+
+TOO_MANY = 429
+
+
+def _document(body: bytes) -> tuple[dict[str, Any] | None, str]:
+    """Return the answer's document, or None and why there is none."""
+    if not body.strip():
+        return None, "an empty answer"
+    try:
+        document = jsontext.loads(body)
+    except jsontext.NotJson as error:
+        return None, str(error)
+    if not isinstance(document, dict):
+        return None, f"an object is needed, not {type(document).__name__}"
+    return cast("dict[str, Any]", document), ""
+
+
+def retry_after(text: str | None, clock: Clock) -> float | None:
+    """Read a ``Retry-After`` header, seconds or an HTTP date, as seconds from now; None where there is none to read."""
+    if text is None:
+        return None
+    if text.strip().isascii() and text.strip().isdigit():
+        return float(text)
+    from email.utils import parsedate_to_datetime
+
+    try:
+        return max(0.0, (parsedate_to_datetime(text) - clock.now()).total_seconds())
+    except (ValueError, TypeError):
+        return None
+
+
+def _origin(url: str, name: str) -> str:
+    parts = urlsplit(url)
+    fits = (
+        parts.scheme in {"http", "https"} and parts.hostname and not (parts.query or parts.fragment or "@" in parts.netloc)
+    )
+    if not fits:
+        reason = f"{name}: an address such as https://host:8883 is needed, without user, query or fragment"
+        raise InvalidRequest(reason, field=name)
+    return url.rstrip("/")
+
+
+def _unwritable(op: Operation[Any]) -> InvalidRequest:
+    name = next((a.name for a in fields_of(type(op)) if not wire_of(a).header and not _utf8(getattr(op, a.name))), "")
+    reason = f"{name or 'a field'}: has a character that UTF-8 cannot carry (a lone surrogate)"
+    return InvalidRequest(reason, field=name)
+
+
+def _utf8(value: object) -> bool:
+    texts = cast("tuple[object, ...]", value) if isinstance(value, tuple) else (value,)
+    return not any(isinstance(text, str) and text.encode("utf-8", "replace").decode() != text for text in texts)
+
+
+_random = SystemRandom()
+
+
+def _random_digits() -> str:
+    return str(_random.randrange(10**5, 10**6))

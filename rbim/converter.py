@@ -1,0 +1,377 @@
+"""How values become JSON documents and documents become values: one cattrs converter, one hook a quirk.
+
+Above each hook stands the wire text that made it necessary. The same hooks serve both sides: the client writes operations
+and reads answers, the emulator reads operations and writes answers.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime, timedelta, tzinfo
+from enum import Enum, StrEnum
+from operator import attrgetter
+from types import UnionType
+from typing import Any, cast, get_args, get_origin
+
+import attrs
+from cattrs import Converter
+from cattrs.gen import AttributeOverride, make_dict_structure_fn, make_dict_unstructure_fn, override
+
+from rbim.calls import NoCallPolicy
+from rbim.dialect import MembersShape
+from rbim.operation import Answer, Operation, fields_of, wire_name, wire_of
+
+__all__ = ["make_converter"]
+
+Hook = Callable[[Any, Any], Any]
+EXTRA = "\0extra"  # the key under which unknown fields reach `extra`: no JSON sender would choose it
+NONE_TYPE = type(None)
+
+
+def make_converter(zone: tzinfo, members: MembersShape, *, detailed: bool = False) -> Converter:
+    """Return a converter that reads and writes as the wire does.
+
+    Answers are read tolerantly:
+
+    - unknown fields are kept in ``extra``;
+    - absent, null and empty become the field's default;
+    - numbers, booleans and whole objects where text is declared become text;
+    - counts in text become int; unreadable ones None, their text kept beside them;
+    - dates without padding, compact dates and epoch milliseconds become datetimes in ``zone``; unreadable ones None;
+    - codes outside an enum stay the text they are;
+    - rows come plain, single, nested, flat, or not at all;
+    - only a field without a default is required.
+
+    Requests are read with both shapes of ``members``, numbers in text and text in numbers, and are written in the shape
+    that ``members`` names, without the fields that are None. ``detailed`` makes errors name the field, at a price in speed.
+    """
+    converter = Converter(detailed_validation=detailed)
+    converter.register_structure_hook_factory(_is_kind_of(Answer), lambda kind: _read_answer(kind, converter, zone))
+    converter.register_unstructure_hook_factory(_is_kind_of(Answer), lambda kind: _write_answer(kind, converter))
+    converter.register_structure_hook_factory(_is_kind_of(Operation), lambda kind: _read_operation(kind, converter))
+    converter.register_unstructure_hook_factory(
+        _is_kind_of(Operation), lambda kind: _write_operation(kind, converter, members)
+    )
+    converter.register_unstructure_hook(date, date.isoformat)
+    converter.register_structure_hook(date, _read_day)
+    return converter
+
+
+def _is_kind_of(base: type[Any]) -> Callable[[Any], bool]:
+    return lambda kind: isinstance(kind, type) and issubclass(kind, base) and attrs.has(kind)
+
+
+def _required(attribute: attrs.Attribute[Any]) -> bool:
+    return attribute.default is attrs.NOTHING
+
+
+def _options(kind: Any) -> tuple[Any, ...]:  # a type expression
+    """Return what a type allows beside None."""
+    return tuple(k for k in get_args(kind) if k is not NONE_TYPE) if isinstance(kind, UnionType) else (kind,)
+
+
+def _optional(kind: Any) -> bool:  # a type expression
+    return isinstance(kind, UnionType) and NONE_TYPE in get_args(kind)
+
+
+def _overrides(overrides: dict[str, AttributeOverride]) -> Any:
+    """Return keyword arguments for cattrs, which takes fields and options side by side."""
+    return overrides
+
+
+# ---------------------------------------------------------------- answers, read
+
+
+def _read_answer(kind: type[Any], converter: Converter, zone: tzinfo) -> Hook:
+    readers = {a.name: _reader(a, converter, zone) for a in fields_of(kind)}
+    names = {a.name: EXTRA if a.name == "extra" else wire_name(a, in_camel=True) for a in fields_of(kind)}
+    known = frozenset(names.values())
+    read = make_dict_structure_fn(
+        kind,
+        converter,
+        _cattrs_detailed_validation=converter.detailed_validation,
+        **_overrides({name: override(rename=names[name], struct_hook=hook) for name, hook in readers.items()}),
+    )
+    # `{"statusCode": "000000", "groupId": "g1", "name": "a"}`: the one row of a search stands flat beside the status.
+    flat = next(((names[a.name], _row_keys(a)) for a in fields_of(kind) if _row_kind(a.type)), None)
+    keeps_extra = EXTRA in known
+
+    def structure(document: Any, _: Any) -> Any:  # JSON in, answer out
+        if not isinstance(document, dict):
+            reason = f"an object is needed, not {type(document).__name__}"
+            raise TypeError(reason)
+        fields = cast("dict[str, Any]", document)
+        if flat is not None and flat[0] not in fields and not flat[1].isdisjoint(fields):
+            row = {key: value for key, value in fields.items() if key in flat[1]}
+            fields = {key: value for key, value in fields.items() if key not in flat[1]} | {flat[0]: row}
+        if keeps_extra and not fields.keys() <= known:
+            fields = {**fields, EXTRA: {key: value for key, value in fields.items() if key not in known}}
+        return read(fields, kind)
+
+    return structure
+
+
+def _row_kind(kind: Any) -> type[Any] | None:  # a type expression
+    arguments = get_args(kind)
+    first = arguments[0] if get_origin(kind) is tuple and arguments else None
+    return first if isinstance(first, type) and issubclass(first, Answer) else None
+
+
+def _row_keys(attribute: attrs.Attribute[Any]) -> frozenset[str]:
+    kind = cast("type[Any]", _row_kind(attribute.type))
+    return frozenset(wire_name(a, in_camel=True) for a in fields_of(kind)) - {"extra"}
+
+
+def _reader(attribute: attrs.Attribute[Any], converter: Converter, zone: tzinfo) -> Hook | None:
+    """Choose how a field of an answer is read, by its type; None leaves it to cattrs and to hooks of the user's own."""
+    kind, options = attribute.type, _options(attribute.type)
+    first = options[0]
+    row = _row_kind(kind)
+    if attribute.name == "extra":
+        return lambda value, _: value
+    if row is not None:
+        return _read_rows(row, _row_keys(attribute), converter)
+    if kind is str:
+        return _read_required if _required(attribute) else _read_text
+    if options == (str,):
+        return lambda value, _: _read_text(value, _) or None
+    if options == (int,) and _optional(kind):
+        return _read_count
+    if options == (datetime,) and _optional(kind):
+        return lambda value, _: _read_date(value, zone)
+    if isinstance(first, type) and issubclass(first, Enum) and str in options:
+        members = {str(member.value): member for member in first}
+        return lambda value, _: _read_choice(value, members)
+    return None
+
+
+# `"declared": null`, `"name": 12345`, `"reason": {"code": 7}`
+def _read_text(value: Any, _: Any = None) -> str:  # JSON
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return ""
+    return json.dumps(value)
+
+
+# `{"statusCode": "000000", "groupId": ""}`: the one thing that cannot be missing
+def _read_required(value: Any, _: Any) -> str:  # JSON
+    if value is None or value == "" or isinstance(value, (dict, list, bool)):
+        raise KeyError(value)
+    return _read_text(value)
+
+
+_INTEGER = re.compile(r"\s*[+-]?[0-9]{1,18}\s*", re.ASCII)
+
+
+# `"count": "3"`, `"count": 3`, `"count": "1,2"`
+def _read_count(value: Any, _: Any) -> int | None:  # JSON
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    return int(value) if isinstance(value, str) and _INTEGER.fullmatch(value) else None
+
+
+_UNPADDED = re.compile(r"\s*([0-9]{4})-([0-9]{1,2})-([0-9]{1,2})[ T]([0-9]{1,2}):([0-9]{1,2}):([0-9]{1,2})(?:\.[0-9]*)?\s*")
+_COMPACT = re.compile(r"\s*([0-9]{4})([0-9]{2})([0-9]{2})([0-9]{2})([0-9]{2})([0-9]{2})\s*")
+_MILLISECONDS = re.compile(r"\s*([0-9]{12,13})\s*")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+# `"dateCreated": "2014-10-1 10:5:3"`, `"20130201155306"`, `"1412128800000"`, `1412128800000`, `""`, `"yesterday"`
+def _read_date(value: Any, zone: tzinfo) -> datetime | None:  # JSON
+    text = _read_text(value)
+    try:
+        if match := _UNPADDED.fullmatch(text) or _COMPACT.fullmatch(text):
+            year, month, day, hour, minute, second = map(int, match.groups())
+            return datetime(year, month, day, hour, minute, second, tzinfo=zone)
+        if match := _MILLISECONDS.fullmatch(text):
+            return (_EPOCH + timedelta(milliseconds=int(match[1]))).astimezone(zone)
+    except (ValueError, OverflowError):
+        pass  # a 13th month or a 61st minute is as unreadable as any other text
+    return None
+
+
+# `"type": "7"`, `"permission": 1`, `"target": ""`
+def _read_choice(value: Any, members: Mapping[str, Enum]) -> Any:  # JSON in, a member or its text out
+    text = _read_text(value)
+    return members.get(text, text or None)
+
+
+# `"groups": {"group": {...}}`, `{"group": [{...}]}`, `{"groups": [{...}]}`, `[{...}]`, `{}`, `""`, `null`;
+# `"fails": [{...}]`, `{"fail": [{...}]}`, `{"member": "1001", "reason": "..."}`, `["1001"]`
+def _read_rows(row: type[Any], keys: frozenset[str], converter: Converter) -> Hook:
+    first = wire_name(fields_of(row)[0], in_camel=True)
+
+    def flatten(value: Any) -> list[dict[str, Any]]:  # JSON
+        if isinstance(value, list):
+            return [found for each in cast("list[Any]", value) for found in flatten(each)]
+        if not isinstance(value, dict):
+            return [] if value is None or value == "" else [{first: value}]
+        fields = cast("dict[str, Any]", value)
+        if not keys.isdisjoint(fields):
+            return [fields]
+        return [found for each in fields.values() if isinstance(each, (list, dict)) for found in flatten(each)]
+
+    return lambda value, _: tuple(converter.structure(each, row) for each in flatten(value))
+
+
+# --------------------------------------------------------------- answers, written
+
+
+def _write_answer(kind: type[Any], converter: Converter) -> Callable[[Any], dict[str, Any]]:
+    attributes = fields_of(kind)
+
+    def unstructure(answer: Any) -> dict[str, Any]:  # any answer
+        document: dict[str, Any] = {}
+        for attribute in attributes:
+            value = getattr(answer, attribute.name)
+            name = wire_name(attribute, in_camel=True)
+            if attribute.name == "extra":
+                document |= value
+            elif _row_kind(attribute.type):
+                rows = [converter.unstructure(row) for row in value]
+                nest = wire_of(attribute).nest
+                if nest is None:
+                    document |= {name: rows} if rows else {}
+                else:
+                    document[name] = {nest: rows[0] if len(rows) == 1 else rows} if rows else {}
+            elif value is not None and value != "":
+                document[name] = _write_value(value)
+        return document
+
+    return unstructure
+
+
+def _write_value(value: Any) -> Any:  # a field's value in, JSON out
+    if isinstance(value, datetime):
+        return f"{value.year}-{value.month}-{value.day} {value.hour}:{value.minute}:{value.second}"
+    return str(value) if isinstance(value, (int, StrEnum)) else value
+
+
+# ------------------------------------------------------------- operations, written
+
+
+def _write_operation(kind: type[Any], converter: Converter, members: MembersShape) -> Callable[[Any], dict[str, Any]]:
+    attributes = fields_of(kind)
+    write = make_dict_unstructure_fn(
+        kind,
+        converter,
+        **_overrides(
+            {
+                a.name: override(
+                    rename=wire_name(a, in_camel=kind.endpoint.camel),
+                    omit=wire_of(a).header is not None,
+                    omit_if_default=a.default is None or a.default == (),
+                    unstruct_hook=_writer(a, members),
+                )
+                for a in attributes
+            }
+        ),
+    )
+    # A field that may be None and has no default (ModifyGroup.permission) is left out as well.
+    bare = [wire_name(a, in_camel=kind.endpoint.camel) for a in attributes if _required(a) and _optional(a.type)]
+
+    def unstructure(op: Any) -> dict[str, Any]:  # any operation
+        document = write(op)
+        for name in bare:
+            if document[name] is None:
+                del document[name]
+        return document
+
+    return unstructure if bare else write
+
+
+def _writer(attribute: attrs.Attribute[Any], members: MembersShape) -> Callable[[Any], Any] | None:
+    kind, options = attribute.type, _options(attribute.type)
+    values = wire_of(attribute).values
+    if values is not None:
+        return values.__getitem__
+    if kind == tuple[str, ...]:
+        return _same if members is MembersShape.PLAIN else _write_nested_members
+    if kind == tuple[NoCallPolicy, ...]:
+        return _write_policies
+    if len(options) == 1 and isinstance(options[0], type):
+        if issubclass(options[0], Enum):
+            value_of = attrgetter("value")
+            return (lambda value: None if value is None else value.value) if _optional(kind) else value_of
+        if options[0] in (str, int):
+            return _same
+    return None
+
+
+def _same(value: Any) -> Any:  # what needs no change
+    return value
+
+
+def _write_nested_members(value: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    return {"member": value}
+
+
+def _write_policies(value: tuple[NoCallPolicy, ...]) -> list[dict[str, Any]]:
+    # type 0 is "no-call", the only one described; each entry is a text that holds a JSON object
+    return [{"type": 0, "policy": [policy.entry.decode() for policy in value]}]
+
+
+# ---------------------------------------------------------------- operations, read
+
+
+def _read_operation(kind: type[Any], converter: Converter) -> Hook:
+    body = [a for a in fields_of(kind) if wire_of(a).header is None]
+    names = {a.name: wire_name(a, in_camel=kind.endpoint.camel) for a in body}
+    read = make_dict_structure_fn(
+        kind,
+        converter,
+        _cattrs_detailed_validation=converter.detailed_validation,
+        **_overrides({a.name: override(rename=names[a.name], struct_hook=_request_reader(a)) for a in body}),
+    )
+    bare = [names[a.name] for a in body if _required(a) and _optional(a.type)]
+    defaulted = {names[a.name] for a in body if not _required(a)} | set(bare)
+
+    def structure(document: Any, _: Any) -> Any:  # JSON in, operation out
+        if not isinstance(document, dict):
+            reason = f"an object is needed, not {type(document).__name__}"
+            raise TypeError(reason)
+        fields = cast("dict[str, Any]", document).items()
+        # `"confirm": ""` and `"declared": null` are as good as absent
+        said = {key: value for key, value in fields if key not in defaulted or (value is not None and value != "")}
+        return read(dict.fromkeys(bare) | said, kind)
+
+    return structure
+
+
+def _request_reader(attribute: attrs.Attribute[Any]) -> Hook | None:
+    kind, options = attribute.type, _options(attribute.type)
+    values = wire_of(attribute).values
+    if values is not None:
+        python = {str(wire): value for value, wire in values.items()}
+        return lambda value, _: python[_read_text(value)]
+    if kind == tuple[str, ...]:
+        return _read_members
+    if kind == tuple[NoCallPolicy, ...]:
+        return _read_policies
+    if options == (str,):
+        return _read_text
+    if len(options) == 1 and isinstance(options[0], type) and issubclass(options[0], Enum):
+        choices = options[0]
+        return lambda value, _: None if value is None else choices(_read_text(value))
+    return None
+
+
+# `"members": ["1001"]`, `{"member": ["1001"]}`, `{"member": "1001"}`, `"1001"`, `[1001]`
+def _read_members(value: Any, _: Any) -> tuple[str, ...]:  # JSON
+    if isinstance(value, dict):
+        return _read_members(cast("dict[str, Any]", value)["member"], _)
+    if isinstance(value, list):
+        return tuple(_read_text(each) for each in cast("list[Any]", value))
+    return (_read_text(value),)
+
+
+# `"call_policy": [{"type": 0, "policy": ["{\"policy_type\": 0, ...}"]}]`
+def _read_policies(value: Any, _: Any) -> tuple[NoCallPolicy, ...]:  # JSON
+    return tuple(NoCallPolicy.from_entry(entry) for each in value if int(each["type"]) == 0 for entry in each["policy"])
+
+
+def _read_day(value: Any, _: Any) -> date:  # JSON
+    return date.fromisoformat(value)

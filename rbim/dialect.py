@@ -1,0 +1,228 @@
+"""One frozen object for every choice that the interface description leaves open.
+
+Each field says which gap it settles, how well that is known and what may be put in its place. Client and emulator share the
+same dialect, so that what a test assumes is what the client does.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta, timezone, tzinfo
+from enum import StrEnum
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from attrs import Attribute, field, fields, frozen
+
+from rbim.errors import (
+    AlreadyMember,
+    ApiError,
+    AuthenticationError,
+    InvalidRequest,
+    NotFound,
+    NotMember,
+    ServerTrouble,
+    Throttled,
+    TimestampExpired,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+__all__ = ["CHINA", "CODES", "Code", "Dialect", "Gap", "Grade", "MembersShape"]
+
+CHINA = timezone(timedelta(hours=8), "UTC+08:00")
+"""The platform's time zone, as far as anyone knows."""
+
+
+class Grade(StrEnum):
+    """How well a fact is known that the interface description does not show."""
+
+    STATED = "stated"
+    """The interface description says both, or says it in passing."""
+
+    OFFICIAL = "O"
+    """An official page of the platform."""
+
+    MULTIPLE = "M"
+    """Two or more public clients that know nothing of each other."""
+
+    SINGLE = "S"
+    """One public client."""
+
+    GUESS = "G"
+    """A reasoned guess."""
+
+    EMULATOR = "E"
+    """Made up for the emulator; the platform's own is not known."""
+
+
+class MembersShape(StrEnum):
+    """How ``members`` is written."""
+
+    PLAIN = "plain"
+    """``["1001", "1002"]``"""
+
+    NESTED = "nested"
+    """``{"member": ["1001", "1002"]}``"""
+
+
+@frozen(kw_only=True)
+class Code:
+    """What a status code means: the error it becomes, how well that is known, and what was seen of it.
+
+    ``before_effect`` is True where the code is known to be given before anything was done: then even an operation that
+    must never be repeated may be sent again.
+    """
+
+    error: type[ApiError]
+    grade: Grade
+    note: str
+    before_effect: bool = False
+
+
+def _codes() -> Iterator[tuple[str, Code]]:
+    def rows(error: type[ApiError], grade: Grade, note: str, *codes: int) -> Iterator[tuple[str, Code]]:
+        for code in codes:
+            yield f"{code:06d}", Code(error=error, grade=grade, note=note)
+
+    yield from rows(AuthenticationError, Grade.SINGLE, "signature check failed", 111109)
+    yield from rows(
+        AuthenticationError,
+        Grade.SINGLE,
+        "authorization malformed or refused (SMS gateway)",
+        *range(161100, 161106),
+        161107,
+        161108,
+    )
+    yield from rows(TimestampExpired, Grade.SINGLE, "timestamp expired (SMS gateway)", 161106)
+    yield from rows(Throttled, Grade.SINGLE, "channel busy (SMS gateway)", *range(160001, 160011))
+    yield from rows(Throttled, Grade.SINGLE, "speed limit (SMS gateway)", 160016)
+    yield from rows(Throttled, Grade.SINGLE, "concurrency exceeded (SMS gateway)", 161006)
+    yield from rows(Throttled, Grade.SINGLE, "too many concurrent queries (SMS gateway)", 112354)
+    yield from rows(ServerTrouble, Grade.GUESS, "server trouble (official for the device SDK)", 529999, 559999)
+    yield from rows(NotMember, Grade.GUESS, "not in the group (official for the device SDK)", 560072)
+    yield from rows(AlreadyMember, Grade.GUESS, "already in the group (official for the device SDK)", 590017)
+    yield from rows(NotFound, Grade.EMULATOR, "no such group", 900404)
+
+
+CODES: Mapping[str, Code] = MappingProxyType(dict(_codes()))
+"""The codes seen in public material. None is documented for these operations: replace or extend as you learn better."""
+
+
+@frozen(kw_only=True)
+class Gap:
+    """One gap of the interface description, as the docs show it."""
+
+    name: str
+    default: object
+    settles: str
+    section: str
+    grade: Grade
+
+
+def _settles(settles: str, section: str, grade: Grade) -> dict[str, Any]:
+    return {"gap": (settles, section, grade)}
+
+
+def _at_least_one(_: object, attribute: Attribute[Any], value: int | None) -> None:
+    if value is not None and value < 1:
+        reason = f"{attribute.name}: at least 1, not {value}"
+        raise InvalidRequest(reason, field=attribute.name, limit=1)
+
+
+@frozen(kw_only=True)
+class Dialect:
+    """What this installation of the platform does where the description is silent or says two things.
+
+    The defaults are the best that is publicly known, graded in :meth:`gaps`; every one can be replaced.
+    """
+
+    version: str = field(
+        default="2013-12-26",
+        metadata=_settles(
+            "the version segment of the group paths; the samples use several dates", "Versioning", Grade.MULTIPLE
+        ),
+    )
+    members_shape: MembersShape = field(
+        default=MembersShape.PLAIN,
+        converter=MembersShape,
+        metadata=_settles(
+            "how members are written: a plain array, or an object with the key member",
+            "InviteJoinGroup, DeleteGroupMember",
+            Grade.MULTIPLE,
+        ),
+    )
+    singular_search: bool = field(
+        default=False,
+        metadata=_settles(
+            "whether the search path ends in SearchPublicGroup instead of SearchPublicGroups",
+            "SearchPublicGroups",
+            Grade.STATED,
+        ),
+    )
+    bare_task_path: bool = field(
+        default=False,
+        metadata=_settles("whether the task path ends before /save", "Create outbound-call task", Grade.STATED),
+    )
+    invite_limit: int = field(
+        default=50,
+        validator=_at_least_one,
+        metadata=_settles(
+            "the most members that one invitation takes: 5 in one statement, 50 in another",
+            "InviteJoinGroup",
+            Grade.MULTIPLE,
+        ),
+    )
+    zone: tzinfo = field(
+        default=CHINA,
+        metadata=_settles(
+            "the time zone of the signature's timestamp, of creation times and of 'today'",
+            "Authentication",
+            Grade.GUESS,
+        ),
+    )
+    application_concurrency: int | None = field(
+        default=None,
+        validator=_at_least_one,
+        metadata=_settles(
+            "the application's call concurrency, which max_concurrent must not exceed; None: not checked here",
+            "Outbound-call task",
+            Grade.GUESS,
+        ),
+    )
+    codes: Mapping[str, Code] = field(
+        default=CODES,
+        hash=False,
+        metadata=_settles("which status code means what, and the error it becomes", "Errors", Grade.SINGLE),
+    )
+    already_so: Mapping[str, frozenset[str]] = field(
+        default=MappingProxyType(
+            {
+                "InviteJoinGroup": frozenset({"590017"}),
+                "DeleteGroupMember": frozenset({"560072"}),
+                "LogoutGroup": frozenset({"560072"}),
+            }
+        ),
+        hash=False,
+        metadata=_settles(
+            "the codes by operation that say 'it is so already': after an attempt of unknown outcome they count as done",
+            "Errors",
+            Grade.GUESS,
+        ),
+    )
+
+    @classmethod
+    def gaps(cls) -> Iterator[Gap]:
+        """Yield what each field settles, its default and its grade, in order."""
+        for each in fields(cls):
+            settles, section, grade = each.metadata["gap"]
+            yield Gap(name=each.name, default=each.default, settles=settles, section=section, grade=grade)
+
+    def error_of(self, code: str) -> type[ApiError]:
+        """Return the class of error that a status code becomes."""
+        row = self.codes.get(code)
+        return row.error if row is not None else ApiError
+
+    def code_of(self, error: type[ApiError]) -> str:
+        """Return the first code that becomes this class of error (what the emulator answers with)."""
+        return next(code for code, row in self.codes.items() if row.error is error)

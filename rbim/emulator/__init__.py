@@ -1,0 +1,1 @@
+"""The platform in a box, as its interface description tells it."""

@@ -1,0 +1,71 @@
+"""JSON bytes to values and back: orjson where it is installed (extra ``fast``), the standard library otherwise.
+
+Both roads give the same values and the same errors. What orjson reads differently is sent down the standard road:
+integers past 64 bits (orjson makes floats of them) and everything it refuses (a lone surrogate, for one).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+try:
+    import orjson as _orjson
+except ImportError:
+    _orjson = None  # type: ignore[assignment]
+
+orjson: Any = _orjson
+
+__all__ = ["NotJson", "dumps", "loads"]
+
+_LONG_NUMBER = re.compile(rb"[0-9]{19}")
+_BOM = b"\xef\xbb\xbf"
+
+
+class NotJson(ValueError):
+    """Bytes that are no JSON document, or one that is nested or has numbers without end."""
+
+
+def _refuse_constant(name: str) -> object:
+    reason = f"{name} is not JSON"
+    raise NotJson(reason)
+
+
+_decode = json.JSONDecoder(parse_constant=_refuse_constant).decode
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+
+
+def loads(body: bytes) -> Any:  # JSON
+    """Read one UTF-8 JSON document, with or without a byte order mark and surrounding white space.
+
+    Raises NotJson.
+    """
+    if orjson is not None and _LONG_NUMBER.search(body) is None:
+        try:
+            return orjson.loads(body)
+        except ValueError:
+            pass  # the standard library reads it, or says why not
+    try:
+        return _decode(body.removeprefix(_BOM).decode())
+    except UnicodeDecodeError as error:
+        reason = f"not UTF-8 at byte {error.start}"
+    except RecursionError:
+        reason = "nested too deep"
+    except NotJson:
+        raise
+    except json.JSONDecodeError as error:
+        reason = f"not JSON at character {error.pos}"
+    except ValueError:
+        reason = "a number with too many digits"
+    raise NotJson(reason)
+
+
+def dumps(value: Any) -> bytes:  # JSON
+    """Write compact UTF-8 JSON. Raises ValueError for a text that UTF-8 cannot carry (a lone surrogate)."""
+    if orjson is not None:
+        try:
+            return orjson.dumps(value)
+        except TypeError:
+            pass  # an integer past 64 bits is fine below, a lone surrogate is refused there as well
+    return _encode(value).encode()

@@ -1,0 +1,155 @@
+"""What crosses the border between the core and the outside: messages of standard types, and the protocols around them.
+
+No HTTP library's type appears here. A transport takes a :class:`Request` and gives a :class:`Response`; a signer turns an
+unsigned request into a signed one; a clock tells the time and waits.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import quote
+
+from attrs import field, frozen
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from contextlib import AbstractContextManager
+    from datetime import datetime
+    from types import TracebackType
+    from typing import Self
+
+    from rbim.errors import Outcome
+
+__all__ = ["Attempt", "Clock", "Request", "Response", "Scope", "Signer", "Transport"]
+
+
+def _names(values: Mapping[str, str]) -> str:
+    return f"<{', '.join(values)}>"
+
+
+def _length(body: bytes) -> str:
+    return f"<{len(body)} bytes>"
+
+
+@frozen(kw_only=True)
+class Request:
+    """One HTTP request, before or after signing.
+
+    ``origin`` is scheme, host and port (``https://host:8883``), with any path prefix of the installation; ``path`` begins
+    with a slash and carries no query. ``repeatable`` is False where the request must not be sent twice: a transport then
+    takes no connection that has been idle for long. The repr shows no value of a query, a header or the body.
+    """
+
+    method: str = "POST"
+    origin: str
+    path: str
+    query: Mapping[str, str] = field(factory=dict[str, str], repr=_names)
+    headers: Mapping[str, str] = field(factory=dict[str, str], repr=_names)
+    body: bytes = field(default=b"", repr=_length)
+    repeatable: bool = False
+
+    @property
+    def target(self) -> str:
+        """The path with its query, as the request line carries it."""
+        if not self.query:
+            return self.path
+        return f"{self.path}?{'&'.join(f'{_quoted(k)}={_quoted(v)}' for k, v in self.query.items())}"
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The values that must not be shown: every query value and the ``Authorization``."""
+        return tuple(value for value in (*self.query.values(), self.headers.get("Authorization", "")) if value)
+
+
+def _quoted(text: str) -> str:
+    return text if text.isalnum() and text.isascii() else quote(text, safe="")
+
+
+@frozen
+class Response:
+    """One HTTP response: ``status``, ``headers`` (names in lower case, repeated ones joined by a comma), raw ``body``."""
+
+    status: int
+    headers: Mapping[str, str] = field(factory=dict[str, str])
+    body: bytes = b""
+
+
+@frozen(kw_only=True)
+class Attempt:
+    """What happened to one attempt of a call.
+
+    ``elapsed`` counts seconds from handing the request to the transport; ``status`` and ``code`` are None where no answer
+    (or none with a code) came; ``outcome`` and ``error`` are None for the attempt that was answered well. ``error`` is the
+    name of the exception's class.
+    """
+
+    number: int
+    elapsed: float
+    status: int | None = None
+    code: str | None = None
+    outcome: Outcome | None = None
+    error: str | None = None
+
+
+class Transport(Protocol):
+    """What carries requests: an async context manager that serves many origins and queues nothing.
+
+    ``send`` raises ``NotSent``, ``Unanswered`` or ``AnswerTooLarge`` and nothing else, and lets a cancellation through. It
+    reads the whole answer, whatever its status, and follows no redirect.
+    """
+
+    async def send(self, request: Request, /, *, timeout: float) -> Response:  # noqa: ASYNC109  # the transport's to keep
+        """Carry one signed request; ``timeout`` is in seconds, for the whole attempt, and enforced here."""
+        ...
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> bool | None: ...
+
+
+class Signer(Protocol):
+    """What signs requests, afresh for each attempt."""
+
+    @property
+    def app_id(self) -> str:
+        """The application identifier, which the path of every operation carries."""
+        ...
+
+    def sign(self, request: Request, /) -> Request:
+        """Return the request with whatever proves who sends it."""
+        ...
+
+
+class Scope(Protocol):
+    """A cancel scope, as anyio's: what runs inside is cancelled when the scope is, or when its time is over."""
+
+    @property
+    def cancelled_caught(self) -> bool:
+        """Whether the scope ended what ran inside it."""
+        ...
+
+    def cancel(self) -> Any:  # anyio returns an awaitable in one version and None in the next
+        """End what runs inside."""
+        ...
+
+
+class Clock(Protocol):
+    """What tells the time and waits, so that tests run on emulated time."""
+
+    def now(self) -> datetime:
+        """Return the wall-clock time, with a time zone."""
+        ...
+
+    def monotonic(self) -> float:
+        """Return seconds that never run backwards."""
+        ...
+
+    async def sleep(self, seconds: float, /) -> None:
+        """Wait."""
+        ...
+
+    def scope(self, seconds: float, /) -> AbstractContextManager[Scope]:
+        """Return a cancel scope whose time is over after so many seconds."""
+        ...

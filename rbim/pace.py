@@ -1,0 +1,116 @@
+"""How fast calls may go: rates, several at once, and halts. Arithmetic over times that are handed in; nothing here waits."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from attrs import field, frozen
+
+from rbim.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    import attrs
+
+    from rbim.operation import Operation
+
+__all__ = ["Limits", "Pace", "Rate"]
+
+_RATE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*/\s*([0-9]+(?:\.[0-9]+)?)?\s*(s|sec|second|m|min|minute|h|hour)", re.ASCII)
+_UNIT = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def _above_zero(_: object, attribute: attrs.Attribute[Any], value: float) -> None:
+    if not value > 0:
+        reason = f"{attribute.name}: above 0, not {value}"
+        raise InvalidRequest(reason, field=attribute.name)
+
+
+@frozen
+class Rate:
+    """At most ``limit`` requests in ``per`` seconds, evenly spread; up to ``burst`` at once after a quiet time.
+
+    It counts requests, retries included. With ``operations`` only those count; with ``each_group`` every group has the
+    rate for itself (requests that name no group are not held back).
+    """
+
+    limit: float = field(validator=_above_zero)
+    per: float = field(default=1.0, validator=_above_zero)
+    burst: int = field(default=1, kw_only=True, validator=_above_zero)
+    operations: tuple[type[Operation[Any]], ...] = field(default=(), kw_only=True)
+    each_group: bool = field(default=False, kw_only=True)
+
+    @classmethod
+    def parse(cls, text: str) -> Rate:
+        """Read ``50/s``, ``600/min``, ``1000/h`` or ``100/10s``. Raises InvalidRequest."""
+        match = _RATE.fullmatch(text.strip())
+        if match is None:
+            reason = f"rate: 50/s, 600/min or 100/10s is meant, not {text!r}"
+            raise InvalidRequest(reason, field="rate")
+        return cls(float(match[1]), float(match[2] or 1) * _UNIT[match[3][0]])
+
+    def key(self, op: Operation[Any]) -> object:
+        """Return what the request is counted under, or None where this rate does not count it."""
+        if self.operations and type(op) not in self.operations:
+            return None
+        return getattr(op, "group_id", None) if self.each_group else self
+
+
+@frozen(kw_only=True)
+class Limits:
+    """What a client allows itself: requests in flight at once, and rates, each of which holds."""
+
+    concurrency: int = field(default=100, validator=_above_zero)
+    rates: tuple[Rate, ...] = field(default=(), converter=tuple[Rate, ...])
+
+
+PRUNE = 1024
+
+
+class _Bucket:
+    """One rate: for each key, the time at which an evenly spread stream would send its next request (GCRA)."""
+
+    def __init__(self, rate: Rate) -> None:
+        self.rate = rate
+        self.interval = rate.per / rate.limit
+        self.slack = self.interval * (rate.burst - 1)
+        self.due: dict[object, float] = {}
+        self.prune_at = PRUNE
+
+    def earliest(self, key: object) -> float:
+        return self.due.get(key, 0.0) - self.slack
+
+    def take(self, key: object, when: float, now: float) -> None:
+        self.due[key] = max(self.due.get(key, 0.0), when) + self.interval
+        if len(self.due) > self.prune_at:  # keys of the past say nothing: forget them, at a cost shared by many
+            self.due = {k: due for k, due in self.due.items() if due > now}
+            self.prune_at = max(PRUNE, 2 * len(self.due))
+
+
+class Pace:
+    """The rates of one client and its halt. Times are seconds of the client's monotonic clock."""
+
+    def __init__(self, rates: tuple[Rate, ...] = ()) -> None:
+        self._buckets = tuple(_Bucket(rate) for rate in rates)
+        self.halted_until = 0.0
+
+    def halt(self, until: float) -> None:
+        """Let nothing go before ``until``. Halts merge: the later one holds."""
+        self.halted_until = max(self.halted_until, until)
+
+    def reserve(self, op: Operation[Any], now: float, latest: float) -> float | None:
+        """Take the earliest place that every rate allows and return its time.
+
+        Returns None, and takes nothing, where that would be after ``latest``.
+        """
+        when = max(now, self.halted_until)
+        if not self._buckets:
+            return when if when <= latest else None
+        counted = [(bucket, key) for bucket in self._buckets if (key := bucket.rate.key(op)) is not None]
+        for bucket, key in counted:
+            when = max(when, bucket.earliest(key))
+        if when > latest:
+            return None
+        for bucket, key in counted:
+            bucket.take(key, when, now)
+        return when
