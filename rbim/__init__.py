@@ -1,7 +1,8 @@
 """An asyncio client SDK, with pluggable transports, for a Chinese communications platform.
 
 Group operations of its instant messaging, automated outbound-call tasks, and the signed message copy callback. The public
-names are resolved when they are first used (PEP 562): importing the package alone costs next to nothing.
+names are resolved when they are first used (PEP 562): importing the package alone costs next to nothing. What declares
+operations of one's own is in ``rbim.operation``.
 """
 
 from importlib import import_module
@@ -71,7 +72,7 @@ if TYPE_CHECKING:
     )
     from rbim.message import Attempt, Clock, Request, Response, Signer, Transport
     from rbim.observe import AttemptEnded, AttemptStarted, CallEnded, LoggingObserver, Observer
-    from rbim.operation import Answer, Endpoint, Method, Namespace, Operation, Repeat, Sender, operation, wire
+    from rbim.operation import Answer, Endpoint, Method, Namespace, Operation, Repeat, Sender
     from rbim.pace import Limits, Rate
     from rbim.retry import Retry
     from rbim.signing import AppSigner, Credentials
@@ -91,7 +92,7 @@ _HOME = {
     " QueryGroupDetail Role SearchPublicGroups SetMemberRole Success Target",
     "rbim.message": "Attempt Clock Request Response Signer Transport",
     "rbim.observe": "AttemptEnded AttemptStarted CallEnded LoggingObserver Observer",
-    "rbim.operation": "Answer Endpoint Method Namespace Operation Repeat Sender operation wire",
+    "rbim.operation": "Answer Endpoint Method Namespace Operation Repeat Sender",
     "rbim.pace": "Limits Rate",
     "rbim.retry": "Retry",
     "rbim.signing": "AppSigner Credentials",
@@ -184,8 +185,6 @@ __all__ = [
     "__version__",
     "default_no_call_policies",
     "fan_out",
-    "operation",
-    "wire",
 ]
 
 

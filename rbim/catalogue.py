@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 from attrs import frozen
 
 from rbim import calls, groups
-from rbim.operation import Namespace
+from rbim.operation import Namespace, Repeat
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rbim.operation import Method, Operation
 
-__all__ = ["Entry", "entries", "find", "namespaces"]
+__all__ = ["Entry", "entries", "find", "markdown", "namespaces", "repeating"]
 
 BUILT_IN = (groups.Groups, calls.Calls)
 
@@ -52,6 +52,22 @@ def entries() -> Iterator[Entry]:
 
 def _entry(namespace: str, name: str, method: Method[..., Any]) -> Entry:
     return Entry(namespace=namespace, method=name, operation=method.operation)
+
+
+def markdown() -> str:
+    """Return the table of operations as the docs show it."""
+    lines = ["| method | operation | answer | may be repeated |", "|---|---|---|---|"]
+    for entry in entries():
+        spec = entry.operation.spec
+        cells = (f"`{entry.namespace}.{entry.method}`", f"`{spec.name}`", f"`{spec.answer.__name__}`")
+        lines.append(f"| {' | '.join(cells)} | {repeating(entry.operation)} |")
+    return "\n".join(lines) + "\n"
+
+
+def repeating(kind: type[Operation[Any]]) -> str:
+    """Return in words how an operation may be repeated: a function of the value says it in its docstring."""
+    rule = kind.spec.repeat
+    return str(rule) if isinstance(rule, Repeat) else (rule.__doc__ or "depends on the values")
 
 
 def find(path: str) -> type[Operation[Any]] | None:

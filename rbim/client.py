@@ -117,7 +117,7 @@ class AsyncClient(View):
     ``ClientClosed``.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # options, each by keyword and with a default
         self,
         *,
         base_url: str,

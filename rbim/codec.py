@@ -105,7 +105,7 @@ class _Plan:
 class Codec:
     """Encodes operations for one application and decodes their answers."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # options, each by keyword
         self,
         *,
         app_id: str,

@@ -201,12 +201,31 @@ class Dialect:
                 "InviteJoinGroup": frozenset({"590017"}),
                 "DeleteGroupMember": frozenset({"560072"}),
                 "LogoutGroup": frozenset({"560072"}),
+                "DeleteGroup": frozenset({"900404"}),
             }
         ),
         hash=False,
         metadata=_settles(
             "the codes by operation that say 'it is so already': after an attempt of unknown outcome they count as done",
             "Errors",
+            Grade.GUESS,
+        ),
+    )
+
+    modify_resets_permission: bool = field(
+        default=True,
+        metadata=_settles(
+            "whether a modification that names no permission resets it to the stated default, open, or keeps it"
+            " (emulator only: the client makes its caller say)",
+            "ModifyGroup",
+            Grade.GUESS,
+        ),
+    )
+    invited_member_fails: bool = field(
+        default=False,
+        metadata=_settles(
+            "whether inviting somebody who is in the group already is listed in fails, or passes in silence (emulator only)",
+            "InviteJoinGroup",
             Grade.GUESS,
         ),
     )
@@ -225,4 +244,4 @@ class Dialect:
 
     def code_of(self, error: type[ApiError]) -> str:
         """Return the first code that becomes this class of error (what the emulator answers with)."""
-        return next(code for code, row in self.codes.items() if row.error is error)
+        return next(code for table in (self.codes, CODES) for code, row in table.items() if row.error is error)

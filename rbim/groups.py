@@ -287,6 +287,7 @@ class JoinGroup(GroupOperation[Success]):
 
 
 def _inviting(op: "InviteJoinGroup") -> Repeat:
+    """converges; never with confirmation"""  # noqa: D400  # a cell of the operations table
     return Repeat.NEVER if op.needs_confirmation else Repeat.CONVERGES
 
 
@@ -335,6 +336,7 @@ class LogoutGroup(GroupOperation[Success]):
 
 
 def _giving_role(op: "SetMemberRole") -> Repeat:
+    """converges; never for the creator's role"""  # noqa: D400  # a cell of the operations table
     return Repeat.NEVER if op.role is Role.CREATOR else Repeat.CONVERGES
 
 

@@ -90,8 +90,9 @@ class Credentials:
 
 
 class AppSigner:
-    """Signs as the application: ``sig`` is the MD5 hex of id, token and timestamp, ``Authorization`` the Base64 of id and timestamp.
+    """Signs as the application, the way public clients do.
 
+    ``sig`` is the upper-case MD5 hex of app id, token and timestamp, ``Authorization`` the Base64 of ``id:timestamp``.
     The timestamp is ``yyyyMMddHHmmss`` in ``zone`` (UTC+08:00 unless told: no page names one), taken afresh for each
     attempt; the platform is said to accept it for 24 hours.
     """

@@ -48,7 +48,9 @@ async def fan_out(
     *,
     workers: int = WORKERS,
 ) -> AsyncIterator[AsyncIterator[Done[R] | Failed[R]]]:
-    """Send every operation, at most ``workers`` at once, and give the outcomes as they come::
+    """Send every operation, at most ``workers`` at once, and give the outcomes as they come.
+
+    ::
 
         async with fan_out(client, operations) as outcomes:
             async for outcome in outcomes:

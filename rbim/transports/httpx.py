@@ -82,7 +82,7 @@ class HttpxTransport:
     ``carrier`` is an ``httpx.AsyncBaseTransport`` of one's own, such as a ``MockTransport``, in place of the slots.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # options, each by keyword and with a default
         self,
         *,
         verify: ssl.SSLContext | str | bool = True,

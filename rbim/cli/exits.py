@@ -1,0 +1,68 @@
+"""What the command line's exit codes say, and what it prints beside them."""
+
+from __future__ import annotations
+
+import sys
+from enum import IntEnum
+
+from rbim.errors import AuthenticationError, InvalidRequest, Outcome, RbimError
+
+__all__ = ["Exit", "complain", "printable", "report"]
+
+
+class Exit(IntEnum):
+    """The exit codes of every ``rbim`` command."""
+
+    DONE = 0
+    """It is done."""
+
+    REFUSED = 1
+    """The platform refused (ApiError); in the demonstration: the figures do not agree."""
+
+    USAGE = 2
+    """Wrong input or configuration, found before anything was sent (InvalidRequest, unknown flags, a missing extra)."""
+
+    NOT_SENT = 3
+    """No usable answer, and the platform cannot have seen the request: repeating is safe."""
+
+    UNKNOWN = 5
+    """No usable answer, and the platform may have acted: look before repeating."""
+
+    INTERRUPTED = 130
+    """Ctrl-C."""
+
+
+BY_OUTCOME = {Outcome.REFUSED: Exit.REFUSED, Outcome.NOT_SENT: Exit.NOT_SENT, Outcome.UNKNOWN: Exit.UNKNOWN}
+HINTS = {
+    Exit.NOT_SENT: "Nothing reached the platform: the command may be repeated.",
+    Exit.UNKNOWN: "The platform may have acted: look before repeating the command.",
+}
+ENVIRONMENT = (
+    "The client is configured by RBIM_BASE_URL, RBIM_APP_ID, RBIM_APP_TOKEN (or RBIM_APP_TOKEN_FILE) and RBIM_USER_NAME."
+)
+
+
+def report(error: RbimError, command: str) -> Exit:
+    """Say on standard error what went wrong with ``command`` and what to do about it; return the exit code."""
+    if isinstance(error, InvalidRequest):
+        configuration = error.field.startswith("RBIM_")
+        complain(error.message, ENVIRONMENT if configuration else f"See: {command} --help")
+        return Exit.USAGE
+    code = BY_OUTCOME[error.outcome]
+    if isinstance(error, AuthenticationError) and code is Exit.REFUSED:
+        complain(str(error), "Compare RBIM_APP_ID and RBIM_APP_TOKEN with the application's (not the account's) in the console.")
+    else:
+        complain(str(error), HINTS.get(code, ""))
+    return code
+
+
+def complain(what: str, hint: str = "") -> None:
+    """Write one line of complaint and one of help to standard error."""
+    sys.stderr.write(f"rbim: {printable(what)}\n")
+    if hint:
+        sys.stderr.write(f"{hint}\n")
+
+
+def printable(text: str) -> str:
+    """Return the text as one line that does nothing to a terminal but show."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in " ".join(text.split()))

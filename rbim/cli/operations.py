@@ -1,0 +1,108 @@
+"""Commands for operations, all of them computed from the catalogue: ``rbim groups create``, ``rbim operations``."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import App, Parameter
+
+from rbim.catalogue import entries, namespaces
+from rbim.cli.exits import Exit, report
+from rbim.cli.flags import flags_of, help_of
+from rbim.errors import RbimError
+from rbim.operation import Repeat
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rbim.catalogue import Entry
+    from rbim.operation import Operation
+
+__all__ = ["add_operations", "operations"]
+
+JSON = inspect.Parameter(
+    "as_json",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=False,
+    annotation=Annotated[bool, Parameter(name="--json", negative=(), help="Print the answer as one JSON object.")],
+)
+
+
+def add_operations(app: App) -> None:
+    """Add a command for every operation of every namespace that exists."""
+    kinds = namespaces()
+    for entry in entries():
+        if entry.namespace not in app:
+            summary = inspect.getdoc(kinds[entry.namespace]) or f"The operations of {entry.namespace}."
+            app.command(App(name=entry.namespace, help=summary))
+        name = entry.method.replace("_", "-")
+        app[entry.namespace].command(_command(entry), name=name, help=help_of(entry.operation))
+
+
+def _command(entry: Entry) -> Callable[..., int]:
+    kind = entry.operation
+    flags = flags_of(kind)
+    signature = inspect.Signature([*flags, JSON])
+    command = f"rbim {entry.namespace} {entry.method}".replace("_", "-")
+
+    def run(*args: Any, **kwargs: Any) -> int:
+        values = signature.bind(*args, **kwargs).arguments
+        as_json: bool = values.pop(JSON.name, False)
+        try:
+            answer = _send(kind(**values))
+        except RbimError as error:
+            return report(error, command)
+        from rbim.cli.show import document_of, show, show_json
+
+        if as_json:
+            show_json(document_of(answer))
+        else:
+            show(answer)
+        return Exit.DONE
+
+    run.__name__ = entry.method
+    run.__doc__ = None
+    run.__annotations__ = {}  # the signature's stand in their place
+    run.__signature__ = signature  # type: ignore[attr-defined]  # read by inspect
+    return run
+
+
+def _send(op: Operation[Any]) -> Any:  # the operation's answer
+    import anyio
+
+    from rbim.client import AsyncClient
+
+    async def send() -> Any:
+        async with AsyncClient.from_env() as client:
+            return await client.send(op)
+
+    return anyio.run(send)
+
+
+def operations(
+    *, as_json: Annotated[bool, Parameter(name="--json", negative=(), help="Print a JSON list.")] = False
+) -> int:
+    """List the operations: how they are called here and on the wire, how they may be repeated, and their path."""
+    from rbim.cli.show import console, show_json, table
+
+    rows = [_row(entry) for entry in entries()]
+    if as_json:
+        show_json(rows)
+        return Exit.DONE
+    made = table("operation", "wire", "repeat", "path")
+    for row in rows:
+        made.add_row(*(row[name] for name in ("operation", "wire", "repeat", "path")))
+    console().print(made)
+    return Exit.DONE
+
+
+def _row(entry: Entry) -> dict[str, str]:
+    spec = entry.operation.spec
+    repeat = spec.repeat.value if isinstance(spec.repeat, Repeat) else "depends"
+    return {
+        "operation": f"{entry.namespace}.{entry.method}",
+        "wire": spec.name,
+        "repeat": repeat,
+        "path": spec.paths[0],
+    }

@@ -1,0 +1,269 @@
+"""What each operation does to the state: one rule per operation class, found by that class.
+
+A rule takes the emulator's :class:`World` and the operation, changes the state, and returns the answer or raises
+:class:`Refusal`. Sections of the interface description stand beside what obeys them; the dialect decides the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from attrs import frozen
+
+from rbim.calls import CallTaskCreated, CreateCallTask
+from rbim.emulator.state import Group, State, Task
+from rbim.errors import AlreadyMember, ApiError, NotFound, NotMember
+from rbim.groups import (
+    Created,
+    CreateGroup,
+    DeleteGroup,
+    DeleteGroupMember,
+    Fail,
+    GroupDetail,
+    GroupFound,
+    GroupsFound,
+    Invited,
+    InviteJoinGroup,
+    JoinGroup,
+    LogoutGroup,
+    ModifyGroup,
+    Permission,
+    QueryGroupDetail,
+    Role,
+    SearchPublicGroups,
+    SetMemberRole,
+    Success,
+    Target,
+)
+from rbim.operation import Answer, Operation
+
+if TYPE_CHECKING:
+    from rbim.dialect import Dialect
+    from rbim.message import Clock
+
+__all__ = ["FORBIDDEN", "FULL", "MALFORMED", "RULES", "UNKNOWN_OPERATION", "Refusal", "World"]
+
+# Codes of the emulator's own, where no public material shows the platform's.
+MALFORMED = "900400"
+FORBIDDEN = "900403"
+FULL = "900409"
+UNKNOWN_OPERATION = "900501"
+
+O = TypeVar("O", bound=Operation[Any])  # noqa: E741  # an operation
+
+
+class Refusal(Exception):
+    """The platform says no: by a code, or by a kind of error whose code the dialect knows."""
+
+    def __init__(self, why: str, *, code: str | None = None, kind: type[ApiError] = ApiError) -> None:
+        super().__init__(why)
+        self.why = why
+        self.code = code
+        self.kind = kind
+
+
+@frozen
+class World:
+    """What a rule may look at and change."""
+
+    state: State
+    dialect: Dialect
+    clock: Clock
+    administrator: str
+
+    def group(self, group_id: str) -> Group:
+        """Return the group, or refuse."""
+        group = self.state.groups.get(group_id)
+        if group is None:
+            reason = f"there is no group {group_id}"
+            raise Refusal(reason, kind=NotFound)
+        return group
+
+    def actor(self, user_name: str | None) -> str:
+        """Return who acts: the account that is named, else the administrator ("Group", owner)."""
+        return user_name or self.administrator
+
+
+Rule = Callable[[World, Any], Answer]
+RULES: dict[type[Operation[Any]], Rule] = {}
+
+
+def _rule(kind: type[O]) -> Callable[[Callable[[World, O], Answer]], Callable[[World, O], Answer]]:
+    def keep(function: Callable[[World, O], Answer]) -> Callable[[World, O], Answer]:
+        RULES[kind] = function
+        return function
+
+    return keep
+
+
+@_rule(CreateGroup)
+def _create(world: World, op: CreateGroup) -> Created:
+    group = Group(
+        group_id=world.state.new_group_id(),
+        name=op.name,
+        # Group type and capacity: a discussion group of a type above 2 gets 2
+        type=op.type.for_discussion if op.target is Target.DISCUSSION else op.type,
+        permission=op.permission,
+        target=op.target,
+        declared=op.declared or "",
+        group_domain=op.group_domain,
+        created=world.clock.now(),
+        members={world.actor(op.user_name): Role.CREATOR},
+    )
+    world.state.groups[group.group_id] = group
+    return Created(group_id=group.group_id)
+
+
+@_rule(ModifyGroup)
+def _modify(world: World, op: ModifyGroup) -> Success:
+    group = world.group(op.group_id)
+    group.name = op.name
+    if op.permission is not None:
+        group.permission = op.permission
+    elif world.dialect.modify_resets_permission:
+        group.permission = Permission.OPEN
+    if op.declared is not None:
+        group.declared = op.declared
+    if op.group_domain is not None:
+        group.group_domain = op.group_domain
+    return Success()
+
+
+@_rule(DeleteGroup)
+def _delete(world: World, op: DeleteGroup) -> Success:
+    del world.state.groups[world.group(op.group_id).group_id]
+    return Success()
+
+
+@_rule(SearchPublicGroups)
+def _search(world: World, op: SearchPublicGroups) -> GroupsFound:
+    # SearchPublicGroups: private groups are never found, and groupId goes before name
+    public = [group for group in world.state.groups.values() if group.permission is not Permission.PRIVATE]
+    if op.group_id is not None:
+        found = [group for group in public if group.group_id == op.group_id]
+    elif op.name is not None:
+        whole = op.name.isascii() and (op.name.isdigit() or op.name.isalpha())
+        found = [group for group in public if (op.name == group.name if whole else op.name in group.name)]
+    else:
+        found = public
+    return GroupsFound(
+        groups=tuple(
+            GroupFound(
+                group_id=group.group_id,
+                name=group.name,
+                type=group.type,
+                count=len(group.members),
+                permission=group.permission,
+            )
+            for group in found
+        )
+    )
+
+
+@_rule(QueryGroupDetail)
+def _detail(world: World, op: QueryGroupDetail) -> GroupDetail:
+    group = world.group(op.group_id)
+    return GroupDetail(
+        name=group.name,
+        owner=group.owner,
+        declared=group.declared,
+        count=len(group.members),
+        date_created=group.created.astimezone(world.dialect.zone),
+        # Group, permission: answers show only the first two
+        permission=Permission.VERIFIED if group.permission is Permission.PRIVATE else group.permission,
+        target=group.target,
+        type=group.type,
+        group_domain=group.group_domain,
+    )
+
+
+@_rule(JoinGroup)
+def _join(world: World, op: JoinGroup) -> Success:
+    group, account = world.group(op.group_id), world.actor(op.user_name)
+    if account in group.members:
+        reason = f"{account} is in {group.group_id} already"
+        raise Refusal(reason, kind=AlreadyMember)
+    if group.permission is Permission.PRIVATE:
+        reason = f"{group.group_id} is private: it takes nobody but by invitation"
+        raise Refusal(reason, code=FORBIDDEN)
+    if group.is_full:
+        reason = f"{group.group_id} is full"
+        raise Refusal(reason, code=FULL)
+    # States, rule 1: verification comes between asking and joining
+    if group.permission is Permission.VERIFIED:
+        group.applied[account] = None
+    else:
+        group.admit(account)
+    return Success()
+
+
+@_rule(InviteJoinGroup)
+def _invite(world: World, op: InviteJoinGroup) -> Invited:
+    group = world.group(op.group_id)
+    fails: list[Fail] = []
+    for account in op.members:
+        if account in world.state.never_logged_in:  # States, rule 4
+            fails.append(Fail(member=account, reason="the account has never logged in"))
+        elif account in group.members:
+            if world.dialect.invited_member_fails:
+                fails.append(Fail(member=account, reason="the account is in the group already"))
+        elif group.is_full:
+            fails.append(Fail(member=account, reason="the group is full"))
+        elif op.needs_confirmation:  # States, rule 3
+            group.invited[account] = None
+        else:
+            group.admit(account)
+    return Invited(fails=tuple(fails))
+
+
+@_rule(DeleteGroupMember)
+def _remove(world: World, op: DeleteGroupMember) -> Success:
+    group = world.group(op.group_id)
+    present = [account for account in dict.fromkeys(op.members) if account in group.members]
+    if not present:
+        reason = f"none of the accounts is in {group.group_id}"
+        raise Refusal(reason, kind=NotMember)
+    for account in present:
+        _take_out(world, group, account)
+    return Success()
+
+
+@_rule(LogoutGroup)
+def _leave(world: World, op: LogoutGroup) -> Success:
+    group, account = world.group(op.group_id), world.actor(op.user_name)
+    _member(group, account)
+    _take_out(world, group, account)
+    return Success()
+
+
+@_rule(SetMemberRole)
+def _set_role(world: World, op: SetMemberRole) -> Success:
+    group = world.group(op.group_id)
+    _member(group, op.member)
+    if op.role is Role.CREATOR:
+        group.members[group.owner] = Role.MEMBER
+    elif op.member == group.owner:
+        reason = f"{op.member} is the creator: hand that role to somebody else first"
+        raise Refusal(reason, code=FORBIDDEN)
+    group.members[op.member] = op.role
+    return Success()
+
+
+@_rule(CreateCallTask)
+def _create_task(world: World, op: CreateCallTask) -> CallTaskCreated:
+    task = Task(task_id=world.state.new_task_id(), request=op, created=world.clock.now())
+    world.state.tasks[task.task_id] = task
+    return CallTaskCreated(task_id=task.task_id)
+
+
+def _member(group: Group, account: str) -> None:
+    if account not in group.members:
+        reason = f"{account} is not in {group.group_id}"
+        raise Refusal(reason, kind=NotMember)
+
+
+def _take_out(world: World, group: Group, account: str) -> None:
+    group.dismiss(account)
+    if not group.members:  # a group without members is no group
+        del world.state.groups[group.group_id]

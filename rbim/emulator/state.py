@@ -1,0 +1,95 @@
+"""What the emulated platform remembers: groups with their members, tasks, and accounts that never logged in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from attrs import define, field
+
+from rbim.groups import Role
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from rbim.calls import CreateCallTask
+    from rbim.groups import GroupType, Permission, Target
+
+__all__ = ["Group", "State", "Task"]
+
+FIRST_GROUP = 49837291
+FIRST_TASK = 1001
+
+
+@define(kw_only=True)
+class Group:
+    """One group. ``members`` maps accounts to roles in the order in which they came; exactly one is the creator.
+
+    ``invited`` and ``applied`` wait for an answer that no described operation can give.
+    """
+
+    group_id: str
+    name: str
+    type: GroupType
+    permission: Permission
+    target: Target
+    declared: str
+    group_domain: str | None
+    created: datetime
+    members: dict[str, Role]
+    invited: dict[str, None] = field(factory=dict[str, None])
+    applied: dict[str, None] = field(factory=dict[str, None])
+
+    @property
+    def owner(self) -> str:
+        """The creator's account."""
+        return next(account for account, role in self.members.items() if role is Role.CREATOR)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the group holds as many members as its type takes."""
+        return len(self.members) >= self.type.member_limit
+
+    def admit(self, account: str) -> None:
+        """Make the account an ordinary member; whatever it waited for is settled."""
+        self.members[account] = Role.MEMBER
+        self.invited.pop(account, None)
+        self.applied.pop(account, None)
+
+    def dismiss(self, account: str) -> None:
+        """Take the account out; the creator's place goes to the member who has been there longest."""
+        role = self.members.pop(account)
+        if role is Role.CREATOR and self.members:
+            self.members[next(iter(self.members))] = Role.CREATOR
+        elif role is Role.ADMINISTRATOR:
+            nearest = next((each for each, has in self.members.items() if has is Role.MEMBER), None)
+            if nearest is not None:
+                self.members[nearest] = Role.ADMINISTRATOR
+
+
+@define(kw_only=True)
+class Task:
+    """One outbound-call task, as it was asked for."""
+
+    task_id: str
+    request: CreateCallTask
+    created: datetime
+
+
+@define
+class State:
+    """Everything, by identifier."""
+
+    groups: dict[str, Group] = field(factory=dict[str, Group])
+    tasks: dict[str, Task] = field(factory=dict[str, Task])
+    never_logged_in: set[str] = field(factory=set[str])
+    made: int = 0
+
+    def new_group_id(self) -> str:
+        """Return an identifier that looks like the platform's."""
+        self.made += 1
+        return f"g8{FIRST_GROUP + self.made - 1:013d}"
+
+    def new_task_id(self) -> str:
+        """Return a task's identifier."""
+        self.made += 1
+        return f"{FIRST_TASK + self.made - 1}"

@@ -1,0 +1,29 @@
+"""An ASGI app served over real HTTP on a free loopback port, in a thread of its own."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import uvicorn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@contextmanager
+def served(app) -> Iterator[str]:
+    """Give the base URL while the app is served; stop the server and join its thread afterwards."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        config = uvicorn.Config(app, lifespan="off", log_level="warning", access_log=False, ws="none")
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            yield "http://{}:{}".format(*listener.getsockname())
+        finally:
+            server.should_exit = True
+            thread.join(timeout=20)
+    assert not thread.is_alive()
