@@ -230,6 +230,51 @@ class Dialect:
         ),
     )
 
+    overflow_fails: bool = field(
+        default=True,
+        metadata=_settles(
+            "whether an invitation that does not fit into the group lists the surplus in fails, or is refused as a whole"
+            " (emulator only)",
+            "InviteJoinGroup",
+            Grade.GUESS,
+        ),
+    )
+    notifications: Mapping[str, str] = field(
+        default=MappingProxyType(
+            {
+                "apply": "TEAM_APPLY",
+                "join": "TEAM_JOIN",
+                "invite": "TEAM_INVITE",
+                "add": "TEAM_JOIN",
+                "delete": "TEAM_DISMISS",
+                "leave": "TEAM_QUIT",
+                "remove": "TEAM_KICK",
+                "approve": "TEAM_APPLY_ACCEPT",
+                "confirm": "TEAM_INVITE_ACCEPT",
+                "reject": "TEAM_APPLY_REJECT",
+                "decline": "TEAM_INVITE_REJECT",
+                "modify": "TEAM_UPDATE",
+                "hand_over": "TEAM_ADD_ADMIN",
+                "set_role": "TEAM_ROLE_UPDATE",
+            }
+        ),
+        hash=False,
+        metadata=_settles(
+            "which NOTIFY_TEAM message a change of a group causes; a cause that is not there causes none (emulator only)",
+            "Conversation message event body",
+            Grade.GUESS,
+        ),
+    )
+    resend_after: tuple[float, ...] = field(
+        default=(5.0, 30.0, 120.0),
+        metadata=_settles(
+            "the seconds after which high-guarantee copy sends a delivery again; their number is that of the resends"
+            " (emulator only)",
+            "Delivery rules",
+            Grade.GUESS,
+        ),
+    )
+
     @classmethod
     def gaps(cls) -> Iterator[Gap]:
         """Yield what each field settles, its default and its grade, in order."""

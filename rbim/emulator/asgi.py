@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from typing import Any
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import parse_qsl
 
 from rbim import jsontext
 from rbim.emulator.rules import MALFORMED
 from rbim.message import Response
 
-__all__ = ["App"]
+if TYPE_CHECKING:
+    from rbim.emulator.platform import Platform, Served
+    from rbim.message import Clock
+
+__all__ = ["CONNECTION", "App", "Connection"]
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-Handle = Callable[[str, str, Mapping[str, str], Mapping[str, str], bytes], Response]
+
+CONNECTION = "rbim.connection"
+"""The ASGI extension by which the emulator's own server hands out its connections."""
+
+
+class Connection(Protocol):
+    """A hand on the connection that a request came over."""
+
+    def reset(self) -> None:
+        """Reset it: what the peer reads next is an error."""
+
+    def cut(self, response: Response, keep: float) -> None:
+        """Write the head and the share ``keep`` of the body, and close."""
+
 
 BODY_LIMIT = 1024 * 1024
 TOO_LARGE = Response(
@@ -26,13 +43,14 @@ TOO_LARGE = Response(
 
 
 class App:
-    """An ASGI 3 application: lifespan events are acknowledged, requests handed to a function that answers them.
+    """An ASGI 3 application: lifespan events are acknowledged, requests handed to the platform.
 
     An object and not a method, since servers tell ASGI 3 from its forerunner by looking at ``__call__``.
     """
 
-    def __init__(self, handle: Handle) -> None:
-        self._handle = handle
+    def __init__(self, platform: Platform, clock: Clock) -> None:
+        self._platform = platform
+        self._clock = clock
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one scope."""
@@ -43,17 +61,44 @@ class App:
             reason = f"the emulator speaks HTTP only, not {scope['type']}"
             raise RuntimeError(reason)
         body = await _body(receive)
-        response = TOO_LARGE if body is None else self._respond(scope, body)
-        wire = [(name.encode(), value.encode()) for name, value in response.headers.items()]
-        wire.append((b"content-length", str(len(response.body)).encode()))
-        await send({"type": "http.response.start", "status": response.status, "headers": wire})
-        await send({"type": "http.response.body", "body": response.body})
-
-    def _respond(self, scope: Scope, body: bytes) -> Response:
+        if body is None:
+            await _write(send, TOO_LARGE)
+            return
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
         path = scope["path"].removeprefix(scope.get("root_path", ""))
-        return self._handle(scope["method"], path, query, headers, body)
+        served = self._platform.serve(scope["method"], path, query, headers, body)
+        await self._deliver(served, scope, send)
+
+    async def _deliver(self, served: Served, scope: Scope, send: Send) -> None:
+        """Answer as the verdict wants it; what needs a hand on the connection asks the server for one."""
+        verdict, clock = served.verdict, self._clock
+        connection: Connection | None = scope.get("extensions", {}).get(CONNECTION)
+        if verdict.delay:
+            await clock.sleep(verdict.delay)
+        if verdict.refuse or verdict.reset_before or verdict.reset_after or verdict.keep is not None:
+            if connection is None:
+                reason = f"this server gives no hand on its connections: {', '.join(verdict.names)} cannot be carried out"
+                raise RuntimeError(reason)
+            if verdict.keep is not None:
+                connection.cut(served.response, verdict.keep)
+            else:
+                connection.reset()
+            return
+        await _write(send, served.response, lambda: clock.sleep(verdict.body_time) if verdict.body_time else None)
+
+
+async def _write(send: Send, response: Response, pause: Callable[[], Awaitable[None] | None] = lambda: None) -> None:
+    headers = [(name.encode(), value.encode()) for name, value in response.headers.items()]
+    headers.append((b"content-length", str(len(response.body)).encode()))
+    await send({"type": "http.response.start", "status": response.status, "headers": headers})
+    waiting = pause()
+    if waiting is not None:
+        await send({"type": "http.response.body", "body": response.body[:1], "more_body": True})
+        await waiting
+        await send({"type": "http.response.body", "body": response.body[1:]})
+    else:
+        await send({"type": "http.response.body", "body": response.body})
 
 
 async def _body(receive: Receive) -> bytes | None:

@@ -24,24 +24,28 @@ ROUNDS = 25  # turns of the event loop in which nothing touches the clock before
 class EmulatedClock:
     """A clock for tests, on asyncio and trio; ``start`` is its first wall-clock time.
 
-    :meth:`advance` lets time pass and fires what is due, in order. With ``auto`` it passes by itself: as soon as everybody
-    waits, it jumps to the next moment that somebody waits for. Nothing ever waits for real time.
+    :meth:`advance` lets time pass and fires what is due, in order. With ``auto`` it passes by itself while somebody sleeps:
+    as soon as nobody does anything else, it jumps to the next moment that somebody waits for. Nothing ever waits for real
+    time.
     """
 
     def __init__(self, start: datetime = START, *, auto: bool = False) -> None:
         self.start = start
         self.auto = auto
         self.elapsed = 0.0
-        self._timers: list[tuple[float, int, Callable[[], object]]] = []
+        self._timers: list[tuple[float, int, _Timer]] = []
         self._order = count()
         self._touched = 0
+        self._sleepers: dict[_Sleeper, None] = {}
 
     def now(self) -> datetime:
         """Return the emulated wall-clock time."""
+        self._touched += 1
         return self.start + timedelta(seconds=self.elapsed)
 
     def monotonic(self) -> float:
         """Return the emulated seconds since the clock was made."""
+        self._touched += 1  # who looks at the clock does not wait for it
         return self.elapsed
 
     async def sleep(self, seconds: float, /) -> None:
@@ -49,13 +53,12 @@ class EmulatedClock:
         if seconds <= 0:
             await checkpoint()
             return
-        event = anyio.Event()
-        self._at(self.elapsed + seconds, event.set)
-        if not self.auto:
-            await event.wait()
-            return
-        while not event.is_set():
-            await self._jump_when_all_wait()
+        me = _Sleeper()
+        timer = self._at(self.elapsed + seconds, me.wake)
+        try:
+            await (self._sleep_by_turns(me) if self.auto else me.called.wait())
+        finally:
+            timer.drop()
 
     def scope(self, seconds: float, /) -> _Scope:
         """Return a cancel scope that ends when the emulated time has passed."""
@@ -64,25 +67,52 @@ class EmulatedClock:
     async def advance(self, seconds: float = 0.0, *, hours: float = 0.0) -> None:
         """Let time pass and fire what falls due on the way, each at its own time."""
         until = self.elapsed + seconds + hours * 3600
+        if until < self.elapsed:
+            reason = "time does not run backwards"
+            raise ValueError(reason)
         await self._settle()
-        while self._timers and self._timers[0][0] <= until:
+        while (due := self._next_due()) is not None and due <= until:
             self._fire_next()
             await self._settle()
-        self.elapsed = until
+        self.elapsed = max(self.elapsed, until)
 
-    def _at(self, when: float, do: Callable[[], object]) -> None:
+    def _at(self, when: float, do: Callable[[], object]) -> _Timer:
         self._touched += 1
-        heapq.heappush(self._timers, (when, next(self._order), do))
+        timer = _Timer(do)
+        heapq.heappush(self._timers, (when, next(self._order), timer))
+        return timer
+
+    def _next_due(self) -> float | None:
+        while self._timers and self._timers[0][2].do is None:
+            heapq.heappop(self._timers)
+        return self._timers[0][0] if self._timers else None
 
     def _fire_next(self) -> None:
-        when, _, do = heapq.heappop(self._timers)
+        when, _, timer = heapq.heappop(self._timers)
         self.elapsed = max(self.elapsed, when)
         self._touched += 1
-        do()
+        if timer.do is not None:
+            timer.do()
 
     async def _settle(self) -> None:
         for _ in range(ROUNDS):
             await checkpoint()
+
+    async def _sleep_by_turns(self, me: _Sleeper) -> None:
+        """Sleep, or be the one who lets time pass while all sleep: the first of them, and after it the next."""
+        self._sleepers[me] = None
+        self._call_first()
+        try:
+            await me.called.wait()
+            while not me.over:
+                await self._jump_when_all_wait()
+        finally:
+            del self._sleepers[me]
+            self._call_first()
+
+    def _call_first(self) -> None:
+        if self._sleepers:
+            next(iter(self._sleepers)).called.set()
 
     async def _jump_when_all_wait(self) -> None:
         touched = self._touched
@@ -90,8 +120,30 @@ class EmulatedClock:
             await checkpoint()
             if self._touched != touched:
                 return
-        if self._timers:
+        if self._next_due() is not None:
             self._fire_next()
+
+
+class _Timer:
+    """What to do at some time, unless it is dropped before."""
+
+    def __init__(self, do: Callable[[], object]) -> None:
+        self.do: Callable[[], object] | None = do
+
+    def drop(self) -> None:
+        self.do = None
+
+
+class _Sleeper:
+    """Who sleeps: ``called`` at the end of it, or before that to let time pass."""
+
+    def __init__(self) -> None:
+        self.called = anyio.Event()
+        self.over = False
+
+    def wake(self) -> None:
+        self.over = True
+        self.called.set()
 
 
 class _Scope:
@@ -101,7 +153,7 @@ class _Scope:
         self._clock = clock
         self._seconds = seconds
         self._scope = anyio.CancelScope()
-        self._over = False
+        self._timer: _Timer | None = None
 
     @property
     def cancelled_caught(self) -> bool:
@@ -110,17 +162,17 @@ class _Scope:
     def cancel(self) -> None:
         self._scope.cancel()
 
-    def _expire(self) -> None:
-        if not self._over:
-            self._scope.cancel()
-
     def __enter__(self) -> Self:
-        self._clock._at(self._clock.elapsed + self._seconds, self._expire)  # noqa: SLF001  # two halves of one thing
+        if self._seconds > 0:
+            self._timer = self._clock._at(self._clock.elapsed + self._seconds, self.cancel)  # noqa: SLF001  # two halves of one thing
+        else:
+            self._scope.cancel()
         self._scope.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
-        self._over = True
+        if self._timer is not None:
+            self._timer.drop()
         return self._scope.__exit__(kind, error, trace)

@@ -1,36 +1,32 @@
-"""The emulator itself: a request in, a response out, over one state; as a transport and as an ASGI app."""
+"""The emulator itself: one platform behind three doors, with what a test or a second screen wants to do to it."""
 
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from anyio.lowlevel import checkpoint
 
-from rbim import catalogue, jsontext
 from rbim.clock import SystemClock
-from rbim.codec import SUCCESS, Converters
 from rbim.dialect import Dialect
 from rbim.emulator.asgi import App
-from rbim.emulator.rules import MALFORMED, RULES, UNKNOWN_OPERATION, Refusal, World
+from rbim.emulator.faults import Faults
+from rbim.emulator.journal import Journal
+from rbim.emulator.platform import Platform
+from rbim.emulator.rules import World
 from rbim.emulator.signature import Gatekeeper
 from rbim.emulator.state import State
-from rbim.errors import InvalidRequest
-from rbim.groups import GROUP
-from rbim.message import Response
+from rbim.errors import NotSent, Unanswered
 from rbim.signing import Credentials
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable
     from types import TracebackType
     from typing import Self
 
-    from rbim.message import Clock, Request
-    from rbim.operation import Endpoint, Operation
+    from rbim.message import Clock, Request, Response
 
 __all__ = ["Emulator"]
-
-JSON = {"content-type": "application/json;charset=utf-8"}
 
 
 class Emulator:
@@ -38,30 +34,47 @@ class Emulator:
     application, over HTTP.
 
     ``credentials`` are those of the one application it knows (fresh ones unless given), ``dialect`` and ``clock`` as the
-    client's, ``administrator`` the account that acts where none is named. Every account counts as logged in before, unless
-    :meth:`never_logged_in` says otherwise. It checks no roles: which ones may do what is not described.
+    client's, ``administrator`` the account that acts where none is named, ``seed`` the root of all chance in its faults.
+    Every account counts as logged in before, unless :meth:`never_logged_in` or a list of known ``accounts`` says otherwise.
+    It checks no roles unless ``check_roles`` is set: which ones may do what is not described. With ``strict_dialect`` a
+    request whose effect is a guess of the dialect's raises :class:`~rbim.emulator.rules.DependsOnDialect`.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # options, each by keyword and with a default
         self,
         *,
         credentials: Credentials | None = None,
         dialect: Dialect | None = None,
         clock: Clock | None = None,
         administrator: str = "admin",
+        accounts: Iterable[str] | None = None,
+        check_roles: bool = False,
+        strict_dialect: bool = False,
+        seed: int = 0,
     ) -> None:
         self.credentials = credentials or Credentials(app_id=secrets.token_hex(16), app_token=secrets.token_hex(16))
         self.dialect = dialect or Dialect()
         self.clock = clock or SystemClock()
-        self.state = State()
-        self.asgi = App(self.handle)
-        self._world = World(self.state, self.dialect, self.clock, administrator)
-        self._gatekeeper = Gatekeeper(self.credentials, self.clock, self.dialect.zone)
-        self._converters = Converters(self.dialect.zone, self.dialect.members_shape)
+        self.state = State(known=None if accounts is None else set(accounts))
+        self.faults = Faults(self.clock, seed)
+        self.requests = Journal()
+        self.world = World(
+            state=self.state,
+            dialect=self.dialect,
+            clock=self.clock,
+            administrator=administrator,
+            check_roles=check_roles,
+            strict=strict_dialect,
+        )
+        gatekeeper = Gatekeeper(self.credentials, self.clock, self.dialect.zone)
+        self.platform = Platform(self.world, gatekeeper, self.faults, self.requests)
+        self.asgi = App(self.platform, self.clock)
 
     def never_logged_in(self, *accounts: str) -> None:
         """Let these accounts be refused by invitations ("An invited member must be a user who has already logged in")."""
         self.state.never_logged_in.update(accounts)
+
+    # The transport door.
 
     async def __aenter__(self) -> Self:
         return self
@@ -71,66 +84,23 @@ class Emulator:
     ) -> None:
         return None
 
-    async def send(self, request: Request, /, *, timeout: float) -> Response:  # noqa: ARG002, ASYNC109  # it never waits
-        """Answer a client's request, without a socket."""
-        await checkpoint()
-        return self.handle(request.method, request.path, request.query, request.headers, request.body)
+    async def send(self, request: Request, /, *, timeout: float) -> Response:  # noqa: ASYNC109  # a transport keeps it
+        """Answer a client's request without a socket, with the faults that its plan holds.
 
-    def handle(self, method: str, path: str, query: Mapping[str, str], headers: Mapping[str, str], body: bytes) -> Response:
-        """Answer one request. Whatever it is, the answer is JSON with a code."""
-        kind = catalogue.find(path)
-        endpoint = kind.endpoint if kind is not None else GROUP
-        try:
-            _posted(method)
-            lower = {name.lower(): value for name, value in headers.items()}
-            self._gatekeeper.check(_app_id(path), query, lower)
-            return self._answer(endpoint, SUCCESS, "success", self._carry_out(kind, path, body))
-        except Refusal as refusal:
-            code = refusal.code or self.dialect.code_of(refusal.kind)
-            return self._answer(endpoint, code, refusal.why)
-
-    def _carry_out(self, kind: type[Operation[Any]] | None, path: str, body: bytes) -> dict[str, Any]:
-        rule = None if kind is None else RULES.get(kind)
-        if kind is None or rule is None:
-            reason = f"the emulator does not know what {path.rpartition('/')[2]} does"
-            raise Refusal(reason, code=UNKNOWN_OPERATION)
-        op = self._read(kind, body)
-        document: dict[str, Any] = self._converters.fast.unstructure(rule(self._world, op))
-        return document
-
-    def _read(self, kind: type[Operation[Any]], body: bytes) -> Operation[Any]:
-        try:
-            document = jsontext.loads(body)
-        except jsontext.NotJson as error:
-            raise Refusal(str(error), code=MALFORMED) from None
-        try:
-            op: Operation[Any] = self._converters.fast.structure(document, kind)
-            op.check(self.dialect, self.clock)
-        except InvalidRequest as error:
-            raise Refusal(error.message, code=MALFORMED) from None
-        except Exception:
-            reason = self._converters.why_not(document, kind)
-            raise Refusal(reason, code=MALFORMED) from None
-        return op
-
-    def _answer(self, endpoint: Endpoint, code: str, said: str, answer: dict[str, Any] | None = None) -> Response:
-        document: dict[str, Any] = {endpoint.code: code}
-        if answer is None or endpoint.payload is not None:  # a group operation's success carries no message
-            document[endpoint.message] = said
-        if answer is not None:
-            document |= {endpoint.payload: answer} if endpoint.payload is not None else answer
-        return Response(200, JSON, jsontext.dumps(document))
-
-
-def _posted(method: str) -> None:
-    if method != "POST":
-        reason = f"{method} is not described: operations are posted"
-        raise Refusal(reason, code=MALFORMED)
-
-
-def _app_id(path: str) -> str:
-    """Return the application of either path shape; empty where there is none."""
-    parts = path.split("/")
-    names = [part.lower() for part in parts]
-    at = names.index("application") + 1 if "application" in names else len(parts)
-    return parts[at] if at < len(parts) else ""
+        Raises NotSent or Unanswered, as a transport over a network would.
+        """
+        served = self.platform.serve(request.method, request.path, request.query, request.headers, request.body)
+        verdict = served.verdict
+        if verdict.refuse:
+            reason = "connection refused"
+            raise NotSent(reason)
+        wait = verdict.delay + verdict.body_time
+        if wait > timeout:
+            await self.clock.sleep(timeout)
+            reason = f"no whole answer within {timeout:g} s"
+            raise Unanswered(reason)
+        await (self.clock.sleep(wait) if wait else checkpoint())
+        if verdict.reset_before or verdict.reset_after or verdict.keep is not None:
+            reason = "the answer was cut short" if verdict.keep is not None else "connection reset"
+            raise Unanswered(reason)
+        return served.response

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from attrs import frozen
+from attrs import field, frozen
 
 from rbim.calls import CallTaskCreated, CreateCallTask
 from rbim.emulator.state import Group, State, Task
@@ -42,7 +42,18 @@ if TYPE_CHECKING:
     from rbim.dialect import Dialect
     from rbim.message import Clock
 
-__all__ = ["FORBIDDEN", "FULL", "MALFORMED", "RULES", "UNKNOWN_OPERATION", "Refusal", "World"]
+__all__ = [
+    "FORBIDDEN",
+    "FULL",
+    "MALFORMED",
+    "RULES",
+    "UNKNOWN_OPERATION",
+    "DependsOnDialect",
+    "Happening",
+    "Refusal",
+    "Rule",
+    "World",
+]
 
 # Codes of the emulator's own, where no public material shows the platform's.
 MALFORMED = "900400"
@@ -63,7 +74,25 @@ class Refusal(Exception):
         self.kind = kind
 
 
-@frozen
+class DependsOnDialect(AssertionError):
+    """A request's effect is not described: it depends on ``field`` of the dialect (``strict_dialect``)."""
+
+    def __init__(self, field: str = "") -> None:
+        super().__init__(f"the effect of this request is not described: it depends on Dialect.{field}")
+        self.field = field
+
+
+@frozen(kw_only=True)
+class Happening:
+    """Something that members of a group are told: what caused it, in which group, by whom, to whom."""
+
+    cause: str
+    group_id: str
+    actor: str
+    members: tuple[str, ...]
+
+
+@frozen(kw_only=True)
 class World:
     """What a rule may look at and change."""
 
@@ -71,6 +100,25 @@ class World:
     dialect: Dialect
     clock: Clock
     administrator: str
+    check_roles: bool = False
+    strict: bool = False
+    happenings: list[Happening] = field(factory=list[Happening])
+
+    def choice(self, name: str) -> Any:
+        """Return what the dialect says where the description says nothing; refuse to in a strict test."""
+        if self.strict:
+            raise DependsOnDialect(name)
+        return getattr(self.dialect, name)
+
+    def happened(self, cause: str, group: Group, actor: str, *members: str) -> None:
+        """Note what the group is told."""
+        self.happenings.append(Happening(cause=cause, group_id=group.group_id, actor=actor, members=members))
+
+    def authorise(self, group: Group, account: str, *roles: Role) -> None:
+        """Refuse an account that has none of these roles in the group, where roles are checked at all."""
+        if self.check_roles and group.members.get(account) not in roles:
+            reason = f"{account} may not do this to {group.group_id}"
+            raise Refusal(reason, code=FORBIDDEN)
 
     def group(self, group_id: str) -> Group:
         """Return the group, or refuse."""
@@ -117,22 +165,27 @@ def _create(world: World, op: CreateGroup) -> Created:
 
 @_rule(ModifyGroup)
 def _modify(world: World, op: ModifyGroup) -> Success:
-    group = world.group(op.group_id)
+    group, actor = world.group(op.group_id), world.actor(op.user_name)
+    world.authorise(group, actor, Role.CREATOR, Role.ADMINISTRATOR)
     group.name = op.name
     if op.permission is not None:
         group.permission = op.permission
-    elif world.dialect.modify_resets_permission:
+    elif world.choice("modify_resets_permission"):
         group.permission = Permission.OPEN
     if op.declared is not None:
         group.declared = op.declared
     if op.group_domain is not None:
         group.group_domain = op.group_domain
+    world.happened("modify", group, actor, *group.members)
     return Success()
 
 
 @_rule(DeleteGroup)
 def _delete(world: World, op: DeleteGroup) -> Success:
-    del world.state.groups[world.group(op.group_id).group_id]
+    group, actor = world.group(op.group_id), world.actor(op.user_name)
+    world.authorise(group, actor, Role.CREATOR)
+    del world.state.groups[group.group_id]
+    world.happened("delete", group, actor, *group.members)
     return Success()
 
 
@@ -193,37 +246,52 @@ def _join(world: World, op: JoinGroup) -> Success:
     # States, rule 1: verification comes between asking and joining
     if group.permission is Permission.VERIFIED:
         group.applied[account] = None
+        world.happened("apply", group, account, group.owner)
     else:
         group.admit(account)
+        world.happened("join", group, account, account)
     return Success()
 
 
 @_rule(InviteJoinGroup)
 def _invite(world: World, op: InviteJoinGroup) -> Invited:
-    group = world.group(op.group_id)
+    group, actor = world.group(op.group_id), world.actor(op.user_name)
+    world.authorise(group, actor, Role.CREATOR, Role.ADMINISTRATOR)
+    room = group.type.member_limit - len(group.members)
     fails: list[Fail] = []
-    for account in op.members:
-        if account in world.state.never_logged_in:  # States, rule 4
+    taken: list[str] = []
+    for account in dict.fromkeys(op.members):
+        if not world.state.has_logged_in(account):  # States, rule 4
             fails.append(Fail(member=account, reason="the account has never logged in"))
         elif account in group.members:
-            if world.dialect.invited_member_fails:
+            if world.choice("invited_member_fails"):
                 fails.append(Fail(member=account, reason="the account is in the group already"))
-        elif group.is_full:
+        elif len(taken) < room or op.needs_confirmation:
+            taken.append(account)
+        elif world.choice("overflow_fails"):
             fails.append(Fail(member=account, reason="the group is full"))
-        elif op.needs_confirmation:  # States, rule 3
+        else:
+            reason = f"{group.group_id} has room for {room} more"
+            raise Refusal(reason, code=FULL)
+    for account in taken:
+        if op.needs_confirmation:  # States, rule 3
             group.invited[account] = None
         else:
             group.admit(account)
+    if taken:
+        world.happened("invite" if op.needs_confirmation else "add", group, actor, *taken)
     return Invited(fails=tuple(fails))
 
 
 @_rule(DeleteGroupMember)
 def _remove(world: World, op: DeleteGroupMember) -> Success:
-    group = world.group(op.group_id)
+    group, actor = world.group(op.group_id), world.actor(op.user_name)
+    world.authorise(group, actor, Role.CREATOR, Role.ADMINISTRATOR)
     present = [account for account in dict.fromkeys(op.members) if account in group.members]
     if not present:
         reason = f"none of the accounts is in {group.group_id}"
         raise Refusal(reason, kind=NotMember)
+    world.happened("remove", group, actor, *present)
     for account in present:
         _take_out(world, group, account)
     return Success()
@@ -233,13 +301,15 @@ def _remove(world: World, op: DeleteGroupMember) -> Success:
 def _leave(world: World, op: LogoutGroup) -> Success:
     group, account = world.group(op.group_id), world.actor(op.user_name)
     _member(group, account)
+    world.happened("leave", group, account, account)
     _take_out(world, group, account)
     return Success()
 
 
 @_rule(SetMemberRole)
 def _set_role(world: World, op: SetMemberRole) -> Success:
-    group = world.group(op.group_id)
+    group, actor = world.group(op.group_id), world.actor(op.user_name)
+    world.authorise(group, actor, Role.CREATOR)
     _member(group, op.member)
     if op.role is Role.CREATOR:
         group.members[group.owner] = Role.MEMBER
@@ -247,6 +317,7 @@ def _set_role(world: World, op: SetMemberRole) -> Success:
         reason = f"{op.member} is the creator: hand that role to somebody else first"
         raise Refusal(reason, code=FORBIDDEN)
     group.members[op.member] = op.role
+    world.happened("set_role", group, actor, op.member)
     return Success()
 
 
@@ -264,6 +335,8 @@ def _member(group: Group, account: str) -> None:
 
 
 def _take_out(world: World, group: Group, account: str) -> None:
-    group.dismiss(account)
+    raised = group.dismiss(account)
+    if raised is not None:
+        world.happened("hand_over", group, account, raised)
     if not group.members:  # a group without members is no group
         del world.state.groups[group.group_id]

@@ -55,15 +55,20 @@ class Group:
         self.invited.pop(account, None)
         self.applied.pop(account, None)
 
-    def dismiss(self, account: str) -> None:
-        """Take the account out; the creator's place goes to the member who has been there longest."""
+    def dismiss(self, account: str) -> str | None:
+        """Take the account out and return the account that its role passes to, if any.
+
+        The nearest member, the one who came first, follows an administrator (TEAM_ADD_ADMIN); a creator is followed by an
+        administrator, or where there is none by the nearest member.
+        """
         role = self.members.pop(account)
-        if role is Role.CREATOR and self.members:
-            self.members[next(iter(self.members))] = Role.CREATOR
-        elif role is Role.ADMINISTRATOR:
-            nearest = next((each for each, has in self.members.items() if has is Role.MEMBER), None)
-            if nearest is not None:
-                self.members[nearest] = Role.ADMINISTRATOR
+        if role is Role.MEMBER:
+            return None
+        below = (Role.ADMINISTRATOR, Role.MEMBER) if role is Role.CREATOR else (Role.MEMBER,)
+        heir = next((each for lower in below for each, has in self.members.items() if has is lower), None)
+        if heir is not None:
+            self.members[heir] = role
+        return heir
 
 
 @define(kw_only=True)
@@ -82,7 +87,12 @@ class State:
     groups: dict[str, Group] = field(factory=dict[str, Group])
     tasks: dict[str, Task] = field(factory=dict[str, Task])
     never_logged_in: set[str] = field(factory=set[str])
+    known: set[str] | None = None
     made: int = 0
+
+    def has_logged_in(self, account: str) -> bool:
+        """Tell whether the account has ever logged in from a client: all have, but those that are said not to."""
+        return account not in self.never_logged_in and (self.known is None or account in self.known)
 
     def new_group_id(self) -> str:
         """Return an identifier that looks like the platform's."""

@@ -1,0 +1,90 @@
+"""What was asked of the emulator: every request decoded, in order, with what became of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import attrs
+from attrs import field, frozen
+
+from rbim import jsontext
+from rbim.operation import fields_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rbim.operation import Operation
+
+__all__ = ["Journal", "Recorded"]
+
+O = TypeVar("O", bound="Operation[Any]")  # noqa: E741  # an operation
+
+
+@frozen(kw_only=True)
+class Recorded:
+    """One request. ``at`` counts seconds of the emulator's clock.
+
+    ``operation`` is None where the request could not be read; ``attempt`` counts the requests so far that asked for the very
+    same (from 1). ``code`` is the platform's answer, None where a fault left none; ``effect`` tells whether the operation
+    took effect; ``trouble`` names the faults that it met.
+    """
+
+    number: int
+    at: float
+    path: str
+    operation: Operation[Any] | None
+    attempt: int
+    code: str | None
+    effect: bool
+    trouble: tuple[str, ...] = ()
+
+
+@frozen
+class Journal:
+    """The requests so far. It iterates over all of them; :meth:`of` gives the operations of one class."""
+
+    records: list[Recorded] = field(factory=list[Recorded])
+    _seen: Counter[int] = field(factory=Counter[int])
+
+    def __iter__(self) -> Iterator[Recorded]:
+        return iter(self.records)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def of(self, kind: type[O]) -> list[O]:
+        """Return the operations of this class that arrived, in order.
+
+        A list of plain values: in an assertion, pytest shows field by field where it differs from what was expected.
+        """
+        return [record.operation for record in self.records if isinstance(record.operation, kind)]
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.records.clear()
+        self._seen.clear()
+
+    def note(self, op: Operation[Any] | None, **facts: Any) -> None:
+        """Write down one request."""
+        if op is not None:
+            self._seen[hash(op)] += 1
+        attempt = 1 if op is None else self._seen[hash(op)]
+        self.records.append(Recorded(number=len(self.records) + 1, operation=op, attempt=attempt, **facts))
+
+    def trace(self) -> bytes:
+        """Return the whole journal as JSON lines: the same for the same requests, seed and clock, to the byte."""
+        return b"".join(jsontext.dumps(_plain(record)) + b"\n" for record in self.records)
+
+
+def _plain(record: Recorded) -> dict[str, Any]:
+    plain = {a.name: getattr(record, a.name) for a in attrs.fields(Recorded) if a.name != "operation"}
+    op = record.operation
+    if op is not None:
+        values = {a.name: getattr(op, a.name) for a in fields_of(type(op))}
+        plain["operation"] = {"name": op.spec.name} | {name: _text(value) for name, value in values.items()}
+    return plain
+
+
+def _text(value: object) -> object:
+    return value if isinstance(value, (str, int, type(None))) else str(value)

@@ -1,0 +1,149 @@
+"""A request in, an answer and its verdict out: routing, signature, reading, faults, rules, journal. Nothing here waits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from attrs import frozen
+
+from rbim import catalogue, jsontext
+from rbim.codec import SUCCESS, Converters
+from rbim.emulator.rules import MALFORMED, RULES, UNKNOWN_OPERATION, Refusal, Rule, World
+from rbim.errors import InvalidRequest
+from rbim.groups import GROUP
+from rbim.message import Response
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rbim.emulator.faults import Faults, Verdict
+    from rbim.emulator.journal import Journal
+    from rbim.emulator.signature import Gatekeeper
+    from rbim.operation import Endpoint, Operation
+
+__all__ = ["Platform", "Served"]
+
+JSON = {"content-type": "application/json;charset=utf-8"}
+HTML = {"content-type": "text/html;charset=utf-8"}
+
+
+@frozen
+class Served:
+    """An answer and how a door is to deliver it."""
+
+    response: Response
+    verdict: Verdict
+
+
+class Platform:
+    """The described behaviour over one world."""
+
+    def __init__(self, world: World, gatekeeper: Gatekeeper, faults: Faults, journal: Journal) -> None:
+        self.world = world
+        self.faults = faults
+        self.journal = journal
+        self._gatekeeper = gatekeeper
+        self._converters = Converters(world.dialect.zone, world.dialect.members_shape)
+
+    def serve(self, method: str, path: str, query: Mapping[str, str], headers: Mapping[str, str], body: bytes) -> Served:
+        """Answer one request. Whatever it is, the answer is JSON with a code, but where the fault plan wants another."""
+        world = self.world
+        kind = catalogue.find(path)
+        endpoint = kind.endpoint if kind is not None else GROUP
+        op: Operation[Any] | None = None
+        rule: Rule | None = None
+        refusal: Refusal | None = None
+        try:
+            _posted(method)
+            self._gatekeeper.check(_app_id(path), query, {name.lower(): value for name, value in headers.items()})
+            rule, kind = _known(kind, path)
+            op = self._read(kind, body)
+        except Refusal as why:
+            refusal = why
+        verdict = self.faults.judge(op)
+        answer: dict[str, Any] | None = None
+        if verdict.code is not None:
+            refusal = Refusal(verdict.message, code=verdict.code)
+        elif rule is not None and op is not None and not verdict.spares_the_state:
+            try:
+                answer = self._converters.fast.unstructure(rule(world, op))
+            except Refusal as why:
+                refusal = why
+        code = _code(world, refusal)
+        said = refusal.why if refusal is not None else "success"
+        response = _spoilt(self._answer(endpoint, code, said, answer), verdict)
+        self.journal.note(
+            op,
+            at=world.clock.monotonic(),
+            path=path,
+            code=None if verdict.status is not None or (verdict.spares_the_state and verdict.code is None) else code,
+            effect=answer is not None,
+            trouble=verdict.names,
+        )
+        return Served(response, verdict)
+
+    def _read(self, kind: type[Operation[Any]], body: bytes) -> Operation[Any]:
+        try:
+            document = jsontext.loads(body)
+        except jsontext.NotJson as error:
+            raise Refusal(str(error), code=MALFORMED) from None
+        try:
+            op: Operation[Any] = self._converters.fast.structure(document, kind)
+            op.check(self.world.dialect, self.world.clock)
+        except InvalidRequest as error:
+            raise Refusal(error.message, code=MALFORMED) from None
+        except Exception:
+            reason = self._converters.why_not(document, kind)
+            raise Refusal(reason, code=MALFORMED) from None
+        return op
+
+    @staticmethod
+    def _answer(endpoint: Endpoint, code: str, said: str, answer: dict[str, Any] | None) -> Response:
+        document: dict[str, Any] = {endpoint.code: code}
+        if answer is None or endpoint.payload is not None:  # a group operation's success carries no message
+            document[endpoint.message] = said
+        if answer is not None:
+            document |= {endpoint.payload: answer} if endpoint.payload is not None else answer
+        return Response(200, JSON, jsontext.dumps(document))
+
+
+def _posted(method: str) -> None:
+    if method != "POST":
+        reason = f"{method} is not described: operations are posted"
+        raise Refusal(reason, code=MALFORMED)
+
+
+def _known(kind: type[Operation[Any]] | None, path: str) -> tuple[Rule, type[Operation[Any]]]:
+    rule = None if kind is None else RULES.get(kind)
+    if kind is None or rule is None:
+        reason = f"the emulator does not know what {path.rpartition('/')[2]} does"
+        raise Refusal(reason, code=UNKNOWN_OPERATION)
+    return rule, kind
+
+
+def _code(world: World, refusal: Refusal | None) -> str:
+    if refusal is None:
+        return SUCCESS
+    return refusal.code or world.dialect.code_of(refusal.kind)
+
+
+def _spoilt(response: Response, verdict: Verdict) -> Response:
+    """Return the answer as the verdict wants it."""
+    asked = {} if verdict.retry_after is None else {"retry-after": f"{verdict.retry_after:g}"}
+    if verdict.status is not None:
+        page = f"<html><body><h1>{verdict.status}</h1>a fault of the emulator's plan</body></html>"
+        return Response(verdict.status, HTML | asked, page.encode())
+    body = response.body
+    if verdict.duplicate_fields:
+        body = b"{" + body[1:-1] + b"," + body[1:]
+    if verdict.invalid_json:
+        body = body[:-1] + b",'"
+    return Response(response.status, {**response.headers, **asked}, body) if asked or body is not response.body else response
+
+
+def _app_id(path: str) -> str:
+    """Return the application of either path shape; empty where there is none."""
+    parts = path.split("/")
+    names = [part.lower() for part in parts]
+    at = names.index("application") + 1 if "application" in names else len(parts)
+    return parts[at] if at < len(parts) else ""
