@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 import os
 import sys
-from pathlib import Path
+from pathlib import Path  # noqa: TC003  # cyclopts reads it
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, CycloptsError, Parameter
 
 from rbim import __version__
+from rbim.cli.emulator import emulator
 from rbim.cli.exits import Exit, complain
 from rbim.cli.extras import MissingExtra, needed
 from rbim.cli.operations import add_operations, operations
@@ -28,13 +29,20 @@ RBIM_USER_NAME describe. Exit codes: 0 done, 1 refused by the platform, 2 wrong 
 5 outcome unknown.
 """
 
-Flag = Annotated[bool, Parameter(negative=())]
+Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 
 
 def build() -> App:
     """Return the application with all commands."""
-    app = App(name="rbim", help=HELP, version=f"rbim {__version__}", help_format="markdown")
+    app = App(
+        name="rbim",
+        help=HELP,
+        help_format="markdown",
+        version=f"rbim {__version__}",
+        suppress_keyboard_interrupt=False,  # it has an exit code of its own
+    )
     app.command(demo)
+    app.command(emulator)
     app.command(operations)
     add_operations(app)
     return app

@@ -37,30 +37,28 @@ HINTS = {
     Exit.NOT_SENT: "Nothing reached the platform: the command may be repeated.",
     Exit.UNKNOWN: "The platform may have acted: look before repeating the command.",
 }
-ENVIRONMENT = (
-    "The client is configured by RBIM_BASE_URL, RBIM_APP_ID, RBIM_APP_TOKEN (or RBIM_APP_TOKEN_FILE) and RBIM_USER_NAME."
-)
+CREDENTIALS = "Compare RBIM_APP_ID and RBIM_APP_TOKEN with the application's (not the account's) in the console."
 
 
 def report(error: RbimError, command: str) -> Exit:
-    """Say on standard error what went wrong with ``command`` and what to do about it; return the exit code."""
+    """Say on standard error what went wrong with ``command`` and what to do about it; return the exit code.
+
+    Notes of the error (``add_note``) are said in place of the usual hint.
+    """
     if isinstance(error, InvalidRequest):
-        configuration = error.field.startswith("RBIM_")
-        complain(error.message, ENVIRONMENT if configuration else f"See: {command} --help")
-        return Exit.USAGE
-    code = BY_OUTCOME[error.outcome]
-    if isinstance(error, AuthenticationError) and code is Exit.REFUSED:
-        complain(str(error), "Compare RBIM_APP_ID and RBIM_APP_TOKEN with the application's (not the account's) in the console.")
+        code, what, hint = Exit.USAGE, error.message, f"See: {command} --help"
     else:
-        complain(str(error), HINTS.get(code, ""))
+        code, what = BY_OUTCOME[error.outcome], str(error)
+        refused = isinstance(error, AuthenticationError) and code is Exit.REFUSED
+        hint = CREDENTIALS if refused else HINTS.get(code, "")
+    complain(what, *getattr(error, "__notes__", [hint]))
     return code
 
 
-def complain(what: str, hint: str = "") -> None:
-    """Write one line of complaint and one of help to standard error."""
+def complain(what: str, *hints: str) -> None:
+    """Write one line of complaint, and lines of help, to standard error."""
     sys.stderr.write(f"rbim: {printable(what)}\n")
-    if hint:
-        sys.stderr.write(f"{hint}\n")
+    sys.stderr.writelines(f"{hint}\n" for hint in hints if hint)
 
 
 def printable(text: str) -> str:

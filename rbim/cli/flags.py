@@ -32,8 +32,9 @@ Reader = Callable[[str], Any]
 NOTHING_TYPE = type(None)
 KEEP = "keep"  # the word for None where None is not what a missing flag means
 FIRST = "group_id"  # the field that may be given without its flag, where it is required
+COLLECTIONS = (list, set, frozenset)  # all others become tuples
 WORDS: dict[Any, dict[str, Callable[[], Sequence[Any]]]] = {
-    NoCallPolicy: {"default": default_no_call_policies, "none": tuple[()]}
+    NoCallPolicy: {"default": default_no_call_policies, "none": tuple[NoCallPolicy]}
 }
 """Words that stand for several values of a type."""
 
@@ -50,9 +51,9 @@ def _parameter(attribute: attrs.Attribute[Any], kind: type[Operation[Any]]) -> i
     annotation, shown, keep = _annotation(attribute)
     told = Parameter(
         name=f"--{attribute.name.strip('_').replace('_', '-')}",
-        help=_inherited_help(attribute, kind),
+        help=_words_of(attribute) or _inherited_help(attribute, kind),
         negative=None if annotation is bool else (),
-        show_default=shown is not None,
+        show_default=_name if shown is not None else False,
         **_conversion(attribute, annotation, keep=keep),
     )
     return inspect.Parameter(
@@ -67,9 +68,8 @@ def _conversion(attribute: attrs.Attribute[Any], annotation: Any, *, keep: bool)
     """Return how cyclopts is to read the flag: switches by itself, everything else by our readers."""
     if annotation is bool:
         return {}
-    one = _several(attribute.type)
-    if one is not None:
-        return {"converter": _read_several(one), "consume_multiple": True}
+    if _several(attribute.type) is not None:
+        return {"converter": _read_several(attribute.type), "consume_multiple": True}
     return {"converter": _read_single(_reader(attribute.type), keep=keep)}
 
 
@@ -83,9 +83,10 @@ def _annotation(attribute: attrs.Attribute[Any]) -> tuple[Any, Any, bool]:
     choices = _choices(options if one is None else (one,))
     if keep and choices:
         choices = (*choices, KEEP)
-    single = cast("Any", Literal)[choices] if choices else str
+    told = (options[0] if options[0] in READERS else str) if one is None else str
+    single = cast("Any", Literal)[choices] if choices else told
     shown = _name(default) if isinstance(default, (Enum, str, int, float, date, time)) else None
-    return (single if one is None else cast("Any", tuple)[single, ...]), shown, keep
+    return (single if one is None else cast("Any", list)[single]), shown, keep
 
 
 def _arms(kind: Any) -> tuple[Any, ...]:  # a type expression
@@ -105,27 +106,39 @@ def _several(kind: Any) -> Any:  # type expressions
     return None
 
 
-def _name(value: Any) -> str:  # a default
+def _name(value: Any) -> str:  # a default or a choice
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return value.name.lower() if isinstance(value, Enum) else str(value)
 
 
+def _named(kind: Any) -> dict[str, Any]:  # a type expression in, its values by the words for them out
+    if kind is bool:
+        return {_name(value): value for value in (True, False)}
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return {_name(member): member for member in kind}
+    return {str(value): value for value in get_args(kind)} if get_origin(kind) is Literal else {}
+
+
 def _choices(options: tuple[Any, ...]) -> tuple[str, ...]:
-    enums = [option for option in options if isinstance(option, type) and issubclass(option, Enum)]
-    return tuple(_name(member) for option in enums for member in option) if len(enums) == len(options) else ()
+    named = [_named(option) for option in options]
+    return tuple(word for words in named for word in words) if all(named) else ()
 
 
 def _read_single(read: Reader, *, keep: bool) -> Callable[[Any, Sequence[Token]], Any]:
     return lambda _, tokens: None if keep and tokens[0].value == KEEP else read(tokens[0].value)
 
 
-def _read_several(one: Any) -> Callable[[Any, Sequence[Token]], tuple[Any, ...]]:
+def _read_several(kind: Any) -> Callable[[Any, Sequence[Token]], Any]:  # a type expression
+    one = _several(kind)
     read, words = _reader(one), WORDS.get(one, {})
+    collect = next((get_origin(o) for o in _options(kind) if get_origin(o) in COLLECTIONS), tuple)
 
-    def convert(_: Any, tokens: Sequence[Token]) -> tuple[Any, ...]:
+    def convert(_: Any, tokens: Sequence[Token]) -> Any:
         found: list[Any] = []
         for token in tokens:
             found += words[token.value]() if token.value in words else [read(token.value)]
-        return tuple(found)
+        return collect(found)
 
     return convert
 
@@ -147,20 +160,20 @@ def _reader(kind: Any) -> Reader:  # a type expression
 def _reader_of_one(kind: Any) -> Reader:  # a type expression
     if kind is NoCallPolicy:
         return NoCallPolicy.from_entry
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        return _member_of(kind)
-    return READERS.get(kind, _json)
+    named = _named(kind)
+    return _choosing(named) if named else READERS.get(kind, _json)
 
 
-def _member_of(kind: type[Enum]) -> Reader:
-    named = {_name(member): member for member in kind} | {str(member.value): member for member in kind}
+def _choosing(named: dict[str, Any]) -> Reader:
+    """Return a reader that takes a choice's name, in any case, or its value on the wire."""
+    known = {str(value.value): value for value in named.values() if isinstance(value, Enum)} | named
 
-    def read(text: str) -> Enum:
-        member = named.get(text, named.get(text.lower().replace("-", "_")))
-        if member is None:
-            reason = f"{text!r} is none of {', '.join(map(_name, kind))}"
-            raise ValueError(reason)
-        return member
+    def read(text: str) -> Any:
+        for spelling in (text, text.lower().replace("-", "_")):
+            if spelling in known:
+                return known[spelling]
+        reason = f"{text!r} is none of {', '.join(named)}"
+        raise ValueError(reason)
 
     return read
 
@@ -176,12 +189,6 @@ def _reading(read: Reader, what: str) -> Reader:
     return convert
 
 
-def _switch(text: str) -> bool:
-    if text not in SWITCH:
-        raise ValueError(text)
-    return SWITCH[text]
-
-
 def _json(text: str) -> Any:
     try:
         return jsontext.loads(text.encode())
@@ -190,12 +197,10 @@ def _json(text: str) -> Any:
         raise ValueError(reason) from None
 
 
-SWITCH = {"yes": True, "true": True, "no": False, "false": False}
 READERS: dict[Any, Reader] = {
     str: str,
     int: _reading(int, "a whole number"),
     float: _reading(float, "a number"),
-    bool: _reading(_switch, "yes or no"),
     date: _reading(date.fromisoformat, "a date such as 2026-01-31"),
     datetime: _reading(datetime.fromisoformat, "a time such as 2026-01-31T09:00:00+08:00"),
     time: _reading(time.fromisoformat, "a time of day such as 09:00:00"),
@@ -205,6 +210,7 @@ READERS: dict[Any, Reader] = {
 
 # ---------------------------------------------------------------- help, from docstrings
 
+_NONE = re.compile(r"\bNone\b")
 _LITERAL = re.compile(r"``(\w+)``")
 _ROLE = re.compile(r":\w+:`~?(?:[\w.]*\.)?(\w+)`")
 _SENTENCE = re.compile(r"(?<=[.;])\s+")
@@ -225,13 +231,21 @@ def _spelled(text: str, kind: type[Any]) -> str:
             return f"--{word.replace('_', '-')}"
         return word.lower() if word in members else word
 
-    return _ROLE.sub(r"\1", _LITERAL.sub(spell, text))
+    text = _ROLE.sub(r"\1", _LITERAL.sub(spell, text))
+    return _NONE.sub(KEEP, text) if any(_annotation(a)[2] for a in fields_of(kind)) else text
+
+
+def _words_of(attribute: attrs.Attribute[Any]) -> str | None:
+    words = WORDS.get(_several(attribute.type))
+    return f"{', '.join(words)}, or entries as the wire has them." if words else None
 
 
 def _inherited_help(attribute: attrs.Attribute[Any], kind: type[Any]) -> str | None:
     """Return what a base class says of a field that it hands down: the operation's own docstring does not."""
+    if attribute.name in inspect.get_annotations(kind):
+        return None
     for base in kind.__mro__[1:]:
         for sentence in _SENTENCE.split(vars(base).get("__doc__") or ""):
-            if attribute.inherited and f"``{attribute.name}``" in sentence:
+            if f"``{attribute.name}``" in sentence:
                 return " ".join(_spelled(sentence, kind).split())
     return None

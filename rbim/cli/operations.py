@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
@@ -10,7 +11,7 @@ from cyclopts import App, Parameter
 from rbim.catalogue import entries, namespaces
 from rbim.cli.exits import Exit, report
 from rbim.cli.flags import flags_of, help_of
-from rbim.errors import RbimError
+from rbim.errors import InvalidRequest, RbimError
 from rbim.operation import Repeat
 
 if TYPE_CHECKING:
@@ -21,11 +22,17 @@ if TYPE_CHECKING:
 
 __all__ = ["add_operations", "operations"]
 
+_SEGMENT = re.compile(r"/?[^/]+")
+ENVIRONMENT = (
+    "The client is configured by RBIM_BASE_URL, RBIM_APP_ID, RBIM_APP_TOKEN (or RBIM_APP_TOKEN_FILE) and RBIM_USER_NAME."
+)
 JSON = inspect.Parameter(
     "as_json",
     inspect.Parameter.KEYWORD_ONLY,
     default=False,
-    annotation=Annotated[bool, Parameter(name="--json", negative=(), help="Print the answer as one JSON object.")],
+    annotation=Annotated[
+        bool, Parameter(name="--json", negative=(), show_default=False, help="Print the answer as one JSON object.")
+    ],
 )
 
 
@@ -74,27 +81,47 @@ def _send(op: Operation[Any]) -> Any:  # the operation's answer
     from rbim.client import AsyncClient
 
     async def send() -> Any:
-        async with AsyncClient.from_env() as client:
+        async with client:
             return await client.send(op)
 
+    try:
+        client = AsyncClient.from_env()
+    except InvalidRequest as error:
+        error.add_note(ENVIRONMENT)
+        raise
     return anyio.run(send)
 
 
 def operations(
-    *, as_json: Annotated[bool, Parameter(name="--json", negative=(), help="Print a JSON list.")] = False
+    *, as_json: Annotated[bool, Parameter(name="--json", negative=(), show_default=False, help="Print a JSON list.")] = False
 ) -> int:
-    """List the operations: how they are called here and on the wire, how they may be repeated, and their path."""
+    """List the operations: how they are called here and on the wire, how they may be repeated, and their path.
+
+    Where repeating depends, it depends on the operation's values.
+    """
     from rbim.cli.show import console, show_json, table
 
     rows = [_row(entry) for entry in entries()]
     if as_json:
         show_json(rows)
         return Exit.DONE
-    made = table("operation", "wire", "repeat", "path")
+    out, columns = console(), ("operation", "wire", "repeat")
+    room = out.width - sum(max(len(row[column]) for row in rows) + 2 for column in columns)
+    made = table(*columns, "path")
     for row in rows:
-        made.add_row(*(row[name] for name in ("operation", "wire", "repeat", "path")))
-    console().print(made)
+        made.add_row(*(row[column] for column in columns), _folded(row["path"], room))
+    out.print(made)
     return Exit.DONE
+
+
+def _folded(path: str, room: int) -> str:
+    """Return the path in lines that end where a segment does."""
+    lines = [""]
+    for segment in _SEGMENT.findall(path):
+        if lines[-1] and len(lines[-1] + segment) > room:
+            lines.append("")
+        lines[-1] += segment
+    return "\n".join(lines)
 
 
 def _row(entry: Entry) -> dict[str, str]:

@@ -29,12 +29,12 @@ def console(*, stderr: bool = False) -> Console:
     return Console(file=stream, width=None if stream.isatty() else ENDLESS, highlight=False)
 
 
-def table(*headings: str, numbers: Sequence[str] = ()) -> Table:
-    """Return an empty table; headings that are also in ``numbers`` are aligned to the right. Long texts are folded."""
-    made = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+def table(*headings: str, numbers: Sequence[str] = (), whole: Sequence[str] = ()) -> Table:
+    """Return an empty table: ``numbers`` aligned to the right, long texts folded, neither numbers nor ``whole`` ever so."""
+    made = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     for heading in headings:
         right = heading in numbers
-        made.add_column(heading, justify="right" if right else "left", no_wrap=right, overflow="fold")
+        made.add_column(heading, justify="right" if right else "left", no_wrap=right or heading in whole, overflow="fold")
     return made
 
 
@@ -44,26 +44,26 @@ def show_json(document: Any) -> None:  # JSON
     sys.stdout.write(json.dumps(document, ensure_ascii=not unicode) + "\n")
 
 
-def document_of(value: Any) -> Any:  # an answer or a field of one in, JSON out
-    """Return an answer as JSON: its fields by name, enums as their value, dates in ISO format, ``extra`` where there is any."""
-    if attrs.has(type(value)):
-        pairs = ((a.name, getattr(value, a.name)) for a in attrs.fields(type(value)))
-        return {name: document_of(each) for name, each in pairs if name != "extra" or each}
+def document_of(value: object) -> Any:  # an answer or a field of one in, JSON out
+    """Return an answer as JSON: its fields by name, enums as their value, dates in ISO format, ``extra`` if there is any."""
+    fields = _fields(value)
+    if fields is not None:
+        return {name: document_of(each) for name, each in fields.items() if name != "extra" or each}
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, (date, time)):
         return value.isoformat()
     if isinstance(value, Mapping):
-        return {str(key): document_of(each) for key, each in cast("Mapping[Any, Any]", value).items()}
+        return {str(key): document_of(each) for key, each in cast("Any", value).items()}
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [document_of(each) for each in cast("Sequence[Any]", value)]
+        return [document_of(each) for each in cast("Any", value)]
     return value if value is None or isinstance(value, (str, int, float)) else str(value)
 
 
-def show(answer: Any) -> None:  # an answer
+def show(answer: object) -> None:
     """Show an answer to a person: fields beside their values, rows of fields as tables below them."""
     out = console()
-    fields = _fields(answer)
+    fields = _seen(answer)
     rows = {name: value for name, value in fields.items() if _is_rows(value)}
     plain = {name: value for name, value in fields.items() if name not in rows}
     if plain:
@@ -81,22 +81,28 @@ def show(answer: Any) -> None:  # an answer
         out.print("done")
 
 
-def _fields(answer: Any) -> dict[str, Any]:
+def _fields(value: object) -> dict[str, Any] | None:
+    """Return the fields of an attrs object by name; None for anything else."""
+    kind = type(value)
+    return {a.name: getattr(value, a.name) for a in attrs.fields(kind)} if attrs.has(kind) else None
+
+
+def _seen(answer: object) -> dict[str, Any]:
     """Return what is to be seen of an answer: raw texts only where nothing could be read from them."""
-    if not attrs.has(type(answer)):
+    fields = _fields(answer)
+    if fields is None:
         return {"answer": answer}
-    values = {a.name: getattr(answer, a.name) for a in attrs.fields(type(answer))}
-    extra = values.pop("extra", {})
-    read = {name for name, value in values.items() if value is not None and f"{name}_text" in values}
-    return {name: value for name, value in values.items() if name.removesuffix("_text") not in read - {name}} | dict(extra)
+    extra = fields.pop("extra", {})
+    read = {f"{name}_text" for name, value in fields.items() if value is not None}
+    return {name: value for name, value in fields.items() if name not in read} | dict(extra)
 
 
-def _is_rows(value: Any) -> bool:
-    return isinstance(value, tuple) and all(isinstance(row, Answer) for row in cast("tuple[Any, ...]", value))
+def _is_rows(value: object) -> bool:
+    return isinstance(value, tuple) and all(isinstance(row, Answer) for row in cast("Any", value))
 
 
 def _rows(rows: tuple[Answer, ...]) -> Table:
-    fields = [_fields(row) for row in rows]
+    fields = [_seen(row) for row in rows]
     names = dict.fromkeys(name for row in fields for name in row)
     made = table(*names)
     for row in fields:
@@ -104,11 +110,11 @@ def _rows(rows: tuple[Answer, ...]) -> Table:
     return made
 
 
-def _text(value: Any) -> Text:
+def _text(value: object) -> Text:
     if isinstance(value, Enum):
         return Text(f"{value.name.lower()} ({value.value})")
     if value is None or value == "":
         return Text("-", style="dim")
     if isinstance(value, (Mapping, list, tuple)):
-        return Text(printable(json.dumps(document_of(value), ensure_ascii=False)))
+        return Text(printable(json.dumps(document_of(cast("Any", value)), ensure_ascii=False)))
     return Text(printable(str(value)))
