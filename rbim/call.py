@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
 
 from attrs import define, evolve, frozen
 
@@ -64,7 +64,7 @@ class Core:
     budget: RetryBudget
     observers: tuple[Observer, ...]
     running: set[Scope]
-    state: str = "new"  # then "open", "closing", "closed"
+    state: str = "new"  # then "opening", "open", "closing", "closed"
     calls: int = 0
     all_ended: Event | None = None
 
@@ -137,7 +137,7 @@ class Call(Generic[R]):
     async def run(self) -> R:
         """Carry out the operation. Raises RbimError."""
         core = self._core
-        failure: RbimError | None = None
+        failure: Exception | None = None
         answered = False
         try:
             request = self._encode()
@@ -150,9 +150,14 @@ class Call(Generic[R]):
                     return answer
                 finally:
                     core.ended(scope)
-            raise self._interrupted()
+            self._interrupted()
         except RbimError as error:
             failure = self._facts(error)
+            raise
+        except BaseException as error:  # the caller's cancellation, or a transport or signer that broke its promise
+            failure = error if isinstance(error, Exception) else None
+            if self._handed_over:
+                self._ended(error)
             raise
         finally:
             if core.observers:
@@ -161,8 +166,8 @@ class Call(Generic[R]):
     def _encode(self) -> Request:
         core = self._core
         if core.state != "open":
-            when = "entered: use it with `async with`" if core.state == "new" else "left"
-            reason = f"the client was {'not yet ' if core.state == 'new' else 'already '}{when}"
+            early = core.state in {"new", "opening"}
+            reason = f"the client was {'not yet entered: use it with `async with`' if early else 'already left'}"
             raise ClientClosed(reason)
         request = core.codec.encode(self._op, self._settings.user_name)
         self._path = request.path
@@ -173,9 +178,11 @@ class Call(Generic[R]):
         while True:
             await self._admission()
             try:
-                return await self._attempt(request)
-            except (TransportError, ApiError, ProtocolError) as error:
-                failure = error
+                signed = core.signer.sign(request)
+                try:
+                    return await self._attempt(signed)
+                except (TransportError, ApiError, ProtocolError) as error:
+                    failure = error
             finally:
                 core.gate.leave()
             uncertain = any(made.outcome is Outcome.UNKNOWN for made in self._history[:-1])
@@ -183,7 +190,8 @@ class Call(Generic[R]):
                 self.confirmed = True
                 return answer
             if isinstance(failure, Throttled) and failure.retry_after is not None:
-                core.pace.halt(core.clock.monotonic() + failure.retry_after)
+                now = core.clock.monotonic()
+                core.pace.halt(now + failure.retry_after, now)
             if isinstance(failure, TransportError) and core.clock.monotonic() >= self._latest:
                 raise self._late(failure.outcome) from failure
             failure.attempts = tuple(self._history)
@@ -197,24 +205,27 @@ class Call(Generic[R]):
 
     async def _admission(self) -> None:
         """Wait for the rates, then for a place at the gate; leave the gate again where a halt came meanwhile."""
-        core, clock = self._core, self._core.clock
+        core, pace, clock = self._core, self._core.pace, self._core.clock
         start = now = clock.monotonic()
-        when = core.pace.reserve(self._op, now, self._latest)
-        while True:
-            if when is None or when > self._latest:
-                reason = f"the limits let nothing go before the deadline of {self._settings.deadline:g} s"
-                raise DeadlineExceeded(reason)
-            if when > now:
-                await clock.sleep(when - now)
-            await core.gate.enter()
-            now = clock.monotonic()
-            if core.pace.halted_until <= now:
-                break
-            core.gate.leave()
-            when = core.pace.halted_until
-        self._waited += now - start
+        when = pace.reserve(self._op, now, self._latest)
+        halted_for = pace.halted_for
+        try:
+            while when is not None and max(when, now) < self._latest:
+                if when > now:
+                    await clock.sleep(when - now)
+                await core.gate.enter()
+                now = clock.monotonic()
+                planned, when = when, pace.postponed(when, halted_for)
+                halted_for = pace.halted_for
+                if now < self._latest and (when == planned or when <= now):
+                    return
+                core.gate.leave()
+        finally:
+            self._waited += clock.monotonic() - start
+        reason = f"the limits let nothing go before the deadline of {self._settings.deadline:g} s"
+        raise DeadlineExceeded(reason)
 
-    async def _attempt(self, request: Request) -> R:
+    async def _attempt(self, signed: Request) -> R:
         core = self._core
         number = len(self._history) + 1
         if core.observers:
@@ -224,7 +235,7 @@ class Call(Generic[R]):
             core.tell(lambda observer: observer.attempt_started(event))
         self._started = core.clock.monotonic()
         timeout = min(self._settings.timeout, self._latest - self._started)
-        signed = core.signer.sign(request)
+        self.response = None
         self._handed_over = True
         try:
             self.response = await core.transport.send(signed, timeout=timeout)
@@ -241,15 +252,13 @@ class Call(Generic[R]):
         try:
             return decode(self._op, response)
         except RbimError:
-            body = response.body
-            for secret in signed.secrets:
-                body = body.replace(secret.encode(), b"***")
-            if body == response.body:
+            harmless = _blotted(response, signed.secrets)
+            if harmless is response:
                 raise
-        self.response = evolve(response, body=body)
-        return decode(self._op, self.response)
+        self.response = response = harmless  # under no name stays a body that shows them, lest a traceback does
+        return decode(self._op, response)
 
-    def _ended(self, error: RbimError | None) -> None:
+    def _ended(self, error: BaseException | None) -> None:
         """Write the attempt into the history and tell the observers."""
         core = self._core
         self._handed_over = False
@@ -260,28 +269,27 @@ class Call(Generic[R]):
             event = AttemptEnded(call=self._number, operation=self._op.spec.name, path=self._path, attempt=self._history[-1])
             core.tell(lambda observer: observer.attempt_ended(event))
 
-    def _made(self, error: RbimError | None) -> Attempt:
-        response = None if isinstance(error, TransportError) else self.response
-        code = getattr(error, "code", None)
+    def _made(self, error: BaseException | None) -> Attempt:
+        known = error.outcome if isinstance(error, RbimError) else Outcome.UNKNOWN
+        code = error.code if isinstance(error, ApiError) else None
         return Attempt(
             number=len(self._history) + 1,
             elapsed=self._core.clock.monotonic() - self._started,
-            status=response.status if response is not None else None,
+            status=self.response.status if self.response is not None else None,
             code=(SUCCESS if error is None else code) or None,
-            outcome=error.outcome if error is not None else None,
+            outcome=None if error is None else known,
             error=type(error).__name__ if error is not None else None,
         )
 
-    def _interrupted(self) -> RbimError:
-        """Return what the scope's end means: the client was closed, or the deadline passed."""
+    def _interrupted(self) -> NoReturn:
+        """Raise what the scope's end means: the client was closed, or the deadline passed."""
         # a request in the transport's hands may have left in part or whole
         outcome = Outcome.UNKNOWN if self._handed_over else Outcome.NOT_SENT
         closed = self._core.state != "open"
         failure = ClientClosed("the client was closed under this call", outcome=outcome) if closed else self._late(outcome)
         if self._handed_over:
-            self.response = None
             self._ended(failure)
-        return failure
+        raise failure
 
     def _late(self, outcome: Outcome) -> DeadlineExceeded:
         reason = f"no answer within the deadline of {self._settings.deadline:g} s"
@@ -296,7 +304,7 @@ class Call(Generic[R]):
                 error.outcome |= made.outcome
         return error
 
-    def _tell_ended(self, failure: RbimError | None, *, cancelled: bool) -> None:
+    def _tell_ended(self, failure: Exception | None, *, cancelled: bool) -> None:
         event = CallEnded(
             call=self._number,
             operation=self._op.spec.name,
@@ -324,3 +332,11 @@ class Call(Generic[R]):
             waited=self._waited,
             confirmed_by_repeat=self.confirmed,
         )
+
+
+def _blotted(response: Response, secrets: tuple[str, ...]) -> Response:
+    """Return the response with every secret in its body blotted out; the very same where it shows none."""
+    body = response.body
+    for secret in secrets:
+        body = body.replace(secret.encode(), b"***")
+    return response if body == response.body else evolve(response, body=body)

@@ -61,7 +61,7 @@ class Weekday(IntEnum):
         return "周" + "一二三四五六日"[self]
 
 
-def _whole(_: object, attribute: "Attribute[Any]", value: date | time) -> None:
+def _whole(_: object, attribute: "Attribute[Any]", value: object) -> None:
     kind = time if attribute.type is time else date
     fits = isinstance(value, kind) and not isinstance(value, datetime)
     if not fits or (isinstance(value, time) and (value.tzinfo is not None or value.microsecond)):
@@ -143,6 +143,12 @@ class Dates:
         return self.start <= moment.date() <= self.end
 
 
+def _is_period(_: object, attribute: "Attribute[Any]", value: object) -> None:
+    if not isinstance(value, (Hours, Weekdays, Dates)):
+        reason = f"{attribute.name}: Hours, Weekdays or Dates are needed, not {value!r}"
+        raise InvalidRequest(reason, field=attribute.name)
+
+
 @frozen
 class NoCallPolicy:
     """A period in which a task must not call, under a name that is unique within the task.
@@ -152,7 +158,7 @@ class NoCallPolicy:
     """
 
     name: str = field(validator=text())
-    period: Hours | Weekdays | Dates = field()
+    period: Hours | Weekdays | Dates = field(validator=_is_period)
 
     def __attrs_post_init__(self) -> None:
         length = len(self.entry.decode())
@@ -194,7 +200,7 @@ class NoCallPolicy:
             return cls(document["policy_name"], _period(int(document["policy_type"]), document["policy_date"]))
         except InvalidRequest:
             raise
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
             reason = f"policy: an entry is a text holding policy_type, policy_name and policy_date, not {entry!r}"
             raise InvalidRequest(reason, field="call_policy") from None
 
@@ -249,12 +255,13 @@ def _at_least_one(_: object, attribute: "Attribute[Any]", value: int) -> None:
         raise InvalidRequest(reason, field=attribute.name, limit=1)
 
 
-def _names_differ(_: object, attribute: "Attribute[Any]", value: tuple[NoCallPolicy, ...]) -> None:
-    for policy in value:
-        if not isinstance(cast("object", policy), NoCallPolicy):
-            reason = f"{attribute.name}: NoCallPolicy values are needed, not {policy!r}"
+def _names_differ(_: object, attribute: "Attribute[Any]", value: object) -> None:
+    names: list[str] = []
+    for policy in cast("tuple[object, ...]", value) if isinstance(value, tuple) else (value,):
+        if not isinstance(policy, NoCallPolicy) or not isinstance(value, tuple):
+            reason = f"{attribute.name}: NoCallPolicy values in a list are needed, not {policy!r}"
             raise InvalidRequest(reason, field=attribute.name)
-    names = [policy.name for policy in value]
+        names.append(policy.name)
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         reason = f"{attribute.name}: policy names are unique within a task, {twice!r} is there twice"
@@ -262,7 +269,8 @@ def _names_differ(_: object, attribute: "Attribute[Any]", value: tuple[NoCallPol
 
 
 def _policies(value: Iterable[NoCallPolicy]) -> tuple[NoCallPolicy, ...]:
-    return tuple(value)
+    # what has no entries is left for the validator to refuse
+    return tuple(value) if isinstance(cast("object", value), Iterable) else cast("tuple[NoCallPolicy, ...]", value)
 
 
 @operation("CreateCallTask", paths=(CALL.path, CALL.path.removesuffix("/save")))

@@ -6,6 +6,7 @@ Nothing is registered: whoever declares a :class:`~rbim.operation.Namespace` of 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
@@ -79,5 +80,6 @@ def find(path: str) -> type[Operation[Any]] | None:
     return None
 
 
+@lru_cache
 def _pattern(template: str) -> re.Pattern[str]:
     return re.compile(re.sub(r"\\{\w+\\}", "[^/]+", re.escape(template)))

@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from anyio import CancelScope, Event, move_on_after
+from anyio import CancelScope, Event
 from attrs import evolve
 
 from rbim import catalogue
@@ -179,7 +179,12 @@ class AsyncClient(View):
         if self._core.state != "new":
             reason = "a client is entered once; make another"
             raise RuntimeError(reason)
-        await self._core.transport.__aenter__()
+        self._core.state = "opening"
+        try:
+            await self._core.transport.__aenter__()
+        except BaseException:
+            self._core.state = "new"
+            raise
         self._core.state = "open"
         return self
 
@@ -189,16 +194,22 @@ class AsyncClient(View):
         core = self._core
         core.state = "closing"
         with CancelScope(shield=True):  # whoever leaves, leaves nothing behind
-            if core.running:
-                core.all_ended = Event()
-                for scope in tuple(core.running):
-                    scope.cancel()
-                with move_on_after(GRACE):
-                    await core.all_ended.wait()
             try:
-                await core.transport.__aexit__(kind, error, trace)
-            finally:
-                core.state = "closed"
+                await _end_calls(core)
+            finally:  # a task's own cancel() gets through every shield of anyio's
+                try:
+                    await core.transport.__aexit__(kind, error, trace)
+                finally:
+                    core.state = "closed"
+
+
+async def _end_calls(core: Core) -> None:
+    if core.running:
+        core.all_ended = Event()
+        for scope in tuple(core.running):
+            scope.cancel()
+        with core.clock.scope(GRACE):
+            await core.all_ended.wait()
 
 
 def _settings(settings: Settings, **changes: Any) -> Settings:  # of any of its fields
@@ -236,7 +247,11 @@ def _token() -> str:
     if not os.environ.get("RBIM_APP_TOKEN") and file:
         try:
             return Path(file).read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            reason = f"the file that RBIM_APP_TOKEN_FILE names cannot be read: {error}"
-            raise InvalidRequest(reason, field="RBIM_APP_TOKEN_FILE") from None
+        except OSError as error:
+            why = str(error)
+        except UnicodeDecodeError:
+            why = "it is not UTF-8"
+        # raised out here: a UnicodeDecodeError in its context would hold all of the file
+        reason = f"the file that RBIM_APP_TOKEN_FILE names cannot be read: {why}"
+        raise InvalidRequest(reason, field="RBIM_APP_TOKEN_FILE")
     return _needed("RBIM_APP_TOKEN")

@@ -10,16 +10,18 @@ What an answer is, in order:
 
 from __future__ import annotations
 
-from functools import lru_cache
+import re
+from functools import cached_property
 from random import SystemRandom
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import quote, urlsplit
+from weakref import WeakValueDictionary
 
 from attrs import frozen
-from cattrs import transform_error
+from cattrs import AttributeValidationNote, ClassValidationError, IterableValidationError, IterableValidationNote
 
 from rbim import jsontext
-from rbim.converter import make_converter
+from rbim.converter import make_converter, wire_names
 from rbim.errors import (
     ApiError,
     AuthenticationError,
@@ -32,19 +34,18 @@ from rbim.errors import (
     excerpt,
 )
 from rbim.message import Request
-from rbim.operation import camel, fields_of, wire_of
+from rbim.operation import Answer, Operation, fields_of, wire_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from datetime import tzinfo
 
     from cattrs import Converter
 
     from rbim.dialect import Dialect, MembersShape
     from rbim.message import Clock, Response
-    from rbim.operation import Operation
 
-__all__ = ["SUCCESS", "Codec", "Converters"]
+__all__ = ["SUCCESS", "Codec", "Converters", "retry_after"]
 
 R = TypeVar("R")
 
@@ -72,23 +73,71 @@ class Converters:
     """
 
     def __init__(self, zone: tzinfo, members: MembersShape, hooks: Callable[[Converter], None] | None = None) -> None:
-        self.fast = make_converter(zone, members)
-        self.detailed = make_converter(zone, members, detailed=True)
-        if hooks is not None:
-            hooks(self.fast)
-            hooks(self.detailed)
+        self._facts = (zone, members)
+        self._hooks = hooks
+        self.fast = self._make(detailed=False)
+
+    @cached_property
+    def detailed(self) -> Converter:
+        """The converter that says what is wrong, made when something first is."""
+        return self._make(detailed=True)
+
+    def _make(self, *, detailed: bool) -> Converter:
+        converter = make_converter(*self._facts, detailed=detailed)
+        if self._hooks is not None:
+            self._hooks(converter)
+        return converter
 
     def why_not(self, document: object, kind: type[Any], root: str = "$") -> str:
         """Return why the document cannot be read as ``kind``, naming fields as the wire does."""
         try:
             self.detailed.structure(document, kind)
         except Exception as error:  # whatever a hook raises is what is wrong
-            where = [camel(line.replace(" @ $", f" @ {root}")) for line in transform_error(error)]
-            return "; ".join(where)
+            return "; ".join(_reasons(error, root))
         return "not what it should be"
 
 
-_shared = lru_cache(Converters)  # compiling costs milliseconds: clients of the same dialect share the result
+def _reasons(error: BaseException, path: str) -> Iterator[str]:
+    """Yield what is wrong and where, out of what a detailed converter raised."""
+    if isinstance(error, (ClassValidationError, IterableValidationError)):
+        kind: object = error.cl
+        for each in error.exceptions:
+            yield from _reasons(each, path + _step(each, kind))
+    elif isinstance(error, KeyError):
+        yield f"required field missing @ {path}"
+    elif isinstance(error, RecursionError):
+        yield f"nested too deep @ {path}"
+    else:
+        yield f"{str(error) or type(error).__name__} @ {path}"
+
+
+_NAMED: tuple[type[Any], ...] = (Answer, Operation)
+
+
+def _step(error: BaseException, kind: object) -> str:
+    """Return the last part of the path to what was wrong in a value of ``kind``; cattrs leaves it in a note."""
+    names = wire_names(kind) if isinstance(kind, type) and issubclass(kind, _NAMED) else {}
+    for note in getattr(error, "__notes__", ()):
+        if isinstance(note, AttributeValidationNote):
+            return f".{names.get(note.name, note.name)}"
+        if isinstance(note, IterableValidationNote):
+            return f"[{note.index}]"
+    return ""
+
+
+# Compiling costs milliseconds: clients of the same dialect share the result, and what was compiled for operations of
+# one's own goes with the last of them.
+_shared: WeakValueDictionary[tuple[tzinfo, MembersShape], Converters] = WeakValueDictionary()
+
+
+def _converters(dialect: Dialect, hooks: Callable[[Converter], None] | None) -> Converters:
+    key = (dialect.zone, dialect.members_shape)
+    if hooks is not None:
+        return Converters(*key, hooks)
+    found = _shared.get(key)
+    if found is None:
+        found = _shared[key] = Converters(*key)
+    return found
 
 
 @frozen
@@ -99,7 +148,7 @@ class _Plan:
     path: str
     headers: Mapping[str, str]
     write: Callable[[Any], dict[str, Any]]
-    names_user: bool
+    user_key: str | None
 
 
 class Codec:
@@ -124,8 +173,7 @@ class Codec:
         self.dialect = dialect
         self.clock = clock
         self.digits = digits or _random_digits
-        make = Converters if hooks is not None else _shared
-        self.converters = make(dialect.zone, dialect.members_shape, hooks)
+        self.converters = _converters(dialect, hooks)
         self._plans: dict[type[Any], _Plan] = {}
 
     def encode(self, op: Operation[Any], user_name: str | None = None) -> Request:
@@ -136,12 +184,12 @@ class Codec:
         plan = self._plans.get(type(op)) or self._plan(type(op))
         op.check(self.dialect, self.clock)
         document = plan.write(op)
-        if plan.names_user and user_name is not None:
-            document.setdefault("userName", user_name)
+        if plan.user_key is not None and user_name is not None:
+            document.setdefault(plan.user_key, user_name)
         try:
             body = jsontext.dumps(document)
         except ValueError:
-            raise _unwritable(op) from None
+            raise _unwritable(op, user_name) from None
         own = op.headers(self.digits)
         return Request(
             origin=plan.origin,
@@ -161,7 +209,7 @@ class Codec:
             path=path,
             headers=HEADERS,
             write=cast("Callable[[Any], dict[str, Any]]", self.converters.fast.get_unstructure_hook(kind)),
-            names_user=any(field.name == "user_name" for field in fields_of(kind)),
+            user_key=wire_names(kind).get("user_name"),
         )
         self._plans[kind] = plan
         return plan
@@ -184,9 +232,9 @@ class Codec:
     def _answer(self, op: Operation[R], document: dict[str, Any], response: Response) -> R:
         endpoint, kind = op.endpoint, op.spec.answer
         payload = {k: v for k, v in document.items() if k not in (endpoint.code, endpoint.message)}
-        root = "$"
+        root = "$" if endpoint.payload is None else f"$.{endpoint.payload}"
         if endpoint.payload is not None and isinstance(payload.get(endpoint.payload), dict):
-            payload, root = payload[endpoint.payload], f"$.{endpoint.payload}"
+            payload = payload[endpoint.payload]
         try:
             answer: R = self.converters.fast.structure(payload, kind)
         except Exception as error:  # whatever a hook raises: the answer cannot be read
@@ -221,7 +269,7 @@ class Codec:
         if not speaks and by_status is None:
             reason = why or f"required field missing @ $.{op.endpoint.code}"
             if code == SUCCESS:
-                reason = "a code of success with an HTTP status of failure"
+                reason = "a code of success, but only HTTP 200 is one"
             return ProtocolError(reason, status=status, body=response.body, retry_after=wait)
         kind = self.dialect.error_of(code) if code is not None and speaks else ApiError
         if kind is ApiError or status == TOO_MANY:
@@ -255,33 +303,43 @@ def _document(body: bytes) -> tuple[dict[str, Any] | None, str]:
     return cast("dict[str, Any]", document), ""
 
 
+_SECONDS = re.compile(r"\s*[0-9]{1,9}\s*")
+
+
 def retry_after(text: str | None, clock: Clock) -> float | None:
     """Read a ``Retry-After`` header, seconds or an HTTP date, as seconds from now; None where there is none to read."""
     if text is None:
         return None
-    if text.strip().isascii() and text.strip().isdigit():
+    if _SECONDS.fullmatch(text):
         return float(text)
     from email.utils import parsedate_to_datetime
 
     try:
         return max(0.0, (parsedate_to_datetime(text) - clock.now()).total_seconds())
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         return None
 
 
 def _origin(url: str, name: str) -> str:
-    parts = urlsplit(url)
-    fits = (
-        parts.scheme in {"http", "https"} and parts.hostname and not (parts.query or parts.fragment or "@" in parts.netloc)
-    )
-    if not fits:
-        reason = f"{name}: an address such as https://host:8883 is needed, without user, query or fragment"
+    try:
+        parts = urlsplit(url)
+        fits = parts.scheme in {"http", "https"} and parts.hostname and "@" not in parts.netloc and parts.port != 0
+    except ValueError:  # half an IPv6 address, a port that is no number
+        fits = False
+    if not fits or _UNFIT.search(url):
+        reason = f"{name}: an address such as https://host:8883 is needed, without user, query, fragment or white space"
         raise InvalidRequest(reason, field=name)
     return url.rstrip("/")
 
 
-def _unwritable(op: Operation[Any]) -> InvalidRequest:
-    name = next((a.name for a in fields_of(type(op)) if not wire_of(a).header and not _utf8(getattr(op, a.name))), "")
+_UNFIT = re.compile(r"[?#\s\x00-\x1f\x7f]")
+
+
+def _unwritable(op: Operation[Any], user_name: str | None) -> InvalidRequest:
+    texts = {a.name: getattr(op, a.name) for a in fields_of(type(op)) if not wire_of(a).header}
+    if texts.get("user_name", "") is None:
+        texts["user_name"] = user_name
+    name = next((name for name, value in texts.items() if not _utf8(value)), "")
     reason = f"{name or 'a field'}: has a character that UTF-8 cannot carry (a lone surrogate)"
     return InvalidRequest(reason, field=name)
 

@@ -8,25 +8,26 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from enum import Enum, StrEnum
+from functools import partial
 from operator import attrgetter
 from types import UnionType
-from typing import Any, cast, get_args, get_origin
+from typing import Any, Union, cast, get_args, get_origin
 
 import attrs
 from cattrs import Converter
-from cattrs.gen import AttributeOverride, make_dict_structure_fn, make_dict_unstructure_fn, override
+from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 
 from rbim.calls import NoCallPolicy
 from rbim.dialect import MembersShape
-from rbim.operation import Answer, Operation, fields_of, wire_name, wire_of
+from rbim.operation import Answer, Endpoint, Operation, fields_of, wire_name, wire_of
 
-__all__ = ["make_converter"]
+__all__ = ["make_converter", "wire_names"]
 
 Hook = Callable[[Any, Any], Any]
-EXTRA = "\0extra"  # the key under which unknown fields reach `extra`: no JSON sender would choose it
+EXTRA = "rbim:extra"  # the key under which unknown fields reach `extra`: no answer has it (and no NUL, which cattrs < 26.2 spoils)
 NONE_TYPE = type(None)
 
 
@@ -48,12 +49,11 @@ def make_converter(zone: tzinfo, members: MembersShape, *, detailed: bool = Fals
     that ``members`` names, without the fields that are None. ``detailed`` makes errors name the field, at a price in speed.
     """
     converter = Converter(detailed_validation=detailed)
-    converter.register_structure_hook_factory(_is_kind_of(Answer), lambda kind: _read_answer(kind, converter, zone))
-    converter.register_unstructure_hook_factory(_is_kind_of(Answer), lambda kind: _write_answer(kind, converter))
-    converter.register_structure_hook_factory(_is_kind_of(Operation), lambda kind: _read_operation(kind, converter))
-    converter.register_unstructure_hook_factory(
-        _is_kind_of(Operation), lambda kind: _write_operation(kind, converter, members)
-    )
+    is_answer, is_operation = _is_kind_of(Answer), _is_kind_of(Operation)
+    converter.register_structure_hook_factory(is_answer, partial(_read_answer, converter, zone))
+    converter.register_unstructure_hook_factory(is_answer, partial(_write_answer, converter, zone))
+    converter.register_structure_hook_factory(is_operation, partial(_read_operation, converter))
+    converter.register_unstructure_hook_factory(is_operation, partial(_write_operation, converter, members))
     converter.register_unstructure_hook(date, date.isoformat)
     converter.register_structure_hook(date, _read_day)
     return converter
@@ -63,20 +63,31 @@ def _is_kind_of(base: type[Any]) -> Callable[[Any], bool]:
     return lambda kind: isinstance(kind, type) and issubclass(kind, base) and attrs.has(kind)
 
 
+def wire_names(kind: type[Any]) -> dict[str, str]:
+    """Return the key on the wire of each field of an operation or an answer."""
+    endpoint: Endpoint | None = getattr(kind, "endpoint", None)  # an answer has none
+    in_camel = endpoint is None or endpoint.camel
+    return {a.name: wire_name(a, in_camel=in_camel) for a in fields_of(kind)}
+
+
 def _required(attribute: attrs.Attribute[Any]) -> bool:
     return attribute.default is attrs.NOTHING
 
 
+def _alternatives(kind: Any) -> tuple[Any, ...]:  # a type expression
+    return get_args(kind) if get_origin(kind) in {UnionType, Union} else (kind,)
+
+
 def _options(kind: Any) -> tuple[Any, ...]:  # a type expression
     """Return what a type allows beside None."""
-    return tuple(k for k in get_args(kind) if k is not NONE_TYPE) if isinstance(kind, UnionType) else (kind,)
+    return tuple(each for each in _alternatives(kind) if each is not NONE_TYPE)
 
 
 def _optional(kind: Any) -> bool:  # a type expression
-    return isinstance(kind, UnionType) and NONE_TYPE in get_args(kind)
+    return NONE_TYPE in _alternatives(kind)
 
 
-def _overrides(overrides: dict[str, AttributeOverride]) -> Any:
+def _overrides(overrides: dict[str, Any]) -> Any:
     """Return keyword arguments for cattrs, which takes fields and options side by side."""
     return overrides
 
@@ -84,9 +95,9 @@ def _overrides(overrides: dict[str, AttributeOverride]) -> Any:
 # ---------------------------------------------------------------- answers, read
 
 
-def _read_answer(kind: type[Any], converter: Converter, zone: tzinfo) -> Hook:
+def _read_answer(converter: Converter, zone: tzinfo, kind: type[Any]) -> Hook:
     readers = {a.name: _reader(a, converter, zone) for a in fields_of(kind)}
-    names = {a.name: EXTRA if a.name == "extra" else wire_name(a, in_camel=True) for a in fields_of(kind)}
+    names = {name: EXTRA if name == "extra" else key for name, key in wire_names(kind).items()}
     known = frozenset(names.values())
     read = make_dict_structure_fn(
         kind,
@@ -94,8 +105,8 @@ def _read_answer(kind: type[Any], converter: Converter, zone: tzinfo) -> Hook:
         _cattrs_detailed_validation=converter.detailed_validation,
         **_overrides({name: override(rename=names[name], struct_hook=hook) for name, hook in readers.items()}),
     )
-    # `{"statusCode": "000000", "groupId": "g1", "name": "a"}`: the one row of a search stands flat beside the status.
-    flat = next(((names[a.name], _row_keys(a)) for a in fields_of(kind) if _row_kind(a.type)), None)
+    nested = next((a for a in fields_of(kind) if _row_kind(a.type) and wire_of(a).nest), None)
+    unflatten = _one_row(nested) if nested is not None else None
     keeps_extra = EXTRA in known
 
     def structure(document: Any, _: Any) -> Any:  # JSON in, answer out
@@ -103,9 +114,8 @@ def _read_answer(kind: type[Any], converter: Converter, zone: tzinfo) -> Hook:
             reason = f"an object is needed, not {type(document).__name__}"
             raise TypeError(reason)
         fields = cast("dict[str, Any]", document)
-        if flat is not None and flat[0] not in fields and not flat[1].isdisjoint(fields):
-            row = {key: value for key, value in fields.items() if key in flat[1]}
-            fields = {key: value for key, value in fields.items() if key not in flat[1]} | {flat[0]: row}
+        if unflatten is not None:
+            fields = unflatten(fields)
         if keeps_extra and not fields.keys() <= known:
             fields = {**fields, EXTRA: {key: value for key, value in fields.items() if key not in known}}
         return read(fields, kind)
@@ -119,9 +129,21 @@ def _row_kind(kind: Any) -> type[Any] | None:  # a type expression
     return first if isinstance(first, type) and issubclass(first, Answer) else None
 
 
-def _row_keys(attribute: attrs.Attribute[Any]) -> frozenset[str]:
-    kind = cast("type[Any]", _row_kind(attribute.type))
-    return frozenset(wire_name(a, in_camel=True) for a in fields_of(kind)) - {"extra"}
+# `{"statusCode": "000000", "groupId": "g1", "name": "a"}`: the one row of a search stands flat beside the status;
+# with nothing but empty texts and a count, it is no row
+def _one_row(attribute: attrs.Attribute[Any]) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    kind, name = cast("type[Any]", _row_kind(attribute.type)), wire_name(attribute, in_camel=True)
+    keys = wire_names(kind)
+    texts = [keys[a.name] for a in fields_of(kind) if a.type is str and not wire_of(a).name]
+    row_keys = frozenset(keys.values()) - {"extra"}
+
+    def unflatten(fields: dict[str, Any]) -> dict[str, Any]:
+        if name in fields or not any(fields.get(text) for text in texts):
+            return fields
+        row = {key: value for key, value in fields.items() if key in row_keys}
+        return {key: value for key, value in fields.items() if key not in row_keys} | {name: row}
+
+    return unflatten
 
 
 def _reader(attribute: attrs.Attribute[Any], converter: Converter, zone: tzinfo) -> Hook | None:
@@ -132,7 +154,7 @@ def _reader(attribute: attrs.Attribute[Any], converter: Converter, zone: tzinfo)
     if attribute.name == "extra":
         return lambda value, _: value
     if row is not None:
-        return _read_rows(row, _row_keys(attribute), converter)
+        return _read_rows(row, wire_name(attribute, in_camel=True), converter)
     if kind is str:
         return _read_required if _required(attribute) else _read_text
     if options == (str,):
@@ -153,13 +175,13 @@ def _read_text(value: Any, _: Any = None) -> str:  # JSON
         return value
     if value is None:
         return ""
-    return json.dumps(value)
+    return json.dumps(value, ensure_ascii=False)
 
 
 # `{"statusCode": "000000", "groupId": ""}`: the one thing that cannot be missing
 def _read_required(value: Any, _: Any) -> str:  # JSON
     if value is None or value == "" or isinstance(value, (dict, list, bool)):
-        raise KeyError(value)
+        raise KeyError
     return _read_text(value)
 
 
@@ -199,20 +221,23 @@ def _read_choice(value: Any, members: Mapping[str, Enum]) -> Any:  # JSON in, a 
     return members.get(text, text or None)
 
 
-# `"groups": {"group": {...}}`, `{"group": [{...}]}`, `{"groups": [{...}]}`, `[{...}]`, `{}`, `""`, `null`;
-# `"fails": [{...}]`, `{"fail": [{...}]}`, `{"member": "1001", "reason": "..."}`, `["1001"]`
-def _read_rows(row: type[Any], keys: frozenset[str], converter: Converter) -> Hook:
+# `"groups": {"group": {...}}`, `{"group": [{...}]}`, `{"groups": [{...}]}`, `{"count": "2", "group": [{...}]}`, `[{...}]`,
+# `{}`, `""`, `null`; `"fails": [{...}]`, `{"fail": [{...}]}`, `{"member": "1001", "reason": "..."}`, `["1001"]`, `"1001"`
+def _read_rows(row: type[Any], name: str, converter: Converter) -> Hook:
+    keys = frozenset(wire_names(row).values()) - {"extra"}
     first = wire_name(fields_of(row)[0], in_camel=True)
+    wrappers = (name, name.removesuffix("s"))
 
     def flatten(value: Any) -> list[dict[str, Any]]:  # JSON
         if isinstance(value, list):
-            return [found for each in cast("list[Any]", value) for found in flatten(each)]
+            return [found for each in cast("Iterable[Any]", value) for found in flatten(each)]
         if not isinstance(value, dict):
-            return [] if value is None or value == "" else [{first: value}]
+            return [] if value in {None, "", False} else [{first: value}]
         fields = cast("dict[str, Any]", value)
-        if not keys.isdisjoint(fields):
+        wrapped = [fields[wrapper] for wrapper in wrappers if wrapper in fields]
+        if not wrapped and not keys.isdisjoint(fields):
             return [fields]
-        return [found for each in fields.values() if isinstance(each, (list, dict)) for found in flatten(each)]
+        return flatten(wrapped or [each for each in fields.values() if isinstance(each, (list, dict))])
 
     return lambda value, _: tuple(converter.structure(each, row) for each in flatten(value))
 
@@ -220,14 +245,13 @@ def _read_rows(row: type[Any], keys: frozenset[str], converter: Converter) -> Ho
 # --------------------------------------------------------------- answers, written
 
 
-def _write_answer(kind: type[Any], converter: Converter) -> Callable[[Any], dict[str, Any]]:
-    attributes = fields_of(kind)
+def _write_answer(converter: Converter, zone: tzinfo, kind: type[Any]) -> Callable[[Any], dict[str, Any]]:
+    attributes = [(a, wire_names(kind)[a.name]) for a in fields_of(kind)]
 
     def unstructure(answer: Any) -> dict[str, Any]:  # any answer
         document: dict[str, Any] = {}
-        for attribute in attributes:
+        for attribute, name in attributes:
             value = getattr(answer, attribute.name)
-            name = wire_name(attribute, in_camel=True)
             if attribute.name == "extra":
                 document |= value
             elif _row_kind(attribute.type):
@@ -237,41 +261,40 @@ def _write_answer(kind: type[Any], converter: Converter) -> Callable[[Any], dict
                     document |= {name: rows} if rows else {}
                 else:
                     document[name] = {nest: rows[0] if len(rows) == 1 else rows} if rows else {}
+            elif isinstance(value, datetime):
+                document[name] = _write_date(value.astimezone(zone))
+            elif isinstance(value, (int, StrEnum)):
+                document[name] = str(value)
             elif value is not None and value != "":
-                document[name] = _write_value(value)
+                document[name] = converter.unstructure(value)
         return document
 
     return unstructure
 
 
-def _write_value(value: Any) -> Any:  # a field's value in, JSON out
-    if isinstance(value, datetime):
-        return f"{value.year}-{value.month}-{value.day} {value.hour}:{value.minute}:{value.second}"
-    return str(value) if isinstance(value, (int, StrEnum)) else value
+def _write_date(moment: datetime) -> str:
+    day = f"{moment.year:04}-{moment.month}-{moment.day}"
+    return f"{day} {moment.hour}:{moment.minute}:{moment.second}"
 
 
 # ------------------------------------------------------------- operations, written
 
 
-def _write_operation(kind: type[Any], converter: Converter, members: MembersShape) -> Callable[[Any], dict[str, Any]]:
-    attributes = fields_of(kind)
-    write = make_dict_unstructure_fn(
-        kind,
-        converter,
-        **_overrides(
-            {
-                a.name: override(
-                    rename=wire_name(a, in_camel=kind.endpoint.camel),
-                    omit=wire_of(a).header is not None,
-                    omit_if_default=a.default is None or a.default == (),
-                    unstruct_hook=_writer(a, members),
-                )
-                for a in attributes
-            }
-        ),
-    )
-    # A field that may be None and has no default (ModifyGroup.permission) is left out as well.
-    bare = [wire_name(a, in_camel=kind.endpoint.camel) for a in attributes if _required(a) and _optional(a.type)]
+def _write_operation(converter: Converter, members: MembersShape, kind: type[Any]) -> Callable[[Any], dict[str, Any]]:
+    attributes = [a for a in fields_of(kind) if wire_of(a).header is None]
+    names = wire_names(kind)
+    in_body = {
+        a.name: override(
+            rename=names[a.name],
+            omit_if_default=a.default is None or a.default == (),
+            unstruct_hook=_writer(a, members),
+        )
+        for a in attributes
+    }
+    in_header = {a.name: override(omit=True) for a in fields_of(kind) if a not in attributes}
+    write = make_dict_unstructure_fn(kind, converter, **_overrides(in_body | in_header))
+    # A field that may be None where that is not its default (ModifyGroup.permission) is left out as well.
+    bare = [names[a.name] for a in attributes if _optional(a.type) and a.default is not None]
 
     def unstructure(op: Any) -> dict[str, Any]:  # any operation
         document = write(op)
@@ -317,14 +340,16 @@ def _write_policies(value: tuple[NoCallPolicy, ...]) -> list[dict[str, Any]]:
 # ---------------------------------------------------------------- operations, read
 
 
-def _read_operation(kind: type[Any], converter: Converter) -> Hook:
+def _read_operation(converter: Converter, kind: type[Any]) -> Hook:
     body = [a for a in fields_of(kind) if wire_of(a).header is None]
-    names = {a.name: wire_name(a, in_camel=kind.endpoint.camel) for a in body}
+    names = wire_names(kind)
+    in_body = {a.name: override(rename=names[a.name], struct_hook=_request_reader(a)) for a in body}
+    in_header = {a.name: override(omit=True) for a in fields_of(kind) if a not in body}
     read = make_dict_structure_fn(
         kind,
         converter,
         _cattrs_detailed_validation=converter.detailed_validation,
-        **_overrides({a.name: override(rename=names[a.name], struct_hook=_request_reader(a)) for a in body}),
+        **_overrides(in_body | in_header),
     )
     bare = [names[a.name] for a in body if _required(a) and _optional(a.type)]
     defaulted = {names[a.name] for a in body if not _required(a)} | set(bare)
@@ -345,8 +370,7 @@ def _request_reader(attribute: attrs.Attribute[Any]) -> Hook | None:
     kind, options = attribute.type, _options(attribute.type)
     values = wire_of(attribute).values
     if values is not None:
-        python = {str(wire): value for value, wire in values.items()}
-        return lambda value, _: python[_read_text(value)]
+        return _read_mapped({str(wire): value for value, wire in values.items()})
     if kind == tuple[str, ...]:
         return _read_members
     if kind == tuple[NoCallPolicy, ...]:
@@ -359,12 +383,24 @@ def _request_reader(attribute: attrs.Attribute[Any]) -> Hook | None:
     return None
 
 
+# `"confirm": "0"`, `"isrecord": 1`
+def _read_mapped(python: Mapping[str, Any]) -> Hook:
+    def read(value: Any, _: Any) -> Any:  # JSON in, what it stands for out
+        text = _read_text(value)
+        if text not in python:
+            reason = f"{text!r} is none of {', '.join(python)}"
+            raise ValueError(reason)
+        return python[text]
+
+    return read
+
+
 # `"members": ["1001"]`, `{"member": ["1001"]}`, `{"member": "1001"}`, `"1001"`, `[1001]`
 def _read_members(value: Any, _: Any) -> tuple[str, ...]:  # JSON
     if isinstance(value, dict):
         return _read_members(cast("dict[str, Any]", value)["member"], _)
     if isinstance(value, list):
-        return tuple(_read_text(each) for each in cast("list[Any]", value))
+        return tuple(_read_text(each) for each in cast("Iterable[Any]", value))
     return (_read_text(value),)
 
 

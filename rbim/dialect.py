@@ -124,10 +124,32 @@ def _settles(settles: str, section: str, grade: Grade) -> dict[str, Any]:
     return {"gap": (settles, section, grade)}
 
 
-def _at_least_one(_: object, attribute: Attribute[Any], value: int | None) -> None:
-    if value is not None and value < 1:
-        reason = f"{attribute.name}: at least 1, not {value}"
+def _at_least_one(_: object, attribute: Attribute[Any], value: object) -> None:
+    if value is None and attribute.default is None:
+        return
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        reason = f"{attribute.name}: at least 1, not {value!r}"
         raise InvalidRequest(reason, field=attribute.name, limit=1)
+
+
+def _filled(_: object, attribute: Attribute[Any], value: object) -> None:
+    if not isinstance(value, str) or not value:
+        reason = f"{attribute.name}: a text that is not empty is needed, not {value!r}"
+        raise InvalidRequest(reason, field=attribute.name)
+
+
+def _is_zone(_: object, attribute: Attribute[Any], value: object) -> None:
+    if not isinstance(value, tzinfo):
+        reason = f'{attribute.name}: a tzinfo such as ZoneInfo("Asia/Shanghai") is needed, not {value!r}'
+        raise InvalidRequest(reason, field=attribute.name)
+
+
+def _shape(value: MembersShape | str) -> MembersShape:
+    try:
+        return MembersShape(value)
+    except ValueError:
+        reason = f"members_shape: one of {', '.join(MembersShape)} is needed, not {value!r}"
+        raise InvalidRequest(reason, field="members_shape") from None
 
 
 @frozen(kw_only=True)
@@ -139,13 +161,14 @@ class Dialect:
 
     version: str = field(
         default="2013-12-26",
+        validator=_filled,
         metadata=_settles(
             "the version segment of the group paths; the samples use several dates", "Versioning", Grade.MULTIPLE
         ),
     )
     members_shape: MembersShape = field(
         default=MembersShape.PLAIN,
-        converter=MembersShape,
+        converter=_shape,
         metadata=_settles(
             "how members are written: a plain array, or an object with the key member",
             "InviteJoinGroup, DeleteGroupMember",
@@ -175,6 +198,7 @@ class Dialect:
     )
     zone: tzinfo = field(
         default=CHINA,
+        validator=_is_zone,
         metadata=_settles(
             "the time zone of the signature's timestamp, of creation times and of 'today'",
             "Authentication",
@@ -269,6 +293,15 @@ class Dialect:
         default=(5.0, 30.0, 120.0),
         metadata=_settles(
             "the seconds after which high-guarantee copy sends a delivery again; their number is that of the resends"
+            " (emulator only)",
+            "Delivery rules",
+            Grade.GUESS,
+        ),
+    )
+    resend_signed_anew: bool = field(
+        default=True,
+        metadata=_settles(
+            "whether a resend is signed with the time of the resend, or carries the CurTime of the first attempt"
             " (emulator only)",
             "Delivery rules",
             Grade.GUESS,

@@ -28,7 +28,7 @@ platform cannot have seen the request, refused it, or may have acted on it. Retr
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rbim.message import Attempt
@@ -53,10 +53,14 @@ __all__ = [
     "TimestampExpired",
     "TransportError",
     "Unanswered",
+    "excerpt",
 ]
 
 EXCERPT = 120
 """Characters of an unreadable answer that an error message shows."""
+
+MESSAGE = 500
+"""Characters of the platform's own message that an error message shows."""
 
 
 class Outcome(StrEnum):
@@ -98,12 +102,22 @@ class RbimError(Exception):
         if outcome is not None:
             self.outcome = outcome
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _revived, (type(self), self.args), self.__dict__
+
     def __str__(self) -> str:
         text = f"{self.operation}: {self.message}" if self.operation else self.message
         if not self.attempts:
             return text
         made = "1 attempt" if len(self.attempts) == 1 else f"{len(self.attempts)} attempts"
         return f"{text} ({made}, outcome {self.outcome})"
+
+
+def _revived(kind: type[RbimError], args: tuple[Any, ...]) -> RbimError:
+    """Make an error without its constructor, whose parameters are not what ``args`` holds."""
+    error = kind.__new__(kind, *args)
+    error.args = args
+    return error
 
 
 class InvalidRequest(RbimError, ValueError):
@@ -166,8 +180,9 @@ class ProtocolError(RbimError):
 class ApiError(RbimError):
     """The platform answered no.
 
-    ``code`` is its six-digit text (empty where only the HTTP status says no), ``platform_message`` its words, ``status`` the
-    HTTP status, ``body`` the raw answer, ``retry_after`` the seconds that a ``Retry-After`` header asks to wait (or None).
+    ``code`` is its six-digit text (empty where only the HTTP status says no), ``platform_message`` its words as they came
+    (the error's own message shows at most 500 characters of them, on one line), ``status`` the HTTP status, ``body`` the raw
+    answer, ``retry_after`` the seconds that a ``Retry-After`` header asks to wait (or None).
     Codes that the dialect's table does not know are plain ``ApiError``.
     """
 
@@ -185,7 +200,8 @@ class ApiError(RbimError):
     ) -> None:
         said = f"code {code}" if code else "no code"
         where = "" if status == _OK else f"HTTP {status}, "
-        super().__init__(f"{where}{said}: {platform_message}" if platform_message else f"{where}{said}", outcome=outcome)
+        shown = f"{where}{said}: {platform_message}" if platform_message else f"{where}{said}"
+        super().__init__(_one_line(shown, MESSAGE), outcome=outcome)
         self.code = code
         self.platform_message = platform_message
         self.status = status
@@ -240,6 +256,13 @@ class CallbackRejected(RbimError):
 
 def excerpt(body: bytes) -> str:
     """Return the beginning of an answer as one printable line."""
-    text = " ".join(body[: EXCERPT * 4].decode("utf-8", "replace").split())
-    shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text[:EXCERPT])
-    return f"'{shown}...'" if len(text) > EXCERPT or len(body) > EXCERPT * 4 else f"'{shown}'"
+    shown = _one_line(body[: EXCERPT * 4].decode("utf-8", "replace"), EXCERPT)
+    cut = len(body) > EXCERPT * 4 and not shown.endswith("...")
+    return f"'{shown}...'" if cut else f"'{shown}'"
+
+
+def _one_line(text: str, at_most: int) -> str:
+    """Return what somebody else wrote as one printable line, so that a log has no line of theirs."""
+    line = " ".join(text[: at_most * 4].split())
+    shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line[:at_most])
+    return f"{shown}..." if len(line) > at_most or len(text) > at_most * 4 else shown

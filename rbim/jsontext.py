@@ -1,13 +1,15 @@
 """JSON bytes to values and back: orjson where it is installed (extra ``fast``), the standard library otherwise.
 
 Both roads give the same values and the same errors. What orjson reads differently is sent down the standard road:
-integers past 64 bits (orjson makes floats of them) and everything it refuses (a lone surrogate, for one).
+integers past 64 bits (orjson makes floats of them), NaN (of which it makes null) and everything it refuses (a lone
+surrogate, for one).
 """
 
 from __future__ import annotations
 
 import json
 import re
+from math import isinf
 from typing import Any
 
 try:
@@ -32,7 +34,15 @@ def _refuse_constant(name: str) -> object:
     raise NotJson(reason)
 
 
-_decode = json.JSONDecoder(parse_constant=_refuse_constant).decode
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if isinf(number):
+        reason = "a number past all bounds"
+        raise NotJson(reason)
+    return number
+
+
+_decode = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite).decode
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 
 
@@ -62,10 +72,16 @@ def loads(body: bytes) -> Any:  # JSON
 
 
 def dumps(value: Any) -> bytes:  # JSON
-    """Write compact UTF-8 JSON. Raises ValueError for a text that UTF-8 cannot carry (a lone surrogate)."""
+    """Write compact UTF-8 JSON.
+
+    Raises ValueError for a text that UTF-8 cannot carry (a lone surrogate) and for a number that JSON cannot (NaN).
+    """
     if orjson is not None:
         try:
-            return orjson.dumps(value)
+            body: bytes = orjson.dumps(value)
         except TypeError:
             pass  # an integer past 64 bits is fine below, a lone surrogate is refused there as well
+        else:
+            if b"null" not in body:  # which may have been NaN
+                return body
     return _encode(value).encode()

@@ -67,10 +67,13 @@ def _quoted(text: str) -> str:
 
 @frozen
 class Response:
-    """One HTTP response: ``status``, ``headers`` (names in lower case, repeated ones joined by a comma), raw ``body``."""
+    """One HTTP response: ``status``, ``headers`` (names in lower case, repeated ones joined by a comma), raw ``body``.
+
+    The repr shows no value of a header: the ``Location`` of a redirect repeats the signed address.
+    """
 
     status: int
-    headers: Mapping[str, str] = field(factory=dict[str, str])
+    headers: Mapping[str, str] = field(factory=dict[str, str], repr=_names)
     body: bytes = b""
 
 

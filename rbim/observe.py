@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from attrs import frozen
 
+from rbim.errors import RbimError
+
 if TYPE_CHECKING:
-    from rbim.errors import RbimError
     from rbim.message import Attempt
 
 __all__ = ["AttemptEnded", "AttemptStarted", "CallEnded", "LoggingObserver", "Observer"]
@@ -47,7 +48,8 @@ class AttemptEnded:
 class CallEnded:
     """A call ended after ``elapsed`` seconds, ``waited`` of them on rates, halts and the gate.
 
-    ``error`` is what it raised, None where it answered. A call that its caller cancelled has ``cancelled`` set.
+    ``error`` is what it raised, None where it answered: an RbimError, unless a transport, signer or hook of one's own broke
+    its promise. A call that its caller cancelled has ``cancelled`` set instead; its attempts tell what is known of it.
     """
 
     call: int
@@ -56,7 +58,7 @@ class CallEnded:
     attempts: tuple[Attempt, ...]
     elapsed: float
     waited: float
-    error: RbimError | None = None
+    error: Exception | None = None
     cancelled: bool = False
     confirmed_by_repeat: bool = False
 
@@ -94,7 +96,8 @@ class LoggingObserver(Observer):
         last = event.attempts[-1] if event.attempts else None
         level = logging.WARNING if event.error is not None else logging.INFO
         if event.error is not None:
-            result = f"{type(event.error).__name__}, outcome {event.error.outcome}"
+            known = f", outcome {event.error.outcome}" if isinstance(event.error, RbimError) else ""
+            result = f"{type(event.error).__name__}{known}"
         else:
             result = "cancelled" if event.cancelled else "ok"
         self._write(level, event.operation, event.path, last, len(event.attempts), event.elapsed, result)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import (
     TYPE_CHECKING,
@@ -260,11 +260,12 @@ class Namespace:
 
     @classmethod
     def methods(cls) -> Iterator[tuple[str, Method[..., Any]]]:
-        """Yield each method's name and declaration, in order of declaration."""
-        for base in reversed(cls.__mro__):
-            for name, value in vars(base).items():
-                if isinstance(value, Method):
-                    yield name, value
+        """Yield each method's name and declaration, in order of declaration; a subclass may replace its base's."""
+        names = dict.fromkeys(name for base in reversed(cls.__mro__) for name in vars(base))
+        for name in names:
+            value = inspect.getattr_static(cls, name)
+            if isinstance(value, Method):
+                yield name, cast("Method[..., Any]", value)
 
 
 # What an operation checks on construction: what needs neither clock nor dialect.
@@ -282,8 +283,9 @@ class Accounts(Protocol):
 
 
 def accounts(value: Accounts) -> tuple[str, ...]:
-    """Converter: a tuple of accounts. A bare string is left for :func:`each_account` to refuse."""
-    return cast("tuple[str, ...]", value) if isinstance(value, (str, bytes)) else tuple(value)
+    """Converter: a tuple of accounts. A bare string, or what has no entries, is left for :func:`each_account` to refuse."""
+    several = isinstance(cast("object", value), Iterable) and not isinstance(value, (str, bytes))
+    return tuple(value) if several else cast("tuple[str, ...]", value)
 
 
 def each_account(_: object, attribute: attrs.Attribute[Any], value: object) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
@@ -78,39 +79,55 @@ class _Bucket:
         self.prune_at = PRUNE
 
     def earliest(self, key: object) -> float:
-        return self.due.get(key, 0.0) - self.slack
+        return self.due.get(key, -inf) - self.slack
 
     def take(self, key: object, when: float, now: float) -> None:
-        self.due[key] = max(self.due.get(key, 0.0), when) + self.interval
+        self.due[key] = max(self.due.get(key, -inf), when) + self.interval
         if len(self.due) > self.prune_at:  # keys of the past say nothing: forget them, at a cost shared by many
             self.due = {k: due for k, due in self.due.items() if due > now}
             self.prune_at = max(PRUNE, 2 * len(self.due))
 
 
 class Pace:
-    """The rates of one client and its halt. Times are seconds of the client's monotonic clock."""
+    """The rates of one client and its halt. Times are seconds of the client's monotonic clock.
+
+    While a halt lasts, the clock of the rates stands still: the places taken before it move behind it as they are, and do
+    not all come at once when it ends.
+    """
 
     def __init__(self, rates: tuple[Rate, ...] = ()) -> None:
         self._buckets = tuple(_Bucket(rate) for rate in rates)
-        self.halted_until = 0.0
+        self.halted_until = -inf
+        self.halted_for = 0.0
+        """Seconds that all halts so far have taken."""
 
-    def halt(self, until: float) -> None:
-        """Let nothing go before ``until``. Halts merge: the later one holds."""
-        self.halted_until = max(self.halted_until, until)
+    def halt(self, until: float, now: float) -> None:
+        """Let nothing go from ``now`` until ``until``. Halts merge: the later end holds."""
+        begins = max(now, self.halted_until)
+        if until > begins:
+            self.halted_for += until - begins
+            self.halted_until = until
+
+    def postponed(self, when: float, halted_for: float) -> float:
+        """Return the time of a place that was taken for ``when``, when all halts had taken ``halted_for`` seconds."""
+        if self.halted_for == halted_for:
+            return when
+        return max(when + self.halted_for - halted_for, self.halted_until)
 
     def reserve(self, op: Operation[Any], now: float, latest: float) -> float | None:
         """Take the earliest place that every rate allows and return its time.
 
-        Returns None, and takes nothing, where that would be after ``latest``.
+        Returns None, and takes nothing, where that would not be before ``latest``.
         """
-        when = max(now, self.halted_until)
-        if not self._buckets:
-            return when if when <= latest else None
+        begins = max(now, self.halted_until)
+        if begins >= latest or not self._buckets:
+            return begins if begins < latest else None
         counted = [(bucket, key) for bucket in self._buckets if (key := bucket.rate.key(op)) is not None]
-        for bucket, key in counted:
-            when = max(when, bucket.earliest(key))
-        if when > latest:
+        present = begins - self.halted_for  # by the clock of the rates
+        place = max([present, *(bucket.earliest(key) for bucket, key in counted)])
+        when = begins + (place - present)
+        if when >= latest:
             return None
         for bucket, key in counted:
-            bucket.take(key, when, now)
+            bucket.take(key, place, present)
         return when

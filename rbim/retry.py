@@ -43,10 +43,11 @@ if TYPE_CHECKING:
 __all__ = ["Retry", "RetryBudget"]
 
 TOO_MANY_REQUESTS = 429
+DOUBLINGS = 1000  # more of them are past what a float holds
 
 
 def _positive(_: object, attribute: attrs.Attribute[Any], value: float) -> None:
-    if value <= 0:
+    if not value > 0:
         reason = f"{attribute.name}: above 0, not {value}"
         raise InvalidRequest(reason, field=attribute.name)
 
@@ -73,7 +74,7 @@ class Retry:
             return None
         if isinstance(error, TimestampExpired):
             return 0.0
-        jitter: float = self.random() * min(self.cap, self.base * 2 ** (attempt - 1))
+        jitter: float = self.random() * min(self.cap, self.base * 2.0 ** min(attempt - 1, DOUBLINGS))
         asked = error.retry_after if isinstance(error, (ApiError, ProtocolError)) else None
         return jitter if asked is None else asked + jitter
 

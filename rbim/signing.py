@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from attrs import field, frozen
+from attrs import frozen
 
 from rbim.clock import SystemClock
 from rbim.dialect import CHINA
@@ -19,8 +19,6 @@ from rbim.message import Request
 
 if TYPE_CHECKING:
     from datetime import tzinfo
-
-    from attrs import Attribute
 
     from rbim.message import Clock
 
@@ -59,34 +57,31 @@ class Secret:
         raise TypeError(reason)
 
 
-def _secret(value: str | Secret) -> Secret:
-    return value if isinstance(value, Secret) else Secret(value)
+def _fits(text: object) -> bool:
+    return isinstance(text, str) and text.isascii() and text.split() == [text]
 
 
-def _filled(name: str, text: str) -> None:
-    if not text or text != text.strip() or not text.isascii():
-        reason = f"{name}: ASCII text without surrounding white space is needed"
-        raise InvalidRequest(reason, field=name)
-
-
-def _app_id(_: object, attribute: Attribute[Any], value: str) -> None:
-    _filled(attribute.name, value)
-
-
-def _app_token(_: object, attribute: Attribute[Any], value: Secret) -> None:
-    _filled(attribute.name, value.reveal())
-
-
-@frozen(kw_only=True)
+@frozen(init=False)
 class Credentials:
     """An application's identifier and token, from the platform's console.
 
     Not the *account's* identifier and token: the account-level interface is another product that signs by the same formula,
-    and mixing them up is the most common mistake. They belong on a server, never in a client application.
+    and mixing them up is the most common mistake. They belong on a server, never in a client application. Raises
+    InvalidRequest for what is empty, not ASCII or has white space in it.
     """
 
-    app_id: str = field(validator=_app_id)
-    app_token: Secret = field(converter=_secret, validator=_app_token)
+    app_id: str
+    app_token: Secret
+
+    def __init__(self, *, app_id: str, app_token: str | Secret) -> None:
+        # Rebound at once: a traceback that shows the locals of its frames must find no token here.
+        app_token = app_token if isinstance(app_token, Secret) else Secret(app_token)
+        object.__setattr__(self, "app_id", app_id)
+        object.__setattr__(self, "app_token", app_token)
+        for name, fits in (("app_id", _fits(app_id)), ("app_token", _fits(app_token.reveal()))):
+            if not fits:
+                reason = f"{name}: ASCII text without white space is needed"
+                raise InvalidRequest(reason, field=name)
 
 
 class AppSigner:
@@ -101,8 +96,7 @@ class AppSigner:
         self.app_id = credentials.app_id
         self.clock = clock or SystemClock()
         self.zone = zone
-        prefix = (credentials.app_id + credentials.app_token.reveal()).encode()
-        self._hash = hashlib.md5(prefix, usedforsecurity=False)
+        self._hash = hashlib.md5((credentials.app_id + credentials.app_token.reveal()).encode(), usedforsecurity=False)
         self._second = -1
         self._query: dict[str, str] = {}
         self._authorization = ""

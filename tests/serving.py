@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 @contextmanager
 def served(app) -> Iterator[str]:
     """Give the base URL while the app is served; stop the server and join its thread afterwards."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    # IPPROTO_TCP said aloud: asyncio sets TCP_NODELAY only then, and without it each answer waits for an acknowledgement
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(1024)
         config = uvicorn.Config(app, lifespan="off", log_level="warning", access_log=False, ws="none")
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})

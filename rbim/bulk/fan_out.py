@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, cast
 
 import anyio
+from anyio.lowlevel import cancel_shielded_checkpoint
 from attrs import frozen
 
 from rbim.errors import AuthenticationError, RbimError
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
+    from anyio.abc import TaskGroup
     from anyio.streams.memory import MemoryObjectSendStream
 
     from rbim.operation import Operation, Sender
@@ -47,7 +51,7 @@ async def fan_out(
     operations: Iterable[Operation[R]] | AsyncIterable[Operation[R]],
     *,
     workers: int = WORKERS,
-) -> AsyncIterator[AsyncIterator[Done[R] | Failed[R]]]:
+) -> AsyncGenerator[AsyncIterator[Done[R] | Failed[R]], None]:
     """Send every operation, at most ``workers`` at once, and give the outcomes as they come.
 
     ::
@@ -59,22 +63,36 @@ async def fan_out(
     The input is read as it is needed, never more than ``workers`` ahead, and waits where outcomes are not taken. Leaving
     the block cancels what is still running. An AuthenticationError stops everything and is raised, since no further
     request would fare better; so is whatever the input raises. It comes out bare, not in an exception group; further
-    errors of the same moment are its notes.
+    errors of the same moment are its notes. What the block itself raises comes out as it is.
     """
     if workers < 1:
         reason = f"workers: at least 1, not {workers}"
         raise ValueError(reason)
-    give, take = anyio.create_memory_object_stream[Done[R] | Failed[R]](0)
     source = _Source(operations)
+    give, take = anyio.create_memory_object_stream[Done[R] | Failed[R]](0)
+    tasks = anyio.create_task_group()
+    failures = _Failures(tasks)
+    left = False
     try:
-        async with take, anyio.create_task_group() as tasks:
+        async with take, tasks:
             async with give:
                 for _ in range(workers):
-                    tasks.start_soon(_work, sender, source, give.clone())
-            yield take
+                    tasks.start_soon(_work, sender, source, give.clone(), failures)
+            with failures:
+                yield take
+            left = True
             tasks.cancel_scope.cancel()
-    except BaseExceptionGroup as group:
-        _raise_bare(group)
+    except anyio.get_cancelled_exc_class():
+        if not failures.errors:
+            raise
+    if failures.errors:
+        # Where asyncio has thrown a cancellation into this task, whatever comes out before it next gives way gets that
+        # cancellation for its context.
+        await cancel_shielded_checkpoint()
+        failures.raise_first()
+    if not left:  # asyncio: a future that the sender awaited was cancelled; the task group says nothing about it
+        reason = "a worker was cancelled by the sender: some operations have no outcome"
+        raise RuntimeError(reason)
 
 
 class _Source(Generic[R]):
@@ -96,32 +114,58 @@ class _Source(Generic[R]):
             except (StopIteration, StopAsyncIteration):
                 self._ended = True
                 return None
+            except BaseException:
+                self._ended = True  # what has raised is not asked again
+                raise
             self._count += 1
             return self._count - 1, op
 
 
-async def _work(sender: Sender, source: _Source[R], give: MemoryObjectSendStream[Done[R] | Failed[R]]) -> None:
+class _Failures:
+    """Takes the errors of what runs inside it, in order of time, and ends all the rest.
+
+    None of them passes through the task group, which would wrap it.
+    """
+
+    def __init__(self, tasks: TaskGroup) -> None:
+        self.errors: list[BaseException] = []
+        self._tasks = tasks
+        self._cancelled = anyio.get_cancelled_exc_class()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
+        if error is None or isinstance(error, self._cancelled):
+            return False
+        self.errors.append(error)
+        self._tasks.cancel_scope.cancel()
+        return True
+
+    def raise_first(self) -> NoReturn:
+        """Raise what failed first, as it is, with the others as notes; what is no Exception (KeyboardInterrupt) leads."""
+        first = next((each for each in self.errors if not isinstance(each, Exception)), self.errors[0])
+        for other in self.errors:
+            if other is not first:
+                first.add_note(f"at the same time: {type(other).__name__}: {other}")
+        context = first.__context__
+        try:
+            raise first
+        finally:
+            first.__context__ = context  # and not whatever the block was cancelled with
+
+
+async def _work(
+    sender: Sender, source: _Source[R], give: MemoryObjectSendStream[Done[R] | Failed[R]], failures: _Failures
+) -> None:
     async with give:
-        while (item := await source.next()) is not None:
-            index, op = item
-            try:
-                outcome: Done[R] | Failed[R] = Done(index, op, await sender.send(op))
-            except AuthenticationError:
-                raise
-            except RbimError as error:
-                outcome = Failed(index, op, error)
-            await give.send(outcome)
-
-
-def _raise_bare(group: BaseExceptionGroup[BaseException]) -> NoReturn:
-    first, *others = _leaves(group)
-    for other in others:
-        first.add_note(f"at the same time: {type(other).__name__}: {other}")
-    raise first
-
-
-def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
-    found: list[BaseException] = []
-    for each in group.exceptions:
-        found += _leaves(cast("Any", each)) if isinstance(each, BaseExceptionGroup) else [each]
-    return found
+        with failures:
+            while (item := await source.next()) is not None:
+                index, op = item
+                try:
+                    outcome: Done[R] | Failed[R] = Done(index, op, await sender.send(op))
+                except AuthenticationError:
+                    raise
+                except RbimError as error:
+                    outcome = Failed(index, op, error)
+                await give.send(outcome)

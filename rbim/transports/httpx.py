@@ -20,10 +20,10 @@ import httpx
 
 from rbim.errors import AnswerTooLarge, NotSent, TransportError, Unanswered
 from rbim.message import Request, Response
-from rbim.transports.trouble import untraced
+from rbim.transports.trouble import blotted, untraced
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import AsyncIterator, Mapping
     from types import TracebackType
     from typing import Any, Self
 
@@ -32,10 +32,11 @@ __all__ = ["HttpxTransport"]
 ANSWER_LIMIT = 8 * 1024 * 1024
 KEEPALIVE = 5.0
 SPARE = 60.0  # a slot at the bottom of its stack that was idle for so many seconds is closed
+READ_AHEAD = 256 * 1024  # bytes past the limit that may have been read when a connection is closed; httpcore reads 64 KiB
 
 PLAIN = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # for plain origins, which need no certificates: loading them takes time
 
-# What httpx raises, and what it means; the first that fits counts.
+# What httpx raises although the request began to be sent, as far as is known, and what it means; the first that fits counts.
 ERRORS: tuple[tuple[type[Exception], type[TransportError]], ...] = (
     (httpx.ConnectTimeout, NotSent),
     (httpx.ConnectError, NotSent),
@@ -44,9 +45,6 @@ ERRORS: tuple[tuple[type[Exception], type[TransportError]], ...] = (
     (httpx.UnsupportedProtocol, NotSent),
     (httpx.LocalProtocolError, NotSent),
     (httpx.InvalidURL, NotSent),
-    (ssl.SSLError, NotSent),
-    (httpx.HTTPError, Unanswered),
-    (OSError, Unanswered),
 )
 
 
@@ -55,19 +53,45 @@ class _Slot:
 
     def __init__(self, carrier: httpx.AsyncBaseTransport) -> None:
         self.carrier = carrier
-        self.connected = False
         self.idle_since = 0.0
 
 
 class _Progress:
-    """What httpcore tells of one request on a connection that may not have come about yet."""
+    """What is known of one request under way: whether it began to be sent, and the stream that was opened for it."""
 
     def __init__(self, *, sent: bool) -> None:
         self.sent = sent
+        self.opened: Any = None  # of httpcore, by the trace alone
 
-    async def trace(self, name: str, _: Mapping[str, Any]) -> None:
-        if name.endswith("send_request_headers.started"):
+    async def trace(self, name: str, info: Mapping[str, Any]) -> None:
+        """Be told by httpcore."""
+        if name.endswith("connect_tcp.complete"):
+            self.opened = info["return_value"]
+        elif name.endswith("send_request_headers.started") and info["request"].method != b"CONNECT":
             self.sent = True
+
+    async def close(self) -> None:
+        """Close what httpcore leaves open where a TLS handshake is cancelled."""
+        if self.opened is not None:
+            await self.opened.aclose()
+
+
+class _Body(httpx.AsyncByteStream):
+    """The bytes of a request. No generator as httpx's own is: trio warns of those that a failure leaves in their middle."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+        self._given = False
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        self._given = False
+        return self
+
+    async def __anext__(self) -> bytes:
+        if self._given:
+            raise StopAsyncIteration
+        self._given = True
+        return self._body
 
 
 class HttpxTransport:
@@ -127,11 +151,11 @@ class HttpxTransport:
             reason = "the transport is not open"
             raise NotSent(reason)
         try:
-            slot = self._lease(request)
-        except (OSError, ValueError, ImportError) as error:  # a CA bundle that is not there, a proxy that is no address
+            slot = await self._lease(request)
+        except Exception as error:  # a CA bundle that is not there, a proxy that is no address
             reason = f"no connection can be made: {error}"
             raise NotSent(reason) from untraced(error)
-        progress = _Progress(sent=slot.connected)
+        progress = _Progress(sent=self._carrier is not None)
         whole = False
         try:
             with anyio.move_on_after(timeout):
@@ -141,70 +165,81 @@ class HttpxTransport:
         except TransportError:
             raise
         except Exception as error:
-            raise _translated(error) from untraced(error)
+            raise _translated(error, request, sent=progress.sent) from untraced(error, request.secrets)
         finally:
-            await self._release(request.origin, slot, reuse=whole)
-        reason = f"no whole answer within {timeout:g} s"
-        if not progress.sent:
-            reason = f"no connection within {timeout:g} s"
-            raise NotSent(reason)
-        raise Unanswered(reason)
+            await self._release(request.origin, slot, progress, reuse=whole)
+        if progress.sent:
+            reason = f"no whole answer within {timeout:g} s"
+            raise Unanswered(reason)
+        reason = f"no connection within {timeout:g} s"
+        raise NotSent(reason)
 
     async def _carry(self, request: Request, slot: _Slot, progress: _Progress) -> Response:
         # The signed address is bound to no name here: a traceback that shows locals shows none of it.
-        extensions = {} if progress.sent else {"trace": progress.trace}
-        answer = await slot.carrier.handle_async_request(
-            httpx.Request(
-                request.method,
-                request.origin + request.target,
-                headers=[*request.headers.items()],
-                content=request.body,
-                extensions=extensions,
-            )
-        )
+        extensions = {} if self._carrier is not None else {"trace": progress.trace}
+        answer = await slot.carrier.handle_async_request(_message(request, extensions))
         try:
             body = await self._body(answer)
         finally:
             await answer.aclose()
+        if body is None:
+            reason = f"the answer is longer than {self.answer_limit} bytes"
+            raise AnswerTooLarge(reason, limit=self.answer_limit)
         headers: dict[str, str] = {}
         for name, value in answer.headers.multi_items():
             headers[name] = f"{headers[name]}, {value}" if name in headers else value
         return Response(answer.status_code, headers, body)
 
-    async def _body(self, answer: httpx.Response) -> bytes:
+    async def _body(self, answer: httpx.Response) -> bytes | None:
+        """Return the whole body, or None where it is too long.
+
+        Then the connection is closed, and what was read from it is read out to where it ends: left in their middle,
+        httpcore's generators would make trio warn.
+        """
         parts: list[bytes] = []
         size = 0
-        async for part in cast("httpx.AsyncByteStream", answer.stream):
-            parts.append(part)
-            size += len(part)
-            if size > self.answer_limit:
-                reason = f"the answer is longer than {self.answer_limit} bytes"
-                raise AnswerTooLarge(reason, limit=self.answer_limit)
+        try:
+            async for part in cast("httpx.AsyncByteStream", answer.stream):
+                size += len(part)
+                if size <= self.answer_limit:
+                    parts.append(part)
+                elif not answer.is_closed:
+                    parts.clear()
+                    await answer.aclose()
+                elif size > self.answer_limit + READ_AHEAD:
+                    break
+        except Exception:
+            if size <= self.answer_limit:
+                raise
+        if size > self.answer_limit:
+            return None
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def _lease(self, request: Request) -> _Slot:
+    async def _lease(self, request: Request) -> _Slot:
         if self._carrier is not None:
             return _Slot(self._carrier)
         stack = self._idle[request.origin]
-        fresh_since = time.monotonic() - self.keepalive_expiry
-        if stack and (request.repeatable or stack[-1].idle_since >= fresh_since):
-            return stack.pop()
+        if stack:
+            slot = stack.pop()
+            if request.repeatable or slot.idle_since >= time.monotonic() - self.keepalive_expiry:
+                return slot
+            await self._close(slot)
         return _Slot(self._slot_carrier(request.origin))
 
-    async def _release(self, origin: str, slot: _Slot, *, reuse: bool) -> None:
+    async def _release(self, origin: str, slot: _Slot, progress: _Progress, *, reuse: bool) -> None:
         """Put the slot back on its stack, or close it; close the one that has been at the bottom for long."""
         if self._carrier is not None:
             return
+        if not reuse or not self._open:
+            with anyio.CancelScope(shield=True):
+                await slot.carrier.aclose()
+                await progress.close()
+            return
         stack = self._idle[origin]
-        now = time.monotonic()
-        if reuse and self._open:
-            slot.connected = True
-            slot.idle_since = now
-            stack.append(slot)
-            if stack[0].idle_since > now - SPARE:
-                return
-            slot = stack.popleft()
-        await self._close(slot)
+        slot.idle_since = time.monotonic()
+        stack.append(slot)
+        if stack[0].idle_since <= slot.idle_since - SPARE:
+            await self._close(stack.popleft())
 
     @staticmethod
     async def _close(slot: _Slot) -> None:
@@ -213,13 +248,13 @@ class HttpxTransport:
 
     def _slot_carrier(self, origin: str) -> httpx.AsyncHTTPTransport:
         proxy = self._proxy_for(origin)
-        secure = any(address is not None and address.startswith("https:") for address in (origin, proxy))
-        context = self._secure_context() if secure else PLAIN
+        private = proxy is not None and proxy.startswith("https:")
+        context = self._secure_context() if private or origin.startswith("https:") else PLAIN
         return httpx.AsyncHTTPTransport(
             verify=context,
             trust_env=False,
             limits=httpx.Limits(max_connections=1, max_keepalive_connections=1, keepalive_expiry=None),
-            proxy=None if proxy is None else httpx.Proxy(proxy, ssl_context=context if secure else None),
+            proxy=None if proxy is None else httpx.Proxy(proxy, ssl_context=context if private else None),
         )
 
     def _secure_context(self) -> ssl.SSLContext:
@@ -235,9 +270,23 @@ class HttpxTransport:
         return self._proxies[origin]
 
 
-def _translated(error: Exception) -> TransportError:
-    kind = next((meaning for raised, meaning in ERRORS if isinstance(error, raised)), Unanswered)
-    return kind(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
+def _message(request: Request, extensions: dict[str, Any]) -> httpx.Request:
+    message = httpx.Request(
+        request.method,
+        request.origin + request.target,
+        headers=[*request.headers.items()],
+        content=request.body,
+        extensions=extensions,
+    )
+    message.stream = _Body(request.body)
+    return message
+
+
+def _translated(error: Exception, request: Request, *, sent: bool) -> TransportError:
+    meant = next((meaning for raised, meaning in ERRORS if isinstance(error, raised)), Unanswered)
+    kind = meant if sent else NotSent
+    said = blotted(str(error), request.secrets)
+    return kind(f"{type(error).__name__}: {said}" if said else type(error).__name__)
 
 
 def _context(
@@ -246,10 +295,12 @@ def _context(
     *,
     trust_env: bool,
 ) -> ssl.SSLContext:
-    if isinstance(verify, str):
+    if isinstance(verify, ssl.SSLContext):
+        context = verify
+    elif isinstance(verify, str):
         context = ssl.create_default_context(cafile=verify)
     else:
-        context = verify if isinstance(verify, ssl.SSLContext) else httpx.create_ssl_context(verify, trust_env=trust_env)
+        context = httpx.create_ssl_context(verify=verify, trust_env=trust_env)
     if cert is not None:
         context.load_cert_chain(*((cert,) if isinstance(cert, str) else cert))
     return context

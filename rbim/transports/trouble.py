@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-__all__ = ["untraced"]
+from typing import TYPE_CHECKING, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["blotted", "untraced"]
 
 
-def untraced(error: Exception) -> Exception:
-    """Return the exception without the frames of itself and of what led to it.
+def untraced(error: Exception, secrets: Iterable[str] = ()) -> Exception:
+    """Return the exception, itself and what led to it without their frames and with the secrets blotted out of their words.
 
-    They belong to an HTTP library whose locals hold the signed address; error trackers that record locals would keep it.
+    The frames belong to an HTTP library whose locals hold the signed address; error trackers that record locals would keep
+    it. The words may quote what the other side sent, and that may repeat the request.
     """
+    secrets = tuple(secrets)
     seen: set[int] = set()
     waiting: list[BaseException] = [error]
     while waiting:
@@ -18,5 +25,16 @@ def untraced(error: Exception) -> Exception:
             continue
         seen.add(id(each))
         each.__traceback__ = None
+        if any(secret in str(arg) for arg in each.args for secret in secrets):
+            each.args = tuple(blotted(arg, secrets) if isinstance(arg, str) else arg for arg in each.args)
         waiting += [linked for linked in (each.__cause__, each.__context__) if linked is not None]
+        if isinstance(each, BaseExceptionGroup):
+            waiting += cast("BaseExceptionGroup[BaseException]", each).exceptions
     return error
+
+
+def blotted(text: str, secrets: Iterable[str]) -> str:
+    """Return the text with every secret blotted out."""
+    for secret in secrets:
+        text = text.replace(secret, "***")
+    return text

@@ -1,0 +1,242 @@
+"""What the client can ask, computed from the namespaces that exist, those of one's own included."""
+
+import gc
+import importlib
+import json
+import sys
+from datetime import timedelta, timezone
+
+import pytest
+
+from rbim import AsyncClient, Credentials, Dialect, Response, catalogue
+from rbim.calls import CreateCallTask
+from rbim.groups import (
+    CreateGroup,
+    DeleteGroup,
+    DeleteGroupMember,
+    Groups,
+    InviteJoinGroup,
+    JoinGroup,
+    LogoutGroup,
+    ModifyGroup,
+    QueryGroupDetail,
+    SearchPublicGroups,
+    SetMemberRole,
+)
+from rbim.operation import Method, Namespace
+
+ELEVEN = [
+    ("groups", "create", CreateGroup),
+    ("groups", "modify", ModifyGroup),
+    ("groups", "delete", DeleteGroup),
+    ("groups", "search", SearchPublicGroups),
+    ("groups", "detail", QueryGroupDetail),
+    ("groups", "join", JoinGroup),
+    ("groups", "invite", InviteJoinGroup),
+    ("groups", "remove", DeleteGroupMember),
+    ("groups", "leave", LogoutGroup),
+    ("groups", "set_role", SetMemberRole),
+    ("calls", "create_task", CreateCallTask),
+]
+
+
+def listed():
+    return [(entry.namespace, entry.method, entry.operation) for entry in catalogue.entries()]
+
+
+def test_the_catalogue_lists_the_eleven_operations_in_order():
+    own = [row for row in listed() if row[2].__module__.startswith("rbim.")]
+    assert own == ELEVEN
+    assert list(catalogue.namespaces())[:2] == ["groups", "calls"]
+
+
+GROUP_NAMES = [kind.__name__ for namespace, _, kind in ELEVEN if namespace == "groups"]
+
+
+@pytest.mark.parametrize("version", ["2013-12-26", "2014-06-30", "2015-01-01", "v2"])
+@pytest.mark.parametrize("name", GROUP_NAMES)
+def test_a_group_path_is_found_whatever_its_version(version, name):
+    assert catalogue.find(f"/{version}/Application/aaf98f89/IM/Group/{name}").__name__ == name
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/2013-12-26/Application/a/IM/Group/SearchPublicGroup", SearchPublicGroups),
+        ("/2013-12-26/Application/a%2Fb/IM/Group/SearchPublicGroups", SearchPublicGroups),
+        ("/api/application/a/aicall/task/save", CreateCallTask),
+        ("/api/application/a/aicall/task", CreateCallTask),
+    ],
+)
+def test_every_spelling_of_a_path_is_found(path, kind):
+    assert catalogue.find(path) is kind
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "",
+        "/",
+        "junk",
+        "/2013-12-26/Application/a/IM/Group/",
+        "/2013-12-26/Application/a/IM/Group/DeleteGroups",
+        "/2013-12-26/Application/a/IM/Group/deletegroup",
+        "/2013-12-26/Application/a/IM/Group/DeleteGroup/",
+        "/2013-12-26/Application/a/IM/Group/DeleteGroup?sig=x",
+        "/2013-12-26/Application//IM/Group/DeleteGroup",
+        "/2013-12-26/Application/a/b/IM/Group/DeleteGroup",
+        "//Application/a/IM/Group/DeleteGroup",
+        "/Application/a/IM/Group/DeleteGroup",
+        "/prefix/2013-12-26/Application/a/IM/Group/DeleteGroup",
+        "/api/application/a/aicall/task/",
+        "/api/application/a/aicall/task/start",
+        "/api/Application/a/aicall/task",
+    ],
+)
+def test_junk_is_no_operation(path):
+    assert catalogue.find(path) is None
+
+
+def test_every_path_that_a_client_writes_is_found():
+    for _, _, kind in ELEVEN:
+        for template in kind.spec.paths:
+            assert catalogue.find(template.format(version="2013-12-26", app_id="app")) is kind
+
+
+# ------------------------------------------------------------------------- an operation of one's own
+
+TWELFTH = '''
+from attrs import field, frozen
+
+from rbim.groups import GroupOperation
+from rbim.operation import Answer, Method, Namespace, Repeat, operation, text
+
+
+@frozen(kw_only=True)
+class Muted(Answer):
+    until_when: int | None = None
+
+
+def _muting(op: "MuteGroup") -> Repeat:
+    return Repeat.CONVERGES
+
+
+@operation("MuteGroup", repeat=_muting)
+@frozen(kw_only=True)
+class MuteGroup(GroupOperation[Muted]):
+    """Silence a group."""
+
+    group_id: str = field(validator=text())
+    for_minutes: int = 5
+
+
+class Moderation(Namespace):
+    """What moderators do."""
+
+    mute = Method(MuteGroup)
+'''
+
+
+class Platform:
+    """A transport that answers from a script and keeps the requests."""
+
+    def __init__(self, body):
+        self.body = body
+        self.requests = []
+
+    async def send(self, request, /, *, timeout):
+        assert timeout > 0
+        self.requests.append(request)
+        return Response(200, {}, self.body)
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *_):
+        return None
+
+
+@pytest.fixture
+def twelfth(tmp_path, monkeypatch):
+    """A user's module with an operation and a namespace of its own; the list lets go of it."""
+    (tmp_path / "moderating.py").write_text(TWELFTH, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.invalidate_caches()
+    yield [importlib.import_module("moderating")]
+    sys.modules.pop("moderating", None)
+    gc.collect()
+
+
+ZONE = timezone(timedelta(hours=-3, minutes=-17))  # no other test's: clients of equal dialects share what they compiled
+
+
+def client(platform):
+    return AsyncClient(
+        base_url="https://host",
+        dialect=Dialect(zone=ZONE),
+        credentials=Credentials(app_id="app", app_token="token"),
+        transport=platform,
+        user_name="admin",
+    )
+
+
+async def test_an_operation_of_ones_own_is_listed_found_and_callable_from_its_declaration_on(twelfth):
+    [module] = twelfth
+    assert ("moderation", "mute", module.MuteGroup) in listed()
+    assert listed()[:11] == ELEVEN
+    assert catalogue.find("/2013-12-26/Application/app/IM/Group/MuteGroup") is module.MuteGroup
+    platform = Platform(b'{"statusCode":"000000","untilWhen":"7"}')
+    async with client(platform) as made:
+        answers = [
+            await made.moderation.mute(group_id="g1"),
+            await made.send(module.MuteGroup(group_id="g1")),
+            await module.Moderation(made).mute(group_id="g1"),
+            await made.acting_as("admin").moderation.mute(group_id="g1"),
+        ]
+        assert made.moderation.mute.__doc__ == "Silence a group."
+    assert answers == [module.Muted(until_when=7)] * 4
+    assert len({(request.path, request.body) for request in platform.requests}) == 1
+    [request, *_] = platform.requests
+    assert request.path == "/2013-12-26/Application/app/IM/Group/MuteGroup"
+    assert json.loads(request.body) == {"userName": "admin", "groupId": "g1", "forMinutes": 5}
+
+
+async def test_an_operation_of_ones_own_is_gone_when_its_module_is(twelfth):
+    async with client(Platform(b'{"statusCode":"000000"}')) as made:
+        await made.moderation.mute(group_id="g1")
+    del made
+    del sys.modules["moderating"]
+    twelfth.clear()
+    gc.collect()
+    assert not [row for row in listed() if row[0] == "moderation"]
+    assert catalogue.find("/2013-12-26/Application/app/IM/Group/MuteGroup") is None
+
+
+async def test_a_name_that_nobody_declared_is_no_attribute_of_a_client():
+    async with client(Platform(b"")) as made:
+        with pytest.raises(AttributeError, match="has no attribute 'unheard_of'"):
+            _ = made.unheard_of
+        assert not hasattr(made, "_private")
+
+
+def test_a_subclass_of_a_namespace_adds_methods_and_replaces_them():
+    class More(Groups):
+        create = Method(DeleteGroup)
+        dissolve = Method(DeleteGroup)
+
+    methods = [(name, method.operation) for name, method in More.methods()]
+    assert methods[0] == ("create", DeleteGroup)
+    assert methods[-1] == ("dissolve", DeleteGroup)
+    assert len(methods) == 11
+    assert catalogue.namespaces()["more"] is More
+    del More, methods
+    gc.collect()
+    assert "more" not in catalogue.namespaces()
+
+
+def test_a_namespace_of_the_same_name_goes_before_rbims_own():
+    mine = type("Groups", (Namespace,), {"dissolve": Method(DeleteGroup)})
+    assert catalogue.namespaces()["groups"] is mine
+    del mine
+    gc.collect()
+    assert catalogue.namespaces()["groups"] is Groups

@@ -1,0 +1,516 @@
+"""Operations to requests, responses to answers or errors: addresses, headers, statuses, codes."""
+
+import json
+import re
+from datetime import UTC, datetime
+
+import pytest
+from attrs import field, frozen
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rbim import (
+    CODES,
+    AlreadyMember,
+    ApiError,
+    AuthenticationError,
+    Code,
+    Dialect,
+    Grade,
+    InvalidRequest,
+    MembersShape,
+    NotFound,
+    NotMember,
+    Outcome,
+    ProtocolError,
+    Response,
+    ServerTrouble,
+    Throttled,
+    TimestampExpired,
+    Unanswered,
+    jsontext,
+)
+from rbim.codec import Codec, Converters, retry_after
+from rbim.dialect import CHINA
+from rbim.groups import (
+    CreateGroup,
+    DeleteGroup,
+    DeleteGroupMember,
+    GroupOperation,
+    GroupType,
+    Invited,
+    InviteJoinGroup,
+    JoinGroup,
+    LogoutGroup,
+    ModifyGroup,
+    QueryGroupDetail,
+    Role,
+    SearchPublicGroups,
+    SetMemberRole,
+    Success,
+)
+from rbim.operation import Answer, operation, wire
+
+
+class FixedClock:
+    def now(self):
+        return datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+def make(base_url="https://host:8883", *, app_id="app", call_base_url=None, hooks=None, **choices):
+    dialect = Dialect(**choices)
+    return Codec(
+        app_id=app_id, base_url=base_url, call_base_url=call_base_url, dialect=dialect, clock=FixedClock(), hooks=hooks
+    )
+
+
+DELETE = DeleteGroup(group_id="g1")
+INVITE = InviteJoinGroup(group_id="g1", members=["1001"])
+CREATE = CreateGroup(name="a", type=GroupType.VIP)
+
+
+def decode(op=DELETE, status=200, body=b"", codec=None, **headers):
+    return (codec or make()).decode(op, Response(status, headers, body))
+
+
+def failure(*args, **options):
+    with pytest.raises((ApiError, ProtocolError)) as caught:
+        decode(*args, **options)
+    return caught.value
+
+
+# ------------------------------------------------------------------------------------ addresses
+
+
+@pytest.mark.parametrize(
+    ("op", "last"),
+    [
+        (CREATE, "CreateGroup"),
+        (ModifyGroup(group_id="g1", name="a", permission=None), "ModifyGroup"),
+        (DELETE, "DeleteGroup"),
+        (SearchPublicGroups(), "SearchPublicGroups"),
+        (QueryGroupDetail(group_id="g1"), "QueryGroupDetail"),
+        (JoinGroup(group_id="g1"), "JoinGroup"),
+        (INVITE, "InviteJoinGroup"),
+        (DeleteGroupMember(group_id="g1", members=["1"]), "DeleteGroupMember"),
+        (LogoutGroup(group_id="g1"), "LogoutGroup"),
+        (SetMemberRole(group_id="g1", member="1", role=Role.MEMBER), "SetMemberRole"),
+    ],
+)
+def test_group_operations_are_posted_to_version_application_and_name(op, last):
+    request = make().encode(op)
+    assert request.method == "POST"
+    assert request.target == f"/2013-12-26/Application/app/IM/Group/{last}"
+
+
+def test_the_dialect_chooses_version_and_spelling():
+    assert make(version="2014-06-30").encode(DELETE).path == "/2014-06-30/Application/app/IM/Group/DeleteGroup"
+    singular = make(singular_search=True).encode(SearchPublicGroups())
+    assert singular.path == "/2013-12-26/Application/app/IM/Group/SearchPublicGroup"
+
+
+@pytest.mark.parametrize("op", [DELETE, SearchPublicGroups()])
+def test_an_application_id_stays_one_segment_of_the_path(op):
+    path = make(app_id="a/../b?{version}").encode(op).path
+    assert path.startswith("/2013-12-26/Application/a%2F..%2Fb%3F%7Bversion%7D/IM/Group/")
+
+
+@pytest.mark.parametrize(
+    ("base_url", "origin"),
+    [
+        ("https://host:8883", "https://host:8883"),
+        ("https://host:8883/", "https://host:8883"),
+        ("https://host:8883//", "https://host:8883"),
+        ("http://10.0.0.1/gateway/im/", "http://10.0.0.1/gateway/im"),
+        ("http://[::1]:8080", "http://[::1]:8080"),
+        ("HTTPS://HOST", "HTTPS://HOST"),
+    ],
+)
+def test_a_base_url_may_have_a_prefix_and_a_slash_too_many(base_url, origin):
+    assert make(base_url).encode(DELETE).origin == origin
+
+
+@pytest.mark.parametrize(
+    "base_url",
+    [
+        " ",
+        "host:8883",
+        "//host",
+        "ftp://host",
+        "https://",
+        "https://:8883",
+        "https://host:port",
+        "https://host:99999",
+        "https://host:0",
+        "https://[::1",
+        "https://user@host",
+        "https://user:pass@host",
+        "https://host?a=b",
+        "https://host?",
+        "https://host#a",
+        "https://host#",
+        "https://ho st",
+        "https://host\n",
+        "https://ho\tst",
+        " https://host",
+    ],
+)
+@pytest.mark.parametrize("name", ["base_url", "call_base_url"])
+def test_a_base_url_that_is_no_plain_address_is_refused_by_name(base_url, name):
+    with pytest.raises(InvalidRequest, match=f"^{name}: an address such as https://host:8883") as caught:
+        make(**{"base_url": "https://host", name: base_url})
+    assert caught.value.field == name
+    assert "pass" not in str(caught.value)
+
+
+def test_an_empty_base_url_is_refused_and_an_empty_one_for_tasks_is_none():
+    with pytest.raises(InvalidRequest, match=r"^base_url: "):
+        make("")
+    assert make("https://host", call_base_url="").origins["call_base_url"] == "https://host"
+
+
+# ---------------------------------------------------------------------------- headers and bodies
+
+
+def test_the_headers_of_every_request():
+    assert make().encode(DELETE).headers == {
+        "Accept": "application/json",
+        "Accept-Encoding": "identity",
+        "Content-Type": "application/json;charset=utf-8",
+    }
+
+
+def test_an_encoded_request_is_unsigned():
+    request = make().encode(DELETE)
+    assert request.query == {}
+    assert request.secrets == ()
+
+
+def test_a_request_says_whether_it_may_be_sent_twice():
+    codec = make()
+    asking = InviteJoinGroup(group_id="g1", members=["1"], needs_confirmation=True)
+    assert [codec.encode(op).repeatable for op in (DELETE, CREATE, INVITE, asking)] == [True, False, True, False]
+
+
+def test_bodies_are_utf_8_and_compact():
+    assert make().encode(DeleteGroup(group_id="群 1")).body == '{"groupId":"群 1"}'.encode()
+
+
+@pytest.mark.parametrize(
+    ("op", "name"),
+    [
+        (CreateGroup(name="a\ud800", type=GroupType.VIP), "name"),
+        (CreateGroup(name="a", type=GroupType.VIP, group_domain="\udfff"), "group_domain"),
+        (DeleteGroup(group_id="\ud83c"), "group_id"),
+        (InviteJoinGroup(group_id="g1", members=["1001", "\udf89"]), "members"),
+        (DeleteGroup(group_id="g1", user_name="\udf89"), "user_name"),
+    ],
+)
+@pytest.mark.parametrize("road", ["orjson", "standard library"])
+@pytest.mark.parametrize("shape", MembersShape)
+def test_half_a_character_in_a_request_is_refused_by_name(op, name, road, shape, monkeypatch):
+    if road == "orjson":
+        pytest.importorskip("orjson")
+    else:
+        monkeypatch.setattr(jsontext, "orjson", None)
+    with pytest.raises(InvalidRequest, match=f"^{name}: .* lone surrogate") as caught:
+        make(members_shape=shape).encode(op)
+    assert caught.value.field == name
+
+
+def test_half_a_character_in_the_clients_own_account_is_refused_by_name():
+    with pytest.raises(InvalidRequest, match=r"^user_name: .* lone surrogate"):
+        make().encode(DELETE, "\ud800")
+
+
+# ------------------------------------------------------------------------- what an answer may be
+
+SUCCESS = b'{"statusCode":"000000"}'
+REFUSAL = b'{"statusCode":"112310","statusMsg":"no such thing"}'
+HTML = b"<html>\n<h1>Bad Gateway</h1></html>"
+
+
+def test_success_is_http_200_with_the_code_of_success():
+    assert decode(body=SUCCESS) == Success()
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "kind", "outcome"),
+    [
+        # a readable code that is no success
+        (200, REFUSAL, ApiError, Outcome.REFUSED),
+        (201, REFUSAL, ApiError, Outcome.REFUSED),
+        (400, REFUSAL, ApiError, Outcome.REFUSED),
+        (401, REFUSAL, AuthenticationError, Outcome.REFUSED),
+        (429, REFUSAL, Throttled, Outcome.REFUSED),
+        (500, REFUSAL, ApiError, Outcome.UNKNOWN),
+        (503, b'{"statusCode":"160001"}', Throttled, Outcome.UNKNOWN),
+        (200, b'{"statusCode":"160001"}', Throttled, Outcome.REFUSED),
+        (400, b'{"statusCode":"160001"}', Throttled, Outcome.REFUSED),
+        (429, b'{"statusCode":"111109"}', Throttled, Outcome.REFUSED),
+        (404, b'{"statusCode":"111109"}', AuthenticationError, Outcome.REFUSED),
+        (200, b'{"statusCode":"529999"}', ServerTrouble, Outcome.UNKNOWN),
+        # HTTP 4xx without one
+        (400, HTML, ApiError, Outcome.REFUSED),
+        (401, b"", AuthenticationError, Outcome.REFUSED),
+        (403, HTML, AuthenticationError, Outcome.REFUSED),
+        (404, HTML, NotFound, Outcome.REFUSED),
+        (429, b"", Throttled, Outcome.REFUSED),
+        (499, b"{}", ApiError, Outcome.REFUSED),
+        # anything else
+        (200, b"", ProtocolError, Outcome.UNKNOWN),
+        (200, HTML, ProtocolError, Outcome.UNKNOWN),
+        (200, b"{}", ProtocolError, Outcome.UNKNOWN),
+        (201, SUCCESS, ProtocolError, Outcome.UNKNOWN),
+        (204, b"", ProtocolError, Outcome.UNKNOWN),
+        (302, HTML, ProtocolError, Outcome.UNKNOWN),
+        (304, SUCCESS, ProtocolError, Outcome.UNKNOWN),
+        (400, SUCCESS, ProtocolError, Outcome.UNKNOWN),
+        (500, SUCCESS, ProtocolError, Outcome.UNKNOWN),
+        (500, b"", ProtocolError, Outcome.UNKNOWN),
+        (502, HTML, ProtocolError, Outcome.UNKNOWN),
+        (600, HTML, ProtocolError, Outcome.UNKNOWN),
+    ],
+)
+def test_what_a_status_and_a_body_become(status, body, kind, outcome):
+    error = failure(status=status, body=body)
+    assert type(error) is kind
+    assert (error.status, error.body, error.outcome) == (status, body, outcome)
+
+
+def test_an_api_error_carries_what_the_platform_said():
+    error = failure(status=500, body=REFUSAL)
+    assert (error.code, error.platform_message) == ("112310", "no such thing")
+    assert str(error) == "HTTP 500, code 112310: no such thing"
+
+
+def test_an_api_error_without_a_code_shows_the_beginning_of_the_answer_on_one_line():
+    error = failure(status=404, body=HTML)
+    assert error.code == ""
+    assert str(error) == "HTTP 404, no code: '<html> <h1>Bad Gateway</h1></html>'"
+    assert len(str(failure(status=404, body=b"\x00" * 10_000))) < 200
+
+
+def test_a_message_of_the_platforms_cannot_write_a_line_of_its_own_into_a_log():
+    said = "no\n2026-01-02 ERROR all is lost\x1b[31m" + "!" * 10_000
+    error = failure(body=json.dumps({"statusCode": "112310", "statusMsg": said}).encode())
+    assert error.platform_message == said
+    assert str(error).isprintable()
+    assert len(str(error)) < 600
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_every_code_of_the_table_becomes_its_class(code):
+    error = failure(body=json.dumps({"statusCode": code, "statusMsg": "m"}).encode())
+    assert type(error) is CODES[code].error
+    assert error.code == code
+
+
+def test_the_table_as_public_material_has_it():
+    def become(kind):
+        return {code for code, row in CODES.items() if row.error is kind and row.grade is not Grade.EMULATOR}
+
+    assert become(AuthenticationError) == {
+        *"111109 161100 161101 161102 161103 161104 161105 161107 161108".split(),  # noqa: SIM905  # reads as a table
+    }
+    assert become(TimestampExpired) == {"161106"}
+    assert become(Throttled) == {f"{n}" for n in range(160001, 160011)} | {"160016", "161006", "112354"}
+    assert become(ServerTrouble) == {"529999", "559999"}
+    assert become(NotMember) == {"560072"}
+    assert become(AlreadyMember) == {"590017"}
+    assert become(NotFound) == set()
+    assert not any(row.before_effect for row in CODES.values())  # of none it is known
+    assert all(row.note for row in CODES.values())
+
+
+def test_a_code_outside_the_table_is_a_plain_api_error():
+    assert type(failure(body=b'{"statusCode":"999999"}')) is ApiError
+    assert type(failure(body=b'{"statusCode":"whatever"}')) is ApiError
+
+
+def test_a_table_of_ones_own_is_honoured():
+    class QuotaSpent(ApiError):
+        pass
+
+    mine = {"112310": Code(error=QuotaSpent, grade=Grade.SINGLE, note="seen here")}
+    codec = make(codes=mine)
+    assert type(failure(codec=codec, body=REFUSAL)) is QuotaSpent
+    assert type(failure(codec=codec, body=b'{"statusCode":"111109"}')) is ApiError
+    assert type(failure(codec=make(codes={**CODES, **mine}), body=b'{"statusCode":"111109"}')) is AuthenticationError
+
+
+# ------------------------------------------------------------------------------------ Retry-After
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("0", 0.0),
+        ("7", 7.0),
+        (" 120 ", 120.0),
+        ("Fri, 02 Jan 2026 03:05:05 GMT", 60.0),
+        ("Fri, 02 Jan 2026 11:05:05 +0800", 60.0),
+        ("Fri, 02 Jan 2026 03:04:05 GMT", 0.0),
+        ("Fri, 02 Jan 2015 03:04:05 GMT", 0.0),
+        (None, None),
+        ("", None),
+        ("soon", None),
+        ("-1", None),
+        ("1.5", None),
+        ("\N{ARABIC-INDIC DIGIT FIVE}", None),
+        ("9" * 400, None),
+        ("Fri, 02 Jan 2026 03:05:05 -0000", None),
+        ("Fri, 02 Jan 99999999999999999999 03:05:05 GMT", None),
+        ("Fri, 02 Jan 2026 03:05:05 +99999999999999", None),
+    ],
+)
+def test_retry_after_in_seconds_as_a_date_or_as_neither(text, seconds):
+    assert retry_after(text, FixedClock()) == seconds
+
+
+@settings(deadline=None)
+@given(text=st.text() | st.from_regex(r"(\w{3}, )?\d+ Jan \d+ \d+:\d+(:\d+)? [-+]?\w+"))
+def test_no_retry_after_whatever_raises(text):
+    seconds = retry_after(text, FixedClock())
+    assert seconds is None or 0 <= seconds < float("inf")
+
+
+@pytest.mark.parametrize(("status", "body"), [(429, b""), (503, HTML), (503, REFUSAL), (200, REFUSAL)])
+def test_errors_carry_the_seconds_they_are_told_to_wait(status, body):
+    codec = make()
+    with pytest.raises((ApiError, ProtocolError)) as caught:
+        codec.decode(DELETE, Response(status, {"retry-after": "7"}, body))
+    assert caught.value.retry_after == 7.0
+    with pytest.raises((ApiError, ProtocolError)) as caught:
+        codec.decode(DELETE, Response(status, {}, body))
+    assert caught.value.retry_after is None
+
+
+# -------------------------------------------------------------------------------------- confirmed
+
+LEAVE = LogoutGroup(group_id="g1")
+
+
+@pytest.mark.parametrize(
+    ("op", "code", "answer"),
+    [
+        (INVITE, "590017", Invited()),
+        (DeleteGroupMember(group_id="g1", members=["1"]), "560072", Success()),
+        (LEAVE, "560072", Success()),
+        (LEAVE, "590017", None),
+        (INVITE, "560072", None),
+        (DELETE, "560072", None),
+        (INVITE, "112310", None),
+    ],
+)
+def test_codes_that_say_it_is_so_already_stand_for_an_answer(op, code, answer):
+    assert make().confirmed(op, ApiError("m", code=code)) == answer
+
+
+def test_only_an_answer_of_the_platform_confirms_anything():
+    codec = make()
+    assert codec.confirmed(LEAVE, Unanswered("reset")) is None
+    assert codec.confirmed(LEAVE, ProtocolError("junk")) is None
+
+
+def test_what_counts_as_so_already_is_the_dialects_choice():
+    codec = make(already_so={"DeleteGroup": frozenset({"900404"}), "CreateGroup": frozenset({"1"})})
+    assert codec.confirmed(DELETE, NotFound("gone", code="900404")) == Success()
+    assert codec.confirmed(LEAVE, NotMember("m", code="560072")) is None
+    assert codec.confirmed(CREATE, ApiError("m", code="1")) is None  # nobody knows the group's id
+
+
+# ----------------------------------------------------- errors name fields as the wire does, one's own too
+
+
+class Point:
+    def __init__(self, text):
+        self.x, self.y = map(int, text.split(","))
+
+
+@frozen(kw_only=True)
+class Inner:
+    deep_value: int
+
+
+@frozen(kw_only=True)
+class Row(Answer):
+    row_id: int
+
+
+@frozen(kw_only=True)
+class Located(Answer):
+    where_is: Point
+    inner_one: Inner | None = None
+    by_name: dict[str, int] = field(factory=dict)
+    rows: tuple[Row, ...] = ()
+
+
+@operation("Locate")
+@frozen(kw_only=True)
+class Locate(GroupOperation[Located]):
+    group_id: str = field(metadata=wire("gid"))
+    hint: str | None = "none"
+
+
+def hooks(converter):
+    converter.register_structure_hook(Point, lambda text, _: Point(text))
+
+
+def locate(fields, **options):
+    body = b'{"statusCode":"000000",%s}' % fields.encode()
+    return decode(Locate(group_id="g1"), body=body, codec=make(hooks=hooks), **options)
+
+
+def test_an_operation_of_ones_own_reads_types_of_its_own():
+    answer = locate('"whereIs":"3,4","innerOne":{"deep_value":5},"byName":{"a":1}')
+    assert (answer.where_is.x, answer.inner_one.deep_value, answer.by_name) == (3, 5, {"a": 1})
+
+
+def test_an_operation_of_ones_own_is_written_by_its_wire_names_and_without_none():
+    def body(**fields):
+        return json.loads(make(hooks=hooks).encode(Locate(group_id="g1", **fields), "me").body)
+
+    assert body() == {"userName": "me", "gid": "g1", "hint": "none"}
+    assert body(hint=None) == {"userName": "me", "gid": "g1"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ('"x":1', "required field missing @ $.whereIs"),
+        ('"whereIs":"3"', "not enough values to unpack (expected 2, got 1) @ $.whereIs"),
+        ('"whereIs":"a,b"', "invalid literal for int() with base 10: 'a' @ $.whereIs"),
+        ('"whereIs":"3,4","innerOne":{}', "required field missing @ $.innerOne.deep_value"),
+        ('"whereIs":"3,4","byName":{"some_key":"x"}', "invalid literal for int() with base 10: 'x' @ $.byName[some_key]"),
+        ('"whereIs":"3,4","rows":[{"rowId":"x"}]', "invalid literal for int() with base 10: 'x' @ $.rows.rowId"),
+    ],
+)
+def test_a_protocol_error_names_the_field_as_the_wire_does(fields, reason):
+    with pytest.raises(ProtocolError) as caught:
+        locate(fields)
+    assert caught.value.reason == reason
+    assert caught.value.__cause__ is not None
+
+
+def test_a_hook_may_raise_whatever_it_likes():
+    class Odd(Exception):
+        def __str__(self):
+            return ""
+
+    def raising(converter):
+        def raise_odd(_, __):
+            raise Odd
+
+        converter.register_structure_hook(Point, raise_odd)
+
+    with pytest.raises(ProtocolError, match=re.escape("Odd @ $.whereIs")):
+        make(hooks=raising).decode(Locate(group_id="g1"), Response(200, {}, b'{"statusCode":"000000","whereIs":"1,2"}'))
+
+
+def test_requests_that_cannot_be_read_are_explained_by_their_wire_names():
+    explain = Converters(CHINA, MembersShape.PLAIN).why_not
+    assert explain({"groupId": "g1", "members": ["1"], "confirm": "7"}, InviteJoinGroup) == "'7' is none of 0, 1 @ $.confirm"
+    assert explain({"groupId": "g1"}, InviteJoinGroup) == "required field missing @ $.members"
+    assert explain([], DeleteGroup) == "an object is needed, not list @ $"
+    assert "at most 50 characters, not 51 @ $" in explain({"name": "x" * 51, "type": "1"}, CreateGroup)

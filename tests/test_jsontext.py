@@ -1,0 +1,153 @@
+"""JSON bytes to values and back: the two roads, orjson and the standard library, lead to the same place."""
+
+import json
+import math
+import subprocess
+import sys
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from rbim import jsontext
+from rbim.jsontext import NotJson, dumps, loads
+
+pytest.importorskip("orjson")
+
+ORJSON = jsontext.orjson
+
+
+def both(function, value):
+    """Return what the function makes of the value with orjson and without; an exception counts as a result."""
+    results = []
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (ORJSON, None):
+            patch.setattr(jsontext, "orjson", module)
+            try:
+                results.append(function(value))
+            except ValueError as error:
+                results.append((type(error), str(error)))
+    return results
+
+
+def exact(value):
+    """Return the value in a form that tells 1 from 1.0 and 0.0 from -0.0."""
+    return repr(value)
+
+
+NUMBERS = (
+    st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.integers(2**62, 2**66)
+    | st.integers(10**18, 10**40)
+)
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
+VALUES = st.recursive(
+    st.none() | st.booleans() | NUMBERS | TEXTS,
+    lambda inner: st.lists(inner) | st.dictionaries(TEXTS, inner),
+    max_leaves=20,
+)
+
+
+@settings(deadline=None)
+@given(value=VALUES, escaped=st.booleans(), bom=st.booleans())
+@example(value=[2**63, 2**64 - 1, 2**64, -(2**63) - 1, 10**30], escaped=False, bom=False)
+def test_both_roads_read_the_same_values(value, escaped, bom):
+    text = json.dumps(value, ensure_ascii=escaped)
+    body = b"\xef\xbb\xbf" * bom + b" \r\n" + text.encode() + b"\t\n"
+    fast, slow = both(loads, body)
+    assert exact(fast) == exact(slow) == exact(value)
+
+
+@settings(deadline=None)
+@given(value=VALUES)
+@example(value={"a": 10**30, "b": None})
+def test_both_roads_write_what_reads_back_the_same(value):
+    for body in both(dumps, value):
+        assert exact(json.loads(body)) == exact(value)
+
+
+@pytest.mark.parametrize("value", [{"群": "🎉", "a": [1, None, True]}, [], "\u2028\x00\x7f", 10**20])
+def test_both_roads_write_compact_utf_8(value):
+    fast, slow = both(dumps, value)
+    assert fast == slow == json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+@settings(deadline=None)
+@given(
+    body=st.binary(max_size=30)
+    | st.text(st.sampled_from('[]{}",:0123456789.eE+-truefalsn \\u\ud800'), max_size=12).map(
+        lambda text: text.encode("utf-8", "replace")
+    )
+)
+@example(body=b'"\\ud800"')
+@example(body=b'{"a":1,"a":2}')
+@example(body=b"-0")
+@example(body=b"-0.0")
+@example(body=b"1e400")
+@example(body=b"123456789012345678901234567890.5")
+def test_both_roads_agree_on_any_bytes(body):
+    fast, slow = both(loads, body)
+    assert exact(fast) == exact(slow)
+
+
+ENDLESS = [
+    (b"", "not JSON at character 0"),
+    (b"{", "not JSON at character 1"),
+    (b"\xef\xbb\xbf", "not JSON at character 0"),
+    (b"[1,]", "not JSON at character"),
+    (b"{'a':1}", "not JSON at character 1"),
+    (b'"a\nb"', "not JSON at character 2"),
+    (b"[1] 2", "not JSON at character 4"),
+    (b"NaN", "NaN is not JSON"),
+    (b"[Infinity]", "Infinity is not JSON"),
+    (b"[-Infinity]", "-Infinity is not JSON"),
+    (b"1e999", "past all bounds"),
+    (b"-1e999", "past all bounds"),
+    (b"1" * 5000, "too many digits"),
+    (b"[" * 200_000, "nested too deep"),
+    (b'{"a":' * 200_000, "nested too deep"),
+    (b'"\xff"', "not UTF-8 at byte 1"),
+    (b'"\xed\xa0\x80"', "not UTF-8 at byte 1"),
+    ('"a"'.encode("utf-16"), "not UTF-8 at byte 0"),
+]
+
+
+@pytest.mark.parametrize(("body", "reason"), ENDLESS, ids=lambda value: str(value)[:20])
+def test_what_is_not_json_is_refused_on_both_roads_with_the_same_words(body, reason):
+    fast, slow = both(loads, body)
+    assert fast == slow
+    kind, text = fast
+    assert kind is NotJson
+    assert issubclass(NotJson, ValueError)
+    assert reason in text
+
+
+def test_half_a_character_is_read_but_not_written():
+    assert both(loads, b'"a\\ud83c"') == ["a\ud83c"] * 2
+    fast, slow = both(dumps, {"a": ["\ud83c"]})
+    assert fast == slow
+    assert issubclass(fast[0], ValueError)
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_a_number_that_json_does_not_know_is_not_written(number):
+    for value in (number, [None, number], {"a": number}):
+        fast, slow = both(dumps, value)
+        assert fast == slow
+        assert fast[0] is ValueError
+
+
+def test_long_integers_keep_every_digit():
+    assert both(loads, b"[18446744073709551616, -9223372036854775809]") == [[2**64, -(2**63) - 1]] * 2
+    assert both(loads, b"12345678901234567890123") == [12345678901234567890123] * 2
+
+
+def test_without_orjson_the_standard_library_does_it_all():
+    program = (
+        "import sys; sys.modules['orjson'] = None\n"  # as if it were not installed
+        "from rbim import jsontext\n"
+        "print(jsontext.orjson, jsontext.loads(b'[1]'), jsontext.dumps({'a': None}).decode())"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n")[0] == 'None [1] {"a":null}'

@@ -1,0 +1,259 @@
+"""Rates and halts as arithmetic: times go in and come out, nothing waits."""
+
+import heapq
+from collections import defaultdict
+from itertools import count
+from math import inf
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rbim import (
+    CreateGroup,
+    DeleteGroup,
+    GroupType,
+    InvalidRequest,
+    JoinGroup,
+    Limits,
+    QueryGroupDetail,
+    Rate,
+    SearchPublicGroups,
+)
+from rbim.pace import PRUNE, Pace
+
+DETAIL = QueryGroupDetail(group_id="g1")
+JOIN = JoinGroup(group_id="g1")
+SEARCH = SearchPublicGroups(name="x")
+CREATE = CreateGroup(name="x", type=GroupType.TEMPORARY)
+
+
+def places(pace: Pace, ops, now: float = 0.0, latest: float = inf) -> list[float | None]:
+    return [pace.reserve(op, now, latest) for op in ops]
+
+
+@pytest.mark.parametrize(
+    ("text", "limit", "per"),
+    [
+        ("50/s", 50, 1),
+        ("50 / s", 50, 1),
+        (" 50/sec ", 50, 1),
+        ("50/second", 50, 1),
+        ("600/min", 600, 60),
+        ("600/m", 600, 60),
+        ("1/minute", 1, 60),
+        ("1000/h", 1000, 3600),
+        ("1000/hour", 1000, 3600),
+        ("100/10s", 100, 10),
+        ("100/10 s", 100, 10),
+        ("2.5/1.5min", 2.5, 90),
+        ("7/2h", 7, 7200),
+    ],
+)
+def test_a_rate_is_read_from_text(text, limit, per):
+    assert Rate.parse(text) == Rate(limit, per)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "50", "s", "/s", "50/", "50/d", "50/ms", "-5/s", "0/s", "5/0s", "1e3/s", "5/s/s", "nan/s", "٣/s", "5 per s", "5/S"],
+)
+def test_a_text_that_is_no_rate_is_refused(text):
+    with pytest.raises(InvalidRequest):
+        Rate.parse(text)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Rate(0),
+        lambda: Rate(-1),
+        lambda: Rate(float("nan")),
+        lambda: Rate(1, 0),
+        lambda: Rate(1, burst=0),
+        lambda: Limits(concurrency=0),
+        lambda: Limits(concurrency=-1),
+    ],
+)
+def test_limits_below_anything_useful_are_refused(make):
+    with pytest.raises(InvalidRequest, match="above 0"):
+        make()
+
+
+def test_limits_take_their_rates_from_any_iterable():
+    assert Limits(rates=iter([Rate(1), Rate(2)])).rates == (Rate(1), Rate(2))
+
+
+def test_without_rates_everything_goes_at_once():
+    assert places(Pace(), [DETAIL] * 1000, now=17.0) == [17.0] * 1000
+
+
+def test_a_rate_spreads_requests_evenly():
+    assert places(Pace((Rate(4),)), [DETAIL] * 5) == [0.0, 0.25, 0.5, 0.75, 1.0]
+
+
+def test_a_burst_goes_at_once_after_a_quiet_time_and_not_before():
+    pace = Pace((Rate(1, burst=3),))
+    assert places(pace, [DETAIL] * 5) == [0, 0, 0, 1, 2]
+    assert places(pace, [DETAIL] * 2, now=2.5) == [3, 4]
+    assert places(pace, [DETAIL] * 4, now=100.0) == [100, 100, 100, 101]
+
+
+def test_quiet_times_save_up_no_more_than_the_burst():
+    pace = Pace((Rate(10),))
+    assert places(pace, [DETAIL], now=0.0) == [0]
+    assert places(pace, [DETAIL] * 3, now=1000.0) == pytest.approx([1000, 1000.1, 1000.2])
+
+
+def test_a_monotonic_clock_may_begin_below_zero():
+    assert places(Pace((Rate(1),)), [DETAIL] * 2, now=-50.0) == [-50, -49]
+
+
+def test_of_several_rates_each_holds():
+    pace = Pace((Rate(2, burst=2), Rate(3, per=10, burst=3)))
+    assert places(pace, [DETAIL] * 5) == pytest.approx([0, 0, 0.5, 10 / 3, 20 / 3])
+
+
+def test_a_rate_for_some_operations_leaves_the_others_alone():
+    pace = Pace((Rate(1, operations=(JoinGroup, DeleteGroup)),))
+    assert places(pace, [JOIN, DETAIL, DeleteGroup(group_id="g"), DETAIL, JOIN]) == [0, 0, 1, 0, 2]
+
+
+def test_a_rate_for_each_group_counts_every_group_by_itself_and_nothing_without_a_group():
+    pace = Pace((Rate(1, each_group=True),))
+    other = QueryGroupDetail(group_id="g2")
+    assert places(pace, [DETAIL, other, JOIN, other, SEARCH, SEARCH, CREATE]) == [0, 0, 1, 1, 0, 0, 0]
+
+
+def test_a_place_past_the_latest_time_is_not_given_and_not_taken():
+    pace = Pace((Rate(1), Rate(1, per=10, operations=(JoinGroup,))))
+    assert places(pace, [JOIN]) == [0]
+    assert places(pace, [JOIN] * 3, latest=9.0) == [None] * 3
+    assert places(pace, [DETAIL] * 2) == [1, 2]
+    assert places(pace, [JOIN], latest=10.5) == [10]
+
+
+def test_a_place_at_the_very_latest_time_would_leave_no_time_to_send():
+    pace = Pace((Rate(1),))
+    assert places(pace, [DETAIL]) == [0]
+    assert places(pace, [DETAIL], latest=1.0) == [None]
+    assert places(pace, [DETAIL], latest=1.001) == [1]
+
+
+def test_a_halt_lets_nothing_go_before_its_end_and_the_later_end_holds():
+    pace = Pace()
+    pace.halt(10.0, 0.0)
+    pace.halt(5.0, 1.0)
+    assert places(pace, [DETAIL], now=2.0) == [10]
+    assert places(pace, [DETAIL], now=2.0, latest=9.0) == [None]
+    assert places(pace, [DETAIL], now=2.0, latest=10.0) == [None]
+    pace.halt(12.0, 3.0)
+    assert places(pace, [DETAIL], now=4.0) == [12]
+    assert places(pace, [DETAIL], now=13.0) == [13]
+
+
+def test_after_a_halt_the_rates_go_on_where_they_were():
+    pace = Pace((Rate(1),))
+    assert places(pace, [DETAIL] * 3) == [0, 1, 2]
+    before = pace.halted_for
+    pace.halt(20.5, 0.5)  # the places 1 and 2 are now 21 and 22
+    assert [pace.postponed(when, before) for when in (1, 2)] == [21, 22]
+    assert places(pace, [DETAIL] * 2, now=0.5) == [23, 24]
+
+
+def test_halts_one_after_another_and_inside_one_another_add_up_once():
+    pace = Pace()
+    pace.halt(10.0, 0.0)
+    pace.halt(8.0, 5.0)
+    pace.halt(15.0, 5.0)
+    pace.halt(30.0, 20.0)
+    assert pace.halted_for == 15 + 10
+    assert pace.postponed(16.0, 15.0) == 30
+    assert pace.postponed(22.0, 15.0) == 32
+
+
+def test_thousands_of_groups_are_forgotten_when_they_say_nothing_any_more():
+    pace = Pace((Rate(1, each_group=True),))
+    for number in range(20_000):
+        now = number * 0.01  # each group is of interest for one second: a hundred at any time
+        assert pace.reserve(QueryGroupDetail(group_id=f"g{number}"), now, inf) == now
+        assert len(pace._buckets[0].due) <= PRUNE + 1
+    assert pace.reserve(QueryGroupDetail(group_id="g19999"), 199.99, inf) == pytest.approx(200.99)
+
+
+def test_groups_that_still_say_something_are_not_forgotten():
+    pace = Pace((Rate(1, per=1e6, each_group=True),))
+    groups = [QueryGroupDetail(group_id=f"g{number}") for number in range(3 * PRUNE)]
+    assert places(pace, groups) == [0] * len(groups)
+    assert places(pace, groups) == [1e6] * len(groups)
+
+
+# The promise itself, checked the slow way: every window between two requests holds no more than it may.
+
+OPS = (DETAIL, QueryGroupDetail(group_id="g2"), JOIN, JoinGroup(group_id="g2"), SEARCH, CREATE)
+RATES = st.builds(
+    Rate,
+    st.floats(0.5, 20),
+    st.sampled_from((1.0, 2.5, 10.0)),
+    burst=st.integers(1, 4),
+    operations=st.sampled_from(((), (JoinGroup,), (QueryGroupDetail, SearchPublicGroups))),
+    each_group=st.booleans(),
+)
+CALLS = st.lists(st.tuples(st.floats(0, 3), st.sampled_from(OPS), st.sampled_from((2.0, 30.0, inf))), max_size=60)
+HALTS = st.lists(st.tuples(st.floats(0, 40), st.floats(0, 5)), max_size=4)
+
+
+def sent(rates, calls, halts):
+    """Let calls come, wait and go over one pace, as the client does, and return who went when."""
+    pace, order, now, events, gone = Pace(rates), count(), 0.0, [], []
+    for gap, op, patience in calls:
+        now += gap
+        heapq.heappush(events, (now, next(order), "come", op, now + patience))
+    for at, seconds in halts:
+        heapq.heappush(events, (at, next(order), "halt", seconds, None))
+    while events:
+        now, _, what, subject, detail = heapq.heappop(events)
+        if what == "halt":
+            pace.halt(now + subject, now)
+        elif what == "come":
+            when = pace.reserve(subject, now, detail)
+            if when is not None:
+                assert now <= when < detail
+                heapq.heappush(events, (when, next(order), "wake", subject, (when, pace.halted_for)))
+        else:
+            when, halted_for = detail
+            later = pace.postponed(when, halted_for)
+            if later > now:
+                heapq.heappush(events, (later, next(order), "wake", subject, (later, pace.halted_for)))
+            else:
+                assert not any(at < now < at + seconds - 1e-6 for at, seconds in halts)
+                gone.append((now, subject))
+    return gone
+
+
+def counted(rate: Rate, gone):
+    """Return the times of the requests that a rate counts, group by group where it does."""
+    times = defaultdict(list)
+    for when, op in gone:
+        group = getattr(op, "group_id", None)
+        if (not rate.operations or type(op) in rate.operations) and not (rate.each_group and group is None):
+            times[group if rate.each_group else ""].append(when)
+    return times.values()
+
+
+@settings(max_examples=300, deadline=None)
+@given(rates=st.lists(RATES, min_size=1, max_size=3), calls=CALLS, halts=HALTS)
+def test_over_any_window_every_rate_holds_with_halts_and_without(rates, calls, halts):
+    gone = sent(tuple(rates), calls, halts)
+    for rate in rates:
+        for times in counted(rate, gone):
+            for first, begin in enumerate(times):
+                for last, end in enumerate(times[first:], first):
+                    assert last - first + 1 <= rate.burst + rate.limit * (end - begin) / rate.per + 1e-6
+
+
+@settings(deadline=None)
+@given(limit=st.floats(0.5, 50), burst=st.integers(1, 5), calls=st.integers(1, 80))
+def test_a_single_rate_wastes_no_time(limit, burst, calls):
+    went = places(Pace((Rate(limit, burst=burst),)), [DETAIL] * calls)
+    assert went == pytest.approx([max(0, number - burst + 1) / limit for number in range(calls)])
