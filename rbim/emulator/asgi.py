@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rbim.emulator.platform import Platform, Served
     from rbim.message import Clock
 
-__all__ = ["CONNECTION", "App", "Connection"]
+__all__ = ["CONNECTION", "App", "Connection", "Receive", "Scope", "Send", "TooLarge", "body_of", "failure", "write"]
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -22,6 +22,9 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 CONNECTION = "rbim.connection"
 """The ASGI extension by which the emulator's own server hands out its connections."""
+
+BODY_LIMIT = 1024 * 1024
+NO_BODY = (204, 304)  # HTTP ends these answers with their head
 
 
 class Connection(Protocol):
@@ -31,15 +34,21 @@ class Connection(Protocol):
         """Reset it: what the peer reads next is an error."""
 
     def cut(self, response: Response, keep: float) -> None:
-        """Write the head and the share ``keep`` of the body, and close."""
+        """Write the head and the share ``keep`` of the body, never all of it, and close."""
 
 
-BODY_LIMIT = 1024 * 1024
-TOO_LARGE = Response(
-    413,
-    {"content-type": "application/json;charset=utf-8"},
-    jsontext.dumps({"statusCode": MALFORMED, "statusMsg": f"a body has at most {BODY_LIMIT} bytes"}),
-)
+class TooLarge(Exception):
+    """A request's body is past the limit; the text says so."""
+
+
+def failure(status: int, why: str, code: str = MALFORMED) -> Response:
+    """Return a platform's refusal for what never becomes an operation."""
+    document = {"statusCode": code, "statusMsg": why}
+    return Response(status, {"content-type": "application/json;charset=utf-8"}, jsontext.dumps(document))
+
+
+# Its success would not be an answer: HTTP makes a tunnel of it.
+NO_TUNNEL = failure(405, "CONNECT is not described: operations are posted")
 
 
 class App:
@@ -60,9 +69,15 @@ class App:
         if scope["type"] != "http":
             reason = f"the emulator speaks HTTP only, not {scope['type']}"
             raise RuntimeError(reason)
-        body = await _body(receive)
+        if scope["method"] == "CONNECT":
+            await write(send, NO_TUNNEL)
+            return
+        try:
+            body = await body_of(receive, BODY_LIMIT)
+        except TooLarge as error:
+            await write(send, failure(413, str(error)))
+            return
         if body is None:
-            await _write(send, TOO_LARGE)
             return
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
@@ -71,7 +86,10 @@ class App:
         await self._deliver(served, scope, send)
 
     async def _deliver(self, served: Served, scope: Scope, send: Send) -> None:
-        """Answer as the verdict wants it; what needs a hand on the connection asks the server for one."""
+        """Answer as the verdict wants it; what needs a hand on the connection asks the server for one.
+
+        A server cannot refuse the connection that a request came over: a refusal resets it.
+        """
         verdict, clock = served.verdict, self._clock
         connection: Connection | None = scope.get("extensions", {}).get(CONNECTION)
         if verdict.delay:
@@ -85,32 +103,37 @@ class App:
             else:
                 connection.reset()
             return
-        await _write(send, served.response, lambda: clock.sleep(verdict.body_time) if verdict.body_time else None)
+        pause = (lambda: clock.sleep(verdict.body_time)) if verdict.body_time else None
+        await write(send, served.response, pause)
 
 
-async def _write(send: Send, response: Response, pause: Callable[[], Awaitable[None] | None] = lambda: None) -> None:
+async def write(send: Send, response: Response, pause: Callable[[], Awaitable[None]] | None = None) -> None:
+    """Send an answer; with a ``pause``, that much time passes after its head and its first byte."""
     headers = [(name.encode(), value.encode()) for name, value in response.headers.items()]
-    headers.append((b"content-length", str(len(response.body)).encode()))
+    body = b"" if response.status in NO_BODY else response.body
+    if response.status not in NO_BODY:
+        headers.append((b"content-length", str(len(body)).encode()))
     await send({"type": "http.response.start", "status": response.status, "headers": headers})
-    waiting = pause()
-    if waiting is not None:
-        await send({"type": "http.response.body", "body": response.body[:1], "more_body": True})
-        await waiting
-        await send({"type": "http.response.body", "body": response.body[1:]})
-    else:
-        await send({"type": "http.response.body", "body": response.body})
+    if pause is not None:
+        await send({"type": "http.response.body", "body": body[:1], "more_body": True})
+        await pause()
+        body = body[1:]
+    await send({"type": "http.response.body", "body": body})
 
 
-async def _body(receive: Receive) -> bytes | None:
-    """Read the whole body; None where it is too large."""
-    body: bytes = b""
+async def body_of(receive: Receive, limit: int) -> bytes | None:
+    """Read the whole body; None where the peer leaves before its end. Raises TooLarge past ``limit`` bytes."""
+    body = bytearray()
     while True:
         message = await receive()
-        body += message.get("body", b"")
-        if len(body) > BODY_LIMIT:
+        if message["type"] == "http.disconnect":
             return None
-        if message["type"] == "http.disconnect" or not message.get("more_body", False):
-            return body
+        body += message.get("body", b"")
+        if len(body) > limit:
+            reason = f"a body has at most {limit} bytes"
+            raise TooLarge(reason)
+        if not message.get("more_body", False):
+            return bytes(body)
 
 
 async def _lifespan(receive: Receive, send: Send) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import TYPE_CHECKING
@@ -15,10 +16,13 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-__all__ = ["EmulatedClock"]
+__all__ = ["ROUNDS", "SLEEPERS", "EmulatedClock"]
 
 START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 ROUNDS = 25  # turns of the event loop in which nothing touches the clock before it jumps
+
+SLEEPERS: ContextVar[set[object] | None] = ContextVar("rbim.emulator.clock.sleepers", default=None)
+"""Who sleeps on an emulated clock, for whoever puts a set here before starting what may: only time makes that go on."""
 
 
 class EmulatedClock:
@@ -53,12 +57,16 @@ class EmulatedClock:
         if seconds <= 0:
             await checkpoint()
             return
-        me = _Sleeper()
+        me, sleepers = _Sleeper(), SLEEPERS.get()
         timer = self._at(self.elapsed + seconds, me.wake)
+        if sleepers is not None:
+            sleepers.add(me)
         try:
             await (self._sleep_by_turns(me) if self.auto else me.called.wait())
         finally:
             timer.drop()
+            if sleepers is not None:
+                sleepers.discard(me)
 
     def scope(self, seconds: float, /) -> _Scope:
         """Return a cancel scope that ends when the emulated time has passed."""
@@ -71,7 +79,7 @@ class EmulatedClock:
             reason = "time does not run backwards"
             raise ValueError(reason)
         await self._settle()
-        while (due := self._next_due()) is not None and due <= until:
+        while (due := self.next_due()) is not None and due <= until:
             self._fire_next()
             await self._settle()
         self.elapsed = max(self.elapsed, until)
@@ -82,7 +90,8 @@ class EmulatedClock:
         heapq.heappush(self._timers, (when, next(self._order), timer))
         return timer
 
-    def _next_due(self) -> float | None:
+    def next_due(self) -> float | None:
+        """Return the emulated seconds at which somebody waits for the clock next; None where nobody does."""
         while self._timers and self._timers[0][2].do is None:
             heapq.heappop(self._timers)
         return self._timers[0][0] if self._timers else None
@@ -120,7 +129,7 @@ class EmulatedClock:
             await checkpoint()
             if self._touched != touched:
                 return
-        if self._next_due() is not None:
+        if self.next_due() is not None:
             self._fire_next()
 
 

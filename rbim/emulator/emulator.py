@@ -10,26 +10,30 @@ from anyio.lowlevel import checkpoint
 from rbim.clock import SystemClock
 from rbim.dialect import Dialect
 from rbim.emulator.asgi import App
+from rbim.emulator.copy import Copier
 from rbim.emulator.faults import Faults
 from rbim.emulator.journal import Journal
+from rbim.emulator.pending import Pending
 from rbim.emulator.platform import Platform
 from rbim.emulator.rules import World
 from rbim.emulator.signature import Gatekeeper
+from rbim.emulator.snapshot import Snapshot, export_state, load_state
 from rbim.emulator.state import State
+from rbim.emulator.talk import Talk
 from rbim.errors import NotSent, Unanswered
 from rbim.signing import Credentials
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from types import TracebackType
-    from typing import Self
+    from typing import Any, Self
 
     from rbim.message import Clock, Request, Response
 
 __all__ = ["Emulator"]
 
 
-class Emulator:
+class Emulator(Pending, Talk):
     """The described platform in one object. Pass it as ``transport=`` to a client, or serve ``asgi``, an ASGI 3
     application, over HTTP.
 
@@ -66,6 +70,9 @@ class Emulator:
             check_roles=check_roles,
             strict=strict_dialect,
         )
+        self.copier = Copier(self.world, self.credentials, seed)
+        self.deliveries = self.copier.dispatch.deliveries
+        self.copy_faults = self.copier.faults
         gatekeeper = Gatekeeper(self.credentials, self.clock, self.dialect.zone)
         self.platform = Platform(self.world, gatekeeper, self.faults, self.requests)
         self.asgi = App(self.platform, self.clock)
@@ -73,6 +80,28 @@ class Emulator:
     def never_logged_in(self, *accounts: str) -> None:
         """Let these accounts be refused by invitations ("An invited member must be a user who has already logged in")."""
         self.state.never_logged_in.update(accounts)
+
+    def snapshot(self) -> Snapshot:
+        """Return the state as it is now, to :meth:`restore` it later, or to compare it: equal states, equal snapshots."""
+        return Snapshot.of(self.state)
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Make the state what it was. A snapshot can be restored often, and into other emulators.
+
+        Journal, faults and clock go on as they are. Groups and tasks are new objects: look them up again.
+        """
+        snapshot.restore(self.state)
+
+    def export(self) -> dict[str, Any]:
+        """Return the whole state as a document for ``json.dumps``, with a ``version``."""
+        return export_state(self.state)
+
+    def load(self, document: object) -> None:
+        """Make the state what a document of :meth:`export` says.
+
+        Raises InvalidRequest that says what is wrong and where; the state then stays what it was.
+        """
+        load_state(self.state, document)
 
     # The transport door.
 

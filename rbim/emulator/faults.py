@@ -8,16 +8,17 @@ the verdict out; nothing here waits or writes.
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 from attrs import evolve, field, fields, frozen
 from cattrs import Converter, transform_error
 from cattrs.gen import make_dict_structure_fn, override
-from cattrs.strategies import configure_tagged_union
+from cattrs.v import format_exception
 
+from rbim import catalogue
+from rbim.emulator.selection import Picker, Selection, within
 from rbim.errors import InvalidRequest
-from rbim.operation import Operation
+from rbim.operation import Operation, fields_of
 
 if TYPE_CHECKING:
     from rbim.message import Clock
@@ -75,17 +76,22 @@ class Verdict:
         """Whether the operation takes no effect."""
         return self.refuse or self.reset_before or self.status is not None or self.code is not None
 
+    @property
+    def leaves_no_code(self) -> bool:
+        """Whether the platform gets to answer with no code, neither of its own nor of the plan."""
+        return self.refuse or self.reset_before or self.status is not None
+
 
 @frozen
 class Latency:
     """The answer takes ``seconds``; with ``sigma`` they are the median of a log-normal distribution of that spread."""
 
-    seconds: float
-    sigma: float = 0.0
+    seconds: float = field(validator=within(0))
+    sigma: float = field(default=0.0, validator=within(0))
 
-    def apply(self, verdict: Verdict, chance: Random, _now: float, /) -> Verdict:
+    def apply(self, verdict: Verdict, run: "_Running", _now: float, /) -> Verdict:
         """Add to the delay."""
-        drawn = self.seconds * math.exp(self.sigma * chance.gauss(0, 1)) if self.sigma else self.seconds
+        drawn = self.seconds * math.exp(self.sigma * run.chance.gauss(0, 1)) if self.sigma else self.seconds
         return evolve(verdict, delay=verdict.delay + drawn)
 
 
@@ -93,21 +99,21 @@ class Latency:
 class SlowBody:
     """The answer's body dribbles over ``seconds``."""
 
-    seconds: float
+    seconds: float = field(validator=within(0))
 
-    def apply(self, verdict: Verdict, _chance: Random, _now: float, /) -> Verdict:
+    def apply(self, verdict: Verdict, _run: "_Running", _now: float, /) -> Verdict:
         """Add to the time that the body takes."""
         return evolve(verdict, body_time=verdict.body_time + self.seconds)
 
 
 @frozen
 class Status:
-    """An HTTP status with a page instead of an answer; nothing is done. ``retry_after`` is sent in seconds."""
+    """An HTTP status with a page instead of an answer; nothing is done. ``retry_after`` is sent in whole seconds."""
 
-    status: int
-    retry_after: float | None = None
+    status: int = field(validator=within(200, 599))
+    retry_after: float | None = field(default=None, validator=within(0))
 
-    def apply(self, verdict: Verdict, _chance: Random, _now: float, /) -> Verdict:
+    def apply(self, verdict: Verdict, _run: "_Running", _now: float, /) -> Verdict:
         """Answer so."""
         return evolve(verdict, status=self.status, retry_after=self.retry_after)
 
@@ -119,7 +125,7 @@ class Code:
     code: str
     message: str = "a fault of the emulator's plan"
 
-    def apply(self, verdict: Verdict, _chance: Random, _now: float, /) -> Verdict:
+    def apply(self, verdict: Verdict, _run: "_Running", _now: float, /) -> Verdict:
         """Answer so."""
         return evolve(verdict, code=self.code, message=self.message)
 
@@ -128,17 +134,16 @@ class Code:
 class Throttle:
     """More than ``per_second`` requests in a second are answered HTTP 429, or with ``code``; nothing is done to them."""
 
-    per_second: int
-    retry_after: float | None = None
+    per_second: int = field(validator=within(0))
+    retry_after: float | None = field(default=None, validator=within(0))
     code: str | None = None
-    _recent: deque[float] = field(factory=deque[float], init=False, eq=False, repr=False)
 
-    def apply(self, verdict: Verdict, _chance: Random, now: float, /) -> Verdict:
+    def apply(self, verdict: Verdict, run: "_Running", now: float, /) -> Verdict:
         """Count the request; answer so where it is one too many."""
-        while self._recent and self._recent[0] <= now - 1:
-            self._recent.popleft()
-        if len(self._recent) < self.per_second:
-            self._recent.append(now)
+        while run.recent and run.recent[0] <= now - 1:
+            run.recent.popleft()
+        if len(run.recent) < self.per_second:
+            run.recent.append(now)
             return verdict
         if self.code is not None:
             return evolve(verdict, code=self.code, message="too many requests", retry_after=self.retry_after)
@@ -149,7 +154,7 @@ class Throttle:
 class Refuse:
     """No connection comes about."""
 
-    def apply(self, verdict: Verdict, _chance: Random, _now: float, /) -> Verdict:
+    def apply(self, verdict: Verdict, _run: "_Running", _now: float, /) -> Verdict:
         """Refuse."""
         return evolve(verdict, refuse=True)
 
@@ -158,7 +163,7 @@ class Refuse:
 class ResetBefore:
     """The request arrives, the connection is reset, and nothing is done."""
 
-    def apply(self, verdict: Verdict, _chance: Random, _now: float, /) -> Verdict:
+    def apply(self, verdict: Verdict, _run: "_Running", _now: float, /) -> Verdict:
         """Reset."""
         return evolve(verdict, reset_before=True)
 
@@ -167,7 +172,7 @@ class ResetBefore:
 class ResetAfter:
     """The operation takes effect, and the connection is reset instead of answered."""
 
-    def apply(self, verdict: Verdict, _chance: Random, _now: float, /) -> Verdict:
+    def apply(self, verdict: Verdict, _run: "_Running", _now: float, /) -> Verdict:
         """Reset."""
         return evolve(verdict, reset_after=True)
 
@@ -176,9 +181,9 @@ class ResetAfter:
 class CutShort:
     """The operation takes effect, and only the share ``keep`` of the answer's body is sent."""
 
-    keep: float = 0.5
+    keep: float = field(default=0.5, validator=within(0, 1))
 
-    def apply(self, verdict: Verdict, _chance: Random, _now: float, /) -> Verdict:
+    def apply(self, verdict: Verdict, _run: "_Running", _now: float, /) -> Verdict:
         """Cut."""
         return evolve(verdict, keep=self.keep)
 
@@ -187,7 +192,7 @@ class CutShort:
 class InvalidJson:
     """The operation takes effect, and the answer is no JSON."""
 
-    def apply(self, verdict: Verdict, _chance: Random, _now: float, /) -> Verdict:
+    def apply(self, verdict: Verdict, _run: "_Running", _now: float, /) -> Verdict:
         """Spoil."""
         return evolve(verdict, invalid_json=True)
 
@@ -196,7 +201,7 @@ class InvalidJson:
 class DuplicateFields:
     """The operation takes effect, and each field of the answer is there twice."""
 
-    def apply(self, verdict: Verdict, _chance: Random, _now: float, /) -> Verdict:
+    def apply(self, verdict: Verdict, _run: "_Running", _now: float, /) -> Verdict:
         """Double."""
         return evolve(verdict, duplicate_fields=True)
 
@@ -220,8 +225,22 @@ def _name(operation: str | type[Operation[Any]] | None) -> str | None:
     return operation if operation is None or isinstance(operation, str) else operation.spec.name
 
 
+Match = Mapping[str, Any] | Callable[[Operation[Any]], bool]
+
+
+def _comparable(match: Match | None) -> Match | None:
+    """Turn lists, which JSON has, into tuples, which operations have."""
+    if match is None or callable(match):
+        return match
+    return {name: _tuple(value) for name, value in match.items()}
+
+
+def _tuple(value: object) -> object:
+    return tuple(cast("list[object]", value)) if isinstance(value, list) else value
+
+
 @frozen(kw_only=True)
-class Fault:
+class Fault(Selection):
     """``effect`` happens to the requests that match all of the rest.
 
     ``operation`` is an operation class or its wire name; ``match`` maps fields of the operation to the values they must
@@ -231,11 +250,7 @@ class Fault:
 
     effect: Effect
     operation: str | None = field(default=None, converter=_name)
-    match: Mapping[str, Any] | Callable[[Operation[Any]], bool] | None = field(default=None, hash=False)
-    nth: tuple[int, ...] = ()
-    every: int = 1
-    probability: float = 1.0
-    times: int | None = None
+    match: Match | None = field(default=None, converter=_comparable, hash=False)
 
     def concerns(self, op: Operation[Any] | None) -> bool:
         """Tell whether the fault is about this operation (None: one that could not be read)."""
@@ -247,29 +262,26 @@ class Fault:
             return False
         if callable(self.match):
             return self.match(op)
-        return all(getattr(op, name, None) == value for name, value in self.match.items())
+        return all(getattr(op, name, _ABSENT) == value for name, value in self.match.items())
 
 
-class _Running:
-    """One fault of a plan, with its counts and its own stream of chance."""
+_ABSENT = object()
+
+
+class _Running(Picker):
+    """One fault of one emulator's plan, with its counts, its recent requests and its own stream of chance."""
 
     def __init__(self, fault: Fault, seed: str) -> None:
+        super().__init__(fault, seed)
         self.fault = fault
-        self.chance = Random(seed)  # noqa: S311  # reproducible on purpose
-        self.matched = 0
-        self.done = 0
+        self.recent = deque[float]()
 
     def apply(self, verdict: Verdict, op: Operation[Any] | None, now: float) -> Verdict:
-        fault = self.fault
-        if not fault.concerns(op):
+        if not (self.fault.concerns(op) and self.picks()):
             return verdict
-        self.matched += 1
-        lucky = self.chance.random() < fault.probability  # drawn for each that matches: counts do not shift the stream
-        picked = self.matched in fault.nth if fault.nth else self.matched % fault.every == 0
-        if not (lucky and picked) or (fault.times is not None and self.done >= fault.times):
-            return verdict
-        self.done += 1
-        return fault.effect.apply(verdict, self.chance, now)
+        judged = self.fault.effect.apply(verdict, self, now)
+        self.done += judged is not verdict  # a request that a throttle lets pass met no fault
+        return judged
 
 
 class Faults:
@@ -305,24 +317,69 @@ class Faults:
 _NOTHING = Verdict()
 
 
-def _converter() -> Converter:
-    converter = Converter(forbid_extra_keys=True)
-    configure_tagged_union(Effect, converter, tag_name="kind", tag_generator=lambda kind: _snake(kind.__name__))
-    as_it_is = override(struct_hook=lambda value, _: value)  # its values are compared with those of operations
-    converter.register_structure_hook(Fault, make_dict_structure_fn(Fault, converter, match=as_it_is))
-    return converter
-
-
 def _snake(name: str) -> str:
     return "".join(f"_{c.lower()}" if c.isupper() else c for c in name).lstrip("_")
+
+
+KINDS: Mapping[str, type[Any]] = {_snake(kind.__name__): kind for kind in get_args(Effect)}
 
 
 def faults_from(document: Any) -> tuple[Fault, ...]:
     """Read a plan from JSON: a list of ``{"effect": {"kind": "latency", "seconds": 0.1}, "operation": ..., "nth": [2]}``.
 
-    Raises InvalidRequest that says what is wrong and where.
+    The kinds are the effects' names in lower case (``reset_after``), ``operation`` is the wire's name of one, and ``match``
+    maps its fields, as Python writes them (``group_id``), to values. Raises InvalidRequest that says what is wrong and
+    where.
     """
     try:
-        return _converter().structure(document, tuple[Fault, ...])
-    except Exception as error:
-        raise InvalidRequest("; ".join(transform_error(error)), field="faults") from None
+        return _converter().structure(_an(list, document), tuple[Fault, ...])
+    except Exception as error:  # whatever is wrong with a document
+        reason = "; ".join(transform_error(error, format_exception=_why))
+        raise InvalidRequest(reason, field="faults") from None
+
+
+def _converter() -> Converter:
+    converter = Converter(forbid_extra_keys=True)
+
+    def read_effect(document: Any, _: Any) -> Any:  # JSON in, an effect out
+        told = dict(_an(dict, document))
+        return converter.structure(told, _choice("kind", str(told.pop("kind", "")), KINDS))
+
+    read = make_dict_structure_fn(
+        Fault,
+        converter,
+        effect=override(struct_hook=read_effect),
+        match=override(struct_hook=lambda value, _: _an(dict, value)),  # its values are compared with those of operations
+    )
+
+    def read_fault(document: Any, _: Any) -> Fault:  # JSON
+        fault = read(_an(dict, document), Fault)
+        operations = {entry.operation.spec.name: entry.operation for entry in catalogue.entries()}
+        if fault.operation is not None:
+            operations = {fault.operation: _choice("operation", fault.operation, operations)}
+        names = {a.name: a for kind in operations.values() for a in fields_of(kind)}
+        for name in document.get("match", ()):
+            _choice("match", name, names)
+        return fault
+
+    converter.register_structure_hook(Fault, read_fault)
+    return converter
+
+
+def _an(kind: type[Any], document: Any) -> Any:  # JSON
+    if not isinstance(document, kind):
+        wanted = "an object" if kind is dict else "a list"
+        reason = f"{wanted} is needed, not {type(document).__name__}"
+        raise InvalidRequest(reason)
+    return document
+
+
+def _choice(what: str, name: str, choices: Mapping[str, Any]) -> Any:
+    if name not in choices:
+        reason = f"{what}: {name!r} is none of {', '.join(choices)}"
+        raise InvalidRequest(reason)
+    return choices[name]
+
+
+def _why(error: BaseException, kind: type[Any] | None) -> str:
+    return error.message if isinstance(error, InvalidRequest) else format_exception(error, kind)

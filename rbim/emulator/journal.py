@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import attrs
 from attrs import field, frozen
@@ -45,7 +45,7 @@ class Journal:
     """The requests so far. It iterates over all of them; :meth:`of` gives the operations of one class."""
 
     records: list[Recorded] = field(factory=list[Recorded])
-    _seen: Counter[int] = field(factory=Counter[int])
+    _seen: Counter[Operation[Any]] = field(factory=Counter["Operation[Any]"])
 
     def __iter__(self) -> Iterator[Recorded]:
         return iter(self.records)
@@ -67,9 +67,9 @@ class Journal:
 
     def note(self, op: Operation[Any] | None, **facts: Any) -> None:
         """Write down one request."""
+        attempt = 1
         if op is not None:
-            self._seen[hash(op)] += 1
-        attempt = 1 if op is None else self._seen[hash(op)]
+            attempt = self._seen[op] = self._seen[op] + 1
         self.records.append(Recorded(number=len(self.records) + 1, operation=op, attempt=attempt, **facts))
 
     def trace(self) -> bytes:
@@ -87,4 +87,6 @@ def _plain(record: Recorded) -> dict[str, Any]:
 
 
 def _text(value: object) -> object:
+    if isinstance(value, tuple):
+        return [_text(each) for each in cast("tuple[object, ...]", value)]
     return value if isinstance(value, (str, int, type(None))) else str(value)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
 from rbim import catalogue, jsontext
 from rbim.codec import SUCCESS, Converters
-from rbim.emulator.rules import MALFORMED, RULES, UNKNOWN_OPERATION, Refusal, Rule, World
+from rbim.emulator.rules import MALFORMED, RULES, UNKNOWN_OPERATION, DependsOnDialect, Refusal, Rule, World
 from rbim.errors import InvalidRequest
 from rbim.groups import GROUP
 from rbim.message import Response
@@ -25,6 +27,9 @@ __all__ = ["Platform", "Served"]
 
 JSON = {"content-type": "application/json;charset=utf-8"}
 HTML = {"content-type": "text/html;charset=utf-8"}
+ROUTES = 1024  # paths that are kept: there are as many as clients make up versions
+
+_shared = lru_cache(Converters)  # compiling costs milliseconds: emulators of the same dialect share the result
 
 
 @frozen
@@ -43,12 +48,13 @@ class Platform:
         self.faults = faults
         self.journal = journal
         self._gatekeeper = gatekeeper
-        self._converters = Converters(world.dialect.zone, world.dialect.members_shape)
+        self._converters = _shared(world.dialect.zone, world.dialect.members_shape)
+        self._routes: dict[str, type[Operation[Any]]] = {}
 
     def serve(self, method: str, path: str, query: Mapping[str, str], headers: Mapping[str, str], body: bytes) -> Served:
         """Answer one request. Whatever it is, the answer is JSON with a code, but where the fault plan wants another."""
         world = self.world
-        kind = catalogue.find(path)
+        kind = self._route(path)
         endpoint = kind.endpoint if kind is not None else GROUP
         op: Operation[Any] | None = None
         rule: Rule | None = None
@@ -69,24 +75,37 @@ class Platform:
                 answer = self._converters.fast.unstructure(rule(world, op))
             except Refusal as why:
                 refusal = why
+            except DependsOnDialect:
+                self._note(path, op, verdict, None)
+                raise
         code = _code(world, refusal)
         said = refusal.why if refusal is not None else "success"
         response = _spoilt(self._answer(endpoint, code, said, answer), verdict)
-        self.journal.note(
-            op,
-            at=world.clock.monotonic(),
-            path=path,
-            code=None if verdict.status is not None or (verdict.spares_the_state and verdict.code is None) else code,
-            effect=answer is not None,
-            trouble=verdict.names,
-        )
+        self._note(path, op, verdict, None if verdict.leaves_no_code else code, effect=answer is not None)
         return Served(response, verdict)
+
+    def _note(
+        self, path: str, op: Operation[Any] | None, verdict: Verdict, code: str | None, *, effect: bool = False
+    ) -> None:
+        at = self.world.clock.monotonic()
+        self.journal.note(op, at=at, path=path, code=code, effect=effect, trouble=verdict.names)
+
+    def _route(self, path: str) -> type[Operation[Any]] | None:
+        kind = self._routes.get(path) or catalogue.find(path)
+        if kind is not None and len(self._routes) < ROUTES:
+            self._routes[path] = kind
+        return kind
 
     def _read(self, kind: type[Operation[Any]], body: bytes) -> Operation[Any]:
         try:
             document = jsontext.loads(body)
+            if rb"\u" in body:  # which may be half of a pair: no answer could repeat that
+                jsontext.dumps(document)
         except jsontext.NotJson as error:
             raise Refusal(str(error), code=MALFORMED) from None
+        except (ValueError, RecursionError):
+            reason = "a character that UTF-8 cannot carry"
+            raise Refusal(reason, code=MALFORMED) from None
         try:
             op: Operation[Any] = self._converters.fast.structure(document, kind)
             op.check(self.world.dialect, self.world.clock)
@@ -129,7 +148,7 @@ def _code(world: World, refusal: Refusal | None) -> str:
 
 def _spoilt(response: Response, verdict: Verdict) -> Response:
     """Return the answer as the verdict wants it."""
-    asked = {} if verdict.retry_after is None else {"retry-after": f"{verdict.retry_after:g}"}
+    asked = {} if verdict.retry_after is None else {"retry-after": str(ceil(verdict.retry_after))}
     if verdict.status is not None:
         page = f"<html><body><h1>{verdict.status}</h1>a fault of the emulator's plan</body></html>"
         return Response(verdict.status, HTML | asked, page.encode())

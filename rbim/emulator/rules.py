@@ -61,6 +61,8 @@ FORBIDDEN = "900403"
 FULL = "900409"
 UNKNOWN_OPERATION = "900501"
 
+RECENT = 1000
+
 O = TypeVar("O", bound=Operation[Any])  # noqa: E741  # an operation
 
 
@@ -103,6 +105,7 @@ class World:
     check_roles: bool = False
     strict: bool = False
     happenings: list[Happening] = field(factory=list[Happening])
+    listeners: list[Callable[[Happening], object]] = field(factory=list[Callable[["Happening"], object]])
 
     def choice(self, name: str) -> Any:
         """Return what the dialect says where the description says nothing; refuse to in a strict test."""
@@ -111,8 +114,13 @@ class World:
         return getattr(self.dialect, name)
 
     def happened(self, cause: str, group: Group, actor: str, *members: str) -> None:
-        """Note what the group is told."""
-        self.happenings.append(Happening(cause=cause, group_id=group.group_id, actor=actor, members=members))
+        """Note what the group is told, and let the listeners know; of the notes, the last thousand at least are kept."""
+        happening = Happening(cause=cause, group_id=group.group_id, actor=actor, members=members)
+        for listener in self.listeners:
+            listener(happening)
+        self.happenings.append(happening)
+        if len(self.happenings) >= 2 * RECENT:
+            del self.happenings[:-RECENT]
 
     def authorise(self, group: Group, account: str, *roles: Role) -> None:
         """Refuse an account that has none of these roles in the group, where roles are checked at all."""
@@ -167,11 +175,11 @@ def _create(world: World, op: CreateGroup) -> Created:
 def _modify(world: World, op: ModifyGroup) -> Success:
     group, actor = world.group(op.group_id), world.actor(op.user_name)
     world.authorise(group, actor, Role.CREATOR, Role.ADMINISTRATOR)
-    group.name = op.name
     if op.permission is not None:
         group.permission = op.permission
-    elif world.choice("modify_resets_permission"):
+    elif group.permission is not Permission.OPEN and world.choice("modify_resets_permission"):
         group.permission = Permission.OPEN
+    group.name = op.name
     if op.declared is not None:
         group.declared = op.declared
     if op.group_domain is not None:
@@ -192,14 +200,12 @@ def _delete(world: World, op: DeleteGroup) -> Success:
 @_rule(SearchPublicGroups)
 def _search(world: World, op: SearchPublicGroups) -> GroupsFound:
     # SearchPublicGroups: private groups are never found, and groupId goes before name
-    public = [group for group in world.state.groups.values() if group.permission is not Permission.PRIVATE]
-    if op.group_id is not None:
-        found = [group for group in public if group.group_id == op.group_id]
-    elif op.name is not None:
+    groups = world.state.groups
+    within = groups.values() if op.group_id is None else [groups[op.group_id]] if op.group_id in groups else []
+    found = [group for group in within if group.permission is not Permission.PRIVATE]
+    if op.group_id is None and op.name is not None:
         whole = op.name.isascii() and (op.name.isdigit() or op.name.isalpha())
-        found = [group for group in public if (op.name == group.name if whole else op.name in group.name)]
-    else:
-        found = public
+        found = [group for group in found if (op.name == group.name if whole else op.name in group.name)]
     return GroupsFound(
         groups=tuple(
             GroupFound(

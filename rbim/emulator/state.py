@@ -1,18 +1,12 @@
 """What the emulated platform remembers: groups with their members, tasks, and accounts that never logged in."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Container
+from datetime import datetime
 
 from attrs import define, field
 
-from rbim.groups import Role
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from rbim.calls import CreateCallTask
-    from rbim.groups import GroupType, Permission, Target
+from rbim.calls import CreateCallTask
+from rbim.groups import GroupType, Permission, Role, Target
 
 __all__ = ["Group", "State", "Task"]
 
@@ -95,11 +89,16 @@ class State:
         return account not in self.never_logged_in and (self.known is None or account in self.known)
 
     def new_group_id(self) -> str:
-        """Return an identifier that looks like the platform's."""
-        self.made += 1
-        return f"g8{FIRST_GROUP + self.made - 1:013d}"
+        """Return an identifier that looks like the platform's and that no group has."""
+        return self._new(self.groups, "g8{:013d}", FIRST_GROUP)
 
     def new_task_id(self) -> str:
-        """Return a task's identifier."""
-        self.made += 1
-        return f"{FIRST_TASK + self.made - 1}"
+        """Return a task's identifier, which no other has."""
+        return self._new(self.tasks, "{}", FIRST_TASK)
+
+    def _new(self, taken: Container[str], shape: str, first: int) -> str:
+        while True:
+            made = shape.format(first + self.made)
+            self.made += 1
+            if made not in taken:  # a state written by hand may hold any identifier
+                return made

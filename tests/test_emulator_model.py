@@ -1,0 +1,413 @@
+"""Random sequences of the ten group operations, on the wire, against a small model that shares no code with the emulator.
+
+The model knows the interface description and the choices of the dialect; it is made of dicts of texts, as the wire is.
+"""
+
+import base64
+import hashlib
+import json
+import re
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+
+from rbim import Credentials, Dialect
+from rbim.emulator import EmulatedClock, Emulator
+
+APP = "aaf98f8947b5d6c80147b8a2b7c30123"
+TOKEN = "7f0c4b9de2a14f5c8b3e6d1a90c2f4e8"
+STAMP = "20260102110405"  # an EmulatedClock's first moment, in UTC+8
+SIGNED = {"sig": hashlib.md5(f"{APP}{TOKEN}{STAMP}".encode()).hexdigest().upper()}
+HEADERS = {"Authorization": base64.b64encode(f"{APP}:{STAMP}".encode()).decode()}
+
+LIMIT = {"0": 100, "1": 300, "2": 500, "3": 1000, "4": 2000}
+TEXTS = {
+    "CreateGroup": {"name": 50, "declared": 200},
+    "ModifyGroup": {"name": 50, "declared": 200},
+    "JoinGroup": {"declared": 50},
+    "InviteJoinGroup": {"declared": 50},
+}
+MALFORMED, FORBIDDEN, MISSING, FULL = "900400", "900403", "900404", "900409"
+NOT_MEMBER, ALREADY_MEMBER = "560072", "590017"
+NEVER_LOGGED_IN = ("新人", "1009")
+ACCOUNTS = ("admin", "1001", "1002", "1003", "张三", *NEVER_LOGGED_IN)
+
+
+class No(Exception):
+    """The platform is to refuse with this code."""
+
+
+class Model:
+    """What the description says, and what the dialect decides where it says nothing."""
+
+    def __init__(self, *, resets, member_fails, overflow_fails, roles):
+        self.resets, self.member_fails, self.overflow_fails, self.roles = resets, member_fails, overflow_fails, roles
+        self.groups = {}
+
+    def answer(self, operation, body):
+        """Return the answer without its status code, or raise No. A new group's id is the caller's to find out."""
+        for name, limit in TEXTS.get(operation, {}).items():
+            if len(body.get(name, "")) > limit:
+                raise No(MALFORMED)
+        actor = body.get("userName", "admin")
+        if operation == "CreateGroup":
+            return self.create(body, actor)
+        if operation == "SearchPublicGroups":
+            return self.search(body)
+        if operation == "InviteJoinGroup" and len(listed(body)) > 50:
+            raise No(MALFORMED)
+        if body["groupId"] not in self.groups:
+            raise No(MISSING)
+        rules = {
+            "ModifyGroup": self.modify,
+            "DeleteGroup": self.delete,
+            "QueryGroupDetail": self.detail,
+            "JoinGroup": self.join,
+            "InviteJoinGroup": self.invite,
+            "DeleteGroupMember": self.remove,
+            "LogoutGroup": self.leave,
+            "SetMemberRole": self.set_role,
+        }
+        return rules[operation](self.groups[body["groupId"]], body, actor) or {}
+
+    def create(self, body, actor):
+        kind = str(body["type"])
+        target = body.get("target", "1")
+        if target == "0" and kind in "34":
+            kind = "2"
+        return {
+            "name": body["name"],
+            "type": kind,
+            "permission": body.get("permission", "0"),
+            "target": target,
+            "declared": body.get("declared", ""),
+            "groupDomain": body.get("groupDomain"),
+            "members": {actor: "0"},
+            "invited": set(),
+            "applied": set(),
+        }
+
+    def search(self, body):
+        found = {key: group for key, group in self.groups.items() if group["permission"] != "2"}
+        if "groupId" in body:
+            found = {key: group for key, group in found.items() if key == body["groupId"]}
+        elif "name" in body and re.fullmatch("[0-9]+|[A-Za-z]+", body["name"]):
+            found = {key: group for key, group in found.items() if group["name"] == body["name"]}
+        elif "name" in body:
+            found = {key: group for key, group in found.items() if body["name"] in group["name"]}
+        rows = [
+            {"groupId": key, "count": str(len(group["members"])), **{k: group[k] for k in ("name", "type", "permission")}}
+            for key, group in found.items()
+        ]
+        return {"groups": {"group": rows[0] if len(rows) == 1 else rows} if rows else {}}
+
+    def may(self, group, actor, *roles):
+        if self.roles and group["members"].get(actor) not in roles:
+            raise No(FORBIDDEN)
+
+    def modify(self, group, body, actor):
+        self.may(group, actor, "0", "1")
+        group |= {key: body[key] for key in ("name", "declared", "groupDomain", "permission") if key in body}
+        if "permission" not in body and self.resets:
+            group["permission"] = "0"
+
+    def delete(self, group, body, actor):
+        self.may(group, actor, "0")
+        del self.groups[body["groupId"]]
+
+    def detail(self, group, _body, _actor):
+        texts = {key: group[key] for key in ("name", "declared", "target", "type", "groupDomain") if group[key]}
+        (owner,) = (account for account, role in group["members"].items() if role == "0")
+        shown = "1" if group["permission"] == "2" else group["permission"]
+        facts = {"owner": owner, "count": str(len(group["members"])), "dateCreated": "2026-1-2 11:4:5", "permission": shown}
+        return texts | facts
+
+    def join(self, group, _body, actor):
+        if actor in group["members"]:
+            raise No(ALREADY_MEMBER)
+        if group["permission"] == "2":
+            raise No(FORBIDDEN)
+        if len(group["members"]) == LIMIT[group["type"]]:
+            raise No(FULL)
+        if group["permission"] == "1":
+            group["applied"].add(actor)
+        else:
+            come(group, actor)
+
+    def invite(self, group, body, actor):
+        self.may(group, actor, "0", "1")
+        fails, coming = [], []
+        for account in dict.fromkeys(listed(body)):
+            if account in NEVER_LOGGED_IN:
+                fails.append((account, "never logged in"))
+            elif account in group["members"]:
+                fails += [(account, "already")] if self.member_fails else []
+            elif body.get("confirm") == "0" or len(group["members"]) + len(coming) < LIMIT[group["type"]]:
+                coming.append(account)
+            elif self.overflow_fails:
+                fails.append((account, "full"))
+            else:
+                raise No(FULL)
+        for account in coming:
+            if body.get("confirm") == "0":
+                group["invited"].add(account)
+            else:
+                come(group, account)
+        return {"fails": fails} if fails else {}
+
+    def remove(self, group, body, actor):
+        self.may(group, actor, "0", "1")
+        gone = [account for account in dict.fromkeys(listed(body)) if account in group["members"]]
+        if not gone:
+            raise No(NOT_MEMBER)
+        for account in gone:
+            self.go(body["groupId"], account)
+
+    def leave(self, group, body, actor):
+        if actor not in group["members"]:
+            raise No(NOT_MEMBER)
+        self.go(body["groupId"], actor)
+
+    def go(self, group_id, account):
+        """Let an account leave: whoever follows the creator or an administrator came first of those next below."""
+        members = self.groups[group_id]["members"]
+        role = members.pop(account)
+        follow = {"0": ("1", "2"), "1": ("2",), "2": ()}[role]
+        heirs = [heir for below in follow for heir, has in members.items() if has == below]
+        if heirs:
+            members[heirs[0]] = role
+        if not members:
+            del self.groups[group_id]
+
+    def set_role(self, group, body, actor):
+        self.may(group, actor, "0")
+        members, account, role = group["members"], body["member"], body["role"]
+        if account not in members:
+            raise No(NOT_MEMBER)
+        (owner,) = (each for each, has in members.items() if has == "0")
+        if role == "0":
+            members[owner] = "2"
+        elif account == owner:
+            raise No(FORBIDDEN)
+        members[account] = role
+
+
+def listed(body):
+    members = body["members"]
+    return members["member"] if isinstance(members, dict) else members
+
+
+def come(group, account):
+    group["members"][account] = "2"
+    group["invited"].discard(account)
+    group["applied"].discard(account)
+
+
+ACCOUNT = st.sampled_from(ACCOUNTS)
+WHO = ACCOUNT | st.integers(0, 9)  # a number stands for one of the group's members
+ACTOR = {"userName": WHO}
+NAME = st.sampled_from(["产品公告", "公告 2", "abc", "abcd", "ABC", "123", "1234", "é", "🎉" * 50, "群" * 51])
+DECLARED = {"declared": st.sampled_from(["欢迎", "公" * 51, "🎉" * 200, "🎉" * 201])}
+REASON = {"declared": st.sampled_from(["让我进", "来吧", "🎉" * 50, "🎉" * 51])}
+PERMISSION = {"permission": st.sampled_from("012")}
+DOMAIN = {"groupDomain": st.sampled_from(["a=1", '{"b": 2}'])}
+SEVERAL = st.lists(WHO, min_size=1, max_size=6)
+CROWD = st.builds(lambda first, size: [f"m{n}" for n in range(first, first + size)], st.integers(0, 90), st.integers(40, 51))
+MEMBERS = SEVERAL | CROWD
+SHAPES = st.sampled_from([lambda members: members, lambda members: {"member": members}])
+WHICH = st.integers(0, 9)
+
+
+def body(required, **optional):
+    return st.fixed_dictionaries(required, optional=optional)
+
+
+KIND = st.sampled_from(["0", 1, "2", "3", "4"])  # some clients send numbers
+NEW = body({"name": NAME, "type": KIND}, userName=ACCOUNT, **PERMISSION, **DECLARED, **DOMAIN, target=st.sampled_from("01"))
+
+
+class Groups(RuleBasedStateMachine):
+    """Asks the emulator and the model the same, step by step."""
+
+    steps = 0
+    refusals: set[str] = set()  # noqa: RUF012  # of all runs together
+
+    @initialize(
+        resets=st.booleans(),
+        member_fails=st.booleans(),
+        overflow_fails=st.booleans(),
+        roles=st.booleans(),
+        first=st.lists(NEW, min_size=2, max_size=3),
+    )
+    def begin(self, resets, member_fails, overflow_fails, roles, first):
+        dialect = Dialect(modify_resets_permission=resets, invited_member_fails=member_fails, overflow_fails=overflow_fails)
+        self.emulator = Emulator(
+            credentials=Credentials(app_id=APP, app_token=TOKEN), clock=EmulatedClock(), dialect=dialect, check_roles=roles
+        )
+        self.emulator.never_logged_in(*NEVER_LOGGED_IN)
+        self.model = Model(resets=resets, member_fails=member_fails, overflow_fails=overflow_fails, roles=roles)
+        self.known = ["nowhere"]
+        for document in first:
+            self.create(document)
+
+    def ask(self, operation, document):
+        path = f"/2013-12-26/Application/{APP}/IM/Group/{operation}"
+        served = self.emulator.platform.serve("POST", path, SIGNED, HEADERS, json.dumps(document).encode())
+        assert served.response.status == 200
+        return json.loads(served.response.body)
+
+    def step(self, operation, document):
+        """Take one step and compare; return the answer, and what the model says of it (None: a refusal)."""
+        Groups.steps += 1
+        answer = self.ask(operation, document)
+        expected, code = None, "000000"
+        try:
+            expected = self.model.answer(operation, document)
+        except No as refusal:
+            code = str(refusal)
+            Groups.refusals.add(f"{operation} {code}")
+        assert answer.pop("statusCode") == code
+        if expected is None:
+            assert list(answer) == ["statusMsg"]
+        return answer, expected
+
+    def same(self, operation, document):
+        answer, expected = self.step(operation, document)
+        assert expected is None or answer == expected
+
+    def group(self, which):
+        """Return the id of a group: one that is there, one that was, or one that never was."""
+        ids = list(self.model.groups) if which < 9 else []
+        ids = ids or [each for each in self.known if each not in self.model.groups]
+        return ids[which % len(ids)]
+
+    def complete(self, which, document, members=(), shape=list):
+        """Put the group's id, members in this shape, and accounts in place of numbers."""
+        group_id = self.group(which)
+        inside = list(self.model.groups[group_id]["members"]) if group_id in self.model.groups else ["1001"]
+
+        def account(who):
+            return inside[who % len(inside)] if isinstance(who, int) else who
+
+        listed = {"members": shape([account(who) for who in members])} if members else {}
+        return {key: account(value) for key, value in document.items()} | {"groupId": group_id} | listed
+
+    @precondition(lambda self: len(self.model.groups) < 5)
+    @rule(document=NEW)
+    def create(self, document):
+        answer, expected = self.step("CreateGroup", document)
+        if expected is not None:
+            (group_id,) = answer.values()
+            assert group_id not in self.known
+            self.known.append(group_id)
+            self.model.groups[group_id] = expected
+
+    @rule(which=WHICH, document=body({"name": NAME}, **ACTOR, **PERMISSION, **DECLARED, **DOMAIN))
+    def modify(self, which, document):
+        self.same("ModifyGroup", self.complete(which, document))
+
+    @rule(which=WHICH, document=body({}, **ACTOR))
+    def delete(self, which, document):
+        self.same("DeleteGroup", self.complete(which, document))
+
+    @rule(document=body({}, name=NAME | st.sampled_from(["公告", "bc", "a", "12", " ", "2", "É"]), userName=ACCOUNT))
+    def search_by_name(self, document):
+        self.same("SearchPublicGroups", document)
+
+    @rule(which=WHICH, document=body({}, name=NAME, **ACTOR))
+    def search_by_id(self, which, document):
+        self.same("SearchPublicGroups", self.complete(which, document))
+
+    @rule(which=WHICH, document=body({}, **ACTOR))
+    def detail(self, which, document):
+        self.same("QueryGroupDetail", self.complete(which, document))
+
+    @rule(which=WHICH, document=body({}, **ACTOR, **REASON))
+    def join(self, which, document):
+        self.same("JoinGroup", self.complete(which, document))
+
+    @rule(which=WHICH, members=MEMBERS, shape=SHAPES, document=body({}, confirm=st.sampled_from("101"), **ACTOR, **REASON))
+    def invite(self, which, members, shape, document):
+        answer, expected = self.step("InviteJoinGroup", self.complete(which, document, members, shape))
+        if expected is not None:
+            assert set(answer) == set(expected)
+            for told, (account, why) in zip(answer.get("fails", []), expected.get("fails", []), strict=True):
+                assert told["member"] == account
+                assert why in told["reason"]
+
+    @rule(which=WHICH, first=st.integers(0, 3), document=body({}, **ACTOR))
+    def fill(self, which, first, document):
+        """Invite as many as one request takes, from the first who is not in."""
+        group = self.model.groups.get(self.group(which), {"members": {}})
+        crowd = [f"m{n}" for n in range(first, 2000) if f"m{n}" not in group["members"]][:50]
+        self.invite(which, crowd, list, document)
+
+    @rule(which=WHICH, members=MEMBERS, shape=SHAPES, document=body({}, **ACTOR))
+    def remove(self, which, members, shape, document):
+        self.same("DeleteGroupMember", self.complete(which, document, members, shape))
+
+    @rule(which=WHICH, document=body({}, **ACTOR))
+    def leave(self, which, document):
+        self.same("LogoutGroup", self.complete(which, document))
+
+    @rule(which=WHICH, document=body({"member": WHO, "role": st.sampled_from("012")}, **ACTOR))
+    def set_role(self, which, document):
+        self.same("SetMemberRole", self.complete(which, document))
+
+    @invariant()
+    def every_group_keeps_to_its_capacity_and_has_one_creator(self):
+        for group in self.emulator.state.groups.values():
+            assert 1 <= len(group.members) <= LIMIT[group.type]
+            assert list(group.members.values()).count("0") == 1
+
+    @invariant()
+    def the_state_is_the_models(self):
+        state = {
+            key: (list(group.members.items()), set(group.invited), set(group.applied), group.permission)
+            for key, group in self.emulator.state.groups.items()
+        }
+        assert state == {
+            key: (list(group["members"].items()), group["invited"], group["applied"], group["permission"])
+            for key, group in self.model.groups.items()
+        }
+
+    @invariant()
+    def what_is_told_of_a_group_counts_its_members(self):
+        shown = self.ask("SearchPublicGroups", {})["groups"].get("group", [])
+        rows = {row["groupId"]: row["count"] for row in (shown if isinstance(shown, list) else [shown])}
+        for key, group in self.emulator.state.groups.items():
+            members = str(len(group.members))
+            assert self.ask("QueryGroupDetail", {"groupId": key})["count"] == members
+            assert rows.get(key) == (None if group.permission == "2" else members)
+
+
+# Refusals that a run of some thousand steps always meets; that they are met shows that the sequences lead somewhere.
+MET = {
+    *(f"{name} {MISSING}" for name in ("ModifyGroup", "DeleteGroup", "QueryGroupDetail", "JoinGroup", "InviteJoinGroup")),
+    *(f"{name} {FORBIDDEN}" for name in ("ModifyGroup", "DeleteGroup", "InviteJoinGroup", "DeleteGroupMember")),
+    *(f"{name} {MALFORMED}" for name in ("CreateGroup", "ModifyGroup", "InviteJoinGroup")),
+    f"JoinGroup {ALREADY_MEMBER}",
+    f"LogoutGroup {NOT_MEMBER}",
+    f"DeleteGroupMember {NOT_MEMBER}",
+    f"SetMemberRole {NOT_MEMBER}",
+}
+
+
+def run(examples):
+    before = Groups.steps
+    plain = settings(max_examples=examples, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck))
+    run_state_machine_as_test(Groups, settings=plain)
+    return Groups.steps - before
+
+
+def test_more_than_two_thousand_random_steps_agree_with_an_independent_model():
+    assert run(120) > 2000
+    assert Groups.refusals >= MET
+
+
+@pytest.mark.slow
+def test_fifty_thousand_random_steps_agree_with_an_independent_model():
+    assert run(1500) > 50_000
+    assert Groups.refusals >= MET | {f"JoinGroup {FULL}", f"InviteJoinGroup {FULL}"}

@@ -1,0 +1,253 @@
+"""What the interface has no operation for: answers to invitations and requests, first logins, calling hours."""
+
+from datetime import UTC, date, datetime, time, timedelta, timezone
+
+import pytest
+
+from rbim import AsyncClient, Dialect, GroupType, Permission, Role, Weekday
+from rbim.calls import NoCallPolicy, default_no_call_policies
+from rbim.emulator import EmulatedClock, Emulator
+from rbim.emulator.rules import FULL, Happening, Refusal
+
+CHINA = timezone(timedelta(hours=8))
+
+
+def box(start=datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), **options):
+    return Emulator(clock=EmulatedClock(start), **options)
+
+
+def client_of(emulator):
+    return AsyncClient(
+        base_url="http://emulator",
+        credentials=emulator.credentials,
+        transport=emulator,
+        clock=emulator.clock,
+        dialect=emulator.dialect,
+    )
+
+
+async def a_group(client, emulator, *, members=(), invited=(), applied=(), type=GroupType.TEMPORARY):  # noqa: A002
+    """Make a group that takes people after verification, and return it."""
+    made = await client.groups.create(name="a", type=type, permission=Permission.VERIFIED, user_name="1000")
+    for account in applied:
+        await client.acting_as(account).groups.join(group_id=made.group_id)
+    if invited:
+        await client.groups.invite(group_id=made.group_id, members=invited, needs_confirmation=True)
+    for at in range(0, len(members), 50):
+        await client.groups.invite(group_id=made.group_id, members=members[at : at + 50])
+    return emulator.state.groups[made.group_id]
+
+
+@pytest.mark.parametrize(
+    ("answer", "waits", "actor", "admits"),
+    [
+        ("confirm", "invited", "1001", True),
+        ("decline", "invited", "1001", False),
+        ("approve", "applied", "1000", True),
+        ("reject", "applied", "1000", False),
+    ],
+)
+async def test_an_answer_settles_what_waits_and_tells_the_group(answer, waits, actor, admits):
+    emulator = box()
+    async with client_of(emulator) as client:
+        group = await a_group(client, emulator, **{waits: ["1001", "1002"]})
+    before = len(emulator.world.happenings)
+    getattr(emulator, answer)(group.group_id, "1001")
+    assert group.members == {"1000": Role.CREATOR} | ({"1001": Role.MEMBER} if admits else {})
+    assert list(getattr(group, waits)) == ["1002"]
+    assert emulator.world.happenings[before:] == [
+        Happening(cause=answer, group_id=group.group_id, actor=actor, members=("1001",))
+    ]
+    assert answer in emulator.dialect.notifications
+    with pytest.raises(LookupError, match=rf"no (invitation|request to join) of 1001 waits in {group.group_id}"):
+        getattr(emulator, answer)(group.group_id, "1001")
+    assert len(emulator.world.happenings) == before + 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        ("confirm", "no invitation of 1001 waits in"),
+        ("decline", "no invitation of 1001 waits in"),
+        ("approve", "no request to join of 1002 waits in"),
+        ("reject", "no request to join of 1002 waits in"),
+    ],
+)
+async def test_an_answer_is_to_what_was_asked(answer, error):
+    emulator = box()
+    async with client_of(emulator) as client:
+        group = await a_group(client, emulator, applied=["1001"], invited=["1002"])
+    before = emulator.snapshot()
+    with pytest.raises(LookupError, match=error):
+        getattr(emulator, answer)(group.group_id, "1001" if "invitation" in error else "1002")
+    with pytest.raises(LookupError, match="there is no group g9"):
+        getattr(emulator, answer)("g9", "1001")
+    assert emulator.snapshot() == before
+
+
+@pytest.mark.parametrize(("answer", "waits"), [("confirm", "invited"), ("approve", "applied")])
+async def test_a_full_group_takes_nobody_and_lets_them_wait(answer, waits):
+    emulator = box()
+    async with client_of(emulator) as client:
+        group = await a_group(client, emulator, **{waits: ["late", "later"]}, members=[f"m{n}" for n in range(98)])
+        getattr(emulator, answer)(group.group_id, "late")
+        assert len(group.members) == group.type.member_limit == 100
+        before = emulator.snapshot()
+        with pytest.raises(Refusal, match=f"{group.group_id} is full") as refused:
+            getattr(emulator, answer)(group.group_id, "later")
+        assert refused.value.code == FULL
+        assert emulator.snapshot() == before
+        await client.acting_as("m3").groups.leave(group_id=group.group_id)
+        getattr(emulator, answer)(group.group_id, "later")
+    assert list(group.members)[-2:] == ["late", "later"]
+
+
+async def test_who_comes_in_one_way_waits_no_longer_in_the_other():
+    emulator = box()
+    async with client_of(emulator) as client:
+        group = await a_group(client, emulator, applied=["1001"], invited=["1001"])
+    emulator.approve(group.group_id, "1001")
+    assert (group.applied, group.invited) == ({}, {})
+    with pytest.raises(LookupError, match="no invitation of 1001"):
+        emulator.confirm(group.group_id, "1001")
+
+
+async def test_an_approval_is_the_present_owners():
+    emulator = box()
+    async with client_of(emulator) as client:
+        group = await a_group(client, emulator, applied=["1002"], members=["1001"])
+        await client.acting_as("1000").groups.leave(group_id=group.group_id)
+    emulator.approve(group.group_id, "1002")
+    assert emulator.world.happenings[-1].actor == "1001"
+
+
+@pytest.mark.parametrize("accounts", [None, ["1000"]])
+async def test_a_first_login_lets_an_account_be_invited(accounts):
+    emulator = box(accounts=accounts)
+    emulator.never_logged_in("1001")
+    async with client_of(emulator) as client:
+        group = await a_group(client, emulator)
+        answer = await client.groups.invite(group_id=group.group_id, members=["1001"])
+        assert [fail.member for fail in answer.fails] == ["1001"]
+        emulator.log_in("1001")
+        assert (await client.groups.invite(group_id=group.group_id, members=["1001"])).fails == ()
+    for account in ("1001", "1000"):
+        with pytest.raises(LookupError, match=f"{account} has logged in before"):
+            emulator.log_in(account)
+
+
+def test_with_a_list_of_known_accounts_all_others_have_never_logged_in():
+    emulator = box(accounts=["1000"])
+    emulator.log_in("1001")
+    assert emulator.state.known == {"1000", "1001"}
+
+
+async def a_task(emulator, *policies, start=date(2026, 1, 5), end=date(2026, 1, 7)):
+    """Make a task and return what tells whether it may call at a time of the platform's zone."""
+    async with client_of(emulator) as client:
+        task = await client.calls.create_task(
+            bot_id=1,
+            task_name="a",
+            start_date=start,
+            end_date=end,
+            max_concurrent=1,
+            min_concurrent=1,
+            caller="1",
+            call_policy=policies,
+        )
+
+    def may_call(moment):
+        emulator.clock.elapsed = (moment.astimezone(UTC) - emulator.clock.start).total_seconds()
+        return emulator.may_call(task.task_id)
+
+    return may_call
+
+
+def at(day, *clock, zone=CHINA):
+    return datetime(2026, 1, day, *clock, tzinfo=zone)
+
+
+@pytest.mark.parametrize(
+    ("moment", "allowed"),
+    [
+        (at(5, 0, 0, 0), False),
+        (at(5, 8, 59, 59), False),
+        (at(5, 9, 0, 0), False),  # a guess: the last second is included
+        (at(5, 9, 0, 0, 999_999), False),
+        (at(5, 9, 0, 1), True),
+        (at(5, 20, 59, 59), True),
+        (at(5, 20, 59, 59, 999_999), True),
+        (at(5, 21, 0, 0), False),
+        (at(5, 23, 59, 59), False),
+        (at(5, 23, 59, 59, 999_999), False),
+        (at(6, 0, 0, 0), False),
+        (at(6, 12, 0, 0), True),
+    ],
+)
+async def test_the_default_policies_forbid_mornings_and_nights(moment, allowed):
+    may_call = await a_task(box(), *default_no_call_policies())
+    assert may_call(moment) is allowed
+
+
+@pytest.mark.parametrize(
+    ("moment", "allowed"),
+    [
+        (at(4, 23, 59, 59), False),
+        (at(5, 0, 0, 0), True),
+        (at(7, 23, 59, 59), True),
+        (at(7, 23, 59, 59, 999_999), True),
+        (at(8, 0, 0, 0), False),
+        (at(5, 0, 0, 0, zone=UTC), True),
+        (at(4, 16, 0, 0, zone=UTC), True),  # midnight in UTC+8
+        (at(4, 15, 59, 59, zone=UTC), False),
+        (at(7, 16, 0, 0, zone=UTC), False),
+    ],
+)
+async def test_a_task_calls_from_its_start_date_to_its_end_date(moment, allowed):
+    may_call = await a_task(box())
+    assert may_call(moment) is allowed
+
+
+async def test_weekdays_and_dates_are_forbidden_as_a_whole():
+    policies = (
+        NoCallPolicy.weekdays("周末", {Weekday.SATURDAY, Weekday.SUNDAY}),
+        NoCallPolicy.dates("假期", date(2026, 1, 13), date(2026, 1, 14)),
+        NoCallPolicy.hours("午休", time(12, 0, 0), time(12, 59, 59)),
+    )
+    may_call = await a_task(box(), *policies, start=date(2026, 1, 9), end=date(2026, 1, 16))
+    allowed = [day for day in range(9, 17) if may_call(at(day, 0, 0, 0)) and may_call(at(day, 23, 59, 59))]
+    assert allowed == [9, 12, 15, 16]  # the 10th is a Saturday
+    refused = [day for day in range(9, 17) if not may_call(at(day, 0, 0, 0)) and not may_call(at(day, 23, 59, 59))]
+    assert refused == [10, 11, 13, 14]
+    assert [may_call(at(12, *clock)) for clock in [(11, 59, 59), (12, 0, 0), (12, 59, 59), (13, 0, 0)]] == [1, 0, 0, 1]
+
+
+async def test_the_zone_is_the_dialects():
+    may_call = await a_task(box(dialect=Dialect(zone=UTC)), *default_no_call_policies())
+    assert may_call(at(5, 9, 0, 1, zone=UTC))
+    assert not may_call(at(5, 9, 0, 1))
+
+
+async def test_calling_hours_pass_with_the_clock():
+    emulator = box(datetime(2026, 1, 5, 8, 0, 0, tzinfo=CHINA).astimezone(UTC))
+    async with client_of(emulator) as client:
+        task = await client.calls.create_task(
+            bot_id=1,
+            task_name="a",
+            start_date=date(2026, 1, 5),
+            end_date=date(2026, 1, 5),
+            max_concurrent=1,
+            min_concurrent=1,
+            caller="1",
+            call_policy=default_no_call_policies(),
+        )
+    seen = []
+    for _ in range(25):
+        seen.append(emulator.may_call(task.task_id))
+        await emulator.clock.advance(hours=1)
+    assert seen == [False] * 2 + [True] * 11 + [False] * 12
+
+
+def test_there_is_no_such_task():
+    with pytest.raises(LookupError, match="there is no task 1"):
+        box().may_call("1")
