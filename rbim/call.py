@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
-from attrs import define, evolve, frozen
+from attrs import evolve, frozen
 
 from rbim.codec import SUCCESS
 from rbim.errors import (
@@ -18,69 +18,22 @@ from rbim.errors import (
     TransportError,
 )
 from rbim.message import Attempt
-from rbim.observe import AttemptEnded, AttemptStarted, CallEnded, logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from anyio import Event
-
-    from rbim.codec import Codec
-    from rbim.gate import Gate
-    from rbim.message import Clock, Request, Response, Scope, Signer, Transport
-    from rbim.observe import Observer
+    from rbim.core import Core, Settings
+    from rbim.message import Request, Response
+    from rbim.observe import Watchers
     from rbim.operation import Operation
-    from rbim.pace import Pace
-    from rbim.retry import Retry, RetryBudget
 
-__all__ = ["Call", "Core", "Exchange", "Settings"]
+__all__ = ["Call", "Exchange"]
 
 R = TypeVar("R")
 
+LONGEST_HALT = 300.0
+"""Seconds that one ``Retry-After`` can halt a client for: a slip of the platform's must not end it."""
+
 BACKSTOP = 0.01
 """Seconds past the deadline after which a transport that has not kept its time-out is cut off."""
-
-
-@frozen(kw_only=True)
-class Settings:
-    """What views of a client may differ in: acting account, seconds per attempt, seconds per call, retrying."""
-
-    user_name: str | None
-    timeout: float
-    deadline: float
-    retry: Retry
-
-
-@define(eq=False)
-class Core:
-    """What a client and all its views share."""
-
-    transport: Transport
-    signer: Signer
-    codec: Codec
-    clock: Clock
-    gate: Gate
-    pace: Pace
-    budget: RetryBudget
-    observers: tuple[Observer, ...]
-    running: set[Scope]
-    state: str = "new"  # then "opening", "open", "closing", "closed"
-    calls: int = 0
-    all_ended: Event | None = None
-
-    def ended(self, scope: Scope) -> None:
-        """Note that a call has ended; tell a client that waits for it."""
-        self.running.discard(scope)
-        if self.all_ended is not None and not self.running:
-            self.all_ended.set()
-
-    def tell(self, how: Callable[[Observer], None]) -> None:
-        """Tell every observer; what one of them raises is logged and disturbs nobody."""
-        for observer in self.observers:
-            try:
-                how(observer)
-            except Exception:  # an observer must not fail the call it watches
-                logger.exception("an observer failed")
 
 
 @frozen(kw_only=True)
@@ -160,8 +113,8 @@ class Call(Generic[R]):
                 self._ended(error)
             raise
         finally:
-            if core.observers:
-                self._tell_ended(failure, cancelled=failure is None and not answered)
+            if core.watchers is not None:
+                self._tell_ended(core.watchers, failure, cancelled=failure is None and not answered)
 
     def _encode(self) -> Request:
         core = self._core
@@ -191,7 +144,7 @@ class Call(Generic[R]):
                 return answer
             if isinstance(failure, Throttled) and failure.retry_after is not None:
                 now = core.clock.monotonic()
-                core.pace.halt(now + failure.retry_after, now)
+                core.pace.halt(now + min(failure.retry_after, LONGEST_HALT), now)
             if isinstance(failure, TransportError) and core.clock.monotonic() >= self._latest:
                 raise self._late(failure.outcome) from failure
             failure.attempts = tuple(self._history)
@@ -227,12 +180,8 @@ class Call(Generic[R]):
 
     async def _attempt(self, signed: Request) -> R:
         core = self._core
-        number = len(self._history) + 1
-        if core.observers:
-            event = AttemptStarted(
-                call=self._number, operation=self._op.spec.name, path=self._path, number=number, waited=self._waited
-            )
-            core.tell(lambda observer: observer.attempt_started(event))
+        if core.watchers is not None:
+            core.watchers.attempt_started(**self._name(), number=len(self._history) + 1, waited=self._waited)
         self._started = core.clock.monotonic()
         timeout = min(self._settings.timeout, self._latest - self._started)
         self.response = None
@@ -262,12 +211,11 @@ class Call(Generic[R]):
         """Write the attempt into the history and tell the observers."""
         core = self._core
         self._handed_over = False
-        if error is None and not core.observers and not self._history:
+        if error is None and core.watchers is None and not self._history:
             return  # the common case: nobody will ask; `exchange` makes up for it
         self._history.append(self._made(error))
-        if core.observers:
-            event = AttemptEnded(call=self._number, operation=self._op.spec.name, path=self._path, attempt=self._history[-1])
-            core.tell(lambda observer: observer.attempt_ended(event))
+        if core.watchers is not None:
+            core.watchers.attempt_ended(**self._name(), attempt=self._history[-1])
 
     def _made(self, error: BaseException | None) -> Attempt:
         known = error.outcome if isinstance(error, RbimError) else Outcome.UNKNOWN
@@ -304,11 +252,13 @@ class Call(Generic[R]):
                 error.outcome |= made.outcome
         return error
 
-    def _tell_ended(self, failure: Exception | None, *, cancelled: bool) -> None:
-        event = CallEnded(
-            call=self._number,
-            operation=self._op.spec.name,
-            path=self._path,
+    def _name(self) -> dict[str, Any]:
+        """Return what every fact for observers begins with."""
+        return {"call": self._number, "operation": self._op.spec.name, "path": self._path}
+
+    def _tell_ended(self, watchers: Watchers, failure: Exception | None, *, cancelled: bool) -> None:
+        watchers.call_ended(
+            **self._name(),
             attempts=tuple(self._history),
             elapsed=self._core.clock.monotonic() - self._began,
             waited=self._waited,
@@ -316,7 +266,6 @@ class Call(Generic[R]):
             cancelled=cancelled,
             confirmed_by_repeat=self.confirmed,
         )
-        self._core.tell(lambda observer: observer.call_ended(event))
 
     def exchange(self, answer: R) -> Exchange[R]:
         """Return the finished call as its caller may look at it."""

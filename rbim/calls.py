@@ -273,6 +273,16 @@ def _policies(value: Iterable[NoCallPolicy]) -> tuple[NoCallPolicy, ...]:
     return tuple(value) if isinstance(cast("object", value), Iterable) else cast("tuple[NoCallPolicy, ...]", value)
 
 
+# Type 0 is "no-call", the only one described; each entry is a text that holds a JSON object:
+# `"call_policy": [{"type": 0, "policy": ["{\"policy_type\": 0, ...}"]}]`
+def _write_policies(value: tuple[NoCallPolicy, ...]) -> list[dict[str, Any]]:
+    return [{"type": 0, "policy": [policy.entry.decode() for policy in value]}]
+
+
+def _read_policies(value: Any) -> tuple[NoCallPolicy, ...]:
+    return tuple(NoCallPolicy.from_entry(entry) for each in value if int(each["type"]) == 0 for entry in each["policy"])
+
+
 @operation("CreateCallTask", paths=(CALL.path, CALL.path.removesuffix("/save")))
 @frozen(kw_only=True)
 class CreateCallTask(Operation[CallTaskCreated]):
@@ -297,7 +307,12 @@ class CreateCallTask(Operation[CallTaskCreated]):
     isrecord: bool = field(default=False, validator=one_of(bool), metadata=wire(values={True: 1, False: 0}))
     disnumber: str | None = field(default=None, validator=text(optional=True))
     caller: str = field(validator=text())
-    call_policy: tuple[NoCallPolicy, ...] = field(default=(), converter=_policies, validator=_names_differ)
+    call_policy: tuple[NoCallPolicy, ...] = field(
+        default=(),
+        converter=_policies,
+        validator=_names_differ,
+        metadata=wire(write=_write_policies, read=_read_policies),
+    )
     rand: str | None = field(default=None, validator=[text(optional=True), _digits], metadata=wire(header="Rand"))
 
     @classmethod

@@ -10,17 +10,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from anyio import CancelScope, Event
 from attrs import evolve
 
-from rbim import catalogue
-from rbim.call import Call, Core, Exchange, Settings
-from rbim.calls import Calls
+from rbim.call import Call, Exchange
 from rbim.clock import SystemClock
 from rbim.codec import Codec
+from rbim.core import Core, Settings
 from rbim.dialect import Dialect
 from rbim.errors import InvalidRequest
-from rbim.gate import Gate
 from rbim.groups import Groups
-from rbim.pace import Limits, Pace
-from rbim.retry import Retry, RetryBudget
+from rbim.pace import Limits
+from rbim.retry import Retry
 from rbim.signing import AppSigner, Credentials
 
 if TYPE_CHECKING:
@@ -30,8 +28,9 @@ if TYPE_CHECKING:
 
     from cattrs import Converter
 
+    from rbim.calls import Calls
     from rbim.message import Clock, Signer, Transport
-    from rbim.observe import Observer
+    from rbim.observe import Observer, Watchers
     from rbim.operation import Namespace, Operation
 
 __all__ = ["AsyncClient", "View"]
@@ -68,11 +67,15 @@ class View:
     @cached_property
     def calls(self) -> Calls:
         """The operations on outbound-call tasks."""
+        from rbim.calls import Calls
+
         return Calls(self)
 
     if not TYPE_CHECKING:  # type checkers shall go on refusing names that nobody declared
 
         def __getattr__(self, name: str) -> Namespace:
+            from rbim import catalogue
+
             kind = None if name.startswith("_") else catalogue.namespaces().get(name)
             if kind is None:
                 reason = f"{type(self).__name__!r} object has no attribute {name!r}"
@@ -137,7 +140,6 @@ class AsyncClient(View):
     ) -> None:
         dialect = dialect or Dialect()
         clock = clock or SystemClock()
-        limits = limits or Limits()
         signer = signer or _signer(credentials, clock, dialect)
         core = Core(
             transport=transport or _default_transport(),
@@ -151,11 +153,8 @@ class AsyncClient(View):
                 hooks=hooks,
             ),
             clock=clock,
-            gate=Gate(limits.concurrency),
-            pace=Pace(limits.rates),
-            budget=RetryBudget(),
-            observers=tuple(observers),
-            running=set(),
+            limits=limits or Limits(),
+            watchers=_watchers(tuple(observers)),
         )
         settings = Settings(user_name=user_name, timeout=timeout, deadline=deadline, retry=retry or Retry())
         super().__init__(core, _settings(settings))
@@ -226,6 +225,14 @@ def _signer(credentials: Credentials | None, clock: Clock, dialect: Dialect) -> 
         reason = "credentials: Credentials(app_id=..., app_token=...) or a signer= of your own is needed"
         raise InvalidRequest(reason, field="credentials")
     return AppSigner(credentials, clock=clock, zone=dialect.zone)
+
+
+def _watchers(observers: tuple[Observer, ...]) -> Watchers | None:
+    if not observers:
+        return None
+    from rbim.observe import Watchers
+
+    return Watchers(observers)
 
 
 def _default_transport() -> Transport:

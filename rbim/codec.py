@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 from functools import cached_property
-from random import SystemRandom
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import quote, urlsplit
 from weakref import WeakValueDictionary
@@ -31,9 +30,8 @@ from rbim.errors import (
     ProtocolError,
     RbimError,
     Throttled,
-    excerpt,
 )
-from rbim.message import Request
+from rbim.message import Request, excerpt
 from rbim.operation import Answer, Operation, fields_of, wire_of
 
 if TYPE_CHECKING:
@@ -303,14 +301,14 @@ def _document(body: bytes) -> tuple[dict[str, Any] | None, str]:
     return cast("dict[str, Any]", document), ""
 
 
-_SECONDS = re.compile(r"\s*[0-9]{1,9}\s*")
+_SECONDS = r"\s*[0-9]{1,9}\s*"
 
 
 def retry_after(text: str | None, clock: Clock) -> float | None:
     """Read a ``Retry-After`` header, seconds or an HTTP date, as seconds from now; None where there is none to read."""
     if text is None:
         return None
-    if _SECONDS.fullmatch(text):
+    if re.fullmatch(_SECONDS, text):
         return float(text)
     from email.utils import parsedate_to_datetime
 
@@ -326,13 +324,13 @@ def _origin(url: str, name: str) -> str:
         fits = parts.scheme in {"http", "https"} and parts.hostname and "@" not in parts.netloc and parts.port != 0
     except ValueError:  # half an IPv6 address, a port that is no number
         fits = False
-    if not fits or _UNFIT.search(url):
+    if not fits or re.search(_UNFIT, url):
         reason = f"{name}: an address such as https://host:8883 is needed, without user, query, fragment or white space"
         raise InvalidRequest(reason, field=name)
     return url.rstrip("/")
 
 
-_UNFIT = re.compile(r"[?#\s\x00-\x1f\x7f]")
+_UNFIT = r"[?#\s\x00-\x1f\x7f]"
 
 
 def _unwritable(op: Operation[Any], user_name: str | None) -> InvalidRequest:
@@ -349,8 +347,7 @@ def _utf8(value: object) -> bool:
     return not any(isinstance(text, str) and text.encode("utf-8", "replace").decode() != text for text in texts)
 
 
-_random = SystemRandom()
-
-
 def _random_digits() -> str:
-    return str(_random.randrange(10**5, 10**6))
+    from random import SystemRandom
+
+    return str(SystemRandom().randrange(10**5, 10**6))

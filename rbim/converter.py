@@ -1,33 +1,45 @@
 """How values become JSON documents and documents become values: one cattrs converter, one hook a quirk.
 
-Above each hook stands the wire text that made it necessary. The same hooks serve both sides: the client writes operations
-and reads answers, the emulator reads operations and writes answers.
+The same hooks serve both sides: the client writes operations and reads answers, the emulator reads operations and
+writes answers. The quirks themselves are in ``rbim.quirks``.
 """
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, date, datetime, timedelta, tzinfo
+from datetime import date, datetime, tzinfo
 from enum import Enum, StrEnum
 from functools import partial
 from operator import attrgetter
 from types import UnionType
-from typing import Any, Union, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Union, cast, get_args, get_origin
 
 import attrs
 from cattrs import Converter
 from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 
-from rbim.calls import NoCallPolicy
 from rbim.dialect import MembersShape
 from rbim.operation import Answer, Endpoint, Operation, fields_of, wire_name, wire_of
+from rbim.quirks import (
+    Hook,
+    as_it_is,
+    read_choice,
+    read_count,
+    read_date,
+    read_day,
+    read_mapped,
+    read_members,
+    read_required,
+    read_text,
+    write_date,
+    write_nested_members,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
 
 __all__ = ["make_converter", "wire_names"]
 
-Hook = Callable[[Any, Any], Any]
-EXTRA = "rbim:extra"  # the key under which unknown fields reach `extra`: no answer has it (and no NUL, which cattrs < 26.2 spoils)
+EXTRA = "rbim:extra"  # the key under which unknown fields reach `extra` (without a NUL, which cattrs < 26.2 spoils)
 NONE_TYPE = type(None)
 
 
@@ -55,7 +67,7 @@ def make_converter(zone: tzinfo, members: MembersShape, *, detailed: bool = Fals
     converter.register_structure_hook_factory(is_operation, partial(_read_operation, converter))
     converter.register_unstructure_hook_factory(is_operation, partial(_write_operation, converter, members))
     converter.register_unstructure_hook(date, date.isoformat)
-    converter.register_structure_hook(date, _read_day)
+    converter.register_structure_hook(date, read_day)
     return converter
 
 
@@ -98,7 +110,7 @@ def _overrides(overrides: dict[str, Any]) -> Any:
 def _read_answer(converter: Converter, zone: tzinfo, kind: type[Any]) -> Hook:
     readers = {a.name: _reader(a, converter, zone) for a in fields_of(kind)}
     names = {name: EXTRA if name == "extra" else key for name, key in wire_names(kind).items()}
-    known = frozenset(names.values())
+    known = frozenset(names.values()) - {EXTRA}
     read = make_dict_structure_fn(
         kind,
         converter,
@@ -107,7 +119,7 @@ def _read_answer(converter: Converter, zone: tzinfo, kind: type[Any]) -> Hook:
     )
     nested = next((a for a in fields_of(kind) if _row_kind(a.type) and wire_of(a).nest), None)
     unflatten = _one_row(nested) if nested is not None else None
-    keeps_extra = EXTRA in known
+    keeps_extra = "extra" in names
 
     def structure(document: Any, _: Any) -> Any:  # JSON in, answer out
         if not isinstance(document, dict):
@@ -156,69 +168,17 @@ def _reader(attribute: attrs.Attribute[Any], converter: Converter, zone: tzinfo)
     if row is not None:
         return _read_rows(row, wire_name(attribute, in_camel=True), converter)
     if kind is str:
-        return _read_required if _required(attribute) else _read_text
+        return read_required if _required(attribute) else read_text
     if options == (str,):
-        return lambda value, _: _read_text(value, _) or None
+        return lambda value, _: read_text(value, _) or None
     if options == (int,) and _optional(kind):
-        return _read_count
+        return read_count
     if options == (datetime,) and _optional(kind):
-        return lambda value, _: _read_date(value, zone)
+        return lambda value, _: read_date(value, zone)
     if isinstance(first, type) and issubclass(first, Enum) and str in options:
         members = {str(member.value): member for member in first}
-        return lambda value, _: _read_choice(value, members)
+        return lambda value, _: read_choice(value, members)
     return None
-
-
-# `"declared": null`, `"name": 12345`, `"reason": {"code": 7}`
-def _read_text(value: Any, _: Any = None) -> str:  # JSON
-    if isinstance(value, str):
-        return value
-    if value is None:
-        return ""
-    return json.dumps(value, ensure_ascii=False)
-
-
-# `{"statusCode": "000000", "groupId": ""}`: the one thing that cannot be missing
-def _read_required(value: Any, _: Any) -> str:  # JSON
-    if value is None or value == "" or isinstance(value, (dict, list, bool)):
-        raise KeyError
-    return _read_text(value)
-
-
-_INTEGER = re.compile(r"\s*[+-]?[0-9]{1,18}\s*", re.ASCII)
-
-
-# `"count": "3"`, `"count": 3`, `"count": "1,2"`
-def _read_count(value: Any, _: Any) -> int | None:  # JSON
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    return int(value) if isinstance(value, str) and _INTEGER.fullmatch(value) else None
-
-
-_UNPADDED = re.compile(r"\s*([0-9]{4})-([0-9]{1,2})-([0-9]{1,2})[ T]([0-9]{1,2}):([0-9]{1,2}):([0-9]{1,2})(?:\.[0-9]*)?\s*")
-_COMPACT = re.compile(r"\s*([0-9]{4})([0-9]{2})([0-9]{2})([0-9]{2})([0-9]{2})([0-9]{2})\s*")
-_MILLISECONDS = re.compile(r"\s*([0-9]{12,13})\s*")
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-# `"dateCreated": "2014-10-1 10:5:3"`, `"20130201155306"`, `"1412128800000"`, `1412128800000`, `""`, `"yesterday"`
-def _read_date(value: Any, zone: tzinfo) -> datetime | None:  # JSON
-    text = _read_text(value)
-    try:
-        if match := _UNPADDED.fullmatch(text) or _COMPACT.fullmatch(text):
-            year, month, day, hour, minute, second = map(int, match.groups())
-            return datetime(year, month, day, hour, minute, second, tzinfo=zone)
-        if match := _MILLISECONDS.fullmatch(text):
-            return (_EPOCH + timedelta(milliseconds=int(match[1]))).astimezone(zone)
-    except (ValueError, OverflowError):
-        pass  # a 13th month or a 61st minute is as unreadable as any other text
-    return None
-
-
-# `"type": "7"`, `"permission": 1`, `"target": ""`
-def _read_choice(value: Any, members: Mapping[str, Enum]) -> Any:  # JSON in, a member or its text out
-    text = _read_text(value)
-    return members.get(text, text or None)
 
 
 # `"groups": {"group": {...}}`, `{"group": [{...}]}`, `{"groups": [{...}]}`, `{"count": "2", "group": [{...}]}`, `[{...}]`,
@@ -262,7 +222,7 @@ def _write_answer(converter: Converter, zone: tzinfo, kind: type[Any]) -> Callab
                 else:
                     document[name] = {nest: rows[0] if len(rows) == 1 else rows} if rows else {}
             elif isinstance(value, datetime):
-                document[name] = _write_date(value.astimezone(zone))
+                document[name] = write_date(value.astimezone(zone))
             elif isinstance(value, (int, StrEnum)):
                 document[name] = str(value)
             elif value is not None and value != "":
@@ -270,11 +230,6 @@ def _write_answer(converter: Converter, zone: tzinfo, kind: type[Any]) -> Callab
         return document
 
     return unstructure
-
-
-def _write_date(moment: datetime) -> str:
-    day = f"{moment.year:04}-{moment.month}-{moment.day}"
-    return f"{day} {moment.hour}:{moment.minute}:{moment.second}"
 
 
 # ------------------------------------------------------------- operations, written
@@ -308,33 +263,20 @@ def _write_operation(converter: Converter, members: MembersShape, kind: type[Any
 
 def _writer(attribute: attrs.Attribute[Any], members: MembersShape) -> Callable[[Any], Any] | None:
     kind, options = attribute.type, _options(attribute.type)
-    values = wire_of(attribute).values
-    if values is not None:
-        return values.__getitem__
+    special = wire_of(attribute)
+    if special.write is not None:
+        return special.write
+    if special.values is not None:
+        return special.values.__getitem__
     if kind == tuple[str, ...]:
-        return _same if members is MembersShape.PLAIN else _write_nested_members
-    if kind == tuple[NoCallPolicy, ...]:
-        return _write_policies
+        return as_it_is if members is MembersShape.PLAIN else write_nested_members
     if len(options) == 1 and isinstance(options[0], type):
         if issubclass(options[0], Enum):
             value_of = attrgetter("value")
             return (lambda value: None if value is None else value.value) if _optional(kind) else value_of
         if options[0] in (str, int):
-            return _same
+            return as_it_is
     return None
-
-
-def _same(value: Any) -> Any:  # what needs no change
-    return value
-
-
-def _write_nested_members(value: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
-    return {"member": value}
-
-
-def _write_policies(value: tuple[NoCallPolicy, ...]) -> list[dict[str, Any]]:
-    # type 0 is "no-call", the only one described; each entry is a text that holds a JSON object
-    return [{"type": 0, "policy": [policy.entry.decode() for policy in value]}]
 
 
 # ---------------------------------------------------------------- operations, read
@@ -368,46 +310,17 @@ def _read_operation(converter: Converter, kind: type[Any]) -> Hook:
 
 def _request_reader(attribute: attrs.Attribute[Any]) -> Hook | None:
     kind, options = attribute.type, _options(attribute.type)
-    values = wire_of(attribute).values
-    if values is not None:
-        return _read_mapped({str(wire): value for value, wire in values.items()})
+    special = wire_of(attribute)
+    if special.read is not None:
+        read = special.read
+        return lambda value, _: read(value)
+    if special.values is not None:
+        return read_mapped({str(wire): value for value, wire in special.values.items()})
     if kind == tuple[str, ...]:
-        return _read_members
-    if kind == tuple[NoCallPolicy, ...]:
-        return _read_policies
+        return read_members
     if options == (str,):
-        return _read_text
+        return read_text
     if len(options) == 1 and isinstance(options[0], type) and issubclass(options[0], Enum):
         choices = options[0]
-        return lambda value, _: None if value is None else choices(_read_text(value))
+        return lambda value, _: None if value is None else choices(read_text(value))
     return None
-
-
-# `"confirm": "0"`, `"isrecord": 1`
-def _read_mapped(python: Mapping[str, Any]) -> Hook:
-    def read(value: Any, _: Any) -> Any:  # JSON in, what it stands for out
-        text = _read_text(value)
-        if text not in python:
-            reason = f"{text!r} is none of {', '.join(python)}"
-            raise ValueError(reason)
-        return python[text]
-
-    return read
-
-
-# `"members": ["1001"]`, `{"member": ["1001"]}`, `{"member": "1001"}`, `"1001"`, `[1001]`
-def _read_members(value: Any, _: Any) -> tuple[str, ...]:  # JSON
-    if isinstance(value, dict):
-        return _read_members(cast("dict[str, Any]", value)["member"], _)
-    if isinstance(value, list):
-        return tuple(_read_text(each) for each in cast("Iterable[Any]", value))
-    return (_read_text(value),)
-
-
-# `"call_policy": [{"type": 0, "policy": ["{\"policy_type\": 0, ...}"]}]`
-def _read_policies(value: Any, _: Any) -> tuple[NoCallPolicy, ...]:  # JSON
-    return tuple(NoCallPolicy.from_entry(entry) for each in value if int(each["type"]) == 0 for entry in each["policy"])
-
-
-def _read_day(value: Any, _: Any) -> date:  # JSON
-    return date.fromisoformat(value)

@@ -30,6 +30,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from rbim.message import excerpt, one_line
+
 if TYPE_CHECKING:
     from rbim.message import Attempt
 
@@ -53,11 +55,7 @@ __all__ = [
     "TimestampExpired",
     "TransportError",
     "Unanswered",
-    "excerpt",
 ]
-
-EXCERPT = 120
-"""Characters of an unreadable answer that an error message shows."""
 
 MESSAGE = 500
 """Characters of the platform's own message that an error message shows."""
@@ -201,7 +199,7 @@ class ApiError(RbimError):
         said = f"code {code}" if code else "no code"
         where = "" if status == _OK else f"HTTP {status}, "
         shown = f"{where}{said}: {platform_message}" if platform_message else f"{where}{said}"
-        super().__init__(_one_line(shown, MESSAGE), outcome=outcome)
+        super().__init__(one_line(shown, MESSAGE), outcome=outcome)
         self.code = code
         self.platform_message = platform_message
         self.status = status
@@ -252,17 +250,3 @@ class ClientClosed(RbimError):
 
 class CallbackRejected(RbimError):
     """A message copy delivery that is not authentic or not acceptable."""
-
-
-def excerpt(body: bytes) -> str:
-    """Return the beginning of an answer as one printable line."""
-    shown = _one_line(body[: EXCERPT * 4].decode("utf-8", "replace"), EXCERPT)
-    cut = len(body) > EXCERPT * 4 and not shown.endswith("...")
-    return f"'{shown}...'" if cut else f"'{shown}'"
-
-
-def _one_line(text: str, at_most: int) -> str:
-    """Return what somebody else wrote as one printable line, so that a log has no line of theirs."""
-    line = " ".join(text[: at_most * 4].split())
-    shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line[:at_most])
-    return f"{shown}..." if len(line) > at_most or len(text) > at_most * 4 else shown

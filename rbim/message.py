@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
     from rbim.errors import Outcome
 
-__all__ = ["Attempt", "Clock", "Request", "Response", "Scope", "Signer", "Transport"]
+__all__ = ["Attempt", "Clock", "Request", "Response", "Scope", "Signer", "Transport", "excerpt", "one_line"]
+
+EXCERPT = 120
+"""Characters of an unreadable answer that an error message shows."""
 
 
 def _names(values: Mapping[str, str]) -> str:
@@ -156,3 +159,17 @@ class Clock(Protocol):
     def scope(self, seconds: float, /) -> AbstractContextManager[Scope]:
         """Return a cancel scope whose time is over after so many seconds."""
         ...
+
+
+def excerpt(body: bytes) -> str:
+    """Return the beginning of an answer as one printable line."""
+    shown = one_line(body[: EXCERPT * 4].decode("utf-8", "replace"), EXCERPT)
+    cut = len(body) > EXCERPT * 4 and not shown.endswith("...")
+    return f"'{shown}...'" if cut else f"'{shown}'"
+
+
+def one_line(text: str, at_most: int) -> str:
+    """Return what somebody else wrote as one printable line, so that a log has no line of theirs."""
+    line = " ".join(text[: at_most * 4].split())
+    shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line[:at_most])
+    return f"{shown}..." if len(line) > at_most or len(text) > at_most * 4 else shown

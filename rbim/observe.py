@@ -6,16 +6,18 @@ No fact holds a signed URL, a header or a body.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from attrs import frozen
 
 from rbim.errors import RbimError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rbim.message import Attempt
 
-__all__ = ["AttemptEnded", "AttemptStarted", "CallEnded", "LoggingObserver", "Observer"]
+__all__ = ["AttemptEnded", "AttemptStarted", "CallEnded", "LoggingObserver", "Observer", "Watchers"]
 
 logger = logging.getLogger("rbim")
 
@@ -68,12 +70,44 @@ class Observer(Protocol):
 
     def attempt_started(self, event: AttemptStarted, /) -> None:
         """An attempt begins."""
+        del event  # to mypy, a method with no statement is abstract
 
     def attempt_ended(self, event: AttemptEnded, /) -> None:
         """An attempt has ended."""
+        del event  # to mypy, a method with no statement is abstract
 
     def call_ended(self, event: CallEnded, /) -> None:
         """A call has ended, with all its attempts."""
+        del event  # to mypy, a method with no statement is abstract
+
+
+class Watchers:
+    """The observers of one client. What one of them raises is logged and disturbs nobody."""
+
+    def __init__(self, observers: tuple[Observer, ...]) -> None:
+        self._observers = observers
+
+    def attempt_started(self, **facts: Any) -> None:
+        """Tell all that an attempt begins; ``facts`` are those of AttemptStarted."""
+        event = AttemptStarted(**facts)
+        self._tell(lambda observer: observer.attempt_started(event))
+
+    def attempt_ended(self, **facts: Any) -> None:
+        """Tell all that an attempt has ended; ``facts`` are those of AttemptEnded."""
+        event = AttemptEnded(**facts)
+        self._tell(lambda observer: observer.attempt_ended(event))
+
+    def call_ended(self, **facts: Any) -> None:
+        """Tell all that a call has ended; ``facts`` are those of CallEnded."""
+        event = CallEnded(**facts)
+        self._tell(lambda observer: observer.call_ended(event))
+
+    def _tell(self, how: Callable[[Observer], None]) -> None:
+        for observer in self._observers:
+            try:
+                how(observer)
+            except Exception:
+                logger.exception("an observer failed")
 
 
 class LoggingObserver(Observer):

@@ -109,26 +109,31 @@ class Wire:
 
     ``name`` is its key there (None: the rule's). ``values`` maps each Python value to the wire's. A field with a ``header``
     travels in that header and not in the body. The rows of a field with a ``nest`` stand in an object under that key.
+    ``write`` and ``read`` turn the whole value into JSON and back, where nothing simpler does.
     """
 
     name: str | None = None
     values: Mapping[Any, Any] | None = None
     header: str | None = None
     nest: str | None = None
+    write: Callable[[Any], Any] | None = None
+    read: Callable[[Any], Any] | None = None
 
 
 PLAIN = Wire()
 
 
-def wire(
+def wire(  # noqa: PLR0913  # each by keyword, each on its own
     name: str | None = None,
     *,
     values: Mapping[Any, Any] | None = None,
     header: str | None = None,
     nest: str | None = None,
+    write: Callable[[Any], Any] | None = None,
+    read: Callable[[Any], Any] | None = None,
 ) -> dict[str, Wire]:
     """Return the ``metadata=`` of an attrs field whose wire form differs from the rule (see :class:`Wire`)."""
-    return {"wire": Wire(name, values, header, nest)}
+    return {"wire": Wire(name, values, header, nest, write, read)}
 
 
 def wire_of(attribute: attrs.Attribute[Any]) -> Wire:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Limits", "Pace", "Rate"]
 
-_RATE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*/\s*([0-9]+(?:\.[0-9]+)?)?\s*(s|sec|second|m|min|minute|h|hour)", re.ASCII)
+_RATE = r"([0-9]+(?:\.[0-9]+)?)\s*/\s*([0-9]+(?:\.[0-9]+)?)?\s*(s|sec|second|m|min|minute|h|hour)"
 _UNIT = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -44,7 +44,7 @@ class Rate:
     @classmethod
     def parse(cls, text: str) -> Rate:
         """Read ``50/s``, ``600/min``, ``1000/h`` or ``100/10s``. Raises InvalidRequest."""
-        match = _RATE.fullmatch(text.strip())
+        match = re.fullmatch(_RATE, text.strip(), re.ASCII)
         if match is None:
             reason = f"rate: 50/s, 600/min or 100/10s is meant, not {text!r}"
             raise InvalidRequest(reason, field="rate")
@@ -59,7 +59,11 @@ class Rate:
 
 @frozen(kw_only=True)
 class Limits:
-    """What a client allows itself: requests in flight at once, and rates, each of which holds."""
+    """What a client allows itself: requests in flight at once, and rates, each of which holds.
+
+    A request's place in the rates is taken before it waits for its place among those in flight: where all of these are
+    taken for long, requests whose time came meanwhile follow each other closely.
+    """
 
     concurrency: int = field(default=100, validator=_above_zero)
     rates: tuple[Rate, ...] = field(default=(), converter=tuple[Rate, ...])

@@ -8,14 +8,13 @@ the attempt                 reads freely       converges           never repeate
 was not sent                again              again               again
 outcome unknown             again              again               no
 throttled                   again              again               HTTP 429, or a code "before any effect"
-timestamp expired           again, once        again, once         again, once
+timestamp expired           again, once        again, once         again, once (not with HTTP 5xx)
 refused for other reasons   no                 no                  no
 ==========================  =================  ==================  =====================================
 """
 
 from __future__ import annotations
 
-from random import random
 from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
@@ -46,6 +45,12 @@ TOO_MANY_REQUESTS = 429
 DOUBLINGS = 1000  # more of them are past what a float holds
 
 
+def _even() -> float:
+    from random import random
+
+    return random()  # noqa: S311  # spreads retries, guards nothing
+
+
 def _positive(_: object, attribute: attrs.Attribute[Any], value: float) -> None:
     if not value > 0:
         reason = f"{attribute.name}: above 0, not {value}"
@@ -63,7 +68,7 @@ class Retry:
     attempts: int = field(default=3, validator=_positive)
     base: float = field(default=0.2, validator=_positive)
     cap: float = field(default=5.0, validator=_positive)
-    random: Callable[[], float] = field(default=random, eq=False, repr=False)
+    random: Callable[[], float] = field(default=_even, eq=False, repr=False)
 
     def pause(self, op: Operation[Any], error: RbimError, attempt: int, codes: Mapping[str, Code] = CODES) -> float | None:
         """Return the seconds to wait before the next attempt, or None where there must be none.
@@ -84,6 +89,8 @@ class Retry:
             return False
         if error.outcome is Outcome.NOT_SENT:
             return True
+        if error.outcome is Outcome.UNKNOWN and op.repeat is Repeat.NEVER:  # whatever the code says: HTTP 5xx, for one
+            return False
         if isinstance(error, TimestampExpired):
             return sum(made.code == error.code for made in error.attempts) <= 1
         if isinstance(error, Throttled) and op.repeat is Repeat.NEVER:

@@ -7,7 +7,6 @@ scheme fits through the ``Signer`` protocol.
 from __future__ import annotations
 
 import base64
-import hashlib
 from typing import TYPE_CHECKING, NoReturn
 
 from attrs import frozen
@@ -93,10 +92,12 @@ class AppSigner:
     """
 
     def __init__(self, credentials: Credentials, *, clock: Clock | None = None, zone: tzinfo = CHINA) -> None:
+        from hashlib import md5
+
         self.app_id = credentials.app_id
         self.clock = clock or SystemClock()
         self.zone = zone
-        self._hash = hashlib.md5((credentials.app_id + credentials.app_token.reveal()).encode(), usedforsecurity=False)
+        self._hash = md5((credentials.app_id + credentials.app_token.reveal()).encode(), usedforsecurity=False)
         self._second = -1
         self._query: dict[str, str] = {}
         self._authorization = ""

@@ -142,7 +142,6 @@ class RawServer:
         self.requests: list[Received] = []
         self.peers: list[Peer] = []
         self.open: set[int] = set()
-        self.most_open = 0
         self._threads: list[threading.Thread] = []
         self._changed = threading.Condition()
         self._leaving = False
@@ -191,7 +190,6 @@ class RawServer:
             with self._changed:
                 self.peers.append(peer)
                 self.open.add(peer.number)
-                self.most_open = max(self.most_open, len(self.open))
                 self._changed.notify_all()
             self._start(self._serve, peer)
 

@@ -365,6 +365,14 @@ async def test_a_retry_after_of_one_call_halts_the_others():
     assert stub.times == [0, 8, 8]
 
 
+async def test_an_absurd_retry_after_does_not_halt_the_client_for_good():
+    stub = Stub(answer("160016", status=429, retry_after="999999999"), OK)
+    async with client_over(stub, retry=ONCE) as client:
+        await failing(client.send(READ))
+        await client.tuned(deadline=301).send(READ)
+    assert stub.times == [0, 300]
+
+
 async def test_a_halt_past_the_deadline_raises_at_once():
     stub = Stub(answer("160016", status=429, retry_after="60"), OK)
     async with client_over(stub, retry=ONCE) as client:

@@ -23,6 +23,7 @@ from rbim import (
     NotMember,
     Outcome,
     ProtocolError,
+    Request,
     Response,
     ServerTrouble,
     Throttled,
@@ -514,3 +515,22 @@ def test_requests_that_cannot_be_read_are_explained_by_their_wire_names():
     assert explain({"groupId": "g1"}, InviteJoinGroup) == "required field missing @ $.members"
     assert explain([], DeleteGroup) == "an object is needed, not list @ $"
     assert "at most 50 characters, not 51 @ $" in explain({"name": "x" * 51, "type": "1"}, CreateGroup)
+
+
+# ------------------------------------------------------------------- what crosses the transport's border
+
+
+def test_a_requests_target_is_fit_for_a_request_line():
+    request = Request(origin="https://host", path="/a", query={"sig": "AB12", "q": "a b&c=群\r\n"})
+    assert request.target == "/a?sig=AB12&q=a%20b%26c%3D%E7%BE%A4%0D%0A"
+    assert Request(origin="https://host", path="/a").target == "/a"
+
+
+def test_the_repr_of_requests_and_responses_shows_no_value_that_could_be_a_secret():
+    request = Request(origin="https://host", path="/a", query={"sig": "S1"}, headers={"Authorization": "S2"}, body=b"S3")
+    assert request.secrets == ("S1", "S2")
+    assert repr(request) == (
+        "Request(method='POST', origin='https://host', path='/a', query=<sig>, headers=<Authorization>, body=<2 bytes>,"
+        " repeatable=False)"
+    )
+    assert "S4" not in repr(Response(302, {"location": "https://host/a?sig=S4"}, b""))

@@ -206,26 +206,43 @@ def come(group, account):
 
 
 ACCOUNT = st.sampled_from(ACCOUNTS)
-WHO = ACCOUNT | st.integers(0, 9)  # a number stands for one of the group's members
-ACTOR = {"userName": WHO}
-NAME = st.sampled_from(["产品公告", "公告 2", "abc", "abcd", "ABC", "123", "1234", "é", "🎉" * 50, "群" * 51])
-DECLARED = {"declared": st.sampled_from(["欢迎", "公" * 51, "🎉" * 200, "🎉" * 201])}
-REASON = {"declared": st.sampled_from(["让我进", "来吧", "🎉" * 50, "🎉" * 51])}
-PERMISSION = {"permission": st.sampled_from("012")}
-DOMAIN = {"groupDomain": st.sampled_from(["a=1", '{"b": 2}'])}
-SEVERAL = st.lists(WHO, min_size=1, max_size=6)
-CROWD = st.builds(lambda first, size: [f"m{n}" for n in range(first, first + size)], st.integers(0, 90), st.integers(40, 51))
-MEMBERS = SEVERAL | CROWD
-SHAPES = st.sampled_from([lambda members: members, lambda members: {"member": members}])
-WHICH = st.integers(0, 9)
-
-
-def body(required, **optional):
-    return st.fixed_dictionaries(required, optional=optional)
-
-
+WHO = ACCOUNT | st.sampled_from(range(6))  # a number stands for one of the group's members
+WHOM = st.lists(WHO, min_size=1, max_size=6) | st.integers(1, 51)  # a number stands for so many who are not in the group
+NAME = st.sampled_from(["产品公告", "公告 2", "abc", "abcd", "ABC", "123", "1234", "é", "éa", "🎉" * 50, "群" * 51])
+TERM = NAME | st.sampled_from(["公告", "bc", "a", "12", " ", "2", "É"])
+PERMISSION = st.sampled_from("012")
+DECLARED = st.sampled_from(["欢迎", "公" * 51, "🎉" * 200, "🎉" * 201])
+REASON = st.sampled_from(["让我进", "来吧", "🎉" * 50, "🎉" * 51])
+DOMAIN = st.sampled_from(["a=1", '{"b": 2}'])
 KIND = st.sampled_from(["0", 1, "2", "3", "4"])  # some clients send numbers
-NEW = body({"name": NAME, "type": KIND}, userName=ACCOUNT, **PERMISSION, **DECLARED, **DOMAIN, target=st.sampled_from("01"))
+
+
+def request(operation, required, **optional):
+    body = st.fixed_dictionaries(required, optional={"userName": WHO} | optional)
+    return st.tuples(st.just(operation), body)
+
+
+NEW = request(
+    "CreateGroup",
+    {"name": NAME, "type": KIND},
+    userName=ACCOUNT,
+    permission=PERMISSION,
+    declared=DECLARED,
+    groupDomain=DOMAIN,
+    target=st.sampled_from("01"),
+)
+GROUP = {"groupId": st.sampled_from([0, 0, 0, 0, 1, 1, 2, 2, 3, 9])}  # the number of one that is there; 9: none is
+OLD = st.one_of(
+    request("ModifyGroup", GROUP | {"name": NAME}, permission=PERMISSION, declared=DECLARED, groupDomain=DOMAIN),
+    request("DeleteGroup", GROUP),
+    request("SearchPublicGroups", {}, name=TERM, **GROUP),
+    request("QueryGroupDetail", GROUP),
+    request("JoinGroup", GROUP, declared=REASON),
+    request("InviteJoinGroup", GROUP | {"members": WHOM}, confirm=st.sampled_from("101"), declared=REASON),
+    request("DeleteGroupMember", GROUP | {"members": WHOM}),
+    request("LogoutGroup", GROUP),
+    request("SetMemberRole", GROUP | {"member": WHO, "role": st.sampled_from("012")}),
+)
 
 
 class Groups(RuleBasedStateMachine):
@@ -238,10 +255,10 @@ class Groups(RuleBasedStateMachine):
         resets=st.booleans(),
         member_fails=st.booleans(),
         overflow_fails=st.booleans(),
-        roles=st.booleans(),
-        first=st.lists(NEW, min_size=2, max_size=3),
+        roles=st.sampled_from([False, False, True]),
+        crowds=st.lists(st.integers(40, 50), max_size=2),
     )
-    def begin(self, resets, member_fails, overflow_fails, roles, first):
+    def begin(self, resets, member_fails, overflow_fails, roles, crowds):
         dialect = Dialect(modify_resets_permission=resets, invited_member_fails=member_fails, overflow_fails=overflow_fails)
         self.emulator = Emulator(
             credentials=Credentials(app_id=APP, app_token=TOKEN), clock=EmulatedClock(), dialect=dialect, check_roles=roles
@@ -249,19 +266,57 @@ class Groups(RuleBasedStateMachine):
         self.emulator.never_logged_in(*NEVER_LOGGED_IN)
         self.model = Model(resets=resets, member_fails=member_fails, overflow_fails=overflow_fails, roles=roles)
         self.known = ["nowhere"]
-        for document in first:
-            self.create(document)
+        self.create(("CreateGroup", {"name": "abc", "type": "0"}))
+        for crowd in [3, *crowds]:
+            self.ask(("InviteJoinGroup", {"groupId": 0, "members": crowd}), nested=False)
 
-    def ask(self, operation, document):
-        path = f"/2013-12-26/Application/{APP}/IM/Group/{operation}"
-        served = self.emulator.platform.serve("POST", path, SIGNED, HEADERS, json.dumps(document).encode())
-        assert served.response.status == 200
-        return json.loads(served.response.body)
+    @precondition(lambda self: len(self.model.groups) < 4)
+    @rule(new=NEW)
+    def create(self, new):
+        answer, expected = self.step(*new)
+        if expected is not None:
+            (group_id,) = answer.values()
+            assert group_id not in self.known
+            self.known.append(group_id)
+            self.model.groups[group_id] = expected
+
+    @rule(old=OLD, nested=st.booleans())
+    def ask(self, old, nested):
+        operation, document = old
+        answer, expected = self.step(operation, self.complete(document, nested=nested))
+        if expected is not None:
+            fails = zip(answer.pop("fails", []), expected.pop("fails", []), strict=True)
+            assert all(told["member"] == account and why in told["reason"] for told, (account, why) in fails)
+            assert answer == expected
+
+    def complete(self, document, *, nested):
+        """Return the document with texts in place of the numbers that stand for groups and accounts."""
+        group_id = self.group(document["groupId"]) if "groupId" in document else None
+        inside = list(self.model.groups[group_id]["members"]) if group_id in self.model.groups else ["1001"]
+
+        def account(who):
+            return inside[who % len(inside)] if isinstance(who, int) else who
+
+        completed = {key: account(value) for key, value in document.items()}
+        if "groupId" in document:
+            completed["groupId"] = group_id
+        if "members" in document:
+            whom = document["members"]
+            if isinstance(whom, int):
+                whom = [each for each in (f"m{n}" for n in range(2000)) if each not in inside][:whom]
+            members = [account(who) for who in whom]
+            completed["members"] = {"member": members} if nested else members
+        return completed
+
+    def group(self, which):
+        ids = list(self.model.groups) if which < 9 else []
+        ids = ids or [each for each in self.known if each not in self.model.groups]
+        return ids[which % len(ids)]
 
     def step(self, operation, document):
         """Take one step and compare; return the answer, and what the model says of it (None: a refusal)."""
         Groups.steps += 1
-        answer = self.ask(operation, document)
+        answer = self.asked(operation, document)
         expected, code = None, "000000"
         try:
             expected = self.model.answer(operation, document)
@@ -273,88 +328,11 @@ class Groups(RuleBasedStateMachine):
             assert list(answer) == ["statusMsg"]
         return answer, expected
 
-    def same(self, operation, document):
-        answer, expected = self.step(operation, document)
-        assert expected is None or answer == expected
-
-    def group(self, which):
-        """Return the id of a group: one that is there, one that was, or one that never was."""
-        ids = list(self.model.groups) if which < 9 else []
-        ids = ids or [each for each in self.known if each not in self.model.groups]
-        return ids[which % len(ids)]
-
-    def complete(self, which, document, members=(), shape=list):
-        """Put the group's id, members in this shape, and accounts in place of numbers."""
-        group_id = self.group(which)
-        inside = list(self.model.groups[group_id]["members"]) if group_id in self.model.groups else ["1001"]
-
-        def account(who):
-            return inside[who % len(inside)] if isinstance(who, int) else who
-
-        listed = {"members": shape([account(who) for who in members])} if members else {}
-        return {key: account(value) for key, value in document.items()} | {"groupId": group_id} | listed
-
-    @precondition(lambda self: len(self.model.groups) < 5)
-    @rule(document=NEW)
-    def create(self, document):
-        answer, expected = self.step("CreateGroup", document)
-        if expected is not None:
-            (group_id,) = answer.values()
-            assert group_id not in self.known
-            self.known.append(group_id)
-            self.model.groups[group_id] = expected
-
-    @rule(which=WHICH, document=body({"name": NAME}, **ACTOR, **PERMISSION, **DECLARED, **DOMAIN))
-    def modify(self, which, document):
-        self.same("ModifyGroup", self.complete(which, document))
-
-    @rule(which=WHICH, document=body({}, **ACTOR))
-    def delete(self, which, document):
-        self.same("DeleteGroup", self.complete(which, document))
-
-    @rule(document=body({}, name=NAME | st.sampled_from(["公告", "bc", "a", "12", " ", "2", "É"]), userName=ACCOUNT))
-    def search_by_name(self, document):
-        self.same("SearchPublicGroups", document)
-
-    @rule(which=WHICH, document=body({}, name=NAME, **ACTOR))
-    def search_by_id(self, which, document):
-        self.same("SearchPublicGroups", self.complete(which, document))
-
-    @rule(which=WHICH, document=body({}, **ACTOR))
-    def detail(self, which, document):
-        self.same("QueryGroupDetail", self.complete(which, document))
-
-    @rule(which=WHICH, document=body({}, **ACTOR, **REASON))
-    def join(self, which, document):
-        self.same("JoinGroup", self.complete(which, document))
-
-    @rule(which=WHICH, members=MEMBERS, shape=SHAPES, document=body({}, confirm=st.sampled_from("101"), **ACTOR, **REASON))
-    def invite(self, which, members, shape, document):
-        answer, expected = self.step("InviteJoinGroup", self.complete(which, document, members, shape))
-        if expected is not None:
-            assert set(answer) == set(expected)
-            for told, (account, why) in zip(answer.get("fails", []), expected.get("fails", []), strict=True):
-                assert told["member"] == account
-                assert why in told["reason"]
-
-    @rule(which=WHICH, first=st.integers(0, 3), document=body({}, **ACTOR))
-    def fill(self, which, first, document):
-        """Invite as many as one request takes, from the first who is not in."""
-        group = self.model.groups.get(self.group(which), {"members": {}})
-        crowd = [f"m{n}" for n in range(first, 2000) if f"m{n}" not in group["members"]][:50]
-        self.invite(which, crowd, list, document)
-
-    @rule(which=WHICH, members=MEMBERS, shape=SHAPES, document=body({}, **ACTOR))
-    def remove(self, which, members, shape, document):
-        self.same("DeleteGroupMember", self.complete(which, document, members, shape))
-
-    @rule(which=WHICH, document=body({}, **ACTOR))
-    def leave(self, which, document):
-        self.same("LogoutGroup", self.complete(which, document))
-
-    @rule(which=WHICH, document=body({"member": WHO, "role": st.sampled_from("012")}, **ACTOR))
-    def set_role(self, which, document):
-        self.same("SetMemberRole", self.complete(which, document))
+    def asked(self, operation, document):
+        path = f"/2013-12-26/Application/{APP}/IM/Group/{operation}"
+        served = self.emulator.platform.serve("POST", path, SIGNED, HEADERS, json.dumps(document).encode())
+        assert served.response.status == 200
+        return json.loads(served.response.body)
 
     @invariant()
     def every_group_keeps_to_its_capacity_and_has_one_creator(self):
@@ -375,11 +353,11 @@ class Groups(RuleBasedStateMachine):
 
     @invariant()
     def what_is_told_of_a_group_counts_its_members(self):
-        shown = self.ask("SearchPublicGroups", {})["groups"].get("group", [])
+        shown = self.asked("SearchPublicGroups", {})["groups"].get("group", [])
         rows = {row["groupId"]: row["count"] for row in (shown if isinstance(shown, list) else [shown])}
         for key, group in self.emulator.state.groups.items():
             members = str(len(group.members))
-            assert self.ask("QueryGroupDetail", {"groupId": key})["count"] == members
+            assert self.asked("QueryGroupDetail", {"groupId": key})["count"] == members
             assert rows.get(key) == (None if group.permission == "2" else members)
 
 

@@ -21,9 +21,8 @@ from rbim.errors import (
     ServerTrouble,
     Throttled,
     Unanswered,
-    excerpt,
 )
-from rbim.message import Attempt
+from rbim.message import Attempt, excerpt
 
 CLASSES = {
     name: value for name, value in vars(errors).items() if inspect.isclass(value) and issubclass(value, BaseException)

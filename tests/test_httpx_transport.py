@@ -8,6 +8,7 @@ import socket
 import ssl
 import threading
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 
 import anyio
 import httpx
@@ -70,7 +71,7 @@ async def is_left(server):
 async def failure(transport, sent, timeout=ENOUGH):
     with pytest.raises(TransportError) as raised:
         await transport.send(sent, timeout=timeout)
-    assert raised.value.__class__ in {NotSent, Unanswered, AnswerTooLarge}
+    assert type(raised.value) in {NotSent, Unanswered, AnswerTooLarge}
     return type(raised.value)
 
 
@@ -232,6 +233,25 @@ async def test_connections_idle_for_too_long_do_not_pile_up():
             for _ in range(5):
                 await transport.send(request(server.url(), repeatable=False), timeout=ENOUGH)
                 assert await became(server, lambda server: len(server.open) == 1)
+
+
+async def test_connections_that_nobody_needs_any_more_are_closed(monkeypatch):
+    both_there = threading.Barrier(2)
+
+    def together(peer, _):
+        both_there.wait(ENOUGH)
+        peer.send(reply(b"{}"))
+
+    monkeypatch.setattr("rbim.transports.httpx.SPARE", 0.02)
+    with RawServer(together, together, reply(b"{}")) as server:
+        async with HttpxTransport() as transport:
+            async with create_task_group() as tasks:
+                for _ in range(2):
+                    tasks.start_soon(partial(transport.send, request(server.url()), timeout=ENOUGH))
+            await anyio.sleep(0.03)
+            await transport.send(request(server.url()), timeout=ENOUGH)
+            assert await became(server, lambda server: len(server.open) == 1)
+            assert server.accepted == 2
 
 
 async def test_each_origin_has_connections_of_its_own():
@@ -621,7 +641,7 @@ async def test_a_handshake_that_is_cancelled_leaves_no_connection(tls):
     with RawServer(greet=silent) as server:
         async with HttpxTransport(verify=tls.trusting()) as transport:
             async with create_task_group() as tasks:
-                tasks.start_soon(lambda: transport.send(request(server.url("https")), timeout=ENOUGH))
+                tasks.start_soon(partial(transport.send, request(server.url("https")), timeout=ENOUGH))
                 assert await became(server, lambda server: server.open)
                 await anyio.sleep(0.01)
                 tasks.cancel_scope.cancel()
@@ -774,9 +794,10 @@ async def test_a_proxy_is_asked_with_the_whole_address():
     assert proxy.accepted == 1
 
 
-async def test_a_proxys_user_and_password_are_sent_to_it():
+@pytest.mark.parametrize("scheme", ["http://", ""])
+async def test_a_proxys_user_and_password_are_sent_to_it(scheme):
     with RawServer() as proxy:
-        async with HttpxTransport(proxy=f"http://user:pass@127.0.0.1:{proxy.port}") as transport:
+        async with HttpxTransport(proxy=f"{scheme}user:pass@127.0.0.1:{proxy.port}") as transport:
             await transport.send(request("http://platform.example"), timeout=ENOUGH)
     assert proxy.requests[0].header("Proxy-Authorization") == "Basic dXNlcjpwYXNz"  # printf %s user:pass | base64
 

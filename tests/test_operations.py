@@ -14,9 +14,11 @@ from rbim import CHINA, Dialect, InvalidRequest, MembersShape, Outcome, Repeat
 from rbim.codec import Codec
 from rbim.converter import make_converter
 from rbim.groups import (
+    GROUP,
     CreateGroup,
     DeleteGroup,
     DeleteGroupMember,
+    GroupOperation,
     GroupType,
     InviteJoinGroup,
     JoinGroup,
@@ -27,9 +29,10 @@ from rbim.groups import (
     Role,
     SearchPublicGroups,
     SetMemberRole,
+    Success,
     Target,
 )
-from rbim.operation import fields_of
+from rbim.operation import Operation, fields_of, operation
 
 ID = "g80000049837291"
 
@@ -452,3 +455,88 @@ def operations(kind):
 def test_whatever_is_written_reads_back_as_the_same_operation(shape, op):
     document = wire(op, members_shape=shape)
     assert make_converter(CHINA, shape).structure(document, type(op)) == op
+
+
+# ------------------------------------------------------------------ what a server reads, as clients write it
+
+
+def read(kind, document):
+    return make_converter(CHINA, MembersShape.PLAIN).structure(document, kind)
+
+
+@pytest.mark.parametrize(
+    ("members", "accounts"),
+    [
+        (["1001", "1002"], ("1001", "1002")),
+        ({"member": ["1001", "1002"]}, ("1001", "1002")),
+        ({"member": "1001"}, ("1001",)),
+        ("1001", ("1001",)),
+        ([1001], ("1001",)),
+    ],
+)
+@pytest.mark.parametrize("kind", WITH_MEMBERS)
+def test_members_are_read_in_every_shape(kind, members, accounts):
+    assert read(kind, {"groupId": ID, "members": members}).members == accounts
+
+
+@pytest.mark.parametrize("nothing", [None, ""])
+def test_null_and_empty_are_as_good_as_absent_where_there_is_a_default(nothing):
+    document = {"userName": nothing, "groupId": ID, "members": ["1"], "confirm": nothing, "declared": nothing}
+    assert read(InviteJoinGroup, document) == InviteJoinGroup(group_id=ID, members=["1"])
+    document = {"groupId": ID, "name": "a", "permission": nothing}
+    assert read(ModifyGroup, document) == ModifyGroup(group_id=ID, name="a", permission=None)
+
+
+def test_numbers_are_read_where_text_is_declared_and_what_is_unknown_is_ignored():
+    document = {"appId": "x", "name": 5, "type": 4, "permission": 1, "target": 0, "more": {}}
+    assert read(CreateGroup, document) == CreateGroup(
+        name="5", type=GroupType.VIP, permission=Permission.VERIFIED, target=Target.DISCUSSION
+    )
+    assert [read(InviteJoinGroup, {"groupId": ID, "members": ["1"], "confirm": n}).needs_confirmation for n in (0, 1)] == [
+        True,
+        False,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "document"),
+    [
+        (DeleteGroup, {}),
+        (DeleteGroup, {"groupId": None}),
+        (DeleteGroup, {"groupId": ""}),
+        (DeleteGroup, []),
+        (DeleteGroup, "g1"),
+        (CreateGroup, {"name": "a", "type": "5"}),
+        (CreateGroup, {"name": "x" * 51, "type": "1"}),
+        (SetMemberRole, {"groupId": ID, "member": "1", "role": "3"}),
+        (InviteJoinGroup, {"groupId": ID, "members": []}),
+        (InviteJoinGroup, {"groupId": ID, "members": {}}),
+        (InviteJoinGroup, {"groupId": ID, "members": ["1"], "confirm": "2"}),
+    ],
+)
+def test_a_request_that_breaks_a_rule_is_not_read(kind, document):
+    with pytest.raises((ValueError, KeyError, TypeError)):
+        read(kind, document)
+
+
+# ----------------------------------------------------------------------------------- declaring one
+
+
+def test_an_operation_that_names_no_answer_is_refused_when_it_is_declared():
+    with pytest.raises(TypeError, match="Nameless does not name its answer"):
+
+        @operation("Nameless")
+        @attrs.frozen
+        class Nameless(Operation):
+            endpoint = GROUP
+
+
+def test_an_operation_is_never_repeated_unless_it_says_so():
+    @operation("Dangerous")
+    @attrs.frozen(kw_only=True)
+    class Dangerous(GroupOperation[Success]):
+        pass
+
+    assert Dangerous().repeat is Repeat.NEVER
+    assert Dangerous.spec.answer is Success
+    assert Dangerous.spec.paths == ("/{version}/Application/{app_id}/IM/Group/Dangerous",)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rbim import CHINA, ApiError, Dialect, MembersShape, Outcome, ProtocolError, RbimError, Response, jsontext
 from rbim.calls import CallTaskCreated, CreateCallTask
 from rbim.codec import Codec
-from rbim.converter import make_converter
+from rbim.converter import EXTRA, make_converter
 from rbim.groups import (
     Created,
     CreateGroup,
@@ -227,6 +227,11 @@ def test_unknown_fields_are_kept_aside_as_they_are():
     assert detail.name == "a"
     assert detail.extra == {"members": [{"userName": "1001"}], "appId": None, "extra": 5}
     assert answer(DELETE, '"version":2').extra == {"version": 2}
+
+
+def test_an_unknown_field_may_have_any_name():
+    assert answer(DELETE, f'"{EXTRA}":5').extra == {EXTRA: 5}
+    assert answer(DELETE, f'"{EXTRA}":{{}},"":1').extra == {EXTRA: {}, "": 1}
 
 
 def test_the_status_and_its_message_are_no_unknown_fields():

@@ -157,6 +157,13 @@ def test_an_expired_timestamp_is_signed_again_at_once_and_only_once(op):
     assert retry.pause(op, with_history(TimestampExpired(code="161106"), "", "161106"), 2) == 0
 
 
+@pytest.mark.parametrize("kind", [TimestampExpired, Throttled])
+def test_a_code_with_a_server_error_does_not_let_what_must_not_be_repeated_go_again(kind):
+    uncertain = with_history(kind(code="160016", status=500, outcome=Outcome.UNKNOWN), "160016")
+    assert Retry().pause(NEVER, uncertain, 1, BEFORE) is None
+    assert Retry().pause(READ, uncertain, 1, BEFORE) is not None
+
+
 def test_pauses_double_up_to_the_cap_and_are_drawn_from_nothing_to_all_of_it():
     ceilings = [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
     for share in (0.0, 0.25, 1.0):

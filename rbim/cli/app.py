@@ -19,7 +19,7 @@ from rbim.cli.operations import add_operations, operations
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["build", "run_app"]
+__all__ = ["build", "demo", "run_app"]
 
 HELP = """\
 An asyncio SDK for a Chinese communications platform: its operations, and a demonstration.

@@ -176,4 +176,4 @@ def _tell(server: Server, *, fresh: bool) -> None:
     sys.stdout.write("".join(f"{line}\n" for line in lines))
     sys.stdout.flush()
     if not ip_address(server.host).is_loopback:
-        complain(f"warning: whoever reaches {server.host} can use the emulator, and read and change all of it")
+        complain(f"warning: whoever reaches {server.host} can read and change the emulator, and make it send requests")

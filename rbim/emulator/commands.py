@@ -1,10 +1,10 @@
-"""What the control interface can do, one function per command; :mod:`rbim.emulator.control` serves them over HTTP.
+"""What the control interface can do to the platform; :mod:`rbim.emulator.control` serves it over HTTP.
 
-A command takes the :class:`Desk` and what it reads from the request's body (or the name in its path) and returns JSON. Its
-docstring is its help.
+A command is a function of the :class:`Desk` and of what it reads from the request's body (or of the name in its path). It
+returns JSON, and its docstring is its help. Those about message copy are in :mod:`rbim.emulator.copy_commands`.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +13,12 @@ from attrs import frozen
 
 from rbim import jsontext
 from rbim.emulator.clock import EmulatedClock
-from rbim.emulator.faults import KINDS, Fault, faults_from
+from rbim.emulator.faults import KINDS, faults_from
 
 if TYPE_CHECKING:
     from rbim.emulator.emulator import Emulator
-    from rbim.emulator.snapshot import Snapshot
 
-__all__ = ["ABOUT", "COMMANDS", "PREFIX", "Command", "Desk", "Later", "Unable"]
+__all__ = ["ABOUT", "COMMANDS", "PREFIX", "Command", "Desk", "Later", "Unable", "command", "plan", "replace"]
 
 ABOUT = "An emulator of the written interface description, never of the service."
 PREFIX = "/_emulator/"
@@ -29,14 +28,27 @@ class Unable(Exception):
     """A command that this emulator, or the server around it, cannot carry out; the text says why."""
 
 
-@frozen
 class Desk:
     """What commands work with: the emulator, what it was at first, and the server's way to refuse connections."""
 
-    emulator: "Emulator"
-    state: "Snapshot"
-    faults: tuple[Fault, ...]
-    outage: Callable[[float], Awaitable[None]] | None
+    def __init__(self, emulator: "Emulator", outage: Callable[[float], Awaitable[None]] | None) -> None:
+        self.emulator = emulator
+        self.outage = outage
+        self._state = emulator.snapshot()
+        self._faults = tuple(emulator.faults)
+        self._copy_faults = tuple(emulator.copy_faults)
+        self._aim = emulator.copier.dispatch.aim
+
+    def reset(self) -> None:
+        """Make the emulator what it was at first. Its clock goes on."""
+        box, copying = self.emulator, self.emulator.copier.dispatch
+        box.restore(self._state)
+        box.requests.clear()
+        replace(box.faults, self._faults)
+        replace(box.copy_faults, self._copy_faults)
+        copying.aim = None  # drops what waits
+        copying.aim = self._aim
+        box.deliveries.clear()
 
 
 @frozen
@@ -51,7 +63,7 @@ class Later:
 
 
 @frozen(kw_only=True)
-class Advance:
+class _Advance:
     """How much time is to pass."""
 
     seconds: float = 0.0
@@ -59,21 +71,21 @@ class Advance:
 
 
 @frozen(kw_only=True)
-class Outage:
+class _Outage:
     """How long connections are to be refused."""
 
     seconds: float
 
 
 @frozen(kw_only=True)
-class Login:
+class _Login:
     """Who logs in."""
 
     account: str
 
 
 @frozen(kw_only=True)
-class Waiting:
+class _Waiting:
     """What waits: an invitation or a request to join."""
 
     group_id: str
@@ -101,7 +113,9 @@ class Command:
 COMMANDS: list[Command] = []
 
 
-def _command(method: str, path: str, reads: type[Any] | None = None) -> Callable[[Run], Run]:
+def command(method: str, path: str, reads: type[Any] | None = None) -> Callable[[Run], Run]:
+    """Declare a function to be a command."""
+
     def keep(run: Run) -> Run:
         COMMANDS.append(Command(method=method, path=PREFIX + path, run=run, reads=reads))
         return run
@@ -109,31 +123,29 @@ def _command(method: str, path: str, reads: type[Any] | None = None) -> Callable
     return keep
 
 
-@_command("GET", "")
+@command("GET", "")
 def _index(_: Desk, __: str) -> Any:
     """Tell what this is, and its commands."""
     return {"about": ABOUT, "commands": {f"{each.method} {each.path}": each.does for each in COMMANDS}}
 
 
-@_command("GET", "state")
+@command("GET", "state")
 def _state(desk: Desk, _: str) -> Any:
     """Tell groups, tasks and accounts, as one document."""
     return desk.emulator.export()
 
 
-@_command("PUT", "state", object)
+@command("PUT", "state", object)
 def _load(desk: Desk, document: object) -> Any:
     """Make the state what such a document says."""
     desk.emulator.load(document)
     return _counts(desk)
 
 
-@_command("POST", "reset")
+@command("POST", "reset")
 def _reset(desk: Desk, _: str) -> Any:
-    """Make state and faults what they were at first, and forget the requests."""
-    desk.emulator.restore(desk.state)
-    desk.emulator.requests.clear()
-    _plan(desk, desk.faults)
+    """Make everything but the clock what it was at first, and forget requests and deliveries."""
+    desk.reset()
     return _counts(desk)
 
 
@@ -142,54 +154,60 @@ def _counts(desk: Desk) -> Any:
     return {"groups": len(state.groups), "tasks": len(state.tasks)}
 
 
-@_command("GET", "faults")
+@command("GET", "faults")
 def _faults(desk: Desk, _: str) -> Any:
     """Tell the fault plan, a list."""
-    return [_plain(fault) for fault in desk.emulator.faults]
+    return plan(desk.emulator.faults, KINDS)
 
 
-@_command("PUT", "faults", object)
+@command("PUT", "faults", object)
 def _replace(desk: Desk, document: object) -> Any:
     """Replace the fault plan: its counts and its chance begin anew."""
-    return _plan(desk, faults_from(document))
-
-
-@_command("DELETE", "faults")
-def _empty(desk: Desk, _: str) -> Any:
-    """Empty the fault plan."""
-    return _plan(desk, ())
-
-
-def _plan(desk: Desk, faults: tuple[Fault, ...]) -> Any:
-    desk.emulator.faults.clear()
-    desk.emulator.faults.add(*faults)
+    replace(desk.emulator.faults, faults_from(document))
     return _faults(desk, "")
 
 
-def _plain(fault: Fault) -> dict[str, Any]:
-    """Return a fault as the plan's file has it; a match that is a function cannot be told in JSON."""
-    plain = {a.name: getattr(fault, a.name) for a in attrs.fields(Fault) if getattr(fault, a.name) != a.default}
-    kind = next(name for name, kind in KINDS.items() if isinstance(fault.effect, kind))
-    plain["effect"] = {"kind": kind} | attrs.asdict(fault.effect)
+@command("DELETE", "faults")
+def _empty(desk: Desk, _: str) -> Any:
+    """Empty the fault plan."""
+    desk.emulator.faults.clear()
+    return []
+
+
+def replace(faults: Any, new: tuple[Any, ...]) -> None:  # Faults of Fault, or CopyFaults of CopyFault
+    """Give a plan other faults."""
+    faults.clear()
+    faults.add(*new)
+
+
+def plan(faults: Iterable[Any], kinds: Mapping[str, type[Any]]) -> list[dict[str, Any]]:
+    """Return a plan as its file has it; that a match is a function is all that JSON can tell of it."""
+    return [_plain(fault, kinds) for fault in faults]
+
+
+def _plain(fault: Any, kinds: Mapping[str, type[Any]]) -> dict[str, Any]:
+    told = {a.name: getattr(fault, a.name) for a in attrs.fields(fault.__class__) if getattr(fault, a.name) != a.default}
+    kind = next(name for name, kind in kinds.items() if isinstance(fault.effect, kind))
+    told["effect"] = {"kind": kind} | attrs.asdict(fault.effect)
     if callable(fault.match):
-        plain["match"] = "a function"
-    return plain
+        told["match"] = "a function"
+    return told
 
 
-@_command("GET", "requests")
+@command("GET", "requests")
 def _requests(desk: Desk, _: str) -> Any:
     """Tell each request so far, what it asked for and what became of it."""
     return [jsontext.loads(line) for line in desk.emulator.requests.trace().splitlines()]
 
 
-@_command("DELETE", "requests")
+@command("DELETE", "requests")
 def _forget(desk: Desk, _: str) -> Any:
     """Forget the requests."""
     desk.emulator.requests.clear()
     return []
 
 
-@_command("GET", "clock")
+@command("GET", "clock")
 def _clock(desk: Desk, _: str) -> Any:
     """Tell the emulator's time, and whether it is emulated."""
     clock = desk.emulator.clock
@@ -200,32 +218,31 @@ def _clock(desk: Desk, _: str) -> Any:
     }
 
 
-@_command("POST", "clock/advance", Advance)
-async def _advance(desk: Desk, told: Advance) -> Any:
+@command("POST", "clock/advance", _Advance)
+async def _advance(desk: Desk, told: _Advance) -> Any:
     """Let an emulated clock's time pass: seconds, hours."""
-    clock = desk.emulator.clock
-    if not isinstance(clock, EmulatedClock):
-        reason = "the emulator runs on this machine's clock, which nobody can advance"
+    if not isinstance(desk.emulator.clock, EmulatedClock):
+        reason = "the emulator runs on this machine's clock, which nobody can advance (rbim emulator --emulated-clock)"
         raise Unable(reason)
-    await clock.advance(told.seconds, hours=told.hours)
+    await desk.emulator.advance(told.seconds, hours=told.hours)
     return _clock(desk, "")
 
 
-@_command("GET", "tasks")
+@command("GET", "tasks")
 def _tasks(desk: Desk, _: str) -> Any:
     """Tell the call tasks."""
     return desk.emulator.export()["tasks"]
 
 
-@_command("GET", "tasks/{id}/may-call")
+@command("GET", "tasks/{id}/may-call")
 def _may_call(desk: Desk, task_id: str) -> Any:
     """Tell whether a task may call at this moment (emulator-only)."""
     may_call = desk.emulator.may_call(task_id)
     return {"task_id": task_id, "at": desk.emulator.clock.now().isoformat(), "may_call": may_call}
 
 
-@_command("POST", "outage", Outage)
-def _outage(desk: Desk, told: Outage) -> Any:
+@command("POST", "outage", _Outage)
+def _outage(desk: Desk, told: _Outage) -> Any:
     """Refuse all connections for so many seconds of the emulator's clock."""
     if desk.outage is None:
         reason = "this server has no way to refuse connections: serve the emulator with rbim emulator"
@@ -233,36 +250,36 @@ def _outage(desk: Desk, told: Outage) -> Any:
     return Later({"seconds": told.seconds}, partial(desk.outage, told.seconds))
 
 
-@_command("POST", "logins", Login)
-def _log_in(desk: Desk, told: Login) -> Any:
+@command("POST", "logins", _Login)
+def _log_in(desk: Desk, told: _Login) -> Any:
     """Let an account log in for the first time: account (emulator-only)."""
     desk.emulator.log_in(told.account)
     return attrs.asdict(told)
 
 
-@_command("POST", "invitations/confirm", Waiting)
-def _confirm(desk: Desk, told: Waiting) -> Any:
+@command("POST", "invitations/confirm", _Waiting)
+def _confirm(desk: Desk, told: _Waiting) -> Any:
     """Let an account accept an invitation: group_id, account (emulator-only)."""
     desk.emulator.confirm(told.group_id, told.account)
     return attrs.asdict(told)
 
 
-@_command("POST", "invitations/decline", Waiting)
-def _decline(desk: Desk, told: Waiting) -> Any:
+@command("POST", "invitations/decline", _Waiting)
+def _decline(desk: Desk, told: _Waiting) -> Any:
     """Let an account turn an invitation down: group_id, account (emulator-only)."""
     desk.emulator.decline(told.group_id, told.account)
     return attrs.asdict(told)
 
 
-@_command("POST", "applications/approve", Waiting)
-def _approve(desk: Desk, told: Waiting) -> Any:
+@command("POST", "applications/approve", _Waiting)
+def _approve(desk: Desk, told: _Waiting) -> Any:
     """Let a group's owner accept a request to join: group_id, account (emulator-only)."""
     desk.emulator.approve(told.group_id, told.account)
     return attrs.asdict(told)
 
 
-@_command("POST", "applications/reject", Waiting)
-def _reject(desk: Desk, told: Waiting) -> Any:
+@command("POST", "applications/reject", _Waiting)
+def _reject(desk: Desk, told: _Waiting) -> Any:
     """Let a group's owner turn a request to join down: group_id, account (emulator-only)."""
     desk.emulator.reject(told.group_id, told.account)
     return attrs.asdict(told)

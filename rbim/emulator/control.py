@@ -4,13 +4,13 @@ The described interface has nothing like it. It is off unless an emulator is ser
 (:func:`rbim.emulator.server.serve`, or ``Control(emulator)`` on any ASGI server); it asks for no signature and shows no
 token.
 
-====== =============================== ==================================================================================
+====== =============================== ======================================================================================
 method path                            what it does
-====== =============================== ==================================================================================
+====== =============================== ======================================================================================
 GET    /_emulator/                     tell what this is, and its commands
 GET    /_emulator/state                tell groups, tasks and accounts, as one document
 PUT    /_emulator/state                make the state what such a document says
-POST   /_emulator/reset                make state and faults what they were at first, and forget the requests
+POST   /_emulator/reset                make everything but the clock what it was at first, and forget requests and deliveries
 GET    /_emulator/faults               tell the fault plan, a list
 PUT    /_emulator/faults               replace the fault plan: its counts and its chance begin anew
 DELETE /_emulator/faults               empty the fault plan
@@ -26,7 +26,18 @@ POST   /_emulator/invitations/confirm  let an account accept an invitation: grou
 POST   /_emulator/invitations/decline  let an account turn an invitation down: group_id, account (emulator-only)
 POST   /_emulator/applications/approve let a group's owner accept a request to join: group_id, account (emulator-only)
 POST   /_emulator/applications/reject  let a group's owner turn a request to join down: group_id, account (emulator-only)
-====== =============================== ==================================================================================
+GET    /_emulator/copy                 tell where messages are copied to
+PUT    /_emulator/copy                 copy messages from now on: url, mode (normal or high-guarantee)
+DELETE /_emulator/copy                 copy messages no more, and drop those that wait
+GET    /_emulator/copy-faults          tell the fault plan of copies, a list
+PUT    /_emulator/copy-faults          replace the fault plan of copies
+DELETE /_emulator/copy-faults          empty the fault plan of copies
+GET    /_emulator/deliveries           tell each attempt to deliver a copy, and what became of it
+DELETE /_emulator/deliveries           forget the deliveries
+POST   /_emulator/say                  let an account say something to another or a group: sender, to, text (emulator-only)
+POST   /_emulator/push                 push a message to one account, several, or a group: to, text (emulator-only)
+POST   /_emulator/notify               notify a group of what has not happened: group_id, notice (emulator-only)
+====== =============================== ======================================================================================
 
 What is wrong with a request is said as ``{"error": ...}``: 400 (no JSON, or a field is wrong), 404 (no such command, or
 nothing of that name), 405 (the command takes another method), 409 (not as things stand), 413 (too long).
@@ -44,7 +55,8 @@ from cattrs.v import format_exception
 
 from rbim import jsontext
 from rbim.emulator.asgi import TooLarge, body_of, write
-from rbim.emulator.commands import COMMANDS, PREFIX, Command, Desk, Later, Unable
+from rbim.emulator.commands import PREFIX, Command, Desk, Later, Unable
+from rbim.emulator.copy_commands import COMMANDS
 from rbim.emulator.rules import Refusal
 from rbim.errors import InvalidRequest
 from rbim.message import Response
@@ -61,7 +73,7 @@ BODY_LIMIT = 64 * 1024 * 1024
 JSON = {"content-type": "application/json;charset=utf-8"}
 
 
-class Trouble(Exception):
+class _Trouble(Exception):
     """A request that is not carried out, with the HTTP status and the headers that say so."""
 
     def __init__(self, status: int, why: str, **headers: str) -> None:
@@ -79,7 +91,7 @@ class Control:
 
     def __init__(self, emulator: Emulator, *, outage: Callable[[float], Awaitable[None]] | None = None) -> None:
         self._app = emulator.asgi
-        self._desk = Desk(emulator, emulator.snapshot(), tuple(emulator.faults), outage)
+        self._desk = Desk(emulator, outage)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one scope."""
@@ -95,7 +107,7 @@ class Control:
             said = await self._said(scope["method"], path, body)
         except TooLarge as error:
             status, said = 413, {"error": str(error)}
-        except Trouble as trouble:
+        except _Trouble as trouble:
             status, said, headers = trouble.status, {"error": str(trouble)}, trouble.headers
         document = said.said if isinstance(said, Later) else said
         await write(send, Response(status, {**JSON, **headers}, jsontext.dumps(document)))
@@ -108,11 +120,11 @@ class Control:
             said = command.run(self._desk, name if command.reads is None else _read(body, command.reads))
             return await said if isawaitable(said) else said
         except InvalidRequest as error:
-            raise Trouble(400, error.message) from None
+            raise _Trouble(400, error.message) from None
         except LookupError as error:
-            raise Trouble(404, str(error)) from None
+            raise _Trouble(404, str(error)) from None
         except (Refusal, Unable) as error:
-            raise Trouble(409, str(error)) from None
+            raise _Trouble(409, str(error)) from None
 
 
 def _found(method: str, path: str) -> tuple[Command, str]:
@@ -120,13 +132,13 @@ def _found(method: str, path: str) -> tuple[Command, str]:
     found = [(command, match) for command in COMMANDS if (match := _pattern(command.path).fullmatch(path))]
     if not found:
         reason = f"there is no command {path}; GET {PREFIX} tells which there are"
-        raise Trouble(404, reason)
+        raise _Trouble(404, reason)
     for command, match in found:
         if command.method == method:
             return command, "".join(match.groups())
     allowed = ", ".join(command.method for command, _ in found)
     reason = f"{path} takes {allowed}, not {method}"
-    raise Trouble(405, reason, allow=allowed)
+    raise _Trouble(405, reason, allow=allowed)
 
 
 @cache
@@ -153,9 +165,9 @@ def _read(body: bytes, kind: type[Any]) -> Any:  # what the command reads
         raise InvalidRequest("; ".join(transform_error(error, format_exception=_why))) from None
 
 
-def _text(value: object, _: object) -> str:
-    if not isinstance(value, str) or not value:
-        reason = f"a text that is not empty is needed, not {value!r}"
+def _exactly(value: object, kind: type[Any]) -> Any:
+    if type(value) is not kind:
+        reason = f"{kind.__name__} is needed, not {value!r}"
         raise InvalidRequest(reason)
     return value
 
@@ -167,10 +179,16 @@ def _number(value: object, _: object) -> float:
     return float(value)
 
 
+def _texts(value: object, _: object) -> tuple[str, ...]:
+    return tuple(_exactly(each, str) for each in _exactly(value, list))  # cattrs would take a text apart into letters
+
+
 def _why(error: BaseException, kind: type[Any] | None) -> str:
     return error.message if isinstance(error, InvalidRequest) else format_exception(error, kind)
 
 
 _converter = Converter(forbid_extra_keys=True)
-_converter.register_structure_hook(str, _text)
+for _kind in (str, bool):
+    _converter.register_structure_hook(_kind, _exactly)
 _converter.register_structure_hook(float, _number)
+_converter.register_structure_hook_func(lambda kind: kind == tuple[str, ...], _texts)

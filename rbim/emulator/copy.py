@@ -12,8 +12,8 @@ seconds, counted from the failure before, with ``resendFlag`` 1; ``resend_signed
 Then it gives up. A delivery has failed unless HTTP 200, exactly, comes within 5 seconds of the emulator's clock.
 
 **In which order.** That in which messages were sent, for each conversation (a group, or two accounts): what is to be resent
-holds up what was said after it. Conversations go side by side, at most ``concurrency`` deliveries at once. On trio, whose
-scheduler draws lots, receivers of one moment are called in any order; the log's is the same each time.
+holds up what was said after it. Conversations go side by side, at most ``concurrency`` deliveries at once. The log is in the
+same order each time; on trio, whose scheduler draws lots, what receivers do at one moment of an emulated clock is not.
 
 **Emulated time** stands still while a receiver works: however long it takes in reality, it answered at once, and an emulated
 clock brings no time-out over a database or a socket. Time passes where a receiver waits for it (``clock.sleep``), and

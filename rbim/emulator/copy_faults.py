@@ -20,6 +20,7 @@ from rbim.emulator.selection import Picker, Selection, within
 from rbim.errors import InvalidRequest
 
 __all__ = [
+    "COPY_KINDS",
     "CopyEffect",
     "CopyFault",
     "CopyFaults",

@@ -10,14 +10,31 @@ from hashlib import md5
 from typing import TYPE_CHECKING, Any, Protocol, cast
 from urllib.parse import parse_qsl, urlsplit
 
+from attrs import frozen
+
 from rbim.errors import InvalidRequest, NotSent, TransportError
 from rbim.message import Request
 
 if TYPE_CHECKING:
+    from contextlib import AsyncExitStack
+
     from rbim.message import Transport
     from rbim.signing import Credentials
 
-__all__ = ["Courier", "NoAnswer", "Post", "ReceiveFunction", "Receiver", "Target", "courier_to", "parts_of", "signed"]
+__all__ = [
+    "Aim",
+    "Courier",
+    "Headers",
+    "NoAnswer",
+    "Post",
+    "ReceiveFunction",
+    "Receiver",
+    "Target",
+    "courier_to",
+    "open_courier",
+    "parts_of",
+    "signed",
+]
 
 Headers = dict[str, str]
 Courier = Callable[[Headers, bytes], Awaitable[int]]
@@ -35,6 +52,17 @@ ReceiveFunction = Callable[[Headers, bytes], Awaitable[Any]]
 
 Target = str | Receiver | ReceiveFunction
 """Where copies go: a URL, a receiver, or an async function of headers and body that returns the HTTP status."""
+
+
+@frozen(kw_only=True)
+class Aim:
+    """Where copies go, and how: see ``Emulator.copy_to``."""
+
+    target: Target
+    high: bool
+    concurrency: int
+    patience: float
+    transport: Callable[[], Transport]
 
 
 class NoAnswer(Exception):
@@ -69,7 +97,7 @@ def courier_to(target: Receiver | ReceiveFunction) -> Courier:
         answer = await receive(headers, body)
         status = getattr(answer, "status", answer)
         if not isinstance(status, int):
-            reason = f"no status but {type(answer).__name__}"
+            reason = f"no status but {type(status).__name__}"
             raise NoAnswer(reason)
         return int(status)
 
@@ -109,3 +137,10 @@ class Post:
             reason = f"no answer: {error}"
             raise NoAnswer(reason) from error
         return response.status
+
+
+async def open_courier(aim: Aim, stack: AsyncExitStack, *, timeout: float) -> Courier:  # noqa: ASYNC109  # of each delivery
+    """Return what carries deliveries to where they are aimed at, until the stack is closed."""
+    if isinstance(aim.target, str):
+        return Post(aim.target, await stack.enter_async_context(aim.transport()), timeout=timeout)
+    return courier_to(aim.target)

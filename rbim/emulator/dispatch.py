@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import anyio
 from anyio.lowlevel import checkpoint
-from attrs import define, field, frozen
+from attrs import define
 
 from rbim import jsontext
 from rbim.emulator.clock import ROUNDS, SLEEPERS, EmulatedClock
 from rbim.emulator.copy_faults import CopyVerdict, verdict_of
-from rbim.emulator.couriers import NoAnswer, Post, courier_to, signed
+from rbim.emulator.couriers import NoAnswer, open_courier, signed
 from rbim.emulator.deliveries import OK, Deliveries, Delivery
 from rbim.emulator.lanes import Lanes, Parcel
 from rbim.emulator.messages import milliseconds
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup, TaskStatus
 
     from rbim.dialect import Dialect
-    from rbim.emulator.couriers import Courier, Headers, Target
-    from rbim.message import Clock, Transport
+    from rbim.emulator.couriers import Aim, Courier, Headers
+    from rbim.message import Clock
     from rbim.signing import Credentials
 
-__all__ = ["LIMIT", "Aim", "Dispatch"]
+__all__ = ["LIMIT", "Dispatch"]
 
 LIMIT = 5.0
 """The seconds in which a receiver must answer (Limits, callback answer time)."""
@@ -40,15 +40,16 @@ LEEWAY = 1.0  # seconds by which a transport's own time-out is longer than the l
 RESENT = {"resendFlag": "1"}
 
 
-@frozen(kw_only=True)
-class Aim:
-    """Where copies go, and how: see ``Emulator.copy_to``."""
+class _Sleepers(set[object]):
+    """Who waits for emulated time; says when there is one more."""
 
-    target: Target
-    high: bool
-    concurrency: int
-    patience: float
-    transport: Callable[[], Transport]
+    def __init__(self, say: Callable[[], None]) -> None:
+        super().__init__()
+        self._say = say
+
+    def add(self, element: object, /) -> None:
+        super().add(element)
+        self._say()
 
 
 @define(eq=False)
@@ -58,11 +59,11 @@ class _Flight:
     parcel: Parcel
     courier: Courier
     others: set[_Flight]
-    sleepers: set[object] = field(factory=set[object])
+    sleepers: _Sleepers
 
 
 class Dispatch:
-    """Delivers the parcels of its ``lanes`` to what it aims at, and writes down in ``deliveries`` what became of them."""
+    """Delivers the parcels of its ``lanes`` to what it aims at; ``deliveries`` tells what became of them."""
 
     def __init__(self, clock: Clock, dialect: Dialect, credentials: Credentials) -> None:
         self.lanes = Lanes()
@@ -137,11 +138,12 @@ class Dispatch:
             elif due > now:
                 await self._change(due - now)
             elif aimed is None or aimed[0] is not aim:
-                aimed = aim, await _courier(aim, stack)
+                aimed = aim, await open_courier(aim, stack, timeout=LIMIT + LEEWAY)
             else:
-                flight = _Flight(self.lanes.take(), aimed[1], flights)
+                flight = _Flight(self.lanes.take(), aimed[1], flights, _Sleepers(self.changed))
                 flights.add(flight)
                 self._flights.add(flight)
+                self.changed()
                 await tasks.start(self._fly, flight)  # one by one: receivers are called in this order
 
     async def _fly(self, flight: _Flight, *, task_status: TaskStatus[None]) -> None:
@@ -273,12 +275,6 @@ class Dispatch:
                 await self._change(None)
             if real.cancelled_caught:
                 return
-
-
-async def _courier(aim: Aim, stack: AsyncExitStack) -> Courier:
-    if isinstance(aim.target, str):
-        return Post(aim.target, await stack.enter_async_context(aim.transport()), timeout=LIMIT + LEEWAY)
-    return courier_to(aim.target)
 
 
 def _bare(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -82,7 +82,8 @@ def _plain(record: Recorded) -> dict[str, Any]:
     op = record.operation
     if op is not None:
         values = {a.name: getattr(op, a.name) for a in fields_of(type(op))}
-        plain["operation"] = {"name": op.spec.name} | {name: _text(value) for name, value in values.items()}
+        plain["operation"] = op.spec.name
+        plain["values"] = {name: _text(value) for name, value in values.items()}
     return plain
 
 

@@ -46,6 +46,7 @@ class Parcel:
 @define(eq=False)
 class _Lane:
     parcels: list[Parcel] = field(factory=list[Parcel])
+    held: list[Parcel] = field(factory=list[Parcel])
     came: int = 0
     busy: bool = False
 
@@ -72,17 +73,20 @@ class Lanes:
         lane.came += 1
         parcel.due = now + delay
         parcel.place = lane.came
-        for each in lane.parcels:
-            if each.to_pass:
-                each.to_pass -= 1
-                if not each.to_pass:
-                    each.due = now
+        passed = lane.held
+        lane.held = [each for each in passed if each.to_pass > 1]
+        for each in passed:
+            each.to_pass -= 1
+            if each.to_pass == 0:
+                each.due = now
         if overtaken_by:
             parcel.place += overtaken_by + _BETWEEN
             parcel.to_pass = overtaken_by
             parcel.due += patience
+            lane.held.append(parcel)
         insort(lane.parcels, parcel, key=_PLACE)
-        self._announce(parcel.key, lane)
+        if passed or lane.parcels[0] is parcel:
+            self._announce(parcel.key, lane)
 
     def take(self) -> Parcel:
         """Take out the parcel that is due next; it keeps its lane busy until it is done or put back."""
@@ -91,7 +95,12 @@ class Lanes:
             raise LookupError(reason)
         lane = self._lanes[heapq.heappop(self._ready)[3]]
         lane.busy = True
-        return lane.parcels.pop(0)
+        parcel = lane.parcels.pop(0)
+        if parcel.to_pass:  # its patience is over: whoever comes now comes after it, even if it is put back
+            parcel.to_pass = 0
+            parcel.place = lane.came + _BETWEEN
+            lane.held.remove(parcel)
+        return parcel
 
     def done(self, parcel: Parcel) -> None:
         """Let the next one of its lane follow a parcel that was taken."""
@@ -108,6 +117,7 @@ class Lanes:
         """Drop whatever waits."""
         for lane in self._lanes.values():
             lane.parcels.clear()
+            lane.held.clear()
         self._lanes = {key: lane for key, lane in self._lanes.items() if lane.busy}
         self._ready.clear()
 

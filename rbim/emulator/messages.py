@@ -139,8 +139,9 @@ def _several(value: Accounts | None) -> tuple[str, ...] | None:
     return None if value is None else accounts(value)
 
 
-def _each(message: object, attribute: Any, value: tuple[str, ...] | None) -> None:  # an attrs validator
-    if value:
+def _each(message: "Message", attribute: Any, value: tuple[str, ...] | None) -> None:  # an attrs validator
+    pushed = attribute.name == "members" and message.conv_type is ConvType.CUSTOM_PERSON
+    if value or pushed:
         each_account(message, attribute, value)
 
 

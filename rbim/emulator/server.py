@@ -1,50 +1,32 @@
 """The server door: an emulator over real sockets, by uvicorn's HTTP protocol. Needs the extra ``server``; asyncio only.
 
-What no ASGI application can do to a connection, the protocol in front of it does: reset it, or close it in the middle of an
-answer. The listening socket is the server's own, so that for a while nobody gets a connection at all.
+The listening socket is the server's own, so that for a while nobody gets a connection at all. What happens to connections
+that came about is the business of :mod:`rbim.emulator.protocol`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import signal
 import socket
-import struct
 from contextlib import contextmanager
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
-from rbim.emulator.asgi import CONNECTION, failure, write
 from rbim.emulator.control import Control
-from rbim.emulator.rules import DependsOnDialect
-
-try:
-    import h11
-    import uvicorn
-    from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
-    from uvicorn.server import ServerState
-except ModuleNotFoundError as missing:
-    REASON = f'serving the emulator needs {missing.name}, which comes with: python -m pip install "rbim[server]"'
-    raise ModuleNotFoundError(REASON, name=missing.name) from None
+from rbim.emulator.protocol import Config, Protocol, ServerState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from types import TracebackType
     from typing import Self
 
-    from rbim.emulator.asgi import Receive, Scope, Send
     from rbim.emulator.emulator import Emulator
-    from rbim.message import Response
 
 __all__ = ["Server", "run", "serve"]
 
-logger = logging.getLogger("rbim.emulator")
-
-INTERNAL = "900500"
 IDLE = 75  # seconds after which a connection without requests is closed
-ABORTING = struct.pack("hh" if os.name == "nt" else "ii", 1, 0)  # SO_LINGER for 0 seconds: closing sends an RST
 
 
 class Server:
@@ -60,8 +42,9 @@ class Server:
         self._socket: socket.socket | None = None
         self._listener: asyncio.Server | None = None
         self._outage: asyncio.Task[None] | None = None
+        self._copying: asyncio.Task[None] | None = None
         self._state = ServerState()
-        self._config = uvicorn.Config(
+        self._config = Config(
             Control(emulator, outage=self.refuse) if control else emulator.asgi,
             interface="asgi3",
             lifespan="off",
@@ -90,13 +73,14 @@ class Server:
         name: Any = self._socket.getsockname()  # its shape is the address family's
         self.host, self.port = str(name[0]), int(name[1])
         await self._listen(self._socket)
+        self._copying = asyncio.create_task(self._copy())
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
-        """Stop listening, close every connection, and end what is in flight without an answer."""
-        tasks = [*self._state.tasks, *([self._outage] if self._outage else [])]
+        """Stop listening, close every connection, and end what is in flight without an answer, copies included."""
+        tasks = [task for task in (*self._state.tasks, self._outage, self._copying) if task is not None]
         for task in tasks:
             task.cancel()
         self._hang_up()
@@ -123,13 +107,18 @@ class Server:
         self._outage = asyncio.create_task(self._return_after(seconds, self._socket))
         await self._closed()
 
+    async def _copy(self) -> None:
+        """Deliver copies of messages as they come."""
+        async with self.emulator.copying():
+            await asyncio.Event().wait()
+
     async def _return_after(self, seconds: float, bound: socket.socket) -> None:
         await self.emulator.clock.sleep(seconds)
         await self._listen(bound)
 
     async def _listen(self, bound: socket.socket) -> None:
         self._listener = await asyncio.get_running_loop().create_server(
-            lambda: _Protocol(self, self._config, self._state),
+            lambda: Protocol(self._config, self._state, lambda: self.listening),
             sock=bound,
             backlog=self._config.backlog,
             start_serving=False,
@@ -221,76 +210,3 @@ def _bound(family: int, address: Any) -> socket.socket:  # an address as its fam
         made.close()
         raise
     return made
-
-
-class _Protocol(H11Protocol):
-    """uvicorn's protocol over one connection, which lends a hand on it (:class:`~rbim.emulator.asgi.Connection`)."""
-
-    def __init__(self, door: Server, config: uvicorn.Config, state: ServerState) -> None:
-        super().__init__(config, state, {})
-        self._door = door
-        self._inner: Any = self.app
-        self.app = self._answer
-        self.access_log = False  # it would write the sig
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
-        super().connection_made(transport)
-        if not self._door.listening:  # accepted by the loop before it heard
-            transport.abort()
-
-    def eof_received(self) -> Any:  # a bool; uvicorn's never keeps the connection
-        """Answer a peer that has nothing more to say, if it is owed an answer; tell whether it is."""
-        unread = self.conn.their_state is h11.SEND_BODY
-        if self.conn.our_state in (h11.SEND_RESPONSE, h11.SEND_BODY) and not unread:
-            self.cycle.keep_alive = False
-            return True
-        if unread or self.conn.trailing_data[0]:
-            self.send_400_response("the request ends too early")
-        return False
-
-    def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP, and close."""
-        self._end(failure(400, msg))
-
-    def reset(self) -> None:
-        """Close the connection by an RST."""
-        self.cycle.disconnected = True
-        if not self.transport.is_closing():
-            self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, ABORTING)
-            self.transport.abort()
-
-    def cut(self, response: Response, keep: float) -> None:
-        """Write the head and less than all of the body, and close."""
-        self.cycle.disconnected = True
-        whole = len(response.body)
-        self._end(response, max(0, min(int(whole * keep), whole - 1)))
-
-    def _end(self, response: Response, length: int | None = None) -> None:
-        """Close the connection, with so much of an answer's body before that, where one may still begin."""
-        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            headers = {**response.headers, "content-length": str(len(response.body)), "connection": "close"}
-            head = self.conn.send(
-                h11.Response(
-                    status_code=response.status, headers=list(headers.items()), reason=STATUS_PHRASES[response.status]
-                )
-            )
-            self.transport.write((head or b"") + response.body[:length])
-        self.transport.close()
-
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let the application answer, and answer for it where it fails."""
-        scope["extensions"] = {CONNECTION: self}
-        try:
-            await self._inner(scope, receive, send)
-        except asyncio.CancelledError:  # the server's end; uvicorn would make an error and a traceback of it
-            self.transport.close()
-            self.cycle.disconnected = True
-        except Exception as error:
-            if self.cycle.response_started:
-                raise
-            if isinstance(error, DependsOnDialect):
-                why = str(error)
-            else:
-                why = "the emulator failed; its log says why"
-                logger.exception("the emulator failed")
-            await write(send, failure(500, why, INTERNAL))

@@ -10,8 +10,7 @@ import re
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args
 
 from rbim.emulator.clock import EmulatedClock
-from rbim.emulator.couriers import courier_to, parts_of
-from rbim.emulator.dispatch import Aim
+from rbim.emulator.couriers import Aim, courier_to, parts_of
 from rbim.emulator.messages import ConvType, Message, Notice
 from rbim.emulator.rules import Refusal
 from rbim.errors import InvalidRequest, NotMember

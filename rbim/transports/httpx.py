@@ -263,10 +263,10 @@ class HttpxTransport:
         return self._context
 
     def _proxy_for(self, origin: str) -> str | None:
-        if self._proxy is not None or not self._trust_env:
-            return self._proxy
         if origin not in self._proxies:
-            self._proxies[origin] = _proxy_from_env(origin)
+            told = self._proxy is not None or not self._trust_env
+            proxy = self._proxy if told else _proxy_from_env(origin)
+            self._proxies[origin] = proxy if proxy is None or "://" in proxy else f"http://{proxy}"
         return self._proxies[origin]
 
 
@@ -313,6 +313,4 @@ def _proxy_from_env(origin: str) -> str | None:
     parts = urlsplit(origin)
     proxies = getproxies()
     proxy = proxies.get(parts.scheme) or proxies.get("all")
-    if not proxy or proxy_bypass(parts.netloc):
-        return None
-    return proxy if "://" in proxy else f"http://{proxy}"
+    return None if not proxy or proxy_bypass(parts.netloc) else proxy

@@ -15,6 +15,7 @@ from rbim import (
     Answer,
     AppSigner,
     AsyncClient,
+    AttemptEnded,
     CallTaskCreated,
     Clock,
     Created,
@@ -33,6 +34,7 @@ from rbim import (
     Method,
     Namespace,
     NoCallPolicy,
+    Observer,
     Operation,
     Outcome,
     Permission,
@@ -58,6 +60,18 @@ from rbim.operation import operation, text, wire
 R = TypeVar("R")
 
 # ------------------------------------------------------------------------------------- right uses
+
+
+class Counting(Observer):
+    """An observer overrides what it is interested in, and nothing else."""
+
+    ended: int = 0
+
+    def attempt_ended(self, event: AttemptEnded, /) -> None:
+        self.ended = event.attempt.number
+
+
+AsyncClient(base_url="http://x", credentials=Credentials(app_id="a", app_token="b"), observers=[Counting()])
 
 
 async def every_method_is_awaited_for_its_own_answer(client: AsyncClient) -> None:

@@ -1,0 +1,541 @@
+"""Message copy, what goes out: bodies of the interface's table, signatures against md5sum, HTTP, group notifications."""
+
+import json
+import subprocess
+import threading
+from contextlib import contextmanager
+from hashlib import md5
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import anyio
+import httpx
+import pytest
+
+from rbim import AsyncClient, Credentials, Dialect, GroupType, InvalidRequest, NotMember, Permission, Role
+from rbim.emulator import EmulatedClock, Emulator
+from rbim.emulator.messages import ClientType, MsgType, Notice
+from rbim.emulator.rules import DependsOnDialect, Refusal
+from rbim.transports.httpx import HttpxTransport
+
+APP = "aaf98f8947b5d6c80147b8a2b7c30123"
+TOKEN = "7f0c4b9de2a14f5c8b3e6d1a90c2f4e8"
+START = "1767323045000"  # 2026-01-02 03:04:05 UTC in milliseconds
+GROUP = "g80000049837291"
+
+
+class Inbox:
+    """A receiver that takes everything."""
+
+    def __init__(self):
+        self.deliveries = []
+
+    async def receive(self, headers, body):
+        self.deliveries.append((headers, body))
+        return type("Reply", (), {"status": 200})
+
+    @property
+    def documents(self):
+        return [json.loads(body) for _, body in self.deliveries]
+
+
+def box(**options):
+    return Emulator(
+        **{"credentials": Credentials(app_id=APP, app_token=TOKEN), "clock": EmulatedClock(), **options},
+    )
+
+
+def copied_box(**options):
+    emulator, inbox = box(**options), Inbox()
+    emulator.copy_to(inbox)
+    return emulator, inbox
+
+
+def client_of(emulator, **options):
+    return AsyncClient(
+        base_url="http://emulator",
+        credentials=emulator.credentials,
+        clock=emulator.clock,
+        dialect=emulator.dialect,
+        transport=emulator,
+        **options,
+    )
+
+
+async def group_of(emulator, *members):
+    async with client_of(emulator) as client:
+        group_id = (await client.groups.create(name="a", type=GroupType.TEMPORARY, user_name="1000")).group_id
+        await client.groups.invite(group_id=group_id, members=list(members))
+    return group_id
+
+
+# Bodies.
+
+
+async def test_a_message_to_a_person_is_the_interfaces_body():
+    emulator, inbox = copied_box()
+    assert emulator.say("1001", "1002", "你好") == "m80000070010001"
+    await emulator.deliver()
+    assert inbox.documents == [
+        {
+            "eventType": "1",
+            "convType": "PERSON",
+            "to": "1002",
+            "fromAccount": f"{APP}#1001",
+            "msgTimestamp": START,
+            "msgType": "TEXT",
+            "body": "你好",
+            "msgId": "m80000070010001",
+        }
+    ]
+    assert "你好".encode() in inbox.deliveries[0][1]  # UTF-8, as it is
+
+
+async def test_every_field_of_the_table_is_there_when_it_is_given():
+    emulator, inbox = copied_box()
+    await emulator.clock.advance(1.2345)
+    emulator.say(
+        "1001",
+        "1002",
+        "",
+        msg_type="AT",
+        attach="https://files.example/1.jpg",
+        ext='{"a":1}',
+        at_user=["1002", "1003"],
+        nick="小王",
+        client_type="Android PAD",
+        device_id="d-1",
+        link_info="<title>",
+        antispam=True,
+    )
+    emulator.push(["1002", "1003"], "hi", sender="bot", save=True, apns=False, apns_text="new", antispam=False)
+    await emulator.deliver()
+    assert inbox.documents == [
+        {
+            "eventType": "1",
+            "convType": "PERSON",
+            "to": "1002",
+            "fromAccount": f"{APP}#1001",
+            "fromClientType": "Android PAD",
+            "fromDeviceId": "d-1",
+            "fromNick": "小王",
+            "msgTimestamp": "1767323046234",
+            "msgType": "AT",
+            "body": "",
+            "attach": "https://files.example/1.jpg",
+            "msgId": "m80000070010001",
+            "atUser": [f"{APP}#1002", f"{APP}#1003"],
+            "ext": '{"a":1}',
+            "linkInfo": "<title>",
+            "antispam": "true",
+        },
+        {
+            "eventType": "1",
+            "convType": "CUSTOM_PERSON",
+            "to": "REST",
+            "fromAccount": f"{APP}#bot",
+            "msgTimestamp": "1767323046234",
+            "msgType": "TEXT",
+            "body": "hi",
+            "msgId": "m80000070010002",
+            "customSaveFlag": "1",
+            "customApnsFlag": "0",
+            "customApnsText": "new",
+            "tMembers": [f"{APP}#1002", f"{APP}#1003"],
+            "antispam": "false",
+        },
+    ]
+
+
+KINDS = ["TEXT", "PICTURE", "AUDIO", "VIDEO", "LOCATION", "FILE", "FILE_COMPRESS", "LINK", "AT"]
+NOTICES = [
+    "TEAM_APPLY",
+    "TEAM_INVITE",
+    "TEAM_JOIN",
+    "TEAM_DISMISS",
+    "TEAM_QUIT",
+    "TEAM_KICK",
+    "TEAM_APPLY_ACCEPT",
+    "TEAM_INVITE_ACCEPT",
+    "TEAM_APPLY_REJECT",
+    "TEAM_INVITE_REJECT",
+    "TEAM_UPDATE",
+    "TEAM_MEMBER_UPDATE",
+    "TEAM_ADD_ADMIN",
+    "TEAM_ROLE_UPDATE",
+]
+
+
+def test_the_kinds_are_the_interfaces():
+    assert list(MsgType) == KINDS
+    assert list(Notice) == NOTICES
+    assert list(ClientType) == ["Android", "IOS", "IPAD", "Android PAD", "PC", "H5", "MAC", "REST"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_every_kind_of_message_in_every_kind_of_conversation(kind):
+    emulator, inbox = box(), Inbox()
+    group_id = await group_of(emulator, "1001", "1002")
+    emulator.copy_to(inbox)
+    emulator.say("1001", "1002", "x", msg_type=kind)
+    emulator.say("1001", group_id, "x", msg_type=kind)
+    emulator.push("1002", "x", msg_type=kind)
+    emulator.push(["1002", "1003"], "x", msg_type=kind)
+    emulator.push(group_id, "x", msg_type=kind)
+    await emulator.deliver()
+    common = {"eventType": "1", "msgTimestamp": START, "msgType": kind, "body": "x"}
+    admin, owner, one, two, three = (f"{APP}#{account}" for account in ("admin", "1000", "1001", "1002", "1003"))
+    expected = [
+        {"convType": "PERSON", "to": "1002", "fromAccount": one},
+        {"convType": "TEAM", "to": GROUP, "fromAccount": one, "tMembers": [owner, two]},
+        {"convType": "CUSTOM_PERSON", "to": "REST", "fromAccount": admin, "tMembers": [two]},
+        {"convType": "CUSTOM_PERSON", "to": "REST", "fromAccount": admin, "tMembers": [two, three]},
+        {"convType": "CUSTOM_TEAM", "to": GROUP, "fromAccount": admin, "tMembers": [owner, one, two]},
+    ]
+    assert sorted(inbox.documents, key=lambda document: document["msgId"]) == [
+        common | document | {"msgId": f"m800000700100{number:02}"} for number, document in enumerate(expected, 1)
+    ]
+    assert [each.key for each in emulator.deliveries] == ["1001|1002", GROUP, "1002|admin", "REST|admin", GROUP]
+
+
+@pytest.mark.parametrize("notice", NOTICES)
+async def test_every_kind_of_notification(notice):
+    emulator, inbox = copied_box()
+    emulator.notify("g1", notice, ["1001"], actor="1000", text="why")
+    emulator.notify("g1", Notice(notice))
+    await emulator.deliver()
+    common = {"eventType": "1", "convType": "NOTIFY_TEAM", "to": "g1", "msgTimestamp": START, "msgType": notice}
+    assert inbox.documents == [
+        common | {"fromAccount": f"{APP}#1000", "body": "why", "msgId": "m80000070010001", "tMembers": [f"{APP}#1001"]},
+        common | {"fromAccount": f"{APP}#admin", "msgId": "m80000070010002"},
+    ]
+
+
+async def test_a_body_of_ones_own_is_signed_and_delivered_as_it_is():
+    emulator, inbox = copied_box()
+    for body in ({}, b"\xff{", {"eventType": "7", "msgId": "x"}):
+        emulator.copy_raw(body, key="k")
+    await emulator.deliver()
+    assert [body for _, body in inbox.deliveries] == [b"{}", b"\xff{", b'{"eventType":"7","msgId":"x"}']
+    assert [each.message_id for each in emulator.deliveries] == ["m80000070010001", "m80000070010002", "x"]
+    for headers, body in inbox.deliveries:
+        assert headers == expected_headers(body, headers["CurTime"])
+    assert [each.document for each in emulator.deliveries] == [{}, {}, {"eventType": "7", "msgId": "x"}]
+
+
+async def test_nothing_is_copied_where_no_address_is_configured():
+    emulator, inbox = box(), Inbox()
+    assert emulator.say("1001", "1002", "a") == "m80000070010001"
+    emulator.notify("g1", "TEAM_UPDATE")
+    await emulator.deliver()
+    emulator.copy_to(inbox)
+    await emulator.deliver()
+    assert inbox.deliveries == []
+    emulator.say("1001", "1002", "b")
+    emulator.copy_to(None)
+    emulator.copy_to(inbox)
+    await emulator.advance(hours=25)
+    assert (inbox.deliveries, len(emulator.deliveries)) == ([], 0)
+    emulator.say("1001", "1002", "c")
+    await emulator.deliver()
+    assert [document["body"] for document in inbox.documents] == ["c"]
+
+
+async def test_only_members_talk_in_a_group_and_only_who_has_logged_in_talks_at_all():
+    emulator, inbox = copied_box()
+    group_id = await group_of(emulator, "1001")
+    emulator.never_logged_in("1009")
+    with pytest.raises(Refusal, match="1005 is not in g8") as refused:
+        emulator.say("1005", group_id, "x")
+    assert refused.value.kind is NotMember
+    with pytest.raises(Refusal, match="never logged in"):
+        emulator.say("1009", "1001", "x")
+    emulator.say("1001", "1009", "x")
+    async with client_of(emulator) as client:
+        await client.groups.delete(group_id=group_id)
+    for gone in (lambda: emulator.say("1001", group_id, "x"), lambda: emulator.push(group_id, "x")):
+        with pytest.raises(LookupError, match="there is no group g8"):
+            gone()
+    await emulator.deliver()
+    assert [document["to"] for document in inbox.documents if document["convType"] != "NOTIFY_TEAM"] == ["1009"]
+
+
+@pytest.mark.parametrize(
+    ("mistake", "said"),
+    [
+        (lambda e: e.say("1", "2", "x", msg_type="TXET"), "msg_type: 'TXET' is none of TEXT, PICTURE"),
+        (lambda e: e.say("1", "2", "x", client_type="Symbian"), "client_type: 'Symbian' is none of Android"),
+        (lambda e: e.say("1", "2", "x", at_user="1002"), "at_user: several accounts are meant"),
+        (lambda e: e.say("", "2", "x"), "sender: must not be empty"),
+        (lambda e: e.say("1", "", "x"), "to: must not be empty"),
+        (lambda e: e.push([""], "x"), "members: each account is a text that is not empty"),
+        (lambda e: e.push("", "x"), "members: each account is a text that is not empty"),
+        (lambda e: e.push([], "x"), "members: at least one account"),
+        (lambda e: e.notify("g1", "TEAM_PARTY"), "notice: 'TEAM_PARTY' is none of TEAM_APPLY"),
+        (lambda e: e.copy_to("ftp://127.0.0.1/"), "target: an http or https URL is needed"),
+        (lambda e: e.copy_to("http://[::1"), "target: an http or https URL is needed"),
+        (lambda e: e.copy_to(7), "target: a URL, a receiver or an async function is needed, not int"),
+        (lambda e: e.copy_to(Inbox(), "low-guarantee"), "mode: 'low-guarantee' is none of normal, high-guarantee"),
+        (lambda e: e.copy_to(Inbox(), concurrency=0), "concurrency: at least 1, not 0"),
+    ],
+)
+def test_a_mistake_is_refused_in_words(mistake, said):
+    emulator, _ = copied_box()
+    with pytest.raises(InvalidRequest, match=said):
+        mistake(emulator)
+    assert len(emulator.copier.dispatch.lanes) == 0
+
+
+def test_an_unknown_extra_is_no_extra():
+    with pytest.raises(TypeError, match="colour"):
+        box().say("1", "2", "x", colour="red")
+
+
+# Signatures.
+
+SCRIPT = r"""
+set -eu
+upper() { tr a-f A-F; }
+digest=$(md5sum < "$BODY" | cut -d' ' -f1 | upper)
+sum=$(printf %s "$APP$TOKEN$digest$CURTIME" | md5sum | cut -d' ' -f1 | upper)
+[ "$digest" = "$MD5" ] || { echo "MD5 is $digest, not $MD5"; exit 1; }
+[ "$sum" = "$CHECKSUM" ] || { echo "CheckSum is $sum, not $CHECKSUM"; exit 1; }
+[ "$(date -u -d "@$(printf %s "$CURTIME" | cut -c1-10)" +%FT%TZ)" = "$TIME" ] || { echo "CurTime is off"; exit 1; }
+echo genuine
+"""
+
+
+def verified(headers, body, path, time):
+    """Verify a delivery with md5sum alone."""
+    path.write_bytes(body)
+    environment = {
+        "APP": APP,
+        "TOKEN": TOKEN,
+        "BODY": str(path),
+        "MD5": headers["MD5"],
+        "CURTIME": headers["CurTime"],
+        "CHECKSUM": headers["CheckSum"],
+        "TIME": time,
+        "PATH": "/usr/bin:/bin",
+    }
+    done = subprocess.run(["bash", "-c", SCRIPT], env=environment, capture_output=True, text=True, timeout=60, check=False)
+    return done.stdout.strip()
+
+
+def expected_headers(body, milliseconds):
+    digest = md5(body).hexdigest().upper()
+    return {
+        "Content-Type": "application/json",
+        "CurTime": milliseconds,
+        "MD5": digest,
+        "CheckSum": md5(f"{APP}{TOKEN}{digest}{milliseconds}".encode()).hexdigest().upper(),
+    }
+
+
+async def test_a_delivery_is_verified_by_md5sum_alone(tmp_path):
+    emulator, inbox = copied_box()
+    emulator.say("1001", "1002", "你好")
+    await emulator.advance(60)
+    emulator.say("1001", "1002", "再见", at_user=["1002"])
+    await emulator.deliver()
+    (first, second) = inbox.deliveries
+    assert verified(*first, tmp_path / "1", "2026-01-02T03:04:05Z") == "genuine"
+    assert verified(*second, tmp_path / "2", "2026-01-02T03:05:05Z") == "genuine"
+    assert "MD5 is" in verified(first[0], second[1], tmp_path / "3", "2026-01-02T03:04:05Z")
+    assert "CheckSum is" in verified(first[0] | {"CurTime": START[:-1] + "1"}, first[1], tmp_path / "4", "")
+    assert first[0] == expected_headers(first[1], START)
+    assert second[0] == expected_headers(second[1], "1767323105000")
+
+
+# HTTP.
+
+
+@contextmanager
+def listening(*statuses, hang=None):
+    """A server of the standard library that answers with these statuses, then with the last; gives what it got.
+
+    None: it closes the connection instead.
+    """
+    got, waiting = [], list(statuses)
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self):
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            got.append((self.path, list(self.headers.items()), body))
+            if hang is not None:
+                hang.wait(30)
+            status = waiting.pop(0) if len(waiting) > 1 else waiting[0]
+            if status is None:
+                self.close_connection = True
+                return
+            self.send_response(status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}", got
+        finally:
+            if hang is not None:
+                hang.set()
+            server.shutdown()
+            thread.join(timeout=20)
+
+
+async def test_over_http_a_delivery_is_a_post_with_the_interfaces_headers(tmp_path):
+    emulator = box()
+    with listening(200, 503, 200) as (url, got):
+        emulator.copy_to(f"{url}/copies?tenant=a%20b&empty=", "high-guarantee")
+        emulator.say("1001", "1002", "一")
+        emulator.say("1001", "1002", "二")
+        await emulator.deliver()
+        assert [(each.status, each.reason) for each in emulator.deliveries] == [(200, ""), (503, "status 503")]
+        await emulator.advance(10)
+    assert [path for path, _, _ in got] == ["/copies?tenant=a%20b&empty="] * 3
+    assert [json.loads(body)["body"] for _, _, body in got] == ["一", "二", "二"]
+    for _, headers, body in got:
+        values = {name.lower(): value for name, value in headers}
+        sent = {name: values[name.lower()] for name in ("Content-Type", "CurTime", "MD5", "CheckSum")}
+        assert sent == expected_headers(body, values["curtime"])
+        assert len(values) == len(headers)  # each once
+        assert int(values["content-length"]) == len(body)
+    assert verified(sent, body, tmp_path / "body", "2026-01-02T03:04:10Z") == "genuine"
+    assert [each.at for each in emulator.deliveries] == [0, 0, 5]
+
+
+async def test_over_http_redirects_and_refusals_and_silence_are_failures():
+    emulator = box()
+    with listening(302, 204, None) as (url, got):
+        emulator.copy_to(url)
+        for text in "xyz":
+            emulator.say("1001", "1002", text)
+        await emulator.deliver()
+    assert len(got) == 3
+    emulator.say("1001", "1002", "nobody listens any more")
+    await emulator.deliver()
+    *answered, silence, refusal = emulator.deliveries
+    assert [(each.status, each.reason) for each in answered] == [(302, "status 302"), (204, "status 204")]
+    assert [each.status for each in (silence, refusal)] == [None, None]
+    assert silence.reason.startswith("no answer: ")
+    assert refusal.reason.startswith("refused: ")
+
+
+async def test_over_http_who_hangs_has_timed_out_on_the_emulators_clock():
+    emulator, hang = box(), threading.Event()
+    with listening(200, hang=hang) as (url, got):
+        emulator.copy_to(url, patience=0.2, transport=lambda: HttpxTransport(trust_env=False))
+        emulator.say("1001", "1002", "x")
+        await emulator.deliver()
+    (attempt,) = emulator.deliveries
+    assert (attempt.status, attempt.reason, attempt.took) == (None, "timed out: no answer within 5 s", 5.0)
+    assert len(got) == 1
+
+
+# What a group's change causes.
+
+
+async def told(emulator, inbox):
+    """Deliver, and return kind, sender and members of the notifications that came since the last time."""
+    await emulator.deliver()
+    documents = [(document["msgType"], document["fromAccount"], document["tMembers"]) for document in inbox.documents]
+    inbox.deliveries.clear()
+    return [
+        (kind, sender.removeprefix(f"{APP}#"), [member.removeprefix(f"{APP}#") for member in members])
+        for kind, sender, members in documents
+    ]
+
+
+async def test_which_notification_each_operation_causes():
+    emulator, inbox = copied_box()
+    async with client_of(emulator, user_name="1000") as client:
+        groups = client.groups
+        group_id = (await groups.create(name="a", type=GroupType.TEMPORARY)).group_id
+        assert await told(emulator, inbox) == []
+        await groups.search()
+        await groups.detail(group_id=group_id)
+        assert await told(emulator, inbox) == []
+        await groups.invite(group_id=group_id, members=["1001", "1002"])
+        assert await told(emulator, inbox) == [("TEAM_JOIN", "1000", ["1001", "1002"])]
+        await groups.invite(group_id=group_id, members=["1003"], needs_confirmation=True)
+        assert await told(emulator, inbox) == [("TEAM_INVITE", "1000", ["1003"])]
+        emulator.confirm(group_id, "1003")
+        assert await told(emulator, inbox) == [("TEAM_INVITE_ACCEPT", "1003", ["1003"])]
+        await client.acting_as("1004").groups.join(group_id=group_id)
+        assert await told(emulator, inbox) == [("TEAM_JOIN", "1004", ["1004"])]
+        await groups.modify(group_id=group_id, name="b", permission=Permission.VERIFIED)
+        assert await told(emulator, inbox) == [("TEAM_UPDATE", "1000", ["1000", "1001", "1002", "1003", "1004"])]
+        for account, settle, notice in (
+            ("1005", emulator.approve, "TEAM_APPLY_ACCEPT"),
+            ("1006", emulator.reject, "TEAM_APPLY_REJECT"),
+        ):
+            await client.acting_as(account).groups.join(group_id=group_id)
+            settle(group_id, account)
+            assert await told(emulator, inbox) == [("TEAM_APPLY", account, ["1000"]), (notice, "1000", [account])]
+        await groups.invite(group_id=group_id, members=["1007"], needs_confirmation=True)
+        emulator.decline(group_id, "1007")
+        assert await told(emulator, inbox) == [("TEAM_INVITE", "1000", ["1007"]), ("TEAM_INVITE_REJECT", "1007", ["1007"])]
+        await groups.set_role(group_id=group_id, member="1002", role=Role.ADMINISTRATOR)
+        assert await told(emulator, inbox) == [("TEAM_ROLE_UPDATE", "1000", ["1002"])]
+        await groups.remove(group_id=group_id, members=["1004", "1005"])
+        assert await told(emulator, inbox) == [("TEAM_KICK", "1000", ["1004", "1005"])]
+        await client.acting_as("1002").groups.leave(group_id=group_id)
+        assert await told(emulator, inbox) == [("TEAM_QUIT", "1002", ["1002"]), ("TEAM_ADD_ADMIN", "1002", ["1001"])]
+        await groups.delete(group_id=group_id)
+        assert await told(emulator, inbox) == [("TEAM_DISMISS", "1000", ["1000", "1001", "1003"])]
+    assert {each.key for each in emulator.deliveries} == {group_id}
+
+
+async def test_what_comes_through_another_door_is_copied_as_it_happens():
+    emulator, arrived = Emulator(), anyio.Event()
+
+    async def receive(_, body):
+        if json.loads(body)["msgType"] == "TEAM_DISMISS":
+            arrived.set()
+        return 200
+
+    emulator.copy_to(receive)
+    door = HttpxTransport(carrier=httpx.ASGITransport(emulator.asgi))
+    async with (
+        emulator.copying(),
+        AsyncClient(base_url="http://emulator", credentials=emulator.credentials, transport=door) as client,
+    ):
+        group_id = (await client.groups.create(name="a", type=GroupType.TEMPORARY)).group_id
+        await client.groups.delete(group_id=group_id)
+        with anyio.fail_after(10):
+            await arrived.wait()
+    assert [(each.key, each.status) for each in emulator.deliveries] == [(group_id, 200)]
+
+
+async def test_what_the_dialect_does_not_name_is_not_told():
+    emulator, inbox = copied_box(dialect=Dialect(notifications={"add": "TEAM_WELCOME"}))
+    group_id = await group_of(emulator, "1001")
+    async with client_of(emulator) as client:
+        await client.groups.delete(group_id=group_id)
+    assert await told(emulator, inbox) == [("TEAM_WELCOME", "admin", ["1001"])]
+
+
+async def test_a_refused_operation_and_one_that_a_fault_spares_tell_nothing():
+    emulator, inbox = copied_box()
+    async with client_of(emulator) as client:
+        with pytest.raises(Exception, match="there is no group"):
+            await client.groups.delete(group_id="g8")
+    assert await told(emulator, inbox) == []
+
+
+async def test_a_strict_test_fails_where_a_guess_would_be_copied():
+    emulator, inbox = copied_box(strict_dialect=True)
+    with pytest.raises(DependsOnDialect, match="notifications"):
+        await group_of(emulator, "1001")
+    with pytest.raises(DependsOnDialect, match="resend_after"):
+        emulator.copy_to(inbox, "high-guarantee")
+    emulator.say("1001", "1002", "x")
+    await emulator.deliver()
+    assert len(inbox.deliveries) == 1
+    emulator.copy_to(None)
+    await group_of(emulator, "1001")
