@@ -78,7 +78,6 @@ class Case:
     facts: dict[str, Any] = field(default_factory=dict)
     operation: Any = DETAIL
     timeout: float = 10.0
-    quoted_by_httpcore: bool = False  # its DEBUG log shows heads of answers and whatever is no HTTP
 
 
 def code(status_code: str, message: str, status: str = "200 OK", *headers: str) -> bytes:
@@ -204,20 +203,18 @@ CASES = [
         AnswerTooLarge,
         UNKNOWN,
     ),
-    Case("the request as status line", echoing(lambda said: said), Unanswered, UNKNOWN, quoted_by_httpcore=True),
+    Case("the request as status line", echoing(lambda said: said), Unanswered, UNKNOWN),
     Case(
         "the request as header",
         echoing(lambda said: b"HTTP/1.1 200 OK\r\n" + said),
         Unanswered,
         UNKNOWN,
-        quoted_by_httpcore=True,
     ),
     Case(
         "the request as chunk",
         echoing(lambda said: head("200 OK", "Transfer-Encoding: chunked") + said),
         Unanswered,
         UNKNOWN,
-        quoted_by_httpcore=True,
     ),
     Case(
         "302 to the same address",
@@ -225,7 +222,6 @@ CASES = [
         ProtocolError,
         UNKNOWN,
         302,
-        quoted_by_httpcore=True,
     ),
 ]
 
@@ -292,8 +288,7 @@ async def failed(request, caplog):
         )
         async with client:
             error = await error_of(client, case.operation)
-    records = [record for record in caplog.records if not (case.quoted_by_httpcore and record.name.startswith("httpcore"))]
-    log = "\n".join(f"{record.getMessage()} {record.__dict__}" for record in records)
+    log = "\n".join(f"{record.getMessage()} {record.__dict__}" for record in caplog.records)
     assert len(requests) == (case.script is not NOBODY)
     return Failed(case, error, requests, log)
 

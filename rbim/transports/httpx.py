@@ -20,7 +20,7 @@ import httpx
 
 from rbim.errors import AnswerTooLarge, NotSent, TransportError, Unanswered
 from rbim.message import Request, Response
-from rbim.transports.trouble import blotted, untraced
+from rbim.transports.trouble import LogBlotter, blotted, untraced
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -128,10 +128,12 @@ class HttpxTransport:
         self._proxies: dict[str, str | None] = {}
         self._idle: defaultdict[str, deque[_Slot]] = defaultdict(deque)
         self._open = False
+        self._log = LogBlotter("httpcore.http11", "httpcore.connection", "httpcore.proxy", "httpcore.socks")
 
     async def __aenter__(self) -> Self:
         if self._carrier is not None:
             await self._carrier.__aenter__()
+        self._log.attach()
         self._open = True
         return self
 
@@ -139,6 +141,7 @@ class HttpxTransport:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
         self._open = False
+        self._log.detach()
         if self._carrier is not None:
             await self._carrier.__aexit__(kind, error, trace)
         for stack in self._idle.values():
@@ -155,6 +158,7 @@ class HttpxTransport:
         except Exception as error:  # a CA bundle that is not there, a proxy that is no address
             reason = f"no connection can be made: {error}"
             raise NotSent(reason) from untraced(error)
+        self._log.mind(request)
         progress = _Progress(sent=self._carrier is not None)
         whole = False
         try:

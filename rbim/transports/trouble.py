@@ -1,13 +1,17 @@
-"""What transports share when a lower layer raises."""
+"""What transports share when a lower layer raises, or writes a log of its own."""
 
 from __future__ import annotations
 
+import logging
+from collections import deque
 from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["blotted", "untraced"]
+    from rbim.message import Request
+
+__all__ = ["LogBlotter", "blotted", "untraced"]
 
 
 def untraced(error: Exception, secrets: Iterable[str] = ()) -> Exception:
@@ -38,3 +42,42 @@ def blotted(text: str, secrets: Iterable[str]) -> str:
     for secret in secrets:
         text = text.replace(secret, "***")
     return text
+
+
+RECENT = 64
+
+
+class LogBlotter(logging.Filter):
+    """Blots what signs requests out of the records of a library's loggers.
+
+    An answer may repeat the signed address, in a redirect for one, and a library that logs what it reads would write it
+    down. Nothing is remembered while these loggers are not enabled for DEBUG.
+    """
+
+    def __init__(self, *names: str) -> None:
+        super().__init__()
+        self._loggers = [logging.getLogger(name) for name in names]
+        self._recent: deque[str] = deque(maxlen=RECENT)
+
+    def attach(self) -> None:
+        """Begin."""
+        for logger in self._loggers:
+            logger.addFilter(self)
+
+    def detach(self) -> None:
+        """End."""
+        for logger in self._loggers:
+            logger.removeFilter(self)
+
+    def mind(self, request: Request) -> None:
+        """Remember what signs this request."""
+        if self._loggers[0].isEnabledFor(logging.DEBUG):
+            self._recent.extend(secret for secret in request.secrets if secret not in self._recent)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Let the record through, without what signs."""
+        said = record.getMessage()
+        harmless = blotted(said, self._recent)
+        if harmless != said:
+            record.msg, record.args = harmless, ()
+        return True
