@@ -206,17 +206,18 @@ def _read_rows(row: type[Any], name: str, converter: Converter) -> Hook:
 
 
 def _write_answer(converter: Converter, zone: tzinfo, kind: type[Any]) -> Callable[[Any], dict[str, Any]]:
-    attributes = [(a, wire_names(kind)[a.name]) for a in fields_of(kind)]
+    attributes = [
+        (a.name, wire_names(kind)[a.name], _row_kind(a.type) is not None, wire_of(a).nest) for a in fields_of(kind)
+    ]
 
     def unstructure(answer: Any) -> dict[str, Any]:  # any answer
         document: dict[str, Any] = {}
-        for attribute, name in attributes:
-            value = getattr(answer, attribute.name)
-            if attribute.name == "extra":
+        for field, name, has_rows, nest in attributes:
+            value = getattr(answer, field)
+            if field == "extra":
                 document |= value
-            elif _row_kind(attribute.type):
+            elif has_rows:
                 rows = [converter.unstructure(row) for row in value]
-                nest = wire_of(attribute).nest
                 if nest is None:
                     document |= {name: rows} if rows else {}
                 else:
@@ -226,7 +227,7 @@ def _write_answer(converter: Converter, zone: tzinfo, kind: type[Any]) -> Callab
             elif isinstance(value, (int, StrEnum)):
                 document[name] = str(value)
             elif value is not None and value != "":
-                document[name] = converter.unstructure(value)
+                document[name] = value if isinstance(value, str) else converter.unstructure(value)
         return document
 
     return unstructure

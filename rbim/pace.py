@@ -21,10 +21,11 @@ _RATE = r"([0-9]+(?:\.[0-9]+)?)\s*/\s*([0-9]+(?:\.[0-9]+)?)?\s*(s|sec|second|m|m
 _UNIT = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
-def _above_zero(_: object, attribute: attrs.Attribute[Any], value: float) -> None:
-    if not value > 0:
-        reason = f"{attribute.name}: above 0, not {value}"
-        raise InvalidRequest(reason, field=attribute.name)
+def _operations(value: Iterable[type[Operation[Any]]]) -> tuple[type[Operation[Any]], ...]:
+    if isinstance(value, type):
+        reason = f"operations: several are meant; write ({value.__name__},)"
+        raise InvalidRequest(reason, field="operations")
+    return tuple(value)
 
 
 @frozen
@@ -35,10 +36,10 @@ class Rate:
     rate for itself (requests that name no group are not held back).
     """
 
-    limit: float = field(validator=_above_zero)
-    per: float = field(default=1.0, validator=_above_zero)
-    burst: int = field(default=1, kw_only=True, validator=_above_zero)
-    operations: tuple[type[Operation[Any]], ...] = field(default=(), kw_only=True)
+    limit: float = field(validator=above_zero)
+    per: float = field(default=1.0, validator=above_zero)
+    burst: int = field(default=1, kw_only=True, validator=at_least_one)
+    operations: tuple[type[Operation[Any]], ...] = field(default=(), kw_only=True, converter=_operations)
     each_group: bool = field(default=False, kw_only=True)
 
     @classmethod
@@ -65,7 +66,7 @@ class Limits:
     taken for long, requests whose time came meanwhile follow each other closely.
     """
 
-    concurrency: int = field(default=100, validator=_above_zero)
+    concurrency: int = field(default=100, validator=at_least_one)
     rates: tuple[Rate, ...] = field(default=(), converter=tuple[Rate, ...])
 
 

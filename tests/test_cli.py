@@ -227,6 +227,30 @@ def test_an_operation_declared_anywhere_is_a_command(cli, tmp_path, monkeypatch)
     assert "archive" not in catalogue.namespaces()
 
 
+@pytest.mark.parametrize("where", ["path", "working directory"])
+def test_the_environment_names_modules_with_operations_of_ones_own(where, cli, tmp_path, monkeypatch):
+    (tmp_path / "somebody_elses.py").write_text(SOMEBODY_ELSES, encoding="utf-8")
+    if where == "path":
+        monkeypatch.syspath_prepend(tmp_path)
+    else:
+        monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RBIM_IMPORT", "json, somebody_elses")
+    before = list(sys.path)
+    try:
+        assert "Groups that rest." in cli("--help")[1]
+        assert sys.path == before
+    finally:
+        sys.modules.pop("somebody_elses", None)
+        gc.collect()
+
+
+def test_a_module_that_cannot_be_imported_is_named(cli, monkeypatch):
+    monkeypatch.setenv("RBIM_IMPORT", "nobody_has_this")
+    code, out, err = cli("operations")
+    assert (code, out) == (Exit.USAGE, "")
+    assert err == "rbim: RBIM_IMPORT names nobody_has_this, which cannot be imported: No module named 'nobody_has_this'\n"
+
+
 class Colour(IntEnum):
     RED = 1
     DEEP_BLUE = 2

@@ -1,8 +1,13 @@
-"""The command line ``rbim``: operations derived from the catalogue, and a demonstration. Needs the extra ``cli``."""
+"""The command line ``rbim``: operations derived from the catalogue, a demonstration, the emulator. Needs the extra ``cli``.
+
+``RBIM_IMPORT`` names modules (separated by commas, from the working directory too) that declare operations of one's own.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
+from importlib import import_module
 from typing import TYPE_CHECKING, NoReturn
 
 from rbim.cli.exits import Exit
@@ -28,9 +33,24 @@ def run(tokens: Sequence[str] | None = None) -> int:
     except MissingExtra as missing:
         sys.stderr.write(f"rbim: {missing}\n")
         return Exit.USAGE
+    for module in filter(None, os.environ.get("RBIM_IMPORT", "").split(",")):
+        try:
+            _import_from_here(module.strip())
+        except ImportError as error:
+            sys.stderr.write(f"rbim: RBIM_IMPORT names {module.strip()}, which cannot be imported: {error}\n")
+            return Exit.USAGE
     from rbim.cli.app import run_app
 
     return run_app(build_app(), sys.argv[1:] if tokens is None else tokens)
+
+
+def _import_from_here(module: str) -> None:
+    here = os.getcwd()  # noqa: PTH109  # pathlib is not needed for anything else
+    sys.path.insert(0, here)  # as `python -m` does
+    try:
+        import_module(module)
+    finally:
+        sys.path.remove(here)
 
 
 def build_app() -> App:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import parse_qsl
@@ -14,7 +15,19 @@ if TYPE_CHECKING:
     from rbim.emulator.platform import Platform, Served
     from rbim.message import Clock
 
-__all__ = ["CONNECTION", "App", "Connection", "Receive", "Scope", "Send", "TooLarge", "body_of", "failure", "write"]
+__all__ = [
+    "BODILESS",
+    "CONNECTION",
+    "App",
+    "Connection",
+    "Receive",
+    "Scope",
+    "Send",
+    "TooLarge",
+    "body_of",
+    "failure",
+    "write",
+]
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -24,7 +37,10 @@ CONNECTION = "rbim.connection"
 """The ASGI extension by which the emulator's own server hands out its connections."""
 
 BODY_LIMIT = 1024 * 1024
-NO_BODY = (204, 304)  # HTTP ends these answers with their head
+BODILESS = (204, 304)
+"""The statuses whose answers end with their head."""
+
+SIG = re.compile(rb"sig=([0-9A-Fa-f]+)")
 
 
 class Connection(Protocol):
@@ -35,6 +51,9 @@ class Connection(Protocol):
 
     def cut(self, response: Response, keep: float) -> None:
         """Write the head and the share ``keep`` of the body, never all of it, and close."""
+
+    async def answer(self, response: Response) -> None:
+        """Write a whole answer at once."""
 
 
 class TooLarge(Exception):
@@ -80,7 +99,7 @@ class App:
         if body is None:
             return
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
+        query = _query(scope["query_string"])
         path = scope["path"].removeprefix(scope.get("root_path", ""))
         served = self._platform.serve(scope["method"], path, query, headers, body)
         await self._deliver(served, scope, send)
@@ -102,16 +121,26 @@ class App:
                 connection.cut(served.response, verdict.keep)
             else:
                 connection.reset()
-            return
-        pause = (lambda: clock.sleep(verdict.body_time)) if verdict.body_time else None
-        await write(send, served.response, pause)
+        elif verdict.body_time:
+            await write(send, served.response, lambda: clock.sleep(verdict.body_time))
+        elif connection is not None:
+            await connection.answer(served.response)
+        else:
+            await write(send, served.response)
+
+
+def _query(text: bytes) -> dict[str, str]:
+    alone = SIG.fullmatch(text)  # which is nearly always all there is
+    if alone is not None:
+        return {"sig": alone[1].decode()}
+    return dict(parse_qsl(text.decode("latin-1"), keep_blank_values=True))
 
 
 async def write(send: Send, response: Response, pause: Callable[[], Awaitable[None]] | None = None) -> None:
     """Send an answer; with a ``pause``, that much time passes after its head and its first byte."""
     headers = [(name.encode(), value.encode()) for name, value in response.headers.items()]
-    body = b"" if response.status in NO_BODY else response.body
-    if response.status not in NO_BODY:
+    body = b"" if response.status in BODILESS else response.body
+    if response.status not in BODILESS:
         headers.append((b"content-length", str(len(body)).encode()))
     await send({"type": "http.response.start", "status": response.status, "headers": headers})
     if pause is not None:
