@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from attrs import evolve, frozen
@@ -285,7 +286,8 @@ class Call(Generic[R]):
 
 def _blotted(response: Response, secrets: tuple[str, ...]) -> Response:
     """Return the response with every secret in its body blotted out; the very same where it shows none."""
-    body = response.body
-    for secret in secrets:
-        body = body.replace(secret.encode(), b"***")
-    return response if body == response.body else evolve(response, body=body)
+    body, lowered = response.body, response.body.lower()
+    for secret in map(str.encode, secrets):
+        if secret.lower() in lowered:  # servers take a `sig` in either case, and may repeat it in either
+            body = re.sub(re.escape(secret), b"***", body, flags=re.IGNORECASE)
+    return response if body is response.body else evolve(response, body=body)

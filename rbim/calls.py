@@ -11,6 +11,7 @@ from typing import Any, ClassVar, TypeVar, cast
 from attrs import Attribute, field, frozen
 
 from rbim import jsontext
+from rbim.checks import at_least_one
 from rbim.dialect import Dialect
 from rbim.errors import InvalidRequest
 from rbim.message import Clock
@@ -97,7 +98,11 @@ class Hours:
 
 
 def _days(value: Iterable[Weekday]) -> frozenset[Weekday]:
-    return frozenset(value)
+    days = tuple(value) if isinstance(cast("object", value), Iterable) else ()
+    if not days or not all(isinstance(cast("object", day), Weekday) for day in days):
+        reason = "days: several are meant, at least one Weekday and nothing else"
+        raise InvalidRequest(reason, field="days")
+    return frozenset(days)
 
 
 @frozen
@@ -106,11 +111,6 @@ class Weekdays:
 
     type: ClassVar[PolicyType] = PolicyType.WEEK
     days: frozenset[Weekday] = field(converter=_days)
-
-    def __attrs_post_init__(self) -> None:
-        if not self.days or not all(isinstance(cast("object", day), Weekday) for day in self.days):
-            reason = "days: at least one Weekday is needed, and nothing else"
-            raise InvalidRequest(reason, field="days")
 
     @property
     def wire(self) -> str:
@@ -249,12 +249,6 @@ def _digits(_: object, attribute: "Attribute[Any]", value: str | None) -> None:
         raise InvalidRequest(reason, field=attribute.name)
 
 
-def _at_least_one(_: object, attribute: "Attribute[Any]", value: int) -> None:
-    if value < 1:
-        reason = f"{attribute.name}: at least 1, not {value}"
-        raise InvalidRequest(reason, field=attribute.name, limit=1)
-
-
 def _names_differ(_: object, attribute: "Attribute[Any]", value: object) -> None:
     names: list[str] = []
     for policy in cast("tuple[object, ...]", value) if isinstance(value, tuple) else (value,):
@@ -303,7 +297,7 @@ class CreateCallTask(Operation[CallTaskCreated]):
     start_date: date = field(validator=_whole)
     end_date: date = field(validator=_whole)
     max_concurrent: int = field(validator=one_of(int))
-    min_concurrent: int = field(validator=[one_of(int), _at_least_one])
+    min_concurrent: int = field(validator=at_least_one)
     isrecord: bool = field(default=False, validator=one_of(bool), metadata=wire(values={True: 1, False: 0}))
     disnumber: str | None = field(default=None, validator=text(optional=True))
     caller: str = field(validator=text())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from anyio import CancelScope, Event
 from attrs import evolve
@@ -101,8 +101,8 @@ class View:
 
     def tuned(self, *, timeout: float | None = None, deadline: float | None = None, retry: Retry | None = None) -> View:
         """Return a view with other seconds per attempt, seconds per call, or retrying; None keeps what is."""
-        told = {"timeout": timeout, "deadline": deadline, "retry": retry}
-        return View(self._core, _settings(self._settings, **{k: v for k, v in told.items() if v is not None}))
+        told: dict[str, Any] = {"timeout": timeout, "deadline": deadline, "retry": retry}
+        return View(self._core, evolve(self._settings, **{k: v for k, v in told.items() if v is not None}))
 
 
 class AsyncClient(View):
@@ -140,7 +140,7 @@ class AsyncClient(View):
     ) -> None:
         dialect = dialect or Dialect()
         clock = clock or SystemClock()
-        signer = signer or _signer(credentials, clock, dialect)
+        signer = _signer(credentials, signer, clock, dialect)
         core = Core(
             transport=transport or _default_transport(),
             signer=signer,
@@ -157,7 +157,7 @@ class AsyncClient(View):
             watchers=_watchers(tuple(observers)),
         )
         settings = Settings(user_name=user_name, timeout=timeout, deadline=deadline, retry=retry or Retry())
-        super().__init__(core, _settings(settings))
+        super().__init__(core, settings)
 
     @classmethod
     def from_env(cls, **options: Any) -> Self:  # the constructor's own
@@ -211,20 +211,13 @@ async def _end_calls(core: Core) -> None:
             await core.all_ended.wait()
 
 
-def _settings(settings: Settings, **changes: Any) -> Settings:  # of any of its fields
-    changed = evolve(settings, **changes)
-    for name in ("timeout", "deadline"):
-        if not getattr(changed, name) > 0:
-            reason = f"{name}: seconds above 0 are needed, not {getattr(changed, name)!r}"
-            raise InvalidRequest(reason, field=name)
-    return changed
-
-
-def _signer(credentials: Credentials | None, clock: Clock, dialect: Dialect) -> Signer:
-    if credentials is None:
-        reason = "credentials: Credentials(app_id=..., app_token=...) or a signer= of your own is needed"
+def _signer(credentials: Credentials | None, signer: Signer | None, clock: Clock, dialect: Dialect) -> Signer:
+    if signer is not None and credentials is None:
+        return signer
+    if signer is not None or not isinstance(cast("object", credentials), Credentials):
+        reason = "credentials: Credentials(app_id=..., app_token=...) or a signer= of your own is needed, and not both"
         raise InvalidRequest(reason, field="credentials")
-    return AppSigner(credentials, clock=clock, zone=dialect.zone)
+    return AppSigner(cast("Credentials", credentials), clock=clock, zone=dialect.zone)
 
 
 def _watchers(observers: tuple[Observer, ...]) -> Watchers | None:
@@ -253,7 +246,7 @@ def _token() -> str:
     file = os.environ.get("RBIM_APP_TOKEN_FILE")
     if not os.environ.get("RBIM_APP_TOKEN") and file:
         try:
-            return Path(file).read_text(encoding="utf-8").strip()
+            return Path(file).read_text(encoding="utf-8-sig").strip()
         except OSError as error:
             why = str(error)
         except UnicodeDecodeError:

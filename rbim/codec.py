@@ -147,6 +147,7 @@ class _Plan:
     headers: Mapping[str, str]
     write: Callable[[Any], dict[str, Any]]
     user_key: str | None
+    in_headers: tuple[tuple[str, str], ...]
 
 
 class Codec:
@@ -186,18 +187,20 @@ class Codec:
             document.setdefault(plan.user_key, user_name)
         try:
             body = jsontext.dumps(document)
-        except ValueError:
-            raise _unwritable(op, user_name) from None
+        except (ValueError, TypeError, RecursionError):
+            raise _unwritable(type(op), document) from None
         own = op.headers(self.digits)
+        told = {header: str(value) for name, header in plan.in_headers if (value := getattr(op, name)) is not None}
         return Request(
             origin=plan.origin,
             path=plan.path,
-            headers={**plan.headers, **own} if own else plan.headers,
+            headers={**plan.headers, **told, **own} if own or told else plan.headers,
             body=body,
             repeatable=op.repeat != "never",
         )
 
     def _plan(self, kind: type[Operation[Any]]) -> _Plan:
+        self.converters.fast.get_structure_hook(kind.spec.answer)  # what is declared wrong shows before anything is sent
         path = kind.path(self.dialect)
         parts = {"{app_id}": self.app_id, "{version}": self.dialect.version}
         for name, value in parts.items():
@@ -208,6 +211,7 @@ class Codec:
             headers=HEADERS,
             write=cast("Callable[[Any], dict[str, Any]]", self.converters.fast.get_unstructure_hook(kind)),
             user_key=wire_names(kind).get("user_name"),
+            in_headers=tuple((a.name, header) for a in fields_of(kind) if (header := wire_of(a).header)),
         )
         self._plans[kind] = plan
         return plan
@@ -333,18 +337,20 @@ def _origin(url: str, name: str) -> str:
 _UNFIT = r"[?#\s\x00-\x1f\x7f]"
 
 
-def _unwritable(op: Operation[Any], user_name: str | None) -> InvalidRequest:
-    texts = {a.name: getattr(op, a.name) for a in fields_of(type(op)) if not wire_of(a).header}
-    if texts.get("user_name", "") is None:
-        texts["user_name"] = user_name
-    name = next((name for name, value in texts.items() if not _utf8(value)), "")
-    reason = f"{name or 'a field'}: has a character that UTF-8 cannot carry (a lone surrogate)"
-    return InvalidRequest(reason, field=name)
-
-
-def _utf8(value: object) -> bool:
-    texts = cast("tuple[object, ...]", value) if isinstance(value, tuple) else (value,)
-    return not any(isinstance(text, str) and text.encode("utf-8", "replace").decode() != text for text in texts)
+def _unwritable(kind: type[Operation[Any]], document: Mapping[str, Any]) -> InvalidRequest:
+    """Return the error that names the first field of a document that JSON or UTF-8 cannot carry."""
+    names = {key: name for name, key in wire_names(kind).items()}
+    for key, value in document.items():
+        try:
+            jsontext.dumps(value)
+        except UnicodeEncodeError:
+            why = "has a character that UTF-8 cannot carry (a lone surrogate)"
+        except (ValueError, TypeError, RecursionError) as error:
+            why = f"JSON cannot carry it ({error}); wire(write=...) says how it is written"
+        else:
+            continue
+        return InvalidRequest(f"{names[key]}: {why}", field=names[key])
+    return InvalidRequest("the whole request is not JSON")
 
 
 def _random_digits() -> str:

@@ -6,7 +6,7 @@ writes answers. The quirks themselves are in ``rbim.quirks``.
 
 from __future__ import annotations
 
-from datetime import date, datetime, tzinfo
+from datetime import date, datetime, time, tzinfo
 from enum import Enum, StrEnum
 from functools import partial
 from operator import attrgetter
@@ -18,7 +18,7 @@ from cattrs import Converter
 from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 
 from rbim.dialect import MembersShape
-from rbim.operation import Answer, Endpoint, Operation, fields_of, wire_name, wire_of
+from rbim.operation import Answer, Endpoint, Operation, Wire, fields_of, wire_name, wire_of
 from rbim.quirks import (
     Hook,
     as_it_is,
@@ -26,8 +26,10 @@ from rbim.quirks import (
     read_count,
     read_date,
     read_day,
+    read_flag,
     read_mapped,
     read_members,
+    read_moment,
     read_required,
     read_text,
     write_date,
@@ -68,6 +70,11 @@ def make_converter(zone: tzinfo, members: MembersShape, *, detailed: bool = Fals
     converter.register_unstructure_hook_factory(is_operation, partial(_write_operation, converter, members))
     converter.register_unstructure_hook(date, date.isoformat)
     converter.register_structure_hook(date, read_day)
+    converter.register_unstructure_hook(datetime, lambda moment: write_date(moment.astimezone(zone)))
+    converter.register_structure_hook(datetime, lambda value, _: read_moment(value, zone))
+    converter.register_unstructure_hook(time, time.isoformat)
+    converter.register_structure_hook(time, lambda value, _: time.fromisoformat(value))
+    converter.register_structure_hook(bool, read_flag)
     return converter
 
 
@@ -120,6 +127,10 @@ def _read_answer(converter: Converter, zone: tzinfo, kind: type[Any]) -> Hook:
     nested = next((a for a in fields_of(kind) if _row_kind(a.type) and wire_of(a).nest), None)
     unflatten = _one_row(nested) if nested is not None else None
     keeps_extra = "extra" in names
+    # what cattrs, users' own hooks and declarations read knows nothing of null and empty
+    defaulted = frozenset(
+        names[a.name] for a in fields_of(kind) if (readers[a.name] is None or _told_reader(wire_of(a))) and not _required(a)
+    )
 
     def structure(document: Any, _: Any) -> Any:  # JSON in, answer out
         if not isinstance(document, dict):
@@ -130,6 +141,8 @@ def _read_answer(converter: Converter, zone: tzinfo, kind: type[Any]) -> Hook:
             fields = unflatten(fields)
         if keeps_extra and not fields.keys() <= known:
             fields = {**fields, EXTRA: {key: value for key, value in fields.items() if key not in known}}
+        if defaulted:
+            fields = {key: value for key, value in fields.items() if key not in defaulted or value not in (None, "")}
         return read(fields, kind)
 
     return structure
@@ -165,10 +178,15 @@ def _reader(attribute: attrs.Attribute[Any], converter: Converter, zone: tzinfo)
     row = _row_kind(kind)
     if attribute.name == "extra":
         return lambda value, _: value
+    told = _told_reader(wire_of(attribute))
+    if told is not None:
+        return told
     if row is not None:
         return _read_rows(row, wire_name(attribute, in_camel=True), converter)
     if kind is str:
         return read_required if _required(attribute) else read_text
+    if kind == tuple[str, ...]:
+        return lambda value, _: read_members(value, _) if value else ()
     if options == (str,):
         return lambda value, _: read_text(value, _) or None
     if options == (int,) and _optional(kind):
@@ -207,15 +225,18 @@ def _read_rows(row: type[Any], name: str, converter: Converter) -> Hook:
 
 def _write_answer(converter: Converter, zone: tzinfo, kind: type[Any]) -> Callable[[Any], dict[str, Any]]:
     attributes = [
-        (a.name, wire_names(kind)[a.name], _row_kind(a.type) is not None, wire_of(a).nest) for a in fields_of(kind)
+        (a.name, wire_names(kind)[a.name], _row_kind(a.type) is not None, wire_of(a).nest, _told_writer(wire_of(a)))
+        for a in fields_of(kind)
     ]
 
     def unstructure(answer: Any) -> dict[str, Any]:  # any answer
         document: dict[str, Any] = {}
-        for field, name, has_rows, nest in attributes:
+        for field, name, has_rows, nest, write in attributes:
             value = getattr(answer, field)
             if field == "extra":
                 document |= value
+            elif write is not None:
+                document[name] = write(value)
             elif has_rows:
                 rows = [converter.unstructure(row) for row in value]
                 if nest is None:
@@ -262,13 +283,18 @@ def _write_operation(converter: Converter, members: MembersShape, kind: type[Any
     return unstructure if bare else write
 
 
-def _writer(attribute: attrs.Attribute[Any], members: MembersShape) -> Callable[[Any], Any] | None:
-    kind, options = attribute.type, _options(attribute.type)
-    special = wire_of(attribute)
+def _told_writer(special: Wire) -> Callable[[Any], Any] | None:
+    """Return how a field is written whose declaration says it."""
     if special.write is not None:
         return special.write
-    if special.values is not None:
-        return special.values.__getitem__
+    return special.values.__getitem__ if special.values is not None else None
+
+
+def _writer(attribute: attrs.Attribute[Any], members: MembersShape) -> Callable[[Any], Any] | None:
+    kind, options = attribute.type, _options(attribute.type)
+    told = _told_writer(wire_of(attribute))
+    if told is not None:
+        return told
     if kind == tuple[str, ...]:
         return as_it_is if members is MembersShape.PLAIN else write_nested_members
     if len(options) == 1 and isinstance(options[0], type):
@@ -309,14 +335,21 @@ def _read_operation(converter: Converter, kind: type[Any]) -> Hook:
     return structure
 
 
-def _request_reader(attribute: attrs.Attribute[Any]) -> Hook | None:
-    kind, options = attribute.type, _options(attribute.type)
-    special = wire_of(attribute)
+def _told_reader(special: Wire) -> Hook | None:
+    """Return how a field is read whose declaration says it."""
     if special.read is not None:
         read = special.read
         return lambda value, _: read(value)
     if special.values is not None:
         return read_mapped({str(wire): value for value, wire in special.values.items()})
+    return None
+
+
+def _request_reader(attribute: attrs.Attribute[Any]) -> Hook | None:
+    kind, options = attribute.type, _options(attribute.type)
+    told = _told_reader(wire_of(attribute))
+    if told is not None:
+        return told
     if kind == tuple[str, ...]:
         return read_members
     if options == (str,):

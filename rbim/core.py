@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from attrs import frozen
+from attrs import Attribute, field, frozen
 
+from rbim.checks import above_zero
+from rbim.errors import InvalidRequest
 from rbim.gate import Gate
 from rbim.pace import Pace
-from rbim.retry import RetryBudget
+from rbim.retry import Retry, RetryBudget
 
 if TYPE_CHECKING:
     from anyio import Event
@@ -17,19 +19,30 @@ if TYPE_CHECKING:
     from rbim.message import Clock, Scope, Signer, Transport
     from rbim.observe import Watchers
     from rbim.pace import Limits
-    from rbim.retry import Retry
 
 __all__ = ["Core", "Settings"]
+
+
+def _account(_: object, attribute: Attribute[Any], value: object) -> None:
+    if value is not None and (not isinstance(value, str) or not value):
+        reason = f"{attribute.name}: an account is a text that is not empty, not {value!r}"
+        raise InvalidRequest(reason, field=attribute.name)
+
+
+def _retry(_: object, attribute: Attribute[Any], value: object) -> None:
+    if not isinstance(value, Retry):
+        reason = f"{attribute.name}: Retry(attempts=...) is needed, not {value!r}"
+        raise InvalidRequest(reason, field=attribute.name)
 
 
 @frozen(kw_only=True)
 class Settings:
     """What views of a client may differ in: acting account, seconds per attempt, seconds per call, retrying."""
 
-    user_name: str | None
-    timeout: float
-    deadline: float
-    retry: Retry
+    user_name: str | None = field(validator=_account)
+    timeout: float = field(validator=above_zero)
+    deadline: float = field(validator=above_zero)
+    retry: Retry = field(validator=_retry)
 
 
 class Core:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import Attribute, field, fields, frozen
 
+from rbim.checks import at_least_one
 from rbim.errors import (
     AlreadyMember,
     ApiError,
@@ -124,14 +125,6 @@ def _settles(settles: str, section: str, grade: Grade) -> dict[str, Any]:
     return {"gap": (settles, section, grade)}
 
 
-def _at_least_one(_: object, attribute: Attribute[Any], value: object) -> None:
-    if value is None and attribute.default is None:
-        return
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        reason = f"{attribute.name}: at least 1, not {value!r}"
-        raise InvalidRequest(reason, field=attribute.name, limit=1)
-
-
 def _filled(_: object, attribute: Attribute[Any], value: object) -> None:
     if not isinstance(value, str) or not value:
         reason = f"{attribute.name}: a text that is not empty is needed, not {value!r}"
@@ -189,7 +182,7 @@ class Dialect:
     )
     invite_limit: int = field(
         default=50,
-        validator=_at_least_one,
+        validator=at_least_one,
         metadata=_settles(
             "the most members that one invitation takes: 5 in one statement, 50 in another",
             "InviteJoinGroup",
@@ -207,7 +200,7 @@ class Dialect:
     )
     application_concurrency: int | None = field(
         default=None,
-        validator=_at_least_one,
+        validator=at_least_one,
         metadata=_settles(
             "the application's call concurrency, which max_concurrent must not exceed; None: not checked here",
             "Outbound-call task",

@@ -58,7 +58,7 @@ __all__ = [
 ]
 
 MESSAGE = 500
-"""Characters of the platform's own message that an error message shows."""
+"""Characters of the platform's own message, or of one that quotes a value, that an error message shows."""
 
 
 class Outcome(StrEnum):
@@ -126,7 +126,7 @@ class InvalidRequest(RbimError, ValueError):
     """
 
     def __init__(self, message: str = "", *, field: str = "", limit: int | None = None, length: int | None = None) -> None:
-        super().__init__(message)
+        super().__init__(one_line(message, MESSAGE))  # which may quote a value of any length
         self.field = field
         self.limit = limit
         self.length = length

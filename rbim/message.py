@@ -61,7 +61,8 @@ class Request:
     @property
     def secrets(self) -> tuple[str, ...]:
         """The values that must not be shown: every query value and the ``Authorization``."""
-        return tuple(value for value in (*self.query.values(), self.headers.get("Authorization", "")) if value)
+        signing = (value for name, value in self.headers.items() if name.lower() == "authorization")
+        return tuple(value for value in (*self.query.values(), *signing) if value)
 
 
 def _quoted(text: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
-from enum import StrEnum
+from enum import Enum, StrEnum
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -297,7 +297,8 @@ def each_account(_: object, attribute: attrs.Attribute[Any], value: object) -> N
     """Validator: at least one account, each a text that is not empty; a bare string is never taken apart into letters."""
     name = attribute.name
     if not isinstance(value, tuple):
-        reason = f"{name}: several accounts are meant, a bare {type(value).__name__} was given; write [{value!r}]"
+        bare = f"a bare str was given; write [{value!r}]" if isinstance(value, str) else f"not {value!r}"
+        reason = f"{name}: several accounts are meant, {bare}"
         raise InvalidRequest(reason, field=name)
     members = cast("tuple[object, ...]", value)
     if not members:
@@ -339,7 +340,7 @@ def one_of(kind: type[Any], *, optional: bool = False) -> Validator:
         if optional and value is None:
             return
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            choices = f" ({', '.join(map(str, kind))})" if issubclass(kind, StrEnum) else ""
+            choices = f" ({', '.join(kind.__members__)})" if issubclass(kind, Enum) else ""
             reason = f"{attribute.name}: {kind.__name__}{choices} is needed, not {value!r}"
             raise InvalidRequest(reason, field=attribute.name)
 

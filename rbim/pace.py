@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
+from rbim.checks import above_zero, at_least_one
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    import attrs
+    from collections.abc import Iterable
 
     from rbim.operation import Operation
 

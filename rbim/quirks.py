@@ -21,8 +21,10 @@ __all__ = [
     "read_count",
     "read_date",
     "read_day",
+    "read_flag",
     "read_mapped",
     "read_members",
+    "read_moment",
     "read_required",
     "read_text",
     "write_date",
@@ -105,6 +107,16 @@ def read_mapped(python: Mapping[str, Any]) -> Hook:
     return read
 
 
+# `"muted": "0"`, `"muted": 1`, `"muted": true`, in answers to operations of one's own
+def read_flag(value: Any, _: Any = None) -> bool:  # JSON
+    """Return what a flag says; raise ValueError for what is none: any text but the empty one is true to Python."""
+    flag = {"true": True, "1": True, "false": False, "0": False}.get(read_text(value).strip().lower())
+    if flag is None:
+        reason = f"{read_text(value)!r} is no flag"
+        raise ValueError(reason)
+    return flag
+
+
 # `"members": ["1001"]`, `{"member": ["1001"]}`, `{"member": "1001"}`, `"1001"`, `[1001]`
 def read_members(value: Any, _: Any) -> tuple[str, ...]:  # JSON
     """Return accounts, in whichever shape they came."""
@@ -113,6 +125,15 @@ def read_members(value: Any, _: Any) -> tuple[str, ...]:  # JSON
     if isinstance(value, list):
         return tuple(read_text(each) for each in cast("Iterable[Any]", value))
     return (read_text(value),)
+
+
+def read_moment(value: Any, zone: tzinfo) -> datetime:  # JSON
+    """Return the moment; raise ValueError where it cannot be read."""
+    moment = read_date(value, zone)
+    if moment is None:
+        reason = f"{read_text(value)!r} is no time"
+        raise ValueError(reason)
+    return moment
 
 
 def read_day(value: Any, _: Any) -> date:  # JSON

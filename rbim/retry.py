@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
+from rbim.checks import above_zero, at_least_one
 from rbim.dialect import CODES, Code
 from rbim.errors import (
     ApiError,
-    InvalidRequest,
     Outcome,
     ProtocolError,
     RbimError,
@@ -34,8 +34,6 @@ from rbim.operation import Repeat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-    import attrs
 
     from rbim.operation import Operation
 
@@ -51,12 +49,6 @@ def _even() -> float:
     return random()  # noqa: S311  # spreads retries, guards nothing
 
 
-def _positive(_: object, attribute: attrs.Attribute[Any], value: float) -> None:
-    if not value > 0:
-        reason = f"{attribute.name}: above 0, not {value}"
-        raise InvalidRequest(reason, field=attribute.name)
-
-
 @frozen(kw_only=True)
 class Retry:
     """How a call repeats failed attempts.
@@ -65,9 +57,9 @@ class Retry:
     ``base * 2**(n-1)`` seconds, at most ``cap``: full jitter. A ``Retry-After`` of the platform is waited for in any case.
     """
 
-    attempts: int = field(default=3, validator=_positive)
-    base: float = field(default=0.2, validator=_positive)
-    cap: float = field(default=5.0, validator=_positive)
+    attempts: int = field(default=3, validator=at_least_one)
+    base: float = field(default=0.2, validator=above_zero)
+    cap: float = field(default=5.0, validator=above_zero)
     random: Callable[[], float] = field(default=_even, eq=False, repr=False)
 
     def pause(self, op: Operation[Any], error: RbimError, attempt: int, codes: Mapping[str, Code] = CODES) -> float | None:

@@ -134,7 +134,7 @@ def client_over(stub: Stub | None, **options: object) -> AsyncClient:
     return AsyncClient(
         **{
             "base_url": BASE_URL,
-            "credentials": CREDENTIALS,
+            "credentials": None if "signer" in options else CREDENTIALS,
             "transport": stub,
             "clock": stub and stub.clock,
             "retry": FULL_PAUSES,

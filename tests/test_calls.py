@@ -314,6 +314,8 @@ def test_the_types_of_the_table():
         ("start", lambda: NoCallPolicy.dates("x", datetime(2026, 2, 2, tzinfo=UTC), date(2026, 2, 3))),
         ("end", lambda: NoCallPolicy.dates("x", date(2026, 2, 2), time(9))),
         ("days", lambda: NoCallPolicy.weekdays("x", [])),
+        ("days", lambda: NoCallPolicy.weekdays("x", Weekday.SUNDAY)),
+        ("days", lambda: NoCallPolicy.weekdays("x", [[Weekday.SUNDAY]])),
         ("days", lambda: NoCallPolicy.weekdays("x", [0])),
         ("days", lambda: NoCallPolicy.weekdays("x", "周一")),
         ("name", lambda: NoCallPolicy.hours("", time(9), time(10))),

@@ -202,6 +202,7 @@ class ArchiveGroup(GroupOperation[Success]):
     "Put a group away until somebody asks for it."
     group_id: str = field(validator=text())
     for_good: bool = False
+    as_json: bool = False  # the name of a parameter that every command has once had
 
 class Archive(Namespace):
     "Groups that rest."

@@ -2,8 +2,10 @@
 
 import json
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, time
+from decimal import Decimal
 
+import attrs
 import pytest
 from attrs import field, frozen
 from hypothesis import given, settings
@@ -222,6 +224,65 @@ def test_half_a_character_in_a_request_is_refused_by_name(op, name, road, shape,
 def test_half_a_character_in_the_clients_own_account_is_refused_by_name():
     with pytest.raises(InvalidRequest, match=r"^user_name: .* lone surrogate"):
         make().encode(DELETE, "\ud800")
+
+
+@operation("Odd")
+@frozen(kw_only=True)
+class Odd(GroupOperation[Success]):
+    price: Decimal | None = None
+    share: float | None = None
+    notes: dict[str, str] | None = None
+    at: datetime | None = None
+    opens: time | None = None
+    trace: str | None = field(default=None, metadata=wire(header="X-Trace"))
+
+
+@pytest.mark.parametrize("road", ["orjson", "standard library"])
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("price", Decimal(1), "JSON cannot carry it"),
+        ("share", float("nan"), "JSON cannot carry it"),
+        ("notes", {"a": "\ud800"}, "lone surrogate"),
+    ],
+)
+def test_what_json_cannot_carry_is_refused_by_name(name, value, why, road, monkeypatch):
+    if road == "orjson":
+        pytest.importorskip("orjson")
+    else:
+        monkeypatch.setattr(jsontext, "orjson", None)
+    with pytest.raises(InvalidRequest, match=f"^{name}: .*{why}") as caught:
+        make().encode(Odd(**{name: value}))
+    assert caught.value.field == name
+
+
+def test_a_moment_is_written_whole_in_the_dialects_zone():
+    assert json.loads(make().encode(Odd(at=datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC))).body) == {"at": "2026-1-2 11:4:5"}
+
+
+def test_a_time_of_day_is_written_with_any_json_library(monkeypatch):
+    monkeypatch.setattr(jsontext, "orjson", None)
+    assert make().encode(Odd(opens=time(9))).body == b'{"opens":"09:00:00"}'
+
+
+def test_a_field_with_a_header_travels_in_it():
+    request = make().encode(Odd(trace="t1"))
+    assert (request.headers["X-Trace"], request.body) == ("t1", b"{}")
+    assert "X-Trace" not in make().encode(Odd()).headers
+
+
+def test_an_answer_that_is_declared_wrong_shows_before_anything_is_sent():
+    @frozen(kw_only=True)
+    class Wrong(Answer):
+        rows: "tuple[Nowhere, ...]" = ()  # noqa: F821
+
+    @operation("AskWrong")
+    @frozen(kw_only=True)
+    class AskWrong(GroupOperation[Wrong]):
+        pass
+
+    with pytest.raises(NameError, match="Nowhere"):
+        make().encode(AskWrong())
 
 
 # ------------------------------------------------------------------------- what an answer may be
@@ -466,6 +527,63 @@ def locate(fields, **options):
 def test_an_operation_of_ones_own_reads_types_of_its_own():
     answer = locate('"whereIs":"3,4","innerOne":{"deep_value":5},"byName":{"a":1}')
     assert (answer.where_is.x, answer.inner_one.deep_value, answer.by_name) == (3, 5, {"a": 1})
+
+
+@frozen(kw_only=True)
+class Flags(Answer):
+    muted: bool = False
+    level: int = 3
+    share: float = 0.5
+    names: tuple[str, ...] = ()
+    limits: dict[str, int] = field(factory=dict)
+    place: Inner | None = None
+    seen: datetime | None = None
+    at: datetime = datetime(2026, 1, 2, tzinfo=UTC)
+    on: bool = field(default=True, metadata=wire(values={True: "yes", False: "no"}))
+    shout: str = field(default="", metadata=wire(write=str.lower, read=str.upper))
+
+
+@operation("AskFlags")
+@frozen(kw_only=True)
+class AskFlags(GroupOperation[Flags]):
+    pass
+
+
+@pytest.mark.parametrize("nothing", ["null", '""'])
+@pytest.mark.parametrize("name", [a.name for a in attrs.fields(Flags)])
+def test_null_and_empty_text_are_the_default_of_a_field_of_any_type(name, nothing):
+    answer = decode(AskFlags(), body=f'{{"statusCode":"000000","{name}":{nothing}}}'.encode())
+    assert answer == Flags()
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ('"muted":"0"', Flags(muted=False)),
+        ('"muted":"1"', Flags(muted=True)),
+        ('"muted":true', Flags(muted=True)),
+        ('"muted":"false"', Flags(muted=False)),
+        ('"level":"7"', Flags(level=7)),
+        ('"names":"1001"', Flags(names=("1001",))),
+        ('"names":["1001",1002]', Flags(names=("1001", "1002"))),
+        ('"on":"no"', Flags(on=False)),
+        ('"shout":"ab"', Flags(shout="AB")),
+        ('"at":"20260102155306"', Flags(at=datetime(2026, 1, 2, 15, 53, 6, tzinfo=CHINA))),
+    ],
+)
+def test_fields_of_ones_own_answers_are_read_as_declared(fields, expected):
+    assert decode(AskFlags(), body=f'{{"statusCode":"000000",{fields}}}'.encode()) == expected
+
+
+@pytest.mark.parametrize("fields", ['"muted":"perhaps"', '"on":"perhaps"', '"at":"yesterday"'])
+def test_what_is_none_of_the_declared_values_is_no_answer(fields):
+    with pytest.raises(ProtocolError, match=r"@ \$\.(muted|on|at)"):
+        decode(AskFlags(), body=f'{{"statusCode":"000000",{fields}}}'.encode())
+
+
+def test_an_answer_of_ones_own_is_written_as_declared():
+    written = make().converters.fast.unstructure(Flags(on=False, shout="AB"))
+    assert (written["on"], written["shout"]) == ("no", "ab")
 
 
 def test_an_operation_of_ones_own_is_written_by_its_wire_names_and_without_none():

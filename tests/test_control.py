@@ -386,6 +386,17 @@ async def test_it_is_off_unless_asked_for(emulator):
     assert len(emulator.requests) == 1
 
 
+async def test_a_command_that_does_not_come_whole_is_not_carried_out(emulator):
+    await a_group(emulator)
+
+    async def leave():
+        return {"type": "http.disconnect"}
+
+    before = emulator.snapshot()
+    await Control(emulator)({"type": "http", "method": "POST", "path": "/_emulator/reset"}, leave, None)
+    assert (emulator.snapshot(), len(emulator.requests)) == (before, 1)
+
+
 async def test_what_is_not_its_own_is_the_emulators(emulator):
     for path in ("/_emulator", "/", "/2013-12-26/Application/a/IM/Group/CreateGroup"):
         _, answer = await asgi(Control(emulator), "POST", path)

@@ -1,5 +1,6 @@
 """``rbim emulator`` as a process: what it prints, how it stops, what it refuses, and its page in the docs."""
 
+import io
 import json
 import os
 import re
@@ -125,6 +126,27 @@ def test_a_shell_uses_what_it_prints_and_a_signal_ends_it(tmp_path):
         emulator.control("PUT", "state", {"version": 1})
         assert emulator.stop(signal.SIGINT) == (0, "", "")
     assert json.loads(state.read_text(encoding="utf-8"))["groups"] == []
+
+
+class Terminal(io.StringIO):
+    """Standard output of somebody who presses Ctrl-C as soon as there is something to read."""
+
+    def flush(self):
+        signal.raise_signal(signal.SIGINT)
+        self.flush = super().flush
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_it_runs_in_this_process_as_well(tmp_path, monkeypatch, capsys, host):
+    for name in set(os.environ) - set(CLEAN):
+        monkeypatch.delenv(name)
+    state = tmp_path / "state.json"
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    assert run(["emulator", "--port", "0", "--host", host, "--state", str(state), "--emulated-clock"]) == Exit.DONE
+    lines = sys.stdout.getvalue().splitlines()
+    assert len(lines) == 6
+    assert json.loads(state.read_text(encoding="utf-8"))["groups"] == []
+    assert ("warning" in capsys.readouterr().err) == (host == "0.0.0.0")
 
 
 def test_a_second_signal_does_not_cost_the_state(tmp_path):

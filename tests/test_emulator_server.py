@@ -4,11 +4,13 @@ import asyncio
 import errno
 import json
 import logging
+import signal
 import socket
 import struct
 import subprocess
 import sys
 
+import httpx
 import pytest
 from rawclient import ask, connected, http, signed
 
@@ -27,7 +29,7 @@ from rbim.emulator.faults import (
     Status,
     Throttle,
 )
-from rbim.emulator.server import serve
+from rbim.emulator.server import run, serve
 
 
 @pytest.fixture
@@ -351,6 +353,54 @@ async def test_a_peer_that_does_not_read_is_not_waited_for(emulator):
         await turns()
 
 
+async def test_a_peer_that_reads_late_gets_every_answer(emulator, server):
+    emulator.faults.add(Fault(effect=Code("1", "x" * 100_000)))
+    async with connected(server) as raw:
+        await raw.send(signed(emulator, "SearchPublicGroups") * 100)
+        await turns(200)
+        assert 0 < len(emulator.requests) < 100  # it is not worked for either, meanwhile
+        answers = [await raw.answer() for _ in range(100)]
+    assert {(answer.status, len(answer.document["statusMsg"])) for answer in answers} == {(200, 100_000)}
+
+
+async def answers_without_end(raw):
+    while True:
+        await raw.answer()
+
+
+@pytest.mark.parametrize("count", range(6))
+async def test_a_connection_that_comes_as_the_server_stops_listening_is_not_served(emulator, server, count):
+    async with connected(server) as raw:
+        await raw.send(create(emulator))
+        await turns(count)
+        await server.refuse(1)
+        with pytest.raises((EOFError, ConnectionResetError)):
+            await answers_without_end(raw)
+        with pytest.raises(ConnectionRefusedError):
+            await ask(server, create(emulator))
+
+
+async def test_a_failure_in_the_middle_of_an_answer_closes_the_connection(log):
+    class Broken(EmulatedClock):
+        async def sleep(self, _):
+            raise ZeroDivisionError
+
+    emulator = Emulator(clock=Broken())
+    emulator.faults.add(Fault(effect=SlowBody(1)))
+    async with serve(emulator) as server, connected(server) as raw:
+        await raw.send(create(emulator))
+        status, headers = await raw.head()
+        assert (status, await raw.body(int(headers["content-length"]))) == (200, b"{")
+    assert [record.exc_info[0] for record in log.records if record.levelno > logging.INFO] == [ZeroDivisionError]
+
+
+async def test_without_a_hand_on_the_connection_a_fault_that_needs_one_is_an_error(emulator):
+    emulator.faults.add(Fault(effect=ResetAfter()))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(emulator.asgi), base_url="http://emulator") as client:
+        with pytest.raises(RuntimeError, match="no hand on its connections: reset_after cannot be carried out"):
+            await client.post("/")
+
+
 async def test_the_log_never_holds_a_signature(emulator, server, log):
     request = create(emulator)
     await ask(server, request)
@@ -428,3 +478,18 @@ def test_without_uvicorn_the_error_names_the_pip_command():
     assert done.stderr.splitlines()[-1] == (
         'ModuleNotFoundError: serving the emulator needs uvicorn, which comes with: python -m pip install "rbim[server]"'
     )
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_run_serves_until_a_signal(emulator, number):
+    told = []
+
+    def begun(server):
+        told.append(server.listening)
+        signal.raise_signal(number)
+        signal.raise_signal(number)
+
+    before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+    run(emulator, port=0, begun=begun, ended=lambda: told.append("ended"))
+    assert told == [True, "ended"]
+    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before

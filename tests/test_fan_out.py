@@ -147,7 +147,7 @@ async def test_an_empty_input_has_no_outcomes(operations):
     assert await gathered(Answering(), operations) == []
 
 
-@pytest.mark.parametrize("workers", [0, -1])
+@pytest.mark.parametrize("workers", [0, -1, 2.5, "4"])
 async def test_no_workers_are_refused(workers):
     with pytest.raises(ValueError, match="workers"):
         await gathered(Answering(), [], workers=workers)

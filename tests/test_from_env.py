@@ -128,6 +128,11 @@ def shown(error: BaseException | None) -> str:
     return " ".join(parts)
 
 
+async def test_a_token_file_may_begin_with_the_mark_that_some_editors_write(token_file):
+    token_file.write_bytes(b"\xef\xbb\xbf" + TOKEN.encode() + b"\r\n")
+    AsyncClient.from_env()
+
+
 def test_a_token_file_that_is_not_there_is_named(token_file):
     with pytest.raises(InvalidRequest, match="RBIM_APP_TOKEN_FILE names cannot be read") as caught:
         AsyncClient.from_env()

@@ -20,7 +20,7 @@ PACKAGE = Path(rbim.__file__).parent
 # Lowest first. A package stands for all its modules, unless one of them is named itself.
 LAYERS = [
     {"errors", "message"},
-    {"operation", "dialect", "jsontext", "clock", "quirks"},
+    {"checks", "operation", "dialect", "jsontext", "clock", "quirks"},
     {"groups", "calls", "callbacks.accounts", "callbacks.events"},
     {"catalogue", "converter", "codec", "signing", "retry", "pace", "observe", "callbacks.verify", "callbacks.parse"},
     {"gate", "core", "call", "client", "bulk", "callbacks"},
@@ -33,6 +33,7 @@ COMPOSITION = {("client", "transports.httpx")}
 PURE = [
     "errors",
     "message",
+    "checks",
     "operation",
     "dialect",
     "groups",

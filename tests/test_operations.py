@@ -295,7 +295,7 @@ WITH_MEMBERS = [InviteJoinGroup, DeleteGroupMember]
 
 
 @pytest.mark.parametrize("kind", WITH_MEMBERS)
-@pytest.mark.parametrize("bare", ["1001", "", b"1001"])
+@pytest.mark.parametrize("bare", ["1001", ""])
 def test_a_bare_string_for_members_is_refused_with_what_to_write(kind, bare):
     with pytest.raises(InvalidRequest) as caught:
         kind(group_id=ID, members=bare)
@@ -517,6 +517,23 @@ def test_numbers_are_read_where_text_is_declared_and_what_is_unknown_is_ignored(
 def test_a_request_that_breaks_a_rule_is_not_read(kind, document):
     with pytest.raises((ValueError, KeyError, TypeError)):
         read(kind, document)
+
+
+@pytest.mark.parametrize("value", [None, 1001, b"1001"])
+def test_what_is_no_collection_is_refused_as_members(value):
+    with pytest.raises(InvalidRequest, match=f"several accounts are meant, not {value!r}$"):
+        InviteJoinGroup(group_id=ID, members=value)
+
+
+def test_a_wrong_enum_is_told_the_names_of_the_right_ones():
+    with pytest.raises(InvalidRequest, match=r"GroupType \(TEMPORARY, .*, VIP\) is needed, not '4'"):
+        CreateGroup(name="a", type="4")
+
+
+def test_a_refusal_quotes_no_more_than_a_few_words_of_a_long_value():
+    with pytest.raises(InvalidRequest) as caught:
+        InviteJoinGroup(group_id=ID, members="1001," * 100_000)
+    assert len(str(caught.value)) < 600
 
 
 # ----------------------------------------------------------------------------------- declaring one

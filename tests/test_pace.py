@@ -73,11 +73,22 @@ def test_a_text_that_is_no_rate_is_refused(text):
         lambda: Rate(1, burst=0),
         lambda: Limits(concurrency=0),
         lambda: Limits(concurrency=-1),
+        lambda: Limits(concurrency=0.5),  # half a place would let everybody in
+        lambda: Limits(concurrency=True),
+        lambda: Rate("50/s"),
     ],
 )
 def test_limits_below_anything_useful_are_refused(make):
-    with pytest.raises(InvalidRequest, match="above 0"):
+    with pytest.raises(InvalidRequest, match=r"above 0|at least 1"):
         make()
+
+
+def test_a_rate_takes_its_operations_from_any_iterable_but_not_a_bare_one():
+    rate = Rate(10, operations=[CreateGroup])
+    assert rate.key(CreateGroup(name="a", type=GroupType.VIP)) is rate
+    assert Pace((rate,)).reserve(CreateGroup(name="a", type=GroupType.VIP), 0.0, 1.0) == 0.0
+    with pytest.raises(InvalidRequest, match=r"write \(CreateGroup,\)"):
+        Rate(10, operations=CreateGroup)
 
 
 def test_limits_take_their_rates_from_any_iterable():

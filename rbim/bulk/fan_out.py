@@ -10,7 +10,7 @@ import anyio
 from anyio.lowlevel import cancel_shielded_checkpoint
 from attrs import frozen
 
-from rbim.errors import AuthenticationError, RbimError
+from rbim.errors import AuthenticationError, InvalidRequest, RbimError
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -65,9 +65,9 @@ async def fan_out(
     request would fare better; so is whatever the input raises. It comes out bare, not in an exception group; further
     errors of the same moment are its notes. What the block itself raises comes out as it is.
     """
-    if workers < 1:
-        reason = f"workers: at least 1, not {workers}"
-        raise ValueError(reason)
+    if not isinstance(cast("object", workers), int) or workers < 1:
+        reason = f"workers: a whole number of at least 1 is needed, not {workers!r}"
+        raise InvalidRequest(reason, field="workers", limit=1)
     source = _Source(operations)
     give, take = anyio.create_memory_object_stream[Done[R] | Failed[R]](0)
     tasks = anyio.create_task_group()

@@ -27,7 +27,7 @@ ENVIRONMENT = (
     "The client is configured by RBIM_BASE_URL, RBIM_APP_ID, RBIM_APP_TOKEN (or RBIM_APP_TOKEN_FILE) and RBIM_USER_NAME."
 )
 JSON = inspect.Parameter(
-    "as_json",
+    "rbim_as_json",  # no operation's field is called so
     inspect.Parameter.KEYWORD_ONLY,
     default=False,
     annotation=Annotated[

@@ -5,7 +5,6 @@ returns JSON, and its docstring is its help. Those about message copy are in :mo
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -18,10 +17,15 @@ from rbim.emulator.faults import KINDS, faults_from
 if TYPE_CHECKING:
     from rbim.emulator.emulator import Emulator
 
-__all__ = ["ABOUT", "COMMANDS", "PREFIX", "Command", "Desk", "Later", "Unable", "command", "plan", "replace"]
+__all__ = ["ABOUT", "COMMANDS", "PREFIX", "Command", "Desk", "Later", "Outage", "Unable", "command", "plan", "replace"]
 
 ABOUT = "An emulator of the written interface description, never of the service."
 PREFIX = "/_emulator/"
+
+
+Close = Callable[[], Awaitable[None]]
+Outage = Callable[[float], Close]
+"""What begins to refuse connections for so many seconds; it returns what closes those that exist."""
 
 
 class Unable(Exception):
@@ -31,7 +35,7 @@ class Unable(Exception):
 class Desk:
     """What commands work with: the emulator, what it was at first, and the server's way to refuse connections."""
 
-    def __init__(self, emulator: "Emulator", outage: Callable[[float], Awaitable[None]] | None) -> None:
+    def __init__(self, emulator: "Emulator", outage: Outage | None) -> None:
         self.emulator = emulator
         self.outage = outage
         self._state = emulator.snapshot()
@@ -56,7 +60,7 @@ class Later:
     """An answer, and what is done once it is written."""
 
     said: Any
-    then: Callable[[], Awaitable[None]]
+    then: Close
 
 
 # What commands read from JSON objects.
@@ -71,7 +75,7 @@ class _Advance:
 
 
 @frozen(kw_only=True)
-class _Outage:
+class _Seconds:
     """How long connections are to be refused."""
 
     seconds: float
@@ -241,13 +245,13 @@ def _may_call(desk: Desk, task_id: str) -> Any:
     return {"task_id": task_id, "at": desk.emulator.clock.now().isoformat(), "may_call": may_call}
 
 
-@command("POST", "outage", _Outage)
-def _outage(desk: Desk, told: _Outage) -> Any:
+@command("POST", "outage", _Seconds)
+def _outage(desk: Desk, told: _Seconds) -> Any:
     """Refuse all connections for so many seconds of the emulator's clock."""
     if desk.outage is None:
         reason = "this server has no way to refuse connections: serve the emulator with rbim emulator"
         raise Unable(reason)
-    return Later({"seconds": told.seconds}, partial(desk.outage, told.seconds))
+    return Later({"seconds": told.seconds}, desk.outage(told.seconds))  # over a connection that the outage closes
 
 
 @command("POST", "logins", _Login)

@@ -62,9 +62,8 @@ from rbim.errors import InvalidRequest
 from rbim.message import Response
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from rbim.emulator.asgi import Receive, Scope, Send
+    from rbim.emulator.commands import Outage
     from rbim.emulator.emulator import Emulator
 
 __all__ = ["Control"]
@@ -85,11 +84,11 @@ class _Trouble(Exception):
 class Control:
     """An ASGI 3 application: the emulator's own, behind its control interface.
 
-    ``outage`` is what refuses connections for so many seconds, on a server that can. What the emulator is now is what a
-    reset makes of it.
+    ``outage`` lets a server that can refuse connections for so many seconds, and returns what closes those that exist. What
+    the emulator is now is what a reset makes of it.
     """
 
-    def __init__(self, emulator: Emulator, *, outage: Callable[[float], Awaitable[None]] | None = None) -> None:
+    def __init__(self, emulator: Emulator, *, outage: Outage | None = None) -> None:
         self._app = emulator.asgi
         self._desk = Desk(emulator, outage)
 

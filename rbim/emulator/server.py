@@ -18,7 +18,7 @@ from rbim.emulator.control import Control
 from rbim.emulator.protocol import Config, Protocol, ServerState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Awaitable, Callable, Generator
     from types import TracebackType
     from typing import Self
 
@@ -45,7 +45,7 @@ class Server:
         self._copying: asyncio.Task[None] | None = None
         self._state = ServerState()
         self._config = Config(
-            Control(emulator, outage=self.refuse) if control else emulator.asgi,
+            Control(emulator, outage=self._begin_outage) if control else emulator.asgi,
             interface="asgi3",
             lifespan="off",
             ws="none",
@@ -83,18 +83,22 @@ class Server:
         tasks = [task for task in (*self._state.tasks, self._outage, self._copying) if task is not None]
         for task in tasks:
             task.cancel()
-        self._hang_up()
+        self._stop_listening()
         if self._socket is not None:
             self._socket.close()
+        await self._hang_up()
         if tasks:
             await asyncio.wait(tasks)
-        await self._closed()
 
     async def refuse(self, seconds: float) -> None:
         """Refuse connections for so many seconds of the emulator's clock, and close those that exist.
 
         Returns as soon as nobody is served any more; an outage during another takes its place.
         """
+        await self._begin_outage(seconds)()
+
+    def _begin_outage(self, seconds: float) -> Callable[[], Awaitable[None]]:
+        """Refuse connections from now on; return what closes those that exist."""
         if self._outage is not None:
             self._outage.cancel()
         if self._socket is None:
@@ -102,10 +106,10 @@ class Server:
             raise RuntimeError(reason)
         if self._listener is not None:
             family, address = self._socket.family, self._socket.getsockname()
-            self._hang_up()
+            self._stop_listening()
             self._socket = _bound(family, address)  # bound and not listening: it refuses, and nobody else gets the port
         self._outage = asyncio.create_task(self._return_after(seconds, self._socket))
-        await self._closed()
+        return self._hang_up
 
     async def _copy(self) -> None:
         """Deliver copies of messages as they come."""
@@ -125,15 +129,15 @@ class Server:
         )
         await self._listener.start_serving()
 
-    def _hang_up(self) -> None:
+    def _stop_listening(self) -> None:
         if self._listener is not None:
             self._listener.close()
             self._listener = None
+
+    async def _hang_up(self) -> None:
+        """Close all connections, with no patience for peers that do not read."""
         for connection in self._state.connections:
             connection.transport.close()
-
-    async def _closed(self) -> None:
-        """Let the connections go, with no patience for peers that do not read."""
         await asyncio.sleep(0)
         for connection in self._state.connections:
             connection.transport.abort()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections import deque
 from typing import TYPE_CHECKING, cast
 
@@ -29,8 +30,7 @@ def untraced(error: Exception, secrets: Iterable[str] = ()) -> Exception:
             continue
         seen.add(id(each))
         each.__traceback__ = None
-        if any(secret in str(arg) for arg in each.args for secret in secrets):
-            each.args = tuple(blotted(arg, secrets) if isinstance(arg, str) else arg for arg in each.args)
+        each.args = tuple(blotted(arg, secrets) if isinstance(arg, str) else arg for arg in each.args)
         waiting += [linked for linked in (each.__cause__, each.__context__) if linked is not None]
         if isinstance(each, BaseExceptionGroup):
             waiting += cast("BaseExceptionGroup[BaseException]", each).exceptions
@@ -38,13 +38,16 @@ def untraced(error: Exception, secrets: Iterable[str] = ()) -> Exception:
 
 
 def blotted(text: str, secrets: Iterable[str]) -> str:
-    """Return the text with every secret blotted out."""
+    """Return the text with every secret blotted out, in upper and lower case: servers take a ``sig`` in either."""
+    lowered = text.lower()
     for secret in secrets:
-        text = text.replace(secret, "***")
+        if secret.lower() in lowered:
+            text = re.sub(re.escape(secret), "***", text, flags=re.IGNORECASE)
     return text
 
 
-RECENT = 64
+RECENT = 1024
+"""Secrets remembered: those of all requests that may be in flight, where a signer makes new ones for each."""
 
 
 class LogBlotter(logging.Filter):
