@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from anyio import CancelScope, Event
@@ -15,6 +14,7 @@ from rbim.clock import SystemClock
 from rbim.codec import Codec
 from rbim.core import Core, Settings
 from rbim.dialect import Dialect
+from rbim.environment import credentials_from_env, needed
 from rbim.errors import InvalidRequest
 from rbim.groups import Groups
 from rbim.pace import Limits
@@ -168,9 +168,9 @@ class AsyncClient(View):
         Raises InvalidRequest that names the variable that is missing.
         """
         if "base_url" not in options:
-            options["base_url"] = _needed("RBIM_BASE_URL")
+            options["base_url"] = needed("RBIM_BASE_URL")
         if not options.get("credentials") and not options.get("signer"):
-            options["credentials"] = Credentials(app_id=_needed("RBIM_APP_ID"), app_token=_token())
+            options["credentials"] = credentials_from_env()
         options.setdefault("user_name", os.environ.get("RBIM_USER_NAME") or None)
         return cls(**options)
 
@@ -232,26 +232,3 @@ def _default_transport() -> Transport:
     from rbim.transports.httpx import HttpxTransport
 
     return HttpxTransport()
-
-
-def _needed(name: str) -> str:
-    value = os.environ.get(name)
-    if not value:
-        reason = f"the environment variable {name} is not set"
-        raise InvalidRequest(reason, field=name)
-    return value
-
-
-def _token() -> str:
-    file = os.environ.get("RBIM_APP_TOKEN_FILE")
-    if not os.environ.get("RBIM_APP_TOKEN") and file:
-        try:
-            return Path(file).read_text(encoding="utf-8-sig").strip()
-        except OSError as error:
-            why = str(error)
-        except UnicodeDecodeError:
-            why = "it is not UTF-8"
-        # raised out here: a UnicodeDecodeError in its context would hold all of the file
-        reason = f"the file that RBIM_APP_TOKEN_FILE names cannot be read: {why}"
-        raise InvalidRequest(reason, field="RBIM_APP_TOKEN_FILE")
-    return _needed("RBIM_APP_TOKEN")

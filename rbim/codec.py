@@ -178,7 +178,7 @@ class Codec:
     def encode(self, op: Operation[Any], user_name: str | None = None) -> Request:
         """Return the unsigned request; ``user_name`` acts where the operation does not name an account itself.
 
-        Raises InvalidRequest for what breaks a rule that needs the dialect or the clock.
+        Raises InvalidRequest for what breaks a rule that needs the dialect or the clock, TypeError for what is no operation.
         """
         plan = self._plans.get(type(op)) or self._plan(type(op))
         op.check(self.dialect, self.clock)
@@ -200,6 +200,9 @@ class Codec:
         )
 
     def _plan(self, kind: type[Operation[Any]]) -> _Plan:
+        if getattr(kind, "spec", None) is None:
+            reason = f"an operation is needed, such as QueryGroupDetail(group_id='g1'), not a value of {kind.__name__}"
+            raise TypeError(reason)
         self.converters.fast.get_structure_hook(kind.spec.answer)  # what is declared wrong shows before anything is sent
         path = kind.path(self.dialect)
         parts = {"{app_id}": self.app_id, "{version}": self.dialect.version}

@@ -612,6 +612,12 @@ def test_a_protocol_error_names_the_field_as_the_wire_does(fields, reason):
     assert caught.value.__cause__ is not None
 
 
+@pytest.mark.parametrize("what", ["QueryGroupDetail", QueryGroupDetail, None, {"group_id": "g1"}])
+def test_what_is_no_operation_is_said_to_be_none(what):
+    with pytest.raises(TypeError, match="an operation is needed"):
+        make().encode(what)
+
+
 def test_a_hook_may_raise_whatever_it_likes():
     class Odd(Exception):
         def __str__(self):

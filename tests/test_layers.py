@@ -22,7 +22,7 @@ LAYERS = [
     {"errors", "message"},
     {"checks", "operation", "dialect", "jsontext", "clock", "quirks"},
     {"groups", "calls", "callbacks.accounts", "callbacks.events"},
-    {"catalogue", "converter", "codec", "signing", "retry", "pace", "observe", "callbacks.verify", "callbacks.parse"},
+    {"catalogue", "converter", "codec", "signing", "environment", "retry", "pace", "observe", "callbacks.verify", "callbacks.parse"},
     {"gate", "core", "call", "client", "bulk", "callbacks"},
     {"transports", "emulator", "testing", "cli"},
 ]

@@ -34,6 +34,8 @@ TOKEN_NAMES = ("RBIM_APP_TOKEN", "RBIM_APP_TOKEN_FILE")
 Port = Annotated[int, Parameter(validator=Number(gte=0, lte=65535))]
 Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 
+REMEMBERED = 100_000  # requests that a server which runs for long keeps in its journal
+
 
 def emulator(  # noqa: PLR0913  # flags, each with a default
     *,
@@ -99,11 +101,11 @@ def emulator(  # noqa: PLR0913  # flags, each with a default
 
 def _credentials() -> tuple[Credentials, bool]:
     """Return the environment's credentials, or fresh ones and True."""
-    from rbim.client import _needed, _token
+    from rbim.environment import credentials_from_env
     from rbim.signing import Credentials
 
     if any(os.environ.get(name) for name in ("RBIM_APP_ID", *TOKEN_NAMES)):
-        return Credentials(app_id=_needed("RBIM_APP_ID"), app_token=_token()), False
+        return credentials_from_env(), False
     return Credentials(app_id=secrets.token_hex(16), app_token=secrets.token_hex(16)), True
 
 
@@ -111,7 +113,9 @@ def _made(credentials: Credentials, *, seed: int, emulated_clock: bool) -> Emula
     from rbim.emulator import EmulatedClock, Emulator
 
     clock = EmulatedClock(datetime.now(UTC)) if emulated_clock else None
-    return Emulator(credentials=credentials, seed=seed, clock=clock)
+    made = Emulator(credentials=credentials, seed=seed, clock=clock)
+    made.requests.limit = REMEMBERED
+    return made
 
 
 def _load(box: Emulator, faults: Path | None, state: Path | None) -> None:

@@ -51,12 +51,12 @@ from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
 from cattrs import Converter, transform_error
-from cattrs.v import format_exception
 
 from rbim import jsontext
 from rbim.emulator.asgi import TooLarge, body_of, write
 from rbim.emulator.commands import PREFIX, Command, Desk, Later, Unable
 from rbim.emulator.copy_commands import COMMANDS
+from rbim.emulator.plans import in_words
 from rbim.emulator.rules import Refusal
 from rbim.errors import InvalidRequest
 from rbim.message import Response
@@ -161,7 +161,7 @@ def _read(body: bytes, kind: type[Any]) -> Any:  # what the command reads
     try:
         return _converter.structure(document, kind)
     except Exception as error:  # whatever is wrong with a document
-        raise InvalidRequest("; ".join(transform_error(error, format_exception=_why))) from None
+        raise InvalidRequest("; ".join(transform_error(error, format_exception=in_words))) from None
 
 
 def _exactly(value: object, kind: type[Any]) -> Any:
@@ -180,10 +180,6 @@ def _number(value: object, _: object) -> float:
 
 def _texts(value: object, _: object) -> tuple[str, ...]:
     return tuple(_exactly(each, str) for each in _exactly(value, list))  # cattrs would take a text apart into letters
-
-
-def _why(error: BaseException, kind: type[Any] | None) -> str:
-    return error.message if isinstance(error, InvalidRequest) else format_exception(error, kind)
 
 
 _converter = Converter(forbid_extra_keys=True)

@@ -9,15 +9,12 @@ depend on how deliveries to different conversations fall together.
 import math
 from collections.abc import Callable, Iterator, Mapping
 from random import Random
-from typing import Any, get_args
+from typing import Any
 
 from attrs import evolve, field, fields, frozen
-from cattrs import Converter, transform_error
-from cattrs.gen import make_dict_structure_fn, override
 
-from rbim.emulator.faults import _an, _choice, _snake, _why
+from rbim.emulator.plans import kinds_of, read_plan
 from rbim.emulator.selection import Picker, Selection, within
-from rbim.errors import InvalidRequest
 
 __all__ = [
     "COPY_KINDS",
@@ -199,7 +196,7 @@ def verdict_of(picked: tuple[Picked, ...], attempt: int) -> CopyVerdict:
 
 _NOTHING = CopyVerdict()
 
-COPY_KINDS: Mapping[str, type[Any]] = {_snake(kind.__name__): kind for kind in get_args(CopyEffect)}
+COPY_KINDS: Mapping[str, type[Any]] = kinds_of(CopyEffect)
 
 
 def copy_faults_from(document: Any) -> tuple[CopyFault, ...]:
@@ -207,25 +204,4 @@ def copy_faults_from(document: Any) -> tuple[CopyFault, ...]:
 
     Raises InvalidRequest that says what is wrong and where.
     """
-    try:
-        return _converter().structure(_an(list, document), tuple[CopyFault, ...])
-    except Exception as error:  # whatever is wrong with a document
-        reason = "; ".join(transform_error(error, format_exception=_why))
-        raise InvalidRequest(reason, field="copy_faults") from None
-
-
-def _converter() -> Converter:
-    converter = Converter(forbid_extra_keys=True)
-
-    def read_effect(document: Any, _: Any) -> Any:  # JSON in, an effect out
-        told = dict(_an(dict, document))
-        return converter.structure(told, _choice("kind", str(told.pop("kind", "")), COPY_KINDS))
-
-    read = make_dict_structure_fn(
-        CopyFault,
-        converter,
-        effect=override(struct_hook=read_effect),
-        match=override(struct_hook=lambda value, _: _an(dict, value)),
-    )
-    converter.register_structure_hook(CopyFault, lambda document, _: read(_an(dict, document), CopyFault))
-    return converter
+    return read_plan(document, CopyFault, COPY_KINDS, field="copy_faults")

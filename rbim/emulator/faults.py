@@ -8,16 +8,13 @@ the verdict out; nothing here waits or writes.
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import TYPE_CHECKING, Any, cast
 
 from attrs import evolve, field, fields, frozen
-from cattrs import Converter, transform_error
-from cattrs.gen import make_dict_structure_fn, override
-from cattrs.v import format_exception
 
 from rbim import catalogue
+from rbim.emulator.plans import choice, kinds_of, read_plan
 from rbim.emulator.selection import Picker, Selection, within
-from rbim.errors import InvalidRequest
 from rbim.operation import Operation, fields_of
 
 if TYPE_CHECKING:
@@ -317,11 +314,7 @@ class Faults:
 _NOTHING = Verdict()
 
 
-def _snake(name: str) -> str:
-    return "".join(f"_{c.lower()}" if c.isupper() else c for c in name).lstrip("_")
-
-
-KINDS: Mapping[str, type[Any]] = {_snake(kind.__name__): kind for kind in get_args(Effect)}
+KINDS: Mapping[str, type[Any]] = kinds_of(Effect)
 
 
 def faults_from(document: Any) -> tuple[Fault, ...]:
@@ -331,55 +324,14 @@ def faults_from(document: Any) -> tuple[Fault, ...]:
     maps its fields, as Python writes them (``group_id``), to values. Raises InvalidRequest that says what is wrong and
     where.
     """
-    try:
-        return _converter().structure(_an(list, document), tuple[Fault, ...])
-    except Exception as error:  # whatever is wrong with a document
-        reason = "; ".join(transform_error(error, format_exception=_why))
-        raise InvalidRequest(reason, field="faults") from None
+    return read_plan(document, Fault, KINDS, field="faults", check=_known)
 
 
-def _converter() -> Converter:
-    converter = Converter(forbid_extra_keys=True)
-
-    def read_effect(document: Any, _: Any) -> Any:  # JSON in, an effect out
-        told = dict(_an(dict, document))
-        return converter.structure(told, _choice("kind", str(told.pop("kind", "")), KINDS))
-
-    read = make_dict_structure_fn(
-        Fault,
-        converter,
-        effect=override(struct_hook=read_effect),
-        match=override(struct_hook=lambda value, _: _an(dict, value)),  # its values are compared with those of operations
-    )
-
-    def read_fault(document: Any, _: Any) -> Fault:  # JSON
-        fault = read(_an(dict, document), Fault)
-        operations = {entry.operation.spec.name: entry.operation for entry in catalogue.entries()}
-        if fault.operation is not None:
-            operations = {fault.operation: _choice("operation", fault.operation, operations)}
-        names = {a.name: a for kind in operations.values() for a in fields_of(kind)}
-        for name in document.get("match", ()):
-            _choice("match", name, names)
-        return fault
-
-    converter.register_structure_hook(Fault, read_fault)
-    return converter
-
-
-def _an(kind: type[Any], document: Any) -> Any:  # JSON
-    if not isinstance(document, kind):
-        wanted = "an object" if kind is dict else "a list"
-        reason = f"{wanted} is needed, not {type(document).__name__}"
-        raise InvalidRequest(reason)
-    return document
-
-
-def _choice(what: str, name: str, choices: Mapping[str, Any]) -> Any:
-    if name not in choices:
-        reason = f"{what}: {name!r} is none of {', '.join(choices)}"
-        raise InvalidRequest(reason)
-    return choices[name]
-
-
-def _why(error: BaseException, kind: type[Any] | None) -> str:
-    return error.message if isinstance(error, InvalidRequest) else format_exception(error, kind)
+def _known(fault: Fault, document: Mapping[str, Any]) -> None:
+    """Refuse a fault about an operation, or about a field, that nobody has declared."""
+    operations = {entry.operation.spec.name: entry.operation for entry in catalogue.entries()}
+    if fault.operation is not None:
+        operations = {fault.operation: choice("operation", fault.operation, operations)}
+    names = {a.name: a for kind in operations.values() for a in fields_of(kind)}
+    for name in document.get("match", ()):
+        choice("match", name, names)

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import attrs
-from attrs import field, frozen
+from attrs import define, field, frozen
 
 from rbim import jsontext
 from rbim.operation import fields_of
@@ -40,11 +40,16 @@ class Recorded:
     trouble: tuple[str, ...] = ()
 
 
-@frozen
+@define
 class Journal:
-    """The requests so far. It iterates over all of them; :meth:`of` gives the operations of one class."""
+    """The requests so far. It iterates over all of them; :meth:`of` gives the operations of one class.
+
+    With a ``limit`` it keeps about so many of the latest requests, for a server that runs for long.
+    """
 
     records: list[Recorded] = field(factory=list[Recorded])
+    limit: int | None = None
+    _count: int = 0
     _seen: Counter[Operation[Any]] = field(factory=Counter["Operation[Any]"])
 
     def __iter__(self) -> Iterator[Recorded]:
@@ -64,13 +69,18 @@ class Journal:
         """Forget everything."""
         self.records.clear()
         self._seen.clear()
+        self._count = 0
 
     def note(self, op: Operation[Any] | None, **facts: Any) -> None:
         """Write down one request."""
         attempt = 1
         if op is not None:
             attempt = self._seen[op] = self._seen[op] + 1
-        self.records.append(Recorded(number=len(self.records) + 1, operation=op, attempt=attempt, **facts))
+        self._count += 1
+        self.records.append(Recorded(number=self._count, operation=op, attempt=attempt, **facts))
+        if self.limit is not None and len(self.records) > self.limit:
+            del self.records[: self.limit // 10 + 1]
+            self._seen = Counter(record.operation for record in self.records if record.operation is not None)
 
     def trace(self) -> bytes:
         """Return the whole journal as JSON lines: the same for the same requests, seed and clock, to the byte."""

@@ -1,0 +1,160 @@
+"""What the emulator costs without sockets: operations per second through the transport door, and the making of one.
+
+Run: python benchmarks/emulator.py [--operations 3000] [--repeats 7] [--alive 1000]
+
+All runs in one process on one core (pinned to it where the machine can). The *door* is a client whose transport is the
+emulator: encoding, signing, the gate, the answer's decoding and all of the platform. The *platform* is its part alone, fed
+with the very requests that the client makes. Turns are interleaved, each in a fresh emulator; the medians are shown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import statistics
+import sys
+import time
+import tracemalloc
+from typing import TYPE_CHECKING, Any
+
+from rbim import (
+    AsyncClient,
+    CreateGroup,
+    Credentials,
+    GroupType,
+    InviteJoinGroup,
+    ModifyGroup,
+    Permission,
+    QueryGroupDetail,
+    SearchPublicGroups,
+)
+from rbim.emulator import Emulator
+
+if TYPE_CHECKING:
+    from rbim.message import Request, Response
+    from rbim.operation import Operation
+
+CREDENTIALS = Credentials(app_id="aaf98f8947b5d6c80147b8a2b7c30123", app_token="7f0c4b9de2a14f5c8b3e6d1a90c2f4e8")
+GROUP_ID = "g80000049837291"
+MAKE = CreateGroup(name="产品公告", type=GroupType.VIP, declared="欢迎")
+WORK: dict[str, Operation[Any]] = {
+    "QueryGroupDetail": QueryGroupDetail(group_id=GROUP_ID),
+    "SearchPublicGroups (by id)": SearchPublicGroups(group_id=GROUP_ID),
+    "ModifyGroup": ModifyGroup(group_id=GROUP_ID, name="公告", permission=Permission.OPEN),
+    "InviteJoinGroup (1 account)": InviteJoinGroup(group_id=GROUP_ID, members=["1001"]),
+    "InviteJoinGroup (50 accounts)": InviteJoinGroup(group_id=GROUP_ID, members=[f"user-{n:05d}" for n in range(50)]),
+    "CreateGroup": MAKE,
+}
+GOAL = 5000
+MAKING_GOAL = 5.0  # milliseconds
+
+
+def client_of(transport: Any) -> AsyncClient:  # an emulator, or what notes the requests to one
+    """Return a client of the emulator."""
+    return AsyncClient(base_url="http://emulator", transport=transport, credentials=CREDENTIALS)
+
+
+class Noting(Emulator):
+    """An emulator that keeps the last request."""
+
+    request: Request
+
+    async def send(self, request: Request, /, *, timeout: float) -> Response:  # noqa: ASYNC109  # a transport keeps it
+        """Keep it, and answer."""
+        self.request = request
+        return await super().send(request, timeout=timeout)
+
+
+async def door(op: Operation[Any], count: int) -> float:
+    """Return operations per second through the client."""
+    async with client_of(Emulator(credentials=CREDENTIALS)) as client:
+        await client.send(MAKE)
+        send = client.send
+        began = time.perf_counter()
+        for _ in range(count):
+            await send(op)
+        return count / (time.perf_counter() - began)
+
+
+async def platform(op: Operation[Any], count: int) -> float:
+    """Return requests per second that the platform alone answers."""
+    emulator = Noting(credentials=CREDENTIALS)
+    async with client_of(emulator) as client:
+        await client.send(MAKE)
+        await client.send(op)
+    serve, asked = emulator.platform.serve, emulator.request
+    began = time.perf_counter()
+    for _ in range(count):
+        serve(asked.method, asked.path, asked.query, asked.headers, asked.body)
+    taken = time.perf_counter() - began
+    assert all(record.effect for record in emulator.requests)
+    return count / taken
+
+
+async def compare(name: str, op: Operation[Any], options: argparse.Namespace) -> float:
+    """Print one line of the table and return the door's rate."""
+    turns = [(await door(op, options.operations), await platform(op, options.operations)) for _ in range(options.repeats)]
+    through, alone = (statistics.median(column) for column in zip(*turns, strict=True))
+    print(f"{name:<30} {through:>10,.0f} {alone:>10,.0f} {1e6 / through:>10.0f} {1e6 / alone:>10.0f}", flush=True)
+    return through
+
+
+def making(options: argparse.Namespace) -> float:
+    """Make many emulators that live side by side; print what one takes and return its milliseconds."""
+    times: list[float] = []
+    for _ in range(options.repeats):
+        alive: list[Emulator] = []
+        began = time.perf_counter()
+        for _ in range(options.alive):
+            alive.append(Emulator(credentials=CREDENTIALS))  # noqa: PERF401  # the loop is what is measured
+        times.append((time.perf_counter() - began) / options.alive * 1000)
+        del alive
+    tracemalloc.start()
+    alive = [Emulator(credentials=CREDENTIALS) for _ in range(options.alive)]
+    size = tracemalloc.get_traced_memory()[0] / len(alive) / 1024
+    tracemalloc.stop()
+    took = statistics.median(times)
+    print(f"making one of {len(alive):,} emulators: {took:.3f} ms, {size:.1f} KiB")
+    return took
+
+
+async def first(options: argparse.Namespace) -> float:
+    """Return the milliseconds from nothing to the first answer of a fresh emulator to a fresh client."""
+    times: list[float] = []
+    for _ in range(options.repeats * 10):
+        began = time.perf_counter()
+        async with client_of(Emulator(credentials=CREDENTIALS)) as client:
+            await client.send(MAKE)
+        times.append((time.perf_counter() - began) * 1000)
+    return statistics.median(times)
+
+
+def pin() -> None:
+    """Stay on one core."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+
+
+async def main(options: argparse.Namespace) -> bool:
+    """Print the table and tell whether the goals are reached."""
+    pin()
+    print(f"{'':<30} {'operations per second':>21} {'us per operation':>21}")
+    print(f"{'':<30} {'door':>10} {'platform':>10} {'door':>10} {'platform':>10}")
+    rates = [await compare(name, op, options) for name, op in WORK.items()]
+    took = making(options)
+    print(f"emulator, client and a first answer: {await first(options):.3f} ms")
+    reached = min(rates) >= GOAL and took <= MAKING_GOAL
+    print(
+        f"lowest rate {min(rates):,.0f} (goal {GOAL:,}), making {took:.3f} ms (goal {MAKING_GOAL:g}): "
+        f"{'reached' if reached else 'NOT reached'}"
+    )
+    return reached
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="What the emulator costs without sockets.")
+    parser.add_argument("--operations", type=int, default=3000, help="in each turn")
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--alive", type=int, default=1000, help="emulators side by side")
+    sys.exit(not asyncio.run(main(parser.parse_args())))
