@@ -153,6 +153,15 @@ def test_what_the_client_refuses_is_refused_alike_and_reaches_no_door(house):
     assert len(emulator.requests) == len(BEFORE)
 
 
+@pytest.mark.parametrize("app_id", ["a+b", "app:1", "100%", "a%2Bb", "~x_y.z-0"])
+async def test_an_application_whose_id_a_path_must_quote_is_the_same_through_both_doors_without_a_socket(app_id):
+    emulator = Emulator(credentials=Credentials(app_id=app_id, app_token="t"))
+    for carrier in (emulator, HttpxTransport(carrier=httpx.ASGITransport(emulator.asgi))):
+        async with AsyncClient(base_url="http://emulator", transport=carrier, credentials=emulator.credentials) as client:
+            await client.groups.create(name="a", type=GroupType.TEMPORARY)
+    assert len(emulator.state.groups) == 2
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @settings(QUICK, max_examples=300)

@@ -391,14 +391,14 @@ def run(machine, examples):
     return machine.steps - before
 
 
-@pytest.mark.parametrize(("machine", "met"), [(Groups, MET), (GroupsWithRoles, MET_WITH_ROLES)])
+@pytest.mark.parametrize(("machine", "met"), [(Groups, MET), (GroupsWithRoles, MET_WITH_ROLES)], ids=["no roles", "roles"])
 def test_thousands_of_random_steps_agree_with_an_independent_model(machine, met):
     assert run(machine, 35) > 2000  # about 8,000: a sequence has some 50 rules of one to nine steps each
     assert machine.refusals >= met
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("machine", "met"), [(Groups, MET), (GroupsWithRoles, MET_WITH_ROLES)])
+@pytest.mark.parametrize(("machine", "met"), [(Groups, MET), (GroupsWithRoles, MET_WITH_ROLES)], ids=["no roles", "roles"])
 def test_more_than_a_hundred_thousand_random_steps_agree_with_an_independent_model(machine, met):
     assert run(machine, 1000) > 100_000
     assert machine.refusals >= met | {f"InviteJoinGroup {FULL}"}

@@ -9,6 +9,7 @@ import attrs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from strategies import operations
 
 from rbim import CHINA, Dialect, InvalidRequest, MembersShape, Outcome, Repeat
 from rbim.codec import Codec
@@ -32,7 +33,7 @@ from rbim.groups import (
     Success,
     Target,
 )
-from rbim.operation import Operation, fields_of, operation
+from rbim.operation import Operation, operation
 
 ID = "g80000049837291"
 
@@ -434,19 +435,6 @@ def test_how_each_operation_may_be_repeated_and_what_its_request_says(op, repeat
 
 
 # ------------------------------------------------------------------------- there and back again
-
-WORDS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=50)
-BY_TYPE = {
-    str: WORDS,
-    str | None: st.none() | WORDS,
-    bool: st.booleans(),
-    tuple[str, ...]: st.lists(WORDS, min_size=1, max_size=50),
-    Permission | None: st.none() | st.sampled_from(Permission),
-} | {choices: st.sampled_from(choices) for choices in (GroupType, Permission, Target, Role)}
-
-
-def operations(kind):
-    return st.builds(kind, **{a.name: BY_TYPE[a.type] for a in fields_of(kind)})
 
 
 @pytest.mark.parametrize("shape", MembersShape)

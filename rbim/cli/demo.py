@@ -15,11 +15,11 @@ from rbim.bulk.fan_out import Done, Failed, fan_out
 from rbim.cli.demo_report import Figures, tell, tell_json
 from rbim.cli.demo_rows import read_rows
 from rbim.cli.exits import Exit, complain, report
-from rbim.cli.serve import serving
 from rbim.cli.show import console
 from rbim.client import AsyncClient
 from rbim.dialect import Dialect
 from rbim.emulator import Emulator
+from rbim.emulator.server import serve
 from rbim.errors import Outcome, RbimError
 from rbim.groups import InviteJoinGroup
 from rbim.signing import Credentials
@@ -76,15 +76,15 @@ async def _demonstrate(rows: Rows, advance: Callable[[int], None]) -> Figures:
     emulator.never_logged_in(*rows.never_logged_in)
     transport = _Counting(trust_env=False)  # no proxy stands between this machine and itself
     async with (
-        serving(emulator.asgi) as url,
+        serve(emulator) as server,
         AsyncClient(
-            base_url=url,
+            base_url=server.url,
             credentials=credentials,
             user_name=OWNER,
             transport=transport,
         ) as client,
     ):
-        figures = Figures(rows=rows, address=url)
+        figures = Figures(rows=rows, address=server.url)
         for party in rows.parties.values():
             party.group_id = (await client.groups.create(name=party.name, type=party.type)).group_id
         before, began = transport.sent, time.perf_counter()

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from hashlib import md5
 from hmac import compare_digest
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from attrs import frozen
 
@@ -40,12 +41,16 @@ class Gatekeeper:
     zone: tzinfo
 
     def check(self, app_id: str, query: Mapping[str, str], headers: Mapping[str, str]) -> None:
-        """Refuse what is not signed by the application in the path. ``headers`` has lower-case names."""
+        """Refuse what is not signed by the application in the path, where it may stand percent-encoded.
+
+        ``headers`` has lower-case names.
+        """
         claimed, stamp = _authorization(headers.get("authorization", ""))
         token = self.credentials.app_token.reveal()
         expected = md5((claimed + token + stamp).encode(), usedforsecurity=False).hexdigest()
         genuine = compare_digest(query.get("sig", "").lower().encode(), expected.encode())
-        if not genuine or claimed != self.credentials.app_id or app_id != self.credentials.app_id:
+        own = self.credentials.app_id
+        if not genuine or claimed != own or (app_id != own and app_id != quote(own, safe="")):
             reason = "the signature is not that of this application"
             raise Refusal(reason, kind=AuthenticationError)
         if abs(self.clock.now() - _moment(stamp, self.zone)) > VALID:
