@@ -21,9 +21,9 @@ PACKAGE = Path(rbim.__file__).parent
 LAYERS = [
     {"errors", "message"},
     {"checks", "operation", "dialect", "jsontext", "clock", "quirks"},
-    {"groups", "calls", "callbacks.accounts", "callbacks.events"},
-    {"catalogue", "converter", "codec", "signing", "environment", "retry", "pace", "observe", "callbacks.verify", "callbacks.parse"},
-    {"gate", "core", "call", "client", "bulk", "callbacks"},
+    {"groups", "calls"},
+    {"catalogue", "converter", "codec", "signing", "environment", "retry", "pace", "observe"},
+    {"gate", "core", "call", "client", "bulk"},
     {"transports", "emulator", "testing", "cli"},
 ]
 
@@ -43,6 +43,7 @@ PURE = [
     "converter",
     "codec",
     "signing",
+    "environment",
     "retry",
     "pace",
     "jsontext",
