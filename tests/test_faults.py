@@ -375,6 +375,16 @@ async def test_a_probability_is_a_share_of_the_requests():
         assert len(await troubled(client, emulator, SearchPublicGroups(), 500)) == pytest.approx(150, abs=40)
 
 
+def test_each_fault_of_a_plan_has_a_chance_of_its_own_and_a_seed_decides_them_all():
+    def drawn(seed):
+        faults = Faults(EmulatedClock(), seed)
+        faults.add(Fault(effect=ResetBefore(), probability=0.5), Fault(effect=ResetAfter(), probability=0.5))
+        return [faults.judge(None).names for _ in range(200)]
+
+    assert len(set(drawn(1))) == 4  # none, the one, the other, both
+    assert drawn(1) == drawn(1) != drawn(2)
+
+
 @pytest.mark.parametrize(
     "match",
     [
