@@ -195,6 +195,9 @@ class NoCallPolicy:
     @classmethod
     def from_entry(cls, entry: str) -> "NoCallPolicy":
         """Read an entry's text. Raises InvalidRequest."""
+        if isinstance(cast("object", entry), str) and len(entry) > ENTRY:
+            reason = f"policy: an entry has at most {ENTRY} characters, not {len(entry)}"
+            raise InvalidRequest(reason, field="call_policy", limit=ENTRY, length=len(entry))
         try:
             document = jsontext.loads(entry.encode())
             return cls(document["policy_name"], _period(int(document["policy_type"]), document["policy_date"]))
@@ -211,9 +214,14 @@ def _period(kind: int, wire_date: str) -> Hours | Weekdays | Dates:
         names = {day.wire: day for day in Weekday}
         return Weekdays(names[part] for part in parts)
     start, end = parts
+    period: Hours | Dates
     if PolicyType(kind) is PolicyType.DAY:
-        return Hours(time.fromisoformat(start), time.fromisoformat(end))
-    return Dates(date.fromisoformat(start), date.fromisoformat(end))
+        period = Hours(time.fromisoformat(start), time.fromisoformat(end))
+    else:
+        period = Dates(date.fromisoformat(start), date.fromisoformat(end))
+    if period.wire != wire_date:  # ISO has other ways to write them, the platform has one
+        raise ValueError(wire_date)
+    return period
 
 
 def default_no_call_policies() -> tuple[NoCallPolicy, NoCallPolicy]:

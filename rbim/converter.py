@@ -30,6 +30,7 @@ from rbim.quirks import (
     read_mapped,
     read_members,
     read_moment,
+    read_number,
     read_required,
     read_text,
     write_date,
@@ -354,6 +355,8 @@ def _request_reader(attribute: attrs.Attribute[Any]) -> Hook | None:
         return read_members
     if options == (str,):
         return read_text
+    if options == (int,) and not _optional(kind):
+        return read_number
     if len(options) == 1 and isinstance(options[0], type) and issubclass(options[0], Enum):
         choices = options[0]
         return lambda value, _: None if value is None else choices(read_text(value))

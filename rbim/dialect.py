@@ -247,6 +247,39 @@ class Dialect:
         ),
     )
 
+    private_join_refused: bool = field(
+        default=True,
+        metadata=_settles(
+            "whether asking to join a private group is refused, or waits for an approval (emulator only)",
+            "JoinGroup",
+            Grade.GUESS,
+        ),
+    )
+    private_shown_as: str = field(
+        default="1",
+        metadata=_settles(
+            "the permission that answers show of a private group, since they show only 0 and 1 (emulator only)",
+            "QueryGroupDetail",
+            Grade.GUESS,
+        ),
+    )
+    empty_search_finds_all: bool = field(
+        default=True,
+        metadata=_settles(
+            "whether a search without groupId and name finds every public group, or none (emulator only)",
+            "SearchPublicGroups",
+            Grade.GUESS,
+        ),
+    )
+    administrators_inherit: bool = field(
+        default=True,
+        metadata=_settles(
+            "whether the creator's role passes to an administrator first when the creator leaves or is removed, or to the"
+            " nearest member whatever its role (emulator only)",
+            "Member role",
+            Grade.GUESS,
+        ),
+    )
     overflow_fails: bool = field(
         default=True,
         metadata=_settles(

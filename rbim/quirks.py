@@ -25,6 +25,7 @@ __all__ = [
     "read_mapped",
     "read_members",
     "read_moment",
+    "read_number",
     "read_required",
     "read_text",
     "write_date",
@@ -136,9 +137,24 @@ def read_moment(value: Any, zone: tzinfo) -> datetime:  # JSON
     return moment
 
 
+# `"start_date": "2026-01-05"`, and nothing shorter or longer
 def read_day(value: Any, _: Any) -> date:  # JSON
-    """Return the day of an ISO date."""
-    return date.fromisoformat(value)
+    """Return the day; ISO's other ways to write one are none of the platform's."""
+    day = date.fromisoformat(value)
+    if day.isoformat() != value:
+        reason = f"a date of the form YYYY-MM-DD is needed, not {value!r}"
+        raise ValueError(reason)
+    return day
+
+
+# `"bot_id": 7`, `"bot_id": "7"`
+def read_number(value: Any, _: Any) -> int:  # JSON
+    """Return the whole number."""
+    number = None if isinstance(value, bool) else read_count(value, _)
+    if number is None:
+        reason = f"a whole number is needed, not {value!r}"
+        raise ValueError(reason)
+    return number
 
 
 def write_date(moment: datetime) -> str:

@@ -444,3 +444,45 @@ def test_a_task_with_numbers_in_text_and_text_in_numbers_is_read():
 def test_an_entry_that_cannot_be_read_is_refused(junk):
     with pytest.raises(InvalidRequest):
         NoCallPolicy.from_entry(junk)
+
+
+def written(kind, when):
+    return json.dumps({"policy_type": kind, "policy_name": "a", "policy_date": when}, ensure_ascii=False)
+
+
+def test_entries_are_read_as_the_platform_writes_them_and_no_other_way():
+    assert NoCallPolicy.from_entry(written(0, "00:00:00,09:00:00")).period == Hours(time(0), time(9))
+    assert NoCallPolicy.from_entry(written(2, "2026-01-05,2026-01-06")).period == Dates(date(2026, 1, 5), date(2026, 1, 6))
+    others = [(0, "00:00,09:00"), (0, "000000,090000"), (2, "20260105,20260106"), (2, "2026-W02-1,2026-W02-2")]
+    for kind, when in others:
+        with pytest.raises(InvalidRequest, match="policy"):
+            NoCallPolicy.from_entry(written(kind, when))
+
+
+def test_an_entry_is_as_long_as_it_was_sent():
+    spaced = written(0, "00:00:00,09:00:00").ljust(255)
+    assert NoCallPolicy.from_entry(spaced).name == "a"
+    with pytest.raises(InvalidRequest, match="at most 255 characters, not 256") as refused:
+        NoCallPolicy.from_entry(spaced + " ")
+    assert (refused.value.limit, refused.value.length) == (255, 256)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("start_date", "20260105"), ("end_date", "2026-W02-1"), ("bot_id", True), ("bot_id", 1.5), ("bot_id", "\u0667")],
+)
+def test_a_request_is_read_as_strictly_as_the_platform_describes_it(key, value):
+    document = {
+        "bot_id": "7",
+        "task_name": "a",
+        "start_date": "2026-01-05",
+        "end_date": "2026-01-05",
+        "max_concurrent": 1,
+        "min_concurrent": 1,
+        "isrecord": 0,
+        "caller": "1",
+    }
+    converter = make_converter(CHINA, MembersShape.PLAIN)
+    assert converter.structure(document, CreateCallTask).bot_id == 7
+    with pytest.raises(ValueError, match=r"is needed, not|Invalid isoformat"):
+        converter.structure(document | {key: value}, CreateCallTask)

@@ -36,6 +36,7 @@ def test_every_choice_can_be_replaced():
         "zone": UTC,
         "application_concurrency": 10,
         "invite_limit": 5,
+        "private_shown_as": "0",
     }
     by_type = {bool: lambda value: not value, MappingProxyType: lambda _: {}, tuple: lambda _: ()}
     for gap in Dialect.gaps():

@@ -74,11 +74,36 @@ GUESSES = {
         (Permission.OPEN, [invite("1001")], invite("1002", "1001")),
         (Permission.OPEN, [JoinGroup(group_id=ID, user_name="1001")], invite("1001", needs_confirmation=True)),
     ],
+    "private_join_refused": [(Permission.PRIVATE, [], JoinGroup(group_id=ID, user_name="1001"))],
+    "empty_search_finds_all": [(Permission.OPEN, [], SearchPublicGroups())],
+    "administrators_inherit": [
+        (Permission.OPEN, [invite("1001")], LogoutGroup(group_id=ID)),
+        (Permission.OPEN, [invite("1001", "1002")], DeleteGroupMember(group_id=ID, members=["1001", "admin"])),
+    ],
     "overflow_fails": [
         (Permission.OPEN, FULL, invite("1001")),
         (Permission.OPEN, SEVEN_FREE, invite(*CROWD[92:100])),
     ],
 }
+
+
+async def test_each_choice_does_what_it_says():
+    dialect = Dialect(
+        private_join_refused=False, private_shown_as="0", empty_search_finds_all=False, administrators_inherit=False
+    )
+    async with platform(dialect=dialect) as (emulator, client):
+        group_id = (await client.groups.create(name="a", type=GroupType.VIP, permission=Permission.PRIVATE)).group_id
+        await client.acting_as("1001").groups.join(group_id=group_id)
+        group = emulator.state.groups[group_id]
+        assert (list(group.applied), list(group.members)) == (["1001"], ["admin"])
+        assert (await client.groups.detail(group_id=group_id)).permission is Permission.OPEN
+        await client.groups.create(name="b", type=GroupType.VIP)
+        assert len(await client.groups.search()) == 0
+        assert len(await client.groups.search(name="b")) == 1
+        await client.groups.invite(group_id=group_id, members=["1002", "1003"])
+        await client.groups.set_role(group_id=group_id, member="1003", role=Role.ADMINISTRATOR)
+        await client.groups.leave(group_id=group_id)
+        assert group.members == {"1002": Role.CREATOR, "1003": Role.ADMINISTRATOR}
 
 
 @pytest.mark.parametrize(

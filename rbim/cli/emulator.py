@@ -34,7 +34,7 @@ TOKEN_NAMES = ("RBIM_APP_TOKEN", "RBIM_APP_TOKEN_FILE")
 Port = Annotated[int, Parameter(validator=Number(gte=0, lte=65535))]
 Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 
-REMEMBERED = 100_000  # requests that a server which runs for long keeps in its journal
+REMEMBERED = 100_000  # requests, and deliveries, that a server which runs for long keeps
 
 
 def emulator(  # noqa: PLR0913  # flags, each with a default
@@ -114,7 +114,7 @@ def _made(credentials: Credentials, *, seed: int, emulated_clock: bool) -> Emula
 
     clock = EmulatedClock(datetime.now(UTC)) if emulated_clock else None
     made = Emulator(credentials=credentials, seed=seed, clock=clock)
-    made.requests.limit = REMEMBERED
+    made.requests.limit = made.deliveries.limit = REMEMBERED
     return made
 
 

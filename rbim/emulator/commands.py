@@ -53,6 +53,7 @@ class Desk:
         copying.aim = None  # drops what waits
         copying.aim = self._aim
         box.deliveries.clear()
+        box.copier.count_anew()
 
 
 @frozen

@@ -87,6 +87,10 @@ class Copier:
         else:
             self._put(key, str(body.get("msgId", message_id)), jsontext.dumps(body), body)
 
+    def count_anew(self) -> None:
+        """Give the next message the number and the id of a first one."""
+        self._count = 0
+
     def _next_id(self) -> str:
         self._count += 1
         return f"m8{FIRST_MESSAGE + self._count - 1:013d}"

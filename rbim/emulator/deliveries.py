@@ -6,7 +6,7 @@ from bisect import insort
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
 
-from attrs import asdict, field, frozen
+from attrs import asdict, define, field, frozen
 
 from rbim import jsontext
 
@@ -65,14 +65,16 @@ class Delivery:
 _ORDER = attrgetter("at", "number", "attempt", "duplicate")
 
 
-@frozen
+@define
 class Deliveries:
     """The attempts so far. It iterates over all of them, in the order in which they began.
 
-    Those that began at the very same time, as they do on an emulated clock, are in the order of their messages.
+    Those that began at the very same time, as they do on an emulated clock, are in the order of their messages. With a
+    ``limit`` it keeps about so many of the latest, for a server that runs for long.
     """
 
     records: list[Delivery] = field(factory=list[Delivery])
+    limit: int | None = None
 
     def __iter__(self) -> Iterator[Delivery]:
         return iter(self.records)
@@ -107,6 +109,8 @@ class Deliveries:
     def note(self, delivery: Delivery) -> None:
         """Write down one attempt."""
         insort(self.records, delivery, key=_ORDER)
+        if self.limit is not None and len(self.records) > self.limit:
+            del self.records[: self.limit // 10 + 1]
 
     def trace(self) -> bytes:
         """Return the whole log as JSON lines: the same for the same messages, answers, seed and clock, to the byte."""

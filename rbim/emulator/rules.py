@@ -203,6 +203,8 @@ def _search(world: World, op: SearchPublicGroups) -> GroupsFound:
     groups = world.state.groups
     within = groups.values() if op.group_id is None else [groups[op.group_id]] if op.group_id in groups else []
     found = [group for group in within if group.permission is not Permission.PRIVATE]
+    if op.group_id is None and op.name is None and not world.choice("empty_search_finds_all"):
+        found = []
     if op.group_id is None and op.name is not None:
         whole = op.name.isascii() and (op.name.isdigit() or op.name.isalpha())
         found = [group for group in found if (op.name == group.name if whole else op.name in group.name)]
@@ -230,7 +232,7 @@ def _detail(world: World, op: QueryGroupDetail) -> GroupDetail:
         count=len(group.members),
         date_created=group.created.astimezone(world.dialect.zone),
         # Group, permission: answers show only the first two
-        permission=Permission.VERIFIED if group.permission is Permission.PRIVATE else group.permission,
+        permission=world.dialect.private_shown_as if group.permission is Permission.PRIVATE else group.permission,
         target=group.target,
         type=group.type,
         group_domain=group.group_domain,
@@ -243,14 +245,14 @@ def _join(world: World, op: JoinGroup) -> Success:
     if account in group.members:
         reason = f"{account} is in {group.group_id} already"
         raise Refusal(reason, kind=AlreadyMember)
-    if group.permission is Permission.PRIVATE:
+    if group.permission is Permission.PRIVATE and world.choice("private_join_refused"):
         reason = f"{group.group_id} is private: it takes nobody but by invitation"
         raise Refusal(reason, code=FORBIDDEN)
     if group.is_full:
         reason = f"{group.group_id} is full"
         raise Refusal(reason, code=FULL)
     # States, rule 1: verification comes between asking and joining
-    if group.permission is Permission.VERIFIED:
+    if group.permission is not Permission.OPEN:
         group.applied[account] = None
         world.happened("apply", group, account, group.owner)
     else:
@@ -297,9 +299,7 @@ def _remove(world: World, op: DeleteGroupMember) -> Success:
     if not present:
         reason = f"none of the accounts is in {group.group_id}"
         raise Refusal(reason, kind=NotMember)
-    world.happened("remove", group, actor, *present)
-    for account in present:
-        _take_out(world, group, account)
+    _take_out(world, "remove", group, actor, *present)
     return Success()
 
 
@@ -307,8 +307,7 @@ def _remove(world: World, op: DeleteGroupMember) -> Success:
 def _leave(world: World, op: LogoutGroup) -> Success:
     group, account = world.group(op.group_id), world.actor(op.user_name)
     _member(group, account)
-    world.happened("leave", group, account, account)
-    _take_out(world, group, account)
+    _take_out(world, "leave", group, account, account)
     return Success()
 
 
@@ -340,9 +339,16 @@ def _member(group: Group, account: str) -> None:
         raise Refusal(reason, kind=NotMember)
 
 
-def _take_out(world: World, group: Group, account: str) -> None:
-    raised = group.dismiss(account)
-    if raised is not None:
-        world.happened("hand_over", group, account, raised)
+def _take_out(world: World, cause: str, group: Group, actor: str, *accounts: str) -> None:
+    """Take accounts out of a group, tell those concerned, and let roles pass on."""
+    heirs: tuple[tuple[Role, ...], ...] = ((Role.ADMINISTRATOR, Role.MEMBER),)
+    somebody_stays = len(group.members) > len(accounts)
+    if group.owner in accounts and somebody_stays and world.choice("administrators_inherit"):
+        heirs = ((Role.ADMINISTRATOR,), (Role.MEMBER,))
+    world.happened(cause, group, actor, *accounts)
+    for account in accounts:
+        heir = group.dismiss(account, heirs)
+        if heir is not None:
+            world.happened("hand_over", group, account, heir)
     if not group.members:  # a group without members is no group
         del world.state.groups[group.group_id]

@@ -49,17 +49,17 @@ class Group:
         self.invited.pop(account, None)
         self.applied.pop(account, None)
 
-    def dismiss(self, account: str) -> str | None:
+    def dismiss(self, account: str, heirs: tuple[tuple[Role, ...], ...]) -> str | None:
         """Take the account out and return the account that its role passes to, if any.
 
-        The nearest member, the one who came first, follows an administrator (TEAM_ADD_ADMIN); a creator is followed by an
-        administrator, or where there is none by the nearest member.
+        The nearest member, the one who came first, follows an administrator (TEAM_ADD_ADMIN). A creator is followed by the
+        nearest of the first of ``heirs``, sets of roles, that anybody has.
         """
         role = self.members.pop(account)
         if role is Role.MEMBER:
             return None
-        below = (Role.ADMINISTRATOR, Role.MEMBER) if role is Role.CREATOR else (Role.MEMBER,)
-        heir = next((each for lower in below for each, has in self.members.items() if has is lower), None)
+        below = heirs if role is Role.CREATOR else ((Role.MEMBER,),)
+        heir = next((each for roles in below for each, has in self.members.items() if has in roles), None)
         if heir is not None:
             self.members[heir] = role
         return heir
