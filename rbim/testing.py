@@ -64,8 +64,14 @@ def rbim_emulator(request: pytest.FixtureRequest, rbim_clock: EmulatedClock) -> 
 
 @pytest.fixture
 def rbim_client(rbim_emulator: Emulator) -> AsyncClient:
-    """A client of ``rbim_emulator``, without sockets. The test enters it: ``async with rbim_client as client``."""
+    """A client of ``rbim_emulator``, without sockets. The test enters it: ``async with rbim_client as client``.
+
+    The pauses before its retries, which are drawn by chance, are the same each time.
+    """
+    from random import Random
+
     from rbim.client import AsyncClient
+    from rbim.retry import Retry
 
     return AsyncClient(
         base_url=BASE_URL,
@@ -73,6 +79,7 @@ def rbim_client(rbim_emulator: Emulator) -> AsyncClient:
         transport=rbim_emulator,
         clock=rbim_emulator.clock,
         dialect=rbim_emulator.dialect,
+        retry=Retry(random=Random(0).random),  # noqa: S311  # reproducible on purpose
     )
 
 

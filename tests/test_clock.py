@@ -60,6 +60,16 @@ async def test_time_does_not_run_backwards():
     assert clock.monotonic() == 5
 
 
+@pytest.mark.parametrize("hours", [1e9, float("inf"), float("nan")])
+async def test_time_does_not_run_past_the_last_date(hours):
+    clock = EmulatedClock()
+    with pytest.raises(ValueError, match="time ends on 9999-12-30"):
+        await clock.advance(hours=hours)
+    assert (clock.monotonic(), clock.now()) == (0.0, clock.start)
+    await clock.advance((datetime(9999, 12, 30, tzinfo=UTC) - clock.start).total_seconds())
+    assert clock.now() == datetime(9999, 12, 30, tzinfo=UTC)
+
+
 @pytest.mark.parametrize("seconds", [0, -1])
 async def test_sleeping_for_no_time_needs_no_advance(seconds):
     await EmulatedClock().sleep(seconds)

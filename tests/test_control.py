@@ -120,6 +120,7 @@ async def test_a_reset_goes_back_to_the_beginning(control_of):
     emulator.faults.add(Fault(effect=Status(503), nth=(2,)))
     emulator.copy_to(_taken)
     call = control_of(emulator)
+    first = emulator.say("1001", "1002", "x")
     await a_group(emulator)
     await call("PUT", "faults", [])
     await call("PUT", "copy-faults", [{"effect": {"kind": "duplicate"}}])
@@ -131,6 +132,7 @@ async def test_a_reset_goes_back_to_the_beginning(control_of):
     assert [fault.effect for fault in emulator.faults] == [Status(503)]
     assert (list(emulator.copy_faults), len(emulator.requests), len(emulator.deliveries)) == ([], 0, 0)
     assert (await call("GET", "copy"))[1] == {"url": None, "mode": "normal"}
+    assert emulator.say("1001", "1002", "x") == first
     async with client_of(emulator) as client:  # and the plan counts from its beginning
         await client.groups.search()
         await client.groups.search()
@@ -178,7 +180,7 @@ async def test_an_emulated_clock_is_told_and_advanced(call):
     assert await call("GET", "clock") == (200, {"now": "2026-01-02T03:04:05+00:00", "monotonic": 0.0, "emulated": True})
     later = {"now": "2026-01-03T04:04:15+00:00", "monotonic": 90010.0, "emulated": True}
     assert await call("POST", "clock/advance", {"hours": 25, "seconds": 10}) == (200, later)
-    for wrong in ({"seconds": -1}, {"seconds": "1"}, {"hours": True}, {"minutes": 1}, [], None, 1):
+    for wrong in ({"seconds": -1}, {"seconds": "1"}, {"hours": True}, {"hours": 1e9}, {"minutes": 1}, [], None, 1):
         status, why = await call("POST", "clock/advance", wrong)
         assert (status, bool(why["error"])) == (400, True)
     assert (await call("GET", "clock"))[1] == later

@@ -477,6 +477,18 @@ async def test_on_the_machines_clock_a_resend_comes_by_itself():
     assert log_of(emulator, "attempt", "status") == [(1, 503), (2, 200)]
 
 
+async def test_a_log_with_a_limit_keeps_the_latest_deliveries():
+    emulator = box()
+    emulator.deliveries.limit = 10
+    for number in range(25):
+        emulator.say("1001", "1002", str(number))
+        await emulator.deliver()
+        assert len(emulator.deliveries) <= 10
+    assert [each.document["body"] for each in emulator.deliveries] == [
+        str(n) for n in range(25 - len(emulator.deliveries), 25)
+    ]
+
+
 async def test_time_does_not_run_backwards():
     with pytest.raises(ValueError, match="backwards"):
         await box().advance(-1)

@@ -74,6 +74,20 @@ async def test_a_fault_that_counts_counts_for_one_test(time, rbim_client):
             await client.groups.create(name=f"{time}", type=GroupType.TEMPORARY)
 
 
+KEPT: list[float] = []  # by the run that comes first
+
+
+@pytest.mark.parametrize("_time", [1, 2])
+@pytest.mark.rbim(faults=[Fault(effect=Refuse(), times=2)])
+async def test_retries_come_at_the_same_moments_each_time(_time, rbim_client, rbim_emulator):
+    async with rbim_client as client:
+        await client.groups.search()
+    moments = [request.at for request in rbim_emulator.requests]
+    assert 0 == moments[0] < moments[1] < moments[2]
+    KEPT[:] = KEPT or moments
+    assert moments == KEPT
+
+
 @pytest.mark.rbim(seed=5, accounts=["1001"], administrator="root", faults=[Fault(effect=Refuse())])
 class TestOfSeveralMarkers:
     async def test_those_of_the_class_hold(self, rbim_client, rbim_emulator):

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import anyio
 from anyio.lowlevel import checkpoint
 
+from rbim.errors import InvalidRequest
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["ROUNDS", "SLEEPERS", "EmulatedClock"]
 
 START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+END = datetime(9999, 12, 30, tzinfo=UTC)  # a day before Python's, which is another day in other zones
 ROUNDS = 25  # turns of the event loop in which nothing touches the clock before it jumps
 
 SLEEPERS: ContextVar[set[object] | None] = ContextVar("rbim.emulator.clock.sleepers", default=None)
@@ -74,15 +77,26 @@ class EmulatedClock:
 
     async def advance(self, seconds: float = 0.0, *, hours: float = 0.0) -> None:
         """Let time pass and fire what falls due on the way, each at its own time."""
-        until = self.elapsed + seconds + hours * 3600
-        if until < self.elapsed:
-            reason = "time does not run backwards"
-            raise ValueError(reason)
+        until = self.after(seconds + hours * 3600)
         await self._settle()
         while (due := self.next_due()) is not None and due <= until:
             self._fire_next()
             await self._settle()
         self.elapsed = max(self.elapsed, until)
+
+    def after(self, seconds: float) -> float:
+        """Return what ``elapsed`` will be in so many seconds.
+
+        Raises InvalidRequest where time would run backwards, or past the last day that has a date.
+        """
+        if seconds < 0:
+            reason = "time does not run backwards"
+            raise InvalidRequest(reason)
+        until = self.elapsed + seconds
+        if not until <= (END - self.start).total_seconds():
+            reason = f"time ends on {END:%Y-%m-%d}"
+            raise InvalidRequest(reason)
+        return until
 
     def _at(self, when: float, do: Callable[[], object]) -> _Timer:
         self._touched += 1

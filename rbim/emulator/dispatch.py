@@ -114,10 +114,7 @@ class Dispatch:
 
     async def advance(self, clock: EmulatedClock, seconds: float) -> None:
         """Let time pass on an emulated clock and deliver what falls due, each at its own time."""
-        if seconds < 0:
-            reason = "time does not run backwards"
-            raise ValueError(reason)
-        until = clock.elapsed + seconds
+        until = clock.after(seconds)
         async with self.running():
             while True:
                 await self._calm()

@@ -41,7 +41,8 @@ class Emulator(Pending, Talk):
     client's, ``administrator`` the account that acts where none is named, ``seed`` the root of all chance in its faults.
     Every account counts as logged in before, unless :meth:`never_logged_in` or a list of known ``accounts`` says otherwise.
     It checks no roles unless ``check_roles`` is set: which ones may do what is not described. With ``strict_dialect`` a
-    request whose effect is a guess of the dialect's raises :class:`~rbim.emulator.rules.DependsOnDialect`.
+    request whose effect is a guess of the dialect's raises :class:`~rbim.emulator.rules.DependsOnDialect`; how requests are
+    written (versions, shapes, limits, zone), which code says what, and what answers show of a private group do not count.
     """
 
     def __init__(  # noqa: PLR0913  # options, each by keyword and with a default
