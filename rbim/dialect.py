@@ -349,3 +349,11 @@ class Dialect:
     def code_of(self, error: type[ApiError]) -> str:
         """Return the first code that becomes this class of error (what the emulator answers with)."""
         return next(code for table in (self.codes, CODES) for code, row in table.items() if row.error is error)
+
+
+def _with_gaps(summary: str) -> str:
+    lines = (f"- ``{gap.name}``: {gap.settles} ({gap.section}; {gap.grade})" for gap in Dialect.gaps())
+    return "\n".join([summary.rstrip(), "", *(f"    {line}" for line in lines), "    "])
+
+
+Dialect.__doc__ = _with_gaps(Dialect.__doc__ or "")  # `help` shows what each field settles, and how well that is known
