@@ -175,22 +175,21 @@ class Model:
         gone = [account for account in dict.fromkeys(listed(body)) if account in group["members"]]
         if not gone:
             raise No(NOT_MEMBER)
-        for account in gone:
-            self.go(body["groupId"], account)
+        self.go(body["groupId"], *gone)
 
     def leave(self, group, body, actor):
         if actor not in group["members"]:
             raise No(NOT_MEMBER)
         self.go(body["groupId"], actor)
 
-    def go(self, group_id, account):
-        """Let an account leave: whoever follows the creator or an administrator came first of those next below."""
+    def go(self, group_id, *accounts):
+        """Let accounts leave: whoever follows the creator or an administrator came first of those next below who stay."""
         members = self.groups[group_id]["members"]
-        role = members.pop(account)
-        follow = {"0": ("1", "2"), "1": ("2",), "2": ()}[role]
-        heirs = [heir for below in follow for heir, has in members.items() if has == below]
-        if heirs:
-            members[heirs[0]] = role
+        for role in [members.pop(account) for account in accounts]:
+            follow = {"0": ("1", "2"), "1": ("2",), "2": ()}[role]
+            heirs = [heir for below in follow for heir, has in members.items() if has == below]
+            if heirs:
+                members[heirs[0]] = role
         if not members:
             del self.groups[group_id]
 

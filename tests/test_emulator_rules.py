@@ -87,6 +87,16 @@ GUESSES = {
 }
 
 
+async def test_a_role_passes_to_somebody_who_stays():
+    async with platform() as (emulator, client):
+        await client.send(CREATE)
+        await client.send(invite("1001", "1002"))
+        await client.send(DeleteGroupMember(group_id=ID, members=["admin", "1001"]))
+        assert emulator.state.groups[ID].members == {"1002": Role.CREATOR}
+        passed_on = [each for each in emulator.world.happenings if each.cause == "hand_over"]
+        assert [(each.actor, each.members) for each in passed_on] == [("admin", ("1002",))]
+
+
 async def test_each_choice_does_what_it_says():
     dialect = Dialect(
         private_join_refused=False, private_shown_as="0", empty_search_finds_all=False, administrators_inherit=False

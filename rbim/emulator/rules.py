@@ -346,9 +346,7 @@ def _take_out(world: World, cause: str, group: Group, actor: str, *accounts: str
     if group.owner in accounts and somebody_stays and world.choice("administrators_inherit"):
         heirs = ((Role.ADMINISTRATOR,), (Role.MEMBER,))
     world.happened(cause, group, actor, *accounts)
-    for account in accounts:
-        heir = group.dismiss(account, heirs)
-        if heir is not None:
-            world.happened("hand_over", group, account, heir)
+    for account, heir in group.dismiss(accounts, heirs).items():
+        world.happened("hand_over", group, account, heir)
     if not group.members:  # a group without members is no group
         del world.state.groups[group.group_id]

@@ -49,20 +49,21 @@ class Group:
         self.invited.pop(account, None)
         self.applied.pop(account, None)
 
-    def dismiss(self, account: str, heirs: tuple[tuple[Role, ...], ...]) -> str | None:
-        """Take the account out and return the account that its role passes to, if any.
+    def dismiss(self, accounts: tuple[str, ...], heirs: tuple[tuple[Role, ...], ...]) -> dict[str, str]:
+        """Take the accounts out and return whom their roles pass to, among those who stay.
 
         The nearest member, the one who came first, follows an administrator (TEAM_ADD_ADMIN). A creator is followed by the
         nearest of the first of ``heirs``, sets of roles, that anybody has.
         """
-        role = self.members.pop(account)
-        if role is Role.MEMBER:
-            return None
-        below = heirs if role is Role.CREATOR else ((Role.MEMBER,),)
-        heir = next((each for roles in below for each, has in self.members.items() if has in roles), None)
-        if heir is not None:
-            self.members[heir] = role
-        return heir
+        roles = {account: self.members.pop(account) for account in accounts}
+        followed: dict[str, str] = {}
+        for account, role in roles.items():
+            below = {Role.CREATOR: heirs, Role.ADMINISTRATOR: ((Role.MEMBER,),), Role.MEMBER: ()}[role]
+            heir = next((each for lower in below for each, has in self.members.items() if has in lower), None)
+            if heir is not None:
+                self.members[heir] = role
+                followed[account] = heir
+        return followed
 
 
 @define(kw_only=True)
