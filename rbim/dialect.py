@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from datetime import timedelta, timezone, tzinfo
 from enum import StrEnum
+from inspect import cleandoc
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -353,7 +354,7 @@ class Dialect:
 
 def _with_gaps(summary: str) -> str:
     lines = (f"- ``{gap.name}``: {gap.settles} ({gap.section}; {gap.grade})" for gap in Dialect.gaps())
-    return "\n".join([summary.rstrip(), "", *(f"    {line}" for line in lines), "    "])
+    return "\n".join([cleandoc(summary), "", *lines])  # Python 3.13 has taken the indentation off already, others have not
 
 
 Dialect.__doc__ = _with_gaps(Dialect.__doc__ or "")  # `help` shows what each field settles, and how well that is known
