@@ -449,14 +449,19 @@ async def test_servers_live_side_by_side_and_a_taken_port_is_an_error():
             await server.__aexit__(None, None, None)
 
 
-@pytest.mark.parametrize(
-    ("host", "shown"), [("0.0.0.0", "127.0.0.1"), ("localhost", None), ("::1", "[::1]"), ("::", "[::1]")]
-)
-async def test_the_url_is_one_that_this_machine_can_ask(emulator, host, shown):
+def speaks_ipv6():
     try:
-        socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
     except OSError:
-        pytest.skip("no such address here")
+        return False
+    return True
+
+
+IPV6 = [("::1", "[::1]"), ("::", "[::1]")] if speaks_ipv6() else []  # a machine without it has no such addresses
+
+
+@pytest.mark.parametrize(("host", "shown"), [("0.0.0.0", "127.0.0.1"), ("localhost", None), *IPV6])
+async def test_the_url_is_one_that_this_machine_can_ask(emulator, host, shown):
     async with serve(emulator, host=host) as server:
         assert server.url in {
             f"http://{shown}:{server.port}",
