@@ -5,8 +5,9 @@ names are resolved when they are first used (PEP 562): importing the package alo
 operations of one's own is in ``rbim.operation``.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from rbim.lazy import homes, resolve
 
 __version__ = "0.1.0"
 
@@ -97,7 +98,7 @@ _HOME = {
     "rbim.retry": "Retry",
     "rbim.signing": "AppSigner Credentials",
 }
-_WHERE = {name: module for module, names in _HOME.items() for name in names.split()}
+_WHERE = homes(_HOME)
 
 __all__ = [
     "CHINA",
@@ -189,13 +190,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    module = _WHERE.get(name)
-    if module is None:
-        reason = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(reason)
-    value: object = getattr(import_module(module), name)
-    globals()[name] = value
-    return value
+    return resolve(globals(), _WHERE, name)
 
 
 def __dir__() -> list[str]:

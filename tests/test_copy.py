@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from rbim import AsyncClient, Credentials, Dialect, GroupType, InvalidRequest, NotMember, Permission, Role
+from rbim.callbacks.kinds import ClientType, MsgType, Notice
 from rbim.emulator import EmulatedClock, Emulator
-from rbim.emulator.messages import ClientType, MsgType, Notice
 from rbim.emulator.rules import DependsOnDialect, Refusal
 from rbim.transports.httpx import HttpxTransport
 

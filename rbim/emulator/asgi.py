@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import parse_qsl
 
 from rbim import jsontext
+from rbim.asgi import TooLarge, body_of, lifespan
 from rbim.emulator.rules import MALFORMED
 from rbim.message import Response
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from rbim.asgi import Receive, Scope, Send
     from rbim.emulator.platform import Platform, Served
     from rbim.message import Clock
 
@@ -20,18 +23,9 @@ __all__ = [
     "CONNECTION",
     "App",
     "Connection",
-    "Receive",
-    "Scope",
-    "Send",
-    "TooLarge",
-    "body_of",
     "failure",
     "write",
 ]
-
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 CONNECTION = "rbim.connection"
 """The ASGI extension by which the emulator's own server hands out its connections."""
@@ -54,10 +48,6 @@ class Connection(Protocol):
 
     async def answer(self, response: Response) -> None:
         """Write a whole answer at once."""
-
-
-class TooLarge(Exception):
-    """A request's body is past the limit; the text says so."""
 
 
 def failure(status: int, why: str, code: str = MALFORMED) -> Response:
@@ -83,7 +73,7 @@ class App:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one scope."""
         if scope["type"] == "lifespan":
-            await _lifespan(receive, send)
+            await lifespan(receive, send)
             return
         if scope["type"] != "http":
             reason = f"the emulator speaks HTTP only, not {scope['type']}"
@@ -148,26 +138,3 @@ async def write(send: Send, response: Response, pause: Callable[[], Awaitable[No
         await pause()
         body = body[1:]
     await send({"type": "http.response.body", "body": body})
-
-
-async def body_of(receive: Receive, limit: int) -> bytes | None:
-    """Read the whole body; None where the peer leaves before its end. Raises TooLarge past ``limit`` bytes."""
-    body = bytearray()
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            return None
-        body += message.get("body", b"")
-        if len(body) > limit:
-            reason = f"a body has at most {limit} bytes"
-            raise TooLarge(reason)
-        if not message.get("more_body", False):
-            return bytes(body)
-
-
-async def _lifespan(receive: Receive, send: Send) -> None:
-    while True:
-        message = await receive()
-        await send({"type": f"{message['type']}.complete"})
-        if message["type"] == "lifespan.shutdown":
-            return

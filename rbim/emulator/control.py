@@ -53,7 +53,8 @@ from typing import TYPE_CHECKING, Any
 from cattrs import Converter, transform_error
 
 from rbim import jsontext
-from rbim.emulator.asgi import TooLarge, body_of, write
+from rbim.asgi import TooLarge, body_of
+from rbim.emulator.asgi import write
 from rbim.emulator.commands import PREFIX, Command, Desk, Later, Unable
 from rbim.emulator.copy_commands import COMMANDS
 from rbim.emulator.plans import in_words
@@ -62,7 +63,7 @@ from rbim.errors import InvalidRequest
 from rbim.message import Response
 
 if TYPE_CHECKING:
-    from rbim.emulator.asgi import Receive, Scope, Send
+    from rbim.asgi import Receive, Scope, Send
     from rbim.emulator.commands import Outage
     from rbim.emulator.emulator import Emulator
 

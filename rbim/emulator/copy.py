@@ -26,10 +26,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rbim import jsontext
+from rbim.callbacks.kinds import ConvType
 from rbim.emulator.copy_faults import CopyFaults, verdict_of
 from rbim.emulator.dispatch import Dispatch
 from rbim.emulator.lanes import Parcel
-from rbim.emulator.messages import ConvType, Message
+from rbim.emulator.messages import Message
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,80 +13,16 @@ from typing import Any, TypedDict, TypeVar
 
 from attrs import field, frozen
 
+from rbim.callbacks.kinds import ClientType, ConvType, MsgType
 from rbim.errors import InvalidRequest
 from rbim.operation import Accounts, accounts, each_account, text
 
-__all__ = ["ClientType", "ConvType", "Extras", "Message", "MsgType", "Notice", "PushExtras", "milliseconds"]
+__all__ = ["Extras", "Message", "PushExtras", "milliseconds"]
 
 CONVERSATION_MESSAGE = "1"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 E = TypeVar("E", bound=StrEnum)
-
-
-class ConvType(StrEnum):
-    """What kind of conversation a message belongs to."""
-
-    PERSON = "PERSON"
-    """One-to-one."""
-
-    TEAM = "TEAM"
-    """Group chat."""
-
-    CUSTOM_PERSON = "CUSTOM_PERSON"
-    """REST push to individuals."""
-
-    CUSTOM_TEAM = "CUSTOM_TEAM"
-    """REST push to a group."""
-
-    NOTIFY_TEAM = "NOTIFY_TEAM"
-    """Group notification."""
-
-
-class MsgType(StrEnum):
-    """What kind of message somebody sends."""
-
-    TEXT = "TEXT"
-    PICTURE = "PICTURE"
-    AUDIO = "AUDIO"
-    VIDEO = "VIDEO"
-    LOCATION = "LOCATION"
-    FILE = "FILE"
-    FILE_COMPRESS = "FILE_COMPRESS"
-    LINK = "LINK"
-    AT = "AT"
-
-
-class Notice(StrEnum):
-    """What kind of message a group's members get when the group changes."""
-
-    TEAM_APPLY = "TEAM_APPLY"
-    TEAM_INVITE = "TEAM_INVITE"
-    TEAM_JOIN = "TEAM_JOIN"
-    TEAM_DISMISS = "TEAM_DISMISS"
-    TEAM_QUIT = "TEAM_QUIT"
-    TEAM_KICK = "TEAM_KICK"
-    TEAM_APPLY_ACCEPT = "TEAM_APPLY_ACCEPT"
-    TEAM_INVITE_ACCEPT = "TEAM_INVITE_ACCEPT"
-    TEAM_APPLY_REJECT = "TEAM_APPLY_REJECT"
-    TEAM_INVITE_REJECT = "TEAM_INVITE_REJECT"
-    TEAM_UPDATE = "TEAM_UPDATE"
-    TEAM_MEMBER_UPDATE = "TEAM_MEMBER_UPDATE"
-    TEAM_ADD_ADMIN = "TEAM_ADD_ADMIN"
-    TEAM_ROLE_UPDATE = "TEAM_ROLE_UPDATE"
-
-
-class ClientType(StrEnum):
-    """What the sender's client runs on (``fromClientType``)."""
-
-    ANDROID = "Android"
-    IOS = "IOS"
-    IPAD = "IPAD"
-    ANDROID_PAD = "Android PAD"
-    PC = "PC"
-    H5 = "H5"
-    MAC = "MAC"
-    REST = "REST"
 
 
 class Extras(TypedDict, total=False):
@@ -150,7 +86,7 @@ class Message:
     """One message. Fields are those of the table; see :class:`Extras` and :class:`PushExtras`.
 
     ``members`` and ``at_user`` are bare accounts, as ``sender`` and ``to`` are. The ``msg_type`` of a notification is what
-    the dialect says, whether it is a :class:`Notice` or not.
+    the dialect says, whether it is a :class:`~rbim.callbacks.kinds.Notice` or not.
     """
 
     conv_type: ConvType

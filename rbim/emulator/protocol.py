@@ -28,7 +28,7 @@ except ModuleNotFoundError as missing:
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rbim.emulator.asgi import Receive, Scope, Send
+    from rbim.asgi import Receive, Scope, Send
     from rbim.message import Response
 
 __all__ = ["Config", "Protocol", "ServerState"]

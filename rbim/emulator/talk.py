@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args
 
+from rbim.callbacks.kinds import ConvType, Notice
 from rbim.emulator.clock import EmulatedClock
 from rbim.emulator.couriers import Aim, courier_to, parts_of
-from rbim.emulator.messages import ConvType, Message, Notice
+from rbim.emulator.messages import Message
 from rbim.emulator.rules import Refusal
 from rbim.errors import InvalidRequest, NotMember
 
