@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rbim.errors import InvalidRequest
@@ -9,7 +10,9 @@ from rbim.errors import InvalidRequest
 if TYPE_CHECKING:
     import attrs
 
-__all__ = ["above_zero", "at_least_one"]
+__all__ = ["above_zero", "at_least_one", "or_none"]
+
+Validator = Callable[[Any, Any, Any], None]
 
 
 def above_zero(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
@@ -26,3 +29,13 @@ def at_least_one(_: object, attribute: attrs.Attribute[Any], value: object) -> N
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         reason = f"{attribute.name}: at least 1, not {value!r}"
         raise InvalidRequest(reason, field=attribute.name, limit=1)
+
+
+def or_none(validate: Validator) -> Validator:
+    """Validator: what another one lets through, or None."""
+
+    def check(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+        if value is not None:
+            validate(instance, attribute, value)
+
+    return check

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from anyio import CancelScope
@@ -25,12 +27,14 @@ class SystemClock:
 
     async def sleep(self, seconds: float, /) -> None:
         """Wait for ``seconds`` of real time."""
-        from anyio import sleep
-
-        await sleep(seconds)
+        await _anyio().sleep(seconds)
 
     def scope(self, seconds: float, /) -> CancelScope:
         """Return an anyio cancel scope with a deadline ``seconds`` from now."""
-        from anyio import CancelScope, current_time
+        scope: CancelScope = _anyio().move_on_after(seconds)
+        return scope
 
-        return CancelScope(deadline=current_time() + seconds)
+
+@cache
+def _anyio() -> Any:  # the module; an import statement in each call would cost more than the call
+    return import_module("anyio")

@@ -8,9 +8,8 @@ surrogate, for one).
 from __future__ import annotations
 
 import json
-import re
 from math import isinf
-from typing import Any
+from typing import Any, cast
 
 try:
     import orjson as _orjson
@@ -19,9 +18,10 @@ except ImportError:
 
 orjson: Any = _orjson
 
-__all__ = ["NotJson", "dumps", "loads"]
+__all__ = ["NotJson", "dumps", "loads", "loads_plain"]
 
-_LONG_NUMBER = re.compile(rb"[0-9]{19}")
+_AS_ZEROS = bytes.maketrans(b"123456789", b"0" * 9)
+_LONG_NUMBER = b"0" * 19
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -51,7 +51,7 @@ def loads(body: bytes) -> Any:  # JSON
 
     Raises NotJson.
     """
-    if orjson is not None and _LONG_NUMBER.search(body) is None:
+    if orjson is not None and _LONG_NUMBER not in body.translate(_AS_ZEROS):
         try:
             return orjson.loads(body)
         except ValueError:
@@ -69,6 +69,31 @@ def loads(body: bytes) -> Any:  # JSON
     except ValueError:
         reason = "a number with too many digits"
     raise NotJson(reason)
+
+
+def loads_plain(body: bytes) -> dict[str, Any] | None:
+    """Read an object whose values are texts and lists of texts, fast; None for everything else, which :func:`loads` reads.
+
+    Where it reads something, ``loads`` reads the same.
+    """
+    if orjson is None:
+        return None
+    try:
+        document = orjson.loads(body)
+    except ValueError:
+        return None
+    if not isinstance(document, dict):
+        return None
+    fields = cast("dict[str, Any]", document)
+    try:
+        for value in fields.values():
+            if value.__class__ is not str:
+                if value.__class__ is not list:
+                    return None
+                "".join(value)  # raises for anything but texts
+    except TypeError:
+        return None
+    return fields
 
 
 def dumps(value: Any) -> bytes:  # JSON

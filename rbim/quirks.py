@@ -55,7 +55,7 @@ def read_required(value: Any, _: Any) -> str:  # JSON
 
 
 # Patterns are texts: `re` compiles each when it is first needed and keeps it, and importing this stays cheap.
-_INTEGER = r"\s*[+-]?[0-9]{1,18}\s*"
+_INTEGER = r"\s*[+-]?[0-9]{1,19}\s*"  # a long has up to 19
 
 
 # `"count": "3"`, `"count": 3`, `"count": "1,2"`
