@@ -249,4 +249,12 @@ class ClientClosed(RbimError):
 
 
 class CallbackRejected(RbimError):
-    """A message copy delivery that is not authentic or not acceptable."""
+    """A message copy delivery that is not authentic, or one that cannot be read.
+
+    ``reason`` is the text of a :class:`~rbim.callbacks.signature.Reason`; ``body`` the raw bytes where they cannot be read.
+    """
+
+    def __init__(self, message: str = "", *, reason: str = "", body: bytes = b"") -> None:
+        super().__init__(one_line(message, MESSAGE))
+        self.reason = reason
+        self.body = body
