@@ -1,0 +1,120 @@
+"""What becomes of one delivery: judged, offered to the sink, kept in the spool, and answered."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from attrs import evolve
+
+from rbim.callbacks.delivery import delivery_of
+from rbim.callbacks.reply import ACCEPTED, UNAVAILABLE, Reply, refusal
+from rbim.callbacks.signature import Policy, Reason, Rejected, verify
+from rbim.callbacks.watch import Accepted, OldToken, Quarantined, Refused, Spooled
+
+if TYPE_CHECKING:
+    from rbim.callbacks.budget import Budget
+    from rbim.callbacks.delivery import Delivery, Sink
+    from rbim.callbacks.signature import Headers, Keys
+    from rbim.callbacks.spool import Spool
+    from rbim.callbacks.watch import Watch
+    from rbim.message import Clock
+
+__all__ = ["Intake"]
+
+logger = logging.getLogger("rbim.callbacks")
+
+SPOOLING = 1.0  # seconds in which the spool must have a delivery
+PROBE = 16  # bytes that an empty object has at most, white space and all
+
+
+class Intake:
+    """Takes deliveries while it is ``open``; what is not needed for the answer waits for a worker.
+
+    ``spool`` takes what the ``sink`` does not, if ``spools`` is set; whatever it holds comes before what follows.
+    """
+
+    def __init__(  # noqa: PLR0913  # the parts that the receiver puts together
+        self,
+        *,
+        keys: Keys,
+        policy: Policy,
+        late_resends: bool,
+        sink: Sink,
+        spool: Spool | None,
+        spools: bool,
+        budget: Budget,
+        clock: Clock,
+        watch: Watch,
+    ) -> None:
+        self.open = False
+        self.policy = policy
+        self.budget = budget
+        self.clock = clock
+        self._keys = keys
+        self._sink = sink
+        self._spool = spool
+        self._spools = spools
+        self._watch = watch
+        # what may be a late resend is let pass for as long as the sink would know it again, and looked at then
+        late = policy.back is not None and late_resends and sink.durable
+        self._window = evolve(policy, back=max(policy.back or 0, sink.retention)) if late else policy
+
+    def judge(self, headers: Headers, body: bytes) -> Delivery | Reply:
+        """Return the delivery that is to be offered to the sink, or what to answer where there is none."""
+        now = self.clock.now()
+        verified = verify(headers, body, credentials=self._keys, now=now, policy=self._window)
+        if isinstance(verified, Rejected):
+            return self.refuse(verified)
+        if not verified.key.current:
+            self._watch.tell(OldToken(key=verified.key))
+        if len(body) <= PROBE and b"".join(body.split()) == b"{}":
+            return ACCEPTED
+        delivery = delivery_of(body, app_id=verified.key.app_id, received=now)
+        back = self.policy.back
+        if back is not None and verified.age > back and not delivery.resent:
+            detail = f"it is {verified.age:.3f} s old and no resend, at most {back:g} s are accepted"
+            return self.refuse(Rejected(reason=Reason.STALE, detail=detail))
+        return delivery if self.open else UNAVAILABLE
+
+    def refuse(self, rejected: Rejected) -> Reply:
+        """Tell those who watch that a delivery is not accepted, and return what to answer."""
+        self._watch.tell(Refused(reason=rejected.reason, detail=rejected.detail))
+        return refusal(rejected.reason)
+
+    async def offer(self, delivery: Delivery, began: float) -> Reply | str:
+        """Return what to answer once the sink has a delivery, or why it has not. Needs a budget around it."""
+        if self._spool is not None and self._spool.holds(delivery.conversation):
+            return "what came before it is in the spool"
+        try:
+            new = await self._sink.accept(delivery)
+        except Exception as error:
+            logger.warning("the sink failed", exc_info=True)
+            return f"the sink failed: {type(error).__name__}: {error}"
+        return self._accepted(delivery, began, new=new)
+
+    async def save(self, delivery: Delivery, why: str, began: float) -> Reply:
+        """Return what to answer to a delivery that the sink does not have; empty ``why``: it was too slow."""
+        kept = await self._spooled(delivery)
+        why = why or f"the sink took longer than {self.budget.seconds:g} s"
+        self._watch.tell(Spooled(key=delivery.key, why=why, kept=kept))
+        return self._accepted(delivery, began, new=True) if kept else UNAVAILABLE
+
+    def _accepted(self, delivery: Delivery, began: float, *, new: bool) -> Reply:
+        if new and delivery.problem is not None:
+            self._watch.tell(Quarantined(key=delivery.key, problem=delivery.problem))
+        if self._watch.hears_all:
+            self._watch.tell(Accepted(key=delivery.key, new=new, elapsed=self.clock.monotonic() - began))
+        return ACCEPTED
+
+    async def _spooled(self, delivery: Delivery) -> bool:
+        if self._spool is None or not self._spools:
+            return False
+        with self.clock.scope(SPOOLING):
+            try:
+                await self._spool.accept(delivery)
+            except Exception:
+                logger.warning("the spool failed", exc_info=True)
+            else:
+                return True
+        return False

@@ -1,0 +1,100 @@
+"""A local file for deliveries that the sink did not take in time; each is handed to the sink as soon as that takes it."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import TYPE_CHECKING
+
+import anyio
+
+from rbim.callbacks.backoff import Backoff
+from rbim.callbacks.delivery import delivery_of
+from rbim.callbacks.inbox import SqliteInbox
+from rbim.callbacks.router import Call
+from rbim.callbacks.thread import WorkerTask
+from rbim.callbacks.worker import Worker
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import TracebackType
+    from typing import Self
+
+    from rbim.callbacks.delivery import Claim, Delivery, Sink
+    from rbim.message import Clock
+
+__all__ = ["Spool"]
+
+FOR_EVER = Backoff(attempts=sys.maxsize, first=0.5, factor=2.0, most=5.0)
+GLANCE = 0.25  # seconds, of real time, between two looks at what the file holds
+
+
+class Spool:
+    """Keeps deliveries in a file of its own until ``sink`` has taken them, those of a conversation in their order.
+
+    It never gives one up. What the sink has already (it was slow and not absent) the sink knows by its key. While a
+    conversation has something here, :meth:`holds` says so, and what follows in it belongs here as well; what other processes
+    put into the same file is seen within a quarter of a second. ``budget`` is the seconds that the sink has each time.
+    """
+
+    def __init__(self, path: Path, sink: Sink, *, clock: Clock, budget: float) -> None:
+        self._inbox = SqliteInbox(path, clock=clock)
+        self._sink = sink
+        self._clock = clock
+        self._budget = budget
+        self._held: set[str] = set()
+        self._changes = 0
+        self._entered = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self._inbox)
+            self._held = await self._inbox.conversations()
+            tasks = await stack.enter_async_context(anyio.create_task_group())
+            stack.callback(tasks.cancel_scope.cancel)
+            tasks.start_soon(self._look)
+            forwarding = Worker(self._inbox, _Forward(self._sink), clock=self._clock, timeout=self._budget, backoff=FOR_EVER)
+            await stack.enter_async_context(WorkerTask(forwarding))
+            self._entered = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        await self._entered.__aexit__(kind, error, trace)
+
+    def holds(self, conversation: str) -> bool:
+        """Whether something of the conversation waits here."""
+        return conversation in self._held
+
+    async def accept(self, delivery: Delivery) -> None:
+        """Return once the delivery is safe."""
+        self._held.add(delivery.conversation)
+        self._changes += 1
+        try:
+            await self._inbox.accept(delivery._replace(problem=None))  # what is wrong with it is for the sink to keep
+        finally:
+            self._changes += 1
+
+    async def _look(self) -> None:
+        """Keep up with what the file holds."""
+        while True:
+            changes = self._changes
+            found = await self._inbox.conversations()
+            self._held = found if changes == self._changes else found | self._held
+            await anyio.sleep(GLANCE)
+
+
+class _Forward:
+    """Has a worker hand what it claims to a sink."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+
+    def check(self) -> None:
+        pass
+
+    def call(self, claim: Claim, /) -> Call:
+        delivery = delivery_of(claim.body, app_id=claim.app_id, received=claim.received)
+        return Call(run=partial(self._sink.accept, delivery))

@@ -1,0 +1,44 @@
+"""A receiver of message copies in a process of its own, as users run one, with handlers that write down what they do.
+
+Run by tests: ``python copyserver.py INBOX LOG LEASE``. The first line on standard output is the port; SIGTERM ends it well.
+"""
+
+import os
+import random
+import socket
+import sys
+
+import anyio
+import uvicorn
+
+from rbim import Credentials
+from rbim.callbacks import Event, Handling, Receiver, SqliteInbox
+
+APP_ID, TOKEN = "aaf98f8947b5d6c80147b8a2b7c30123", "7f0c4b9de2a14f5c8b3e6d1a90c2f4e8"
+
+
+def main(inbox: str, log: str, lease: str) -> None:
+    receiver = Receiver(
+        credentials=Credentials(app_id=APP_ID, app_token=TOKEN),
+        sink=SqliteInbox(inbox, lease=float(lease), poll=0.02),
+        mode="high-guarantee",
+    )
+    written = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    @receiver.fallback
+    async def anything(event: Event, handling: Handling) -> None:
+        await anyio.sleep(random.random() * 0.004)  # so that a kill may come at any moment of it
+        os.write(written, f"{handling.key} {event.to} {event.body} {os.getpid()}\n".encode())
+        await anyio.sleep(random.random() * 0.004)
+
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(128)
+        sys.stdout.write(f"{listener.getsockname()[1]}\n")
+        sys.stdout.flush()
+        config = uvicorn.Config(receiver.asgi, lifespan="on", log_level="error", access_log=False, ws="none")
+        uvicorn.Server(config).run(sockets=[listener])
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
