@@ -17,24 +17,16 @@ import asyncio
 import base64
 import hashlib
 import json
-import socket
 import statistics
-import subprocess
 import sys
-import threading
-import time
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta, timezone
-from typing import TYPE_CHECKING
+from itertools import repeat
 
-from uvicorn import Config, Server
+from httpload import Served, constant, process, serve_app, tell_time
 
 from rbim.emulator import Emulator
-from rbim.emulator.server import IDLE, serve
+from rbim.emulator.server import serve
 from rbim.signing import Credentials
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
 
 APP_ID, TOKEN = "aaf98f8947b5d6c80147b8a2b7c30123", "7f0c4b9de2a14f5c8b3e6d1a90c2f4e8"
 GROUP_ID = "g80000049837291"
@@ -46,61 +38,6 @@ WORK = {
 }
 GOAL = 0.5
 WARM_UP = 0.2  # seconds
-
-
-class Client(asyncio.Protocol):
-    """One connection that asks the same thing again as soon as it is answered."""
-
-    def __init__(self, request: bytes, ended: asyncio.Future) -> None:
-        self.request = request
-        self.ended = ended
-        self.going = True
-        self.answers = 0
-        self.sample = b""
-        self._buffer = b""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:
-        """Ask."""
-        self.transport = transport
-        transport.write(self.request)
-
-    def data_received(self, data: bytes) -> None:
-        """Ask again, once the answer is whole."""
-        self._buffer += data
-        head, blank, body = self._buffer.partition(b"\r\n\r\n")
-        if not blank:
-            return
-        length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
-        if len(body) < length:
-            return
-        assert head.startswith(b"HTTP/1.1 200")
-        self.answers += 1
-        self.sample, self._buffer = body, b""
-        if self.going:
-            self.transport.write(self.request)
-        else:
-            self.transport.close()
-
-    def connection_lost(self, _: Exception | None) -> None:
-        """Tell that it is over."""
-        if not self.ended.done():
-            self.ended.set_result(None)
-
-
-async def measure(port: int, request: bytes, seconds: float, connections: int) -> tuple[float, int, bytes]:
-    """Return answers per second, how many there were, and the last one."""
-    loop = asyncio.get_running_loop()
-    clients = [Client(request, loop.create_future()) for _ in range(connections)]
-    began = time.perf_counter()
-    for client in clients:
-        await loop.create_connection(lambda made=client: made, "127.0.0.1", port)
-    await asyncio.sleep(seconds)
-    for client in clients:
-        client.going = False
-    await asyncio.gather(*(client.ended for client in clients))
-    taken = time.perf_counter() - began
-    count = sum(client.answers for client in clients)
-    return count / taken, count, clients[0].sample
 
 
 def signed(name: str, document: dict) -> bytes:
@@ -117,16 +54,6 @@ def signed(name: str, document: dict) -> bytes:
     return head.encode() + body
 
 
-def tell_time() -> None:
-    """Answer each line on standard input with the CPU time of this process so far, in a thread of its own."""
-
-    def answer() -> None:
-        for _ in sys.stdin:
-            print(time.process_time(), flush=True)
-
-    threading.Thread(target=answer, daemon=True).start()
-
-
 async def serve_door() -> None:
     """Serve the emulator until killed."""
     emulator = Emulator(credentials=Credentials(app_id=APP_ID, app_token=TOKEN))
@@ -135,83 +62,18 @@ async def serve_door() -> None:
         await asyncio.Event().wait()
 
 
-async def serve_constant(length: int) -> None:
-    """Serve so many bytes until killed."""
-    start = {
-        "type": "http.response.start",
-        "status": 200,
-        "headers": [(b"content-type", b"application/json;charset=utf-8"), (b"content-length", str(length).encode())],
-    }
-    body = {"type": "http.response.body", "body": b" " * length}
-
-    async def app(_scope: object, _receive: object, send: Callable[..., Awaitable[None]]) -> None:
-        await send(start)
-        await send(body)
-
-    config = Config(
-        app,
-        http="h11",
-        interface="asgi3",
-        lifespan="off",
-        ws="none",
-        log_level="warning",
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
-        date_header=False,
-        timeout_keep_alive=IDLE,
-    )
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as bound:
-        bound.bind(("127.0.0.1", 0))
-        bound.listen()
-        print(bound.getsockname()[1], flush=True)
-        await Server(config).serve(sockets=[bound])
-
-
-class Served:
-    """A server in a process of its own."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self.process = process
-        self.port = int(process.stdout.readline())
-
-    @property
-    def cpu(self) -> float:
-        """Its CPU time so far, in seconds."""
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-        return float(self.process.stdout.readline())
-
-    async def turn(self, request: bytes, seconds: float, connections: int) -> tuple[float, float, bytes]:
-        """Return requests per second, CPU seconds for each, and the last answer."""
-        before = self.cpu
-        rate, count, sample = await measure(self.port, request, seconds, connections)
-        return rate, (self.cpu - before) / count, sample
-
-
-@contextmanager
-def process(*arguments: str) -> Iterator[Served]:
-    """Give a server that ends with the block."""
-    command = [sys.executable, __file__, *arguments]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as started:
-        try:
-            yield Served(started)
-        finally:
-            started.kill()
-
-
-async def compare(door: Served, name: str, options: argparse.Namespace) -> float:
+def compare(door: Served, name: str, options: argparse.Namespace) -> float:
     """Print one line of the table and return the lower ratio."""
-    request, connections = signed(name, WORK[name]), options.connections
-    _, _, sample = await door.turn(request, WARM_UP, connections)
+    requests, connections = repeat(signed(name, WORK[name])), options.connections
+    sample = (door.turn(requests, WARM_UP, connections)).sample
     rates: list[tuple[float, float]] = []
     costs: list[tuple[float, float]] = []
-    with process("--constant", str(len(sample))) as constant:
-        await constant.turn(request, WARM_UP, connections)
+    with process(__file__, "--constant", str(len(sample))) as plain:
+        plain.turn(requests, WARM_UP, connections)
         for _ in range(options.repeats):
-            turns = [await each.turn(request, options.seconds, connections) for each in (constant, door)]
-            rates.append((turns[0][0], turns[1][0]))
-            costs.append((turns[0][1], turns[1][1]))
+            turns = [each.turn(requests, options.seconds, connections) for each in (plain, door)]
+            rates.append((turns[0].rate, turns[1].rate))
+            costs.append((turns[0].cpu, turns[1].cpu))
     of_rates = statistics.median(emulated / plain for plain, emulated in rates)
     of_costs = statistics.median(plain / emulated for plain, emulated in costs)
     rate = [statistics.median(column) for column in zip(*rates, strict=True)]
@@ -223,14 +85,14 @@ async def compare(door: Served, name: str, options: argparse.Namespace) -> float
     return min(of_rates, of_costs)
 
 
-async def main(options: argparse.Namespace) -> bool:
+def main(options: argparse.Namespace) -> bool:
     """Print the table and tell whether the goal is reached."""
     print(f"{'':<30} {'requests per second':>24} {'CPU us per request':>26}")
     print(f"{'':<30} {'constant':>8} {'door':>8} {'ratio':>6} {'constant':>9} {'door':>9} {'ratio':>6}")
-    with process("--door") as door:
-        _, _, made = await door.turn(signed("CreateGroup", WORK["CreateGroup"]), 0, 1)
-        assert json.loads(made)["groupId"] == GROUP_ID
-        ratios = [await compare(door, name, options) for name in WORK]
+    with process(__file__, "--door") as door:
+        made = door.turn(repeat(signed("CreateGroup", WORK["CreateGroup"])), 0, 1)
+        assert json.loads(made.sample)["groupId"] == GROUP_ID
+        ratios = [compare(door, name, options) for name in WORK]
     reached = min(ratios) >= GOAL
     print(f"lowest ratio {min(ratios):.2f}, goal {GOAL}: {'reached' if reached else 'NOT reached'}")
     return reached
@@ -249,6 +111,6 @@ if __name__ == "__main__":
     if told.door:
         asyncio.run(serve_door())
     elif told.constant is not None:
-        asyncio.run(serve_constant(told.constant))
+        asyncio.run(serve_app(constant(told.constant)))
     else:
-        sys.exit(not asyncio.run(main(told)))
+        sys.exit(not main(told))

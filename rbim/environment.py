@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any, cast
 
+from rbim import jsontext
 from rbim.errors import InvalidRequest
 from rbim.signing import Credentials
 
-__all__ = ["credentials_from_env", "needed"]
+__all__ = ["callback_credentials_from_env", "credentials_from_env", "needed"]
+
+OWN = ("RBIM_APP_ID", "RBIM_APP_TOKEN", "RBIM_APP_TOKEN_FILE")
+SEVERAL = "RBIM_CALLBACK_CREDENTIALS_FILE"
 
 
 def credentials_from_env() -> Credentials:
@@ -17,6 +22,25 @@ def credentials_from_env() -> Credentials:
     The file holds the token and nothing else. Raises InvalidRequest that names the variable that is missing.
     """
     return Credentials(app_id=needed("RBIM_APP_ID"), app_token=_token())
+
+
+def callback_credentials_from_env() -> tuple[Credentials, ...]:
+    """Return all credentials that message copies may be signed with, those of the environment itself first.
+
+    ``RBIM_CALLBACK_CREDENTIALS_FILE`` may name a JSON list of ``{"app_id": "...", "app_token": "..."}``: more applications,
+    and older tokens while a rotation lasts. The first of an application is its current one. With such a file the variables
+    of :func:`credentials_from_env` may all be left out. Raises InvalidRequest that names what is missing or wrong.
+    """
+    file = os.environ.get(SEVERAL)
+    if not file:
+        return (credentials_from_env(),)
+    own = (credentials_from_env(),) if any(os.environ.get(name) for name in OWN) else ()
+    listed, why = _listed(file)
+    # raised out here, where no frame holds what is in the file
+    if listed is None:
+        reason = f"the file that {SEVERAL} names cannot be used: {why}"
+        raise InvalidRequest(reason, field=SEVERAL)
+    return tuple(dict.fromkeys((*own, *listed)))
 
 
 def needed(name: str) -> str:
@@ -41,3 +65,21 @@ def _token() -> str:
         reason = f"the file that RBIM_APP_TOKEN_FILE names cannot be read: {why}"
         raise InvalidRequest(reason, field="RBIM_APP_TOKEN_FILE")
     return needed("RBIM_APP_TOKEN")
+
+
+def _listed(file: str) -> tuple[tuple[Credentials, ...] | None, str]:
+    """Return the credentials in a file, or None and why there are none. Raises nothing that could show a token."""
+    try:
+        entries = jsontext.loads(Path(file).read_bytes())
+    except (OSError, jsontext.NotJson) as error:
+        return None, str(error)
+    if not isinstance(entries, list) or not entries:
+        return None, "a list of at least one object with app_id and app_token is needed"
+    found: list[Credentials] = []
+    for number, entry in enumerate(cast("Any", entries), start=1):
+        try:
+            found.append(Credentials(app_id=entry["app_id"], app_token=entry["app_token"]))
+        except (TypeError, KeyError, InvalidRequest) as error:
+            why = error.message if isinstance(error, InvalidRequest) else "an object with app_id and app_token is needed"
+            return None, f"entry {number}: {why}"
+    return tuple(found), ""

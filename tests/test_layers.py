@@ -17,13 +17,18 @@ import rbim
 
 PACKAGE = Path(rbim.__file__).parent
 
+# The pure half of the receiver of message copies.
+CALLBACKS = ["signature", "parsing", "delivery", "reply", "router", "backoff", "watch"]
+
 # Lowest first. A package stands for all its modules, unless one of them is named itself.
 LAYERS = [
+    {"lazy"},
     {"errors", "message"},
-    {"checks", "operation", "dialect", "jsontext", "clock", "quirks"},
-    {"groups", "calls"},
+    {"checks", "operation", "dialect", "jsontext", "clock", "quirks", "asgi"},
+    {"groups", "calls", "callbacks.kinds", "callbacks.events"},
     {"catalogue", "converter", "codec", "signing", "environment", "retry", "pace", "observe"},
-    {"gate", "core", "call", "client", "bulk"},
+    {f"callbacks.{name}" for name in CALLBACKS} | {"callbacks.explanation"},
+    {"gate", "core", "call", "client", "bulk", "callbacks"},
     {"transports", "emulator", "testing", "cli"},
 ]
 
@@ -49,6 +54,12 @@ PURE = [
     "jsontext",
     "clock",
     "observe",
+    "lazy",
+    "asgi",
+    "callbacks.kinds",
+    "callbacks.events",
+    *(f"callbacks.{name}" for name in CALLBACKS),
+    "callbacks.explanation",
 ]
 IO = {"anyio", "trio", "asyncio", "sniffio", "httpx", "httpcore", "h11", "aiohttp", "pyreqwest", "uvicorn", "sqlite3", "ssl"}
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, CycloptsError, Parameter
 
 from rbim import __version__
+from rbim.cli.callback import callback
 from rbim.cli.emulator import emulator
 from rbim.cli.exits import Exit, complain
 from rbim.cli.extras import MissingExtra, needed
@@ -43,6 +44,7 @@ def build() -> App:
     )
     app.command(demo)
     app.command(emulator)
+    app.command(callback)
     app.command(operations)
     add_operations(app)
     return app

@@ -1,0 +1,95 @@
+"""What a careful team would write to receive message copies with FastAPI and pydantic: the receiver's checks, not durable.
+
+The peer of ``benchmarks/callbacks.py``, which gives it the application's identifier and token in the environment.
+"""
+
+import hashlib
+import hmac
+import os
+import re
+from collections import deque
+from datetime import UTC, datetime
+from typing import Annotated
+
+from fastapi import FastAPI, Request, Response
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+APP_ID, TOKEN = os.environ["RBIM_APP_ID"], os.environ["RBIM_APP_TOKEN"]
+LIMIT, BACK, AHEAD = 1024 * 1024, 300, 60
+
+DIGEST, MOMENT = re.compile("[0-9A-Fa-f]{32}"), re.compile("[0-9]{13}")
+
+
+def account(text: str) -> tuple[str | None, str]:
+    """Take an account's text apart."""
+    app_id, sign, user = text.partition("#")
+    return (app_id, user) if sign else (None, text)
+
+
+Account = Annotated[tuple[str | None, str], BeforeValidator(account)]
+Flag = Annotated[bool, BeforeValidator(lambda text: text == "1")]
+
+
+class Event(BaseModel):
+    """The event body."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    event_type: str = Field(alias="eventType")
+    conv_type: str = Field(alias="convType")
+    to: str
+    from_account: Account = Field(alias="fromAccount")
+    from_client_type: str | None = Field(None, alias="fromClientType")
+    from_device_id: str | None = Field(None, alias="fromDeviceId")
+    from_nick: str | None = Field(None, alias="fromNick")
+    msg_timestamp: datetime = Field(alias="msgTimestamp")
+    msg_type: str = Field(alias="msgType")
+    body: str | None = None
+    attach: str | None = None
+    msg_id: str = Field(alias="msgId")
+    resend_flag: Flag = Field(default=False, alias="resendFlag")
+    custom_save_flag: Flag = Field(default=False, alias="customSaveFlag")
+    custom_apns_flag: Flag = Field(default=False, alias="customApnsFlag")
+    custom_apns_text: str | None = Field(None, alias="customApnsText")
+    t_members: tuple[Account, ...] = Field((), alias="tMembers")
+    at_user: tuple[Account, ...] = Field((), alias="atUser")
+    ext: str | None = None
+    link_info: str | None = Field(None, alias="linkInfo")
+    antispam: bool | None = None
+
+
+app = FastAPI()
+taken: deque[Event] = deque()
+seen: set[tuple[str, ...]] = set()
+
+
+def authentic(request: Request, body: bytes) -> bool:
+    """Make the receiver's checks."""
+    told = [request.headers.getlist(name) for name in ("checksum", "md5", "curtime")]
+    if len(body) > LIMIT or any(len(values) != 1 for values in told) or "content-encoding" in request.headers:
+        return False
+    (checksum,), (digest,), (moment,) = told
+    if not DIGEST.fullmatch(checksum) or not DIGEST.fullmatch(digest) or not MOMENT.fullmatch(moment):
+        return False
+    of_body = hashlib.md5(body, usedforsecurity=False).hexdigest()
+    of_all = hashlib.md5(f"{APP_ID}{TOKEN}{digest}{moment}".encode(), usedforsecurity=False).hexdigest()
+    right = hmac.compare_digest(of_body.encode(), digest.lower().encode())
+    right &= hmac.compare_digest(of_all.encode(), checksum.lower().encode())
+    age = datetime.now(UTC).timestamp() - int(moment) / 1000
+    return right and -AHEAD <= age <= BACK
+
+
+@app.post("/")
+async def copied(request: Request) -> Response:
+    """Take one delivery."""
+    body = await request.body()
+    if not authentic(request, body):
+        return Response(b"refused", 401)
+    event = Event.model_validate_json(body)
+    if event.from_account[0] not in (None, APP_ID):
+        return Response(b"refused", 401)
+    key = (event.msg_id, event.conv_type, event.msg_type, event.to)
+    if key not in seen:
+        seen.add(key)
+        taken.append(event)
+    return Response(b"", 200)

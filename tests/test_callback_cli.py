@@ -1,0 +1,869 @@
+"""``rbim callback`` as processes: a receiver that is served, what is sent to it, captures that are explained, replays."""
+
+import asyncio
+import base64
+import http.client
+import io
+import itertools
+import json
+import logging
+import os
+import re
+import shutil
+import signal
+import socket
+import sqlite3
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from urllib.parse import urlsplit
+
+import anyio
+import pytest
+import trustme
+
+from rbim import Credentials, InvalidRequest
+from rbim.callbacks.inbox import SqliteInbox
+from rbim.callbacks.signature import Reason, sign
+from rbim.callbacks.watch import Buried, HandlingFailed, Quarantined, Refused, Spooled
+from rbim.cli import Exit, run
+from rbim.cli.callback_capture import capture_of
+from rbim.cli.callback_log import Trickle
+from rbim.cli.callback_serve import _bound
+from rbim.environment import callback_credentials_from_env
+
+APP, TOKEN, OLD_TOKEN = "an-app", "the-very-token", "the-old-token"
+MINE = Credentials(app_id=APP, app_token=TOKEN)
+COMMAND = [sys.executable, "-X", "utf8", "-c", "from rbim.cli import main; main()", "callback"]
+PATIENCE = 60
+CLEAN = {name: value for name, value in os.environ.items() if not name.startswith("RBIM_")}
+FULL = sqlite3.OperationalError("database or disk is full")
+KNOWN = {"RBIM_APP_ID": APP, "RBIM_APP_TOKEN": TOKEN}
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch):
+    """An environment with credentials, and nothing of the machine's own."""
+    for name in set(os.environ) - set(CLEAN):
+        monkeypatch.delenv(name)
+    for name, value in KNOWN.items():
+        monkeypatch.setenv(name, value)
+    return monkeypatch
+
+
+@pytest.fixture
+def cli(capsys):
+    """Run a command in this process; nothing that it writes has a token in it."""
+
+    def call(*tokens):
+        code = run(["callback", *map(str, tokens)])
+        out, err = capsys.readouterr()
+        for text in (out, err):
+            assert "Traceback" not in text
+            assert TOKEN not in text
+            assert OLD_TOKEN not in text
+        return code, out, err
+
+    return call
+
+
+class Process:
+    """A receiver in a process of its own; ``url`` is the first line it writes."""
+
+    def __init__(self, popen, url):
+        self.popen = popen
+        self.url = url
+        self.host, self.port = urlsplit(url).hostname, urlsplit(url).port
+
+    def post(self, body, headers=None, path="/", method="POST"):
+        """Post a body, signed unless told otherwise, and return the status."""
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=PATIENCE)
+        try:
+            connection.request(
+                method, path, body, sign(body, credentials=MINE, now=datetime.now(UTC)) if headers is None else headers
+            )
+            answer = connection.getresponse()
+            answer.read()
+            return answer.status, dict(answer.getheaders())
+        finally:
+            connection.close()
+
+    def connect_forever(self):
+        while True:
+            socket.create_connection((self.host, self.port), timeout=PATIENCE).close()
+            time.sleep(0.01)
+
+    def line(self):
+        return json.loads(self.popen.stdout.readline())
+
+    def stop(self, number=signal.SIGTERM):
+        self.popen.send_signal(number)
+        out, err = self.popen.communicate(timeout=PATIENCE)
+        return self.popen.returncode, out, err
+
+
+@contextmanager
+def serving(inbox, *flags, **environment):
+    with subprocess.Popen(
+        [*COMMAND, "serve", "--port", "0", "--inbox", str(inbox), *flags],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=CLEAN | KNOWN | environment,
+        encoding="utf-8",
+    ) as popen:
+        watchdog = threading.Timer(PATIENCE, popen.kill)  # a line that never comes must not be waited for
+        watchdog.start()
+        try:
+            yield Process(popen, popen.stdout.readline().rstrip("\n"))
+        finally:
+            watchdog.cancel()
+            popen.kill()
+
+
+def event(**fields):
+    given = {
+        "eventType": "1",
+        "convType": "TEAM",
+        "to": "g1",
+        "fromAccount": f"{APP}#1001",
+        "msgType": "TEXT",
+        "msgId": "m1",
+    }
+    return json.dumps(given | fields).encode()
+
+
+# ------------------------------------------------------------------------------------------------------------------ serve
+
+
+def test_it_is_sent_kept_printed_and_replayed(tmp_path, cli):
+    inbox = tmp_path / "events.db"
+    with serving(inbox, "--print") as receiver:
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", receiver.url)
+        code, out, err = cli(
+            "send", "TEAM_JOIN", "--to", "g1", "--sender", "1001", "--member", "1002", "1003", "--url", receiver.url
+        )
+        assert (code, err) == (0, "")
+        assert re.fullmatch(r"200  \d+\.\d ms\n", out)
+        joined = receiver.line()
+        assert joined | dict.fromkeys(("msgId", "msgTimestamp", "key", "received")) == {
+            "eventType": "1",
+            "convType": "NOTIFY_TEAM",
+            "to": "g1",
+            "fromAccount": f"{APP}#1001",
+            "msgType": "TEAM_JOIN",
+            "tMembers": [f"{APP}#1002", f"{APP}#1003"],
+            "attempt": 1,
+            **dict.fromkeys(("msgId", "msgTimestamp", "key", "received")),
+        }
+        assert datetime.fromisoformat(joined["received"]).utcoffset() == timedelta()
+
+        code, out, _ = cli(
+            "send",
+            "--to",
+            "1002",
+            "--sender",
+            "1001",
+            "--text",
+            "你好",
+            "--msg-id",
+            "m7",
+            "--times",
+            "3",
+            "--url",
+            receiver.url,
+        )
+        assert (code, out.count("200  ")) == (0, 3)  # copies of one message
+        code, out, _ = cli(
+            "send",
+            "text",
+            "--to",
+            "g1",
+            "--sender",
+            "1001",
+            "--member",
+            "1002",
+            "--resend",
+            "--times",
+            "2",
+            "--url",
+            receiver.url,
+        )
+        assert (code, out.count("200  ")) == (0, 2)
+        said, first, second = (receiver.line() for _ in range(3))
+        assert (said["convType"], said["body"], said["msgId"]) == ("PERSON", "你好", "m7")
+        assert (first["convType"], first["resendFlag"]) == ("TEAM", True)
+        assert first["msgId"] != second["msgId"]
+
+        assert cli("replay", "--inbox", inbox, "--kind", "TEAM_JOIN", "--since", "1h") == (
+            0,
+            "1 event will be handled again\n",
+            "",
+        )
+        assert receiver.line() | {"key": "", "received": ""} == joined | {"key": "", "received": ""}
+        assert receiver.stop(signal.SIGINT) == (0, "", "")
+    assert cli("replay", "--inbox", inbox) == (0, "4 events will be handled again\n", "")
+    with serving(inbox, "--print") as receiver:
+        assert {receiver.line()["msgType"] for _ in range(4)} == {"TEXT", "TEAM_JOIN"}
+        assert receiver.stop() == (0, "", "")
+
+
+def test_without_print_events_wait_for_another_process(tmp_path):
+    inbox = tmp_path / "events.db"
+    with serving(inbox, "--path", "/copies") as receiver:
+        assert receiver.url.endswith("/copies")
+        assert receiver.post(event(body="\x7f\u2028"), path="/copies")[0] == 200
+        code, out, err = receiver.stop()
+    assert (code, out) == (0, "")
+    assert err == f"rbim: events are kept in {inbox} and wait there; --print handles them as well\n"
+    with serving(inbox, "--print") as receiver:
+        line = receiver.popen.stdout.readline()
+        assert line.isascii()
+        assert json.loads(line)["body"] == "\x7f\u2028"
+        assert receiver.stop()[0] == 0
+
+
+def md5sum(content):
+    done = subprocess.run([shutil.which("md5sum")], input=content, capture_output=True, check=True, timeout=PATIENCE)
+    return done.stdout[:32]
+
+
+def test_signed_by_other_programs(tmp_path):
+    """A delivery that ``md5sum`` signed, posted by the standard library's client."""
+    body = event(body="你好")
+    digest, moment = md5sum(body).upper(), b"%d" % (time.time() * 1000)
+    told = {"MD5": digest, "CurTime": moment, "CheckSum": md5sum(f"{APP}{TOKEN}".encode() + digest + moment)}
+    with serving(tmp_path / "events.db", "--print") as receiver:
+        status, headers = receiver.post(body, told)
+        assert status == 200
+        assert "server" not in {name.lower() for name in headers}
+        assert receiver.line()["body"] == "你好"
+        assert receiver.stop() == (0, "", "")
+
+
+def test_what_is_refused_is_one_line_each(tmp_path):
+    with serving(tmp_path / "events.db", "--print") as receiver:
+        assert receiver.post(event(), {})[0] == 401
+        assert receiver.post(event(), path="/elsewhere\x1b[31m".replace("\x1b", "%1b"))[0] == 404
+        assert receiver.post(b"", {}, method="GET")[0] == 405
+        assert receiver.post(b"no json")[0] == 200
+        assert receiver.post(event(fromAccount="other#1"))[0] == 200
+        code, out, err = receiver.stop()
+    assert (code, out) == (0, "")
+    lines = err.splitlines()
+    assert lines[0] == "rbim: refused: missing_header: there is no header CheckSum"
+    assert lines[1] == "rbim: not found: POST /elsewhere\N{REPLACEMENT CHARACTER}[31m: copies are received at / only"
+    assert "rbim: in quarantine: " in lines[2]
+    assert lines[3].endswith(f"app_mismatch: signed by application {APP}, sent by an account of other")
+    assert len(lines) == 4
+
+
+def test_a_flood_of_refused_ones_is_few_lines(tmp_path):
+    with serving(tmp_path / "events.db") as receiver:
+        began = time.monotonic()
+        for _ in range(60):
+            assert receiver.post(b"{}", {})[0] == 401
+        most = 10 + (time.monotonic() - began) * 10 + 1
+        _, _, err = receiver.stop()
+    lines = err.splitlines()
+    assert 10 <= sum("rbim: refused" in line for line in lines) <= most
+    left_out = sum(int(line.split()[1]) for line in lines if "left out" in line)
+    assert left_out + sum("rbim: refused" in line for line in lines) == 60
+
+
+def test_several_applications_and_an_old_token(tmp_path):
+    file = tmp_path / "credentials.json"
+    file.write_text(json.dumps([{"app_id": APP, "app_token": OLD_TOKEN}, {"app_id": "two", "app_token": "token-of-two"}]))
+    with serving(tmp_path / "events.db", "--print", RBIM_CALLBACK_CREDENTIALS_FILE=str(file)) as receiver:
+        for app, token in ((APP, OLD_TOKEN), ("two", "token-of-two")):
+            body = event(fromAccount=f"{app}#1", msgId=app)
+            by = Credentials(app_id=app, app_token=token)
+            assert receiver.post(body, sign(body, credentials=by, now=datetime.now(UTC)))[0] == 200
+            assert receiver.line()["fromAccount"] == f"{app}#1"
+        code, _, err = receiver.stop()
+    assert (code, err) == (0, f"rbim: signed with an older token: {APP} (older token 1)\n")
+
+
+def test_what_was_begun_is_completed(tmp_path):
+    """A request that is half there when the signal comes is answered, kept, and nothing is lost."""
+    body = event(msgId="late")
+    inbox = tmp_path / "events.db"
+    with serving(inbox) as receiver:
+        told = sign(body, credentials=MINE, now=datetime.now(UTC))
+        head = "".join(f"{name}: {value}\r\n" for name, value in {**told, "Host": "x", "Content-Length": len(body)}.items())
+        with socket.create_connection((receiver.host, receiver.port), timeout=PATIENCE) as connection:
+            connection.sendall(f"POST / HTTP/1.1\r\n{head}\r\n".encode() + body[:10])
+            while receiver.post(b"{}")[0] != 200:
+                pass  # which has come after it
+            receiver.popen.send_signal(signal.SIGTERM)
+            with pytest.raises(ConnectionError):
+                receiver.connect_forever()
+            connection.sendall(body[10:])
+            assert connection.recv(100).startswith(b"HTTP/1.1 200 ")
+        out, _ = receiver.popen.communicate(timeout=PATIENCE)
+        assert (receiver.popen.returncode, out) == (0, "")
+    with serving(inbox, "--print") as receiver:
+        assert receiver.line()["msgId"] == "late"
+        assert receiver.stop()[0] == 0
+
+
+def test_what_is_being_handled_is_completed(tmp_path):
+    """A line that nobody has read yet is written to its end after the signal, and its event is done."""
+    inbox = tmp_path / "events.db"
+    with serving(inbox, "--print") as receiver:
+        assert receiver.post(event(body="x" * 500_000))[0] == 200
+        begun = os.read(receiver.popen.stdout.fileno(), 1).decode()  # a pipe does not hold the rest
+        receiver.popen.send_signal(signal.SIGTERM)
+        with pytest.raises(ConnectionError):
+            receiver.connect_forever()
+        code, out, err = receiver.stop(signal.SIGINT)  # a second signal does no harm
+    assert (code, err) == (0, "")
+    assert len(json.loads(begun + out)["body"]) == 500_000
+
+    async def counts():
+        async with SqliteInbox(inbox) as opened:
+            return await opened.counts()
+
+    counted = anyio.run(counts)
+    assert (counted.done, counted.waiting) == (1, 0)
+
+
+def test_nobody_reads_what_it_prints(tmp_path):
+    """Then it stops, and the event is not lost."""
+    inbox = tmp_path / "events.db"
+    with serving(inbox, "--print") as receiver:
+        receiver.popen.stdout.close()
+        assert receiver.post(event())[0] == 200
+        assert receiver.popen.wait(PATIENCE) == Exit.REFUSED
+        err = receiver.popen.stderr.read()
+        assert "Traceback" not in err
+        assert "BrokenPipeError" in err
+    with serving(inbox, "--print") as receiver:
+        assert receiver.line()["attempt"] == 2
+        assert receiver.stop()[0] == 0
+
+
+def test_https(tmp_path, cli):
+    authority = trustme.CA()
+    issued = authority.issue_cert("localhost", "127.0.0.1")
+    certfile, keyfile, cacert, both = (tmp_path / name for name in ("cert.pem", "key.pem", "ca.pem", "both.pem"))
+    certfile.write_bytes(issued.cert_chain_pems[0].bytes())
+    issued.private_key_pem.write_to_path(keyfile)
+    issued.private_key_and_cert_chain_pem.write_to_path(both)
+    authority.cert_pem.write_to_path(cacert)
+    with serving(tmp_path / "events.db", "--print", "--certfile", str(certfile), "--keyfile", str(keyfile)) as receiver:
+        assert receiver.url.startswith("https://127.0.0.1:")
+        connection = http.client.HTTPSConnection(
+            "localhost", receiver.port, timeout=PATIENCE, context=ssl.create_default_context(cafile=str(cacert))
+        )
+        connection.request("POST", "/", event(), sign(event(), credentials=MINE, now=datetime.now(UTC)))
+        assert connection.getresponse().status == 200
+        connection.close()
+        flags = ("send", "--to", "1", "--sender", "2", "--url", receiver.url)
+        assert cli(*flags, "--cacert", cacert)[0] == Exit.DONE
+        code, _, err = cli(*flags)
+        assert code == Exit.NOT_SENT
+        assert "CERTIFICATE_VERIFY_FAILED" in err
+        assert receiver.stop()[0] == 0
+    with serving(tmp_path / "events.db", "--certfile", str(both)) as receiver:
+        assert receiver.url.startswith("https://")
+        assert receiver.stop()[0] == 0
+
+
+class Reader(io.StringIO):
+    """Standard output whose reader does something with the URL, and may then leave."""
+
+    def __init__(self, act, *, leaves):
+        super().__init__()
+        self.thread = None
+        self._act = act
+        self._leaves = leaves
+
+    def write(self, text):
+        if self._leaves and self.thread is not None:
+            raise BrokenPipeError(32, "Broken pipe")
+        return super().write(text)
+
+    def flush(self):
+        if self.thread is None:
+            self.thread = threading.Thread(target=self._act, args=[Process(None, self.getvalue().strip())])
+            self.thread.start()
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_it_serves_in_this_process_as_well(tmp_path, cli, monkeypatch, leaves):
+    seen = []
+
+    def act(receiver):
+        seen.append(receiver.post(event(), path="/elsewhere")[0])
+        seen.append(receiver.post(event(convType="NEW", ext="\ud83c\udf89"))[0])
+        if not leaves:
+            seen.append(receiver.post(event(antspam="x", atUser=[f"{APP}#1"], msgTimestamp="soon"))[0])
+            while stdout.getvalue().count("\n") < 3:
+                time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    stdout = Reader(act, leaves=leaves)
+    monkeypatch.setattr(sys, "stdout", stdout)
+    code, _, err = cli("serve", "--inbox", tmp_path / "events.db", "--port", "0", "--print")
+    stdout.thread.join()
+    assert code == (Exit.REFUSED if leaves else Exit.DONE)
+    assert seen == ([404, 200] if leaves else [404, 200, 200])
+    assert "not found: POST /elsewhere" in err
+    assert leaves == ("BrokenPipeError" in err)
+    if not leaves:
+        shown = [json.loads(line) for line in stdout.getvalue().splitlines()[1:]]
+        unknown, known = sorted(shown, key=lambda each: each["convType"])
+        assert (unknown["convType"], unknown["ext"]) == ("NEW", "\N{PARTY POPPER}")
+        assert (known["antspam"], known["atUser"], known["msgTimestamp"]) == ("x", [f"{APP}#1"], "soon")
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_of_several_addresses_the_first_that_can_be_had(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", each)) for each in (port, 0)]
+
+        async def both(*_, **__):
+            return found
+
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", both)
+        with await _bound("two", port) as bound:
+            assert bound.getsockname()[1] != port
+        found.reverse()
+        found[0] = found[1]
+        with pytest.raises(OSError, match="in use"):
+            await _bound("two", port)
+
+
+def test_it_ends_at_once_if_told_so(tmp_path, cli, monkeypatch):
+    """Whoever presses Ctrl-C as soon as there is something to read."""
+    monkeypatch.setattr("rbim.cli.callback_serve._url", lambda *_: signal.raise_signal(signal.SIGINT))
+    before = signal.getsignal(signal.SIGINT), list(logging.getLogger("rbim").handlers)
+    assert cli("serve", "--inbox", tmp_path / "events.db", "--port", "0", "--print", "--host", "0.0.0.0") == (
+        0,
+        "None\n",
+        "",
+    )
+    assert (signal.getsignal(signal.SIGINT), list(logging.getLogger("rbim").handlers)) == before
+
+
+def speaks_ipv6():
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
+IPV6 = [("::", "[::1]")] if speaks_ipv6() else []  # a machine without it has no such address
+
+
+@pytest.mark.parametrize(("host", "shown"), [("0.0.0.0", "127.0.0.1"), ("localhost", None), *IPV6])
+def test_the_url_can_be_reached(tmp_path, host, shown):
+    with serving(tmp_path / "events.db", "--host", host) as receiver:
+        assert shown is None or receiver.url == f"http://{shown}:{receiver.port}/"
+        assert receiver.post(event())[0] == 200
+        assert receiver.stop()[0] == 0
+
+
+def test_what_keeps_it_from_serving(tmp_path, cli, environment):
+    inbox, other = tmp_path / "events.db", tmp_path / "other"
+    other.write_text("no database, no certificate")
+
+    def refused(*flags):
+        code, out, err = cli("serve", *([] if "--inbox" in flags else ["--inbox", inbox]), *flags)
+        assert (code, out) == (Exit.USAGE, "")
+        assert err.startswith("rbim: ")
+        return err
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert refused("--port", port) == f"rbim: cannot listen on port {port} of 127.0.0.1: Address already in use\n"
+    assert "cannot listen on port 0 of no such host" in refused("--port", "0", "--host", "no such host")
+    assert "Must be <= 65535" in refused("--port", "70000")
+    assert "it begins with a slash" in refused("--path", "copies")
+    assert "there is a key, and no --certfile" in refused("--keyfile", other)
+    assert f"{tmp_path}/nowhere: No such file" in refused("--certfile", tmp_path / "nowhere")
+    assert f"{other}: " in refused("--certfile", other)
+    assert "--mode" in refused("--mode", "sometimes")
+    assert "--inbox" in cli("serve")[2]
+    assert not inbox.exists()
+    assert str(other) in refused("--port", "0", "--inbox", other)
+    assert f"no directory {tmp_path}/nowhere" in refused("--port", "0", "--inbox", tmp_path / "nowhere" / "events.db")
+    environment.delenv("RBIM_APP_TOKEN")
+    assert "RBIM_APP_TOKEN is not set" in refused()
+    environment.setitem(sys.modules, "uvicorn", None)
+    assert 'python -m pip install "rbim[server]"' in refused()
+
+
+def test_a_store_that_fails_is_said(tmp_path, cli, monkeypatch):
+    def fails(_):
+        raise FULL
+
+    monkeypatch.setattr("rbim.callbacks.inbox.SqliteInbox.__aenter__", fails)
+    code, out, err = cli("serve", "--inbox", tmp_path / "events.db", "--port", "0")
+    assert (code, out, err) == (Exit.USAGE, "", f"rbim: {tmp_path}/events.db: database or disk is full\n")
+
+
+# -------------------------------------------------------------------------------------------------------- standard error
+
+
+def record(message, *args, error=None):
+    return logging.LogRecord("rbim", logging.WARNING, "", 0, message, args, (type(error), error, None) if error else None)
+
+
+def test_facts_are_said_in_words(capsys):
+    trickle = Trickle(lambda: 0.0)
+    for fact in (
+        Refused(reason=Reason.STALE, detail="too old"),
+        Quarantined(key="k", problem="p\nq"),
+        Spooled(key="k", why="slow", kept=True),
+        Spooled(key="k", why="slow", kept=False),
+        HandlingFailed(key="k", attempt=2, error="E: e", pause=3.0),
+        Buried(key="k", attempt=9, error="E: e"),
+    ):
+        trickle.handle(record("%s", fact))
+    trickle.handle(record("another %s", "thing", error=ValueError("wrong")))
+    assert capsys.readouterr().err.splitlines() == [
+        "rbim: refused: stale: too old",
+        "rbim: in quarantine: k: p q",
+        "rbim: spooled: k: slow",
+        "rbim: answered 503: k: slow",
+        "rbim: failed: k: attempt 2: E: e; again in 3 s",
+        "rbim: given up: k: attempt 9: E: e",
+        "rbim: another thing: ValueError: wrong",
+    ]
+
+
+def test_ten_lines_a_second(capsys):
+    now = [0.0]
+    trickle = Trickle(lambda: now[0])
+    for second in range(3):
+        now[0] = second
+        for _ in range(12):
+            trickle.say("line")
+    trickle.settle()
+    lines = [line.removeprefix("rbim: ") for line in capsys.readouterr().err.splitlines()]
+    told = ["line"] * 10, ["2 more lines were left out"]
+    assert lines == [*told[0], *told[1], *told[0], *told[1], *told[0], *told[1]]
+    trickle.say("line")
+    trickle.settle()
+    assert capsys.readouterr().err == "rbim: 1 more line was left out\n"
+
+
+def test_nobody_reads_standard_error(tmp_path):
+    with serving(tmp_path / "events.db", "--print") as receiver:
+        receiver.popen.stderr.close()
+        assert [receiver.post(event(), {})[0] for _ in range(3)] == [401] * 3
+        assert receiver.post(event())[0] == 200
+        assert receiver.line()["msgId"] == "m1"
+        receiver.popen.send_signal(signal.SIGTERM)
+        assert receiver.popen.wait(PATIENCE) == 0
+
+
+# ------------------------------------------------------------------------------------------------------------------- send
+
+
+@contextmanager
+def answering(*answers):
+    """A server that gives each connection one answer and closes it."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(PATIENCE)
+        seen = []
+
+        def serve():
+            for answer in answers:
+                connection, _ = listener.accept()
+                with connection:
+                    with connection.makefile("rb") as lines:
+                        seen.append(b"".join(itertools.takewhile(bytes.strip, lines)))
+                    connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}/path?a=b", seen
+        finally:
+            thread.join()
+
+
+OK = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+NO = b"HTTP/1.1 500 No\r\ncontent-length: 12\r\nconnection: close\r\n\r\nan \x1b[1merror\n"
+TO = ("--to", "g1", "--sender", "1001", "--url")
+
+
+def test_refused_ones_are_shown_and_the_rest_is_sent(cli):
+    with answering(NO, OK) as (url, seen):
+        code, out, err = cli("send", "TEAM_KICK", *TO, url, "--times", "2")
+    assert (code, err) == (Exit.REFUSED, "")
+    first, second = out.splitlines()
+    assert re.fullmatch(r"500  \d+\.\d ms  'an \N{REPLACEMENT CHARACTER}\[1merror'", first)
+    assert re.fullmatch(r"200  \d+\.\d ms", second)
+    assert seen[0].startswith(b"POST /path?a=b HTTP/1.1\r\n")
+
+
+def test_what_does_not_answer_ends_it(cli):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        free = taken.getsockname()[1]
+    code, out, err = cli("send", *TO, f"http://127.0.0.1:{free}/", "--times", "3")
+    assert (code, out, err.count("\n")) == (Exit.NOT_SENT, "", 1)
+    with answering(b"") as (url, _):
+        code, out, err = cli("send", *TO, url, "--times", "3")
+    assert (code, out) == (Exit.UNKNOWN, "")
+    assert err.count("\n") == 1
+
+
+def test_a_files_bytes_go_out_as_they_stand(tmp_path, cli):
+    body = tmp_path / "body"
+    body.write_bytes(b'\xff{"a": 1}\r\n')
+    with serving(tmp_path / "events.db") as receiver:
+        assert cli("send", "--body", body, "--url", receiver.url)[0] == Exit.DONE
+        _, _, err = receiver.stop()
+    assert "in quarantine" in err
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--sender", "1"), "--to is needed, or the --body to send"),
+        (("--to", "1"), "--sender is needed, or the --body to send"),
+        (("LAUGH", "--to", "1", "--sender", "2"), "'LAUGH' is none of TEXT, PICTURE"),
+        (("--to", "1", "--sender", "2", "--conv-type", "CROWD"), "--conv-type"),
+        (("--to", "1", "--sender", "2", "--conv-type", "CUSTOM_PERSON"), "members"),
+        (("--to", "1", "--sender", "2", "--times", "0"), "Must be >= 1"),
+        (("--to", "1", "--sender", "2", "--text", "\udcff"), "characters that are no text"),
+        (("--to", "1", "--sender", "2", "--cacert", "/nowhere"), "--cacert: /nowhere: there is no such file"),
+        (("--body", "/nowhere"), "--body: /nowhere: No such file or directory"),
+        *[
+            (("--to", "1", "--sender", "2", "--url", url), "an http or https URL is needed")
+            for url in ("ftp://x", "x", "http://x:y")
+        ],
+    ],
+)
+def test_what_cannot_be_sent(cli, flags, said):
+    code, out, err = cli("send", *flags)
+    assert (code, out) == (Exit.USAGE, "")
+    assert said in err
+    assert err.endswith("See: rbim callback send --help\n")
+
+
+# ---------------------------------------------------------------------------------------------------------------- explain
+
+BODY = event(body="你好")
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+AT = ("--at", "2026-01-02T11:04:05+08:00")
+SIGNED = sign(BODY, credentials=MINE, now=NOW)
+HEAD = "".join(f"{name}: {value}\r\n" for name, value in SIGNED.items())
+CAPTURES = {
+    "http": f"POST /x HTTP/1.1\r\nHost: x\r\n{HEAD}\r\n".encode() + BODY,
+    "without a request line": f"{HEAD}\r\n".encode() + BODY,
+    "with LF": f"POST /x\n{HEAD}\n".replace("\r", "").encode() + BODY,
+    "with a folded header": f"X-Y: a\r\n  b\r\n{HEAD}\r\n".encode() + BODY,
+    "json": json.dumps({"headers": SIGNED, "body": BODY.decode()}).encode(),
+    "json pairs": json.dumps({"headers": [*SIGNED.items()], "body": BODY.decode()}).encode(),
+    "json lists": json.dumps({"headers": {name: [value] for name, value in SIGNED.items()}, "body": BODY.decode()}).encode(),
+    "json base64": json.dumps({"headers": SIGNED, "body_base64": base64.b64encode(BODY).decode()}).encode(),
+    "json of a gateway": json.dumps(
+        {"headers": SIGNED, "body": base64.b64encode(BODY).decode(), "isBase64Encoded": True}
+    ).encode(),
+    "json with a mark": b"\xef\xbb\xbf\n" + json.dumps({"headers": SIGNED, "body": BODY.decode()}).encode(),
+}
+
+
+@pytest.mark.parametrize("capture", CAPTURES.values(), ids=CAPTURES)
+def test_a_capture_is_read_as_it_came(tmp_path, cli, capture):
+    file = tmp_path / "capture"
+    file.write_bytes(capture)
+    assert cli("explain", file, *AT) == (0, f"accepted: it was signed by application {APP}, and is 0 ms old\n", "")
+
+
+def test_a_capture_may_come_from_a_pipe():
+    done = subprocess.run(
+        [*COMMAND, "explain", "-", *AT],
+        input=CAPTURES["http"] + b"\n",
+        env=CLEAN | KNOWN,
+        capture_output=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (Exit.REFUSED, b"")
+    assert done.stdout.startswith(b"body_mismatch: MD5 is the digest of the body without the newline at its end. ")
+    assert done.stdout.count(b"\n") == 1
+
+
+def test_an_old_capture_is_only_old(tmp_path, cli):
+    file = tmp_path / "capture"
+    file.write_bytes(CAPTURES["http"])
+    code, out, _ = cli("explain", file)
+    first, second = out.splitlines()
+    assert code == Exit.REFUSED
+    assert first.startswith("stale: CurTime says 2026-01-02 03:04:05.000+00:00")
+    assert second.startswith("Captured a while ago? Then this is all: with --at")
+    file.write_bytes(CAPTURES["http"].replace(b"MD5", b"MD4"))
+    assert "Captured a while ago" not in cli("explain", file)[1]
+
+
+def test_headers_without_a_body():
+    assert capture_of(b"MD5: a\r\nCurTime:b\r\n") == ([(b"MD5", b"a"), (b"CurTime", b"b")], b"")
+    assert capture_of(b"MD5:a\r\n\r\n\r\n\n") == ([(b"MD5", b"a")], b"\r\n\n")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "No such file or directory"),
+        (b"", "there are no headers"),
+        (b"POST / HTTP/1.1\r\n\r\n{}", "there are no headers"),
+        (f"MD5: a\n{TOKEN}\n\n".encode(), "line 2 of the headers has no name and ':'"),
+        (b"{", "not JSON at character 1"),
+        (b"{}", '"headers" is needed'),
+        (b'{"headers": 7}', '"headers" is needed'),
+        (b'{"headers": {"MD5": 7}}', '"headers" is needed'),
+        (b'{"headers": [["MD5"]]}', '"headers" is needed'),
+        (b'{"headers": {}}', "the body as a text is needed"),
+        (b'{"headers": {}, "body": {}}', "the body as a text is needed"),
+        (b'{"headers": {}, "body_base64": "?"}', "the body as a text is needed"),
+    ],
+)
+def test_a_capture_that_cannot_be_read(tmp_path, cli, content, said):
+    file = tmp_path / "capture"
+    if content is not None:
+        file.write_bytes(content)
+    code, out, err = cli("explain", file)
+    assert (code, out) == (Exit.USAGE, "")
+    assert err.startswith(f"rbim: {file}: ")
+    assert said in err
+
+
+@pytest.mark.parametrize("at", ["yesterday", "2026-01-02", "2026-01-02T03:04:05"])
+def test_a_time_needs_its_zone(cli, at):
+    code, _, err = cli("explain", "-", "--at", at)
+    assert code == Exit.USAGE
+    assert f"--at: a time with its zone is needed, such as 2026-01-31T09:00:00+08:00, not '{at}'" in err
+
+
+# ----------------------------------------------------------------------------------------------------------------- replay
+
+
+def test_only_some_are_replayed(tmp_path, cli):
+    inbox = tmp_path / "events.db"
+    with serving(inbox, "--print") as receiver:
+        for number, kind in enumerate(("TEAM_KICK", "TEAM_JOIN", "TEAM_FUTURE")):
+            body = event(convType="NOTIFY_TEAM", msgType=kind, msgId=f"m{number}", to=f"g{number}")
+            assert receiver.post(body)[0] == 200
+            receiver.line()
+        ahead = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+        for flags, count in (
+            (["--since", "9999999d"], 3),
+            (["--since", ahead], 0),
+            (["--since", "24h", "--dead"], 0),
+            (["--kind", "team-kick"], 1),
+            (["--kind", "teamjoin"], 1),
+            (["--kind", "TEAM_FUTURE"], 1),
+        ):
+            code, out, _ = cli("replay", "--inbox", inbox, *flags)
+            assert (code, int(out.split()[0]), flags) == (0, count, flags)
+            for _ in range(count):
+                receiver.line()
+        assert receiver.stop() == (0, "", "")
+
+
+def test_what_cannot_be_replayed(tmp_path, cli):
+    missing, other = tmp_path / "events.db", tmp_path / "other"
+    other.write_text("no database")
+    assert cli("replay", "--inbox", missing) == (Exit.USAGE, "", f"rbim: {missing}: there is no such file\n")
+    assert not missing.exists()
+    for flags, said in (
+        (("--inbox", other), str(other)),
+        (("--inbox", other, "--since", "soon"), "--since: 7d, 24h, 30m or a time with its zone is needed"),
+        (("--inbox", other, "--kind", "Kick"), "--kind: a msgType such as TEAM_KICK or one of At, Audio, "),
+        ((), "--inbox"),
+    ):
+        code, out, err = cli("replay", *flags)
+        assert (code, out) == (Exit.USAGE, "")
+        assert said in err
+
+
+def test_an_inbox_that_fails_is_said(tmp_path, cli, monkeypatch):
+    async def fails(*_, **__):
+        raise FULL
+
+    inbox = tmp_path / "events.db"
+    with serving(inbox) as receiver:
+        receiver.stop()
+    monkeypatch.setattr("rbim.callbacks.inbox.SqliteInbox.replay", fails)
+    assert cli("replay", "--inbox", inbox) == (Exit.USAGE, "", f"rbim: {inbox}: database or disk is full\n")
+
+
+# ------------------------------------------------------------------------------------------------------ help, credentials
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("command", [[], ["serve"], ["send"], ["explain"], ["replay"]], ids=str)
+def test_help_fits_and_tells_the_beginning(cli, monkeypatch, command, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    code, out, _ = cli(*command, "--help")
+    assert code == Exit.DONE
+    assert max(map(len, out.splitlines())) <= width
+    if not command:
+        text = " ".join(out.split())
+        assert "rbim callback serve --inbox events.db --print" in text
+        assert "RBIM_CALLBACK_CREDENTIALS_FILE" in text
+
+
+def test_credentials_of_the_environment_come_first(tmp_path, environment):
+    file = tmp_path / "credentials.json"
+    environment.setenv("RBIM_CALLBACK_CREDENTIALS_FILE", str(file))
+    listed = [
+        {"app_id": "two", "app_token": "t2"},
+        {"app_id": APP, "app_token": OLD_TOKEN},
+        {"app_id": APP, "app_token": TOKEN},
+    ]
+    file.write_bytes(b"\xef\xbb\xbf" + json.dumps(listed).encode())
+    two, old = Credentials(app_id="two", app_token="t2"), Credentials(app_id=APP, app_token=OLD_TOKEN)
+    assert callback_credentials_from_env() == (MINE, two, old)
+    for name in KNOWN:
+        environment.delenv(name)
+    assert callback_credentials_from_env() == (two, old, MINE)
+    environment.setenv("RBIM_APP_ID", APP)
+    with pytest.raises(InvalidRequest, match="RBIM_APP_TOKEN is not set"):
+        callback_credentials_from_env()
+    environment.setenv("RBIM_CALLBACK_CREDENTIALS_FILE", "")
+    environment.setenv("RBIM_APP_TOKEN", TOKEN)
+    assert callback_credentials_from_env() == (MINE,)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "No such file"),
+        (f"[{TOKEN}", "not JSON at character"),
+        ("{}", "a list of at least one object"),
+        ("[]", "a list of at least one object"),
+        (json.dumps([{"app_id": APP, "app_token": TOKEN}, TOKEN]), "entry 2: an object with app_id and app_token is needed"),
+        (json.dumps([{"app_token": TOKEN}]), "entry 1: an object with app_id and app_token is needed"),
+        (json.dumps([{"app_id": APP, "app_token": f"{TOKEN} {TOKEN}"}]), "entry 1: app_token: ASCII text without"),
+        (json.dumps([{"app_id": 7, "app_token": TOKEN}]), "entry 1: app_id: ASCII text without"),
+        (json.dumps([{"app_id": APP, "app_token": [TOKEN]}]), "entry 1: app_token: ASCII text without"),
+    ],
+)
+def test_a_credentials_file_that_is_none_shows_no_token(tmp_path, environment, content, said):
+    file = tmp_path / "credentials.json"
+    if content is not None:
+        file.write_text(content)
+    environment.setenv("RBIM_CALLBACK_CREDENTIALS_FILE", str(file))
+    with pytest.raises(InvalidRequest) as caught:
+        callback_credentials_from_env()
+    error = caught.value
+    assert error.field == "RBIM_CALLBACK_CREDENTIALS_FILE"
+    assert said in error.message
+    assert error.__context__ is None
+    frame = error.__traceback__
+    while frame is not None:
+        if "/rbim/" in frame.tb_frame.f_code.co_filename:
+            assert TOKEN not in repr(frame.tb_frame.f_locals)
+        frame = frame.tb_next
