@@ -18,6 +18,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from rbim.callbacks.events import Event
     from rbim.client import AsyncClient
     from rbim.emulator import EmulatedClock, Emulator
     from rbim.operation import Operation
@@ -95,6 +96,7 @@ class Inbox:
         self.messages: list[dict[str, Any]] = []
         self.rejected: list[str] = []
         self._credentials = credentials
+        self._events: list[Event] = []
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return iter(self.messages)
@@ -110,34 +112,37 @@ class Inbox:
         """Forget everything."""
         self.messages.clear()
         self.rejected.clear()
+        self._events.clear()
+
+    @property
+    def events(self) -> list[Event]:
+        """The messages as :mod:`rbim.callbacks` has them: typed, a class for each kind."""
+        return list(self._events)
 
     async def receive(self, headers: Mapping[str, str], body: bytes) -> int:
-        """Take one delivery and return the HTTP status: 200, 401 where the signature is wrong, 400 for no JSON object."""
-        import json
+        """Take one delivery and return the HTTP status: 200, 401 where the signature is wrong, 400 for no JSON object.
 
-        if not self._signed(headers, body):
-            self.rejected.append(f"the signature is wrong: {body!r}")
+        However old it is: emulated time may be any time.
+        """
+        from datetime import UTC, datetime
+
+        from rbim.callbacks.parsing import document_of, parse
+        from rbim.callbacks.signature import Policy, Rejected, verify
+        from rbim.errors import CallbackRejected
+
+        anything = Policy(back=None, ahead=None, max_body=None)
+        verified = verify(headers, body, credentials=self._credentials, now=datetime.now(UTC), policy=anything)
+        if isinstance(verified, Rejected):
+            self.rejected.append(f"the signature is wrong: {verified.detail}: {body!r}")
             return 401
         try:
-            document: Any = json.loads(body)
-        except ValueError:
-            document = None
-        if not isinstance(document, dict):
-            self.rejected.append(f"no JSON object: {body!r}")
+            document, event = document_of(body), parse(body)
+        except CallbackRejected as error:
+            self.rejected.append(f"{error.message}: {body!r}")
             return 400
-        self.messages.append(cast("dict[str, Any]", document))
+        self.messages.append(document)
+        self._events.append(event)
         return 200
-
-    def _signed(self, headers: Mapping[str, str], body: bytes) -> bool:
-        from hashlib import md5
-
-        told = {name.lower(): value for name, value in headers.items()}
-        digest, moment = told.get("md5", ""), told.get("curtime", "")
-        of_body = md5(body, usedforsecurity=False).hexdigest()
-        of_all = md5(self._credentials.app_id.encode(), usedforsecurity=False)
-        for part in (self._credentials.app_token.reveal(), digest, moment):
-            of_all.update(part.encode())
-        return (digest.lower(), told.get("checksum", "").lower()) == (of_body, of_all.hexdigest())
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import rbim
+import rbim.callbacks
 
 PACKAGE = Path(rbim.__file__).parent
 
@@ -173,7 +174,8 @@ def start(program):
 
 
 PROGRAMS = {name: f"import rbim.{name}" for name in PURE} | {
-    "package": "import rbim",
+    "package": "import rbim, rbim.callbacks",
+    "verification": "from rbim.callbacks import verify, sign, parse, explain, Router, Text",
     "client": "from rbim import AsyncClient, CreateGroup",
     "everything": "from rbim import *",
 }
@@ -188,7 +190,7 @@ def loaded():
     return {name: {module.split(".")[0] for module in output.split()} for name, (output, _) in outputs.items()}
 
 
-@pytest.mark.parametrize("name", PURE)
+@pytest.mark.parametrize("name", [*PURE, "verification"])
 def test_a_pure_module_loads_nothing_that_does_io(loaded, name):
     assert loaded[name] & IO == set()
 
@@ -243,19 +245,22 @@ def test_every_public_class_and_function_has_a_docstring_of_its_own(name):
     assert [each for each, value in own.items() if not vars(value).get("__doc__", value.__doc__)] == []
 
 
-def test_the_package_lists_exactly_the_names_it_can_resolve():
-    lazily = set(rbim._WHERE)
-    assert set(rbim.__all__) == lazily | {"__version__"}
-    assert len(set(rbim.__all__)) == len(rbim.__all__)
-    assert set(rbim.__all__) <= set(dir(rbim))
+PACKAGES = [rbim, rbim.callbacks]
+NAMES = [(package, name) for package in PACKAGES for name in package.__all__ if name != "__version__"]
 
 
-@pytest.mark.parametrize("name", rbim.__all__)
-def test_a_public_name_resolves_and_says_what_it_is(name):
-    value = getattr(rbim, name)
-    if name == "__version__":
-        return
-    home = importlib.import_module(rbim._WHERE[name])
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_package_lists_exactly_the_names_it_can_resolve(package):
+    lazily = set(package._WHERE)
+    assert set(package.__all__) - {"__version__"} == lazily
+    assert len(set(package.__all__)) == len(package.__all__)
+    assert set(package.__all__) <= set(dir(package))
+
+
+@pytest.mark.parametrize(("package", "name"), NAMES, ids=[name for _, name in NAMES])
+def test_a_public_name_resolves_and_says_what_it_is(package, name):
+    value = getattr(package, name)
+    home = importlib.import_module(package._WHERE[name])
     assert getattr(home, name) is value
     assert name in home.__all__
     assert vars(value)["__doc__"] if inspect.isclass(value) else value.__doc__ or name in documented_values(home)
@@ -275,12 +280,20 @@ def documented_values(module):
     }
 
 
-def test_what_type_checkers_read_is_what_is_resolved():
-    """The imports under TYPE_CHECKING in ``rbim/__init__.py`` and its table of homes are the same table."""
-    tree = ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8"))
+@pytest.mark.parametrize("package", PACKAGES)
+def test_what_type_checkers_read_is_what_is_resolved(package):
+    """The imports under TYPE_CHECKING in a lazy ``__init__.py`` and its table of homes are the same table."""
+    tree = ast.parse(Path(package.__file__).read_text(encoding="utf-8"))
     block = next(node for node in tree.body if isinstance(node, ast.If))
     read = {alias.name: node.module for node in block.body for alias in node.names}
-    assert read == rbim._WHERE
+    assert read == package._WHERE
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_public_name_is_none_of_a_module(package):
+    """Importing a module makes it an attribute of its package, in the place of whatever had that name."""
+    modules = {info.name for info in pkgutil.iter_modules(package.__path__)}
+    assert modules & set(package.__all__) == set()
 
 
 def test_a_name_that_is_not_public_is_refused_by_name():

@@ -40,6 +40,7 @@ EXPECTED = {
     "When it fails": r"",
     "From code that is not asynchronous": r"\['g8\d+'\]",
     "Operations of one's own": r"900501 .*QueryGroupMembers",
+    "Message copies": r"1001 TEXT 你好\n",
     "Without the platform": r"",
 }
 
@@ -49,11 +50,12 @@ def test_every_python_block_has_its_expectation():
 
 
 @pytest.mark.parametrize("block", PYTHON, ids=map(title, PYTHON))
-def test_a_python_block_runs_as_a_program(block, environment, monkeypatch):
+def test_a_python_block_runs_as_a_program(block, environment, monkeypatch, tmp_path):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     done = subprocess.run(
         [sys.executable, "-W", "error", "-X", "utf8", "-c", block],
+        cwd=tmp_path,
         capture_output=True,
         encoding="utf-8",
         timeout=60,
