@@ -160,7 +160,7 @@ def served(options: argparse.Namespace) -> Any:  # an ASGI application
         return app
     if options.serve == "durable":
         return receiver(SqliteInbox(options.inbox))
-    return receiver(MemorySink(capacity=10**9, remember=10**9))
+    return receiver(MemorySink(capacity=10**9))
 
 
 if __name__ == "__main__":

@@ -36,7 +36,8 @@ class Lanes:
         self.capacity = capacity
         self.remember = remember
         self.clock = clock
-        self.keys: dict[str, None] = {}
+        self.keys: set[str] = set()
+        self._in_order: deque[str] = deque()  # the same, the oldest first
         self.count = 0
         self.ready: OrderedDict[str, None] = OrderedDict()
         self.leased: dict[str, int] = {}
@@ -53,9 +54,10 @@ class Lanes:
 
     def know(self, key: str) -> None:
         """Remember a key, and forget the oldest."""
-        self.keys[key] = None
-        if len(self.keys) > self.remember:
-            del self.keys[next(iter(self.keys))]
+        self.keys.add(key)
+        self._in_order.append(key)
+        if len(self._in_order) > self.remember:
+            self.keys.remove(self._in_order.popleft())
 
     def add(self, delivery: Delivery) -> None:
         """Take an event."""
