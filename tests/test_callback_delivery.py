@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from rbim import AsyncClient, Credentials, GroupType, jsontext
 from rbim.callbacks import events
 from rbim.callbacks.delivery import Delivery, delivery_of
-from rbim.callbacks.events import Account, Event, UnknownEvent
+from rbim.callbacks.events import Event, UnknownEvent
 from rbim.callbacks.kinds import ConvType
+from rbim.callbacks.quirks import Account
 from rbim.callbacks.signature import Verified, verify
 from rbim.emulator import EmulatedClock, Emulator
 from rbim.emulator.messages import Message

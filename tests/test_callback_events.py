@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from rbim import CallbackRejected, RbimError, jsontext
 from rbim.callbacks import events
-from rbim.callbacks.events import Account, Event, Message, Notification, UnknownEvent, class_names, event_class
+from rbim.callbacks.events import Event, Message, Notification, UnknownEvent, class_names, event_class
 from rbim.callbacks.kinds import ClientType, ConvType, MsgType, Notice
 from rbim.callbacks.parsing import parse
+from rbim.callbacks.quirks import Account
 
 
 @pytest.fixture(params=["orjson", "standard library"], scope="module", autouse=True)

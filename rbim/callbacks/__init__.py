@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from rbim.callbacks.backoff import Backoff
     from rbim.callbacks.delivery import Backlog, Claim, Delivery, Inbox, LeaseLost, Sink, delivery_of
     from rbim.callbacks.events import (
-        Account,
         At,
         Audio,
         Event,
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
     from rbim.callbacks.kinds import ClientType, ConvType, MsgType, Notice
     from rbim.callbacks.memory import MemorySink
     from rbim.callbacks.parsing import parse
+    from rbim.callbacks.quirks import Account
     from rbim.callbacks.receiver import Receiver
     from rbim.callbacks.reply import Reply
     from rbim.callbacks.router import Handling, Router
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 _HOME = {
     "rbim.callbacks.backoff": "Backoff",
     "rbim.callbacks.delivery": "Backlog Claim Delivery Inbox LeaseLost Sink delivery_of",
-    "rbim.callbacks.events": "Account At Audio Event File FileCompress Link Location Message Notification Picture"
+    "rbim.callbacks.events": "At Audio Event File FileCompress Link Location Message Notification Picture"
     " TeamAddAdmin TeamApply TeamApplyAccept TeamApplyReject TeamDismiss TeamInvite TeamInviteAccept TeamInviteReject"
     " TeamJoin TeamKick TeamMemberUpdate TeamQuit TeamRoleUpdate TeamUpdate Text UnknownEvent Video",
     "rbim.callbacks.explanation": "Finding explain",
@@ -76,6 +76,7 @@ _HOME = {
     "rbim.callbacks.kinds": "ClientType ConvType MsgType Notice",
     "rbim.callbacks.memory": "MemorySink",
     "rbim.callbacks.parsing": "parse",
+    "rbim.callbacks.quirks": "Account",
     "rbim.callbacks.receiver": "Receiver",
     "rbim.callbacks.reply": "Reply",
     "rbim.callbacks.router": "Handling Router",

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from attrs import frozen
 
-from rbim.callbacks.events import IN_GROUPS, Account, accounts, conversation_of, event_class, flag
+from rbim.callbacks.events import IN_GROUPS, conversation_of, event_class
 from rbim.callbacks.kinds import ConvType
 from rbim.callbacks.parsing import document_of, parse
+from rbim.callbacks.quirks import Account, accounts, flag
 from rbim.callbacks.signature import Reason
 from rbim.errors import CallbackRejected
 from rbim.message import one_line

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import uvicorn
 from attrs import frozen
 
-from rbim.callbacks.events import Account, Event, UnknownEvent
+from rbim.callbacks.events import Event, UnknownEvent
 from rbim.callbacks.inbox import SqliteInbox
+from rbim.callbacks.quirks import Account
 from rbim.callbacks.receiver import Receiver
 from rbim.callbacks.router import Handling  # noqa: TC001  # the router looks at the handler's signature
 from rbim.cli.callback_log import Trickle, trickling
