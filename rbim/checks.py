@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from rbim.errors import InvalidRequest
@@ -10,7 +11,7 @@ from rbim.errors import InvalidRequest
 if TYPE_CHECKING:
     import attrs
 
-__all__ = ["above_zero", "at_least_one", "or_none"]
+__all__ = ["above_zero", "at_least_one", "finite", "or_none"]
 
 Validator = Callable[[Any, Any, Any], None]
 
@@ -19,6 +20,13 @@ def above_zero(_: object, attribute: attrs.Attribute[Any], value: object) -> Non
     """Validator: a number above 0; infinity is one."""
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not value > 0:
         reason = f"{attribute.name}: a number above 0 is needed, not {value!r}"
+        raise InvalidRequest(reason, field=attribute.name)
+
+
+def finite(_: object, attribute: attrs.Attribute[Any], value: float) -> None:
+    """Validator: any number but infinity."""
+    if not isfinite(value):
+        reason = f"{attribute.name}: a number that is not infinite is needed, not {value!r}"
         raise InvalidRequest(reason, field=attribute.name)
 
 

@@ -18,7 +18,8 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager
+from concurrent.futures import CancelledError
+from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
 from urllib.parse import urlsplit
 
@@ -32,8 +33,11 @@ from rbim.callbacks.signature import Reason, sign
 from rbim.callbacks.watch import Buried, HandlingFailed, Quarantined, Refused, Spooled
 from rbim.cli import Exit, run
 from rbim.cli.callback_capture import capture_of
-from rbim.cli.callback_log import Trickle
-from rbim.cli.callback_serve import _bound
+from rbim.cli.callback_connection import ANSWERED, AT_ONCE, BEGUN, most
+from rbim.cli.callback_log import WAITING, Trickle
+from rbim.cli.callback_scribe import LAST_WORDS, Scribe
+from rbim.cli.callback_serve import DRAIN, Serving, _bound, _config, _Server, _signals
+from rbim.cli.callback_serve import PATIENCE as REQUESTS
 from rbim.environment import callback_credentials_from_env
 
 APP, TOKEN, OLD_TOKEN = "an-app", "the-very-token", "the-old-token"
@@ -53,6 +57,12 @@ def environment(monkeypatch):
     for name, value in KNOWN.items():
         monkeypatch.setenv(name, value)
     return monkeypatch
+
+
+@pytest.fixture
+def anyio_backend():
+    """What uvicorn runs on."""
+    return "asyncio"
 
 
 @pytest.fixture
@@ -319,16 +329,242 @@ def test_what_is_being_handled_is_completed(tmp_path):
         receiver.popen.send_signal(signal.SIGTERM)
         with pytest.raises(ConnectionError):
             receiver.connect_forever()
-        code, out, err = receiver.stop(signal.SIGINT)  # a second signal does no harm
-    assert (code, err) == (0, "")
+        out, err = receiver.popen.communicate(timeout=PATIENCE)
+    assert (receiver.popen.returncode, err) == (0, "")
     assert len(json.loads(begun + out)["body"]) == 500_000
+    counted = counts(inbox)
+    assert (counted.done, counted.waiting) == (1, 0)
 
-    async def counts():
+
+def counts(inbox):
+    async def counted():
         async with SqliteInbox(inbox) as opened:
             return await opened.counts()
 
-    counted = anyio.run(counts)
-    assert (counted.done, counted.waiting) == (1, 0)
+    return anyio.run(counted)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, Exit.INTERRUPTED), (signal.SIGTERM, 143)])
+def test_a_second_signal_ends_it_at_once(tmp_path, number, code):
+    """Whatever it waits for: here for who reads what it prints."""
+    inbox = tmp_path / "events.db"
+    with serving(inbox, "--print") as receiver:
+        assert receiver.post(event(body="x" * 500_000))[0] == 200
+        os.read(receiver.popen.stdout.fileno(), 1)
+        receiver.popen.send_signal(signal.SIGTERM)
+        with pytest.raises(ConnectionError):
+            receiver.connect_forever()
+        began = time.monotonic()
+        receiver.popen.send_signal(number)
+        assert receiver.popen.wait(PATIENCE) == code
+        assert time.monotonic() - began < DRAIN
+    counted = counts(inbox)
+    assert (counted.done, counted.dead) == (0, 0)
+
+
+def test_the_second_signal_is_told_from_the_first(monkeypatch):
+    class Stoppable:
+        should_exit = False
+
+    ended, server = [], Stoppable()
+    monkeypatch.setattr(os, "_exit", ended.append)
+    with _signals(server):
+        assert not server.should_exit
+        signal.raise_signal(signal.SIGINT)
+        assert (server.should_exit, ended) == (True, [])
+        signal.raise_signal(signal.SIGTERM)
+    assert ended == [143]
+
+
+class Stuck(io.StringIO):
+    """Standard output whose reader reads the URL, and nothing else until it is told to."""
+
+    def __init__(self):
+        super().__init__()
+        self.read = threading.Event()
+        self.writing = threading.Event()
+
+    def write(self, text):
+        if text.startswith("{"):
+            self.writing.set()
+            assert self.read.wait(PATIENCE)
+        else:
+            self.url = text.strip()
+        return super().write(text)
+
+    def flush(self):
+        if not self.writing.is_set():
+            self.thread = threading.Thread(target=self.act)
+            self.thread.start()
+
+    def act(self):
+        assert Process(None, self.url).post(event())[0] == 200
+        assert self.writing.wait(PATIENCE)
+        signal.raise_signal(signal.SIGTERM)
+
+
+def test_it_stops_though_nobody_reads_what_it_prints(tmp_path, cli, monkeypatch):
+    assert REQUESTS + DRAIN + 2 * LAST_WORDS < 8
+    inbox, stdout = tmp_path / "events.db", Stuck()
+    monkeypatch.setattr(sys, "stdout", stdout)
+    monkeypatch.setattr("rbim.cli.callback_serve.DRAIN", 0.05)
+    monkeypatch.setattr("rbim.cli.callback_scribe.LAST_WORDS", 0.01)
+    began = time.monotonic()
+    code, _, err = cli("serve", "--inbox", inbox, "--port", "0", "--print")
+    assert time.monotonic() - began < 6
+    assert (code, err) == (0, "")
+    stdout.thread.join()
+    stdout.read.set()
+    counted = counts(inbox)
+    assert (counted.done, counted.waiting) == (0, 1)
+
+
+# ------------------------------------------------------------------------------------------------------------ connections
+
+
+class Open:
+    """One connection to a server."""
+
+    def __init__(self, reader, writer):
+        self.reader = reader
+        self.writer = writer
+
+    def send(self, text):
+        self.writer.write(text.encode())
+
+    async def ask(self, path="/", length=0):
+        """Send a request's head, and return the status of the answer."""
+        self.send(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n")
+        head = await self.reader.readuntil(b"\r\n\r\n")
+        return int(head.split()[1])
+
+    async def is_closed(self):
+        """Wait until the other end has closed it."""
+        try:
+            return await self.reader.read() == b""
+        except ConnectionError:
+            return True
+
+
+@asynccontextmanager
+async def connecting(app=None, **tls):
+    """Serve in this event loop; give a function that opens a connection."""
+
+    async def empty(_scope, _receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b""})
+
+    what = {"inbox": None, "host": "127.0.0.1", "port": 0, "path": "/", "mode": "normal", "printing": False}
+    told = Serving(**(what | {"certfile": None, "keyfile": None} | tls))
+    opened, listens = [], asyncio.Event()
+    server = _Server(_config(told, app or empty), listens.set)
+    with await _bound("127.0.0.1", 0) as bound:
+        serves = asyncio.create_task(server.serve(sockets=[bound]))
+        await listens.wait()
+
+        async def connect():
+            opened.append(Open(*await asyncio.open_connection("127.0.0.1", bound.getsockname()[1])))
+            return opened[-1]
+
+        connect.server = server
+        try:
+            yield connect
+        finally:
+            for each in opened:
+                each.writer.close()
+            server.should_exit = True
+            await serves
+
+
+async def test_what_asks_for_nothing_is_closed(monkeypatch):
+    """Where no head comes, or not all of it, or not the rest of a body that nobody wants any more."""
+    assert BEGUN == 5
+    monkeypatch.setattr("rbim.cli.callback_connection.BEGUN", 0.05)
+    async with connecting() as connect:
+        resting = await connect()
+        assert await resting.ask() == 200
+        silent, half, late, wordy = [await connect() for _ in range(4)]
+        half.send("POST / HTT")
+        assert await late.ask() == 200
+        late.send("POST")
+        assert await wordy.ask(length=7) == 200
+        for each in (silent, half, late, wordy):
+            assert await each.is_closed()
+        assert await resting.ask() == 200  # which has the time of a connection between requests
+        assert len(connect.server.server_state.connections) == 1
+
+
+async def test_the_idle_give_way(monkeypatch):
+    monkeypatch.setattr("rbim.cli.callback_connection.most", lambda: 3)
+    async with connecting() as connect:
+        known, first, second = [await connect() for _ in range(3)]
+        assert await known.ask() == 200
+        assert [await (await connect()).ask() for _ in range(2)] == [200] * 2
+        assert await first.is_closed()
+        assert await second.is_closed()
+        assert await known.ask() == 200
+        third = await connect()  # in place of the one that asked for nothing for longest
+        assert await third.ask() == 200
+        assert await known.ask() == 200
+
+
+async def test_where_nobody_is_idle_the_next_one_is_told(monkeypatch):
+    monkeypatch.setattr("rbim.cli.callback_connection.most", lambda: 2)
+    begun, goes_on = [], asyncio.Event()
+
+    async def slow(_scope, _receive, send):
+        begun.append(1)
+        await goes_on.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b""})
+
+    async with connecting(slow) as connect:
+        asking = [asyncio.create_task((await connect()).ask()) for _ in range(2)]
+        while len(begun) < 2:
+            await asyncio.sleep(0)
+        assert await (await connect()).ask() == 503
+        goes_on.set()
+        assert [await each for each in asking] == [200, 200]
+
+
+async def test_an_answer_that_is_not_there_in_time_ends_the_connection(monkeypatch):
+    """Such as one that nobody reads, while more is asked for."""
+    assert ANSWERED == 15
+    monkeypatch.setattr("rbim.cli.callback_connection.ANSWERED", 0.05)
+    told = []
+
+    async def stuck(_scope, receive, _send):
+        told.extend([await receive() for _ in range(2)])
+
+    async with connecting(stuck) as connect:
+        one = await connect()
+        one.send("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n1")
+        assert await one.is_closed()
+    assert [each["type"] for each in told] == ["http.request", "http.disconnect"]
+
+
+async def test_requests_one_after_the_other_have_their_time_each():
+    """On one connection, and sent before the answers to those before them."""
+    async with connecting() as connect:
+        one = await connect()
+        one.send("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n" * 20)
+        for _ in range(20):
+            assert (await one.reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+        assert await one.ask() == 200
+
+
+async def test_a_handshake_that_does_not_come_is_not_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr("rbim.cli.callback_connection.BEGUN", 0.05)
+    both = tmp_path / "both.pem"
+    trustme.CA().issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(both)
+    async with connecting(certfile=both) as connect:
+        assert await (await connect()).is_closed()
+
+
+def test_as_many_as_there_are_files_for(monkeypatch):
+    for files, count in ((-1, AT_ONCE), (100_000, AT_ONCE), (1024, 512), (1, 1)):
+        monkeypatch.setattr("resource.getrlimit", lambda _, files=files: (files, files))
+        assert most() == count
 
 
 def test_nobody_reads_what_it_prints(tmp_path):
@@ -421,7 +657,6 @@ def test_it_serves_in_this_process_as_well(tmp_path, cli, monkeypatch, leaves):
         assert (known["antspam"], known["atUser"], known["msgTimestamp"]) == ("x", [f"{APP}#1"], "soon")
 
 
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_of_several_addresses_the_first_that_can_be_had(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -517,17 +752,19 @@ def record(message, *args, error=None):
 
 
 def test_facts_are_said_in_words(capsys):
-    trickle = Trickle(lambda: 0.0)
-    for fact in (
+    facts = (
         Refused(reason=Reason.STALE, detail="too old"),
         Quarantined(key="k", problem="p\nq"),
         Spooled(key="k", why="slow", kept=True),
         Spooled(key="k", why="slow", kept=False),
         HandlingFailed(key="k", attempt=2, error="E: e", pause=3.0),
         Buried(key="k", attempt=9, error="E: e"),
-    ):
-        trickle.handle(record("%s", fact))
-    trickle.handle(record("another %s", "thing", error=ValueError("wrong")))
+    )
+    with Scribe(sys.stderr) as scribe:
+        trickle = Trickle(scribe, lambda: 0.0)
+        for fact in facts:
+            trickle.handle(record("%s", fact))
+        trickle.handle(record("another %s", "thing", error=ValueError("wrong")))
     assert capsys.readouterr().err.splitlines() == [
         "rbim: refused: stale: too old",
         "rbim: in quarantine: k: p q",
@@ -541,18 +778,76 @@ def test_facts_are_said_in_words(capsys):
 
 def test_ten_lines_a_second(capsys):
     now = [0.0]
-    trickle = Trickle(lambda: now[0])
-    for second in range(3):
-        now[0] = second
-        for _ in range(12):
-            trickle.say("line")
-    trickle.settle()
+    with Scribe(sys.stderr) as scribe:
+        trickle = Trickle(scribe, lambda: now[0])
+        for second in range(3):
+            now[0] = second
+            for _ in range(12):
+                trickle.say("line")
+        trickle.settle()
     lines = [line.removeprefix("rbim: ") for line in capsys.readouterr().err.splitlines()]
     told = ["line"] * 10, ["2 more lines were left out"]
     assert lines == [*told[0], *told[1], *told[0], *told[1], *told[0], *told[1]]
-    trickle.say("line")
+    with Scribe(sys.stderr) as scribe:
+        trickle = Trickle(scribe, lambda: now[0])
+        for _ in range(11):
+            trickle.say("line")
+        trickle.settle()
+        trickle.settle()
+        trickle.tell("said whatever the rate")
+    assert capsys.readouterr().err.splitlines()[10:] == ["rbim: 1 more line was left out", "rbim: said whatever the rate"]
+
+
+def test_lines_that_nobody_reads_are_counted():
+    class Full:
+        waiting = WAITING
+        written = ()
+
+        def write(self, text):
+            self.written = (*self.written, text)
+
+    scribe, now = Full(), itertools.count()
+    trickle = Trickle(scribe, lambda: float(next(now)))
+    for _ in range(3):
+        trickle.say("line")
     trickle.settle()
-    assert capsys.readouterr().err == "rbim: 1 more line was left out\n"
+    assert scribe.written == ()
+    scribe.waiting = WAITING - 1
+    trickle.say("another")
+    assert scribe.written == ("rbim: 3 more lines were left out\n", "rbim: another\n")
+
+
+def test_a_scribe_waits_for_nobody(monkeypatch):
+    """Neither the one who has something written, nor the end."""
+    monkeypatch.setattr("rbim.cli.callback_scribe.LAST_WORDS", 0.01)
+    reading, writing = os.pipe()
+    with open(writing, "w", encoding="utf-8") as stream:  # noqa: PTH123  # a descriptor
+        with Scribe(stream) as scribe:
+            first, second, third = (scribe.write("\udcff" + "x" * 500_000) for _ in range(3))
+            os.read(reading, 1)  # it has begun
+            assert second.cancel()
+            assert not first.cancel()
+            assert scribe.waiting == 2
+        os.close(reading)
+        with pytest.raises(BrokenPipeError):
+            first.result(PATIENCE)
+        with pytest.raises(CancelledError):
+            second.result(PATIENCE)
+        with pytest.raises(BrokenPipeError):
+            third.result(PATIENCE)
+        scribe._thread.join(PATIENCE)
+
+
+def test_standard_error_that_is_full(tmp_path):
+    """Its reader is there and does not read: deliveries are answered all the same, and it stops when it is told to."""
+    inbox = tmp_path / "events.db"
+    with serving(inbox) as receiver:
+        for _ in range(12):
+            assert receiver.post(b"", {}, path=f"/{'e' * 15_000}")[0] == 404  # more than a pipe holds
+        assert receiver.post(event())[0] == 200
+        receiver.popen.send_signal(signal.SIGTERM)
+        assert receiver.popen.wait(PATIENCE) == 0
+    assert counts(inbox).waiting == 1
 
 
 def test_nobody_reads_standard_error(tmp_path):
@@ -705,6 +1000,35 @@ def test_an_old_capture_is_only_old(tmp_path, cli):
     assert second.startswith("Captured a while ago? Then this is all: with --at")
     file.write_bytes(CAPTURES["http"].replace(b"MD5", b"MD4"))
     assert "Captured a while ago" not in cli("explain", file)[1]
+
+
+MANY = 1_000_000
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"x" + b" " * MANY + b"y",
+        b" " * MANY,
+        b"x" + b"\r\n y" * (MANY // 4),
+        b"x" + b"\r\n " * (MANY // 3),
+        b"x\r\n " + b"\t" * MANY + b"y",
+        b"x " * (MANY // 2),
+    ],
+    ids=["blanks", "blanks only", "folded", "folded to nothing", "folded blanks", "words"],
+)
+def test_a_long_capture_is_read_in_no_time(tmp_path, cli, header):
+    file = tmp_path / "capture"
+    file.write_bytes(b"X-Y: " + header + f"\r\n{HEAD}\r\n".encode() + BODY)
+    began = time.monotonic()
+    assert cli("explain", file, *AT)[0] == Exit.DONE
+    assert time.monotonic() - began < 5
+
+
+def test_blanks_around_a_value_are_none_of_it():
+    assert capture_of(b"MD5 :\t a  b \t\r\nCurTime:\n 1\n\t 2 \n\n") == ([(b"MD5", b"a  b"), (b"CurTime", b"1 2")], b"")
+    with pytest.raises(InvalidRequest, match="line 1 of the headers"):
+        capture_of(b" MD5: a\n\n")
 
 
 def test_headers_without_a_body():

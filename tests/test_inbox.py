@@ -82,7 +82,7 @@ async def test_an_inbox_is_used_inside_its_context(path):
     for use in (
         lambda: inbox.accept(delivery(1)),
         inbox.counts,
-        inbox.conversations,
+        partial(inbox.conversations, 100),
         inbox.dead_letters,
         inbox.quarantined,
         inbox.replay,
@@ -616,7 +616,7 @@ async def test_counts_letters_and_replays(path):
                 await backlog.done(claim, more=False)
         counts = await inbox.counts()
         assert (counts.waiting, counts.done, counts.dead, counts.quarantined) == (1, 2, 3, 3)
-        assert await inbox.conversations() == {"app/team/5"}
+        assert await inbox.conversations(100) == {"app/team/5"}
         letters = await inbox.dead_letters(limit=2)
         assert [(each.number, each.error) for each in letters] == [(1, "boom 1"), (2, "boom 2")]
         assert [each.number for each in await inbox.dead_letters(after=2)] == [3]

@@ -4,7 +4,8 @@ import hashlib
 import json
 import logging
 import re
-from contextlib import asynccontextmanager
+import sqlite3
+from contextlib import asynccontextmanager, closing
 
 import anyio
 import pytest
@@ -290,10 +291,10 @@ async def within(clock, seconds, call):
     return results[0]
 
 
-async def spooled(path):
-    """Return the keys that a spool holds."""
-    async with SqliteInbox(path) as inbox:
-        return (await inbox.counts()).waiting
+def spooled(path):
+    """Return how many deliveries a spool holds."""
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as file:
+        return file.execute("SELECT count(*) FROM event WHERE state = 0").fetchone()[0]
 
 
 SLOW_AND_FAILING = [(never, 2, "the sink took longer than 2 s"), (fail, 0, r"OSError: \[Errno 28\] no space left")]
@@ -309,7 +310,7 @@ async def test_in_normal_mode_the_spool_takes_what_the_sink_does_not(make, clock
     assert re.search(why, told.why)
     assert told.kept
     assert isinstance(accepted, Accepted)
-    assert await spooled(tmp_path / "spool.db") == 1
+    assert spooled(tmp_path / "spool.db") == 1
 
 
 @pytest.mark.parametrize("accept", [never, fail])
@@ -386,15 +387,147 @@ async def test_an_event_that_both_the_slow_sink_and_the_spool_took_is_handled_on
 
     async with receiver:
         assert (await within(clock, 2, post(receiver, body()))).status == 200
-        assert await spooled(tmp_path / "events.db-spool") in {0, 1}
+        assert spooled(tmp_path / "events.db-spool") in {0, 1}
         with anyio.fail_after(10):
-            while await spooled(tmp_path / "events.db-spool") or (await inbox.counts()).done < 1:
+            while spooled(tmp_path / "events.db-spool") or (await inbox.counts()).done < 1:
                 await clock.advance(1)
         assert (await post(receiver, body(msgId="after"))).status == 200
         with anyio.fail_after(10):
             while (await inbox.counts()).done < 2:
                 await clock.advance(1)
     assert handled == ["m1", "after"]
+
+
+class Panic(BaseException):
+    """What bindings to other languages raise."""
+
+
+async def stray_cancellation(_):
+    raise anyio.get_cancelled_exc_class()
+
+
+async def panic(_):
+    raise Panic
+
+
+async def several(_):
+    raise BaseExceptionGroup(str(), [Panic(), OSError()])  # noqa: UP018
+
+
+@pytest.mark.parametrize("accept", [panic, several])
+async def test_whatever_a_sink_raises_the_spool_takes_it(make, tmp_path, accept):
+    async with make(Sink(accept), spool=tmp_path / "spool.db") as receiver:
+        assert (await post(receiver, body())).status == 200
+    assert spooled(tmp_path / "spool.db") == 1
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # trio has no cancellation that one can make
+async def test_a_cancellation_that_nobody_asked_for_is_the_sinks_failure(make, tmp_path):
+    async with make(Sink(stray_cancellation), spool=tmp_path / "spool.db") as receiver:
+        assert (await post(receiver, body())).status == 200
+    assert spooled(tmp_path / "spool.db") == 1
+
+
+async def test_a_spool_that_cannot_be_read_for_a_while_ends_nothing(make, inbox, monkeypatch):
+    receiver = make(inbox)
+    async with receiver:
+        looks = []
+
+        async def fail(limit):
+            looks.append(limit)
+            raise sqlite3.OperationalError
+
+        monkeypatch.setattr("rbim.callbacks.spool._File.conversations", lambda _, limit: fail(limit))
+        with anyio.fail_after(10):
+            while len(looks) < 2:
+                await anyio.sleep(0.02)
+        assert (await post(receiver, body())).status == 200
+
+
+async def test_the_inbox_is_no_spool_and_a_spool_no_inbox(make, inbox, tmp_path):
+    with pytest.raises(InvalidRequest, match="is the inbox itself"):
+        make(inbox, spool=tmp_path / "." / "events.db")
+    async with make(inbox):
+        pass
+    with pytest.raises(InvalidRequest, match="is an inbox, and no spool"):
+        await make(Sink(), spool=tmp_path / "events.db").__aenter__()
+    with pytest.raises(InvalidRequest, match="is a spool, and no inbox"):
+        await SqliteInbox(tmp_path / "events.db-spool").__aenter__()
+
+
+async def test_a_conversation_is_held_while_its_delivery_is_written(make, tmp_path):
+    """A look at the file during the commit does not show it, and must not forget it."""
+    async with make(Sink(fail), spool=tmp_path / "spool.db") as receiver:
+        spool = receiver._spool
+        written, write = anyio.Event(), spool._inbox.accept
+
+        async def slowly(delivery):
+            await written.wait()
+            return await write(delivery)
+
+        spool._inbox = Slowly(spool._inbox, slowly)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(post, receiver, body())
+            with anyio.fail_after(5):
+                while not spool._writing:
+                    await anyio.sleep(0.001)
+            (conversation,) = spool._writing
+            await spool._look()
+            assert spool.holds(conversation)
+            written.set()
+        assert spool.holds(conversation)
+
+
+class Slowly:
+    def __init__(self, inbox, accept):
+        self._inbox = inbox
+        self.accept = accept
+
+    def __getattr__(self, name):
+        return getattr(self._inbox, name)
+
+
+async def test_what_follows_one_that_the_sink_does_not_take_waits_for_it_and_goes_behind_it(make, clock, tmp_path):
+    async def first_never(delivery):
+        if delivery.body == body(msgId="1"):
+            await anyio.sleep_forever()
+
+    sink = Sink(first_never)
+    async with make(sink, spool=tmp_path / "spool.db") as receiver:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(post, receiver, body(msgId="1"))
+            await anyio.wait_all_tasks_blocked()
+            await clock.advance(1)
+            tasks.start_soon(post, receiver, body(msgId="2"))
+            tasks.start_soon(post, receiver, body(msgId="else", to="g2"))
+            await anyio.wait_all_tasks_blocked()
+            assert [delivery.event.msg_id for delivery in sink.deliveries] == ["else"]
+            await clock.advance(1)
+        assert [delivery.event.msg_id for delivery in sink.deliveries] == ["else"]
+        sink._accept = None
+        with anyio.fail_after(10):
+            while len(sink.deliveries) < 3:
+                await clock.advance(1)
+    assert [delivery.event.msg_id for delivery in sink.deliveries] == ["else", "1", "2"]
+    assert receiver._intake._turns == {}
+
+
+async def test_what_the_block_raises_comes_out_as_it_is(make, inbox):
+    with pytest.raises(KeyError):
+        async with make(inbox):
+            raise KeyError
+
+
+async def test_an_old_probe_is_refused(make, clock, inbox):
+    async with make(inbox) as receiver:
+        assert await late(receiver, clock, b"{}", 300) == 200
+        assert await late(receiver, clock, b"{}", 300.001) == 401
+
+
+@pytest.mark.parametrize("wrong", [{"back": float("inf")}, {"ahead": float("inf")}, {"back": 0}, {"max_body": 0}])
+def test_no_number_switches_a_check_off(wrong):
+    with pytest.raises(InvalidRequest, match=next(iter(wrong))):
+        Policy(**wrong)
 
 
 async def test_a_cancelled_delivery_is_cancelled(make):

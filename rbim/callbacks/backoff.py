@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from attrs import field, frozen
 
-from rbim.checks import above_zero, at_least_one
-from rbim.errors import InvalidRequest
+from rbim.checks import above_zero, at_least_one, finite
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import attrs
 
 __all__ = ["Backoff"]
 
@@ -22,12 +19,6 @@ def _even() -> float:
     from random import random
 
     return random()  # noqa: S311  # spreads retries, guards nothing
-
-
-def _finite(_: object, attribute: attrs.Attribute[Any], value: float) -> None:
-    if not isfinite(value):
-        reason = f"{attribute.name}: seconds that end are needed, not {value!r}"
-        raise InvalidRequest(reason, field=attribute.name)
 
 
 @frozen(kw_only=True)
@@ -40,9 +31,9 @@ class Backoff:
     """
 
     attempts: int = field(default=8, validator=at_least_one)
-    first: float = field(default=1.0, validator=(above_zero, _finite))
-    factor: float = field(default=4.0, validator=(above_zero, _finite))
-    most: float = field(default=300.0, validator=(above_zero, _finite))
+    first: float = field(default=1.0, validator=(above_zero, finite))
+    factor: float = field(default=4.0, validator=(above_zero, finite))
+    most: float = field(default=300.0, validator=(above_zero, finite))
     random: Callable[[], float] = field(default=_even, eq=False, repr=False)
 
     def pause(self, attempt: int) -> float | None:

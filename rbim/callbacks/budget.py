@@ -1,19 +1,19 @@
 """The seconds that each delivery has, kept by one timer for all of them.
 
-A cancel scope with a deadline for each would cost a third of what a delivery does. Deliveries that have equally long end in
-the order in which they began, so that on asyncio one timer is enough, which looks at the oldest. With another clock than the
-machine's, and on trio, each has a scope.
+Half of what a cancel scope costs is its timer. Deliveries that have equally long end in the order in which they began, so
+that on asyncio one timer is enough, set for the oldest. With any other clock, and on trio, each has its own.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
+
+from anyio import CancelScope
 
 from rbim.callbacks.wake import backend
 from rbim.clock import SystemClock
 
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop, Task
     from contextlib import AbstractContextManager
     from types import TracebackType
 
@@ -41,60 +41,53 @@ class Budget:
         if isinstance(self._clock, SystemClock) and backend() == "asyncio":
             self._shared = _Timer(self.seconds)
 
+    def close(self) -> None:
+        """Undo :meth:`open`: who comes later may come from another event loop."""
+        self._shared = None
+
 
 class _Timer:
-    """What asyncio has instead of deadlines: whoever is over time is cancelled."""
+    """Ends the scopes whose time is over. One timer of the event loop is enough: it is set for the oldest."""
 
     def __init__(self, seconds: float) -> None:
-        import asyncio
+        from asyncio import get_running_loop
 
-        self.loop: AbstractEventLoop = asyncio.get_running_loop()
-        self.task = asyncio.current_task
-        self.cancelled = asyncio.CancelledError
-        self.turns: dict[_Turn, float] = {}
+        self.loop = get_running_loop()
+        self.turns: dict[CancelScope, float] = {}
         self._seconds = seconds
         self._ticks = False
 
-    def begin(self, turn: _Turn) -> None:
+    def begin(self, scope: CancelScope) -> None:
         now = self.loop.time()
-        self.turns[turn] = now + self._seconds
+        self.turns[scope] = now + self._seconds
         if not self._ticks:
             self._ticks = True
             self.loop.call_at(now + self._seconds, self._look)
 
     def _look(self) -> None:
         now = self.loop.time()
-        for turn, until in tuple(self.turns.items()):
+        for scope, until in tuple(self.turns.items()):
             if until > now:
                 self.loop.call_at(until, self._look)
                 return
-            del self.turns[turn]
-            turn.end()
+            del self.turns[scope]
+            scope.cancel()
         self._ticks = False
 
 
 class _Turn:
-    """One block. It swallows the cancellation that came of its timer, and no other."""
+    """One block: a cancel scope without a deadline of its own."""
 
-    __slots__ = ("_cancels", "_over", "_task", "_timer")
+    __slots__ = ("_scope", "_timer")
 
     def __init__(self, timer: _Timer) -> None:
         self._timer = timer
-        self._over = False
+        self._scope = CancelScope()
 
     def __enter__(self) -> None:
-        task: Task[Any] | None = self._timer.task()
-        assert task is not None  # noqa: S101  # coroutines run in tasks
-        self._task = task
-        self._cancels = task.cancelling()
-        self._timer.begin(self)
-
-    def end(self) -> None:
-        self._over = True
-        self._task.cancel()
+        self._scope.__enter__()
+        self._timer.begin(self._scope)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
-        if not self._over:
-            del self._timer.turns[self]
-            return False
-        return self._task.uncancel() <= self._cancels and kind is self._timer.cancelled
+        self._timer.turns.pop(self._scope, None)
+        return bool(self._scope.__exit__(kind, error, trace))

@@ -19,11 +19,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-__all__ = ["Database", "Failure"]
+__all__ = ["INBOX", "SPOOL", "Database", "Failure"]
 
 T = TypeVar("T")
 
-APPLICATION = int.from_bytes(b"rbim", "big")
+INBOX, SPOOL = b"rbim", b"rbsp"
+"""What a file says it is, in SQLite's ``application_id``."""
+
 BUSY = 0.05  # seconds that SQLite waits for another process before it says so
 PAUSE = 0.001  # seconds between two such waits, in which other threads may have the connection
 PATIENCE = 10.0  # seconds of all that while a file is opened or read
@@ -77,8 +79,9 @@ class Database:
     ``now`` is the time of a transaction, in epoch seconds. A command that sets ``news`` has the listeners called.
     """
 
-    def __init__(self, path: Path, *, clock: Callable[[], float]) -> None:
+    def __init__(self, path: Path, *, clock: Callable[[], float], mark: bytes = INBOX) -> None:
         self.path = path
+        self._mark = mark
         self.clock = clock
         self.now = 0.0
         self.news = False
@@ -92,7 +95,7 @@ class Database:
         """Open the file, make it if need be. Raises InvalidRequest where it is no inbox, or one of a newer rbim."""
         with self._lock:
             if self._connection is None:
-                self._connection = _connect(self.path)
+                self._connection = _connect(self.path, self._mark)
             self._users += 1
 
     def close(self) -> None:
@@ -230,13 +233,13 @@ def _busy(error: BaseException) -> bool:
     return _code(error) == sqlite3.SQLITE_BUSY
 
 
-def _connect(path: Path) -> sqlite3.Connection:
+def _connect(path: Path, mark: bytes) -> sqlite3.Connection:
     if not path.parent.is_dir():
         raise _unusable(path, f"there is no directory {path.parent}")
     give_up = time.monotonic() + PATIENCE
     while True:
         try:
-            return _opened(path)
+            return _opened(path, mark)
         except sqlite3.DatabaseError as error:
             if _code(error) in _UNUSABLE:
                 raise _unusable(path, str(error)) from error
@@ -249,14 +252,14 @@ def _unusable(path: Path, why: str) -> InvalidRequest:
     return InvalidRequest(f"{path} cannot be an inbox: {why}", field="path")
 
 
-def _opened(path: Path) -> sqlite3.Connection:
+def _opened(path: Path, mark: bytes) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=BUSY, isolation_level=None, check_same_thread=False)
     try:
         connection.execute("BEGIN")  # another process may be making the file right now
-        version = _version(connection, path)
+        version = _version(connection, path, mark)
         connection.execute("COMMIT")
         if version < len(SCHEMA):
-            _migrate(connection, path)
+            _migrate(connection, path, mark)
         connection.execute("PRAGMA synchronous = FULL")
     except BaseException:
         connection.close()
@@ -264,7 +267,7 @@ def _opened(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _version(connection: sqlite3.Connection, path: Path) -> int:
+def _version(connection: sqlite3.Connection, path: Path, mark: bytes) -> int:
     """Return the version of a file's schema, 0 of an empty one."""
 
     def value(statement: str) -> int:
@@ -272,21 +275,26 @@ def _version(connection: sqlite3.Connection, path: Path) -> int:
         return cast("int", found)
 
     application, version = value("PRAGMA application_id"), value("PRAGMA user_version")
-    if application != APPLICATION and (application or version or value("SELECT count(*) FROM sqlite_master")):
+    if application == int.from_bytes(INBOX if mark == SPOOL else SPOOL, "big"):
+        reason = f"{path} is {'an inbox, and no spool' if mark == SPOOL else 'a spool, and no inbox'}"
+        raise InvalidRequest(reason, field="path")
+    if application != int.from_bytes(mark, "big") and (
+        application or version or value("SELECT count(*) FROM sqlite_master")
+    ):
         raise _unusable(path, "it is a database of another application")
     if version > len(SCHEMA):
         raise _unusable(path, f"its schema has version {version}, and this rbim knows {len(SCHEMA)} at most")
     return version
 
 
-def _migrate(connection: sqlite3.Connection, path: Path) -> None:
+def _migrate(connection: sqlite3.Connection, path: Path, mark: bytes) -> None:
     (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
     if mode != "wal":
         raise _unusable(path, f"its file system allows no write-ahead log (journal mode {mode})")
     connection.execute("BEGIN IMMEDIATE")
-    for number in range(_version(connection, path), len(SCHEMA)):  # another process may have been quicker
+    for number in range(_version(connection, path, mark), len(SCHEMA)):  # another process may have been quicker
         for statement in SCHEMA[number]:
             connection.execute(statement)
         connection.execute(f"PRAGMA user_version = {number + 1}")
-    connection.execute(f"PRAGMA application_id = {APPLICATION}")
+    connection.execute(f"PRAGMA application_id = {int.from_bytes(mark, 'big')}")
     connection.execute("COMMIT")

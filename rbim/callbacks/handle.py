@@ -6,7 +6,8 @@ import asyncio
 import inspect
 import traceback
 from math import inf
-from typing import TYPE_CHECKING
+from threading import current_thread, main_thread
+from typing import TYPE_CHECKING, cast
 
 from anyio import current_effective_deadline, get_cancelled_exc_class, to_thread
 from anyio.lowlevel import checkpoint
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from rbim.callbacks.router import Call
     from rbim.message import Clock
 
-__all__ = ["Failure", "being_cancelled", "failure_of", "perform"]
+__all__ = ["Failure", "being_cancelled", "failure_of", "of_the_caller", "perform"]
 
 TRACE = 20_000  # characters of a traceback that are kept, half of them from either end
 LINE = 300
@@ -53,6 +54,22 @@ def being_cancelled() -> bool:
     return current_effective_deadline() == -inf
 
 
+def of_the_caller(error: BaseException) -> BaseException | None:
+    """Return what is to be raised again of what somebody else's code raised: the caller is cancelled, or the process ends.
+
+    None where the error is that code's own, a cancellation that nobody asked for included.
+    """
+    if isinstance(error, BaseExceptionGroup):
+        group = cast("BaseExceptionGroup[BaseException]", error)
+        return group.subgroup((get_cancelled_exc_class(), *_ENDS))
+    if isinstance(error, get_cancelled_exc_class()):
+        return error if being_cancelled() or _cancels() else None
+    return error if isinstance(error, _ENDS) else None
+
+
+_ENDS = (KeyboardInterrupt, SystemExit, GeneratorExit)
+
+
 async def perform(
     call: Call,
     *,
@@ -81,14 +98,23 @@ async def perform(
             raise
         _take_back(cancels)
         return failure_of(error)
-    except BaseExceptionGroup as error:
-        # on trio, what a handler's task group raises while it is cancelled has both in it
-        if error.split((Exception, get_cancelled_exc_class()))[1] is not None or error.subgroup(Exception) is None:
+    except BaseException as error:  # sys.exit() in a handler is its failure, and not the end of all others
+        of_the_end = isinstance(error, GeneratorExit) or (isinstance(error, KeyboardInterrupt) and _in_main_thread())
+        if of_the_end or (being_cancelled() and _has_no_error(error)):
             raise
         return failure_of(error)
-    except Exception as error:
-        return failure_of(error)
     return None
+
+
+def _has_no_error(error: BaseException) -> bool:
+    """Return whether what a task group raised while it was cancelled, on trio, is the cancellation alone."""
+    if not isinstance(error, BaseExceptionGroup):
+        return False
+    return cast("BaseExceptionGroup[BaseException]", error).subgroup(Exception) is None
+
+
+def _in_main_thread() -> bool:
+    return current_thread() is main_thread()
 
 
 async def _in_time(handler: Awaitable[object], clock: Clock, seconds: float) -> None:

@@ -7,13 +7,14 @@ from datetime import datetime
 from functools import partial
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import anyio
 from anyio import move_on_after
 from attrs import Factory, define, field, setters
 
 from rbim.callbacks.commits import committing
+from rbim.callbacks.database import INBOX
 from rbim.callbacks.events import Event, class_names
 from rbim.callbacks.store import Counts, Letter, Store, Wish
 from rbim.callbacks.wake import waker
@@ -52,7 +53,7 @@ def _clock(given: Clock | None) -> Clock:
 
 
 def _store(inbox: SqliteInbox) -> Store:
-    return Store(inbox.path, retention=inbox.retention, lease=inbox.lease, clock=inbox.clock)
+    return Store(inbox.path, retention=inbox.retention, lease=inbox.lease, clock=inbox.clock, mark=inbox.mark)
 
 
 @define(eq=False, on_setattr=setters.frozen)
@@ -68,6 +69,7 @@ class SqliteInbox:
     the event loop that entered it, but for :meth:`backlog`.
     """
 
+    mark: ClassVar[bytes] = INBOX  # what the file says it is
     path: Path = field(converter=_path)
     retention: float = field(default=WEEK, kw_only=True, validator=above_zero)
     lease: float = field(default=30.0, kw_only=True, validator=above_zero)
@@ -139,9 +141,9 @@ class SqliteInbox:
         """Count what waits, is done, is dead and is in quarantine. Takes longer the more there is."""
         return await self._open.read(self._store.counts)
 
-    async def conversations(self) -> set[str]:
-        """Return the conversations in which something waits."""
-        return await self._open.read(self._store.conversations)
+    async def conversations(self, limit: int) -> set[str]:
+        """Return the conversations in which something waits, at most ``limit`` of them."""
+        return await self._open.read(partial(self._store.conversations, limit))
 
     async def dead_letters(self, limit: int = 100, after: int = 0) -> list[Letter]:
         """Return the oldest dead events, at most ``limit``, with numbers above ``after`` (the last one's, for more)."""

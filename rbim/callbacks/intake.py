@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from typing import TYPE_CHECKING
 
+from anyio import Event
 from attrs import evolve
 
 from rbim.callbacks.delivery import delivery_of
+from rbim.callbacks.handle import of_the_caller
 from rbim.callbacks.reply import ACCEPTED, UNAVAILABLE, Reply, refusal
 from rbim.callbacks.signature import Policy, Reason, Rejected, verify
 from rbim.callbacks.watch import Accepted, OldToken, Quarantined, Refused, Spooled
@@ -56,6 +59,7 @@ class Intake:
         self._spool = spool
         self._spools = spools
         self._watch = watch
+        self._turns: dict[str, deque[Event]] = {}
         # what may be a late resend is let pass for as long as the sink would know it again, and looked at then
         late = policy.back is not None and late_resends and sink.durable
         self._window = evolve(policy, back=max(policy.back or 0, sink.retention)) if late else policy
@@ -68,11 +72,12 @@ class Intake:
             return self.refuse(verified)
         if not verified.key.current:
             self._watch.tell(OldToken(key=verified.key))
-        if len(body) <= PROBE and b"".join(body.split()) == b"{}":
+        back = self.policy.back
+        late = back is not None and verified.age > back
+        if not late and len(body) <= PROBE and b"".join(body.split()) == b"{}":
             return ACCEPTED
         delivery = delivery_of(body, app_id=verified.key.app_id, received=now)
-        back = self.policy.back
-        if back is not None and verified.age > back and not delivery.resent:
+        if late and not delivery.resent:
             detail = f"it is {verified.age:.3f} s old and no resend, at most {back:g} s are accepted"
             return self.refuse(Rejected(reason=Reason.STALE, detail=detail))
         return delivery if self.open else UNAVAILABLE
@@ -83,12 +88,50 @@ class Intake:
         return refusal(rejected.reason)
 
     async def offer(self, delivery: Delivery, began: float) -> Reply | str:
-        """Return what to answer once the sink has a delivery, or why it has not. Needs a budget around it."""
-        if self._spool is not None and self._spool.holds(delivery.conversation):
-            return "what came before it is in the spool"
+        """Return what to answer once the sink has a delivery, or why it has not. Needs a budget around it.
+
+        Where there is a spool, a conversation's deliveries are offered one after the other: what comes behind one that the
+        sink does not take finds that one in the spool, and does not overtake it.
+        """
+        if self._spool is None:
+            return await self._offer(delivery, began)
+        await self._own_turn(delivery.conversation)
+        try:
+            if self._spool.holds(delivery.conversation):
+                return "what came before it is in the spool"
+            return await self._offer(delivery, began)
+        finally:
+            self._next(delivery.conversation)
+
+    async def _own_turn(self, conversation: str) -> None:
+        ahead = self._turns.get(conversation)
+        if ahead is None:
+            self._turns[conversation] = deque()
+            return
+        called = Event()
+        ahead.append(called)
+        try:
+            await called.wait()
+        except BaseException:
+            if called.is_set():
+                self._next(conversation)
+            else:
+                ahead.remove(called)
+            raise
+
+    def _next(self, conversation: str) -> None:
+        waiting = self._turns[conversation]
+        if waiting:
+            waiting.popleft().set()
+        else:
+            del self._turns[conversation]
+
+    async def _offer(self, delivery: Delivery, began: float) -> Reply | str:
         try:
             new = await self._sink.accept(delivery)
-        except Exception as error:
+        except BaseException as error:
+            if (ours := of_the_caller(error)) is not None:
+                raise ours from None
             logger.warning("the sink failed", exc_info=True)
             return f"the sink failed: {type(error).__name__}: {error}"
         return self._accepted(delivery, began, new=new)
@@ -113,7 +156,9 @@ class Intake:
         with self.clock.scope(SPOOLING):
             try:
                 await self._spool.accept(delivery)
-            except Exception:
+            except BaseException as error:
+                if (ours := of_the_caller(error)) is not None:
+                    raise ours from None
                 logger.warning("the spool failed", exc_info=True)
             else:
                 return True

@@ -38,7 +38,7 @@ GRACE = 3.0
 """Seconds that a cancelled worker has to record what was handled, and to give back the rest."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0  # seconds for which a backlog that failed is left alone
-ENDED = "the process ended while handling it"
+ENDED = "each attempt was begun and never ended: the process did, or the lease ran out"
 
 T = TypeVar("T")
 

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Receiver"]
 
-
 Mode = Literal["normal", "high-guarantee"]
 
 
@@ -160,6 +159,7 @@ class Receiver:
     ) -> None:
         """Answer 503 from now on, let handlers finish, and leave spool and sink."""
         self._intake.open = False
+        self._intake.budget.close()
         running, self._running = self._running, None
         if running is not None:
             await running.__aexit__(kind, error, trace)
@@ -187,6 +187,9 @@ class Receiver:
         beside: Path | None = getattr(self.sink, "path", None)
         if path is None and beside is not None:
             path = beside.with_name(f"{beside.name}-spool")
+        if path is not None and beside is not None and Path(path).resolve() == beside.resolve():
+            reason = f"spool: {path} is the inbox itself"
+            raise InvalidRequest(reason, field="spool")
         if path is None or not (needed or Path(path).exists()):
             return None
         return Spool(Path(path), self.sink, clock=self.clock, budget=budget)

@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from attrs import field, frozen
 
-from rbim.checks import above_zero, at_least_one, or_none
+from rbim.checks import above_zero, at_least_one, finite, or_none
 from rbim.errors import CallbackRejected, InvalidRequest
 from rbim.signing import Credentials
 
@@ -74,8 +74,8 @@ class Policy:
     ``max_body`` the bytes of a body (None: any number). No number turns a check off; None does.
     """
 
-    back: float | None = field(default=300.0, validator=or_none(above_zero))
-    ahead: float | None = field(default=60.0, validator=or_none(above_zero))
+    back: float | None = field(default=300.0, validator=(or_none(above_zero), or_none(finite)))
+    ahead: float | None = field(default=60.0, validator=(or_none(above_zero), or_none(finite)))
     max_body: int | None = field(default=LIMIT, validator=or_none(at_least_one))
 
 

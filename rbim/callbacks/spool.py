@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import sys
+from collections import Counter
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING
@@ -10,6 +12,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from rbim.callbacks.backoff import Backoff
+from rbim.callbacks.database import SPOOL
 from rbim.callbacks.delivery import delivery_of
 from rbim.callbacks.inbox import SqliteInbox
 from rbim.callbacks.router import Call
@@ -26,8 +29,17 @@ if TYPE_CHECKING:
 
 __all__ = ["Spool"]
 
+logger = logging.getLogger("rbim.callbacks")
+
 FOR_EVER = Backoff(attempts=sys.maxsize, first=0.5, factor=2.0, most=5.0)
+KNOWN = 10_000
 GLANCE = 0.25  # seconds, of real time, between two looks at what the file holds
+
+
+class _File(SqliteInbox):
+    """An inbox that is no inbox to anybody else."""
+
+    mark = SPOOL
 
 
 class Spool:
@@ -39,21 +51,23 @@ class Spool:
     """
 
     def __init__(self, path: Path, sink: Sink, *, clock: Clock, budget: float) -> None:
-        self._inbox = SqliteInbox(path, clock=clock)
+        self._inbox = _File(path, clock=clock)
         self._sink = sink
         self._clock = clock
         self._budget = budget
         self._held: set[str] = set()
+        self._all_held = False  # there are too many to know each
+        self._writing: Counter[str] = Counter()
         self._changes = 0
         self._entered = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._inbox)
-            self._held = await self._inbox.conversations()
+            await self._look()
             tasks = await stack.enter_async_context(anyio.create_task_group())
             stack.callback(tasks.cancel_scope.cancel)
-            tasks.start_soon(self._look)
+            tasks.start_soon(self._keep_looking)
             forwarding = Worker(self._inbox, _Forward(self._sink), clock=self._clock, timeout=self._budget, backoff=FOR_EVER)
             await stack.enter_async_context(WorkerTask(forwarding))
             self._entered = stack.pop_all()
@@ -62,28 +76,39 @@ class Spool:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
-        await self._entered.__aexit__(kind, error, trace)
+        await self._entered.__aexit__(None, None, None)  # a task group would wrap the error
 
     def holds(self, conversation: str) -> bool:
         """Whether something of the conversation waits here."""
-        return conversation in self._held
+        return self._all_held or conversation in self._held or conversation in self._writing
 
     async def accept(self, delivery: Delivery) -> None:
         """Return once the delivery is safe."""
-        self._held.add(delivery.conversation)
-        self._changes += 1
+        conversation = delivery.conversation
+        self._writing[conversation] += 1
         try:
             await self._inbox.accept(delivery._replace(problem=None))  # what is wrong with it is for the sink to keep
         finally:
             self._changes += 1
+            self._held.add(conversation)
+            self._writing[conversation] -= 1
+            if not self._writing[conversation]:
+                del self._writing[conversation]
 
     async def _look(self) -> None:
+        changes = self._changes
+        found = await self._inbox.conversations(KNOWN + 1)
+        self._all_held = len(found) > KNOWN
+        self._held = found if changes == self._changes else found | self._held
+
+    async def _keep_looking(self) -> None:
         """Keep up with what the file holds."""
         while True:
-            changes = self._changes
-            found = await self._inbox.conversations()
-            self._held = found if changes == self._changes else found | self._held
             await anyio.sleep(GLANCE)
+            try:
+                await self._look()
+            except Exception:  # what was held is taken to be held until the file can be read again
+                logger.warning("the spool cannot be read", exc_info=True)
 
 
 class _Forward:

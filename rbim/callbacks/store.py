@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from attrs import frozen
 
-from rbim.callbacks.database import Database
+from rbim.callbacks.database import INBOX, Database
 from rbim.callbacks.delivery import Claim, LeaseLost, delivery_of
 
 if TYPE_CHECKING:
@@ -102,10 +102,10 @@ class Store:
     ``accept`` and the methods after it, as far as ``replay``, are commands, which only :meth:`commit` may run.
     """
 
-    def __init__(self, path: Path, *, retention: float, lease: float, clock: Clock) -> None:
+    def __init__(self, path: Path, *, retention: float, lease: float, clock: Clock, mark: bytes = INBOX) -> None:
         self._retention = retention
         self._lease = lease
-        self._database = Database(path, clock=lambda: clock.now().timestamp())
+        self._database = Database(path, clock=lambda: clock.now().timestamp(), mark=mark)
         self._purged: float | None = None
 
     def open(self) -> None:
@@ -293,9 +293,9 @@ class Store:
         ((waiting, done, dead, quarantined),) = self._read(COUNTS)
         return Counts(waiting=waiting, done=done, dead=dead, quarantined=quarantined)
 
-    def conversations(self) -> set[str]:
-        """Return the conversations in which something waits."""
-        return {conversation for (conversation,) in self._read("SELECT conversation FROM lane")}
+    def conversations(self, limit: int) -> set[str]:
+        """Return at most so many of the conversations in which something waits."""
+        return {conversation for (conversation,) in self._read("SELECT conversation FROM lane LIMIT ?", (limit,))}
 
     def last(self) -> int:
         """Return the number of the event that was accepted last; 0 without one."""

@@ -1,4 +1,7 @@
-"""What a receiver and its worker tell those who watch: frozen facts, none of which holds a token or a message's content."""
+"""What a receiver and its worker tell those who watch: frozen facts, none of which holds a token or a message.
+
+The words of a handler's own exception are in them, whatever those quote.
+"""
 
 from __future__ import annotations
 

@@ -56,8 +56,8 @@ def serve(  # noqa: PLR0913  # flags, each with a default
     """Receive message copies and keep them in a file.
 
     The first line on standard output is the URL it listens at. A copy is answered 200 when it is safe in the inbox. What is
-    refused is said on standard error, at most ten lines a second. Ctrl-C and SIGTERM stop it: what was begun is completed;
-    exit code 0.
+    refused is said on standard error, at most ten lines a second. Ctrl-C and SIGTERM stop it: what was begun is completed,
+    for at most 9 seconds; exit code 0. Once more, and it ends at once; exit code 130, or 143.
 
     Parameters
     ----------

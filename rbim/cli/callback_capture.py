@@ -26,7 +26,8 @@ OLD = "Captured a while ago? Then this is all: with --at and the time at which i
 NEEDED = "needed are header lines, an empty line and the body"
 REQUEST_LINE = re.compile(rb"[A-Za-z]+ \S+( HTTP/[0-9.]+)?\s*")
 EMPTY_LINE = re.compile(rb"\r?\n\r?\n")
-HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+)[ \t]*:[ \t]*(.*?)[ \t]*", re.DOTALL)
+HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+)[ \t]*:(.*)", re.DOTALL)
+BLANKS = b" \t"
 
 
 def explain_capture(file: str, at: datetime | None) -> Exit:
@@ -64,7 +65,7 @@ def _from_http(data: bytes) -> tuple[Pairs, bytes]:
     end = EMPTY_LINE.search(head)
     if end is not None:
         head, body = head[: end.start()], head[end.end() :]
-    lines = re.sub(rb"\r?\n[ \t]+", b" ", head).splitlines()  # a header that goes on in the next line
+    lines = _unfolded(head)
     if lines and REQUEST_LINE.fullmatch(lines[0]):
         del lines[0]
     pairs: Pairs = []
@@ -74,11 +75,22 @@ def _from_http(data: bytes) -> tuple[Pairs, bytes]:
             # without the line: it may be anything
             reason = f"line {len(pairs) + 1} of the headers has no name and ':'; {NEEDED}"
             raise InvalidRequest(reason)
-        pairs.append((header[1], header[2]))
+        pairs.append((header[1], header[2].strip(BLANKS)))
     if not pairs:
         reason = f"there are no headers; {NEEDED}"
         raise InvalidRequest(reason)
     return pairs, body
+
+
+def _unfolded(head: bytes) -> list[bytes]:
+    """Return the lines of a head, those that begin with a blank joined to the one before them."""
+    lines: list[list[bytes]] = []
+    for line in head.splitlines():
+        if lines and line.startswith((b" ", b"\t")):
+            lines[-1].append(line.lstrip(BLANKS))
+        else:
+            lines.append([line])
+    return [b" ".join(parts) for parts in lines]
 
 
 def _from_json(data: bytes) -> tuple[Pairs, bytes]:

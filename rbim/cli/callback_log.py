@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from rbim.callbacks.watch import Buried, HandlingFailed, OldToken, Quarantined, Refused, Spooled
-from rbim.cli.exits import complain
+from rbim.cli.callback_scribe import Scribe
+from rbim.cli.exits import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Trickle", "trickling"]
 
 RATE = 10  # lines a second
+WAITING = 50  # lines that wait for who reads them
 LOGGERS = ("rbim", "uvicorn", "asyncio")
 
 WORDS: dict[type[Any], Callable[[Any], str]] = {
@@ -30,10 +33,14 @@ WORDS: dict[type[Any], Callable[[Any], str]] = {
 
 
 class Trickle(logging.Handler):
-    """Writes what is logged, from warnings on, and what it is told to say. Counts what is past the rate, and says that."""
+    """Has written what is logged, from warnings on, and what it is told to say, and never waits for whoever reads it.
 
-    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+    Counts what is past the rate, or past what may wait for the reader, and says that.
+    """
+
+    def __init__(self, scribe: Scribe, monotonic: Callable[[], float] = time.monotonic) -> None:
         super().__init__(logging.WARNING)
+        self._scribe = scribe
         self._monotonic = monotonic
         self._room = float(RATE)
         self._at = monotonic()
@@ -59,31 +66,46 @@ class Trickle(logging.Handler):
                 self._left_out += 1
                 return
             self._room -= 1
-            self.settle()
-            _write(text)
+            self._tell(text)
+
+    def tell(self, text: str) -> None:
+        """Write one line, whatever the rate."""
+        with self._saying:
+            self._tell(text)
 
     def settle(self) -> None:
         """Say how many lines were left out."""
-        if self._left_out:
-            _write(f"{self._left_out} more {'line was' if self._left_out == 1 else 'lines were'} left out")
+        with self._saying:
+            self._settle()
+
+    def _tell(self, text: str) -> None:
+        self._settle()
+        if not self._write(text):
+            self._left_out += 1
+
+    def _settle(self) -> None:
+        count = self._left_out
+        if count and self._write(f"{count} more {'line was' if count == 1 else 'lines were'} left out"):
             self._left_out = 0
 
-
-def _write(text: str) -> None:
-    with suppress(OSError):  # who reads it may have left, which is no reason to stop receiving
-        complain(text)
+    def _write(self, text: str) -> bool:
+        if self._scribe.waiting >= WAITING:
+            return False
+        self._scribe.write(f"rbim: {printable(text)}\n")  # whether it can be written is no matter to who receives
+        return True
 
 
 @contextmanager
 def trickling() -> Generator[Trickle]:
     """Have everything that a receiver and its server log written that way while the block runs."""
-    trickle = Trickle()
-    loggers = [logging.getLogger(name) for name in LOGGERS]
-    for logger in loggers:
-        logger.addHandler(trickle)
-    try:
-        yield trickle
-    finally:
+    with Scribe(sys.stderr) as scribe:
+        trickle = Trickle(scribe)
+        loggers = [logging.getLogger(name) for name in LOGGERS]
         for logger in loggers:
-            logger.removeHandler(trickle)
-        trickle.settle()
+            logger.addHandler(trickle)
+        try:
+            yield trickle
+        finally:
+            for logger in loggers:
+                logger.removeHandler(trickle)
+            trickle.settle()

@@ -9,10 +9,10 @@ import signal
 import socket
 import sqlite3
 import sys
-import threading
 from contextlib import contextmanager
 from enum import Enum
 from ipaddress import ip_address
+from math import inf
 from pathlib import Path  # noqa: TC003  # attrs resolves it
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -24,8 +24,10 @@ from rbim.callbacks.inbox import SqliteInbox
 from rbim.callbacks.quirks import Account
 from rbim.callbacks.receiver import Receiver
 from rbim.callbacks.router import Handling  # noqa: TC001  # the router looks at the handler's signature
+from rbim.cli.callback_connection import Connection, Crowd
 from rbim.cli.callback_log import Trickle, trickling
-from rbim.cli.exits import Exit, complain
+from rbim.cli.callback_scribe import Scribe
+from rbim.cli.exits import Exit
 from rbim.converter import wire_names
 from rbim.environment import callback_credentials_from_env
 from rbim.errors import InvalidRequest
@@ -38,9 +40,12 @@ if TYPE_CHECKING:
 __all__ = ["Serving", "line_of", "run"]
 
 IDLE = 75  # seconds after which a connection without requests is closed
-PATIENCE = 10  # seconds that requests which have begun may still take when it stops
+PATIENCE = 4  # seconds that requests which have begun may still take when it stops: more than the receiver's budgets
+DRAIN = 3.0  # seconds that who reads what is printed has after that: with the rest, less than the 10 that Docker waits
 HEAD = 16 * 1024  # bytes of a request's head at most
-AT_ONCE = 1000  # connections; requests on any more are answered 503
+FAREWELL = 1.0  # seconds that the other end of a TLS connection has to say goodbye
+AT_A_TIME = 128  # connections that are taken before any of them is looked at
+BACKLOG = 2048  # connections that wait for that
 
 
 @frozen(kw_only=True)
@@ -66,11 +71,15 @@ def run(serving: Serving) -> int:
         reason = "--keyfile: there is a key, and no --certfile"
         raise InvalidRequest(reason, field="--keyfile")
     receiver = Receiver(
-        credentials=callback_credentials_from_env(), sink=SqliteInbox(serving.inbox), mode=serving.mode, drain=PATIENCE
+        credentials=callback_credentials_from_env(),
+        sink=SqliteInbox(serving.inbox),
+        mode=serving.mode,
+        timeout=inf,  # for who reads what is printed
+        drain=DRAIN,
     )
-    with trickling() as trickle:
+    with trickling() as trickle, Scribe(sys.stdout) as scribe:
         config = _config(serving, _At(serving.path, receiver, trickle))
-        return asyncio.run(_until_stopped(serving, receiver, config))
+        return asyncio.run(_until_stopped(serving, receiver, config, trickle, scribe))
 
 
 def _config(serving: Serving, app: _At) -> uvicorn.Config:
@@ -84,7 +93,6 @@ def _config(serving: Serving, app: _At) -> uvicorn.Config:
         access_log=False,
         proxy_headers=False,
         server_header=False,
-        limit_concurrency=AT_ONCE,
         timeout_keep_alive=IDLE,
         timeout_graceful_shutdown=PATIENCE,
         h11_max_incomplete_event_size=HEAD,
@@ -119,39 +127,56 @@ class _At:
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to whoever serves, and says when it listens."""
+    """Leaves signals to whoever serves, says when it listens, and has its connections give way."""
 
     def __init__(self, config: uvicorn.Config, begun: Callable[[], None]) -> None:
         super().__init__(config)
         self._begun = begun
+        self._crowd = Crowd()
+        config.limit_concurrency = self._crowd.most + 1  # which is reached where none of them is idle
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        """Listen, as uvicorn does, which bounds no handshake."""
+        loop, secured = asyncio.get_running_loop(), self.config.ssl is not None
+        self.servers = [
+            await loop.create_server(
+                lambda: Connection(self.config, self.server_state, self._crowd),
+                sock=each,
+                backlog=AT_A_TIME,
+                ssl=self.config.ssl,
+                ssl_handshake_timeout=self._crowd.begun if secured else None,
+                ssl_shutdown_timeout=FAREWELL if secured else None,
+            )
+            for each in sockets or ()
+        ]
+        for each in sockets or ():
+            each.listen(BACKLOG)  # which asyncio has as one number
+        self.started = True
         self._begun()
 
 
 class _Printer:
     """Prints events, one line each. Where nobody reads them any more, ``stop`` is called and the event stays unhandled."""
 
-    def __init__(self, stop: Callable[[], object]) -> None:
+    def __init__(self, scribe: Scribe, stop: Callable[[], object]) -> None:
+        self._scribe = scribe
         self._stop = stop
-        self._lock = threading.Lock()
 
-    def show(self, event: Event, handling: Handling) -> None:
+    async def show(self, event: Event, handling: Handling) -> None:
         try:
-            with self._lock:
-                sys.stdout.write(line_of(event, handling))
-                sys.stdout.flush()
+            await asyncio.wrap_future(self._scribe.write(line_of(event, handling)))
         except OSError:
             self._stop()
             raise
 
 
-async def _until_stopped(serving: Serving, receiver: Receiver, config: uvicorn.Config) -> int:
+async def _until_stopped(
+    serving: Serving, receiver: Receiver, config: uvicorn.Config, trickle: Trickle, scribe: Scribe
+) -> int:
     loop, codes = asyncio.get_running_loop(), [Exit.DONE]
 
     def lost() -> None:
@@ -162,29 +187,34 @@ async def _until_stopped(serving: Serving, receiver: Receiver, config: uvicorn.C
         sys.stdout.write(f"{_url(serving, bound)}\n")
         sys.stdout.flush()
         if not serving.printing:
-            complain(f"events are kept in {serving.inbox} and wait there; --print handles them as well")
+            trickle.tell(f"events are kept in {serving.inbox} and wait there; --print handles them as well")
 
     if serving.printing:
-        receiver.fallback(_Printer(lambda: loop.call_soon_threadsafe(lost)).show)
+        receiver.fallback(_Printer(scribe, lambda: loop.call_soon_threadsafe(lost)).show)
     server = _Server(config, begun)
     try:
         bound = await _bound(serving.host, serving.port)
     except OSError as error:
-        complain(f"cannot listen on port {serving.port} of {serving.host}: {error.strerror}")
+        trickle.tell(f"cannot listen on port {serving.port} of {serving.host}: {error.strerror}")
         return Exit.USAGE
     with bound, _signals(server):
         try:
             async with receiver:
                 await server.serve(sockets=[bound])
         except sqlite3.Error as error:
-            complain(f"{serving.inbox}: {error}")
+            trickle.tell(f"{serving.inbox}: {error}")
             return Exit.USAGE
     return codes[-1]
 
 
 @contextmanager
 def _signals(server: uvicorn.Server) -> Generator[None]:
-    def heed(*_: object) -> None:
+    heeded: list[int] = []
+
+    def heed(number: int, _: object) -> None:
+        if heeded:
+            os._exit(128 + number)  # whatever waits for whomever; the inbox bears it
+        heeded.append(number)
         server.should_exit = True  # it looks ten times a second
 
     kept = {number: signal.signal(number, heed) for number in (signal.SIGINT, signal.SIGTERM)}
