@@ -1,14 +1,14 @@
-"""The seconds that each delivery has, kept by one timer for all of them.
+"""The seconds that each delivery has: for its body to arrive, and for the sink to take it.
 
-Half of what a cancel scope costs is its timer. Deliveries that have equally long end in the order in which they began, so
-that on asyncio one timer is enough, set for the oldest. With any other clock, and on trio, each has its own.
+A cancel scope with a timer for each body would cost a third of what a delivery does, and a body is nearly always there. On
+asyncio, by the machine's clock, bodies share one timer: they have equally long, so that they end in the order in which they
+began. It cancels as asyncio does, again and again, what only waits for the server. What a sink does has a scope of its own,
+whose shields hold.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
-
-from anyio import CancelScope
 
 from rbim.callbacks.wake import backend
 from rbim.clock import SystemClock
@@ -21,20 +21,27 @@ if TYPE_CHECKING:
 
 __all__ = ["Budget"]
 
+AGAIN = 0.05  # seconds between two cancellations of what does not end
+
 
 class Budget:
-    """Gives each block of :meth:`turn` the same number of ``seconds``, after which the block is left without an error."""
+    """Gives each delivery ``seconds`` in all, after which a block is left without an error."""
 
     def __init__(self, seconds: float, clock: Clock) -> None:
         self.seconds = seconds
         self._clock = clock
         self._shared: _Timer | None = None
 
-    def turn(self) -> AbstractContextManager[object, bool]:
-        """Return a context manager for the time from now on."""
+    def reading(self) -> AbstractContextManager[object, bool]:
+        """Return a context manager for as long as a body may take."""
         if self._shared is None:
             return cast("AbstractContextManager[object, bool]", self._clock.scope(self.seconds))
         return _Turn(self._shared)
+
+    def rest(self, began: float) -> AbstractContextManager[object, bool]:
+        """Return a context manager for what is left to a delivery that began at a time of the clock."""
+        left = self.seconds - (self._clock.monotonic() - began)
+        return cast("AbstractContextManager[object, bool]", self._clock.scope(left))
 
     def open(self) -> None:
         """Prepare for the event loop of the caller."""
@@ -47,47 +54,60 @@ class Budget:
 
 
 class _Timer:
-    """Ends the scopes whose time is over. One timer of the event loop is enough: it is set for the oldest."""
+    """Cancels whose time is over. One timer of the event loop is enough: it is set for the oldest."""
 
     def __init__(self, seconds: float) -> None:
-        from asyncio import get_running_loop
+        import asyncio
 
-        self.loop = get_running_loop()
-        self.turns: dict[CancelScope, float] = {}
+        self.loop = asyncio.get_running_loop()
+        self.task = asyncio.current_task
+        self.cancelled = asyncio.CancelledError
+        self.turns: dict[_Turn, float] = {}
         self._seconds = seconds
         self._ticks = False
 
-    def begin(self, scope: CancelScope) -> None:
+    def begin(self, turn: _Turn) -> None:
         now = self.loop.time()
-        self.turns[scope] = now + self._seconds
+        self.turns[turn] = now + self._seconds
         if not self._ticks:
             self._ticks = True
             self.loop.call_at(now + self._seconds, self._look)
 
     def _look(self) -> None:
         now = self.loop.time()
-        for scope, until in tuple(self.turns.items()):
-            if until > now:
-                self.loop.call_at(until, self._look)
-                return
-            del self.turns[scope]
-            scope.cancel()
-        self._ticks = False
+        over = [turn for turn, until in self.turns.items() if until <= now]
+        for turn in over:
+            turn.end()
+        if over:
+            self.loop.call_at(now + AGAIN, self._look)
+        elif self.turns:
+            self.loop.call_at(next(iter(self.turns.values())), self._look)
+        else:
+            self._ticks = False
 
 
 class _Turn:
-    """One block: a cancel scope without a deadline of its own."""
+    """One block. It swallows the cancellations that came of its timer, and no other."""
 
-    __slots__ = ("_scope", "_timer")
+    __slots__ = ("_before", "_ended", "_task", "_timer")
 
     def __init__(self, timer: _Timer) -> None:
         self._timer = timer
-        self._scope = CancelScope()
+        self._ended = 0
 
     def __enter__(self) -> None:
-        self._scope.__enter__()
-        self._timer.begin(self._scope)
+        task = self._timer.task()
+        assert task is not None  # noqa: S101  # coroutines run in tasks
+        self._task = task
+        self._before = task.cancelling()
+        self._timer.begin(self)
+
+    def end(self) -> None:
+        self._ended += 1
+        self._task.cancel()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
-        self._timer.turns.pop(self._scope, None)
-        return bool(self._scope.__exit__(kind, error, trace))
+        del self._timer.turns[self]
+        for _ in range(self._ended):
+            self._task.uncancel()
+        return self._ended > 0 and kind is self._timer.cancelled and self._task.cancelling() <= self._before

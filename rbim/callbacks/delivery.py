@@ -112,6 +112,8 @@ class Sink(Protocol):
     """Where accepted deliveries go: an async context manager that the receiver enters and leaves.
 
     ``durable`` says whether what it took survives the process, ``retention`` for how many seconds it knows what it took.
+    One that seldom has to wait may have ``accept_now(delivery)`` too, a plain method that returns what ``accept`` would, or
+    None where that would wait: then nothing has to watch the time.
     """
 
     @property

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from rbim.asgi import Receive, Scope, Send
-    from rbim.callbacks.delivery import Delivery
     from rbim.callbacks.intake import Intake
 
 __all__ = ["Door"]
@@ -47,21 +46,15 @@ class Door:
         intake = self._intake
         limit = intake.policy.max_body
         began = intake.clock.monotonic()
-        judged: Delivery | None = None
-        why = ""
-        with intake.budget.turn():
+        whole = False
+        body: bytes | None = None
+        with intake.budget.reading():
             try:
                 body = await body_of(receive, inf if limit is None else limit)
             except TooLarge as error:
                 return intake.refuse(Rejected(reason=Reason.TOO_LARGE, detail=str(error)))
-            if body is None:  # nobody is there to be answered
-                return None
-            known = intake.judge(scope["headers"], body)
-            if isinstance(known, Reply):
-                return known
-            judged = known
-            answer = await intake.offer(judged, began)
-            if isinstance(answer, Reply):
-                return answer
-            why = answer
-        return INCOMPLETE if judged is None else await intake.save(judged, why, began)
+            whole = True
+        if body is None:  # it did not come, or nobody is there to be answered
+            return None if whole else INCOMPLETE
+        judged = intake.judge(scope["headers"], body)
+        return judged if isinstance(judged, Reply) else await intake.take(judged, began)

@@ -16,6 +16,8 @@ from rbim.callbacks.signature import Policy, Reason, Rejected, verify
 from rbim.callbacks.watch import Accepted, OldToken, Quarantined, Refused, Spooled
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rbim.callbacks.budget import Budget
     from rbim.callbacks.delivery import Delivery, Sink
     from rbim.callbacks.signature import Headers, Keys
@@ -59,6 +61,7 @@ class Intake:
         self._spool = spool
         self._spools = spools
         self._watch = watch
+        self._accept_now: Callable[[Delivery], bool | None] | None = getattr(sink, "accept_now", None)
         self._turns: dict[str, deque[Event]] = {}
         # what may be a late resend is let pass for as long as the sink would know it again, and looked at then
         late = policy.back is not None and late_resends and sink.durable
@@ -87,8 +90,30 @@ class Intake:
         self._watch.tell(Refused(reason=rejected.reason, detail=rejected.detail))
         return refusal(rejected.reason)
 
-    async def offer(self, delivery: Delivery, began: float) -> Reply | str:
-        """Return what to answer once the sink has a delivery, or why it has not. Needs a budget around it.
+    async def take(self, delivery: Delivery, began: float) -> Reply:
+        """Return what to answer to a delivery that began at a time of the clock."""
+        reply = self._at_once(delivery, began)
+        if reply is not None:
+            return reply
+        why = ""
+        with self.budget.rest(began):
+            answer = await self._in_turn(delivery, began)
+            if isinstance(answer, Reply):
+                return answer
+            why = answer
+        return await self._save(delivery, why, began)
+
+    def _at_once(self, delivery: Delivery, began: float) -> Reply | None:
+        """Return what to answer where the sink need not wait for anything."""
+        if self._accept_now is None:
+            return None
+        if self._spool is not None and (self._spool.holds(delivery.conversation) or delivery.conversation in self._turns):
+            return None
+        new = self._accept_now(delivery)
+        return None if new is None else self._accepted(delivery, began, new=new)
+
+    async def _in_turn(self, delivery: Delivery, began: float) -> Reply | str:
+        """Return what to answer once the sink has a delivery, or why it has not.
 
         Where there is a spool, a conversation's deliveries are offered one after the other: what comes behind one that the
         sink does not take finds that one in the spool, and does not overtake it.
@@ -136,7 +161,7 @@ class Intake:
             return f"the sink failed: {type(error).__name__}: {error}"
         return self._accepted(delivery, began, new=new)
 
-    async def save(self, delivery: Delivery, why: str, began: float) -> Reply:
+    async def _save(self, delivery: Delivery, why: str, began: float) -> Reply:
         """Return what to answer to a delivery that the sink does not have; empty ``why``: it was too slow."""
         kept = await self._spooled(delivery)
         why = why or f"the sink took longer than {self.budget.seconds:g} s"

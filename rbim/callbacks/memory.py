@@ -88,6 +88,11 @@ class MemorySink:
             entries = self._lanes.entries()
         return tuple(entry.delivery.event for entry in entries if entry.delivery.event is not None)
 
+    def accept_now(self, delivery: Delivery, /) -> bool | None:
+        """Take a delivery if there is room, and say whether it is new; None where it has to wait."""
+        with self._lock:
+            return self._admit(delivery, waited=not self._entrants)
+
     async def accept(self, delivery: Delivery, /) -> bool:
         """Take a delivery as soon as there is room. Returns False where its key is known."""
         with self._lock:

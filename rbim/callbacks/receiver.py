@@ -169,18 +169,9 @@ class Receiver:
 
         Nothing that comes makes it raise. Outside the ``async with`` block the answer is 503.
         """
-        intake = self._intake
-        began = intake.clock.monotonic()
-        judged = intake.judge(headers, body)
-        if isinstance(judged, Reply):
-            return judged
-        why = ""
-        with intake.budget.turn():
-            answer = await intake.offer(judged, began)
-            if isinstance(answer, Reply):
-                return answer
-            why = answer
-        return await intake.save(judged, why, began)
+        began = self.clock.monotonic()
+        judged = self._intake.judge(headers, body)
+        return judged if isinstance(judged, Reply) else await self._intake.take(judged, began)
 
     def _spool_for(self, path: str | Path | None, budget: float, *, needed: bool) -> Spool | None:
         """Return the spool; where none is needed, one that is left over, to be emptied."""
