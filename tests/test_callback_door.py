@@ -732,7 +732,7 @@ def serving(app, implementation):
     assert not thread.is_alive()
 
 
-@pytest.fixture(params=["h11", "httptools"], scope="module")
+@pytest.fixture(params=["h11", pytest.param("httptools", marks=pytest.mark.slow)], scope="module")
 def implementation(request):
     return request.param
 

@@ -29,7 +29,7 @@ GIVES_UP = 5.0  # seconds in which the platform wants its answer
 SOON = 0.03  # a budget, in seconds of real time
 LITTLE = 1.0  # what may come on top of it on a machine that is busy
 
-UVLOOP = pytest.param(("asyncio", {"use_uvloop": True}), id="uvloop")
+UVLOOP = pytest.param(("asyncio", {"use_uvloop": True}), id="uvloop", marks=pytest.mark.slow)
 ASYNCIO = pytest.param(("asyncio", {}), id="asyncio")
 TRIO = pytest.param(("trio", {}), id="trio")
 everywhere = pytest.mark.parametrize("anyio_backend", [ASYNCIO, UVLOOP, TRIO])
@@ -172,8 +172,11 @@ class Misbehaving:
         return blocking if what == "block_in_a_thread" else waiting
 
 
-@pytest.mark.parametrize("what", ["block_in_a_thread", "block_the_loop", "hang", "fail", "spin"])
-@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+# who spins has Python's one lock as often as all others: under coverage, which traces each line, that takes seconds
+@pytest.mark.parametrize(
+    "what", ["block_in_a_thread", "block_the_loop", "hang", "fail", pytest.param("spin", marks=pytest.mark.slow)]
+)
+@pytest.mark.parametrize("kind", [pytest.param("memory", marks=pytest.mark.slow), "sqlite"])
 def test_a_handler_that_misbehaves_never_delays_an_answer(tmp_path, kind, what, capsys):
     misbehaving = Misbehaving()
     sink = MemorySink() if kind == "memory" else SqliteInbox(tmp_path / "events.db")
