@@ -68,8 +68,7 @@ class Spool:
             tasks = await stack.enter_async_context(anyio.create_task_group())
             stack.callback(tasks.cancel_scope.cancel)
             tasks.start_soon(self._keep_looking)
-            forwarding = Worker(self._inbox, _Forward(self._sink), clock=self._clock, timeout=self._budget, backoff=FOR_EVER)
-            await stack.enter_async_context(WorkerTask(forwarding))
+            await stack.enter_async_context(WorkerTask(self._forwarding()))
             self._entered = stack.pop_all()
         return self
 
@@ -77,6 +76,11 @@ class Spool:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
         await self._entered.__aexit__(None, None, None)  # a task group would wrap the error
+
+    def _forwarding(self) -> Worker:
+        # nothing is lost where it ends at once: what the sink has not taken stays here
+        calls = _Forward(self._sink)
+        return Worker(self._inbox, calls, clock=self._clock, timeout=self._budget, backoff=FOR_EVER, drain=0)
 
     def holds(self, conversation: str) -> bool:
         """Whether something of the conversation waits here."""
