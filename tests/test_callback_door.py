@@ -15,7 +15,6 @@ import anyio
 import pytest
 import uvicorn
 from anyio.lowlevel import checkpoint
-from fastapi import FastAPI
 from rawclient import connected, http
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -547,24 +546,6 @@ def lifespan_of(*receivers):
     return lifespan
 
 
-def fastapi_route(receiver):
-    app = FastAPI(lifespan=lifespan_of(receiver))
-    app.add_route("/copies", receiver.asgi, methods=["POST"])
-    return app, "/copies"
-
-
-def fastapi_mount(receiver):
-    app = FastAPI(lifespan=lifespan_of(receiver))
-    app.mount("/copies", receiver.asgi)
-    return app, "/copies/"
-
-
-def fastapi_middleware(receiver):
-    app, path = fastapi_route(receiver)
-    app.middleware("http")(plainly)
-    return app, path
-
-
 def starlette_route(receiver, *middleware):
     routes = [Route("/copies", receiver.asgi, methods=["POST"])]
     return Starlette(routes=routes, lifespan=lifespan_of(receiver), middleware=middleware), "/copies"
@@ -589,9 +570,6 @@ def starlette_gzip(receiver):
 
 
 WAYS = [
-    fastapi_route,
-    fastapi_mount,
-    fastapi_middleware,
     starlette_route,
     starlette_mount,
     starlette_base,
@@ -629,7 +607,7 @@ async def test_it_answers_the_same_wherever_it_is_mounted(sink, way):
     assert sink.bodies == [body] * 4
 
 
-@pytest.mark.parametrize("way", [starlette_base, starlette_base_twice, fastapi_middleware])
+@pytest.mark.parametrize("way", [starlette_base, starlette_base_twice])
 async def test_a_body_that_drips_through_middleware_ends_with_the_budget(sink, way):
     receiver = Receiver(credentials=CREDENTIALS, sink=sink, budget=SOON)
     app, path = way(receiver)
