@@ -36,9 +36,10 @@ from rbim.cli.callback_capture import capture_of
 from rbim.cli.callback_connection import ANSWERED, AT_ONCE, BEGUN, most
 from rbim.cli.callback_log import WAITING, Trickle
 from rbim.cli.callback_scribe import LAST_WORDS, Scribe
-from rbim.cli.callback_serve import DRAIN, Serving, _bound, _config, _Server, _signals
+from rbim.cli.callback_serve import DRAIN, Serving, _config, _Server, _signals
 from rbim.cli.callback_serve import PATIENCE as REQUESTS
 from rbim.environment import callback_credentials_from_env
+from rbim.sockets import bound_to
 
 APP, TOKEN, OLD_TOKEN = "an-app", "the-very-token", "the-old-token"
 MINE = Credentials(app_id=APP, app_token=TOKEN)
@@ -458,7 +459,7 @@ async def connecting(app=None, **tls):
     told = Serving(**(what | {"certfile": None, "keyfile": None} | tls))
     opened, listens = [], asyncio.Event()
     server = _Server(_config(told, app or empty), listens.set)
-    with await _bound("127.0.0.1", 0) as bound:
+    with await bound_to("127.0.0.1", 0) as bound:
         serves = asyncio.create_task(server.serve(sockets=[bound]))
         await listens.wait()
 
@@ -666,12 +667,12 @@ async def test_of_several_addresses_the_first_that_can_be_had(monkeypatch):
             return found
 
         monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", both)
-        with await _bound("two", port) as bound:
+        with await bound_to("two", port) as bound:
             assert bound.getsockname()[1] != port
         found.reverse()
         found[0] = found[1]
         with pytest.raises(OSError, match="in use"):
-            await _bound("two", port)
+            await bound_to("two", port)
 
 
 def test_it_ends_at_once_if_told_so(tmp_path, cli, monkeypatch):

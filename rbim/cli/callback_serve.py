@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import sqlite3
 import sys
 from contextlib import contextmanager
@@ -31,8 +30,10 @@ from rbim.cli.exits import Exit
 from rbim.converter import wire_names
 from rbim.environment import callback_credentials_from_env
 from rbim.errors import InvalidRequest
+from rbim.sockets import bound_to
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Generator
 
     from rbim.asgi import Receive, Scope, Send
@@ -193,7 +194,7 @@ async def _until_stopped(
         receiver.fallback(_Printer(scribe, lambda: loop.call_soon_threadsafe(lost)).show)
     server = _Server(config, begun)
     try:
-        bound = await _bound(serving.host, serving.port)
+        bound = await bound_to(serving.host, serving.port)
     except OSError as error:
         trickle.tell(f"cannot listen on port {serving.port} of {serving.host}: {error.strerror}")
         return Exit.USAGE
@@ -223,32 +224,6 @@ def _signals(server: uvicorn.Server) -> Generator[None]:
     finally:
         for number, handler in kept.items():
             signal.signal(number, handler)
-
-
-async def _bound(host: str, port: int) -> socket.socket:
-    """Return a socket bound to the first of the host's addresses that can be had."""
-    loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    for family, *_, address in found[:-1]:
-        try:
-            return _socket(family, address)
-        except OSError:
-            continue
-    family, *_, address = found[-1]
-    return _socket(family, address)
-
-
-def _socket(family: int, address: Any) -> socket.socket:  # an address as its family has it
-    # asyncio sends without delay only on sockets that say they speak TCP: otherwise an answer may wait 40 ms for an ACK
-    made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    try:
-        if os.name == "posix":  # elsewhere it would share the port with whoever else asks for it
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind(address)
-    except BaseException:
-        made.close()
-        raise
-    return made
 
 
 def _url(serving: Serving, bound: socket.socket) -> str:

@@ -7,17 +7,17 @@ that came about is the business of :mod:`rbim.emulator.protocol`.
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
-import socket
 from contextlib import contextmanager
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
 from rbim.emulator.control import Control
 from rbim.emulator.protocol import Config, Protocol, ServerState
+from rbim.sockets import bound, bound_to
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Awaitable, Callable, Generator
     from types import TracebackType
     from typing import Self
@@ -69,7 +69,7 @@ class Server:
 
     async def __aenter__(self) -> Self:
         """Listen. Raises OSError where the address is taken or not this machine's."""
-        self._socket = await _resolved(self.host, self.port)
+        self._socket = await bound_to(self.host, self.port)
         name: Any = self._socket.getsockname()  # its shape is the address family's
         self.host, self.port = str(name[0]), int(name[1])
         await self._listen(self._socket)
@@ -107,7 +107,7 @@ class Server:
         if self._listener is not None:
             family, address = self._socket.family, self._socket.getsockname()
             self._stop_listening()
-            self._socket = _bound(family, address)  # bound and not listening: it refuses, and nobody else gets the port
+            self._socket = bound(family, address)  # bound and not listening: it refuses, and nobody else gets the port
         self._outage = asyncio.create_task(self._return_after(seconds, self._socket))
         return self._hang_up
 
@@ -188,29 +188,3 @@ def _signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> Generator[
     finally:
         for number, handler in kept.items():
             signal.signal(number, handler)
-
-
-async def _resolved(host: str, port: int) -> socket.socket:
-    """Return a socket bound to the first of the host's addresses that can be had."""
-    loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    for family, *_, address in found[:-1]:
-        try:
-            return _bound(family, address)
-        except OSError:
-            continue
-    family, *_, address = found[-1]
-    return _bound(family, address)
-
-
-def _bound(family: int, address: Any) -> socket.socket:  # an address as its family has it
-    # asyncio sends without delay only on sockets that say they speak TCP: otherwise an answer may wait 40 ms for an ACK
-    made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    try:
-        if os.name == "posix":  # elsewhere it would share the port with whoever else asks for it
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind(address)
-    except BaseException:
-        made.close()
-        raise
-    return made
