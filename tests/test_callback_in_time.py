@@ -105,7 +105,7 @@ def serving(receiver):
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(128)
-        config = uvicorn.Config(receiver.asgi, lifespan="on", log_level="critical", access_log=False, ws="none")
+        config = uvicorn.Config(receiver.asgi, lifespan="on", log_config=None, access_log=False, ws="none")
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
