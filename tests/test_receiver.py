@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, closing
 
 import anyio
 import pytest
+from waiting import until
 
 from rbim import Credentials, InvalidRequest
 from rbim.callbacks import (
@@ -343,12 +344,9 @@ async def test_the_spool_hands_over_in_order_as_soon_as_the_sink_takes_it(make, 
         assert (await post(receiver, body(msgId="5"))).status == 200
         assert (await post(receiver, body(msgId="other", to="g2"))).status == 200
         assert [delivery.event.msg_id for delivery in sink.deliveries] == ["other"]
-        with anyio.fail_after(10):
-            while len(sink.deliveries) < 7:
-                await clock.advance(1)
-            assert (await post(receiver, body(msgId="6"))).status == 200
-            while len(sink.deliveries) < 8:
-                await clock.advance(1)
+        await until(lambda: len(sink.deliveries) == 7, clock)
+        assert (await post(receiver, body(msgId="6"))).status == 200
+        await until(lambda: len(sink.deliveries) == 8, clock)
     assert [delivery.event.msg_id for delivery in sink.deliveries if delivery.event.to == "g1"] == list("0123456")
 
 
@@ -358,9 +356,7 @@ async def test_what_is_left_in_the_spool_is_handed_over_by_the_next_run_in_eithe
         assert (await post(receiver, b"no json")).status == 200
     sink = Sink()
     async with make(sink, spool=tmp_path / "spool.db", mode="high-guarantee"):
-        with anyio.fail_after(10):
-            while len(sink.deliveries) < 2:
-                await clock.advance(1)
+        await until(lambda: len(sink.deliveries) == 2, clock)
     assert {delivery.problem is None for delivery in sink.deliveries} == {True, False}
     assert {delivery.body for delivery in sink.deliveries} == {body(), b"no json"}
 
@@ -388,13 +384,9 @@ async def test_an_event_that_both_the_slow_sink_and_the_spool_took_is_handled_on
     async with receiver:
         assert (await within(clock, 2, post(receiver, body()))).status == 200
         assert spooled(tmp_path / "events.db-spool") in {0, 1}
-        with anyio.fail_after(10):
-            while spooled(tmp_path / "events.db-spool") or (await inbox.counts()).done < 1:
-                await clock.advance(1)
+        await until(lambda: handled and not spooled(tmp_path / "events.db-spool"), clock)
         assert (await post(receiver, body(msgId="after"))).status == 200
-        with anyio.fail_after(10):
-            while (await inbox.counts()).done < 2:
-                await clock.advance(1)
+        await until(lambda: len(handled) == 2, clock)
     assert handled == ["m1", "after"]
 
 
@@ -505,9 +497,7 @@ async def test_what_follows_one_that_the_sink_does_not_take_waits_for_it_and_goe
             await clock.advance(1)
         assert [delivery.event.msg_id for delivery in sink.deliveries] == ["else"]
         sink._accept = None
-        with anyio.fail_after(10):
-            while len(sink.deliveries) < 3:
-                await clock.advance(1)
+        await until(lambda: len(sink.deliveries) == 3, clock)
     assert [delivery.event.msg_id for delivery in sink.deliveries] == ["else", "1", "2"]
     assert receiver._intake._turns == {}
 

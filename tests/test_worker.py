@@ -13,6 +13,7 @@ import pytest
 from anyio.lowlevel import checkpoint
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from waiting import until
 
 from rbim import InvalidRequest, SystemClock
 from rbim.callbacks import thread as thread_module
@@ -70,15 +71,6 @@ async def accept(inbox, *deliveries):
         for delivery in deliveries:
             tasks.start_soon(inbox.accept, delivery)
             await checkpoint()
-
-
-async def until(true, clock=None):
-    """Wait for something that needs no more than a moment; emulated time passes meanwhile, if a clock is given."""
-    with anyio.fail_after(10):
-        while not true():
-            if clock is not None:
-                await clock.advance(0.5)
-            await anyio.sleep(0.001)
 
 
 async def moment():
