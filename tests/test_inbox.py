@@ -19,8 +19,7 @@ from anyio.lowlevel import checkpoint
 from anyio.to_thread import run_sync
 from test_store import delivery, unreadable
 
-from rbim import InvalidRequest
-from rbim.callbacks import commits
+from rbim import InvalidRequest, commits
 from rbim.callbacks.delivery import LeaseLost
 from rbim.callbacks.events import Event, Message, Notification, Picture, Text
 from rbim.callbacks.inbox import SqliteInbox
@@ -300,7 +299,7 @@ async def test_leaving_completes_what_is_pending(path, locked, rows):
             await settle()
             used = inbox._commits
             tasks.start_soon(run_sync, unlock)
-        with pytest.raises(RuntimeError, match="the inbox is closed"):
+        with pytest.raises(RuntimeError, match="the file is closed"):
             await used.run(lambda: None)
     assert accepted == [True] * 10
     assert rows("SELECT count(*) FROM event") == [(10,)]
@@ -328,7 +327,7 @@ async def test_an_inbox_belongs_to_the_event_loop_that_entered_it(path):
 
         def elsewhere():
             for use in (partial(inbox.accept, delivery(1)), inbox.counts):
-                with pytest.raises(RuntimeError, match="in the event loop that entered it"):
+                with pytest.raises(RuntimeError, match="in the event loop that opened it"):
                     anyio.run(use)
 
         await run_sync(elsewhere)

@@ -29,7 +29,7 @@ LAYERS = [
     {"groups", "calls", "callbacks.kinds", "callbacks.quirks", "callbacks.events"},
     {"catalogue", "converter", "codec", "signing", "environment", "retry", "pace", "observe"},
     {f"callbacks.{name}" for name in CALLBACKS} | {"callbacks.explanation"},
-    {"gate", "core", "call", "client", "bulk", "callbacks", "sockets"},
+    {"gate", "core", "call", "client", "database", "commits", "bulk", "callbacks", "sockets"},
     {"transports", "emulator", "testing", "cli"},
 ]
 

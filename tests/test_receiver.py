@@ -441,9 +441,9 @@ async def test_the_inbox_is_no_spool_and_a_spool_no_inbox(make, inbox, tmp_path)
         make(inbox, spool=tmp_path / "." / "events.db")
     async with make(inbox):
         pass
-    with pytest.raises(InvalidRequest, match="is an inbox, and no spool"):
+    with pytest.raises(InvalidRequest, match="cannot be a spool: it is an inbox"):
         await make(Sink(), spool=tmp_path / "events.db").__aenter__()
-    with pytest.raises(InvalidRequest, match="is a spool, and no inbox"):
+    with pytest.raises(InvalidRequest, match="cannot be an inbox: it is a spool"):
         await SqliteInbox(tmp_path / "events.db-spool").__aenter__()
 
 

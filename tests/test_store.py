@@ -15,11 +15,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
-from rbim import InvalidRequest
-from rbim.callbacks import database, store
-from rbim.callbacks.database import Failure
+from rbim import InvalidRequest, database
+from rbim.callbacks import store
 from rbim.callbacks.delivery import LeaseLost, delivery_of
+from rbim.callbacks.schema import INBOX
 from rbim.callbacks.store import Store, Wish
+from rbim.database import Failure
 from rbim.emulator.clock import START, EmulatedClock
 
 WEEK = 7 * 24 * 3600.0
@@ -69,8 +70,8 @@ def clock():
 
 
 @contextmanager
-def opened(path, clock, *, lease=30.0, retention=WEEK):
-    each = Store(path, retention=retention, lease=lease, clock=clock)
+def opened(path, clock, *, lease=30.0, retention=WEEK, kind=INBOX):
+    each = Store(path, retention=retention, lease=lease, clock=clock, kind=kind)
     each.open()
     try:
         yield each
@@ -620,18 +621,17 @@ def test_a_file_system_without_a_log_is_refused(path, monkeypatch):
 _connect = sqlite3.connect
 
 
-def test_other_errors_of_opening_are_sqlites_own(path, monkeypatch):
-    monkeypatch.setattr(database, "SCHEMA", (("CREATE nonsense",),))
-    with pytest.raises(sqlite3.OperationalError, match="syntax error"), opened(path, EmulatedClock()):
+def test_other_errors_of_opening_are_sqlites_own(path):
+    spoilt = evolve(INBOX, schema=(("CREATE nonsense",),))
+    with pytest.raises(sqlite3.OperationalError, match="syntax error"), opened(path, EmulatedClock(), kind=spoilt):
         pass
 
 
-def test_an_older_file_is_brought_up_to_date_with_what_it_holds(path, clock, rows, monkeypatch):
+def test_an_older_file_is_brought_up_to_date_with_what_it_holds(path, clock, rows):
     with opened(path, clock) as old:
         Run(old).accept(delivery(1))
     step = ("ALTER TABLE event ADD COLUMN colour TEXT NOT NULL DEFAULT 'blue'", "CREATE TABLE more (x)")
-    monkeypatch.setattr(database, "SCHEMA", (*database.SCHEMA, step))
-    with opened(path, clock) as new:
+    with opened(path, clock, kind=evolve(INBOX, schema=(*INBOX.schema, step))) as new:
         assert Run(new).claim(1)[0].key == delivery(1).key
     assert rows("PRAGMA user_version") == [(2,)]
     assert rows("SELECT colour FROM event") == [("blue",)]

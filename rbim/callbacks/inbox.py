@@ -13,13 +13,13 @@ import anyio
 from anyio import move_on_after
 from attrs import Factory, define, field, setters
 
-from rbim.callbacks.commits import committing
-from rbim.callbacks.database import INBOX
 from rbim.callbacks.events import Event, class_names
+from rbim.callbacks.schema import INBOX
 from rbim.callbacks.store import Counts, Letter, Store, Wish
 from rbim.callbacks.wake import waker
 from rbim.checks import above_zero
 from rbim.clock import SystemClock
+from rbim.commits import committing
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from rbim.callbacks.commits import Commits
     from rbim.callbacks.delivery import Backlog, Claim, Delivery
+    from rbim.commits import Commits
+    from rbim.database import Kind
     from rbim.message import Clock
 
 __all__ = ["SqliteInbox"]
@@ -53,7 +54,7 @@ def _clock(given: Clock | None) -> Clock:
 
 
 def _store(inbox: SqliteInbox) -> Store:
-    return Store(inbox.path, retention=inbox.retention, lease=inbox.lease, clock=inbox.clock, mark=inbox.mark)
+    return Store(inbox.path, retention=inbox.retention, lease=inbox.lease, clock=inbox.clock, kind=inbox.kind)
 
 
 @define(eq=False, on_setattr=setters.frozen)
@@ -69,7 +70,7 @@ class SqliteInbox:
     the event loop that entered it, but for :meth:`backlog`.
     """
 
-    mark: ClassVar[bytes] = INBOX  # what the file says it is
+    kind: ClassVar[Kind] = INBOX  # what the file says it is
     path: Path = field(converter=_path)
     retention: float = field(default=WEEK, kw_only=True, validator=above_zero)
     lease: float = field(default=30.0, kw_only=True, validator=above_zero)

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import anyio
 
 from rbim.callbacks.backoff import Backoff
-from rbim.callbacks.database import SPOOL
 from rbim.callbacks.delivery import delivery_of
 from rbim.callbacks.inbox import SqliteInbox
 from rbim.callbacks.router import Call
+from rbim.callbacks.schema import SPOOL
 from rbim.callbacks.thread import WorkerTask
 from rbim.callbacks.worker import Worker
 
@@ -39,7 +39,7 @@ GLANCE = 0.25  # seconds, of real time, between two looks at what the file holds
 class _File(SqliteInbox):
     """An inbox that is no inbox to anybody else."""
 
-    mark = SPOOL
+    kind = SPOOL
 
 
 class Spool:

@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from attrs import frozen
 
-from rbim.callbacks.database import INBOX, Database
 from rbim.callbacks.delivery import Claim, LeaseLost, delivery_of
+from rbim.callbacks.schema import INBOX
+from rbim.database import Database
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
     from pathlib import Path
 
     from rbim.callbacks.delivery import Delivery
+    from rbim.database import Kind
     from rbim.message import Clock
 
 __all__ = ["Counts", "Glance", "Letter", "Store", "Wish"]
@@ -102,10 +104,10 @@ class Store:
     ``accept`` and the methods after it, as far as ``replay``, are commands, which only :meth:`commit` may run.
     """
 
-    def __init__(self, path: Path, *, retention: float, lease: float, clock: Clock, mark: bytes = INBOX) -> None:
+    def __init__(self, path: Path, *, retention: float, lease: float, clock: Clock, kind: Kind = INBOX) -> None:
         self._retention = retention
         self._lease = lease
-        self._database = Database(path, clock=lambda: clock.now().timestamp(), mark=mark)
+        self._database = Database(path, kind, clock=lambda: clock.now().timestamp())
         self._purged: float | None = None
 
     def open(self) -> None:

@@ -1,65 +1,51 @@
-"""The SQLite file of an inbox: its schema, how it is opened, and its transactions. Synchronous.
+"""An SQLite file of ours: how it is made, known again and opened, and its transactions. Synchronous.
 
 Threads share one connection; processes share the file.
 """
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
+from contextlib import suppress
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from attrs import frozen
 
-from rbim.callbacks.delivery import LeaseLost
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-__all__ = ["INBOX", "SPOOL", "Database", "Failure"]
+__all__ = ["Database", "Failure", "Kind"]
 
 T = TypeVar("T")
 
-INBOX, SPOOL = b"rbim", b"rbsp"
+NAMES = {b"rbim": "an inbox", b"rbsp": "a spool", b"rbjb": "a job's journal"}
 """What a file says it is, in SQLite's ``application_id``."""
 
 BUSY = 0.05  # seconds that SQLite waits for another process before it says so
 PAUSE = 0.001  # seconds between two such waits, in which other threads may have the connection
 PATIENCE = 10.0  # seconds of all that while a file is opened or read
 
-# state: 0 waiting, 1 done, 2 dead, 3 quarantined. The body comes last: what is looked for then never lies behind it.
-# A lane is there while something waits in its conversation; ready says when it may be claimed, fence is 0 without a lease.
-SCHEMA = (
-    (
-        """CREATE TABLE event (
-            seq INTEGER PRIMARY KEY AUTOINCREMENT,
-            key TEXT NOT NULL UNIQUE,
-            conversation TEXT NOT NULL,
-            app_id TEXT NOT NULL,
-            class TEXT NOT NULL,
-            msg_type TEXT NOT NULL,
-            received REAL NOT NULL,
-            state INTEGER NOT NULL,
-            attempts INTEGER NOT NULL DEFAULT 0,
-            replays INTEGER NOT NULL DEFAULT 0,
-            finished REAL,
-            error TEXT,
-            body BLOB NOT NULL
-        )""",
-        "CREATE INDEX event_waiting ON event (conversation, seq) WHERE state = 0",
-        "CREATE INDEX event_done ON event (finished) WHERE state = 1",
-        "CREATE INDEX event_dead ON event (seq) WHERE state = 2",
-        "CREATE INDEX event_quarantined ON event (seq) WHERE state = 3",
-        "CREATE TABLE lane (conversation TEXT PRIMARY KEY, ready REAL NOT NULL, fence INTEGER NOT NULL) WITHOUT ROWID",
-        "CREATE INDEX lane_ready ON lane (ready)",
-        "CREATE TABLE meta (fence INTEGER NOT NULL)",
-        "INSERT INTO meta (fence) VALUES (0)",
-    ),
-)
-"""The statements that lead from each version of the schema, counting from 0 for an empty file, to the next."""
+
+@frozen(kw_only=True)
+class Kind:
+    """What a file is: its name with the article, the ``application_id`` that says so, and how its schema came about.
+
+    ``schema`` holds the statements that lead from each version, counting from 0 for an empty file, to the next. ``harmless``
+    are the errors that a command raises before it has written anything. A ``private`` file is made with mode 0600.
+    """
+
+    name: str
+    mark: bytes
+    schema: tuple[tuple[str, ...], ...]
+    harmless: tuple[type[Exception], ...] = ()
+    private: bool = False
+    cache: int = 2000  # KiB of pages that SQLite keeps in memory
 
 
 @frozen
@@ -79,9 +65,9 @@ class Database:
     ``now`` is the time of a transaction, in epoch seconds. A command that sets ``news`` has the listeners called.
     """
 
-    def __init__(self, path: Path, *, clock: Callable[[], float], mark: bytes = INBOX) -> None:
+    def __init__(self, path: Path, kind: Kind, *, clock: Callable[[], float]) -> None:
         self.path = path
-        self._mark = mark
+        self._kind = kind
         self.clock = clock
         self.now = 0.0
         self.news = False
@@ -92,10 +78,10 @@ class Database:
         self._listening = Lock()  # never held for long: event loops take it
 
     def open(self) -> None:
-        """Open the file, make it if need be. Raises InvalidRequest where it is no inbox, or one of a newer rbim."""
+        """Open the file, make it if need be. Raises InvalidRequest where it is something else, or made by a newer rbim."""
         with self._lock:
             if self._connection is None:
-                self._connection = _connect(self.path, self._mark)
+                self._connection = _connect(self.path, self._kind)
             self._users += 1
 
     def close(self) -> None:
@@ -192,7 +178,7 @@ class Database:
         def run() -> T | Failure:
             try:
                 return command()
-            except LeaseLost as error:  # before anything was written
+            except self._kind.harmless as error:
                 return Failure(error)
             except Exception as error:
                 raise _Spoilt from error
@@ -233,68 +219,69 @@ def _busy(error: BaseException) -> bool:
     return _code(error) == sqlite3.SQLITE_BUSY
 
 
-def _connect(path: Path, mark: bytes) -> sqlite3.Connection:
+def _connect(path: Path, kind: Kind) -> sqlite3.Connection:
     if not path.parent.is_dir():
-        raise _unusable(path, f"there is no directory {path.parent}")
+        raise _unusable(path, kind, f"there is no directory {path.parent}")
     give_up = time.monotonic() + PATIENCE
     while True:
         try:
-            return _opened(path, mark)
+            return _opened(path, kind)
         except sqlite3.DatabaseError as error:
             if _code(error) in _UNUSABLE:
-                raise _unusable(path, str(error)) from error
+                raise _unusable(path, kind, str(error)) from error
             if not _busy(error) or time.monotonic() > give_up:
                 raise
         time.sleep(BUSY)
 
 
-def _unusable(path: Path, why: str) -> InvalidRequest:
-    return InvalidRequest(f"{path} cannot be an inbox: {why}", field="path")
+def _unusable(path: Path, kind: Kind, why: str) -> InvalidRequest:
+    return InvalidRequest(f"{path} cannot be {kind.name}: {why}", field="path")
 
 
-def _opened(path: Path, mark: bytes) -> sqlite3.Connection:
+def _opened(path: Path, kind: Kind) -> sqlite3.Connection:
+    if kind.private:
+        with suppress(OSError):  # SQLite says what is wrong
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     connection = sqlite3.connect(path, timeout=BUSY, isolation_level=None, check_same_thread=False)
     try:
         connection.execute("BEGIN")  # another process may be making the file right now
-        version = _version(connection, path, mark)
+        version = _version(connection, path, kind)
         connection.execute("COMMIT")
-        if version < len(SCHEMA):
-            _migrate(connection, path, mark)
+        if version < len(kind.schema):
+            _migrate(connection, path, kind)
         connection.execute("PRAGMA synchronous = FULL")
+        connection.execute(f"PRAGMA cache_size = -{kind.cache}")
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def _version(connection: sqlite3.Connection, path: Path, mark: bytes) -> int:
+def _version(connection: sqlite3.Connection, path: Path, kind: Kind) -> int:
     """Return the version of a file's schema, 0 of an empty one."""
 
     def value(statement: str) -> int:
         ((found,),) = connection.execute(statement)
         return cast("int", found)
 
-    application, version = value("PRAGMA application_id"), value("PRAGMA user_version")
-    if application == int.from_bytes(INBOX if mark == SPOOL else SPOOL, "big"):
-        reason = f"{path} is {'an inbox, and no spool' if mark == SPOOL else 'a spool, and no inbox'}"
-        raise InvalidRequest(reason, field="path")
-    if application != int.from_bytes(mark, "big") and (
-        application or version or value("SELECT count(*) FROM sqlite_master")
-    ):
-        raise _unusable(path, "it is a database of another application")
-    if version > len(SCHEMA):
-        raise _unusable(path, f"its schema has version {version}, and this rbim knows {len(SCHEMA)} at most")
+    mark, version = value("PRAGMA application_id").to_bytes(4, "big", signed=True), value("PRAGMA user_version")
+    if mark != kind.mark and mark in NAMES:
+        raise _unusable(path, kind, f"it is {NAMES[mark]}")
+    if mark != kind.mark and (any(mark) or version or value("SELECT count(*) FROM sqlite_master")):
+        raise _unusable(path, kind, "it is a database of another application")
+    if version > len(kind.schema):
+        raise _unusable(path, kind, f"its schema has version {version}, and this rbim knows {len(kind.schema)} at most")
     return version
 
 
-def _migrate(connection: sqlite3.Connection, path: Path, mark: bytes) -> None:
+def _migrate(connection: sqlite3.Connection, path: Path, kind: Kind) -> None:
     (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
     if mode != "wal":
-        raise _unusable(path, f"its file system allows no write-ahead log (journal mode {mode})")
+        raise _unusable(path, kind, f"its file system allows no write-ahead log (journal mode {mode})")
     connection.execute("BEGIN IMMEDIATE")
-    for number in range(_version(connection, path, mark), len(SCHEMA)):  # another process may have been quicker
-        for statement in SCHEMA[number]:
+    for number in range(_version(connection, path, kind), len(kind.schema)):  # another process may have been quicker
+        for statement in kind.schema[number]:
             connection.execute(statement)
         connection.execute(f"PRAGMA user_version = {number + 1}")
-    connection.execute(f"PRAGMA application_id = {int.from_bytes(mark, 'big')}")
+    connection.execute(f"PRAGMA application_id = {int.from_bytes(kind.mark, 'big')}")
     connection.execute("COMMIT")

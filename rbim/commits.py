@@ -7,27 +7,41 @@ from copy import copy
 from functools import partial
 from threading import get_ident
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import anyio
 from anyio.lowlevel import checkpoint
 from anyio.to_thread import run_sync
 
-from rbim.callbacks.database import Failure
+from rbim.database import Failure
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterable
-
-    from rbim.callbacks.store import Store
+    from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 
     Undo = Callable[[Any], Iterable[Callable[[], Any]]]
 
-__all__ = ["Commits", "committing"]
+__all__ = ["Commits", "Store", "committing"]
 
 T = TypeVar("T")
 
 LAST_WAIT = 3.0
-"""Seconds that a closing inbox still waits for another process that writes."""
+"""Seconds for which, once it is to be closed, another process that writes is still waited for."""
+
+
+class Store(Protocol):
+    """What is committed to: all of it is called in threads."""
+
+    def open(self) -> None:
+        """Open it."""
+        ...
+
+    def close(self) -> None:
+        """Close it."""
+        ...
+
+    def commit(self, commands: Sequence[Callable[[], Any]], *, hurried: Callable[[], bool]) -> list[Any]:
+        """Carry out commands in one transaction, durably; return what each returned, or the Failure that it came to."""
+        ...
 
 
 class _Batch:
@@ -95,10 +109,10 @@ class Commits:
 
     def _check(self) -> None:
         if self._closed:
-            reason = "the inbox is closed"
+            reason = "the file is closed"
             raise RuntimeError(reason)
         if get_ident() != self._thread:
-            reason = "an inbox is used in the event loop that entered it; in another one, a backlog of it can be"
+            reason = "a file is used in the event loop that opened it; for an inbox, another one can have a backlog"
             raise RuntimeError(reason)
 
     def _undo(self, undo: Undo, result: Any) -> None:  # the command's
@@ -125,7 +139,7 @@ class Commits:
                     await self._carry_out()
             finally:
                 self._closed = True
-                self._settle(self._pending, RuntimeError("the inbox was closed"))
+                self._settle(self._pending, RuntimeError("the file was closed"))
 
     async def _carry_out(self) -> None:
         batch, self._pending = self._pending, _Batch()
