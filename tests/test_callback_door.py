@@ -580,7 +580,7 @@ WAYS = [
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_it_answers_the_same_wherever_it_is_mounted(sink, way):
-    receiver = Receiver(credentials=CREDENTIALS, sink=sink, budget=0.2)
+    receiver = Receiver(credentials=CREDENTIALS, sink=sink, budget=0.5)
     app, path = way(receiver)
     body = content()
     async with Server.of(app) as server:
@@ -593,7 +593,7 @@ async def test_it_answers_the_same_wherever_it_is_mounted(sink, way):
             return None if answer is None else (answer[0], answer[2])
 
         assert await status_and_body(body) == (200, b"")
-        assert await status_and_body(*(bytes([each]) for each in body)) == (200, b"")
+        assert await status_and_body(*(body[at : at + 40] for at in range(0, len(body), 40))) == (200, b"")
         assert await status_and_body(body, headers=signed(body) | {"accept-encoding": "gzip"}) == (200, b"")
         assert (await status_and_body(body, headers={}))[0] == 401
         assert await status_and_body(body, headers=[*signed(body).items(), *signed(body).items()]) == (401, TINY)
