@@ -59,6 +59,16 @@ class View:
         user = f" as {self._settings.user_name}" if self._settings.user_name else ""
         return f"<{type(self).__name__} of {self._core.codec.app_id}{user}, {self._core.state}>"
 
+    @property
+    def dialect(self) -> Dialect:
+        """What settles the choices that the interface leaves open."""
+        return self._core.codec.dialect
+
+    @property
+    def clock(self) -> Clock:
+        """What tells the client the time."""
+        return self._core.clock
+
     @cached_property
     def groups(self) -> Groups:
         """The ten group operations."""

@@ -58,8 +58,9 @@ class _Batch:
 class Commits:
     """The way to the store from one event loop: its thread's tasks only."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, threads: bool = True) -> None:
         self._store = store
+        self._run = run_sync if threads else _at_once
         self._thread = get_ident()
         self._tickets = 0
         self._pending = _Batch()
@@ -98,7 +99,7 @@ class Commits:
     async def read(self, reads: Callable[[], T]) -> T:
         """Return what the store reads."""
         self._check()
-        return await run_sync(reads, limiter=self._reading)
+        return await self._run(reads, limiter=self._reading)
 
     def _add(self, command: Callable[[], Any]) -> tuple[_Batch, int]:
         self._check()
@@ -151,7 +152,7 @@ class Commits:
         try:
             commands = tuple(batch.commands.values())
             commit = partial(self._store.commit, commands, hurried=lambda: monotonic() > self._give_up)
-            results = await run_sync(commit, limiter=self._writing)
+            results = await self._run(commit, limiter=self._writing)
             batch.results = dict(zip(batch.commands, results, strict=True))
             error = None
         except Exception as failed:
@@ -166,10 +167,19 @@ class Commits:
             give_back(batch.results.get(ticket))
 
 
+async def _at_once(work: Callable[[], T], *, limiter: object) -> T:
+    del limiter
+    await checkpoint()
+    return work()
+
+
 @asynccontextmanager
-async def committing(store: Store) -> AsyncGenerator[Commits, None]:
-    """Open the store for the event loop of the caller; when it leaves, what is pending is carried out first."""
-    commits = Commits(store)
+async def committing(store: Store, *, threads: bool = True) -> AsyncGenerator[Commits, None]:
+    """Open the store for the event loop of the caller; when it leaves, what is pending is carried out first.
+
+    Without ``threads`` the event loop itself does the work: emulated time would not wait for a thread.
+    """
+    commits = Commits(store, threads=threads)
     await commits.read(store.open)
     failure: BaseException | None = None
     try:

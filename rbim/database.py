@@ -109,6 +109,13 @@ class Database:
             raise RuntimeError(reason)
         return self._connection.execute(statement, values)
 
+    def executemany(self, statement: str, values: Any) -> int:  # what fills the placeholders, again and again
+        """Execute one statement for each of the values, inside a command; return how many rows it changed in all."""
+        if self._connection is None:
+            reason = f"{self.path} is not open"
+            raise RuntimeError(reason)
+        return max(0, self._connection.executemany(statement, values).rowcount)
+
     def read(self, reads: Callable[[], T]) -> T:
         """Return what a function reads, outside any transaction."""
         give_up = time.monotonic() + PATIENCE

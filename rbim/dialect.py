@@ -229,6 +229,16 @@ class Dialect:
             Grade.GUESS,
         ),
     )
+    already_reasons: frozenset[str] = field(
+        default=frozenset({"the account is in the group already"}),
+        converter=frozenset[str],
+        metadata=_settles(
+            "the reasons in fails that say 'it is so already': when a bulk job sends an invitation again whose outcome was"
+            " unknown, they count as done",
+            "InviteJoinGroup",
+            Grade.EMULATOR,
+        ),
+    )
 
     modify_resets_permission: bool = field(
         default=True,

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import anyio
 from anyio.lowlevel import cancel_shielded_checkpoint
 from attrs import frozen
 
+from rbim.bulk.failures import Failures
 from rbim.errors import AuthenticationError, InvalidRequest, RbimError
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
-    from anyio.abc import TaskGroup
     from anyio.streams.memory import MemoryObjectSendStream
 
     from rbim.operation import Operation, Sender
@@ -71,7 +69,7 @@ async def fan_out(
     source = _Source(operations)
     give, take = anyio.create_memory_object_stream[Done[R] | Failed[R]](0)
     tasks = anyio.create_task_group()
-    failures = _Failures(tasks)
+    failures = Failures(tasks)
     left = False
     try:
         async with take, tasks:
@@ -121,42 +119,8 @@ class _Source(Generic[R]):
             return self._count - 1, op
 
 
-class _Failures:
-    """Takes the errors of what runs inside it, in order of time, and ends all the rest.
-
-    None of them passes through the task group, which would wrap it.
-    """
-
-    def __init__(self, tasks: TaskGroup) -> None:
-        self.errors: list[BaseException] = []
-        self._tasks = tasks
-        self._cancelled = anyio.get_cancelled_exc_class()
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
-        if error is None or isinstance(error, self._cancelled):
-            return False
-        self.errors.append(error)
-        self._tasks.cancel_scope.cancel()
-        return True
-
-    def raise_first(self) -> NoReturn:
-        """Raise what failed first, as it is, with the others as notes; what is no Exception (KeyboardInterrupt) leads."""
-        first = next((each for each in self.errors if not isinstance(each, Exception)), self.errors[0])
-        for other in self.errors:
-            if other is not first:
-                first.add_note(f"at the same time: {type(other).__name__}: {other}")
-        context = first.__context__
-        try:
-            raise first
-        finally:
-            first.__context__ = context  # and not whatever the block was cancelled with
-
-
 async def _work(
-    sender: Sender, source: _Source[R], give: MemoryObjectSendStream[Done[R] | Failed[R]], failures: _Failures
+    sender: Sender, source: _Source[R], give: MemoryObjectSendStream[Done[R] | Failed[R]], failures: Failures
 ) -> None:
     async with give:
         with failures:

@@ -1,0 +1,112 @@
+"""What is sent next: first what is to be sent again, then the lanes in turn, one chunk of each.
+
+A lane's cursor in the file says how far requests of it have been sent; what is planned beyond it is known here only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rbim.bulk.schema import Sent, State
+from rbim.bulk.work import Chunk
+
+if TYPE_CHECKING:
+    from rbim.database import Database
+
+__all__ = ["Planner"]
+
+LANES = """SELECT lane.id, lane.cursor, lane.last, party.name, lane.user_name FROM lane JOIN party ON party.id = lane.party
+    WHERE lane.cursor < lane.last AND lane.id > ? ORDER BY lane.id LIMIT ?"""
+NEXT = """SELECT seq, account, state FROM account WHERE lane = ? AND seq > ? AND state IN (0, 6) ORDER BY seq LIMIT ?"""
+TODO = """SELECT request.id, request.lane, request.first, request.last, request.attempt, request.outcome, request.resent,
+    party.name, lane.user_name FROM request JOIN lane ON lane.id = request.lane JOIN party ON party.id = lane.party
+    WHERE request.todo = 1 AND request.id > ? AND request.id <= ? ORDER BY request.id LIMIT ?"""
+WITHIN = "SELECT seq, account, state FROM account WHERE lane = ? AND seq BETWEEN ? AND ? AND state IN (0, 6) ORDER BY seq"
+
+
+class Planner:
+    """Plans chunks of at most ``size`` accounts. Its methods are for the thread that has the database."""
+
+    def __init__(self, database: Database, size: int) -> None:
+        self._database = database
+        self._size = size
+        self._lane = 0  # the last one that had its turn
+        self._cursors: dict[int, int] = {}  # of lanes with chunks that are planned and not sent
+        self._empty: list[int] = []
+        ((latest,),) = database.execute("SELECT coalesce(max(id), 0) FROM request")
+        self._again_until: int = latest
+        self._again_after = 0
+
+    def plan(self, most: int) -> list[Chunk]:
+        """Return the next chunks, at most so many. None: there is nothing left to plan."""
+        chunks = self._again(most)
+        ends = 0  # of the list of lanes, since a chunk was found
+        while len(chunks) < most and ends < 2:  # noqa: PLR2004  # a whole turn lies between two of them
+            lanes = self._database.execute(LANES, (self._lane, most - len(chunks))).fetchall()
+            if not lanes:
+                self._lane, ends = 0, ends + 1
+            for number, sent, last, group, user_name in lanes:
+                self._lane = number
+                planned = max(sent, self._cursors.get(number, 0))
+                chunk = self._next_of(number, planned, last) if planned < last else None
+                if chunk is not None:
+                    chunks.append(_named(chunk, group, user_name))
+                    ends = 0
+        return chunks
+
+    def sent(self, chunk: Chunk) -> None:
+        """Have the file's cursor at the chunk's end, where it is the first sending; part of the command that records it."""
+        if chunk.repeats is None:
+            self._database.execute("UPDATE lane SET cursor = ? WHERE id = ?", (chunk.last, chunk.lane))
+            if self._cursors.get(chunk.lane) == chunk.last:
+                del self._cursors[chunk.lane]
+        while self._empty:
+            self._database.execute("UPDATE lane SET cursor = last WHERE id = ?", (self._empty.pop(),))
+
+    def _next_of(self, lane: int, cursor: int, last: int) -> Chunk | None:
+        rows = self._database.execute(NEXT, (lane, cursor, self._size)).fetchall()
+        if not rows:  # duplicates, or what an earlier run has done
+            self._cursors[lane] = last
+            self._empty.append(lane)
+            return None
+        if len(rows) == self._size:
+            last = rows[-1][0]
+        self._cursors[lane] = last
+        return _chunk(lane, rows, (rows[0][0], last))
+
+    def _again(self, most: int) -> list[Chunk]:
+        chunks: list[Chunk] = []
+        while len(chunks) < most and self._again_after < self._again_until:
+            found = self._database.execute(TODO, (self._again_after, self._again_until, most - len(chunks))).fetchall()
+            if not found:
+                self._again_after = self._again_until
+            for number, lane, first, last, attempt, outcome, resent, group, user_name in found:
+                self._again_after = number
+                rows = self._database.execute(WITHIN, (lane, first, last)).fetchall()
+                chunk = _named(_chunk(lane, rows, (first, last)), group, user_name)
+                chunk.resent = chunk.resent or bool(resent) or outcome == Sent.UNKNOWN
+                if outcome == Sent.PLANNED:
+                    chunk.planned, chunk.attempt = number, attempt
+                else:
+                    chunk.repeats, chunk.attempt = number, attempt + 1
+                chunks.append(chunk)
+        return chunks
+
+
+def _chunk(lane: int, rows: list[Any], reach: tuple[int, int]) -> Chunk:  # rows of the tables
+    numbers, accounts, states = zip(*rows, strict=True)
+    return Chunk(
+        lane=lane,
+        group="",
+        user_name=None,
+        first=reach[0],
+        last=reach[1],
+        numbers=numbers,
+        accounts=accounts,
+        resent=State.AGAIN in states,
+    )
+
+
+def _named(chunk: Chunk, group: str, user_name: str) -> Chunk:
+    chunk.group, chunk.user_name = group, user_name or None
+    return chunk

@@ -1,0 +1,355 @@
+"""One run of a job: sends what is planned as fast as the pace allows, records each sending before and after, and ends.
+
+One task decides what goes next, so that halts, rates and the number in flight need no agreement between several.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from functools import partial
+from itertools import count
+from math import inf
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import anyio
+from anyio.lowlevel import checkpoint
+from attrs import evolve, field, frozen
+
+from rbim.bulk.failures import Failures
+from rbim.bulk.schema import Sent, State
+from rbim.bulk.tally import Fuse
+from rbim.bulk.verdict import Signal, Step, Verdict, judge
+from rbim.bulk.work import Settlement, Why
+from rbim.checks import above_zero, at_least_one
+from rbim.errors import InvalidRequest, RbimError
+from rbim.pace import Rate
+from rbim.retry import Retry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from anyio.abc import TaskGroup
+
+    from rbim.bulk.journal import Journal
+    from rbim.bulk.steering import Steering
+    from rbim.bulk.tally import Phase, Tally
+    from rbim.bulk.work import Chunk, Work
+    from rbim.commits import Commits
+    from rbim.message import Clock
+    from rbim.operation import Sender
+
+__all__ = ["Running", "Settings"]
+
+T = TypeVar("T")
+
+NOT_SENT = Settlement(outcome=Sent.NOT_SENT, why=Why("the job was interrupted before it was sent"), again=True)
+
+AHEAD = 4  # chunks that are planned ahead, for each request that may be in flight
+SAMPLE = 1.0  # seconds
+MANY = 1000
+"""Chunks that wait to be sent again, beyond which nothing new is sent."""
+
+
+def _isolate(_: object, attribute: Any, value: object) -> None:  # an attrs attribute
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        reason = f"{attribute.name}: a number of requests from 0 is needed, not {value!r}"
+        raise InvalidRequest(reason, field=attribute.name)
+
+
+@frozen(kw_only=True)
+class Settings:
+    """How a job is run.
+
+    At most ``concurrency`` requests in flight (100) and ``rates`` of requests, each of which holds; below both, with
+    ``adaptive``, what the platform bears. ``fuse`` ends a job that fails too often (a share of 0.5). ``patience`` is the
+    seconds without any answer after which it ends, too (120). ``isolate`` is the number of requests that may be spent on
+    halving those that were refused, to find out which accounts are to blame (0). ``retry`` says how often (5 attempts) and
+    when a request of unknown outcome is sent again that may be; ``resend_within`` is the age in seconds below which those
+    that an ended run has left open are sent again (0).
+    """
+
+    rates: tuple[Rate, ...] = field(default=(), converter=tuple["Rate", ...])
+    concurrency: int = field(default=100, validator=at_least_one)
+    adaptive: bool = True
+    fuse: Fuse = field(factory=Fuse)
+    patience: float = field(default=120.0, validator=above_zero)
+    isolate: int = field(default=0, validator=_isolate)
+    retry: Retry = field(factory=lambda: Retry(attempts=5))
+    resend_within: float = 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what :meth:`from_json` reads."""
+        rates = [{"limit": r.limit, "per": r.per, "burst": r.burst, "each_group": r.each_group} for r in self.rates]
+        told = {name: getattr(self, name) for name in ("concurrency", "adaptive", "patience", "isolate", "resend_within")}
+        return {"rates": rates, **told, "max_failures": self.fuse.most, "attempts": self.retry.attempts}
+
+    @staticmethod
+    def from_json(document: dict[str, Any]) -> dict[str, Any]:
+        """Return the settings that a journal keeps by the names under which a job takes them."""
+        told = dict(document)
+        rates = [Rate(each.pop("limit"), each.pop("per"), **each) for each in map(dict, told.pop("rates"))]
+        return {"rates": rates, "retry": Retry(attempts=told.pop("attempts")), **told}
+
+
+class Running:
+    """A run, from its first sending to its end."""
+
+    def __init__(  # noqa: PLR0913  # the parts that a job puts together
+        self,
+        *,
+        work: Work[Any],
+        sender: Sender,
+        journal: Journal,
+        commits: Commits,
+        steering: Steering,
+        tally: Tally,
+        settings: Settings,
+        clock: Clock,
+    ) -> None:
+        self._work = work
+        self._sender = sender
+        self._journal = journal
+        self._commits = commits
+        self._steering = steering
+        self._tally = tally
+        self._settings = settings
+        self._clock = clock
+        self._ready: deque[Chunk] = deque()
+        self._later: list[tuple[float, int, Chunk]] = []  # a heap: what is sent again, and what its group's rate holds back
+        self._order = count()
+        self._all_planned = False
+        self._why = ""  # once it is to end early
+        self._tasks = 0
+        self._halvings = settings.isolate
+        self._changed = anyio.Event()
+        self._wanted = anyio.Event()
+        self._wanted.set()
+
+    @property
+    def phase(self) -> Phase:
+        """What it is doing."""
+        if self._why:
+            return "draining"
+        return "running" if self._steering.state(self._clock.monotonic()) == "running" else "halted"
+
+    def stop(self, why: str = "stopped") -> None:
+        """Send nothing more, and end when what is in flight is over."""
+        self._why = self._why or why
+        self._nudge()
+
+    async def run(self) -> str:
+        """Run to the end and return why it came: ``done``, ``stopped``, ``fuse``, ``no answer``.
+
+        Raises what ends a job at once: AuthenticationError, ClientClosed, and whatever a sender raises that is no RbimError.
+        """
+        tasks = anyio.create_task_group()
+        failures = Failures(tasks)
+        async with tasks:
+            with failures:
+                tasks.start_soon(self._guarded, failures, self._keep_planned)
+                tasks.start_soon(self._guarded, failures, self._keep_sampling)
+                await self._dispatch(tasks, failures)
+                while self._tasks:
+                    await self._pause(None)
+                tasks.cancel_scope.cancel()
+        if failures.errors:
+            failures.raise_first()
+        await self._sample()
+        return self._why or "done"
+
+    @staticmethod
+    async def _guarded(failures: Failures, work: Callable[[], Any]) -> None:
+        with failures:
+            await work()
+
+    # What goes next.
+
+    async def _dispatch(self, tasks: TaskGroup, failures: Failures) -> None:
+        steering, clock = self._steering, self._clock
+        chunk: Chunk | None = None
+        held = clock.monotonic()  # since when the next one might go, if rates and halts let it
+        while not self._why:
+            now = clock.monotonic()
+            if self._tally.in_flight >= steering.concurrency(now):
+                await self._pause(None)
+                held = clock.monotonic()
+                continue
+            if chunk is None and (chunk := self._take(now)) is None:
+                if self._is_over:
+                    return
+                await self._pause(self._later[0][0] - now if self._later else None)
+                held = clock.monotonic()
+                continue
+            refusal = self._prepare(chunk)
+            if refusal is None:
+                at = steering.general(chunk.operation, now)
+                if at > now:
+                    await self._pause(at - now)
+                    continue
+                at = steering.earliest(chunk.operation, now)
+                if at > now:  # its group alone is held back: others go first
+                    self._put_off(chunk, at)
+                    chunk = None
+                    continue
+                steering.sent(chunk.operation, now)
+            chunk.waited, held = now - held, now
+            self._tally.flies(1, now)
+            self._tasks += 1
+            tasks.start_soon(self._carry_out, chunk, failures, refusal)
+            chunk = None
+
+    def _prepare(self, chunk: Chunk) -> InvalidRequest | None:
+        """Make the operation, or return why none can be made."""
+        if chunk.operation is None:
+            try:
+                chunk.operation = self._work.make(chunk)
+            except InvalidRequest as error:
+                return error
+        return None
+
+    def _take(self, now: float) -> Chunk | None:
+        """Return what is due: what is sent again before anything new."""
+        if self._later and self._later[0][0] <= now:
+            return heapq.heappop(self._later)[2]
+        if len(self._ready) <= self._low and not self._all_planned:
+            self._wanted.set()
+        return self._ready.popleft() if self._ready and len(self._later) < MANY else None
+
+    @property
+    def _low(self) -> int:
+        return AHEAD * self._settings.concurrency // 2
+
+    @property
+    def _is_over(self) -> bool:
+        return self._all_planned and not (self._ready or self._later or self._tasks)
+
+    def _put_off(self, chunk: Chunk, until: float) -> None:
+        heapq.heappush(self._later, (until, next(self._order), chunk))
+
+    async def _pause(self, seconds: float | None) -> None:
+        """Wait until something changes, or so long."""
+        if not self._changed.is_set():
+            if seconds is None:
+                await self._changed.wait()
+            else:
+                with self._clock.scope(seconds):
+                    await self._changed.wait()
+        if self._changed.is_set():
+            self._changed = anyio.Event()
+
+    def _nudge(self) -> None:
+        self._changed.set()
+
+    async def _keep_planned(self) -> None:
+        """Keep chunks ready, a bounded window ahead."""
+        most = AHEAD * self._settings.concurrency
+        while True:
+            await self._wanted.wait()
+            self._wanted = anyio.Event()
+            chunks = await self._commits.read(partial(self._journal.plan, most - len(self._ready)))
+            self._ready.extend(chunks)
+            self._all_planned = not chunks
+            self._nudge()
+            if not chunks:
+                return
+
+    async def _keep_sampling(self) -> None:
+        while True:
+            await self._clock.sleep(SAMPLE)
+            await self._sample()
+
+    async def _sample(self) -> None:
+        now = self._clock.monotonic()
+        sample = self._tally.sample(self._clock.now().timestamp(), now, self._steering.concurrency(now), self._steering.rate)
+        await self._record(partial(self._journal.sample, sample))
+
+    # One request.
+
+    async def _carry_out(self, chunk: Chunk, failures: Failures, refusal: InvalidRequest | None) -> None:
+        try:
+            with failures:
+                await self._send(chunk, refusal)
+        finally:
+            self._tasks -= 1
+            self._nudge()
+
+    async def _send(self, chunk: Chunk, refusal: InvalidRequest | None) -> None:
+        """Send a chunk, its intent recorded before and its outcome after. Interrupted in between, it stays open."""
+        clock, failure = self._clock, None
+        try:
+            number = await self._record(partial(self._journal.begin, chunk))
+            if anyio.current_effective_deadline() == -inf:  # interrupted meanwhile: it will not leave
+                await self._record(partial(self._journal.settle, number, chunk, NOT_SENT, 0.0))
+                await checkpoint()
+            began = clock.monotonic()
+            try:
+                verdict = await self._ask(chunk, refusal)
+            except RbimError as error:
+                failure, verdict = error, self._judge(chunk, error)
+            elapsed = clock.monotonic() - began
+            self._steer(verdict, elapsed)
+        finally:
+            self._tally.flies(-1, clock.monotonic())
+            self._nudge()
+        await self._settle(number, chunk, verdict, elapsed)
+        if verdict.step is Step.STOP and failure is not None:
+            raise failure
+
+    async def _ask(self, chunk: Chunk, refusal: InvalidRequest | None) -> Verdict:
+        if refusal is not None:
+            raise refusal
+        answer = await self._sender.send(chunk.operation)
+        return Verdict(step=Step.SETTLED, signal=Signal.ANSWERED, settlement=self._work.answered(chunk, answer))
+
+    def _judge(self, chunk: Chunk, error: RbimError) -> Verdict:
+        verdict = judge(chunk.operation, chunk, error, retry=self._settings.retry, dialect=self._work.dialect)
+        if verdict.step is Step.SPLIT and verdict.settlement is not None:
+            if self._halvings > 1:
+                self._halvings -= 2
+                return verdict
+            settlement = evolve(verdict.settlement, state=State.FAILED)
+            return evolve(verdict, step=Step.SETTLED, settlement=settlement, final=True)
+        return verdict
+
+    def _steer(self, verdict: Verdict, elapsed: float) -> None:
+        """Tell the pace, and see whether it is time to give up."""
+        steering, now = self._steering, self._clock.monotonic()
+        if verdict.signal is Signal.ANSWERED:
+            steering.answered(now, elapsed)
+        elif verdict.signal is Signal.THROTTLED:
+            steering.throttled(now, verdict.retry_after)
+        elif verdict.signal is Signal.LOST:
+            steering.lost(now)
+            silent = steering.silent_since
+            if silent is not None and now - silent > self._settings.patience:
+                self.stop("no answer")
+
+    async def _settle(self, number: int, chunk: Chunk, verdict: Verdict, elapsed: float) -> None:
+        """Record the outcome, count it, and see to what comes of it."""
+        settlement = verdict.settlement
+        halves: list[Chunk] = []
+        if settlement is not None:
+            if verdict.step is Step.SPLIT:
+                halves = await self._record(partial(self._journal.split, number, chunk, settlement, elapsed))
+            else:
+                await self._record(partial(self._journal.settle, number, chunk, settlement, elapsed))
+        throttled = verdict.signal is Signal.THROTTLED
+        self._tally.ended(settlement, len(chunk.accounts), throttled=throttled, final=verdict.final)
+        if verdict.final and self._settings.fuse.blown(self._tally.failures, self._tally.requests):
+            self.stop("fuse")
+        now = self._clock.monotonic()
+        for half in halves:
+            self._put_off(half, now)
+        if verdict.step is Step.AGAIN and settlement is not None:
+            chunk.resent = chunk.resent or settlement.outcome is Sent.UNKNOWN
+            chunk.expired = chunk.expired or verdict.anew
+            chunk.repeats, chunk.planned, chunk.attempt = number, None, chunk.attempt + 1
+            chunk.lost += settlement.outcome is Sent.UNKNOWN
+            self._put_off(chunk, now + verdict.pause)
+
+    async def _record(self, command: Callable[[], T]) -> T:
+        """Have the journal carry out a command, durably; a cancellation waits for that."""
+        with anyio.CancelScope(shield=True):
+            return await self._commits.run(command)
+        raise AssertionError  # a shield without a deadline swallows nothing
