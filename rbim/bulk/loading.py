@@ -13,15 +13,15 @@ from anyio.to_thread import run_sync
 from attrs import frozen
 
 from rbim.bulk.reading import RowFile
+from rbim.bulk.reading_cells import bad_row, checked
 from rbim.bulk.rows import BadRow, Row
-from rbim.message import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rbim.database import Database
 
-__all__ = ["BATCH", "Loaded", "Loader", "Rows", "batches", "checked"]
+__all__ = ["BATCH", "Loaded", "Loader", "Rows", "batches", "row_of"]
 
 Rows = Iterable[Any] | AsyncIterable[Any]
 
@@ -30,7 +30,6 @@ BATCH = 5000
 
 LEAST = 2  # fields of a row: the acting account may be left out
 KNOWN = 10_000  # groups whose numbers are kept at hand
-RAW = 200
 
 ADD = "INSERT OR IGNORE INTO account (lane, seq, party, account) VALUES (?, ?, ?, ?)"
 TWICE = """INSERT INTO duplicate (seq, party, account, first)
@@ -112,31 +111,19 @@ class Loader:
         return cast("int", number)
 
 
-def checked(number: int, given: object) -> Row | BadRow:
-    """Return a row of an iterable as it is, or why it cannot be used; ``number`` is its place, from 1."""
+def row_of(number: int, given: object) -> Row | BadRow:
+    """Return what an iterable has given as a row, or why it makes none; ``number`` is its place, from 1."""
     if isinstance(given, BadRow):
         return given
-    values: tuple[object, ...] = ()
-    with suppress(TypeError):
-        values = tuple(cast("Iterable[object]", given)) if not isinstance(given, (str, bytes)) else ()
+    values: tuple[Any, ...] = ()
+    if not isinstance(given, (str, bytes)):
+        with suppress(TypeError):
+            values = tuple(cast("Iterable[Any]", given))
     if not LEAST <= len(values) <= len(Row._fields):
-        return BadRow(number, "a row is a group and an account, and the acting account if need be", _shown(given))
-    names = ("group", "account", "acting account")
-    for name, value in zip(names, values, strict=False):
-        if value is None and name == names[-1]:
-            continue
-        if not isinstance(value, str) or not value or value != value.strip():
-            what = (
-                "is empty" if value in {"", None} else "is no text" if not isinstance(value, str) else "has spaces around it"
-            )
-            return BadRow(number, f"the {name} {what}", _shown(given))
-        if not value.isprintable():
-            return BadRow(number, f"the {name} has characters that cannot be printed", _shown(given))
-    return Row(*cast("tuple[str, str]", values))
-
-
-def _shown(given: object) -> str:
-    return one_line(repr(given), RAW)
+        return bad_row(number, "a row is a group and an account, and the acting account if need be", repr(given))
+    group, account, *acting = values
+    made = checked(group, account, acting[0] if acting else None, None)
+    return bad_row(number, made, repr(given)) if isinstance(made, str) else made
 
 
 async def batches(rows: Rows, *, threads: bool = True) -> AsyncIterator[list[Row | BadRow]]:
@@ -154,7 +141,7 @@ async def batches(rows: Rows, *, threads: bool = True) -> AsyncIterator[list[Row
         batch: list[Row | BadRow] = []
         async for each in rows:
             number += 1
-            batch.append(checked(number, each))
+            batch.append(row_of(number, each))
             if len(batch) == BATCH:
                 yield batch
                 batch = []
@@ -163,6 +150,6 @@ async def batches(rows: Rows, *, threads: bool = True) -> AsyncIterator[list[Row
         return
     source: Iterator[Any] = iter(rows)
     while found := list(islice(source, BATCH)):
-        yield [checked(number + place, each) for place, each in enumerate(found, 1)]
+        yield [row_of(number + place, each) for place, each in enumerate(found, 1)]
         number += len(found)
         await checkpoint()
