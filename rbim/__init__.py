@@ -12,7 +12,7 @@ from rbim.lazy import homes, resolve
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from rbim.bulk.fan_out import Done, Failed, fan_out
+    from rbim.bulk.fanout import Done, Failed, fan_out
     from rbim.call import Exchange
     from rbim.calls import (
         Calls,
@@ -79,7 +79,7 @@ if TYPE_CHECKING:
     from rbim.signing import AppSigner, Credentials
 
 _HOME = {
-    "rbim.bulk.fan_out": "Done Failed fan_out",
+    "rbim.bulk.fanout": "Done Failed fan_out",
     "rbim.call": "Exchange",
     "rbim.calls": "CallTaskCreated Calls CreateCallTask NoCallPolicy Weekday default_no_call_policies",
     "rbim.client": "AsyncClient View",

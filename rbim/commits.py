@@ -16,7 +16,7 @@ from anyio.to_thread import run_sync
 from rbim.database import Failure
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 
     Undo = Callable[[Any], Iterable[Callable[[], Any]]]
 
@@ -89,12 +89,17 @@ class Commits:
                 else:
                     batch.abandoned.append((ticket, give_back))
             raise
-        if batch.error is not None:
-            raise copy(batch.error) from batch.error  # each waiter has a traceback of its own
-        result = batch.results[ticket]
-        if isinstance(result, Failure):
-            raise result.error
-        return cast("T", result)
+        return cast("T", _result(batch, ticket))
+
+    def begin(self, command: Callable[[], T]) -> Callable[[], Awaitable[T]]:
+        """Have a command carried out, after those that were begun before and whoever waits; return how to wait for it."""
+        batch, ticket = self._add(command)
+
+        async def settled() -> T:
+            await batch.settled.wait()
+            return cast("T", _result(batch, ticket))
+
+        return settled
 
     async def read(self, reads: Callable[[], T]) -> T:
         """Return what the store reads."""
@@ -165,6 +170,15 @@ class Commits:
         batch.settled.set()
         for ticket, give_back in batch.abandoned:
             give_back(batch.results.get(ticket))
+
+
+def _result(batch: _Batch, ticket: int) -> Any:  # the command's
+    if batch.error is not None:
+        raise copy(batch.error) from batch.error  # each waiter has a traceback of its own
+    result = batch.results[ticket]
+    if isinstance(result, Failure):
+        raise result.error
+    return result
 
 
 async def _at_once(work: Callable[[], T], *, limiter: object) -> T:

@@ -134,15 +134,18 @@ class Database:
         *,
         last: Callable[[], object] = bool,
         hurried: Callable[[], bool] = bool,
+        apart: bool = True,
     ) -> list[Any]:
         """Carry out commands in one transaction, durably; return what each returned, or the Failure that it came to.
 
         ``last`` is called at the end of it. Waits while another process writes, until ``hurried`` is true. Raises where
-        nothing at all was kept.
+        nothing at all was kept; unless what fails may be kept ``apart``, that is where any of them fails.
         """
         try:
             return self._transaction([self._together(each) for each in commands], last, hurried)
-        except _Spoilt:
+        except _Spoilt as spoilt:
+            if not apart and spoilt.__cause__ is not None:
+                raise spoilt.__cause__ from None
             return self._transaction([self._apart(each) for each in commands], last, hurried)
 
     def _transaction(

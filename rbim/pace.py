@@ -125,15 +125,34 @@ class Pace:
 
         Returns None, and takes nothing, where that would not be before ``latest``.
         """
-        begins = max(now, self.halted_until)
-        if begins >= latest or not self._buckets:
-            return begins if begins < latest else None
-        counted = [(bucket, key) for bucket in self._buckets if (key := bucket.rate.key(op)) is not None]
-        present = begins - self.halted_for  # by the clock of the rates
-        place = max([present, *(bucket.earliest(key) for bucket, key in counted)])
-        when = begins + (place - present)
+        when, present, place = self._first(op, now)
         if when >= latest:
             return None
-        for bucket, key in counted:
-            bucket.take(key, place, present)
+        self._count(op, place, present)
         return when
+
+    def earliest(self, op: Operation[Any], now: float, *, each_group: bool = True) -> float:
+        """Return the time of the place that :meth:`reserve` would take, and take nothing.
+
+        Without ``each_group`` the rates that every group has for itself are left out.
+        """
+        return self._first(op, now, each_group=each_group)[0]
+
+    def take(self, op: Operation[Any], now: float) -> None:
+        """Count a request that goes now. It is the caller's part that :meth:`earliest` says no later time."""
+        present = max(now, self.halted_until) - self.halted_for
+        self._count(op, present, present)
+
+    def _first(self, op: Operation[Any], now: float, *, each_group: bool = True) -> tuple[float, float, float]:
+        """Return the time of the earliest place, and by the clock of the rates the present and that place."""
+        begins = max(now, self.halted_until)
+        present = place = begins - self.halted_for
+        for bucket in self._buckets:
+            if (each_group or not bucket.rate.each_group) and (key := bucket.rate.key(op)) is not None:
+                place = max(place, bucket.earliest(key))
+        return begins + (place - present), present, place
+
+    def _count(self, op: Operation[Any], place: float, present: float) -> None:
+        for bucket in self._buckets:
+            if (key := bucket.rate.key(op)) is not None:
+                bucket.take(key, place, present)

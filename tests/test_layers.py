@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import rbim
+import rbim.bulk
 import rbim.callbacks
 
 PACKAGE = Path(rbim.__file__).parent
@@ -246,7 +247,7 @@ def test_every_public_class_and_function_has_a_docstring_of_its_own(name):
     assert [each for each, value in own.items() if not vars(value).get("__doc__", value.__doc__)] == []
 
 
-PACKAGES = [rbim, rbim.callbacks]
+PACKAGES = [rbim, rbim.bulk, rbim.callbacks]
 NAMES = [(package, name) for package in PACKAGES for name in package.__all__ if name != "__version__"]
 
 

@@ -268,3 +268,32 @@ def test_over_any_window_every_rate_holds_with_halts_and_without(rates, calls, h
 def test_a_single_rate_wastes_no_time(limit, burst, calls):
     went = places(Pace((Rate(limit, burst=burst),)), [DETAIL] * calls)
     assert went == pytest.approx([max(0, number - burst + 1) / limit for number in range(calls)])
+
+
+# Asking first and taking then, as one does who may choose another request meanwhile
+
+
+@settings(deadline=None)
+@given(rates=st.lists(RATES, min_size=1, max_size=3), calls=CALLS, halts=HALTS)
+def test_what_could_go_at_a_time_goes_then_as_if_it_had_been_reserved(rates, calls, halts):
+    reserving, asking, now = Pace(tuple(rates)), Pace(tuple(rates)), 0.0
+    for at, seconds in sorted(halts):
+        reserving.halt(at + seconds, at)
+        asking.halt(at + seconds, at)
+        now = at
+    for gap, op, _ in calls:
+        now += gap
+        when = asking.earliest(op, now)
+        assert asking.earliest(op, now, each_group=False) <= when
+        assert when == asking.earliest(op, now)
+        assert reserving.reserve(op, now, inf) == pytest.approx(when)
+        now = when
+        asking.take(op, now)
+
+
+def test_what_a_group_has_for_itself_can_be_left_out():
+    pace = Pace((Rate(1, each_group=True), Rate(4)))
+    pace.take(DETAIL, 3.0)
+    assert (pace.earliest(DETAIL, 3.0), pace.earliest(DETAIL, 3.0, each_group=False)) == (4.0, 3.25)
+    pace.halt(5.0, 3.0)
+    assert (pace.earliest(DETAIL, 3.0), pace.earliest(DETAIL, 3.0, each_group=False)) == (6.0, 5.25)

@@ -37,6 +37,7 @@ def environment():
 EXPECTED = {
     "A client": r"产品公告 3 20\d\d-",
     "Many at once": r"",
+    "Half a million invitations": r"(running \d+ of 1900\n)+ended 1900 of 1900\n1900 0 0\n",
     "When it fails": r"",
     "From code that is not asynchronous": r"\['g8\d+'\]",
     "Operations of one's own": r"900501 .*QueryGroupMembers",

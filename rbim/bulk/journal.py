@@ -77,6 +77,7 @@ class Journal:
         self.database = Database(path, JOURNAL, clock=lambda: clock.now().timestamp())
         self._planner: Planner | None = None
         self._run = 0
+        self._failed: Exception | None = None
 
     def open(self) -> None:
         """Open the file, make it if need be. Raises InvalidRequest where it is something else, or made by a newer rbim."""
@@ -87,8 +88,17 @@ class Journal:
         self.database.close()
 
     def commit(self, commands: Sequence[Callable[[], Any]], *, hurried: Callable[[], bool] = bool) -> list[Any]:
-        """Carry out commands in one transaction, durably."""
-        return self.database.commit(commands, hurried=hurried)
+        """Carry out commands in one transaction, durably, all or none. After one that failed there is no other.
+
+        What is recorded later would otherwise hide what is missing before it.
+        """
+        if self._failed is not None:
+            raise self._failed
+        try:
+            return self.database.commit(commands, hurried=hurried, apart=False)
+        except Exception as error:
+            self._failed = error
+            raise
 
     # What the job is.
 

@@ -57,7 +57,7 @@ class Planner:
     def sent(self, chunk: Chunk) -> None:
         """Have the file's cursor at the chunk's end, where it is the first sending; part of the command that records it."""
         if chunk.repeats is None:
-            self._database.execute("UPDATE lane SET cursor = ? WHERE id = ?", (chunk.last, chunk.lane))
+            self._database.execute("UPDATE lane SET cursor = max(cursor, ?) WHERE id = ?", (chunk.last, chunk.lane))
             if self._cursors.get(chunk.lane) == chunk.last:
                 del self._cursors[chunk.lane]
         while self._empty:

@@ -27,7 +27,7 @@ from rbim.pace import Rate
 from rbim.retry import Retry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from anyio.abc import TaskGroup
 
@@ -196,7 +196,8 @@ class Running:
             chunk.waited, held = now - held, now
             self._tally.flies(1, now)
             self._tasks += 1
-            tasks.start_soon(self._carry_out, chunk, failures, refusal)
+            intent = self._commits.begin(partial(self._journal.begin, chunk))  # here, so that intents keep their order
+            tasks.start_soon(self._carry_out, chunk, intent, failures, refusal)
             chunk = None
 
     def _prepare(self, chunk: Chunk) -> InvalidRequest | None:
@@ -266,19 +267,22 @@ class Running:
 
     # One request.
 
-    async def _carry_out(self, chunk: Chunk, failures: Failures, refusal: InvalidRequest | None) -> None:
+    async def _carry_out(
+        self, chunk: Chunk, intent: Callable[[], Awaitable[int]], failures: Failures, refusal: InvalidRequest | None
+    ) -> None:
         try:
             with failures:
-                await self._send(chunk, refusal)
+                await self._send(chunk, intent, refusal)
         finally:
             self._tasks -= 1
             self._nudge()
 
-    async def _send(self, chunk: Chunk, refusal: InvalidRequest | None) -> None:
+    async def _send(self, chunk: Chunk, intent: Callable[[], Awaitable[int]], refusal: InvalidRequest | None) -> None:
         """Send a chunk, its intent recorded before and its outcome after. Interrupted in between, it stays open."""
         clock, failure = self._clock, None
         try:
-            number = await self._record(partial(self._journal.begin, chunk))
+            with anyio.CancelScope(shield=True):
+                number = await intent()
             if anyio.current_effective_deadline() == -inf:  # interrupted meanwhile: it will not leave
                 await self._record(partial(self._journal.settle, number, chunk, NOT_SENT, 0.0))
                 await checkpoint()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from rbim.bulk.fan_out import Done, Failed, fan_out
+from rbim.bulk.fanout import Done, Failed, fan_out
 from rbim.cli.demo_report import Figures, tell, tell_json
 from rbim.cli.demo_rows import read_rows
 from rbim.cli.exits import Exit, complain, report

@@ -1,0 +1,61 @@
+"""The page on jobs: its programs run, its queries answer, and its tables say what the code says."""
+
+import re
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from serving import served
+
+from rbim.bulk.schema import JOURNAL
+from rbim.emulator import Emulator
+
+PAGE = (Path(__file__).parent.parent / "docs" / "bulk.md").read_text(encoding="utf-8")
+PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+QUERIES = re.findall(r"```sql\n(.*?)```", PAGE, flags=re.DOTALL)
+PRINTED = ["1500 of 1500\n1500 0 0\n", "20\n"]
+
+
+@pytest.fixture(scope="module")
+def platform():
+    emulator = Emulator()
+    with served(emulator.asgi) as base_url:
+        yield {
+            "RBIM_BASE_URL": base_url,
+            "RBIM_APP_ID": emulator.credentials.app_id,
+            "RBIM_APP_TOKEN": emulator.credentials.app_token.reveal(),
+        }
+
+
+@pytest.mark.parametrize(("program", "printed"), [*zip(PROGRAMS, PRINTED, strict=True)])
+def test_a_program_runs_and_its_journal_answers_the_queries(program, printed, platform, monkeypatch, tmp_path):
+    for name, value in platform.items():
+        monkeypatch.setenv(name, value)
+    command = [sys.executable, "-W", "error", "-X", "utf8", "-c", program]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, encoding="utf-8", timeout=60, check=False)
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", printed)
+    for journal in tmp_path.glob("*.journal"):
+        assert journal.stat().st_mode & 0o777 == 0o600
+        with closing(sqlite3.connect(journal)) as file:
+            answers = [file.execute(query).fetchall() for query in QUERIES]
+            ((accounts,),) = file.execute("SELECT count(*) FROM accounts")
+        assert answers[:2] == [[], []]
+        assert sum(row[1] for row in answers[2]) == accounts
+
+
+def test_the_pages_table_of_columns_is_the_schemas():
+    with closing(sqlite3.connect(":memory:")) as file:
+        for statement in JOURNAL.schema[0]:
+            file.execute(statement)
+        for view in ("accounts", "requests"):
+            row = re.search(rf"^\| `{view}` \| (.*) \|$", PAGE, flags=re.MULTILINE)[1]
+            named = re.findall(r"`([^`]+)`", re.sub(r"\([^)]*\)", "", row))
+            assert named == [column for _, column, *_ in file.execute(f"PRAGMA table_info({view})")]
+        tables = {name for (name,) in file.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    behind = PAGE[PAGE.index("The tables behind the\nviews:") :]
+    listed = set(re.findall(r"`(\w+)`", re.sub(r"\([^)]*\)", "", behind)))
+    assert listed == tables - {"account_state", "request_outcome"}
+    assert f"now {len(JOURNAL.schema)}; a newer rbim reads older journals" in PAGE
