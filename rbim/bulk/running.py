@@ -16,7 +16,6 @@ import anyio
 from anyio.lowlevel import checkpoint
 from attrs import evolve, field, frozen
 
-from rbim.bulk.failures import Failures
 from rbim.bulk.schema import Sent, State
 from rbim.bulk.tally import Fuse
 from rbim.bulk.verdict import Signal, Step, Verdict, judge
@@ -120,6 +119,7 @@ class Running:
         self._order = count()
         self._all_planned = False
         self._why = ""  # once it is to end early
+        self._error: Exception | None = None
         self._tasks = 0
         self._halvings = settings.isolate
         self._changed = anyio.Event()
@@ -143,29 +143,29 @@ class Running:
 
         Raises what ends a job at once: AuthenticationError, ClientClosed, and whatever a sender raises that is no RbimError.
         """
-        tasks = anyio.create_task_group()
-        failures = Failures(tasks)
-        async with tasks:
-            with failures:
-                tasks.start_soon(self._guarded, failures, self._keep_planned)
-                tasks.start_soon(self._guarded, failures, self._keep_sampling)
-                await self._dispatch(tasks, failures)
-                while self._tasks:
-                    await self._pause(None)
-                tasks.cancel_scope.cancel()
-        if failures.errors:
-            failures.raise_first()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._guarded, self._keep_planned)
+            tasks.start_soon(self._guarded, self._keep_sampling)
+            await self._dispatch(tasks)
+            while self._tasks:
+                await self._pause(None)
+            tasks.cancel_scope.cancel()
+        if self._error is not None:
+            raise self._error
         await self._sample()
         return self._why or "done"
 
-    @staticmethod
-    async def _guarded(failures: Failures, work: Callable[[], Any]) -> None:
-        with failures:
+    async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do something; if it fails, end the run in good order, for what is in flight may have its effect."""
+        try:
             await work()
+        except Exception as error:
+            self._error = self._error or error
+            self.stop("error")
 
     # What goes next.
 
-    async def _dispatch(self, tasks: TaskGroup, failures: Failures) -> None:
+    async def _dispatch(self, tasks: TaskGroup) -> None:
         steering, clock = self._steering, self._clock
         chunk: Chunk | None = None
         held = clock.monotonic()  # since when the next one might go, if rates and halts let it
@@ -197,7 +197,7 @@ class Running:
             self._tally.flies(1, now)
             self._tasks += 1
             intent = self._commits.begin(partial(self._journal.begin, chunk))  # here, so that intents keep their order
-            tasks.start_soon(self._carry_out, chunk, intent, failures, refusal)
+            tasks.start_soon(self._carry_out, chunk, intent, refusal)
             chunk = None
 
     def _prepare(self, chunk: Chunk) -> InvalidRequest | None:
@@ -267,12 +267,9 @@ class Running:
 
     # One request.
 
-    async def _carry_out(
-        self, chunk: Chunk, intent: Callable[[], Awaitable[int]], failures: Failures, refusal: InvalidRequest | None
-    ) -> None:
+    async def _carry_out(self, chunk: Chunk, intent: Callable[[], Awaitable[int]], refusal: InvalidRequest | None) -> None:
         try:
-            with failures:
-                await self._send(chunk, intent, refusal)
+            await self._guarded(partial(self._send, chunk, intent, refusal))
         finally:
             self._tasks -= 1
             self._nudge()

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import sys
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
 from rbim.errors import AuthenticationError, InvalidRequest, Outcome, RbimError
 
-__all__ = ["Exit", "complain", "printable", "report"]
+if TYPE_CHECKING:
+    from typing import Self
+
+__all__ = ["Exit", "JobExit", "complain", "printable", "report"]
 
 
 class Exit(IntEnum):
@@ -30,6 +34,29 @@ class Exit(IntEnum):
 
     INTERRUPTED = 130
     """Ctrl-C."""
+
+
+class JobExit(IntEnum):
+    """The exit codes of a job: ``rbim invite``, ``rbim remove``, ``rbim job resume`` and ``rbim job retry``.
+
+    Where several apply, that is said first which stands first here.
+    """
+
+    meaning: str
+
+    def __new__(cls, code: int, meaning: str) -> Self:
+        """Make a code that says what it means."""
+        made = int.__new__(cls, code)
+        made._value_, made.meaning = code, meaning
+        return made
+
+    INTERRUPTED = 130, "ended early by Ctrl-C or SIGTERM"
+    GAVE_UP = 4, "ended early: too many requests failed, no answer came, or the journal cannot be written"
+    REFUSED = 1, "ended early: the platform refused the credentials"
+    USAGE = 2, "wrong input or configuration"
+    UNKNOWN = 5, "it is not known of some accounts whether they were reached"
+    INCOMPLETE = 3, "some accounts were refused or failed, or rows cannot be used"
+    DONE = 0, "everything was done"
 
 
 BY_OUTCOME = {Outcome.REFUSED: Exit.REFUSED, Outcome.NOT_SENT: Exit.NOT_SENT, Outcome.UNKNOWN: Exit.UNKNOWN}
