@@ -289,7 +289,8 @@ class Running:
             except RbimError as error:
                 failure, verdict = error, self._judge(chunk, error)
             elapsed = clock.monotonic() - began
-            self._steer(verdict, elapsed)
+            if refusal is None:
+                self._steer(verdict, elapsed)
         finally:
             self._tally.flies(-1, clock.monotonic())
             self._nudge()
@@ -319,12 +320,14 @@ class Running:
         if verdict.signal is Signal.ANSWERED:
             steering.answered(now, elapsed)
         elif verdict.signal is Signal.THROTTLED:
-            steering.throttled(now, verdict.retry_after)
+            steering.throttled(now, verdict.retry_after, elapsed)
         elif verdict.signal is Signal.LOST:
-            steering.lost(now)
+            steering.lost(now, elapsed)
             silent = steering.silent_since
             if silent is not None and now - silent > self._settings.patience:
                 self.stop("no answer")
+        else:
+            steering.withdrawn()
 
     async def _settle(self, number: int, chunk: Chunk, verdict: Verdict, elapsed: float) -> None:
         """Record the outcome, count it, and see to what comes of it."""
