@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, CycloptsError, Parameter
 
 from rbim import __version__
+from rbim.cli.bulk import invite, remove
+from rbim.cli.bulk_flags import EXITS
 from rbim.cli.callback import callback
 from rbim.cli.emulator import emulator
 from rbim.cli.exits import Exit, complain
 from rbim.cli.extras import MissingExtra, needed
+from rbim.cli.job import job
 from rbim.cli.operations import add_operations, operations
 
 if TYPE_CHECKING:
@@ -23,11 +26,11 @@ if TYPE_CHECKING:
 __all__ = ["build", "demo", "run_app"]
 
 HELP = """\
-An asyncio SDK for a Chinese communications platform: its operations, and a demonstration.
+An asyncio SDK for a Chinese communications platform: its operations, jobs of any number of them, and a demonstration.
 
 Operations are sent as the application that RBIM_BASE_URL, RBIM_APP_ID, RBIM_APP_TOKEN (or RBIM_APP_TOKEN_FILE) and
 RBIM_USER_NAME describe. Exit codes: 0 done, 1 refused by the platform, 2 wrong input or configuration, 3 not sent,
-5 outcome unknown.
+5 outcome unknown. Jobs (`invite`, `remove`, `job`) have more of them: see their help.
 """
 
 Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
@@ -42,6 +45,9 @@ def build() -> App:
         version=f"rbim {__version__}",
         suppress_keyboard_interrupt=False,  # it has an exit code of its own
     )
+    app.command(invite, help_epilogue=EXITS)
+    app.command(remove, help_epilogue=EXITS)
+    app.command(job)
     app.command(demo)
     app.command(emulator)
     app.command(callback)

@@ -1,0 +1,132 @@
+"""How ``rbim invite`` and ``rbim remove`` begin: what was asked for becomes a job, or an estimate of one."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from attrs import frozen
+
+from rbim.cli.bulk_files import Files
+from rbim.cli.bulk_input import STANDARD, journal_beside, line_of, open_input
+from rbim.cli.bulk_progress import time_left
+from rbim.cli.bulk_run import Doing, carry_out, client_of
+from rbim.cli.exits import JobExit, complain, report
+from rbim.cli.show import show_json
+from rbim.errors import RbimError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from typing import NoReturn
+
+    from rbim.bulk.job import Job
+    from rbim.cli.bulk_flags import Leaving, OnUnknown, Pacing, Reading, Showing
+    from rbim.cli.bulk_input import Input
+    from rbim.operation import Operation
+
+__all__ = ["Asked", "Nobody", "begin"]
+
+
+@frozen(kw_only=True)
+class Asked:
+    """A command as it was given; ``make`` makes the job from a sender and settings."""
+
+    verb: str
+    make: Callable[..., Job[Any]]
+    file: str
+    user_name: str | None
+    chunk: int | None
+    journal: Path | None
+    on_unknown: OnUnknown
+    dry_run: bool
+    reading: Reading
+    pacing: Pacing
+    showing: Showing
+    leaving: Leaving
+
+
+class Nobody:
+    """The sender of a job that is looked at and not run."""
+
+    async def send(self, op: Operation[Any]) -> NoReturn:
+        """Send nothing."""
+        raise NotImplementedError(op)
+
+
+def begin(asked: Asked) -> int:
+    """Carry it out and return the exit code."""
+    command = f"rbim {asked.verb}"
+    try:
+        user_name = asked.user_name or os.environ.get("RBIM_USER_NAME") or None  # kept in the journal: resuming has the same
+        settings = {**asked.pacing.settings(), "chunk": asked.chunk, "user_name": user_name}
+        journal = asked.journal or journal_beside(asked.file, asked.verb)
+        job = asked.make(Nobody(), journal=journal, **settings)
+        client = None if asked.dry_run else client_of(job.settings.concurrency)
+        with open_input(asked.file, asked.reading.options()) as rows:
+            if client is None:
+                return rows.leave(_estimate(job, rows, as_json=asked.showing.as_json))
+            files = Files(
+                job.journal,
+                rows=asked.leaving.not_done,
+                plot=asked.leaving.plot,
+                kept=None if asked.file == STANDARD else asked.file,
+            )
+            job = asked.make(client, journal=journal, **settings)
+            return carry_out(
+                Doing(
+                    command=command,
+                    journal=job.journal,
+                    client=client,
+                    begin=lambda: job.run(rows, asked.on_unknown),
+                    showing=asked.showing,
+                    files=files,
+                    rows=rows,
+                )
+            )
+    except RbimError as error:
+        return report(error, command)
+    except KeyboardInterrupt:
+        complain("nothing was sent: run the same command again")
+        return JobExit.INTERRUPTED
+
+
+def _estimate(job: Job[Any], rows: Input, *, as_json: bool) -> int:
+    """Say what the job would be."""
+    try:
+        found = anyio.run(job.estimate, rows)
+    except KeyboardInterrupt:
+        return JobExit.INTERRUPTED
+    usable = found.rows - found.bad - found.duplicates
+    if as_json:
+        show_json(
+            {
+                "rows": found.rows,
+                "usable": usable,
+                "bad": found.bad,
+                "duplicate": found.duplicates,
+                "groups": found.groups,
+                "requests": found.requests,
+                "chunk": job.work.chunk,
+                "seconds": found.seconds,
+                "bad_rows": [row._asdict() for row in rows.bad],
+            }
+        )
+    else:
+        lasts = "no rate given: as fast as the platform allows"
+        if found.seconds is not None:
+            lasts = f"at least {time_left(found.seconds)} at the rates given"
+        elif job.settings.rates:
+            lasts = "as fast as the platform and each group's rate allow"
+        lines = [
+            f"{found.rows:,} rows: {usable:,} usable, {found.bad:,} that cannot be used, {found.duplicates:,} duplicates",
+            *(f"  {line_of(row)}" for row in rows.bad),
+            *([f"  and {found.bad - len(rows.bad):,} more"] if found.bad > len(rows.bad) else []),
+            f"{found.groups:,} groups",
+            f"{found.requests:,} requests of at most {job.work.chunk:,} accounts; {lasts}",
+            "nothing was sent",
+        ]
+        sys.stdout.write("".join(f"{line}\n" for line in lines))
+    return JobExit.INCOMPLETE if found.bad else JobExit.DONE

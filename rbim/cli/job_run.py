@@ -1,0 +1,49 @@
+"""How ``rbim job resume`` and ``rbim job retry`` begin: the journal becomes the job again."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import TYPE_CHECKING, Any
+
+from rbim.bulk.job import open_job
+from rbim.cli.bulk_begin import Nobody
+from rbim.cli.bulk_files import Files
+from rbim.cli.bulk_run import Doing, carry_out, client_of
+from rbim.cli.exits import JobExit, complain, report
+from rbim.errors import RbimError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from rbim.bulk.job import Job
+    from rbim.bulk.run import Run
+    from rbim.cli.bulk_flags import Leaving, Pacing, Showing
+
+__all__ = ["go_on"]
+
+
+def go_on(journal: Path, verb: str, run: Callable[[Job[Any]], Run], flags: tuple[Pacing, Showing, Leaving]) -> int:
+    """Run what is left of the job and return the exit code."""
+    pacing, showing, leaving = flags
+    command = f"rbim job {verb}"
+    try:
+        settings = pacing.settings()
+        client = client_of(open_job(Nobody(), journal, **settings).settings.concurrency)
+        job = open_job(client, journal, **settings)
+        files = Files(job.journal, rows=leaving.not_done, plot=leaving.plot)
+    except RbimError as error:
+        return report(error, command)
+    except sqlite3.Error as error:
+        complain(f"{journal}: {error}")
+        return JobExit.USAGE
+    return carry_out(
+        Doing(
+            command=command,
+            journal=job.journal,
+            client=client,
+            begin=lambda: run(job),
+            showing=showing,
+            files=files,
+        )
+    )
