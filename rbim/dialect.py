@@ -28,7 +28,7 @@ from rbim.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 __all__ = ["CHINA", "CODES", "Code", "Dialect", "Gap", "Grade", "MembersShape"]
 
@@ -146,6 +146,10 @@ def _shape(value: MembersShape | str) -> MembersShape:
         raise InvalidRequest(reason, field="members_shape") from None
 
 
+def _texts(value: Iterable[str]) -> frozenset[str]:
+    return frozenset(value)
+
+
 @frozen(kw_only=True)
 class Dialect:
     """What this installation of the platform does where the description is silent or says two things.
@@ -231,7 +235,7 @@ class Dialect:
     )
     already_reasons: frozenset[str] = field(
         default=frozenset({"the account is in the group already"}),
-        converter=frozenset[str],
+        converter=_texts,
         metadata=_settles(
             "the reasons in fails that say 'it is so already': when a bulk job sends an invitation again whose outcome was"
             " unknown, they count as done",

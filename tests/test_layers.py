@@ -22,6 +22,9 @@ PACKAGE = Path(rbim.__file__).parent
 # The pure half of the receiver of message copies.
 CALLBACKS = ["signature", "parsing", "delivery", "reply", "router", "backoff", "watch"]
 
+# The pure half of bulk jobs: what rows look like, and how the pace is found.
+BULK = ["rows", "reading_cells", "formats", "rate_control", "concurrency_control", "steering"]
+
 # Lowest first. A package stands for all its modules, unless one of them is named itself.
 LAYERS = [
     {"lazy"},
@@ -29,7 +32,7 @@ LAYERS = [
     {"checks", "operation", "dialect", "jsontext", "clock", "quirks", "asgi"},
     {"groups", "calls", "callbacks.kinds", "callbacks.quirks", "callbacks.events"},
     {"catalogue", "converter", "codec", "signing", "environment", "retry", "pace", "observe"},
-    {f"callbacks.{name}" for name in CALLBACKS} | {"callbacks.explanation"},
+    {f"callbacks.{name}" for name in CALLBACKS} | {"callbacks.explanation"} | {f"bulk.{name}" for name in BULK},
     {"gate", "core", "call", "client", "database", "commits", "bulk", "callbacks", "sockets"},
     {"transports", "emulator", "testing", "cli"},
 ]
@@ -63,6 +66,7 @@ PURE = [
     "callbacks.events",
     *(f"callbacks.{name}" for name in CALLBACKS),
     "callbacks.explanation",
+    *(f"bulk.{name}" for name in BULK),
 ]
 IO = {"anyio", "trio", "asyncio", "sniffio", "httpx", "httpcore", "h11", "aiohttp", "pyreqwest", "uvicorn", "sqlite3", "ssl"}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,8 +16,8 @@ from rbim.bulk.journal import Journal, OnUnknown
 from rbim.bulk.loading import Loader, batches
 from rbim.bulk.report import read_report
 from rbim.bulk.run import Parts, Run
-from rbim.bulk.running import Settings
 from rbim.bulk.schema import State
+from rbim.bulk.settings import Settings
 from rbim.bulk.tally import Fuse
 from rbim.bulk.work import Work
 from rbim.client import View
@@ -72,8 +73,9 @@ class Job(Generic[R]):
 
     The rows go into the ``journal`` first, a file on a local disk; then requests of at most ``chunk`` accounts (the
     dialect's ``invite_limit``; 1 where the operation takes one account) are sent, the groups in turn, each recorded before
-    and after. ``options`` are further fields of every operation. ``sender`` is a client, a view of one, or anything that sends; retries
-    are the job's own, so that a client's are switched off. ``dialect`` and ``clock`` are the client's unless told.
+    and after. ``options`` are further fields of every operation. ``sender`` is a client, a view of one, or anything that
+    sends; retries are the job's own, so that a client's are switched off. ``dialect`` and ``clock`` are the client's unless
+    told.
 
     At most ``concurrency`` requests are in flight (100), at most so many as every one of ``rates`` allows, and with
     ``adaptive`` no more than the platform bears. More failed requests than ``max_failures``, a count or a share (0.5; None:
@@ -122,7 +124,7 @@ class Job(Generic[R]):
             retry=retry or Retry(attempts=5),
             resend_within=resend_within,
         )
-        self.journal = Path(journal).absolute()
+        self.journal = Path(journal).resolve()  # another name for it is no other job
         self._clock = clock or (client.clock if client is not None else SystemClock())
         self._sender = sender if client is None else client.tuned(retry=Retry(attempts=1))
 
@@ -135,29 +137,32 @@ class Job(Generic[R]):
             clock=self._clock,
         )
 
-    def run(self, rows: Rows) -> Run:
+    def run(self, rows: Rows, on_unknown: OnUnknown = "auto") -> Run:
         """Return the run of the whole job; use it with ``async with``, or await it for its report.
 
         ``rows`` is a :class:`~rbim.bulk.reading.RowFile` or any iterable, asynchronous ones included, of ``(group,
-        account)`` or ``(group, account, acting account)``. Where the journal holds this very job already, it goes on; where it holds
-        another one, InvalidRequest says what differs.
+        account)`` or ``(group, account, acting account)``. Where the journal holds this very job already, it goes on; where
+        it holds another one, InvalidRequest says what differs. ``on_unknown`` is that of :meth:`resume`.
         """
-        return Run(self._parts(), rows=rows)
+        return Run(self._parts(), rows=rows, on_unknown=on_unknown)
 
     def resume(self, on_unknown: OnUnknown = "auto") -> Run:
         """Return a run of what is left to do of the job in the journal.
 
         What an ended run has left open is sent again (``resend``), or reported as unknown (``report``); ``auto`` decides by
-        ``resend_within``. Entering it raises InvalidRequest where there is nothing to resume.
+        ``resend_within``. Its block raises InvalidRequest where there is nothing to resume.
         """
         return Run(self._parts(), on_unknown=on_unknown)
 
     def retry(self, *, failed: bool = True, unknown: bool = True) -> Run:
         """Return a run that sends again only accounts that have failed, only those that are unknown, or both.
 
-        Entering it raises InvalidRequest where others still wait: resume the job first.
+        Its block raises InvalidRequest where others still wait: resume the job first.
         """
         states = [state for state, wanted in ((State.FAILED, failed), (State.UNKNOWN, unknown)) if wanted]
+        if not states:
+            reason = "retry: failed accounts, unknown ones or both are meant, not neither"
+            raise InvalidRequest(reason, field="failed")
         return Run(self._parts(), retried=states)
 
     async def report(self) -> Report:
@@ -174,8 +179,9 @@ class Job(Generic[R]):
             journal.open()
             try:
                 loader = Loader(journal.database)
-                async for batch in batches(rows):
-                    await run_sync(journal.commit, [partial(loader.add, batch)])
+                async with aclosing(batches(rows)) as read:
+                    async for batch in read:
+                        await run_sync(journal.commit, [partial(loader.add, batch)])
                 groups, requests = await run_sync(journal.planned, self.work.chunk)
             finally:
                 journal.close()
@@ -234,16 +240,16 @@ def open_job(sender: Sender, journal: str | PathLike[str], **settings: Any) -> J
     It is run as it was the last time, but for ``settings``, which are those of :class:`Job`. Its operation must be declared
     (imported), where it is one of one's own. Raises InvalidRequest.
     """
-    path = Path(journal).absolute()
+    path = Path(journal).resolve()
     facts = _facts(path)
-    by_name: dict[str, type[Operation[Any]]] = {entry.operation.spec.name: entry.operation for entry in catalogue.entries()}
+    by_name = {entry.operation.spec.name: entry.operation for entry in catalogue.entries()}
     operation = by_name.get(facts.operation)
     if operation is None:
         reason = f"{path}: nobody has declared the operation {facts.operation}"
         raise InvalidRequest(reason, field="journal")
     dialect = settings.get("dialect") or (sender.dialect if isinstance(sender, View) else Dialect())
-    work = Work.of(operation, facts.options, facts.chunk, dialect)
-    told = Settings.from_json(facts.settings) | settings
+    work = Work[Any].of(operation, facts.options, facts.chunk, dialect)
+    told = Settings.from_json(facts.settings, by_name) | settings
     return Job(sender, work.operation, journal=path, options=work.options, chunk=work.chunk, **told)
 
 

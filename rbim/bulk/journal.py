@@ -9,7 +9,7 @@ from attrs import frozen
 
 from rbim.bulk.loading import Loaded, Loader
 from rbim.bulk.planning import Planner
-from rbim.bulk.schema import JOURNAL, Sent, State
+from rbim.bulk.schema import JOURNAL, State
 from rbim.bulk.work import Why
 from rbim.database import Database
 
@@ -35,8 +35,11 @@ SETTLE = """UPDATE account SET state = ?, request = ?, reason = ?
 APART = "UPDATE account SET state = ?, reason = ? WHERE lane = ? AND seq = ?"
 PLAN = """INSERT INTO request (lane, first, last, members, attempt, repeats, resent, outcome, todo)
     VALUES (?, ?, ?, ?, 1, ?, ?, 5, 1)"""
-LEFT = """SELECT id, lane, first, last, begun FROM request WHERE outcome = 0
-    UNION ALL SELECT id, lane, first, last, begun FROM request WHERE todo = 1 AND outcome = 4"""
+LEFT = """SELECT id, lane, first, last, begun, 4 FROM request WHERE outcome = 0
+    UNION ALL SELECT id, lane, first, last, begun, outcome FROM request
+    WHERE todo = 1 AND (outcome = 4 OR resent = 1 AND outcome <> 5)"""
+AGAIN = "UPDATE request SET outcome = ?, todo = 1 WHERE id = ?"
+NO_MORE = "UPDATE request SET outcome = ?, reason = coalesce(reason, ?), todo = 0 WHERE id = ?"
 SAMPLE = """INSERT INTO sample (run, at, seconds, requests, accounts, throttled, failed, in_flight, concurrency, rate)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 
@@ -175,16 +178,13 @@ class Journal:
 
         With ``auto``, requests younger than ``resend_within`` seconds are to be sent again.
         """
-        for number, lane, first, last, begun in self.database.execute(LEFT).fetchall():
-            young = self.database.now - begun < resend_within
+        for number, lane, first, last, begun, outcome in self.database.execute(LEFT).fetchall():
+            young = 0 <= self.database.now - begun < resend_within  # a clock that was set back says nothing of its age
             if on_unknown == "resend" or (on_unknown == "auto" and young):
-                self.database.execute("UPDATE request SET outcome = ?, todo = 1 WHERE id = ?", (Sent.UNKNOWN, number))
+                self.database.execute(AGAIN, (outcome, number))
                 continue
             reason = self._reason(LOST)
-            self.database.execute(
-                "UPDATE request SET outcome = ?, reason = coalesce(reason, ?), todo = 0 WHERE id = ?",
-                (Sent.UNKNOWN, reason, number),
-            )
+            self.database.execute(NO_MORE, (outcome, reason, number))
             self.database.execute(SETTLE, (State.UNKNOWN, number, reason, lane, first, last))
 
     def retry(self, states: Sequence[State]) -> int:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from contextlib import AsyncExitStack, aclosing, suppress
 from hashlib import sha256
 from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
@@ -111,22 +112,23 @@ class Loader:
         return cast("int", number)
 
 
-def row_of(number: int, given: object) -> Row | BadRow:
+def row_of(number: int, given: Any) -> Row | BadRow:
     """Return what an iterable has given as a row, or why it makes none; ``number`` is its place, from 1."""
     if isinstance(given, BadRow):
         return given
+    raw: object = given
     values: tuple[Any, ...] = ()
-    if not isinstance(given, (str, bytes)):
+    if not isinstance(given, (str, bytes, Mapping, AbstractSet)):  # keys of a mapping are no row, a set has no order
         with suppress(TypeError):
             values = tuple(cast("Iterable[Any]", given))
     if not LEAST <= len(values) <= len(Row._fields):
-        return bad_row(number, "a row is a group and an account, and the acting account if need be", repr(given))
+        return bad_row(number, "a row is a group and an account, and the acting account if need be", repr(raw))
     group, account, *acting = values
     made = checked(group, account, acting[0] if acting else None, None)
-    return bad_row(number, made, repr(given)) if isinstance(made, str) else made
+    return bad_row(number, made, repr(raw)) if isinstance(made, str) else made
 
 
-async def batches(rows: Rows, *, threads: bool = True) -> AsyncIterator[list[Row | BadRow]]:
+async def batches(rows: Rows, *, threads: bool = True) -> AsyncGenerator[list[Row | BadRow], None]:
     """Yield the rows of an iterable in lists of at most :data:`BATCH`, and let others go on in between.
 
     A file is read in a thread, which is left alone where its caller is cancelled.
@@ -138,15 +140,19 @@ async def batches(rows: Rows, *, threads: bool = True) -> AsyncIterator[list[Row
             yield part
         return
     if isinstance(rows, AsyncIterable):
-        batch: list[Row | BadRow] = []
-        async for each in rows:
-            number += 1
-            batch.append(row_of(number, each))
-            if len(batch) == BATCH:
+        async with AsyncExitStack() as closing:
+            several: AsyncIterable[Any] = rows
+            if hasattr(several, "aclose"):  # a generator: nobody else goes on with it
+                await closing.enter_async_context(aclosing(cast("AsyncGenerator[Any, None]", several)))
+            batch: list[Row | BadRow] = []
+            async for each in several:
+                number += 1
+                batch.append(row_of(number, each))
+                if len(batch) == BATCH:
+                    yield batch
+                    batch = []
+            if batch:
                 yield batch
-                batch = []
-        if batch:
-            yield batch
         return
     source: Iterator[Any] = iter(rows)
     while found := list(islice(source, BATCH)):

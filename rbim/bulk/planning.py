@@ -32,6 +32,7 @@ class Planner:
         self._size = size
         self._lane = 0  # the last one that had its turn
         self._cursors: dict[int, int] = {}  # of lanes with chunks that are planned and not sent
+        self._ends: dict[int, int] = {}  # lanes with nothing beyond what is planned: where that ends
         self._empty: list[int] = []
         ((latest,),) = database.execute("SELECT coalesce(max(id), 0) FROM request")
         self._again_until: int = latest
@@ -48,7 +49,7 @@ class Planner:
             for number, sent, last, group, user_name in lanes:
                 self._lane = number
                 planned = max(sent, self._cursors.get(number, 0))
-                chunk = self._next_of(number, planned, last) if planned < last else None
+                chunk = self._next_of(number, sent, planned, last) if planned < last else None
                 if chunk is not None:
                     chunks.append(_named(chunk, group, user_name))
                     ends = 0
@@ -58,16 +59,24 @@ class Planner:
         """Have the file's cursor at the chunk's end, where it is the first sending; part of the command that records it."""
         if chunk.repeats is None:
             self._database.execute("UPDATE lane SET cursor = max(cursor, ?) WHERE id = ?", (chunk.last, chunk.lane))
-            if self._cursors.get(chunk.lane) == chunk.last:
+            if self._ends.get(chunk.lane, 0) == chunk.last:
+                self._empty.append(chunk.lane)
+                del self._ends[chunk.lane]
+            elif self._cursors.get(chunk.lane) == chunk.last:
                 del self._cursors[chunk.lane]
         while self._empty:
-            self._database.execute("UPDATE lane SET cursor = last WHERE id = ?", (self._empty.pop(),))
+            lane = self._empty.pop()
+            self._database.execute("UPDATE lane SET cursor = last WHERE id = ?", (lane,))
+            self._cursors.pop(lane, None)
 
-    def _next_of(self, lane: int, cursor: int, last: int) -> Chunk | None:
-        rows = self._database.execute(NEXT, (lane, cursor, self._size)).fetchall()
+    def _next_of(self, lane: int, sent: int, planned: int, last: int) -> Chunk | None:
+        rows = self._database.execute(NEXT, (lane, planned, self._size)).fetchall()
         if not rows:  # duplicates, or what an earlier run has done
             self._cursors[lane] = last
-            self._empty.append(lane)
+            if planned > sent:
+                self._ends[lane] = planned  # done with when that is sent
+            else:
+                self._empty.append(lane)
             return None
         if len(rows) == self._size:
             last = rows[-1][0]

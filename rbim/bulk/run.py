@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from rbim.bulk.journal import OnUnknown
     from rbim.bulk.loading import Rows
     from rbim.bulk.report import Report
-    from rbim.bulk.running import Settings
+    from rbim.bulk.settings import Settings
     from rbim.bulk.tally import Phase, Snapshot
     from rbim.bulk.work import Work
     from rbim.commits import Commits
@@ -144,6 +144,7 @@ class Run:
         if self._running is not None:
             self._running.stop()
         else:  # nothing was sent
+            self.why = self.why or "stopped"
             self._scope.cancel()
 
     def interrupt(self) -> None:
@@ -228,15 +229,17 @@ class Run:
         )
         await commits.read(partial(journal.hasten, loading=True))
         self._loader = loader = await commits.run(partial(journal.create, facts, work.done_word))
-        async for batch in batches(rows, threads=self._threads):
-            await commits.run(partial(loader.add, batch))
+        async with aclosing(batches(rows, threads=self._threads)) as read:
+            async for batch in read:
+                await commits.run(partial(loader.add, batch))
         await commits.read(partial(journal.hasten, loading=False))
         await commits.run(partial(journal.loaded, loader, source_of(rows)))
 
     async def _digest(self, rows: Rows) -> Loaded:
         self._loader = loader = Loader(None)
-        async for batch in batches(rows, threads=self._threads):
-            loader.add(batch)
+        async with aclosing(batches(rows, threads=self._threads)) as read:
+            async for batch in read:
+                loader.add(batch)
         return loader.loaded
 
     def _differences(self, facts: Facts) -> list[str]:
@@ -263,7 +266,8 @@ class Run:
         counts = await commits.read(journal.counts)
         facts = await commits.read(journal.facts)
         assert facts is not None  # noqa: S101  # it was made or found
-        await commits.run(partial(journal.begin_run, parts.settings.as_json()))
+        with anyio.CancelScope(shield=True):  # a run that was begun is ended
+            await commits.run(partial(journal.begin_run, parts.settings.as_json()))
         self._tally = Tally(facts.input, counts, parts.clock.monotonic())
         self._running = Running(
             work=parts.work,

@@ -14,16 +14,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 from anyio.lowlevel import checkpoint
-from attrs import evolve, field, frozen
+from attrs import evolve
 
-from rbim.bulk.schema import Sent, State
-from rbim.bulk.tally import Fuse
-from rbim.bulk.verdict import Signal, Step, Verdict, judge
+from rbim.bulk.schema import Sent
+from rbim.bulk.verdict import Signal, Step, Verdict, failed, judge
 from rbim.bulk.work import Settlement, Why
-from rbim.checks import above_zero, at_least_one
 from rbim.errors import InvalidRequest, RbimError
-from rbim.pace import Rate
-from rbim.retry import Retry
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -31,6 +27,7 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
     from rbim.bulk.journal import Journal
+    from rbim.bulk.settings import Settings
     from rbim.bulk.steering import Steering
     from rbim.bulk.tally import Phase, Tally
     from rbim.bulk.work import Chunk, Work
@@ -38,7 +35,7 @@ if TYPE_CHECKING:
     from rbim.message import Clock
     from rbim.operation import Sender
 
-__all__ = ["Running", "Settings"]
+__all__ = ["Running"]
 
 T = TypeVar("T")
 
@@ -48,47 +45,6 @@ AHEAD = 4  # chunks that are planned ahead, for each request that may be in flig
 SAMPLE = 1.0  # seconds
 MANY = 1000
 """Chunks that wait to be sent again, beyond which nothing new is sent."""
-
-
-def _isolate(_: object, attribute: Any, value: object) -> None:  # an attrs attribute
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        reason = f"{attribute.name}: a number of requests from 0 is needed, not {value!r}"
-        raise InvalidRequest(reason, field=attribute.name)
-
-
-@frozen(kw_only=True)
-class Settings:
-    """How a job is run.
-
-    At most ``concurrency`` requests in flight (100) and ``rates`` of requests, each of which holds; below both, with
-    ``adaptive``, what the platform bears. ``fuse`` ends a job that fails too often (a share of 0.5). ``patience`` is the
-    seconds without any answer after which it ends, too (120). ``isolate`` is the number of requests that may be spent on
-    halving those that were refused, to find out which accounts are to blame (0). ``retry`` says how often (5 attempts) and
-    when a request of unknown outcome is sent again that may be; ``resend_within`` is the age in seconds below which those
-    that an ended run has left open are sent again (0).
-    """
-
-    rates: tuple[Rate, ...] = field(default=(), converter=tuple["Rate", ...])
-    concurrency: int = field(default=100, validator=at_least_one)
-    adaptive: bool = True
-    fuse: Fuse = field(factory=Fuse)
-    patience: float = field(default=120.0, validator=above_zero)
-    isolate: int = field(default=0, validator=_isolate)
-    retry: Retry = field(factory=lambda: Retry(attempts=5))
-    resend_within: float = 0.0
-
-    def as_json(self) -> dict[str, Any]:
-        """Return what :meth:`from_json` reads."""
-        rates = [{"limit": r.limit, "per": r.per, "burst": r.burst, "each_group": r.each_group} for r in self.rates]
-        told = {name: getattr(self, name) for name in ("concurrency", "adaptive", "patience", "isolate", "resend_within")}
-        return {"rates": rates, **told, "max_failures": self.fuse.most, "attempts": self.retry.attempts}
-
-    @staticmethod
-    def from_json(document: dict[str, Any]) -> dict[str, Any]:
-        """Return the settings that a journal keeps by the names under which a job takes them."""
-        told = dict(document)
-        rates = [Rate(each.pop("limit"), each.pop("per"), **each) for each in map(dict, told.pop("rates"))]
-        return {"rates": rates, "retry": Retry(attempts=told.pop("attempts")), **told}
 
 
 class Running:
@@ -115,7 +71,9 @@ class Running:
         self._settings = settings
         self._clock = clock
         self._ready: deque[Chunk] = deque()
-        self._later: list[tuple[float, int, Chunk]] = []  # a heap: what is sent again, and what its group's rate holds back
+        self._later: list[tuple[float, int, Chunk | str]] = []  # a heap: what is sent again, and groups to look after
+        self._held: dict[str, deque[Chunk]] = {}  # by group: what its own rate holds back, in order
+        self._holding = 0
         self._order = count()
         self._all_planned = False
         self._why = ""  # once it is to end early
@@ -182,17 +140,22 @@ class Running:
                 held = clock.monotonic()
                 continue
             refusal = self._prepare(chunk)
+            if refusal is not None and self._is_behind(chunk):
+                self._hold(chunk, now)
+                chunk = None
+                continue
             if refusal is None:
                 at = steering.general(chunk.operation, now)
                 if at > now:
                     await self._pause(at - now)
                     continue
                 at = steering.earliest(chunk.operation, now)
-                if at > now:  # its group alone is held back: others go first
-                    self._put_off(chunk, at)
+                if at > now or self._is_behind(chunk):  # its group alone is held back: others go first
+                    self._hold(chunk, at)
                     chunk = None
                     continue
                 steering.sent(chunk.operation, now)
+            self._release(chunk, now)
             chunk.waited, held = now - held, now
             self._tally.flies(1, now)
             self._tasks += 1
@@ -212,10 +175,11 @@ class Running:
     def _take(self, now: float) -> Chunk | None:
         """Return what is due: what is sent again before anything new."""
         if self._later and self._later[0][0] <= now:
-            return heapq.heappop(self._later)[2]
+            due = heapq.heappop(self._later)[2]
+            return self._held[due][0] if isinstance(due, str) else due
         if len(self._ready) <= self._low and not self._all_planned:
             self._wanted.set()
-        return self._ready.popleft() if self._ready and len(self._later) < MANY else None
+        return self._ready.popleft() if self._ready and len(self._later) + self._holding < MANY else None
 
     @property
     def _low(self) -> int:
@@ -225,8 +189,36 @@ class Running:
     def _is_over(self) -> bool:
         return self._all_planned and not (self._ready or self._later or self._tasks)
 
-    def _put_off(self, chunk: Chunk, until: float) -> None:
+    def _put_off(self, chunk: Chunk | str, until: float) -> None:
         heapq.heappush(self._later, (until, next(self._order), chunk))
+
+    # What a group's own rate holds back goes in the order in which it was planned: the journal's cursors rely on it.
+
+    def _is_behind(self, chunk: Chunk) -> bool:
+        held = self._held.get(chunk.group)
+        return held is not None and held[0] is not chunk
+
+    def _hold(self, chunk: Chunk, until: float) -> None:
+        if self._is_behind(chunk):
+            self._held[chunk.group].append(chunk)
+            self._holding += 1
+            return
+        if chunk.group not in self._held:
+            self._held[chunk.group] = deque([chunk])
+            self._holding += 1
+        self._put_off(chunk.group, until)
+
+    def _release(self, chunk: Chunk, now: float) -> None:
+        """Have the next one looked after that was held back behind this one."""
+        held = self._held.get(chunk.group)
+        if held is None or held[0] is not chunk:
+            return
+        held.popleft()
+        self._holding -= 1
+        if held:
+            self._put_off(chunk.group, now)
+        else:
+            del self._held[chunk.group]
 
     async def _pause(self, seconds: float | None) -> None:
         """Wait until something changes, or so long."""
@@ -248,7 +240,10 @@ class Running:
         while True:
             await self._wanted.wait()
             self._wanted = anyio.Event()
-            chunks = await self._commits.read(partial(self._journal.plan, most - len(self._ready)))
+            room = most - len(self._ready)
+            if room < 1:  # it was wanted twice
+                continue
+            chunks = await self._commits.read(partial(self._journal.plan, room))
             self._ready.extend(chunks)
             self._all_planned = not chunks
             self._nudge()
@@ -278,8 +273,7 @@ class Running:
         """Send a chunk, its intent recorded before and its outcome after. Interrupted in between, it stays open."""
         clock, failure = self._clock, None
         try:
-            with anyio.CancelScope(shield=True):
-                number = await intent()
+            number = await self._shielded(intent)
             if anyio.current_effective_deadline() == -inf:  # interrupted meanwhile: it will not leave
                 await self._record(partial(self._journal.settle, number, chunk, NOT_SENT, 0.0))
                 await checkpoint()
@@ -310,7 +304,7 @@ class Running:
             if self._halvings > 1:
                 self._halvings -= 2
                 return verdict
-            settlement = evolve(verdict.settlement, state=State.FAILED)
+            settlement = evolve(verdict.settlement, state=failed(chunk))
             return evolve(verdict, step=Step.SETTLED, settlement=settlement, final=True)
         return verdict
 
@@ -340,7 +334,7 @@ class Running:
                 await self._record(partial(self._journal.settle, number, chunk, settlement, elapsed))
         throttled = verdict.signal is Signal.THROTTLED
         self._tally.ended(settlement, len(chunk.accounts), throttled=throttled, final=verdict.final)
-        if verdict.final and self._settings.fuse.blown(self._tally.failures, self._tally.requests):
+        if verdict.final and self._settings.fuse.blown(self._tally.failures, self._tally.settled):
             self.stop("fuse")
         now = self._clock.monotonic()
         for half in halves:
@@ -354,6 +348,10 @@ class Running:
 
     async def _record(self, command: Callable[[], T]) -> T:
         """Have the journal carry out a command, durably; a cancellation waits for that."""
+        return await self._shielded(self._commits.begin(command))
+
+    @staticmethod
+    async def _shielded(work: Callable[[], Awaitable[T]]) -> T:
         with anyio.CancelScope(shield=True):
-            return await self._commits.run(command)
+            return await work()
         raise AssertionError  # a shield without a deadline swallows nothing

@@ -26,7 +26,7 @@ Phase = Literal["loading", "running", "halted", "draining", "ended"]
 INSTANT = 1e-9
 LATELY = 10  # samples over which the present rate is taken
 FEW = 20
-"""Requests that must have ended before a share of them can end the job."""
+"""Requests that must be over before a share of them can end the job."""
 
 
 @frozen(kw_only=True)
@@ -71,7 +71,7 @@ def _failures(_: object, attribute: attrs.Attribute[Any], value: object) -> None
 class Fuse:
     """Ends a job that fails too often: after more than ``most`` failed requests, or more than that share of them.
 
-    A share counts from the twentieth request on. None: never.
+    A share counts from the twentieth request on; what is sent again counts once, when it is over. None: never.
     """
 
     most: float | None = field(default=0.5, validator=_failures)
@@ -95,6 +95,8 @@ class Tally:
         """The accounts that wait, those in flight among them."""
         self.in_flight = 0
         self.requests = 0
+        self.settled = 0
+        """The requests after which no account in them waits: what is sent again counts when it is over."""
         self.failures = 0
         self._throttled = 0
         self._began = self._sampled = self._changed = now
@@ -121,6 +123,7 @@ class Tally:
         self.failures += final
         if settlement is None or settlement.state is None:
             return
+        self.settled += 1
         self.waiting -= accounts
         self._states[settlement.state] += accounts - len(settlement.apart)
         for _, state, _ in settlement.apart:

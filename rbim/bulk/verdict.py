@@ -7,7 +7,8 @@ was throttled                    it is sent again where it may be repeated; that
 was not sent                     it is sent again, however often
 has an unknown outcome           as the retry policy says it is sent again (never what must not be repeated);
                                  after the last attempt its accounts are unknown
-was refused                      its accounts have failed; or its halves are sent, to find out which of them
+was refused                      its accounts have failed; or its halves are sent, to find out which of them;
+                                 they are unknown if an earlier sending may have had its effect
 was refused, its timestamp old   it is signed and sent again, once
 credentials were refused         the job stops; its accounts wait on
 ===============================  ==========================================================================
@@ -41,10 +42,13 @@ if TYPE_CHECKING:
     from rbim.operation import Operation
     from rbim.retry import Retry
 
-__all__ = ["Signal", "Step", "Verdict", "judge"]
+__all__ = ["Signal", "Step", "Verdict", "failed", "judge"]
 
 BRIEFLY = 1.0
 """Seconds before what was not sent is tried again."""
+
+LONGEST_PAUSE = 300.0
+"""Seconds that one ``Retry-After`` can put off a request for."""
 
 TOO_MANY_REQUESTS = 429
 
@@ -88,7 +92,8 @@ class Verdict:
 def judge(op: Operation[Any], chunk: Chunk, error: RbimError, *, retry: Retry, dialect: Dialect) -> Verdict:
     """Return what to do about a request that was not answered well."""
     why = why_of(error)
-    if chunk.resent and isinstance(error, ApiError) and error.code in dialect.already_so.get(op.spec.name, ()):
+    alone = chunk.resent and len(chunk.accounts) == 1  # of several, nobody knows which one it is about
+    if alone and isinstance(error, ApiError) and error.code in dialect.already_so.get(op.spec.name, ()):
         return Verdict(  # the lost request has done it
             step=Step.SETTLED,
             signal=Signal.ANSWERED,
@@ -101,7 +106,7 @@ def judge(op: Operation[Any], chunk: Chunk, error: RbimError, *, retry: Retry, d
         step = Step.AGAIN if anew else Step.STOP
         return Verdict(step=step, signal=Signal.ANSWERED, settlement=_waiting(error, why), anew=anew)
     if isinstance(error, Throttled) and error.outcome is Outcome.REFUSED:
-        return _throttled(op, error, why, dialect)
+        return _throttled(op, chunk, error, why, dialect)
     if error.outcome is Outcome.UNKNOWN:
         return _unknown(op, chunk, error, why, retry=retry, dialect=dialect)
     if error.outcome is Outcome.NOT_SENT and not isinstance(error, InvalidRequest):
@@ -109,6 +114,11 @@ def judge(op: Operation[Any], chunk: Chunk, error: RbimError, *, retry: Retry, d
         signal = Signal.NOTHING if late else Signal.LOST
         return Verdict(step=Step.AGAIN, signal=signal, settlement=_waiting(error, why), pause=BRIEFLY)
     return _refused(chunk, error, why)
+
+
+def failed(chunk: Chunk) -> State:
+    """Return what accounts are whose request is refused for good: unknown, where an earlier one may have had its effect."""
+    return State.UNKNOWN if chunk.resent else State.FAILED
 
 
 def _waiting(error: RbimError, why: Why) -> Settlement | None:
@@ -127,19 +137,19 @@ def _refused(chunk: Chunk, error: RbimError, why: Why) -> Verdict:
     return Verdict(
         step=Step.SETTLED,
         signal=signal,
-        settlement=Settlement(outcome=outcome, state=State.FAILED, why=why),
+        settlement=Settlement(outcome=outcome, state=failed(chunk), why=why),
         final=True,
     )
 
 
-def _throttled(op: Operation[Any], error: Throttled, why: Why, dialect: Dialect) -> Verdict:
+def _throttled(op: Operation[Any], chunk: Chunk, error: Throttled, why: Why, dialect: Dialect) -> Verdict:
     row = dialect.codes.get(error.code)
     harmless = error.status == TOO_MANY_REQUESTS or (row is not None and row.before_effect)
     again = harmless or op.repeat is not Repeat.NEVER
     return Verdict(
         step=Step.AGAIN if again else Step.SETTLED,
         signal=Signal.THROTTLED,
-        settlement=Settlement(outcome=Sent.REFUSED, state=None if again else State.FAILED, why=why, again=again),
+        settlement=Settlement(outcome=Sent.REFUSED, state=None if again else failed(chunk), why=why, again=again),
         retry_after=error.retry_after,
         final=not again,
     )
@@ -157,7 +167,7 @@ def _unknown(  # noqa: PLR0913  # what a decision needs
         step=Step.AGAIN if again else Step.SETTLED,
         signal=Signal.THROTTLED if throttled else Signal.LOST,
         settlement=Settlement(outcome=Sent.UNKNOWN, state=None if again else State.UNKNOWN, why=why, again=again),
-        pause=pause or 0.0,
+        pause=min(pause or 0.0, LONGEST_PAUSE),
         retry_after=error.retry_after if isinstance(error, ApiError) else None,
         final=not again,
     )

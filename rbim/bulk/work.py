@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 
 import attrs
 from attrs import define, field, frozen
-from cattrs import Converter
+from cattrs.preconf.json import make_converter
 
 from rbim.bulk.schema import DONE_WORDS, Sent, State
 from rbim.checks import at_least_one
@@ -106,7 +107,7 @@ class Settlement:
     again: bool = False
 
 
-_values = Converter()
+_values = make_converter()
 
 
 def _default_chunk(work: Work[Any]) -> int:
@@ -132,6 +133,10 @@ class Work(Generic[R]):
             raise InvalidRequest(reason, field="operation")
         if unknown := set(self.options) - (set(self._fields) - {"group_id", self.place}):
             reason = f"{self.operation.__name__} has no {', '.join(sorted(unknown))} to set for a whole job"
+            raise InvalidRequest(reason, field="options")
+        given = {*self.options, "group_id", self.place}
+        if missing := [name for name, each in self._fields.items() if each.default is attrs.NOTHING and name not in given]:
+            reason = f"{self.operation.__name__} needs {', '.join(missing)} as well, the same for the whole job"
             raise InvalidRequest(reason, field="options")
         self.make(Chunk(lane=0, group="g", user_name=None, first=1, last=1, numbers=(1,), accounts=("a",)))  # checks options
         most = (
@@ -166,7 +171,8 @@ class Work(Generic[R]):
 
     def plain_options(self) -> dict[str, Any]:
         """Return the options as JSON."""
-        return cast("dict[str, Any]", _values.unstructure(dict(self.options)))
+        plain: dict[str, Any] = json.loads(_values.dumps(dict(self.options)))  # what a journal gives back
+        return plain
 
     @classmethod
     def of(cls, operation: type[Operation[R]], options: Mapping[str, Any], chunk: int, dialect: Dialect) -> Work[R]:

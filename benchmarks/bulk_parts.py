@@ -1,0 +1,143 @@
+"""What benchmarks of jobs are made of: a platform that answers the same thing always, and a journal that writes nothing."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from anyio.lowlevel import checkpoint
+
+from rbim import AsyncClient, Credentials
+from rbim.bulk import InviteJob, Row
+from rbim.bulk.journal import Facts, Journal
+from rbim.bulk.loading import Loaded
+from rbim.bulk.work import Chunk
+from rbim.clock import SystemClock
+from rbim.message import Response
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+    from typing import Self
+
+    from rbim.bulk.settings import Settings
+    from rbim.message import Request
+
+    Sending = tuple[str, tuple[str, ...]]
+
+T = TypeVar("T")
+
+CREDENTIALS = Credentials(app_id="aaf98f8947b5d6c80147b8a2b7c30123", app_token="7f0c4b9de2a14f5c8b3e6d1a90c2f4e8")
+ANSWER = b'{"statusCode":"000000"}'
+HEADERS = {"content-type": "application/json;charset=utf-8"}
+
+
+def client_of(port: int | None) -> AsyncClient:
+    """Return a client of the server on a port; without one, of a transport that answers by itself."""
+    if port is None:
+        return AsyncClient(base_url="http://stub", transport=Stub(), credentials=CREDENTIALS)
+    return AsyncClient(base_url=f"http://127.0.0.1:{port}", credentials=CREDENTIALS)
+
+
+class Stub:
+    """A transport that answers the same thing always."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        return None
+
+    async def send(self, _request: Request, /, *, timeout: float) -> Response:  # noqa: ASYNC109  # a transport keeps it
+        """Answer."""
+        del timeout
+        await checkpoint()
+        return Response(200, HEADERS, ANSWER)
+
+
+async def constant(_scope: object, receive: Callable[..., Awaitable[Any]], send: Callable[..., Awaitable[None]]) -> None:
+    """Answer one request as the platform does, whatever it is."""
+    while (await receive()).get("more_body"):
+        pass
+    length = (b"content-length", b"%d" % len(ANSWER))
+    start = {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json"), length]}
+    await send(start)
+    await send({"type": "http.response.body", "body": ANSWER})
+
+
+class Unwritten:
+    """A journal in memory that writes nothing: what a run asks of one."""
+
+    def __init__(self, chunks: list[Chunk]) -> None:
+        self._chunks = chunks
+        self._numbers = count(1)
+
+    def plan(self, most: int) -> list[Chunk]:
+        """Return the next chunks."""
+        found, self._chunks = self._chunks[:most], self._chunks[most:]
+        return found
+
+    def begin(self, _chunk: Chunk) -> int:
+        """Return a number."""
+        return next(self._numbers)
+
+    def settle(self, *_: object) -> None:
+        """Keep nothing."""
+
+    def sample(self, _sample: object) -> None:
+        """Keep nothing."""
+
+
+class AtOnce:
+    """What carries out commands, without waiting for anything."""
+
+    def begin(self, command: Callable[[], T]) -> Callable[[], Awaitable[T]]:
+        """Carry out a command."""
+        result = command()
+
+        async def settled() -> T:
+            return result
+
+        return settled
+
+    async def run(self, command: Callable[[], T]) -> T:
+        """Carry out a command."""
+        return command()
+
+    read = run
+
+
+def requests(number: int, chunk: int) -> list[Sending]:
+    """Return the group and the accounts of each of so many requests."""
+    return [(f"g8{each // 10:013d}", tuple(f"user-{each:06d}-{one:02d}" for one in range(chunk))) for each in range(number)]
+
+
+def chunk_of(number: int, group: str, inside: tuple[str, ...]) -> Chunk:
+    """Return a chunk as the journal plans it."""
+    numbers = range(number * len(inside) + 1, (number + 1) * len(inside) + 1)
+    return Chunk(
+        lane=1, group=group, user_name=None, first=numbers[0], last=numbers[-1], numbers=tuple(numbers), accounts=inside
+    )
+
+
+def loaded_journal(path: Path, sendings: list[Sending], settings: Settings) -> None:
+    """Make a journal whose input is loaded, and nothing sent."""
+    work = InviteJob(client_of(None), journal=path, chunk=len(sendings[0][1])).work
+    nothing = Loaded(rows=0, bad=0, duplicates=0, digest="")
+    facts = Facts(
+        operation=work.operation.spec.name,
+        options=work.plain_options(),
+        chunk=work.chunk,
+        settings=settings.as_json(),
+        source={},
+        created=0.0,
+        loaded=None,
+        input=nothing,
+    )
+    journal = Journal(path, clock=SystemClock())
+    journal.open()
+    (loader,) = journal.commit([partial(journal.create, facts, work.done_word)])
+    journal.commit([partial(loader.add, [Row(group, each) for group, inside in sendings for each in inside])])
+    journal.commit([partial(journal.loaded, loader, {})])
+    journal.close()

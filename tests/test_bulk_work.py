@@ -1,0 +1,472 @@
+"""What a job decides, without a clock, a file or a platform: operations, verdicts, counts, and when it is over."""
+
+from datetime import date
+from itertools import product
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rbim import (
+    AlreadyMember,
+    AnswerTooLarge,
+    ApiError,
+    AuthenticationError,
+    ClientClosed,
+    DeadlineExceeded,
+    DeleteGroupMember,
+    Dialect,
+    InvalidRequest,
+    InviteJoinGroup,
+    JoinGroup,
+    LogoutGroup,
+    NotMember,
+    NotSent,
+    Outcome,
+    ProtocolError,
+    RbimError,
+    Retry,
+    Role,
+    ServerTrouble,
+    SetMemberRole,
+    Throttled,
+    TimestampExpired,
+    Unanswered,
+)
+from rbim.bulk.loading import Loaded
+from rbim.bulk.schema import Sent, State
+from rbim.bulk.tally import Fuse, Tally
+from rbim.bulk.verdict import Signal, Step, failed, judge
+from rbim.bulk.work import Chunk, Settlement, Why, Work, why_of
+from rbim.groups import Fail, Invited, Success
+
+DIALECT = Dialect(already_reasons={"there already"})
+THREE = Retry(attempts=3, random=lambda: 0.5)
+
+
+def chunk_of(*accounts, **facts):
+    numbers = tuple(range(1, 2 * len(accounts), 2))  # others stand in between
+    return Chunk(
+        **{"lane": 1, "group": "g", "user_name": None, "first": 1, "last": 99, "numbers": numbers, "accounts": accounts}
+        | facts
+    )
+
+
+def work_of(operation=InviteJoinGroup, dialect=DIALECT, **facts):
+    return Work(operation=operation, dialect=dialect, **facts)
+
+
+INVITATION = InviteJoinGroup(group_id="g", members=("a", "b"))
+ASKED = InviteJoinGroup(group_id="g", members=("a", "b"), needs_confirmation=True)
+REMOVAL = DeleteGroupMember(group_id="g", members=("a", "b"))
+JOINING = JoinGroup(group_id="g", user_name="a")
+
+
+# -------------------------------------------------------------------------------------------- work
+
+
+@pytest.mark.parametrize(
+    ("operation", "options", "made"),
+    [
+        (InviteJoinGroup, {}, InviteJoinGroup(group_id="g", members=("a", "b"))),
+        (InviteJoinGroup, {"declared": "x", "user_name": "u"}, INVITATION),
+        (DeleteGroupMember, {}, REMOVAL),
+        (SetMemberRole, {"role": Role.ADMINISTRATOR}, SetMemberRole(group_id="g", member="a", role=Role.ADMINISTRATOR)),
+        (JoinGroup, {"declared": "hello"}, JoinGroup(group_id="g", user_name="a", declared="hello")),
+        (LogoutGroup, {}, LogoutGroup(group_id="g", user_name="a")),
+    ],
+)
+def test_accounts_become_members_or_a_member_or_the_one_who_acts(operation, options, made):
+    work = work_of(operation, options=options)
+    several = "members" in {each.name for each in attrs.fields(operation)}
+    op = work.make(chunk_of("a", "b") if several else chunk_of("a"))
+    assert op == attrs.evolve(made, **options)
+    assert work.chunk == (50 if several else 1)
+
+
+def test_the_one_who_acts_is_the_rows_before_the_options():
+    work = work_of(options={"user_name": "usual"})
+    assert work.make(chunk_of("a", user_name="special")).user_name == "special"
+    assert work.make(chunk_of("a")).user_name == "usual"
+    assert work_of().make(chunk_of("a")).user_name is None
+
+
+@pytest.mark.parametrize(
+    ("operation", "limit", "told", "chunk"),
+    [
+        (InviteJoinGroup, 50, None, 50),
+        (InviteJoinGroup, 5, None, 5),
+        (InviteJoinGroup, 5, 6, None),
+        (InviteJoinGroup, 5, 1, 1),
+        (DeleteGroupMember, 5, None, 5),
+        (DeleteGroupMember, 5, 500, 500),
+        (JoinGroup, 5, 2, None),
+        (SetMemberRole, 5, 2, None),
+        (InviteJoinGroup, 5, 0, None),
+        (InviteJoinGroup, 5, True, None),
+    ],
+)
+def test_a_request_holds_no_more_than_it_may(operation, limit, told, chunk):
+    facts = {"options": {"role": Role.MEMBER} if operation is SetMemberRole else {}}
+    facts |= {} if told is None else {"chunk": told}
+    dialect = Dialect(invite_limit=limit)
+    if chunk is None:
+        with pytest.raises(InvalidRequest) as caught:
+            work_of(operation, dialect, **facts)
+        assert caught.value.field == "chunk"
+    else:
+        assert work_of(operation, dialect, **facts).chunk == chunk
+
+
+@pytest.mark.parametrize(
+    ("operation", "word"),
+    [(InviteJoinGroup, "invited"), (DeleteGroupMember, "removed"), (JoinGroup, "joined"), (LogoutGroup, "left")],
+)
+def test_each_operation_has_its_word(operation, word):
+    assert work_of(operation).done_word == word
+
+
+def test_any_other_has_a_word_as_well():
+    assert work_of(SetMemberRole, options={"role": Role.MEMBER}).done_word == "done"
+
+
+@given(st.builds(Role, st.sampled_from(list(Role))), st.none() | st.text(max_size=50))
+def test_options_come_back_from_json(role, declared):
+    for operation, options in ((SetMemberRole, {"role": role}), (InviteJoinGroup, {"declared": declared})):
+        work = work_of(operation, options=options)
+        again = Work.of(operation, work.plain_options(), work.chunk, DIALECT)
+        assert again == work
+        assert again.plain_options() == work.plain_options()
+        assert [type(value) for value in again.options.values()] == [type(value) for value in options.values()]
+
+
+def test_halves_are_the_whole():
+    for size in range(2, 12):
+        chunk = chunk_of(*(f"a{n}" for n in range(size)), resent=True)
+        one, two = chunk.halves()
+        assert one.accounts + two.accounts == chunk.accounts
+        assert (*one.numbers, *two.numbers) == chunk.numbers
+        assert abs(len(one.accounts) - len(two.accounts)) <= 1
+        assert (one.first, two.last) == (chunk.first, chunk.last)
+        assert one.last == one.numbers[-1] < two.first == two.numbers[0]
+        assert (one.resent, two.resent) == (True, True)
+        assert (one.attempt, one.operation, one.group, one.lane) == (1, None, "g", 1)
+
+
+# ----------------------------------------------------------------------------------------- answers
+
+
+ENTRIES = st.lists(
+    st.builds(
+        lambda member, reason: Fail(member=member, reason=reason),
+        st.sampled_from(["a", "b", "c", "stranger", ""]),
+        st.sampled_from(["there already", "never logged in", ""]),
+    ),
+    max_size=6,
+)
+
+
+@given(ENTRIES, st.booleans())
+def test_an_answer_settles_each_account_once(fails, resent):
+    chunk = chunk_of("a", "b", "c", resent=resent)
+    settlement = work_of().answered(chunk, Invited(fails=tuple(fails)))
+    states = dict.fromkeys(chunk.accounts, settlement.state)
+    for place, state, why in settlement.apart:
+        account = chunk.accounts[place]
+        assert states[account] is State.DONE  # nobody twice
+        states[account] = state
+        assert state in {State.DONE, State.REFUSED}
+        if state is State.DONE:
+            states[account] = "was there"
+        assert why.text == next(entry.reason for entry in fails if entry.member == account)
+    for account, state in states.items():
+        said = next((entry.reason for entry in fails if entry.member == account), None)
+        there = "was there" if resent and said == "there already" else State.REFUSED
+        assert state == (State.DONE if said is None else there)
+    strangers = [(entry.member, entry.reason) for entry in fails if entry.member not in chunk.accounts]
+    assert [(account, why.text) for account, why in settlement.anomalies] == strangers
+    assert settlement.outcome is Sent.ANSWERED
+
+
+def test_an_answer_without_a_list_is_well():
+    assert work_of(JoinGroup).answered(chunk_of("a"), Success()) == Settlement(outcome=Sent.ANSWERED, state=State.DONE)
+
+
+@pytest.mark.parametrize(
+    "text", ["\ud800 half a pair", "two\nlines", "x" * 10_000, "\x1b[31mred", "\N{RIGHT-TO-LEFT OVERRIDE}x"]
+)
+def test_what_the_platform_says_fits_into_a_file_and_a_line(text):
+    entries = (Fail(member="a", reason=text), Fail(member=text, reason=text))
+    settlement = work_of().answered(chunk_of("a"), Invited(fails=entries))
+    ((_, _, why),), ((account, other),) = settlement.apart, settlement.anomalies
+    for kept in (*why, *other, account, why_of(ApiError(text, code="999123")).text):
+        assert kept.isprintable()
+        assert len(kept) <= 503
+        kept.encode()
+
+
+# ---------------------------------------------------------------------------------------- verdicts
+
+
+def judged(error, *, op=INVITATION, chunk=None, retry=THREE, **facts):
+    return judge(op, chunk or chunk_of(*getattr(op, "members", ("a",)), **facts), error, retry=retry, dialect=DIALECT)
+
+
+GONE = ApiError("no such group", code="900404")
+BUSY = Throttled("busy", code="160016")
+TOO_MANY = Throttled("", code="", status=429, retry_after=7.0)
+DIVIDED = ServerTrouble("trouble", code="529999")
+BAD_GATEWAY = ProtocolError("HTTP 502")
+
+CASES = [
+    # error, invitation, invitation that must not be repeated: (step, outcome, state of the accounts)
+    (NotSent("refused"), (Step.AGAIN, Sent.NOT_SENT, None), (Step.AGAIN, Sent.NOT_SENT, None)),
+    (DeadlineExceeded("late"), (Step.AGAIN, Sent.NOT_SENT, None), (Step.AGAIN, Sent.NOT_SENT, None)),
+    (
+        DeadlineExceeded("late", outcome=Outcome.UNKNOWN),
+        (Step.AGAIN, Sent.UNKNOWN, None),
+        (Step.SETTLED, Sent.UNKNOWN, State.UNKNOWN),
+    ),
+    (Unanswered("reset"), (Step.AGAIN, Sent.UNKNOWN, None), (Step.SETTLED, Sent.UNKNOWN, State.UNKNOWN)),
+    (AnswerTooLarge("much"), (Step.AGAIN, Sent.UNKNOWN, None), (Step.SETTLED, Sent.UNKNOWN, State.UNKNOWN)),
+    (BAD_GATEWAY, (Step.AGAIN, Sent.UNKNOWN, None), (Step.SETTLED, Sent.UNKNOWN, State.UNKNOWN)),
+    (DIVIDED, (Step.AGAIN, Sent.UNKNOWN, None), (Step.SETTLED, Sent.UNKNOWN, State.UNKNOWN)),
+    (TOO_MANY, (Step.AGAIN, Sent.REFUSED, None), (Step.AGAIN, Sent.REFUSED, None)),
+    (BUSY, (Step.AGAIN, Sent.REFUSED, None), (Step.SETTLED, Sent.REFUSED, State.FAILED)),
+    (GONE, (Step.SPLIT, Sent.REFUSED, None), (Step.SPLIT, Sent.REFUSED, None)),
+    (InvalidRequest("no", field="members"), (Step.SPLIT, Sent.NOT_SENT, None), (Step.SPLIT, Sent.NOT_SENT, None)),
+    (AuthenticationError("no", code="111109"), (Step.STOP, Sent.REFUSED, None), (Step.STOP, Sent.REFUSED, None)),
+    (TimestampExpired("old", code="161106"), (Step.AGAIN, Sent.REFUSED, None), (Step.AGAIN, Sent.REFUSED, None)),
+    (ClientClosed("closed"), (Step.STOP, Sent.NOT_SENT, None), (Step.STOP, Sent.NOT_SENT, None)),
+]
+NAMES = [type(error).__name__ for error, *_ in CASES]
+
+
+@pytest.mark.parametrize(("error", "often", "once"), CASES, ids=NAMES)
+def test_what_becomes_of_a_request(error, often, once):
+    for op, expected in ((INVITATION, often), (ASKED, once)):
+        verdict = judged(error, op=op)
+        assert (verdict.step, verdict.settlement.outcome, verdict.settlement.state) == expected
+        assert verdict.settlement.again == (verdict.step in {Step.AGAIN, Step.STOP})
+        assert verdict.final == (verdict.settlement.state is not None)
+        assert verdict.settlement.why.error == type(error).__name__
+
+
+SIGNALS = {
+    NotSent: Signal.LOST,
+    Unanswered: Signal.LOST,
+    AnswerTooLarge: Signal.LOST,
+    ProtocolError: Signal.LOST,
+    ServerTrouble: Signal.LOST,
+    Throttled: Signal.THROTTLED,
+    ApiError: Signal.ANSWERED,
+    AuthenticationError: Signal.ANSWERED,
+    TimestampExpired: Signal.ANSWERED,
+    InvalidRequest: Signal.NOTHING,
+    ClientClosed: Signal.NOTHING,
+}
+
+
+@pytest.mark.parametrize("error", [error for error, *_ in CASES], ids=NAMES)
+def test_what_the_pace_is_told(error):
+    expected = SIGNALS.get(type(error)) or (Signal.LOST if error.outcome is Outcome.UNKNOWN else Signal.NOTHING)
+    assert judged(error).signal is expected
+    assert judged(error, op=ASKED).signal is expected
+
+
+ERRORS = [error for error, *_ in CASES] + [
+    NotMember("not there", code="560072"),
+    AlreadyMember("there", code="590017"),
+    Throttled("busy", code="160016", status=503, outcome=Outcome.UNKNOWN),
+    AuthenticationError("no", code="111109", status=500, outcome=Outcome.UNKNOWN),
+    ClientClosed("closed", outcome=Outcome.UNKNOWN),
+    RbimError("something", outcome=Outcome.REFUSED),
+]
+
+
+@pytest.mark.parametrize("op", [INVITATION, ASKED, REMOVAL, JOINING])
+def test_laws_of_all_verdicts(op):
+    for error, resent, lost, expired in product(ERRORS, (False, True), (0, 1, 2), (False, True)):
+        check_laws(error, op, {"resent": resent, "lost": lost, "expired": expired})
+
+
+def check_laws(error, op, facts):
+    verdict = judged(error, op=op, **facts)
+    settlement = verdict.settlement
+    if settlement is None:  # it stays open
+        assert verdict.step is Step.STOP
+        assert error.outcome is Outcome.UNKNOWN
+        return
+    if verdict.step is Step.AGAIN and error.outcome is Outcome.UNKNOWN:
+        assert op in (INVITATION, REMOVAL), "what must not be repeated"
+        assert facts["lost"] < 2, "three attempts"
+    if settlement.state is State.FAILED:
+        assert error.outcome is not Outcome.UNKNOWN
+        assert not facts["resent"], "an earlier one may have had its effect"
+    if settlement.state is State.DONE:
+        assert facts["resent"]
+        assert error.code in DIALECT.already_so[op.spec.name]
+    if verdict.step is Step.SETTLED:
+        assert settlement.state is not None
+        assert not settlement.again
+    if isinstance(error, Throttled) and error.outcome is Outcome.REFUSED and verdict.step is Step.AGAIN:
+        assert not verdict.final
+        assert settlement.outcome is Sent.REFUSED  # which costs no attempt
+    assert verdict.pause >= 0
+
+
+def test_a_request_of_one_account_is_not_halved():
+    verdict = judged(GONE, op=JOINING)
+    assert (verdict.step, verdict.settlement.state, verdict.final) == (Step.SETTLED, State.FAILED, True)
+    assert "no such group" in verdict.settlement.why.text
+    assert verdict.settlement.why.code == "900404"
+
+
+@pytest.mark.parametrize(("lost", "again"), [(0, True), (1, True), (2, False)])
+def test_attempts_are_those_of_unknown_outcome(lost, again):
+    for error in (Unanswered("reset"), DeadlineExceeded("late", outcome=Outcome.UNKNOWN), BAD_GATEWAY):
+        verdict = judged(error, lost=lost, attempt=50)
+        assert (verdict.step is Step.AGAIN) == again
+        assert verdict.final != again
+        for never_mind in (NotSent("no"), BUSY, TOO_MANY):
+            assert judged(never_mind, lost=lost, attempt=50).step is Step.AGAIN
+
+
+def test_pauses_are_those_of_the_retry_policy():
+    assert judged(Unanswered("reset")).pause == pytest.approx(0.1)
+    assert judged(Unanswered("reset"), lost=1).pause == pytest.approx(0.2)
+    assert judged(TOO_MANY).retry_after == 7.0
+    assert judged(TOO_MANY).pause == 0.0
+    asked = ServerTrouble("trouble", code="529999", status=503, retry_after=4.0)
+    assert judged(asked).pause == pytest.approx(4.1)
+
+
+def test_an_old_timestamp_is_made_anew_once():
+    old = TimestampExpired("old", code="161106")
+    first, second = judged(old), judged(old, expired=True)
+    assert (first.step, first.anew, second.step, second.anew) == (Step.AGAIN, True, Step.STOP, False)
+
+
+@pytest.mark.parametrize(
+    ("op", "error"),
+    [(INVITATION, AlreadyMember("there", code="590017")), (REMOVAL, NotMember("not there", code="560072"))],
+)
+def test_it_is_so_already_says_the_platform_after_a_lost_request(op, error):
+    alone = chunk_of("a", resent=True)
+    verdict = judge(op, alone, error, retry=RETRY, dialect=DIALECT)
+    assert (verdict.step, verdict.settlement.state) == (Step.SETTLED, State.DONE)
+    assert judge(op, chunk_of("a"), error, retry=RETRY, dialect=DIALECT).settlement.state is State.FAILED
+    assert judged(error, op=op, resent=True).step is Step.SPLIT  # which of them it is about nobody knows
+    swapped = NotMember("no", code="560072") if op is INVITATION else AlreadyMember("yes", code="590017")
+    assert judged(swapped, op=op, resent=True).step is Step.SPLIT
+
+
+def test_who_may_have_been_reached_before_is_unknown():
+    assert (failed(chunk_of("a")), failed(chunk_of("a", resent=True))) == (State.FAILED, State.UNKNOWN)
+
+
+# ------------------------------------------------------------------------------------------- tally
+
+
+@pytest.mark.parametrize(
+    ("most", "blown"),
+    [
+        (None, []),
+        (0, [(1, 1), (1, 1000)]),
+        (3, [(4, 4), (4, 100)]),
+        (0.5, [(11, 20), (20, 20), (51, 100)]),
+        (1.0, []),
+        (0.01, [(1, 20), (2, 199)]),
+    ],
+)
+def test_a_fuse_is_blown_by_more_than_it_bears(most, blown):
+    fuse = Fuse(most)
+    for failures, requests in blown:
+        assert fuse.blown(failures, requests)
+        assert not fuse.blown(0, requests)
+    for failures, requests in [(0, 0), (0, 1), (3, 3), (10, 20), (19, 19), (50, 100)]:
+        if (
+            (isinstance(most, int) and failures <= most)
+            or (isinstance(most, float) and requests < 20)
+            or most in {None, 1.0}
+        ):
+            assert not fuse.blown(failures, requests)
+
+
+@pytest.mark.parametrize("most", [-1, 0.0, 1.01, float("nan"), "5", True, -0.5])
+def test_fuses_that_mean_nothing(most):
+    with pytest.raises(InvalidRequest):
+        Fuse(most)
+
+
+STATES = st.sampled_from([None, State.DONE, State.FAILED, State.UNKNOWN])
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 5), STATES, st.integers(0, 5), st.booleans(), st.floats(0, 10)), max_size=30),
+    st.integers(0, 3),
+    st.integers(0, 3),
+)
+def test_counts_always_add_up(requests, bad, duplicates):
+    accounts = sum(size for size, *_ in requests) + 2
+    loaded = Loaded(rows=accounts + bad + duplicates, bad=bad, duplicates=duplicates, digest="")
+    counts = dict.fromkeys(State, 0) | {State.WAITING: accounts - 1, State.AGAIN: 1}
+    tally = Tally(loaded, counts, 0.0)
+    now = busy = 0.0
+    samples = []
+    for size, state, apart, throttled, seconds in requests:
+        tally.flies(1, now)
+        now += seconds
+        busy += seconds
+        tally.flies(-1, now)
+        refused = (
+            tuple((place, State.REFUSED, Why("no")) for place in range(min(apart, size))) if state is State.DONE else ()
+        )
+        settlement = Settlement(outcome=Sent.ANSWERED, state=state, apart=refused)
+        tally.ended(settlement, size, throttled=throttled, final=state is State.FAILED)
+        samples.append(tally.sample(1000 + now, now, 7, None))
+        seen = tally.snapshot("running", now, 7)
+        parts = (seen.waiting, seen.done, seen.refused, seen.failed, seen.unknown, seen.skipped, seen.duplicate)
+        assert sum(parts) == seen.total == loaded.rows
+        assert min(parts) >= 0
+    assert tally.requests == len(requests) == sum(each.requests for each in samples)
+    assert tally.settled == sum(state is not None for _, state, *_ in requests)
+    assert tally.failures == sum(each.failed for each in samples) == sum(state is State.FAILED for _, state, *_ in requests)
+    assert sum(each.accounts for each in samples) == accounts - tally.waiting
+    assert sum(each.in_flight * each.seconds for each in samples) == pytest.approx(busy)
+
+
+def test_a_request_that_stays_open_settles_nobody():
+    tally = Tally(Loaded(rows=3, bad=0, duplicates=0, digest=""), dict.fromkeys(State, 0) | {State.WAITING: 3}, 0.0)
+    tally.ended(None, 3, throttled=False, final=False)
+    seen = tally.snapshot("running", 1.0, 1)
+    assert (seen.waiting, seen.requests, tally.settled) == (3, 1, 0)
+    assert seen.eta is None
+
+
+def test_the_present_rate_is_that_of_the_last_ten_seconds():
+    tally = Tally(Loaded(rows=2000, bad=0, duplicates=0, digest=""), dict.fromkeys(State, 0) | {State.WAITING: 2000}, 0.0)
+    for second in range(1, 41):
+        for _ in range(20 if second <= 20 else 2):
+            tally.ended(Settlement(outcome=Sent.ANSWERED, state=State.DONE), 4, throttled=False, final=False)
+        tally.sample(float(second), float(second), 1, None)
+    seen = tally.snapshot("running", 40.0, 1)
+    assert (seen.rate, seen.request_rate) == (pytest.approx(8.0), pytest.approx(2.0))
+    assert seen.eta == pytest.approx((2000 - 4 * (400 + 40)) / 8.0)
+    assert seen.elapsed == 40.0
+
+
+def test_options_that_json_has_not():
+    """Checked here for dates, which no built-in operation takes."""
+    from rbim.groups import GroupOperation
+    from rbim.operation import operation
+
+    @operation("Expire")
+    @attrs.frozen(kw_only=True)
+    class Expire(GroupOperation[Success]):
+        group_id: str = attrs.field()
+        on: date = attrs.field()
+
+    work = work_of(Expire, options={"on": date(2026, 1, 2)})
+    assert work.plain_options() == {"on": "2026-01-02"}
