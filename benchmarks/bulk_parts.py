@@ -78,9 +78,9 @@ class Unwritten:
         found, self._chunks = self._chunks[:most], self._chunks[most:]
         return found
 
-    def begin(self, _chunk: Chunk) -> int:
-        """Return a number."""
-        return next(self._numbers)
+    def begin(self, chunk: Chunk) -> None:
+        """Give the chunk a number."""
+        chunk.number = next(self._numbers)
 
     def settle(self, *_: object) -> None:
         """Keep nothing."""
@@ -115,10 +115,8 @@ def requests(number: int, chunk: int) -> list[Sending]:
 
 def chunk_of(number: int, group: str, inside: tuple[str, ...]) -> Chunk:
     """Return a chunk as the journal plans it."""
-    numbers = range(number * len(inside) + 1, (number + 1) * len(inside) + 1)
-    return Chunk(
-        lane=1, group=group, user_name=None, first=numbers[0], last=numbers[-1], numbers=tuple(numbers), accounts=inside
-    )
+    first = number * len(inside) + 1
+    return Chunk(lane=1, group=group, user_name=None, first=first, last=first + len(inside) - 1, accounts=inside)
 
 
 def loaded_journal(path: Path, sendings: list[Sending], settings: Settings) -> None:

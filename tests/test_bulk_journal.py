@@ -66,9 +66,9 @@ class Book:
         return result
 
     def send(self, chunk, settlement=DONE):
-        number = self.do(self.journal.begin, chunk)
-        self.do(self.journal.settle, number, chunk, settlement, 0.5)
-        return number
+        self.do(self.journal.begin, chunk)
+        self.do(self.journal.settle, chunk, settlement, 0.5)
+        return chunk.number
 
     def read(self, statement, values=()):
         return self.journal.database.execute(statement, values).fetchall()
@@ -336,9 +336,10 @@ def test_an_outcome_is_that_of_those_who_waited():
 def test_halves_belong_to_the_request_they_were():
     with book([("g", f"a{n}") for n in range(5)], chunk=5) as made:
         (chunk,) = made.journal.plan(10)
-        number = made.do(made.journal.begin, chunk)
+        made.do(made.journal.begin, chunk)
+        number = chunk.number
         refused = Settlement(outcome=Sent.REFUSED, why=Why("no"))
-        one, two = made.do(made.journal.split, number, chunk, refused, 0.1)
+        one, two = made.do(made.journal.split, chunk, refused, 0.1)
         assert (one.accounts, two.accounts) == (("a0", "a1", "a2"), ("a3", "a4"))
         made.send(one)
         assert made.read("SELECT id, members, repeats, outcome, todo FROM request ORDER BY id") == [

@@ -46,11 +46,8 @@ THREE = Retry(attempts=3, random=lambda: 0.5)
 
 
 def chunk_of(*accounts, **facts):
-    numbers = tuple(range(1, 2 * len(accounts), 2))  # others stand in between
-    return Chunk(
-        **{"lane": 1, "group": "g", "user_name": None, "first": 1, "last": 99, "numbers": numbers, "accounts": accounts}
-        | facts
-    )
+    known = {"lane": 1, "group": "g", "user_name": None, "first": 1, "last": 99, "accounts": accounts}
+    return Chunk(**known | facts)
 
 
 def work_of(operation=InviteJoinGroup, dialect=DIALECT, **facts):
@@ -139,19 +136,6 @@ def test_options_come_back_from_json(role, declared):
         assert again == work
         assert again.plain_options() == work.plain_options()
         assert [type(value) for value in again.options.values()] == [type(value) for value in options.values()]
-
-
-def test_halves_are_the_whole():
-    for size in range(2, 12):
-        chunk = chunk_of(*(f"a{n}" for n in range(size)), resent=True)
-        one, two = chunk.halves()
-        assert one.accounts + two.accounts == chunk.accounts
-        assert (*one.numbers, *two.numbers) == chunk.numbers
-        assert abs(len(one.accounts) - len(two.accounts)) <= 1
-        assert (one.first, two.last) == (chunk.first, chunk.last)
-        assert one.last == one.numbers[-1] < two.first == two.numbers[0]
-        assert (one.resent, two.resent) == (True, True)
-        assert (one.attempt, one.operation, one.group, one.lane) == (1, None, "g", 1)
 
 
 # ----------------------------------------------------------------------------------------- answers
@@ -354,9 +338,9 @@ def test_an_old_timestamp_is_made_anew_once():
 )
 def test_it_is_so_already_says_the_platform_after_a_lost_request(op, error):
     alone = chunk_of("a", resent=True)
-    verdict = judge(op, alone, error, retry=RETRY, dialect=DIALECT)
+    verdict = judge(op, alone, error, retry=THREE, dialect=DIALECT)
     assert (verdict.step, verdict.settlement.state) == (Step.SETTLED, State.DONE)
-    assert judge(op, chunk_of("a"), error, retry=RETRY, dialect=DIALECT).settlement.state is State.FAILED
+    assert judge(op, chunk_of("a"), error, retry=THREE, dialect=DIALECT).settlement.state is State.FAILED
     assert judged(error, op=op, resent=True).step is Step.SPLIT  # which of them it is about nobody knows
     swapped = NotMember("no", code="560072") if op is INVITATION else AlreadyMember("yes", code="590017")
     assert judged(swapped, op=op, resent=True).step is Step.SPLIT

@@ -38,7 +38,12 @@ def test_every_choice_can_be_replaced():
         "invite_limit": 5,
         "private_shown_as": "0",
     }
-    by_type = {bool: lambda value: not value, MappingProxyType: lambda _: {}, tuple: lambda _: ()}
+    by_type = {
+        bool: lambda value: not value,
+        MappingProxyType: lambda _: {},
+        tuple: lambda _: (),
+        frozenset: lambda _: frozenset(),
+    }
     for gap in Dialect.gaps():
         other = others[gap.name] if gap.name in others else by_type[type(gap.default)](gap.default)
         assert getattr(Dialect(**{gap.name: other}), gap.name) == other

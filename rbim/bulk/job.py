@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from rbim.operation import Operation, Sender
     from rbim.pace import Rate
 
-__all__ = ["Estimate", "InviteJob", "Job", "RemoveJob", "open_job"]
+__all__ = ["Estimate", "InviteJob", "Job", "RemoveJob", "facts_of", "open_job"]
 
 R = TypeVar("R")
 
@@ -124,7 +124,7 @@ class Job(Generic[R]):
             retry=retry or Retry(attempts=5),
             resend_within=resend_within,
         )
-        self.journal = Path(journal).resolve()  # another name for it is no other job
+        self.journal = Path(journal).absolute()
         self._clock = clock or (client.clock if client is not None else SystemClock())
         self._sender = sender if client is None else client.tuned(retry=Retry(attempts=1))
 
@@ -240,8 +240,8 @@ def open_job(sender: Sender, journal: str | PathLike[str], **settings: Any) -> J
     It is run as it was the last time, but for ``settings``, which are those of :class:`Job`. Its operation must be declared
     (imported), where it is one of one's own. Raises InvalidRequest.
     """
-    path = Path(journal).resolve()
-    facts = _facts(path)
+    path = Path(journal).absolute()
+    facts = facts_of(path)
     by_name = {entry.operation.spec.name: entry.operation for entry in catalogue.entries()}
     operation = by_name.get(facts.operation)
     if operation is None:
@@ -253,7 +253,8 @@ def open_job(sender: Sender, journal: str | PathLike[str], **settings: Any) -> J
     return Job(sender, work.operation, journal=path, options=work.options, chunk=work.chunk, **told)
 
 
-def _facts(path: Path) -> Facts:
+def facts_of(path: Path) -> Facts:
+    """Return what a journal says of its job. Raises InvalidRequest where there is none."""
     if not path.is_file():
         reason = f"{path}: no such journal"
         raise InvalidRequest(reason, field="journal")

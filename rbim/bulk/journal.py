@@ -31,8 +31,9 @@ BEGIN = """INSERT INTO request (lane, first, last, members, attempt, repeats, re
 BEGIN_PLANNED = "UPDATE request SET begun = ?, waited = ?, outcome = 0, todo = 0 WHERE id = ?"
 END = "UPDATE request SET ended = ?, elapsed = ?, outcome = ?, reason = ?, todo = ? WHERE id = ?"
 SETTLE = """UPDATE account SET state = ?, request = ?, reason = ?
-    WHERE lane = ? AND seq BETWEEN ? AND ? AND state IN (0, 6)"""
-APART = "UPDATE account SET state = ?, reason = ? WHERE lane = ? AND seq = ?"
+    WHERE lane = ? AND seq BETWEEN ? AND ? AND state <= 0"""
+APART = """UPDATE account SET state = ?, reason = ?
+    WHERE party = (SELECT party FROM lane WHERE id = ?) AND account = ?"""
 PLAN = """INSERT INTO request (lane, first, last, members, attempt, repeats, resent, outcome, todo)
     VALUES (?, ?, ?, ?, 1, ?, ?, 5, 1)"""
 LEFT = """SELECT id, lane, first, last, begun, 4 FROM request WHERE outcome = 0
@@ -195,9 +196,7 @@ class Journal:
             f" WHERE state IN ({marks})",
             tuple(states),
         )
-        self.database.execute(
-            "UPDATE lane SET cursor = 0 WHERE id IN (SELECT DISTINCT lane FROM account WHERE state IN (0, 6))"
-        )
+        self.database.execute("UPDATE lane SET cursor = 0 WHERE id IN (SELECT DISTINCT lane FROM account WHERE state <= 0)")
         return cursor.rowcount
 
     def counts(self) -> dict[State, int]:
@@ -209,7 +208,7 @@ class Journal:
     def planned(self, chunk: int) -> tuple[int, int]:
         """Read how many groups there are, and how many requests of so many accounts all that wait would take."""
         statement = """SELECT (SELECT count(*) FROM party), coalesce(sum((waiting + ?) / ?), 0) FROM
-            (SELECT count(*) AS waiting FROM account WHERE state IN (0, 6) GROUP BY lane)"""
+            (SELECT count(*) AS waiting FROM account WHERE state <= 0 GROUP BY lane)"""
         ((groups, requests),) = self.database.read(lambda: self.database.execute(statement, (chunk - 1, chunk)).fetchall())
         return groups, requests
 
@@ -221,13 +220,14 @@ class Journal:
         assert planner is not None  # noqa: S101  # a run has begun
         return self.database.read(lambda: planner.plan(most))
 
-    def begin(self, chunk: Chunk) -> int:
-        """Record that a chunk is to be sent now, and return the request's number."""
+    def begin(self, chunk: Chunk) -> None:
+        """Record that a chunk is to be sent now; give it the request's number."""
         database, now = self.database, self.database.now
         assert self._planner is not None  # noqa: S101  # a run has begun
         if chunk.planned is not None:
             database.execute(BEGIN_PLANNED, (now, chunk.waited, chunk.planned))
-            return chunk.planned
+            chunk.number = chunk.planned
+            return
         values = (
             chunk.lane,
             chunk.first,
@@ -239,32 +239,32 @@ class Journal:
             now,
             chunk.waited,
         )
-        number = cast("int", database.execute(BEGIN, values).lastrowid)
+        chunk.number = cast("int", database.execute(BEGIN, values).lastrowid)
         if chunk.repeats is not None:
             database.execute("UPDATE request SET todo = 0 WHERE id = ?", (chunk.repeats,))
         self._planner.sent(chunk)
-        return number
 
-    def settle(self, number: int, chunk: Chunk, settlement: Settlement, elapsed: float) -> None:
+    def settle(self, chunk: Chunk, settlement: Settlement, elapsed: float) -> None:
         """Record what became of a request and its accounts."""
-        database, reason = self.database, self._reason(settlement.why)
+        database, number, reason = self.database, chunk.number, self._reason(settlement.why)
         again = settlement.again
         database.execute(END, (database.now, elapsed, settlement.outcome, reason, again, number))
         if settlement.state is not None:
             database.execute(SETTLE, (settlement.state, number, reason, chunk.lane, chunk.first, chunk.last))
         for place, state, why in settlement.apart:
-            database.execute(APART, (state, self._reason(why), chunk.lane, chunk.numbers[place]))
+            database.execute(APART, (state, self._reason(why), chunk.lane, chunk.accounts[place]))
         for account, why in settlement.anomalies:
             values = (number, account, self._reason(why))
             database.execute("INSERT INTO anomaly (request, account, reason) VALUES (?, ?, ?)", values)
 
-    def split(self, number: int, chunk: Chunk, settlement: Settlement, elapsed: float) -> list[Chunk]:
+    def split(self, chunk: Chunk, settlement: Settlement, elapsed: float) -> list[Chunk]:
         """Record that a request was refused and that its halves are to be sent; return them."""
-        self.settle(number, chunk, settlement, elapsed)
-        halves = chunk.halves()
+        assert self._planner is not None  # noqa: S101  # a run has begun
+        self.settle(chunk, settlement, elapsed)
+        halves = self._planner.halves(chunk)
         for half in halves:
-            values = (half.lane, half.first, half.last, len(half.accounts), number, half.resent)
-            half.repeats, half.planned = number, cast("int", self.database.execute(PLAN, values).lastrowid)
+            values = (half.lane, half.first, half.last, len(half.accounts), chunk.number, half.resent)
+            half.repeats, half.planned = chunk.number, cast("int", self.database.execute(PLAN, values).lastrowid)
         return halves
 
     def _reason(self, why: Why | None) -> int | None:

@@ -21,7 +21,8 @@ PATIENCE = 0.2  # seconds: who only looks holds it for a moment
 
 
 def _beside(journal: Path) -> Path:
-    return journal.with_name(f"{journal.name}-lock")
+    own = journal.resolve()  # another name for it is no other job
+    return own.with_name(f"{own.name}-lock")
 
 
 class JobLock:

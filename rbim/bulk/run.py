@@ -132,6 +132,11 @@ class Run:
         return self.snapshot
 
     @property
+    def began(self) -> bool:
+        """Whether the input was read, so that something may have been sent."""
+        return self._running is not None
+
+    @property
     def snapshot(self) -> Snapshot:
         """How far it is now."""
         now = self._parts.clock.monotonic()

@@ -80,6 +80,7 @@ class Running:
         self._error: Exception | None = None
         self._tasks = 0
         self._halvings = settings.isolate
+        self._cancelled = anyio.get_cancelled_exc_class()
         self._changed = anyio.Event()
         self._wanted = anyio.Event()
         self._wanted.set()
@@ -110,7 +111,7 @@ class Running:
             tasks.cancel_scope.cancel()
         if self._error is not None:
             raise self._error
-        await self._sample()
+        self._sample()
         return self._why or "done"
 
     async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
@@ -253,30 +254,27 @@ class Running:
     async def _keep_sampling(self) -> None:
         while True:
             await self._clock.sleep(SAMPLE)
-            await self._sample()
+            self._sample()
 
-    async def _sample(self) -> None:
+    def _sample(self) -> None:
         now = self._clock.monotonic()
         sample = self._tally.sample(self._clock.now().timestamp(), now, self._steering.concurrency(now), self._steering.rate)
-        await self._record(partial(self._journal.sample, sample))
+        self._record(partial(self._journal.sample, sample))
 
     # One request.
 
-    async def _carry_out(self, chunk: Chunk, intent: Callable[[], Awaitable[int]], refusal: InvalidRequest | None) -> None:
+    async def _carry_out(self, chunk: Chunk, intent: Callable[[], Awaitable[None]], refusal: InvalidRequest | None) -> None:
         try:
             await self._guarded(partial(self._send, chunk, intent, refusal))
         finally:
             self._tasks -= 1
             self._nudge()
 
-    async def _send(self, chunk: Chunk, intent: Callable[[], Awaitable[int]], refusal: InvalidRequest | None) -> None:
-        """Send a chunk, its intent recorded before and its outcome after. Interrupted in between, it stays open."""
+    async def _send(self, chunk: Chunk, intent: Callable[[], Awaitable[None]], refusal: InvalidRequest | None) -> None:
+        """Send a chunk once its intent is recorded. Interrupted in between, it stays open."""
         clock, failure = self._clock, None
         try:
-            number = await self._shielded(intent)
-            if anyio.current_effective_deadline() == -inf:  # interrupted meanwhile: it will not leave
-                await self._record(partial(self._journal.settle, number, chunk, NOT_SENT, 0.0))
-                await checkpoint()
+            await self._begun(chunk, intent)
             began = clock.monotonic()
             try:
                 verdict = await self._ask(chunk, refusal)
@@ -288,9 +286,19 @@ class Running:
         finally:
             self._tally.flies(-1, clock.monotonic())
             self._nudge()
-        await self._settle(number, chunk, verdict, elapsed)
+        await self._settle(chunk, verdict, elapsed)
         if verdict.step is Step.STOP and failure is not None:
             raise failure
+
+    async def _begun(self, chunk: Chunk, intent: Callable[[], Awaitable[None]]) -> None:
+        """Return when the intent is durable; if the run is interrupted meanwhile, record that the chunk does not leave."""
+        try:
+            await intent()
+            if anyio.current_effective_deadline() == -inf:
+                await checkpoint()
+        except self._cancelled:
+            self._record(partial(self._journal.settle, chunk, NOT_SENT, 0.0))
+            raise
 
     async def _ask(self, chunk: Chunk, refusal: InvalidRequest | None) -> Verdict:
         if refusal is not None:
@@ -323,15 +331,15 @@ class Running:
         else:
             steering.withdrawn()
 
-    async def _settle(self, number: int, chunk: Chunk, verdict: Verdict, elapsed: float) -> None:
+    async def _settle(self, chunk: Chunk, verdict: Verdict, elapsed: float) -> None:
         """Record the outcome, count it, and see to what comes of it."""
         settlement = verdict.settlement
         halves: list[Chunk] = []
-        if settlement is not None:
-            if verdict.step is Step.SPLIT:
-                halves = await self._record(partial(self._journal.split, number, chunk, settlement, elapsed))
-            else:
-                await self._record(partial(self._journal.settle, number, chunk, settlement, elapsed))
+        if settlement is not None and verdict.step is Step.SPLIT:
+            with anyio.CancelScope(shield=True):
+                halves = await self._commits.run(partial(self._journal.split, chunk, settlement, elapsed))
+        elif settlement is not None:
+            self._record(partial(self._journal.settle, chunk, settlement, elapsed))
         throttled = verdict.signal is Signal.THROTTLED
         self._tally.ended(settlement, len(chunk.accounts), throttled=throttled, final=verdict.final)
         if verdict.final and self._settings.fuse.blown(self._tally.failures, self._tally.settled):
@@ -342,16 +350,10 @@ class Running:
         if verdict.step is Step.AGAIN and settlement is not None:
             chunk.resent = chunk.resent or settlement.outcome is Sent.UNKNOWN
             chunk.expired = chunk.expired or verdict.anew
-            chunk.repeats, chunk.planned, chunk.attempt = number, None, chunk.attempt + 1
+            chunk.repeats, chunk.planned, chunk.attempt = chunk.number, None, chunk.attempt + 1
             chunk.lost += settlement.outcome is Sent.UNKNOWN
             self._put_off(chunk, now + verdict.pause)
 
-    async def _record(self, command: Callable[[], T]) -> T:
-        """Have the journal carry out a command, durably; a cancellation waits for that."""
-        return await self._shielded(self._commits.begin(command))
-
-    @staticmethod
-    async def _shielded(work: Callable[[], Awaitable[T]]) -> T:
-        with anyio.CancelScope(shield=True):
-            return await work()
-        raise AssertionError  # a shield without a deadline swallows nothing
+    def _record(self, command: Callable[[], object]) -> None:
+        """Have the journal carry out a command soon. Nobody waits: if it fails, so does whatever comes after it."""
+        self._commits.begin(command)

@@ -18,6 +18,8 @@ class State(IntEnum):
     """What is known of an account."""
 
     WAITING = 0
+    """What is to be sent is 0 or below."""
+
     DONE = 1
     """The platform answered that it is so: invited, removed, joined."""
 
@@ -30,7 +32,7 @@ class State(IntEnum):
     UNKNOWN = 4
     """The platform may have acted."""
 
-    AGAIN = 6
+    AGAIN = -1
     """Waiting, and it was unknown before: sending it sends it again."""
 
 
@@ -137,7 +139,7 @@ STATEMENTS = (
     )""",
     "CREATE TABLE account_state (id INTEGER PRIMARY KEY, name TEXT NOT NULL)",
     """INSERT INTO account_state (id, name) VALUES
-        (0, 'waiting'), (1, 'done'), (2, 'refused'), (3, 'failed'), (4, 'unknown'), (6, 'waiting again')""",
+        (0, 'waiting'), (1, 'done'), (2, 'refused'), (3, 'failed'), (4, 'unknown'), (-1, 'waiting again')""",
     "CREATE TABLE request_outcome (id INTEGER PRIMARY KEY, name TEXT NOT NULL)",
     """INSERT INTO request_outcome (id, name) VALUES
         (0, 'open'), (1, 'answered'), (2, 'refused'), (3, 'not sent'), (4, 'unknown'), (5, 'planned')""",

@@ -45,12 +45,12 @@ def why_of(error: RbimError) -> Why:
 
 @define(eq=False, kw_only=True)
 class Chunk:
-    """What one request is to hold: accounts of one lane and their numbers in the input.
+    """What one request is to hold: those accounts of a lane that wait, from row ``first`` to row ``last`` of the input.
 
-    It goes from ``first`` to ``last``, which says where the next one begins. ``attempt`` counts its sendings, ``lost`` those
-    of unknown outcome. ``repeats`` is the number of the request that it sends again, or is a half of, ``planned`` its own
-    where that exists. ``resent`` tells that an earlier sending may have had its effect, ``expired`` that its timestamp was
-    too old once. ``waited`` is the seconds that rates and halts held it back.
+    ``number`` is that of its request, once it was begun. ``attempt`` counts its sendings, ``lost`` those of unknown outcome.
+    ``repeats`` is the number of the request that it sends again, or is a half of, ``planned`` its own where that is there
+    before. ``resent`` tells that an earlier sending may have had its effect, ``expired`` that its timestamp was too old.
+    ``waited`` is the seconds that rates and halts held it back.
     """
 
     lane: int
@@ -58,8 +58,8 @@ class Chunk:
     user_name: str | None
     first: int
     last: int
-    numbers: Sequence[int]
     accounts: tuple[str, ...]
+    number: int = 0
     attempt: int = 1
     lost: int = 0
     repeats: int | None = None
@@ -68,27 +68,6 @@ class Chunk:
     expired: bool = False
     waited: float = 0.0
     operation: Any = field(default=None, repr=False)  # made when it is first needed
-
-    def halves(self) -> list[Chunk]:
-        """Return both halves, which nobody has sent."""
-        middle = (len(self.accounts) + 1) // 2
-        parts = (
-            (self.first, self.numbers[middle - 1], slice(None, middle)),
-            (self.numbers[middle], self.last, slice(middle, None)),
-        )
-        return [
-            Chunk(
-                lane=self.lane,
-                group=self.group,
-                user_name=self.user_name,
-                first=first,
-                last=last,
-                numbers=self.numbers[part],
-                accounts=self.accounts[part],
-                resent=self.resent,
-            )
-            for first, last, part in parts
-        ]
 
 
 @frozen(kw_only=True)
@@ -138,7 +117,7 @@ class Work(Generic[R]):
         if missing := [name for name, each in self._fields.items() if each.default is attrs.NOTHING and name not in given]:
             reason = f"{self.operation.__name__} needs {', '.join(missing)} as well, the same for the whole job"
             raise InvalidRequest(reason, field="options")
-        self.make(Chunk(lane=0, group="g", user_name=None, first=1, last=1, numbers=(1,), accounts=("a",)))  # checks options
+        self.make(Chunk(lane=0, group="g", user_name=None, first=1, last=1, accounts=("a",)))  # checks options
         most = (
             1 if self.place != "members" else self.dialect.invite_limit if self.operation is InviteJoinGroup else self.chunk
         )

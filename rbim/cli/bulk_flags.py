@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import re
 from pathlib import Path  # noqa: TC003  # cyclopts reads it
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from attrs import frozen
 from cyclopts import Parameter
 
 from rbim.cli.exits import JobExit
 from rbim.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rbim.pace import Rate
 
 __all__ = ["EXITS", "Flag", "Leaving", "OnUnknown", "Pacing", "Reading", "Showing", "exits"]
 
@@ -101,8 +106,11 @@ class Pacing:
     patience: float | None = None
     isolate: int | None = None
 
-    def settings(self) -> dict[str, Any]:
-        """Return the settings of a job that were told. Raises InvalidRequest."""
+    def settings(self, kept: Sequence[Rate] = ()) -> dict[str, Any]:
+        """Return the settings of a job that were told. Raises InvalidRequest.
+
+        ``kept`` are the rates that it has: those of a kind of which none was told go on.
+        """
         from attrs import evolve
 
         from rbim.pace import Rate
@@ -115,8 +123,9 @@ class Pacing:
         }
         told = {name: value for name, value in told.items() if value is not None}
         if self.rate or self.group_rate:
+            all_groups = [*map(Rate.parse, self.rate)] or [rate for rate in kept if not rate.each_group]
             each_group = [evolve(Rate.parse(text), each_group=True) for text in self.group_rate]
-            told["rates"] = [*map(Rate.parse, self.rate), *each_group]
+            told["rates"] = [*all_groups, *(each_group or [rate for rate in kept if rate.each_group])]
         if self.max_failures is not None:
             told["max_failures"] = _failures(self.max_failures)
         return told

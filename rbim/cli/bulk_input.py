@@ -6,7 +6,7 @@ import os
 import sys
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from rbim.bulk.reading import RowFile
 from rbim.bulk.rows import BadRow
@@ -63,6 +63,9 @@ def open_input(file: str, options: dict[str, Any]) -> Input:
     """Open a file, or standard input, and read its beginning. Raises InvalidRequest."""
     if file != STANDARD and file.startswith("-"):  # it would have been taken as a flag
         reason = f"unknown option {file}; a file of that name is ./{file}"
+        raise InvalidRequest(reason, field="file")
+    if file == STANDARD and cast("object", sys.stdin) is None:
+        reason = "standard input is closed"
         raise InvalidRequest(reason, field="file")
     rows = Input(sys.stdin.buffer if file == STANDARD else file, **options)
     _ = rows.format

@@ -165,6 +165,9 @@ def _conclude(doing: Doing, course: _Course) -> int:
         traceback.print_exception(error)
     report = _read(doing.journal)
     code = _code(course, report)
+    if report is None and course.run is not None and course.run.began:
+        complain(f"{doing.journal}: the journal is gone, and with it what was sent")
+        return _first(code, JobExit.USAGE)
     if report is None:
         complain("nothing was sent: run the same command again")
         return code

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from typing import TYPE_CHECKING, Any
 
-from rbim.bulk.job import open_job
+from rbim.bulk.job import facts_of, open_job
 from rbim.cli.bulk_begin import Nobody
 from rbim.cli.bulk_files import Files
 from rbim.cli.bulk_run import Doing, carry_out, client_of
@@ -28,10 +28,12 @@ def go_on(journal: Path, verb: str, run: Callable[[Job[Any]], Run], flags: tuple
     pacing, showing, leaving = flags
     command = f"rbim job {verb}"
     try:
-        settings = pacing.settings()
-        client = client_of(open_job(Nobody(), journal, **settings).settings.concurrency)
+        kept = open_job(Nobody(), journal)
+        settings = pacing.settings(kept.settings.rates)
+        client = client_of(settings.get("concurrency", kept.settings.concurrency))
         job = open_job(client, journal, **settings)
-        files = Files(job.journal, rows=leaving.not_done, plot=leaving.plot)
+        source = facts_of(job.journal).source.get("name")
+        files = Files(job.journal, rows=leaving.not_done, plot=leaving.plot, kept=source)
     except RbimError as error:
         return report(error, command)
     except sqlite3.Error as error:
