@@ -11,6 +11,7 @@ import shlex
 import signal
 import socket
 import sqlite3
+import subprocess
 import sys
 import threading
 import time
@@ -874,3 +875,65 @@ def test_an_input_knows_whether_it_is_still_read():
     assert rows.leave(7) == 7  # not standard input
     assert len(list(each)) == 2
     assert not rows.reading
+
+
+def test_a_journal_under_another_name_is_the_same_job(cli, group):
+    write_csv("m.csv", rows_of(group))
+    assert cli("invite", "m.csv", "--journal", "a.journal")[0] == JobExit.DONE
+    Path("b.journal").symlink_to("a.journal")
+    lock = JobLock(Path("b.journal"))
+    lock.acquire()
+    try:
+        code, _, err = cli("job", "resume", "a.journal")
+    finally:
+        lock.release()
+    assert (code, "another process runs this job" in err) == (JobExit.USAGE, True)
+
+
+def test_what_is_left_never_goes_into_the_jobs_own_input(cli, group):
+    before = Path(write_csv("m.csv", rows_of(group))).read_bytes()
+    cli("invite", "m.csv")
+    for command in (["job", "resume"], ["job", "retry"], ["job", "report"]):
+        code, _, err = cli(*command, "m.csv.invite.journal", "--not-done", "m.csv")
+        assert (code, "needs itself" in err) == (JobExit.USAGE, True)
+    assert Path("m.csv").read_bytes() == before
+
+
+def test_rates_of_the_kind_that_is_not_told_go_on(cli, group):
+    write_csv("m.csv", rows_of(group))
+    cli("invite", "m.csv", "--rate", "500/s", "--rate", "9000/min")
+    cli("job", "resume", "m.csv.invite.journal", "--group-rate", "70/s")
+    cli("job", "resume", "m.csv.invite.journal", "--rate", "400/s")
+    with closing(sqlite3.connect("m.csv.invite.journal")) as file:
+        settings = [json.loads(text) for (text,) in file.execute("SELECT settings FROM run ORDER BY id")]
+    told = [[(rate["limit"], rate["each_group"]) for rate in each["rates"]] for each in settings]
+    assert told == [
+        [(500, False), (9000, False)],
+        [(500, False), (9000, False), (70, True)],
+        [(400, False), (70, True)],
+    ]
+
+
+@pytest.mark.parametrize("stream", ["stdin", "stderr"])
+def test_a_standard_stream_may_be_closed(cli, group, monkeypatch, stream):
+    write_csv("m.csv", rows_of(group))
+    monkeypatch.setattr(sys, stream, None)
+    code, _, err = cli("invite", "-" if stream == "stdin" else "m.csv")
+    if stream == "stderr":
+        sys.stderr.close()
+    assert code == (JobExit.USAGE if stream == "stdin" else JobExit.DONE)
+    assert ("standard input is closed" in err) == (stream == "stdin")
+
+
+def test_who_reads_the_report_may_leave(platform, group):
+    """As ``rbim invite m.csv | true`` does: the exit code is the job's, and the files are written."""
+    write_csv("m.csv", [*rows_of(group), (group, STRANGER)])
+    read, write = os.pipe()
+    os.close(read)
+    start = [sys.executable, "-c", "from rbim.cli import main; main()"]
+    command = [*start, "invite", "m.csv", "--not-done", "rest.csv", "--quiet"]
+    with os.fdopen(write, "wb") as nobody:
+        done = subprocess.run(command, stdout=nobody, stderr=subprocess.PIPE, timeout=PATIENCE, check=False)
+    assert (done.returncode, b"Traceback" in done.stderr) == (JobExit.INCOMPLETE, False)
+    assert [row["account"] for row in rows_in("rest.csv")] == [STRANGER]
+    assert members(platform, group) == {account for _, account in rows_of(group)}

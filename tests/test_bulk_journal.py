@@ -234,18 +234,27 @@ def test_loading_takes_little_memory(tmp_path):
 
 
 def in_turn(rows, chunk):
-    """Return what is to be sent: the lanes in the order in which they appear, a chunk of each, and again."""
-    lanes, seen = {}, set()
+    """Return what is to be sent: the groups in the order in which they appear, a chunk of each, and again.
+
+    In a group, the accounts that act follow one another, each when the one before has no rows left.
+    """
+    groups, seen = {}, set()
     for group, account, *user in rows:
-        lane = lanes.setdefault((group, user[0] if user else None), deque())
+        queue = groups.setdefault(group, {}).setdefault(user[0] if user else None, [])
         if (group, account) not in seen:
             seen.add((group, account))
-            lane.append(account)
+            queue.append(account)
+    turns = {
+        group: deque(
+            (group, user, tuple(queue[at : at + chunk]))
+            for user, queue in queues.items()
+            for at in range(0, len(queue), chunk)
+        )
+        for group, queues in groups.items()
+    }
     order = []
-    while any(lanes.values()):
-        for (group, user), queue in lanes.items():
-            if queue:
-                order.append((group, user, tuple(queue.popleft() for _ in range(min(chunk, len(queue))))))
+    while any(turns.values()):
+        order += [queue.popleft() for queue in turns.values() if queue]
     return order
 
 
@@ -254,7 +263,7 @@ LANES = st.lists(st.tuples(NAMES, PEOPLE) | st.tuples(NAMES, PEOPLE, st.sampled_
 
 @SHORT
 @given(LANES, st.integers(1, 6), st.integers(1, 12), st.integers(0, 3))
-def test_lanes_have_their_turns_whatever_the_window(rows, chunk, window, lag):
+def test_groups_have_their_turns_whatever_the_window(rows, chunk, window, lag):
     with book(rows, chunk=chunk) as made:
         assert drain(made, window, lag=min(lag, window - 1)) == in_turn(rows, chunk)
         assert set(made.states().values()) <= {State.DONE}

@@ -1,6 +1,7 @@
-"""What is sent next: first what is to be sent again, then the lanes in turn, one chunk of each.
+"""What is sent next: first what is to be sent again, then the groups in turn, one chunk of each.
 
-A lane's cursor in the file says how far requests of it have been sent; what is planned beyond it is known here only.
+A group's lanes, if several accounts act in it, follow one another. A lane's cursor in the file says how far requests of it
+have been sent; what is planned beyond it is known here only.
 """
 
 from __future__ import annotations
@@ -15,13 +16,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Planner"]
 
-LANES = """SELECT lane.id, lane.cursor, lane.last, party.name, lane.user_name FROM lane JOIN party ON party.id = lane.party
-    WHERE lane.cursor < lane.last AND lane.id > ? ORDER BY lane.id LIMIT ?"""
+LANES = """SELECT lane.party, lane.id, lane.cursor, lane.last, party.name, lane.user_name
+    FROM lane JOIN party ON party.id = lane.party
+    WHERE lane.cursor < lane.last AND (lane.party, lane.id) > (?, ?)
+    ORDER BY lane.party, lane.id LIMIT ?"""
 SUMMED = "SELECT count(*), min(seq), max(seq), min(state), group_concat(account, '\x1f') FROM"  # cheaper than 50 rows
 WAITING = "SELECT seq, account, state FROM account WHERE lane = ? AND state <= 0"
 NEXT = f"{SUMMED} ({WAITING} AND seq > ? ORDER BY seq LIMIT ?)"
 WITHIN = f"{SUMMED} ({WAITING} AND seq BETWEEN ? AND ? ORDER BY seq)"
 BORDER = f"{WAITING} AND seq BETWEEN ? AND ? ORDER BY seq LIMIT 1 OFFSET ?"
+END = 2**63 - 1  # beyond all lanes of a group that had its turn
 TODO = """SELECT request.id, request.lane, request.first, request.last, request.attempt, request.outcome, request.resent,
     party.name, lane.user_name FROM request JOIN lane ON lane.id = request.lane JOIN party ON party.id = lane.party
     WHERE request.todo = 1 AND request.id > ? AND request.id <= ? ORDER BY request.id LIMIT ?"""
@@ -33,7 +37,7 @@ class Planner:
     def __init__(self, database: Database, size: int) -> None:
         self._database = database
         self._size = size
-        self._lane = 0  # the last one that had its turn
+        self._at = (0, 0)  # the group and the lane that were looked at last
         self._cursors: dict[int, int] = {}  # of lanes with chunks that are planned and not sent
         self._ends: dict[int, int] = {}  # lanes with nothing beyond what is planned: where that ends
         self._empty: list[int] = []
@@ -46,16 +50,18 @@ class Planner:
         chunks = self._again(most)
         ends = 0  # of the list of lanes, since a chunk was found
         while len(chunks) < most and ends < 2:  # noqa: PLR2004  # a whole turn lies between two of them
-            lanes = self._database.execute(LANES, (self._lane, most - len(chunks))).fetchall()
+            lanes = self._database.execute(LANES, (*self._at, most - len(chunks))).fetchall()
             if not lanes:
-                self._lane, ends = 0, ends + 1
-            for number, sent, last, group, user_name in lanes:
-                self._lane = number
+                self._at, ends = (0, 0), ends + 1
+            for party, number, sent, last, group, user_name in lanes:
+                if self._at == (party, END):
+                    continue
+                self._at = (party, number)
                 planned = max(sent, self._cursors.get(number, 0))
                 chunk = self._next_of(number, sent, planned, last) if planned < last else None
                 if chunk is not None:
                     chunks.append(_named(chunk, group, user_name))
-                    ends = 0
+                    self._at, ends = (party, END), 0
         return chunks
 
     def sent(self, chunk: Chunk) -> None:

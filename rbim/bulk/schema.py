@@ -78,7 +78,7 @@ STATEMENTS = (
         cursor INTEGER NOT NULL DEFAULT 0,
         UNIQUE (party, user_name)
     )""",
-    "CREATE INDEX lane_open ON lane (id) WHERE cursor < last",
+    "CREATE INDEX lane_open ON lane (party, id) WHERE cursor < last",
     """CREATE TABLE account (
         lane INTEGER NOT NULL,
         seq INTEGER NOT NULL,

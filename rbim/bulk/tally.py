@@ -163,5 +163,5 @@ class Tally:
             request_rate=per_second,
             concurrency=concurrency,
             elapsed=now - self._began,
-            eta=self.waiting / rate if rate > 0 else None,
+            eta=self.waiting / rate if rate > 0 and phase != "halted" else None,
         )

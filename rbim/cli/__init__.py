@@ -28,6 +28,9 @@ def main(tokens: Sequence[str] | None = None) -> NoReturn:
 
 def run(tokens: Sequence[str] | None = None) -> int:
     """Carry out the command line and return its exit code."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by whoever started this process
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115  # to the end of the process
     try:
         needed("cli", "cyclopts", "rich")
     except MissingExtra as missing:

@@ -171,20 +171,25 @@ def _conclude(doing: Doing, course: _Course) -> int:
     if report is None:
         complain("nothing was sent: run the same command again")
         return code
-    try:
-        if doing.showing.as_json:
-            show_json(report.as_json())
-        elif report.state != "loading":
-            sys.stdout.write(report_text(report))
-        sys.stdout.flush()
-    finally:
-        _tell_rest(doing, course, report)
+    _tell(doing, report)
+    _tell_rest(doing, course, report)
     try:
         doing.files.write(report)
     except InvalidRequest as failed:
         complain(failed.message)
         return _first(code, JobExit.USAGE)
     return code
+
+
+def _tell(doing: Doing, report: Report) -> None:
+    try:
+        if doing.showing.as_json:
+            show_json(report.as_json())
+        elif report.state != "loading":
+            sys.stdout.write(report_text(report))
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read it has left; what became of the job is the same
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _read(journal: Path) -> Report | None:
