@@ -177,7 +177,7 @@ def lively(path=":memory:", *, seed=1, killed=False, source="members.csv"):
 # ------------------------------------------------------------------------------ counts
 
 FATES = ["invited", "refused", "failed", "unknown", "waiting", "again", "open", "open again", "resending", "half"]
-STATE = {"invited": 1, "refused": 2, "failed": 3, "unknown": 4, "again": 6, "open again": 6}
+STATE = {"invited": 1, "refused": 2, "failed": 3, "unknown": 4, "again": -1, "open again": -1}
 SHOWN = {"waiting": "skipped", "bad": "skipped", "again": "unknown", "open": "unknown", "open again": "unknown"}
 SHOWN |= {"resending": "unknown", "half": "unknown"}
 
@@ -313,7 +313,7 @@ def test_reasons_carry_state_code_and_error_and_codes_count_requests_too(book):
     lost = book.reason("lost", "", "Unanswered")
     book.account(1, state=3, reason=full)
     book.account(2, state=4, reason=lost)
-    book.account(3, state=6, reason=lost)
+    book.account(3, state=-1, reason=lost)
     book.account(4, state=0, reason=full)  # it failed, and waits again
     for reason, outcome in ((slow, REFUSED), (slow, REFUSED), (full, REFUSED), (lost, UNKNOWN)):
         book.request(outcome=outcome, reason=reason)
@@ -590,7 +590,7 @@ def test_what_the_platform_says_is_no_formula_and_what_the_input_says_stays_as_i
 
 
 def test_rows_not_done_are_chosen_by_state(book):
-    for seq, state in enumerate((1, 2, 3, 4, 0, 6), 1):
+    for seq, state in enumerate((1, 2, 3, 4, 0, -1), 1):
         book.account(
             seq, user_name="acting" if seq == 3 else "", state=state, reason=book.reason("why") if state == 2 else None
         )

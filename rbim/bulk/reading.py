@@ -90,6 +90,11 @@ class RowFile:
         return str(self.source)
 
     @property
+    def path(self) -> Path | None:
+        """The file's absolute path; None for a stream."""
+        return None if hasattr(self.source, "read") else Path(cast("str", self.source)).absolute()
+
+    @property
     def format(self) -> Format:
         """How the rows are written, for writing some of them back. Asking for it begins to read."""
         if self._format is None:

@@ -167,7 +167,7 @@ def _opened(path: Path) -> sqlite3.Connection:
         raise InvalidRequest(reason, field="journal")
     why = "it is no journal of a job"
     try:
-        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=PATIENCE)
+        connection = _reader(path)
         try:
             ((mark,),) = connection.execute("PRAGMA application_id")
             ((version,),) = connection.execute("PRAGMA user_version")
@@ -181,6 +181,22 @@ def _opened(path: Path) -> sqlite3.Connection:
         why = str(error)
     reason = f"{path} cannot be read: {why}"
     raise InvalidRequest(reason, field="journal")
+
+
+def _reader(path: Path) -> sqlite3.Connection:
+    """Open a file to read it. Where it may be written, leaving it leaves no log of SQLite's beside it."""
+    for mode in ("rw", "ro"):
+        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=PATIENCE)
+        try:
+            connection.execute("PRAGMA query_only = ON")
+            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        except sqlite3.OperationalError:
+            connection.close()
+            if mode == "ro":
+                raise
+        else:
+            return connection
+    raise AssertionError  # one of both was returned, or has raised
 
 
 @contextmanager

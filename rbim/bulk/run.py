@@ -301,7 +301,8 @@ class Run:
 def source_of(rows: Rows) -> dict[str, Any]:
     """Return what the journal keeps of where rows came from: a name, and the format to write such rows in."""
     if isinstance(rows, RowFile):
-        return {"name": rows.name, "format": rows.format.to_json()}
+        path = {} if rows.path is None else {"path": str(rows.path)}
+        return {"name": rows.name, **path, "format": rows.format.to_json()}
     return {"name": "rows", "format": Format(kind="csv").to_json()}
 
 
@@ -314,4 +315,5 @@ def _difference(kept: Loaded, given: Loaded) -> list[str]:
 
 
 def _loading(snapshot: Snapshot, loaded: Loaded) -> Snapshot:
-    return evolve(snapshot, total=loaded.rows, skipped=loaded.bad, duplicate=loaded.duplicates)
+    waiting = loaded.rows - loaded.bad - loaded.duplicates
+    return evolve(snapshot, total=loaded.rows, waiting=waiting, skipped=loaded.bad, duplicate=loaded.duplicates)

@@ -201,7 +201,8 @@ class Running:
 
     def _hold(self, chunk: Chunk, until: float) -> None:
         if self._is_behind(chunk):
-            self._held[chunk.group].append(chunk)
+            held = self._held[chunk.group]
+            held.insert(1 if chunk.repeats or chunk.planned else len(held), chunk)  # what is sent again before anything new
             self._holding += 1
             return
         if chunk.group not in self._held:

@@ -34,7 +34,7 @@ class Snapshot:
     """How far a job is.
 
     ``total`` rows of the input are ``waiting`` (those in flight among them), ``done``, ``refused``, ``failed``,
-    ``unknown``, ``skipped`` (rows that cannot be used) or ``duplicate``; while it loads, only ``total`` says something.
+    ``unknown``, ``skipped`` (rows that cannot be used) or ``duplicate``; while it loads, those read so far.
     ``in_flight``, ``requests`` (ended) and ``throttled`` count requests. ``rate`` is in accounts and ``request_rate`` in
     requests per second, over the last ten seconds; ``concurrency`` is how many requests may be in flight now. ``elapsed``
     and ``eta`` are seconds; ``eta`` is None where nobody can tell.

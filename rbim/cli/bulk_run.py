@@ -167,7 +167,7 @@ def _conclude(doing: Doing, course: _Course) -> int:
     code = _code(course, report)
     if report is None and course.run is not None and course.run.began:
         complain(f"{doing.journal}: the journal is gone, and with it what was sent")
-        return _first(code, JobExit.USAGE)
+        return JobExit.GAVE_UP
     if report is None:
         complain("nothing was sent: run the same command again")
         return code

@@ -82,7 +82,7 @@ def tell_report(journal: Path, *, as_json: bool, csv: Path | None, rows: Path | 
         return JobExit.USAGE
     try:
         report = read_report(journal, running=is_locked(journal))
-        files = Files(journal, rows=rows, csv=csv, plot=plot, kept=report.source_name or None, standard=True)
+        files = Files(journal, rows=rows, csv=csv, plot=plot, kept=report.source.get("path"), standard=True)
         if as_json:
             show_json(report.as_json())
         elif not piped:

@@ -32,7 +32,7 @@ def go_on(journal: Path, verb: str, run: Callable[[Job[Any]], Run], flags: tuple
         settings = pacing.settings(kept.settings.rates)
         client = client_of(settings.get("concurrency", kept.settings.concurrency))
         job = open_job(client, journal, **settings)
-        source = facts_of(job.journal).source.get("name")
+        source = facts_of(job.journal).source.get("path")
         files = Files(job.journal, rows=leaving.not_done, plot=leaving.plot, kept=source)
     except RbimError as error:
         return report(error, command)
