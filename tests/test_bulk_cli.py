@@ -937,3 +937,12 @@ def test_who_reads_the_report_may_leave(platform, group):
     assert (done.returncode, b"Traceback" in done.stderr) == (JobExit.INCOMPLETE, False)
     assert [row["account"] for row in rows_in("rest.csv")] == [STRANGER]
     assert members(platform, group) == {account for _, account in rows_of(group)}
+
+
+def test_an_input_without_rows_is_said(cli, group):
+    write_csv("m.csv", [])
+    code, _, err = cli("invite", "m.csv")
+    assert (code, "there were no rows in the input" in err) == (JobExit.DONE, True)
+    write_csv("n.csv", rows_of(group, count=1))
+    assert "1 group\n" in cli("invite", "n.csv", "--dry-run")[1]
+    assert "no rows" not in cli("invite", "n.csv")[2]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from attrs import field, frozen
 
@@ -13,8 +13,6 @@ from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    import attrs
 
     from rbim.bulk.loading import Loaded
     from rbim.bulk.work import Settlement
@@ -59,12 +57,12 @@ class Snapshot:
     eta: float | None
 
 
-def _failures(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+def _failures(_: object, _attribute: object, value: object) -> None:
     count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
     share = isinstance(value, float) and 0 < value <= 1
     if value is not None and not count and not share:
-        reason = f"{attribute.name}: a count from 0, a share such as 0.2, or None is needed, not {value!r}"
-        raise InvalidRequest(reason, field=attribute.name)
+        reason = f"max_failures: a count from 0, a share such as 0.2, or None is needed, not {value!r}"
+        raise InvalidRequest(reason, field="max_failures")
 
 
 @frozen

@@ -124,7 +124,7 @@ def _estimate(job: Job[Any], rows: Input, *, as_json: bool) -> int:
             f"{found.rows:,} rows: {usable:,} usable, {found.bad:,} that cannot be used, {found.duplicates:,} duplicates",
             *(f"  {line_of(row)}" for row in rows.bad),
             *([f"  and {found.bad - len(rows.bad):,} more"] if found.bad > len(rows.bad) else []),
-            f"{found.groups:,} groups",
+            f"{found.groups:,} group{'s' * (found.groups != 1)}",
             f"{found.requests:,} requests of at most {job.work.chunk:,} accounts; {lasts}",
             "nothing was sent",
         ]

@@ -172,6 +172,8 @@ def _conclude(doing: Doing, course: _Course) -> int:
         complain("nothing was sent: run the same command again")
         return code
     _tell(doing, report)
+    if report.state != "loading" and not report.accounts.total:
+        complain("there were no rows in the input")
     _tell_rest(doing, course, report)
     try:
         doing.files.write(report)
