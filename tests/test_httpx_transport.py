@@ -208,6 +208,15 @@ async def test_a_connection_that_the_server_closes_is_not_used_again():
     assert [seen.connection for seen in server.requests] == [0, 1, 2]
 
 
+async def test_what_comes_behind_an_answer_is_nobodys():
+    """Two answers in one piece: the second is not the answer to the next request, which goes over another connection."""
+    with RawServer(reply(b"1") + reply(b"nobody's"), reply(b"2")) as server:
+        async with HttpxTransport() as transport:
+            bodies = [(await transport.send(request(server.url()), timeout=ENOUGH)).body for _ in range(3)]
+    assert bodies == [b"1", b"2", b"2"]
+    assert [seen.connection for seen in server.requests] == [0, 1, 1]
+
+
 async def test_a_kept_connection_that_the_server_has_closed_meanwhile_is_noticed():
     with RawServer(closing(reply(b"{}"))) as server:
         async with HttpxTransport() as transport:
@@ -474,7 +483,7 @@ async def test_a_reset_before_reading_says_not_sent_only_where_nothing_was():
 async def test_a_connection_that_ends_while_the_request_is_being_sent_is_unanswered(script):
     with RawServer(script, head_only=True) as server:
         async with HttpxTransport() as transport:
-            assert await failure(transport, request(server.url(), body=b" " * 8_000_000)) is Unanswered
+            assert await failure(transport, request(server.url(), body=b" " * 8_000_000), timeout=2) is Unanswered
     assert len(server.requests) == 1
 
 

@@ -61,6 +61,7 @@ class _Progress:
 
     def __init__(self, *, sent: bool) -> None:
         self.sent = sent
+        self.more = False  # something came behind the answer
         self.opened: Any = None  # of httpcore, by the trace alone
 
     async def trace(self, name: str, info: Mapping[str, Any]) -> None:
@@ -186,6 +187,7 @@ class HttpxTransport:
             body = await self._body(answer)
         finally:
             await answer.aclose()
+        progress.more = self._carrier is None and _came_with_more(answer)
         if body is None:
             reason = f"the answer is longer than {self.answer_limit} bytes"
             raise AnswerTooLarge(reason, limit=self.answer_limit)
@@ -234,7 +236,7 @@ class HttpxTransport:
         """Put the slot back on its stack, or close it; close the one that has been at the bottom for long."""
         if self._carrier is not None:
             return
-        if not reuse or not self._open:
+        if not reuse or progress.more or not self._open:
             with anyio.CancelScope(shield=True):
                 await slot.carrier.aclose()
                 await progress.close()
@@ -272,6 +274,18 @@ class HttpxTransport:
             proxy = self._proxy if told else _proxy_from_env(origin)
             self._proxies[origin] = proxy if proxy is None or "://" in proxy else f"http://{proxy}"
         return self._proxies[origin]
+
+
+def _came_with_more(answer: httpx.Response) -> bool:
+    """Whether more was read than the answer: httpcore keeps it, and takes it for the answer to the next request.
+
+    Nothing public tells: h11 knows, at the end of a chain of streams. Where another httpcore has none of that chain, no
+    connection is used twice.
+    """
+    h11: Any = answer.stream
+    for name in ("_httpcore_stream", "_stream", "_connection", "_h11_state"):
+        h11 = getattr(h11, name, None)
+    return h11 is None or bool(h11.trailing_data[0])
 
 
 def _message(request: Request, extensions: dict[str, Any]) -> httpx.Request:
