@@ -404,7 +404,7 @@ FORMS = pytest.mark.parametrize(("pipe", "backend"), [(False, "asyncio"), (True,
 
 @FORMS
 def test_a_killed_job_goes_on_and_its_journal_tells_what_the_platform_saw(pipe, backend, tmp_path, capsys):
-    said = kill_again_and_again(tmp_path, pipe=pipe, backend=backend, groups=5, rounds=5)
+    said = kill_again_and_again(tmp_path, pipe=pipe, backend=backend, groups=5, rounds=4)
     with capsys.disabled():
         sys.stdout.write(f"\n{said}\n")
 

@@ -189,7 +189,7 @@ def crash_again_and_again(folder, *, servers, rounds):
     )
 
 
-@pytest.mark.parametrize("servers", [1, 2])
+@pytest.mark.parametrize("servers", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_killed_server_loses_nothing_and_handles_nothing_again_that_was_recorded(servers, tmp_path, capsys):
     said = crash_again_and_again(tmp_path, servers=servers, rounds=5)
     with capsys.disabled():

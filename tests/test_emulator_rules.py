@@ -400,7 +400,7 @@ BODIES = {
 
 
 @pytest.mark.parametrize("name", BODIES)
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(data=st.data())
 @example(data=None)
 def test_whatever_json_comes_is_answered_with_a_code_and_what_was_taken_can_be_told(name, data):

@@ -331,7 +331,7 @@ async def test_a_thousand_calls_at_once_open_a_connection_for_each_place_and_no_
     assert (server.accepted, len(server.requests)) == (places, 1000)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 async def test_cancelling_half_of_two_thousand_calls_leaks_nothing(seed):
     places = 40
     chance = random.Random(seed)
