@@ -577,9 +577,8 @@ def test_rows_that_were_not_done_are_written_to_be_fed_back(platform, cli, group
     assert json.loads(out)["accounts"]["invited"] == 2
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
 def test_a_file_that_cannot_be_written_is_said_after_the_report(cli, group):
-    if not Path("/dev/full").exists():
-        pytest.skip("there is no /dev/full")
     write_csv("members.csv", rows_of(group))
 
     code, out, err = cli("invite", "members.csv", "--not-done", "/dev/full", "--json")
@@ -590,7 +589,6 @@ def test_a_file_that_cannot_be_written_is_said_after_the_report(cli, group):
 
 
 def test_a_picture_is_drawn(cli, group):
-    pytest.importorskip("matplotlib")
     write_csv("members.csv", rows_of(group))
 
     assert cli("invite", "members.csv", "--plot", "course.svg")[0] == JobExit.DONE

@@ -26,7 +26,7 @@ NEXT = f"{SUMMED} ({WAITING} AND seq > ? ORDER BY seq LIMIT ?)"
 WITHIN = f"{SUMMED} ({WAITING} AND seq BETWEEN ? AND ? ORDER BY seq)"
 BORDER = f"{WAITING} AND seq BETWEEN ? AND ? ORDER BY seq LIMIT 1 OFFSET ?"
 END = 2**63 - 1  # beyond all lanes of a group that had its turn
-TODO = """SELECT request.id, request.lane, request.first, request.last, request.attempt, request.outcome, request.resent,
+LEFT_OVER = """SELECT request.id, request.lane, request.first, request.last, request.attempt, request.outcome, request.resent,
     party.name, lane.user_name FROM request JOIN lane ON lane.id = request.lane JOIN party ON party.id = lane.party
     WHERE request.todo = 1 AND request.id > ? AND request.id <= ? ORDER BY request.id LIMIT ?"""
 
@@ -107,7 +107,7 @@ class Planner:
     def _again(self, most: int) -> list[Chunk]:
         chunks: list[Chunk] = []
         while len(chunks) < most and self._again_after < self._again_until:
-            found = self._database.execute(TODO, (self._again_after, self._again_until, most - len(chunks))).fetchall()
+            found = self._database.execute(LEFT_OVER, (self._again_after, self._again_until, most - len(chunks))).fetchall()
             if not found:
                 self._again_after = self._again_until
             for number, lane, first, last, attempt, outcome, resent, group, user_name in found:

@@ -53,7 +53,7 @@ class Nobody:
 
     async def send(self, op: Operation[Any]) -> NoReturn:
         """Send nothing."""
-        raise NotImplementedError(op)
+        raise AssertionError(op)
 
 
 def begin(asked: Asked) -> int:
