@@ -27,7 +27,8 @@ WITHIN = f"{SUMMED} ({WAITING} AND seq BETWEEN ? AND ? ORDER BY seq)"
 BORDER = f"{WAITING} AND seq BETWEEN ? AND ? ORDER BY seq LIMIT 1 OFFSET ?"
 END = 2**63 - 1  # beyond all lanes of a group that had its turn
 LEFT_OVER = """SELECT request.id, request.lane, request.first, request.last, request.attempt, request.outcome,
-    request.resent, party.name, lane.user_name FROM request JOIN lane ON lane.id = request.lane JOIN party ON party.id = lane.party
+    request.resent, party.name, lane.user_name
+    FROM request JOIN lane ON lane.id = request.lane JOIN party ON party.id = lane.party
     WHERE request.todo = 1 AND request.id > ? AND request.id <= ? ORDER BY request.id LIMIT ?"""
 
 
