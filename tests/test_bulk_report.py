@@ -38,7 +38,7 @@ class Book:
     """A journal that a test writes, table by table."""
 
     def __init__(self, path=":memory:", *, operation="InviteJoinGroup", word="invited", source="members.csv", loaded=True):
-        self.db = sqlite3.connect(path, isolation_level=None)
+        self.db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         self.db.execute("PRAGMA journal_mode = WAL")
         for statement in STATEMENTS:
             self.db.execute(statement)
@@ -55,6 +55,9 @@ class Book:
             created=BEGAN - 60,
             loaded=BEGAN if loaded else None,
         )
+
+    def __del__(self):
+        self.db.close()  # Python 3.13 warns of those that nobody closes
 
     def add(self, table, **values):
         marks = ", ".join("?" * len(values))

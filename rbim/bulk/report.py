@@ -190,9 +190,9 @@ def _reader(path: Path) -> sqlite3.Connection:
         try:
             connection.execute("PRAGMA query_only = ON")
             connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        except sqlite3.OperationalError:
+        except BaseException as error:
             connection.close()
-            if mode == "ro":
+            if mode == "ro" or not isinstance(error, sqlite3.OperationalError):
                 raise
         else:
             return connection
