@@ -8,6 +8,7 @@ import os
 import signal
 import sqlite3
 import sys
+from concurrent.futures import Future
 from contextlib import contextmanager
 from enum import Enum
 from ipaddress import ip_address
@@ -161,13 +162,19 @@ class _Server(uvicorn.Server):
 
 
 class _Printer:
-    """Prints events, one line each. Where nobody reads them any more, ``stop`` is called and the event stays unhandled."""
+    """Prints events, one line each, once the URL was ``announced``, which is the first line.
 
-    def __init__(self, scribe: Scribe, stop: Callable[[], object]) -> None:
+    Where nobody reads them any more, ``stop`` is called and the event stays unhandled.
+    """
+
+    def __init__(self, scribe: Scribe, announced: Future[None], stop: Callable[[], object]) -> None:
         self._scribe = scribe
+        self._announced = announced
         self._stop = stop
 
     async def show(self, event: Event, handling: Handling) -> None:
+        if not self._announced.done():
+            await asyncio.shield(asyncio.wrap_future(self._announced))
         try:
             await asyncio.wrap_future(self._scribe.write(line_of(event, handling)))
         except OSError:
@@ -179,6 +186,7 @@ async def _until_stopped(
     serving: Serving, receiver: Receiver, config: uvicorn.Config, trickle: Trickle, scribe: Scribe
 ) -> int:
     loop, codes = asyncio.get_running_loop(), [Exit.DONE]
+    announced: Future[None] = Future()
 
     def lost() -> None:
         codes.append(Exit.REFUSED)  # as whenever the reader of standard output has left
@@ -187,11 +195,12 @@ async def _until_stopped(
     def begun() -> None:
         sys.stdout.write(f"{_url(serving, bound)}\n")
         sys.stdout.flush()
+        announced.set_result(None)
         if not serving.printing:
             trickle.tell(f"events are kept in {serving.inbox} and wait there; --print handles them as well")
 
     if serving.printing:
-        receiver.fallback(_Printer(scribe, lambda: loop.call_soon_threadsafe(lost)).show)
+        receiver.fallback(_Printer(scribe, announced, lambda: loop.call_soon_threadsafe(lost)).show)
     server = _Server(config, begun)
     try:
         bound = await bound_to(serving.host, serving.port)
