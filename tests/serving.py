@@ -1,4 +1,4 @@
-"""An ASGI app served over real HTTP on a free loopback port, in a thread of its own."""
+"""An ASGI app served over real HTTP on a free loopback port, in a thread of its own; and the emulator so."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import uvicorn
+
+from rbim.emulator import Emulator
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,3 +32,15 @@ def served(app) -> Iterator[str]:
             server.should_exit = True
             thread.join(timeout=20)
     assert not thread.is_alive()
+
+
+@contextmanager
+def platform_of_a_reader() -> Iterator[dict[str, str]]:
+    """Give the environment variables of somebody whose platform is the emulator, served over HTTP."""
+    emulator = Emulator()
+    with served(emulator.asgi) as base_url:
+        yield {
+            "RBIM_BASE_URL": base_url,
+            "RBIM_APP_ID": emulator.credentials.app_id,
+            "RBIM_APP_TOKEN": emulator.credentials.app_token.reveal(),
+        }

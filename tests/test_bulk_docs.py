@@ -8,10 +8,9 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from serving import served
+from serving import platform_of_a_reader
 
 from rbim.bulk.schema import JOURNAL
-from rbim.emulator import Emulator
 
 PAGE = (Path(__file__).parent.parent / "docs" / "bulk.md").read_text(encoding="utf-8")
 PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
@@ -21,13 +20,8 @@ PRINTED = ["1500 of 1500\n1500 0 0\n", "20\n"]
 
 @pytest.fixture(scope="module")
 def platform():
-    emulator = Emulator()
-    with served(emulator.asgi) as base_url:
-        yield {
-            "RBIM_BASE_URL": base_url,
-            "RBIM_APP_ID": emulator.credentials.app_id,
-            "RBIM_APP_TOKEN": emulator.credentials.app_token.reveal(),
-        }
+    with platform_of_a_reader() as variables:
+        yield variables
 
 
 @pytest.mark.parametrize(("program", "printed"), [*zip(PROGRAMS, PRINTED, strict=True)])

@@ -6,10 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from serving import served
+from serving import platform_of_a_reader
 
 from rbim import catalogue
-from rbim.emulator import Emulator
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -25,13 +24,8 @@ def title(block: str) -> str:
 @pytest.fixture(scope="module")
 def environment():
     """The environment variables of a reader whose platform is the emulator, served over HTTP."""
-    emulator = Emulator()
-    with served(emulator.asgi) as base_url:
-        yield {
-            "RBIM_BASE_URL": base_url,
-            "RBIM_APP_ID": emulator.credentials.app_id,
-            "RBIM_APP_TOKEN": emulator.credentials.app_token.reveal(),
-        }
+    with platform_of_a_reader() as variables:
+        yield variables
 
 
 EXPECTED = {
