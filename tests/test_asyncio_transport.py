@@ -419,6 +419,8 @@ async def test_on_trio_it_says_what_to_use_there():
 # Cancellation.
 
 
+# the server's: Python leaves it open where it is made of a connection that was reset; the client's own are of other types
+@pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning")
 @pytest.mark.parametrize("way", ["http", "https", "tunnel"])
 async def test_cancelled_at_any_await_it_leaves_no_connection_and_no_answer(way, tls):
     """Cancelled after one turn of the loop, after two, after three; and at moments spread over the time that it takes."""
