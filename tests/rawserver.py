@@ -1,288 +1,35 @@
-"""A scripted HTTP server on plain sockets and threads; it shares no code with rbim or with any HTTP library.
-
-``RawServer(*scripts)`` answers its n-th request with the n-th script and every later one with the last. A script is the
-bytes of an answer, or a function of the :class:`Peer` and the request it :class:`Received`. ``greet`` runs on each new
-connection before its first request is read: a TLS handshake, a reset, silence.
-"""
-
-from __future__ import annotations
-
-import socket
-import struct
-import threading
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Callable, Iterator
-    from typing import Self
-
-PATIENCE = 10.0
-"""Seconds after which whatever waits in here gives up."""
-
-LINGER_NOT = struct.pack("ii", 1, 0)
-
-
-@dataclass(frozen=True)
-class Received:
-    """One request as it came: its number among all requests of the server, its connection's number, head and body."""
-
-    number: int
-    connection: int
-    head: bytes
-    body: bytes
-
-    @property
-    def raw(self) -> bytes:
-        return self.head + self.body
-
-    @property
-    def line(self) -> str:
-        return self.head.decode("latin-1").split("\r\n")[0]
-
-    @property
-    def headers(self) -> list[tuple[str, str]]:
-        lines = self.head.decode("latin-1").rstrip("\r\n").split("\r\n")[1:]
-        return [(name, value.strip()) for name, _, value in (line.partition(":") for line in lines)]
-
-    def header(self, wanted: str) -> str:
-        return next((value for name, value in self.headers if name.lower() == wanted.lower()), "")
-
-    @property
-    def sig(self) -> str:
-        return self.line.partition("sig=")[2].partition(" ")[0].partition("&")[0]
-
-
-class Peer:
-    """The server's end of one connection."""
-
-    def __init__(self, sock: socket.socket, number: int) -> None:
-        self.number = number
-        self.sock = sock
-        self.handshakes = 0
-        self._buffer = b""
-        sock.settimeout(PATIENCE)
-
-    @property
-    def closed(self) -> bool:
-        return self.sock.fileno() == -1
-
-    def start_tls(self, context: ssl.SSLContext) -> None:
-        self.sock = context.wrap_socket(self.sock, server_side=True, do_handshake_on_connect=False)
-        self.sock.do_handshake()
-        self.handshakes += 1
-
-    def send(self, data: bytes) -> None:
-        self.sock.sendall(data)
-
-    def send_below_tls(self, data: bytes) -> None:
-        with socket.socket(fileno=socket.dup(self.sock.fileno())) as plain:
-            plain.sendall(data)
-
-    def read_head(self) -> bytes:
-        """Return the bytes up to the empty line; empty where the connection ends before."""
-        while b"\r\n\r\n" not in self._buffer:
-            if not self._more():
-                return b""
-        head, end, self._buffer = self._buffer.partition(b"\r\n\r\n")
-        return head + end
-
-    def read_body(self, head: bytes) -> bytes | None:
-        """Return as many bytes as the head announces; None where the connection ends before."""
-        lines = head.lower().split(b"\r\n")
-        length = next((int(line.partition(b":")[2]) for line in lines if line.startswith(b"content-length:")), 0)
-        while len(self._buffer) < length:
-            if not self._more():
-                return None
-        body, self._buffer = self._buffer[:length], self._buffer[length:]
-        return body
-
-    def _more(self) -> bool:
-        part = self.sock.recv(65536)
-        self._buffer += part
-        return bool(part)
-
-    def wait_closed(self) -> None:
-        """Read until the other end closes."""
-        while self.sock.recv(65536):
-            pass
-
-    def close(self) -> None:
-        with suppress(OSError):
-            self.sock.shutdown(socket.SHUT_RDWR)
-        self.sock.close()
-
-    def reset(self) -> None:
-        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_NOT)
-        self.sock.close()
-
-    def wake(self) -> None:
-        """End whatever this connection's thread waits for, from another thread."""
-        with suppress(OSError):
-            socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
-
-
-class RawServer:
-    """A server on a free port of 127.0.0.1, in threads of its own that end with the ``with`` block.
-
-    ``head_only`` leaves the bodies of requests to the scripts.
-    """
-
-    def __init__(
-        self,
-        *scripts: bytes | Callable[[Peer, Received], None],
-        greet: Callable[[Peer], None] | None = None,
-        head_only: bool = False,
-    ) -> None:
-        self.scripts = scripts or (reply(b"{}"),)
-        self.greet = greet
-        self.head_only = head_only
-        self.requests: list[Received] = []
-        self.peers: list[Peer] = []
-        self.open: set[int] = set()
-        self._threads: list[threading.Thread] = []
-        self._changed = threading.Condition()
-        self._leaving = False
-
-    def __enter__(self) -> Self:
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
-        self.port = self._listener.getsockname()[1]
-        self._start(self._accept)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._leaving = True
-        socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE).close()
-        self._threads[0].join(PATIENCE)
-        self._listener.close()
-        for peer in self.peers:
-            peer.wake()
-        for thread in self._threads:
-            thread.join(PATIENCE)
-        assert not any(thread.is_alive() for thread in self._threads)
-
-    @property
-    def accepted(self) -> int:
-        return len(self.peers)
-
-    def url(self, scheme: str = "http") -> str:
-        return f"{scheme}://127.0.0.1:{self.port}"
-
-    def wait_until(self, fits: Callable[[RawServer], bool]) -> bool:
-        """Wait until the server is as wanted; False where it never is. Blocks: call it from a thread of its own."""
-        with self._changed:
-            return self._changed.wait_for(lambda: fits(self), PATIENCE)
-
-    def _start(self, work: Callable[..., None], *arguments: object) -> None:
-        thread = threading.Thread(target=work, args=arguments)
-        self._threads.append(thread)
-        thread.start()
-
-    def _accept(self) -> None:
-        while True:
-            sock, _ = self._listener.accept()
-            if self._leaving:
-                sock.close()
-                return
-            peer = Peer(sock, len(self.peers))
-            with self._changed:
-                self.peers.append(peer)
-                self.open.add(peer.number)
-                self._changed.notify_all()
-            self._start(self._serve, peer)
-
-    def _serve(self, peer: Peer) -> None:
-        try:
-            with suppress(OSError):  # the other end is gone, or kept its silence for too long
-                self._talk(peer)
-        finally:
-            peer.close()
-            with self._changed:
-                self.open.discard(peer.number)
-                self._changed.notify_all()
-
-    def _talk(self, peer: Peer) -> None:
-        if self.greet is not None:
-            self.greet(peer)
-        while not peer.closed and (head := peer.read_head()):
-            body = b"" if self.head_only else peer.read_body(head)
-            if body is None:
-                return
-            with self._changed:
-                request = Received(len(self.requests), peer.number, head, body)
-                self.requests.append(request)
-                self._changed.notify_all()
-            script = self.scripts[min(request.number, len(self.scripts) - 1)]
-            if isinstance(script, bytes):
-                peer.send(script)
-            else:
-                script(peer, request)
-
-
-@contextmanager
-def refusing_port() -> Iterator[int]:
-    """Give a port of 127.0.0.1 that refuses connections and that nobody else can get meanwhile."""
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        yield bound.getsockname()[1]
-
-
-def reply(body: bytes = b"", status: str = "200 OK", *headers: str) -> bytes:
-    """Return the bytes of an answer with a Content-Length."""
-    return head(status, f"Content-Length: {len(body)}", *headers) + body
-
-
-def head(status: str, *headers: str) -> bytes:
-    return "\r\n".join([f"HTTP/1.1 {status}", *headers, "", ""]).encode("latin-1")
-
-
-def chunked(*parts: bytes) -> bytes:
-    """Return the bytes of an answer in chunks."""
-    chunks = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in (*parts, b""))
-    return head("200 OK", "Transfer-Encoding: chunked") + chunks
-
-
-# Scripts.
-
-
-def closing(data: bytes = b"") -> Callable[[Peer, Received], None]:
-    """Send what there is, whole or not, and close the connection."""
-
-    def script(peer: Peer, _: Received) -> None:
-        peer.send(data)
-        peer.close()
-
-    return script
-
-
-def byte_by_byte(data: bytes) -> Callable[[Peer, Received], None]:
-    """Send an answer in segments of one byte."""
-
-    def script(peer: Peer, _: Received) -> None:
-        peer.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for place in range(len(data)):
-            peer.send(data[place : place + 1])
-
-    return script
-
-
-def echoing(around: Callable[[bytes], bytes]) -> Callable[[Peer, Received], None]:
-    """Send an answer that repeats the request: Authorization and sig first, then all of it as it came."""
-
-    def script(peer: Peer, request: Received) -> None:
-        said = f"{request.header('Authorization')} {request.sig} ".encode()
-        peer.send(around(said + request.raw))
-
-    return script
-
-
-def resetting(peer: Peer, _: Received | None = None) -> None:
-    """Reset the connection."""
-    peer.reset()
-
-
-def silent(peer: Peer, _: Received | None = None) -> None:
-    """Say nothing until the other end closes."""
-    peer.wait_closed()
+"""The scripted server of plain sockets that the conformance suite ships with, for the tests of everything else."""
+
+from rbim.transports.conformance_server import (
+    PATIENCE,
+    Peer,
+    RawServer,
+    Received,
+    byte_by_byte,
+    chunked,
+    closing,
+    echoing,
+    ending,
+    head,
+    refusing_port,
+    reply,
+    resetting,
+    silent,
+)
+
+__all__ = [
+    "PATIENCE",
+    "Peer",
+    "RawServer",
+    "Received",
+    "byte_by_byte",
+    "chunked",
+    "closing",
+    "echoing",
+    "ending",
+    "head",
+    "refusing_port",
+    "reply",
+    "resetting",
+    "silent",
+]

@@ -2,100 +2,28 @@
 
 Why not one ``httpx.AsyncClient`` with its pool: httpcore 1.0 looks through its whole list of connections at the start and
 the end of each request, which is quadratic in the requests in flight, and requests that queue inside it may leak their
-place when they are cancelled. The gate of rbim's client decides how many are in flight; here each of them has a slot, an
-``httpx.AsyncHTTPTransport`` limited to one connection, taken from and put back on top of a stack per origin. All slots
-share one ``SSLContext``.
+place when they are cancelled. So each request has a slot of its own: see :mod:`rbim.transports.httpx_slots`.
 """
 
 from __future__ import annotations
 
-import ssl
-import time
-from collections import defaultdict, deque
-from typing import TYPE_CHECKING, cast
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, ClassVar
 
-import anyio
 import httpx
 
-from rbim.errors import AnswerTooLarge, NotSent, TransportError, Unanswered
-from rbim.message import Request, Response
-from rbim.transports.trouble import LogBlotter, blotted, untraced
+from rbim.transports.httpx_slots import Body, HttpxSlots
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
-    from types import TracebackType
-    from typing import Any, Self
+    from types import ModuleType
 
 __all__ = ["HttpxTransport"]
 
-ANSWER_LIMIT = 8 * 1024 * 1024
-KEEPALIVE = 5.0
-SPARE = 60.0  # a slot at the bottom of its stack that was idle for so many seconds is closed
-READ_AHEAD = 256 * 1024  # bytes past the limit that may have been read when a connection is closed; httpcore reads 64 KiB
 
-PLAIN = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # for plain origins, which need no certificates: loading them takes time
-
-# What httpx raises although the request began to be sent, as far as is known, and what it means; the first that fits counts.
-ERRORS: tuple[tuple[type[Exception], type[TransportError]], ...] = (
-    (httpx.ConnectTimeout, NotSent),
-    (httpx.ConnectError, NotSent),
-    (httpx.PoolTimeout, NotSent),
-    (httpx.ProxyError, NotSent),
-    (httpx.UnsupportedProtocol, NotSent),
-    (httpx.LocalProtocolError, NotSent),
-    (httpx.InvalidURL, NotSent),
-)
+class _Body(Body, httpx.AsyncByteStream):
+    """The bytes of a request."""
 
 
-class _Slot:
-    """One connection to one origin, or the promise of one."""
-
-    def __init__(self, carrier: httpx.AsyncBaseTransport) -> None:
-        self.carrier = carrier
-        self.idle_since = 0.0
-
-
-class _Progress:
-    """What is known of one request under way: whether it began to be sent, and the stream that was opened for it."""
-
-    def __init__(self, *, sent: bool) -> None:
-        self.sent = sent
-        self.more = False  # something came behind the answer
-        self.opened: Any = None  # of httpcore, by the trace alone
-
-    async def trace(self, name: str, info: Mapping[str, Any]) -> None:
-        """Be told by httpcore."""
-        if name.endswith("connect_tcp.complete"):
-            self.opened = info["return_value"]
-        elif name.endswith("send_request_headers.started") and info["request"].method != b"CONNECT":
-            self.sent = True
-
-    async def close(self) -> None:
-        """Close what httpcore leaves open where a TLS handshake is cancelled."""
-        if self.opened is not None:
-            await self.opened.aclose()
-
-
-class _Body(httpx.AsyncByteStream):
-    """The bytes of a request. No generator as httpx's own is: trio warns of those that a failure leaves in their middle."""
-
-    def __init__(self, body: bytes) -> None:
-        self._body = body
-        self._given = False
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        self._given = False
-        return self
-
-    async def __anext__(self) -> bytes:
-        if self._given:
-            raise StopAsyncIteration
-        self._given = True
-        return self._body
-
-
-class HttpxTransport:
+class HttpxTransport(HttpxSlots[httpx.AsyncBaseTransport]):
     """Carries requests with httpx over HTTP/1.1, on asyncio and trio.
 
     TLS is verified against the machine's or certifi's certificates; ``verify`` takes an ``ssl.SSLContext``, the path of a CA
@@ -107,228 +35,6 @@ class HttpxTransport:
     ``carrier`` is an ``httpx.AsyncBaseTransport`` of one's own, such as a ``MockTransport``, in place of the slots.
     """
 
-    def __init__(  # noqa: PLR0913  # options, each by keyword and with a default
-        self,
-        *,
-        verify: ssl.SSLContext | str | bool = True,
-        cert: str | tuple[str, str] | None = None,
-        proxy: str | None = None,
-        trust_env: bool = True,
-        keepalive_expiry: float = KEEPALIVE,
-        answer_limit: int = ANSWER_LIMIT,
-        carrier: httpx.AsyncBaseTransport | None = None,
-    ) -> None:
-        self.keepalive_expiry = keepalive_expiry
-        self.answer_limit = answer_limit
-        self._verify = verify
-        self._cert = cert
-        self._proxy = proxy
-        self._trust_env = trust_env
-        self._carrier = carrier
-        self._context: ssl.SSLContext | None = None
-        self._proxies: dict[str, str | None] = {}
-        self._idle: defaultdict[str, deque[_Slot]] = defaultdict(deque)
-        self._open = False
-        self._log = LogBlotter("httpcore.http11", "httpcore.connection", "httpcore.proxy", "httpcore.socks")
-
-    async def __aenter__(self) -> Self:
-        if self._carrier is not None:
-            await self._carrier.__aenter__()
-        self._log.attach()
-        self._open = True
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
-    ) -> None:
-        self._open = False
-        self._log.detach()
-        if self._carrier is not None:
-            await self._carrier.__aexit__(kind, error, trace)
-        for stack in self._idle.values():
-            while stack:
-                await self._close(stack.pop())
-
-    async def send(self, request: Request, /, *, timeout: float) -> Response:  # noqa: ASYNC109  # kept here
-        """Carry one request. Raises NotSent, Unanswered or AnswerTooLarge."""
-        if not self._open:
-            reason = "the transport is not open"
-            raise NotSent(reason)
-        try:
-            slot = await self._lease(request)
-        except Exception as error:  # a CA bundle that is not there, a proxy that is no address
-            reason = f"no connection can be made: {error}"
-            raise NotSent(reason) from untraced(error)
-        self._log.mind(request)
-        progress = _Progress(sent=self._carrier is not None)
-        whole = False
-        try:
-            with anyio.move_on_after(timeout):
-                response = await self._carry(request, slot, progress)
-                whole = True
-                return response
-        except TransportError:
-            raise
-        except Exception as error:
-            raise _translated(error, request, sent=progress.sent) from untraced(error, request.secrets)
-        finally:
-            await self._release(request.origin, slot, progress, reuse=whole)
-        if progress.sent:
-            reason = f"no whole answer within {timeout:g} s"
-            raise Unanswered(reason)
-        reason = f"no connection within {timeout:g} s"
-        raise NotSent(reason)
-
-    async def _carry(self, request: Request, slot: _Slot, progress: _Progress) -> Response:
-        # The signed address is bound to no name here: a traceback that shows locals shows none of it.
-        extensions = {} if self._carrier is not None else {"trace": progress.trace}
-        answer = await slot.carrier.handle_async_request(_message(request, extensions))
-        try:
-            body = await self._body(answer)
-        finally:
-            await answer.aclose()
-        progress.more = self._carrier is None and _came_with_more(answer)
-        if body is None:
-            reason = f"the answer is longer than {self.answer_limit} bytes"
-            raise AnswerTooLarge(reason, limit=self.answer_limit)
-        headers: dict[str, str] = {}
-        for name, value in answer.headers.multi_items():
-            headers[name] = f"{headers[name]}, {value}" if name in headers else value
-        return Response(answer.status_code, headers, body)
-
-    async def _body(self, answer: httpx.Response) -> bytes | None:
-        """Return the whole body, or None where it is too long.
-
-        Then the connection is closed, and what was read from it is read out to where it ends: left in their middle,
-        httpcore's generators would make trio warn.
-        """
-        parts: list[bytes] = []
-        size = 0
-        try:
-            async for part in cast("httpx.AsyncByteStream", answer.stream):
-                size += len(part)
-                if size <= self.answer_limit:
-                    parts.append(part)
-                elif not answer.is_closed:
-                    parts.clear()
-                    await answer.aclose()
-                elif size > self.answer_limit + READ_AHEAD:
-                    break
-        except Exception:
-            if size <= self.answer_limit:
-                raise
-        if size > self.answer_limit:
-            return None
-        return parts[0] if len(parts) == 1 else b"".join(parts)
-
-    async def _lease(self, request: Request) -> _Slot:
-        if self._carrier is not None:
-            return _Slot(self._carrier)
-        stack = self._idle[request.origin]
-        if stack:
-            slot = stack.pop()
-            if request.repeatable or slot.idle_since >= time.monotonic() - self.keepalive_expiry:
-                return slot
-            await self._close(slot)
-        return _Slot(self._slot_carrier(request.origin))
-
-    async def _release(self, origin: str, slot: _Slot, progress: _Progress, *, reuse: bool) -> None:
-        """Put the slot back on its stack, or close it; close the one that has been at the bottom for long."""
-        if self._carrier is not None:
-            return
-        if not reuse or progress.more or not self._open:
-            with anyio.CancelScope(shield=True):
-                await slot.carrier.aclose()
-                await progress.close()
-            return
-        stack = self._idle[origin]
-        slot.idle_since = time.monotonic()
-        stack.append(slot)
-        if stack[0].idle_since <= slot.idle_since - SPARE:
-            await self._close(stack.popleft())
-
-    @staticmethod
-    async def _close(slot: _Slot) -> None:
-        with anyio.CancelScope(shield=True):
-            await slot.carrier.aclose()
-
-    def _slot_carrier(self, origin: str) -> httpx.AsyncHTTPTransport:
-        proxy = self._proxy_for(origin)
-        private = proxy is not None and proxy.startswith("https:")
-        context = self._secure_context() if private or origin.startswith("https:") else PLAIN
-        return httpx.AsyncHTTPTransport(
-            verify=context,
-            trust_env=False,
-            limits=httpx.Limits(max_connections=1, max_keepalive_connections=1, keepalive_expiry=None),
-            proxy=None if proxy is None else httpx.Proxy(proxy, ssl_context=context if private else None),
-        )
-
-    def _secure_context(self) -> ssl.SSLContext:
-        if self._context is None:
-            self._context = _context(self._verify, self._cert, trust_env=self._trust_env)
-        return self._context
-
-    def _proxy_for(self, origin: str) -> str | None:
-        if origin not in self._proxies:
-            told = self._proxy is not None or not self._trust_env
-            proxy = self._proxy if told else _proxy_from_env(origin)
-            self._proxies[origin] = proxy if proxy is None or "://" in proxy else f"http://{proxy}"
-        return self._proxies[origin]
-
-
-def _came_with_more(answer: httpx.Response) -> bool:
-    """Whether more was read than the answer: httpcore keeps it, and takes it for the answer to the next request.
-
-    Nothing public tells: h11 knows, at the end of a chain of streams. Where another httpcore has none of that chain, no
-    connection is used twice.
-    """
-    h11: Any = answer.stream
-    for name in ("_httpcore_stream", "_stream", "_connection", "_h11_state"):
-        h11 = getattr(h11, name, None)
-    return h11 is None or bool(h11.trailing_data[0])
-
-
-def _message(request: Request, extensions: dict[str, Any]) -> httpx.Request:
-    message = httpx.Request(
-        request.method,
-        request.origin + request.target,
-        headers=[*request.headers.items()],
-        content=request.body,
-        extensions=extensions,
-    )
-    message.stream = _Body(request.body)
-    return message
-
-
-def _translated(error: Exception, request: Request, *, sent: bool) -> TransportError:
-    meant = next((meaning for raised, meaning in ERRORS if isinstance(error, raised)), Unanswered)
-    kind = meant if sent else NotSent
-    said = blotted(str(error), request.secrets)
-    return kind(f"{type(error).__name__}: {said}" if said else type(error).__name__)
-
-
-def _context(
-    verify: ssl.SSLContext | str | bool,  # noqa: FBT001  # httpx's own way to say it
-    cert: str | tuple[str, str] | None,
-    *,
-    trust_env: bool,
-) -> ssl.SSLContext:
-    if isinstance(verify, ssl.SSLContext):
-        context = verify
-    elif isinstance(verify, str):
-        context = ssl.create_default_context(cafile=verify)
-    else:
-        context = httpx.create_ssl_context(verify=verify, trust_env=trust_env)
-    if cert is not None:
-        context.load_cert_chain(*((cert,) if isinstance(cert, str) else cert))
-    return context
-
-
-def _proxy_from_env(origin: str) -> str | None:
-    """Return the proxy that the environment names for an origin, by the standard library's reading of it."""
-    from urllib.request import getproxies, proxy_bypass
-
-    parts = urlsplit(origin)
-    proxies = getproxies()
-    proxy = proxies.get(parts.scheme) or proxies.get("all")
-    return None if not proxy or proxy_bypass(parts.netloc) else proxy
+    library: ClassVar[ModuleType] = httpx
+    core = "httpcore"
+    body = _Body

@@ -1,0 +1,193 @@
+"""What AiohttpTransport adds to aiohttp's own classes: what a pool gives out, whose time is over, what is not sent along."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import select
+import time
+from contextvars import ContextVar
+from functools import partial
+from typing import TYPE_CHECKING, cast
+
+import aiohttp
+from aiohttp.client_proto import ResponseHandler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any
+
+    from aiohttp.connector import Connection
+    from yarl import URL
+
+__all__ = ["UNDER_WAY", "BareRequest", "Connector", "Handler", "NoCookies", "Progress", "Watch"]
+
+SPARE = 60.0  # seconds after which an idle connection is closed
+TICK = 0.01  # seconds between two looks at what is late
+MADE_UP = ("Accept", "Accept-Encoding", "Content-Type")  # headers that aiohttp makes up where there are none
+
+
+class Handler(ResponseHandler):
+    """aiohttp's end of a connection, which closes it when something comes while it is idle."""
+
+    idle_since: float | None = None
+    user: Progress | None = None
+    _spoken: Callable[[], object] | None = None
+
+    @property
+    def spoken(self) -> bool:
+        """Whether something waits to be read, which on an idle connection is its end, or nothing for us."""
+        if self._spoken is None:
+            sock = None if self.transport is None else self.transport.get_extra_info("socket")
+            if sock is None:
+                return False
+            self._spoken = _look_at(sock.fileno())
+        return bool(self._spoken())
+
+    def data_received(self, data: bytes) -> None:
+        """Take what came for a request; else close."""
+        if self.idle_since is None:
+            super().data_received(data)
+        else:
+            self.abort()
+
+
+class BareRequest(aiohttp.ClientRequest):
+    """A request to which aiohttp adds no headers of its own."""
+
+    def update_auto_headers(self, skip_auto_headers: Iterable[str] | None) -> None:  # noqa: ARG002  # none are told
+        """Add nothing; where some are missing, say so, lest they are added later."""
+        if any(name not in self.headers for name in MADE_UP):
+            super().update_auto_headers((*MADE_UP, "User-Agent"))
+
+
+class Progress:
+    """What is known of one request under way: when its time is over, whether it may have begun to be sent, and over what."""
+
+    __slots__ = ("deadline", "late", "protocol", "repeatable", "sent", "wire")
+
+    def __init__(self, deadline: float, *, repeatable: bool) -> None:
+        self.deadline = deadline
+        self.late = False
+        self.repeatable = repeatable
+        self.sent = False
+        self.protocol: Handler | None = None
+        self.wire: asyncio.Transport | None = None
+
+    def take(self, connection: Connection) -> None:
+        """Note the connection that the request has from now on."""
+        self.sent = True
+        self.wire = connection.transport
+        if isinstance(connection.protocol, Handler):
+            self.protocol = connection.protocol
+            self.protocol.user = self
+
+    @property
+    def holds(self) -> bool:
+        """Whether the connection is still this request's: aiohttp gives it back before the sender runs again."""
+        return self.wire is not None and (self.protocol is None or self.protocol.user is self)
+
+    def finish(self, *, whole: bool) -> None:
+        """Note since when the connection is idle; where the answer is not whole, close it without waiting for anybody."""
+        if not self.holds:
+            return
+        if self.protocol is not None:
+            self.protocol.user = None
+            self.protocol.idle_since = time.monotonic()
+        if not whole and self.wire is not None:
+            self.wire.abort()
+
+
+# The request for which a connection is being looked for; aiohttp does so in the task that sends.
+UNDER_WAY: ContextVar[Progress] = ContextVar("UNDER_WAY")
+
+
+class Watch:
+    """Ends the connection of each request whose time is over, with one timer for all of them."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._under_way: set[Progress] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._next = math.inf
+
+    def begin(self, progress: Progress) -> None:
+        """Watch a request."""
+        self._under_way.add(progress)
+        if progress.deadline < self._next:
+            self._wake_at(progress.deadline)
+
+    def end(self, progress: Progress) -> None:
+        """Watch it no longer. The timer stays as it is: it finds out by itself what is left to do."""
+        self._under_way.discard(progress)
+
+    def close(self) -> None:
+        """Stop."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _wake_at(self, when: float) -> None:
+        self.close()
+        self._next = when
+        self._timer = self.loop.call_at(when, self._look)
+
+    def _look(self) -> None:
+        self._timer, self._next = None, math.inf
+        now = self.loop.time()
+        for progress in self._under_way:
+            if progress.deadline <= now and progress.holds:
+                progress.late = True
+                progress.finish(whole=False)
+        # what is late and has no connection yet is ended by aiohttp's own timer, or has one in a moment
+        waiting = [progress.deadline for progress in self._under_way if not progress.late]
+        if waiting:
+            self._wake_at(max(min(waiting), now + TICK))
+
+
+class Connector(aiohttp.TCPConnector):
+    """A pool that gives out no connection which its server ended or spoke on, nor an old one where that matters."""
+
+    def __init__(self, expiry: float) -> None:
+        super().__init__(limit=0, keepalive_timeout=max(expiry, SPARE))  # pyright: ignore[reportUnknownMemberType]
+        self._expiry = expiry
+        self._factory = cast("partial[ResponseHandler]", partial(Handler, loop=asyncio.get_running_loop()))
+
+    async def connect(self, req: Any, traces: Any, timeout: Any) -> Connection:  # noqa: ASYNC109  # as aiohttp calls it
+        """Return a connection for the request under way."""
+        progress = UNDER_WAY.get()
+        if progress.sent:
+            reason = "the connection ended before an answer, and a second try is not the library's to make"
+            raise aiohttp.ClientConnectionError(reason)
+        while True:
+            connection = await super().connect(req, traces, timeout)
+            protocol = connection.protocol
+            if protocol is None or self._usable(protocol, repeatable=progress.repeatable):
+                break
+            connection.close()
+        progress.take(connection)
+        return connection
+
+    def _usable(self, protocol: ResponseHandler, *, repeatable: bool) -> bool:
+        if not isinstance(protocol, Handler) or protocol.idle_since is None:
+            return True
+        idle = time.monotonic() - protocol.idle_since
+        protocol.idle_since = None
+        if protocol.should_close or (idle > self._expiry and not repeatable):
+            return False
+        return protocol.is_connected() and not protocol.spoken
+
+
+class NoCookies(aiohttp.DummyCookieJar):
+    """Keeps no cookies, and does not read them either: what cannot be read would be logged."""
+
+    def update_cookies_from_headers(self, headers: Any, response_url: URL) -> None:
+        """Do nothing."""
+
+
+def _look_at(file: int) -> Callable[[], object]:
+    """Return what tells whether something can be read from a file, without waiting."""
+    if not hasattr(select, "poll"):  # Windows
+        return lambda: select.select([file], [], [], 0)[0]
+    poll = select.poll()
+    poll.register(file, select.POLLIN)
+    return partial(poll.poll, 0)

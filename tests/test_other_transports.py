@@ -1,0 +1,574 @@
+"""What is special to each transport besides the default one: its library's habits, its options, what it does not do."""
+
+import asyncio
+import builtins
+import importlib
+import json
+import logging
+import random
+import ssl
+import sys
+import threading
+import time
+import traceback
+import warnings
+
+import anyio
+import httpx2
+import pytest
+import trustme
+from anyio import create_task_group, to_thread
+from rawserver import RawServer, chunked, closing, head, refusing_port, reply, resetting, silent
+
+from rbim import (
+    AnswerTooLarge,
+    AsyncClient,
+    Credentials,
+    InvalidRequest,
+    Limits,
+    NotSent,
+    Retry,
+    TransportError,
+    Unanswered,
+)
+from rbim.message import Request
+from rbim.transports.aiohttp import AiohttpTransport
+from rbim.transports.httpx2 import Httpx2Transport
+from rbim.transports.pyreqwest import PyreqwestTransport
+
+PATH = "/2013-12-26/Application/a1/IM/Group/QueryGroupDetail"
+BODY = b'{"groupId":"g1"}'
+SIG = "0A1B2C3D4E5F"
+AUTHORIZATION = "YTE6MjAyNg=="
+HEADERS = {
+    "Accept": "application/json",
+    "Accept-Encoding": "identity",
+    "Content-Type": "application/json;charset=utf-8",
+    "Authorization": AUTHORIZATION,
+}
+ENOUGH = 10.0
+SHORT = 0.25
+
+EACH = pytest.mark.parametrize("make", [AiohttpTransport, PyreqwestTransport, Httpx2Transport])
+ON_ASYNCIO = pytest.mark.parametrize("make", [AiohttpTransport, PyreqwestTransport])
+
+
+def request(origin, **differently):
+    told = {"body": BODY, "repeatable": True, "headers": HEADERS, "query": {"sig": SIG}} | differently
+    return Request(origin=origin, path=PATH, **told)
+
+
+async def is_left(server):
+    """Whether the client's end of every connection gets closed."""
+    return await to_thread.run_sync(server.wait_until, lambda server: not server.open)
+
+
+async def failure(transport, sent, timeout=ENOUGH):
+    with pytest.raises(TransportError) as raised:
+        await transport.send(sent, timeout=timeout)
+    told = told_by(raised.value)
+    assert SIG.lower() not in told
+    assert AUTHORIZATION.lower() not in told
+    return type(raised.value)
+
+
+def told_by(error):
+    """Return, in lower case, all that is known of an error and of what led to it, with the locals of every frame."""
+    told, waiting = [], [error]
+    while waiting:
+        each = waiting.pop()
+        frames = traceback.TracebackException(type(each), each, each.__traceback__, capture_locals=True)
+        told += [repr(each), repr(vars(each)), *frames.format(chain=False)]
+        waiting += [linked for linked in (each.__cause__, each.__context__) if linked is not None]
+    return "".join(told).lower()
+
+
+@pytest.fixture
+def anyio_backend():
+    """Most of these transports run on asyncio only."""
+    return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def no_proxy_of_this_machine(monkeypatch):
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+# On the wire.
+
+
+@pytest.mark.parametrize(
+    ("make", "besides"), [(AiohttpTransport, []), (Httpx2Transport, []), (PyreqwestTransport, ["rbim"])]
+)
+async def test_the_library_adds_nothing_to_a_request(make, besides):
+    with RawServer() as server:
+        async with make() as transport:
+            await transport.send(request(server.url()), timeout=ENOUGH)
+    (seen,) = server.requests
+    assert seen.line == f"POST {PATH}?sig={SIG} HTTP/1.1"
+    told = [*HEADERS.items(), ("Content-Length", str(len(BODY))), ("Host", f"127.0.0.1:{server.port}")]
+    told += [("User-Agent", agent) for agent in besides]
+    assert sorted((name.lower(), value) for name, value in seen.headers) == sorted((n.lower(), v) for n, v in told)
+    assert seen.body == BODY
+
+
+@EACH
+@pytest.mark.parametrize("method", ["POST", "GET", "PUT"])
+async def test_a_request_without_headers_and_body_gets_no_type_and_no_encodings(make, method):
+    with RawServer() as server:
+        async with make() as transport:
+            await transport.send(request(server.url(), method=method, headers={}, body=b""), timeout=ENOUGH)
+    (seen,) = server.requests
+    assert seen.line.startswith(f"{method} /")
+    assert not seen.header("Content-Type") + seen.header("Accept-Encoding") + seen.header("Cookie")
+    assert seen.header("Content-Length") in ({"0"} if method != "GET" else {"0", ""})
+
+
+@EACH
+async def test_the_query_arrives_as_it_was_quoted(make):
+    with RawServer() as server:
+        sent = Request(
+            origin=f"{server.url()}/gate%20way", path="/a%2Fb%25/%E7%A0%94", query={"sig": "a b&c=%+/é", "n": "1"}
+        )
+        async with make() as transport:
+            await transport.send(sent, timeout=ENOUGH)
+    assert server.requests[0].line == "POST /gate%20way/a%2Fb%25/%E7%A0%94?sig=a%20b%26c%3D%25%2B%2F%C3%A9&n=1 HTTP/1.1"
+
+
+@EACH
+async def test_a_large_body_arrives_whole_and_without_a_warning(make):
+    body = random.Random(1).randbytes(3_000_000)
+    with warnings.catch_warnings(), RawServer() as server:
+        warnings.simplefilter("error")
+        async with make() as transport:
+            await transport.send(request(server.url(), body=body), timeout=ENOUGH)
+    assert server.requests[0].body == body
+
+
+@EACH
+async def test_cookies_redirects_and_compression_are_left_alone(make):
+    """The redirect would lead to a port that refuses, and the compressed body is none."""
+    with refusing_port() as port:
+        location = f"Location: http://127.0.0.1:{port}/"
+        answer = reply(
+            b"no gzip", "302 Found", location, "Set-Cookie: a=b", "Set-Cookie: bad name", "Content-Encoding: gzip"
+        )
+        with RawServer(answer) as server:
+            async with make() as transport:
+                for _ in range(2):
+                    response = await transport.send(request(server.url()), timeout=ENOUGH)
+    assert (response.status, response.body) == (302, b"no gzip")
+    assert response.headers["set-cookie"] == "a=b, bad name"
+    assert [seen.header("Cookie") for seen in server.requests] == ["", ""]
+
+
+# What fails.
+
+
+@EACH
+@pytest.mark.parametrize("method", ["POST", "GET"])
+@pytest.mark.parametrize("script", [resetting, closing()], ids=["reset", "close"])
+async def test_a_kept_connection_that_breaks_is_unanswered_and_nothing_is_sent_twice(make, method, script):
+    """aiohttp would send an idempotent request again."""
+    with RawServer(reply(b"{}"), script, reply(b"{}")) as server:
+        async with make() as transport:
+            await transport.send(request(server.url(), method=method), timeout=ENOUGH)
+            assert await failure(transport, request(server.url(), method=method)) is Unanswered
+    assert [seen.connection for seen in server.requests] == [0, 0]
+
+
+@EACH
+@pytest.mark.parametrize(
+    "script",
+    [
+        closing(),
+        resetting,
+        closing(b"junk\r\n\r\n"),
+        closing(b"HTTP/1.1 200 OK\r\nX-Echo: " + SIG.encode()),
+        closing(f"HTTP/1.1 {SIG} {AUTHORIZATION}\r\n\r\n".encode()),
+        closing(reply(b"{}" * 9)[:-1]),
+        closing(chunked(b"{}")[:-2]),
+        lambda peer, _: (peer.send(head("101 Switching Protocols", "Upgrade: x", "Connection: upgrade")), silent(peer)),
+    ],
+    ids=["close", "reset", "junk", "half a head", "junk that repeats the request", "half", "no last chunk", "101"],
+)
+async def test_no_answer_is_unanswered_and_its_error_shows_nothing(make, script):
+    with RawServer(script) as server:
+        async with make() as transport:
+            assert await failure(transport, request(server.url())) is Unanswered
+    assert len(server.requests) == 1
+
+
+@EACH
+async def test_what_cannot_be_reached_is_not_sent_and_its_error_shows_nothing(make):
+    with refusing_port() as port:
+        async with make() as transport:
+            for origin in (
+                f"http://127.0.0.1:{port}",
+                "http://name.invalid",
+                "http://[::1",
+                "gopher://127.0.0.1",
+                "nothing",
+            ):
+                assert await failure(transport, request(origin)) is NotSent
+
+
+@EACH
+@pytest.mark.parametrize("answer", [reply(b"x" * 10_001), chunked(b"x" * 5000, b"x" * 5001)], ids=["length", "chunks"])
+async def test_an_answer_past_the_limit_is_too_large(make, answer):
+    with RawServer(answer) as server:
+        async with make(answer_limit=10_000) as transport:
+            assert await failure(transport, request(server.url())) is AnswerTooLarge
+        async with make(answer_limit=10_001) as transport:
+            assert len((await transport.send(request(server.url()), timeout=ENOUGH)).body) == 10_001
+
+
+@EACH
+async def test_a_silent_server_is_unanswered_in_time_and_its_connection_is_closed(make):
+    with RawServer(silent) as server:
+        async with make() as transport:
+            began = time.monotonic()
+            assert await failure(transport, request(server.url()), 1.0) is Unanswered
+            assert 0.9 < time.monotonic() - began < 4
+            assert await is_left(server)
+
+
+@ON_ASYNCIO
+async def test_a_scope_that_cancels_a_request_knows_itself(make):
+    with RawServer(silent) as server:
+        async with make() as transport:
+            with anyio.move_on_after(SHORT) as scope:
+                await transport.send(request(server.url()), timeout=1.0)
+            assert scope.cancelled_caught
+            task = asyncio.create_task(transport.send(request(server.url()), timeout=1.0))
+            await asyncio.sleep(0.02)
+            task.cancel("for this reason")
+            with pytest.raises(asyncio.CancelledError, match="for this reason"):
+                await task
+
+
+async def test_aiohttp_closes_the_connection_of_a_cancelled_request_even_while_it_is_being_sent():
+    with RawServer(lambda peer, _: time.sleep(0.1) or peer.wait_closed(), head_only=True) as server:
+        async with AiohttpTransport() as transport:
+            with anyio.move_on_after(0.05):
+                await transport.send(request(server.url(), body=b" " * 16_000_000), timeout=ENOUGH)
+            assert await is_left(server)
+
+
+async def test_a_request_cancelled_with_pyreqwest_is_over_with_its_time_and_its_answer_is_nobodys():
+    may_answer = threading.Event()
+
+    def late(peer, _):
+        assert may_answer.wait(ENOUGH)
+        peer.send(reply(b"late"))
+
+    with RawServer(late, reply(b"mine")) as server:
+        async with PyreqwestTransport() as transport:
+            task = asyncio.create_task(transport.send(request(server.url()), timeout=ENOUGH))
+            assert await to_thread.run_sync(server.wait_until, lambda server: server.requests)
+            task.cancel()
+            await asyncio.wait([task])
+            assert task.cancelled()
+            may_answer.set()
+            for _ in range(3):
+                assert (await transport.send(request(server.url()), timeout=ENOUGH)).body == b"mine"
+    with RawServer(silent) as server:
+        async with PyreqwestTransport() as transport:
+            with anyio.move_on_after(0.05):
+                await transport.send(request(server.url()), timeout=SHORT)
+            assert await is_left(server)
+
+
+@EACH
+async def test_the_library_logs_no_secret(make, caplog):
+    caplog.set_level(logging.DEBUG)
+    location = f"Location: http://127.0.0.1:9{PATH}?sig={SIG}"
+    with RawServer(reply(b"{}", "302 Found", location, f"Set-Cookie: {SIG} x={AUTHORIZATION}"), closing()) as server:
+        async with make() as transport:
+            await transport.send(request(server.url()), timeout=ENOUGH)
+            await failure(transport, request(server.url()))
+    assert SIG not in caplog.text
+    assert AUTHORIZATION not in caplog.text
+
+
+# Connections.
+
+
+@pytest.mark.parametrize("make", [AiohttpTransport, Httpx2Transport])
+@pytest.mark.parametrize(("repeatable", "connections"), [(True, [0, 0, 0]), (False, [0, 1, 2])])
+async def test_a_connection_idle_for_long_serves_only_what_may_be_repeated(make, repeatable, connections):
+    with RawServer() as server:
+        async with make(keepalive_expiry=0.0) as transport:
+            for _ in range(3):
+                await transport.send(request(server.url(), repeatable=repeatable), timeout=ENOUGH)
+    assert [seen.connection for seen in server.requests] == connections
+
+
+async def test_with_pyreqwest_a_connection_idle_for_long_serves_nobody():
+    with RawServer() as server:
+        async with PyreqwestTransport(keepalive_expiry=0.01) as transport:
+            for _ in range(2):
+                await transport.send(request(server.url()), timeout=ENOUGH)
+                await anyio.sleep(0.05)
+    assert [seen.connection for seen in server.requests] == [0, 1]
+
+
+async def test_with_aiohttp_a_connection_closed_while_the_loop_was_held_up_is_noticed():
+    with RawServer(closing(reply(b"{}")), reply(b"{}")) as server:
+        async with AiohttpTransport() as transport:
+            await transport.send(request(server.url()), timeout=ENOUGH)
+            assert server.wait_until(lambda server: not server.open)  # holds the loop up
+            await transport.send(request(server.url(), repeatable=False), timeout=ENOUGH)
+    assert [seen.connection for seen in server.requests] == [0, 1]
+
+
+@ON_ASYNCIO
+@pytest.mark.parametrize("more", [reply(b"wrong"), b"junk", b"H"], ids=["an answer", "junk", "the beginning of an answer"])
+async def test_what_comes_on_an_idle_connection_is_nobodys(make, more):
+    is_answered, is_said = threading.Event(), threading.Event()
+
+    def twice(peer, _):
+        peer.send(reply(b"right"))
+        assert is_answered.wait(ENOUGH)
+        peer.send(more)
+        is_said.set()
+
+    with RawServer(twice, reply(b"right")) as server:
+        async with make() as transport:
+            for _ in range(3):
+                assert (await transport.send(request(server.url()), timeout=ENOUGH)).body == b"right"
+                is_answered.set()
+                assert await to_thread.run_sync(is_said.wait, ENOUGH)
+                assert await to_thread.run_sync(server.wait_until, lambda server: 0 not in server.open)
+    assert [seen.connection for seen in server.requests] == [0, 1, 1]
+
+
+async def test_with_aiohttp_a_broken_connection_does_not_end_a_body_that_the_connection_ends():
+    def breaking(peer, _):
+        peer.send(head("200 OK") + b"half")
+        time.sleep(0.02)
+        peer.reset()
+
+    with RawServer(breaking) as server:
+        async with AiohttpTransport() as transport:
+            assert await failure(transport, request(server.url())) is Unanswered
+
+
+@EACH
+@pytest.mark.parametrize("places", [50])
+async def test_many_at_once_get_each_its_own_answer_over_as_many_connections(make, places):
+    def naming(peer, received):
+        name = json.loads(received.body)["groupId"]
+        peer.send(reply(json.dumps({"statusCode": "000000", "name": name}).encode()))
+
+    async def asks(client, number):
+        assert (await client.groups.detail(group_id=f"g{number}")).name == f"g{number}"
+
+    with RawServer(naming) as server:
+        client = AsyncClient(
+            base_url=server.url(),
+            credentials=Credentials(app_id="a1", app_token="t1"),
+            limits=Limits(concurrency=places),
+            retry=Retry(attempts=1),
+            transport=make(),
+        )
+        async with client, create_task_group() as tasks:
+            for number in range(300):
+                tasks.start_soon(asks, client, number)
+        assert await is_left(server)
+    assert len(server.requests) == 300
+    assert server.accepted <= (
+        2 * places if make is PyreqwestTransport else places
+    )  # it opens one while it waits for another
+
+
+@EACH
+@pytest.mark.parametrize("entered", [False, True], ids=["before it is entered", "after it is left"])
+async def test_a_transport_that_is_not_open_sends_nothing(make, entered):
+    transport = make()
+    with RawServer() as server:
+        if entered:
+            async with transport:
+                await transport.send(request(server.url()), timeout=ENOUGH)
+        assert await failure(transport, request(server.url())) is NotSent
+        assert len(server.requests) == entered
+
+
+# TLS and proxies.
+
+
+class Authority:
+    """A certificate authority of our own with certificates for 127.0.0.1 and a client."""
+
+    def __init__(self, folder):
+        self.authority = trustme.CA()
+        self.here = self.authority.issue_cert("127.0.0.1")
+        self.client = self.authority.issue_cert("client@example.com")
+        self.bundle = folder / "ca.pem"
+        self.bundle.write_bytes(trustme.CA().cert_pem.bytes() + self.authority.cert_pem.bytes())
+        self.certificate, self.key, self.both = (folder / name for name in ("client.pem", "client.key", "both.pem"))
+        self.client.cert_chain_pems[0].write_to_path(str(self.certificate))
+        self.client.private_key_pem.write_to_path(str(self.key))
+        self.client.private_key_and_cert_chain_pem.write_to_path(str(self.both))
+
+    def server(self, *scripts, mutual=False):
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.here.configure_cert(context)
+        if mutual:
+            self.authority.configure_trust(context)
+            context.verify_mode = ssl.CERT_REQUIRED
+        return RawServer(*scripts, greet=lambda peer: peer.start_tls(context))
+
+
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory):
+    return Authority(tmp_path_factory.mktemp("tls"))
+
+
+@EACH
+async def test_certificates_are_verified_unless_told_otherwise(make, tls):
+    with tls.server() as server:
+        async with make() as transport:
+            assert await failure(transport, request(server.url("https"))) is NotSent
+        for verify in (False, str(tls.bundle)):
+            async with make(verify=verify) as transport:
+                assert (await transport.send(request(server.url("https")), timeout=ENOUGH)).status == 200
+        assert await is_left(server)
+    assert len(server.requests) == 2
+
+
+@EACH
+@pytest.mark.parametrize("how", ["one file", "two files"])
+async def test_a_client_certificate_is_shown(make, how, tls):
+    cert = str(tls.both) if how == "one file" else (str(tls.certificate), str(tls.key))
+    shown = []
+
+    def look(peer, _):
+        shown.append(dict(peer.sock.getpeercert()["subjectAltName"]))
+        peer.send(reply(b"{}"))
+
+    with tls.server(look, mutual=True) as server:
+        async with make(verify=str(tls.bundle), cert=cert) as transport:
+            await transport.send(request(server.url("https")), timeout=ENOUGH)
+    assert shown == [{"email": "client@example.com"}]
+
+
+@EACH
+async def test_a_handshake_that_takes_too_long_is_not_sent(make, tls):
+    options = {"connect_timeout": SHORT} if make is PyreqwestTransport else {}
+    with RawServer(greet=silent) as server:
+        async with make(verify=str(tls.bundle), **options) as transport:
+            timeout = 5.0 if options else SHORT
+            assert await failure(transport, request(server.url("https")), timeout) is NotSent
+            assert await is_left(server)
+
+
+@EACH
+@pytest.mark.parametrize("how", ["told", "environment"])
+async def test_a_proxy_is_asked_with_the_whole_address_and_its_password(make, how, monkeypatch):
+    with RawServer() as proxy:
+        address = f"http://user:pass@127.0.0.1:{proxy.port}"
+        if how == "environment":
+            monkeypatch.setenv("HTTP_PROXY", address)
+            monkeypatch.setenv("http_proxy", address)
+        async with make(**({"proxy": address} if how == "told" else {})) as transport:
+            await transport.send(request("http://platform.example:8883"), timeout=ENOUGH)
+    (seen,) = proxy.requests
+    assert seen.line == f"POST http://platform.example:8883{PATH}?sig={SIG} HTTP/1.1"
+    assert seen.header("Proxy-Authorization") == "Basic dXNlcjpwYXNz"  # printf %s user:pass | base64
+
+
+@EACH
+async def test_the_environment_is_read_only_where_it_is_trusted(make, monkeypatch):
+    with RawServer() as server, RawServer() as proxy:
+        monkeypatch.setenv("HTTP_PROXY", proxy.url())
+        monkeypatch.setenv("http_proxy", proxy.url())
+        async with make(trust_env=False) as transport:
+            await transport.send(request(server.url()), timeout=ENOUGH)
+    assert (len(server.requests), proxy.accepted) == (1, 0)
+
+
+@EACH
+@pytest.mark.parametrize("script", [reply(b"", "407 Who are you"), closing(), closing(b"junk\r\n\r\n")])
+async def test_a_tunnel_that_does_not_come_about_is_not_sent(make, script):
+    with RawServer(script) as proxy:
+        async with make(proxy=proxy.url()) as transport:
+            assert await failure(transport, request("https://elsewhere.example")) is NotSent
+            assert await is_left(proxy)
+    assert [seen.line for seen in proxy.requests] == ["CONNECT elsewhere.example:443 HTTP/1.1"]
+    assert not proxy.requests[0].header("Authorization")
+
+
+BAD = [
+    {"verify": "/nowhere/ca.pem"},
+    {"cert": "/nowhere/client.pem"},
+    {"proxy": "gopher://127.0.0.1:9"},
+    {"proxy": "http://127.0.0.1:port"},
+    {"proxy": "http://[::1"},
+]
+
+
+@pytest.mark.parametrize("options", BAD, ids=str)
+async def test_an_option_that_aiohttp_cannot_use_is_not_sent(options):
+    async with AiohttpTransport(**options) as transport:
+        assert await failure(transport, request("https://127.0.0.1:9")) is NotSent
+
+
+@pytest.mark.parametrize(
+    "options", [*BAD, {"verify": ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)}, {"verify": __file__}], ids=str
+)
+def test_an_option_that_pyreqwest_cannot_use_is_refused_at_once(options):
+    with pytest.raises(InvalidRequest) as raised:
+        PyreqwestTransport(**options)
+    assert raised.value.field in options
+
+
+async def test_a_certificate_that_pyreqwest_cannot_read_is_refused_when_the_transport_is_entered(tmp_path):
+    path = tmp_path / "cert.pem"
+    path.write_text("no certificate")
+    with pytest.raises(InvalidRequest, match="pyreqwest cannot be set up"):
+        async with PyreqwestTransport(cert=str(path)):
+            pass
+
+
+# Event loops and packages.
+
+
+@ON_ASYNCIO
+@pytest.mark.parametrize("anyio_backend", ["trio"])
+async def test_on_trio_another_transport_is_named(make):
+    with pytest.raises(RuntimeError, match="asyncio only: on trio, use HttpxTransport"):
+        async with make():
+            pass
+
+
+@pytest.mark.parametrize("anyio_backend", ["trio"])
+async def test_httpx2_runs_on_trio():
+    with RawServer() as server:
+        async with Httpx2Transport() as transport:
+            for _ in range(2):
+                assert (await transport.send(request(server.url()), timeout=ENOUGH)).body == b"{}"
+    assert server.accepted == 1
+
+
+async def test_httpx2_takes_a_carrier_of_ones_own():
+    async with Httpx2Transport(carrier=httpx2.MockTransport(lambda _: httpx2.Response(201, content=b"{}"))) as transport:
+        assert (await transport.send(request("http://platform.example"), timeout=ENOUGH)).status == 201
+
+
+@pytest.mark.parametrize("extra", ["aiohttp", "pyreqwest", "httpx2"])
+def test_a_missing_package_is_an_error_that_names_the_pip_command(extra, monkeypatch):
+    original = builtins.__import__
+
+    def without(name, *rest):
+        if name.split(".")[0] == extra:
+            reason = f"No module named {extra!r}"
+            raise ModuleNotFoundError(reason, name=extra)
+        return original(name, *rest)
+
+    monkeypatch.delitem(sys.modules, f"rbim.transports.{extra}")
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(ModuleNotFoundError, match=rf'pip install "rbim\[{extra}\]"'):
+        importlib.import_module(f"rbim.transports.{extra}")
