@@ -96,7 +96,7 @@ class Call(Generic[R]):
         try:
             request = self._encode()
             core.budget.earn()
-            with core.clock.scope(self._settings.deadline + BACKSTOP) as scope:
+            with core.scope(self._settings.deadline + BACKSTOP) as scope:
                 core.running.add(scope)
                 try:
                     answer = await self._attempts(request)
@@ -130,7 +130,8 @@ class Call(Generic[R]):
     async def _attempts(self, request: Request) -> R:
         core, settings = self._core, self._settings
         while True:
-            await self._admission()
+            if not self._walked_in():
+                await self._admission()
             try:
                 signed = core.signer.sign(request)
                 try:
@@ -156,6 +157,12 @@ class Call(Generic[R]):
                 failure.add_note("not tried again: the client's retry budget is spent")
                 raise failure
             await core.clock.sleep(pause)
+
+    def _walked_in(self) -> bool:
+        """Take a place at the gate, where nothing holds the call back; otherwise take none."""
+        core = self._core
+        now = core.clock.monotonic()
+        return now < self._latest and core.pace.free(now) and core.gate.take()
 
     async def _admission(self) -> None:
         """Wait for the rates, then for a place at the gate; leave the gate again where a halt came meanwhile."""

@@ -14,7 +14,7 @@ from rbim import jsontext
 from rbim.checks import at_least_one
 from rbim.dialect import Dialect
 from rbim.errors import InvalidRequest
-from rbim.message import Clock
+from rbim.message import Clock, empty
 from rbim.operation import Answer, Endpoint, Method, Namespace, Operation, one_of, operation, text, wire
 
 __all__ = [
@@ -237,7 +237,7 @@ class CallTaskCreated(Answer):
     """The new task's ``task_id``."""
 
     task_id: str
-    extra: Mapping[str, Any] = field(factory=dict[str, Any], hash=False)
+    extra: Mapping[str, Any] = field(factory=empty, hash=False)
 
 
 CALL = Endpoint(

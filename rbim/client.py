@@ -13,6 +13,7 @@ from rbim.call import Call, Exchange
 from rbim.clock import SystemClock
 from rbim.codec import Codec
 from rbim.core import Core, Settings
+from rbim.deadlines import scopes
 from rbim.dialect import Dialect
 from rbim.environment import credentials_from_env, needed
 from rbim.errors import InvalidRequest
@@ -194,6 +195,7 @@ class AsyncClient(View):
         except BaseException:
             self._core.state = "new"
             raise
+        self._core.scope = scopes(self._core.clock)
         self._core.state = "open"
         return self
 

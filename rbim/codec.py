@@ -32,7 +32,7 @@ from rbim.errors import (
     Throttled,
 )
 from rbim.message import Request, excerpt
-from rbim.operation import Answer, Operation, fields_of, wire_of
+from rbim.operation import Answer, Operation, Repeat, fields_of, wire_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -53,6 +53,7 @@ HEADERS = {
     "Accept-Encoding": "identity",
     "Content-Type": "application/json;charset=utf-8",
 }
+UNSIGNED: dict[str, str] = {}
 OK = 200
 CLIENT_ERRORS = range(400, 500)
 SERVER_ERRORS = range(500, 600)
@@ -146,6 +147,7 @@ class _Plan:
     path: str
     headers: Mapping[str, str]
     write: Callable[[Any], dict[str, Any]]
+    read: Callable[[Any, Any], Any]
     user_key: str | None
     in_headers: tuple[tuple[str, str], ...]
 
@@ -180,7 +182,7 @@ class Codec:
 
         Raises InvalidRequest for what breaks a rule that needs the dialect or the clock, TypeError for what is no operation.
         """
-        plan = self._plans.get(type(op)) or self._plan(type(op))
+        plan = self._plan_of(op)
         op.check(self.dialect, self.clock)
         document = plan.write(op)
         if plan.user_key is not None and user_name is not None:
@@ -189,21 +191,26 @@ class Codec:
             body = jsontext.dumps(document)
         except (ValueError, TypeError, RecursionError):
             raise _unwritable(type(op), document) from None
-        own = op.headers(self.digits)
-        told = {header: str(value) for name, header in plan.in_headers if (value := getattr(op, name)) is not None}
+        headers, own = plan.headers, op.headers(self.digits)
+        if own or plan.in_headers:
+            told = {header: str(value) for name, header in plan.in_headers if (value := getattr(op, name)) is not None}
+            headers = {**headers, **told, **own}
         return Request(
             origin=plan.origin,
             path=plan.path,
-            headers={**plan.headers, **told, **own} if own or told else plan.headers,
+            query=UNSIGNED,
+            headers=headers,
             body=body,
-            repeatable=op.repeat != "never",
+            repeatable=op.repeat != Repeat.NEVER,
         )
+
+    def _plan_of(self, op: Operation[Any]) -> _Plan:
+        return self._plans.get(type(op)) or self._plan(type(op))
 
     def _plan(self, kind: type[Operation[Any]]) -> _Plan:
         if getattr(kind, "spec", None) is None:
             reason = f"an operation is needed, such as QueryGroupDetail(group_id='g1'), not a value of {kind.__name__}"
             raise TypeError(reason)
-        self.converters.fast.get_structure_hook(kind.spec.answer)  # what is declared wrong shows before anything is sent
         path = kind.path(self.dialect)
         parts = {"{app_id}": self.app_id, "{version}": self.dialect.version}
         for name, value in parts.items():
@@ -213,6 +220,7 @@ class Codec:
             path=path,
             headers=HEADERS,
             write=cast("Callable[[Any], dict[str, Any]]", self.converters.fast.get_unstructure_hook(kind)),
+            read=self.converters.fast.get_structure_hook(kind.spec.answer),
             user_key=wire_names(kind).get("user_name"),
             in_headers=tuple((a.name, header) for a in fields_of(kind) if (header := wire_of(a).header)),
         )
@@ -236,12 +244,14 @@ class Codec:
 
     def _answer(self, op: Operation[R], document: dict[str, Any], response: Response) -> R:
         endpoint, kind = op.endpoint, op.spec.answer
-        payload = {k: v for k, v in document.items() if k not in (endpoint.code, endpoint.message)}
+        payload = document
+        payload.pop(endpoint.code, None)
+        payload.pop(endpoint.message, None)
         root = "$" if endpoint.payload is None else f"$.{endpoint.payload}"
         if endpoint.payload is not None and isinstance(payload.get(endpoint.payload), dict):
             payload = payload[endpoint.payload]
         try:
-            answer: R = self.converters.fast.structure(payload, kind)
+            answer: R = self._plan_of(op).read(payload, kind)
         except Exception as error:  # whatever a hook raises: the answer cannot be read
             reason = self.converters.why_not(payload, kind, root)
             raise ProtocolError(reason, status=response.status, body=response.body) from error
@@ -297,12 +307,10 @@ TOO_MANY = 429
 
 def _document(body: bytes) -> tuple[dict[str, Any] | None, str]:
     """Return the answer's document, or None and why there is none."""
-    if not body.strip():
-        return None, "an empty answer"
     try:
         document = jsontext.loads(body)
     except jsontext.NotJson as error:
-        return None, str(error)
+        return None, str(error) if body.strip() else "an empty answer"
     if not isinstance(document, dict):
         return None, f"an object is needed, not {type(document).__name__}"
     return cast("dict[str, Any]", document), ""

@@ -70,6 +70,8 @@ class Core:
         self.state = "new"  # then "opening", "open", "closing", "closed"
         self.calls = 0
         self.all_ended: Event | None = None
+        self.scope = clock.scope
+        """What makes the scope of a call; the client finds a cheaper one where there is one."""
 
     def ended(self, scope: Scope) -> None:
         """Note that a call has ended; tell a client that waits for it."""

@@ -26,10 +26,16 @@ class Gate:
         """How many wait."""
         return len(self._waiters)
 
+    def take(self) -> bool:
+        """Take a place if one is free and nobody waits for it; tell whether it was so."""
+        if not self.free or self._waiters:
+            return False
+        self.free -= 1
+        return True
+
     async def enter(self) -> None:
         """Take a place, waiting for one if need be."""
-        if self.free and not self._waiters:
-            self.free -= 1
+        if self.take():
             return
         event = anyio.Event()
         self._waiters[event] = None

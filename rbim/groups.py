@@ -13,6 +13,7 @@ from attrs import field, frozen
 
 from rbim.dialect import Dialect
 from rbim.errors import InvalidRequest
+from rbim.message import empty
 from rbim.operation import (
     Answer,
     Endpoint,
@@ -114,7 +115,7 @@ class Role(StrEnum):
 class Success(Answer):
     """The answer of operations that answer nothing but their success."""
 
-    extra: Mapping[str, Any] = field(factory=dict[str, Any], hash=False)
+    extra: Mapping[str, Any] = field(factory=empty, hash=False)
 
 
 @frozen(kw_only=True)
@@ -122,7 +123,7 @@ class Created(Answer):
     """The new group's ``group_id``: opaque text such as ``g80000049837291``."""
 
     group_id: str
-    extra: Mapping[str, Any] = field(factory=dict[str, Any], hash=False)
+    extra: Mapping[str, Any] = field(factory=empty, hash=False)
 
 
 @frozen(kw_only=True)
@@ -131,7 +132,7 @@ class Fail(Answer):
 
     member: str = ""
     reason: str = ""
-    extra: Mapping[str, Any] = field(factory=dict[str, Any], hash=False)
+    extra: Mapping[str, Any] = field(factory=empty, hash=False)
 
 
 @frozen(kw_only=True)
@@ -139,7 +140,7 @@ class Invited(Answer):
     """The answer to an invitation: ``fails`` lists those who could not be added; everybody else was."""
 
     fails: tuple[Fail, ...] = ()
-    extra: Mapping[str, Any] = field(factory=dict[str, Any], hash=False)
+    extra: Mapping[str, Any] = field(factory=empty, hash=False)
 
 
 @frozen(kw_only=True)
@@ -155,7 +156,7 @@ class GroupFound(Answer):
     count: int | None = None
     count_text: str = field(default="", metadata=wire("count"))
     permission: Permission | str | None = None
-    extra: Mapping[str, Any] = field(factory=dict[str, Any], hash=False)
+    extra: Mapping[str, Any] = field(factory=empty, hash=False)
 
 
 @frozen(kw_only=True)
@@ -163,7 +164,7 @@ class GroupsFound(Answer):
     """The answer to a search: ``groups``, over which it iterates; none matched where it is empty."""
 
     groups: tuple[GroupFound, ...] = field(default=(), metadata=wire(nest="group"))
-    extra: Mapping[str, Any] = field(factory=dict[str, Any], hash=False)
+    extra: Mapping[str, Any] = field(factory=empty, hash=False)
 
     def __iter__(self) -> Iterator[GroupFound]:
         return iter(self.groups)
@@ -191,7 +192,7 @@ class GroupDetail(Answer):
     target: Target | str | None = None
     type: GroupType | str | None = None
     group_domain: str | None = None
-    extra: Mapping[str, Any] = field(factory=dict[str, Any], hash=False)
+    extra: Mapping[str, Any] = field(factory=empty, hash=False)
 
 
 GROUP = Endpoint(path="/{version}/Application/{app_id}/IM/Group/{name}")

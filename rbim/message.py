@@ -20,10 +20,15 @@ if TYPE_CHECKING:
 
     from rbim.errors import Outcome
 
-__all__ = ["Attempt", "Clock", "Request", "Response", "Scope", "Signer", "Transport", "excerpt", "one_line"]
+__all__ = ["Attempt", "Clock", "Request", "Response", "Scope", "Signer", "Transport", "empty", "excerpt", "one_line"]
 
 EXCERPT = 120
 """Characters of an unreadable answer that an error message shows."""
+
+
+def empty() -> dict[str, Any]:
+    """Return a dictionary with nothing in it: the default of fields, at a third of what ``dict[str, str]()`` costs."""
+    return {}
 
 
 def _names(values: Mapping[str, str]) -> str:
@@ -46,10 +51,22 @@ class Request:
     method: str = "POST"
     origin: str
     path: str
-    query: Mapping[str, str] = field(factory=dict[str, str], repr=_names)
-    headers: Mapping[str, str] = field(factory=dict[str, str], repr=_names)
+    query: Mapping[str, str] = field(factory=empty, repr=_names)
+    headers: Mapping[str, str] = field(factory=empty, repr=_names)
     body: bytes = field(default=b"", repr=_length)
     repeatable: bool = False
+
+    def signed(self, query: Mapping[str, str], headers: Mapping[str, str]) -> Request:
+        """Return the request with this query and these headers in the place of its own."""
+        return Request(
+            method=self.method,
+            origin=self.origin,
+            path=self.path,
+            query=query,
+            headers=headers,
+            body=self.body,
+            repeatable=self.repeatable,
+        )
 
     @property
     def target(self) -> str:
@@ -77,7 +94,7 @@ class Response:
     """
 
     status: int
-    headers: Mapping[str, str] = field(factory=dict[str, str], repr=_names)
+    headers: Mapping[str, str] = field(factory=empty, repr=_names)
     body: bytes = b""
 
 

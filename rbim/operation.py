@@ -304,10 +304,18 @@ def each_account(_: object, attribute: attrs.Attribute[Any], value: object) -> N
     if not members:
         reason = f"{name}: at least one account is needed"
         raise InvalidRequest(reason, field=name, length=0)
-    for member in members:
-        if not isinstance(member, str) or not member:
-            reason = f"{name}: each account is a text that is not empty, not {member!r}"
-            raise InvalidRequest(reason, field=name)
+    if "" in members or not _are_texts(members):
+        wrong = next(member for member in members if not isinstance(member, str) or not member)
+        reason = f"{name}: each account is a text that is not empty, not {wrong!r}"
+        raise InvalidRequest(reason, field=name)
+
+
+def _are_texts(values: tuple[Any, ...]) -> bool:
+    try:
+        "".join(values)  # looks at each at the speed of C
+    except TypeError:
+        return False
+    return True
 
 
 Validator = Callable[[Any, "attrs.Attribute[Any]", Any], None]

@@ -107,6 +107,10 @@ class Pace:
         self.halted_for = 0.0
         """Seconds that all halts so far have taken."""
 
+    def free(self, now: float) -> bool:
+        """Whether nothing holds any request back: there are no rates, and no halt."""
+        return not self._buckets and now >= self.halted_until
+
     def halt(self, until: float, now: float) -> None:
         """Let nothing go from ``now`` until ``until``. Halts merge: the later end holds."""
         begins = max(now, self.halted_until)

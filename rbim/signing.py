@@ -14,12 +14,12 @@ from attrs import frozen
 from rbim.clock import SystemClock
 from rbim.dialect import CHINA
 from rbim.errors import InvalidRequest
-from rbim.message import Request
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from datetime import tzinfo
 
-    from rbim.message import Clock
+    from rbim.message import Clock, Request
 
 __all__ = ["AppSigner", "Credentials", "Secret"]
 
@@ -101,6 +101,8 @@ class AppSigner:
         self._second = -1
         self._query: dict[str, str] = {}
         self._authorization = ""
+        self._unsigned: Mapping[str, str] | None = None
+        self._signed: dict[str, str] = {}
 
     def __repr__(self) -> str:
         return f"AppSigner(app_id={self.app_id!r}, zone={self.zone})"
@@ -116,12 +118,8 @@ class AppSigner:
             self._query = {"sig": digest.hexdigest().upper()}
             self._authorization = base64.b64encode(f"{self.app_id}:{stamp}".encode()).decode()
             self._second = second
-        return Request(
-            method=request.method,
-            origin=request.origin,
-            path=request.path,
-            query={**request.query, **self._query} if request.query else self._query,
-            headers={**request.headers, "Authorization": self._authorization},
-            body=request.body,
-            repeatable=request.repeatable,
-        )
+            self._unsigned = None
+        if request.headers != self._unsigned:  # most requests have the same, and in one second the same Authorization
+            self._unsigned = {**request.headers}
+            self._signed = {**request.headers, "Authorization": self._authorization}
+        return request.signed({**request.query, **self._query} if request.query else self._query, self._signed)

@@ -13,6 +13,7 @@ from attrs import field, frozen
 
 from rbim.callbacks.kinds import ClientType, ConvType, MsgType, Notice
 from rbim.callbacks.quirks import NOBODY, Account, account, accounts, flag, msg_type
+from rbim.message import empty
 from rbim.operation import Answer, wire
 from rbim.quirks import read_text
 
@@ -92,7 +93,7 @@ class Event(Answer):
     ext: str = ""
     link_info: str = ""
     antispam: bool = field(default=False, metadata=wire(read=flag))
-    extra: Mapping[str, Any] = field(factory=dict[str, Any], hash=False)
+    extra: Mapping[str, Any] = field(factory=empty, hash=False)
 
     @property
     def sent_at(self) -> datetime | None:
@@ -312,9 +313,7 @@ class UnknownEvent(Event):
     """
 
     # put here by parse(): no field of the platform's may be read as it, so its key is one that is never read as it stands
-    document: Mapping[str, Any] = field(
-        factory=dict[str, Any], hash=False, metadata=wire("rbim:document", read=lambda _: {})
-    )
+    document: Mapping[str, Any] = field(factory=empty, hash=False, metadata=wire("rbim:document", read=lambda _: {}))
 
 
 _MESSAGES: dict[str, type[Event]] = {kind.type_name: kind for kind in Message.__subclasses__()}
