@@ -6,7 +6,6 @@ import os
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from anyio import CancelScope, Event
 from attrs import evolve
 
 from rbim.call import Call, Exchange
@@ -202,6 +201,8 @@ class AsyncClient(View):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
+        from anyio import CancelScope
+
         core = self._core
         core.state = "closing"
         with CancelScope(shield=True):  # whoever leaves, leaves nothing behind
@@ -216,6 +217,8 @@ class AsyncClient(View):
 
 async def _end_calls(core: Core) -> None:
     if core.running:
+        from anyio import Event
+
         core.all_ended = Event()
         for scope in tuple(core.running):
             scope.cancel()

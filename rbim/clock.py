@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
-from functools import cache
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from rbim.lazy import late_anyio
 
 if TYPE_CHECKING:
     from anyio import CancelScope
@@ -27,14 +27,9 @@ class SystemClock:
 
     async def sleep(self, seconds: float, /) -> None:
         """Wait for ``seconds`` of real time."""
-        await _anyio().sleep(seconds)
+        await late_anyio().sleep(seconds)
 
     def scope(self, seconds: float, /) -> CancelScope:
         """Return an anyio cancel scope with a deadline ``seconds`` from now."""
-        scope: CancelScope = _anyio().move_on_after(seconds)
+        scope: CancelScope = late_anyio().move_on_after(seconds)
         return scope
-
-
-@cache
-def _anyio() -> Any:  # the module; an import statement in each call would cost more than the call
-    return import_module("anyio")

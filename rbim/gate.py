@@ -7,8 +7,12 @@ passes on the place it may have been given in that moment.
 from __future__ import annotations
 
 from collections import OrderedDict
+from typing import TYPE_CHECKING
 
-import anyio
+from rbim.lazy import late_anyio
+
+if TYPE_CHECKING:
+    from anyio import Event
 
 __all__ = ["Gate"]
 
@@ -19,7 +23,7 @@ class Gate:
     def __init__(self, places: int) -> None:
         self.places = places
         self.free = places
-        self._waiters: OrderedDict[anyio.Event, None] = OrderedDict()
+        self._waiters: OrderedDict[Event, None] = OrderedDict()
 
     @property
     def waiting(self) -> int:
@@ -37,7 +41,7 @@ class Gate:
         """Take a place, waiting for one if need be."""
         if self.take():
             return
-        event = anyio.Event()
+        event: Event = late_anyio().Event()
         self._waiters[event] = None
         try:
             await event.wait()

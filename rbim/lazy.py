@@ -1,14 +1,21 @@
-"""Public names that are resolved when they are first used (PEP 562), so that importing a package costs next to nothing."""
+"""What is imported when it is first used, so that importing a package costs next to nothing: public names, and anyio."""
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["homes", "resolve"]
+__all__ = ["homes", "late_anyio", "resolve"]
+
+
+@cache
+def late_anyio() -> Any:  # the module; an import statement in each call would cost more than the call
+    """Return anyio, which is imported only when something waits."""
+    return import_module("anyio")
 
 
 def homes(table: Mapping[str, str]) -> dict[str, str]:
