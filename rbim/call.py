@@ -94,6 +94,8 @@ class Call(Generic[R]):
         failure: Exception | None = None
         answered = False
         try:
+            if core.watchers is not None:
+                core.watchers.call_started(call=self._number, operation=self._operation)
             request = self._encode()
             core.budget.earn()
             with core.scope(self._settings.deadline + BACKSTOP) as scope:
@@ -189,7 +191,14 @@ class Call(Generic[R]):
     async def _attempt(self, signed: Request) -> R:
         core = self._core
         if core.watchers is not None:
-            core.watchers.attempt_started(**self._name(), number=len(self._history) + 1, waited=self._waited)
+            core.watchers.attempt_started(
+                **self._name(),
+                number=len(self._history) + 1,
+                waited=self._waited,
+                method=signed.method,
+                origin=signed.origin,
+                template=self._op.path(core.codec.dialect),
+            )
         self._started = core.clock.monotonic()
         timeout = min(self._settings.timeout, self._latest - self._started)
         self.response = None
@@ -262,7 +271,12 @@ class Call(Generic[R]):
 
     def _name(self) -> dict[str, Any]:
         """Return what every fact for observers begins with."""
-        return {"call": self._number, "operation": self._op.spec.name, "path": self._path}
+        return {"call": self._number, "operation": self._operation, "path": self._path}
+
+    @property
+    def _operation(self) -> str:
+        spec = getattr(self._op, "spec", None)
+        return type(self._op).__name__ if spec is None else str(spec.name)  # what is no operation has no spec
 
     def _tell_ended(self, watchers: Watchers, failure: Exception | None, *, cancelled: bool) -> None:
         watchers.call_ended(

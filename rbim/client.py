@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from cattrs import Converter
 
     from rbim.calls import Calls
+    from rbim.core import Load
     from rbim.message import Clock, Signer, Transport
     from rbim.observe import Observer, Watchers
     from rbim.operation import Namespace, Operation
@@ -68,6 +69,11 @@ class View:
     def clock(self) -> Clock:
         """What tells the client the time."""
         return self._core.clock
+
+    @property
+    def load(self) -> Load:
+        """How many requests are in flight, what waits, and what is left of the retry budget; of all views together."""
+        return self._core.load
 
     @cached_property
     def groups(self) -> Groups:

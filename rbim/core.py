@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rbim.observe import Watchers
     from rbim.pace import Limits
 
-__all__ = ["Core", "Settings"]
+__all__ = ["Core", "Load", "Settings"]
 
 
 def _account(_: object, attribute: Attribute[Any], value: object) -> None:
@@ -43,6 +43,23 @@ class Settings:
     timeout: float = field(validator=above_zero)
     deadline: float = field(validator=above_zero)
     retry: Retry = field(validator=_retry)
+
+
+@frozen(kw_only=True)
+class Load:
+    """What a client is busy with at this moment.
+
+    Of its ``places`` for requests, ``in_flight`` are taken; ``waiting`` calls wait for one. ``calls`` run in all, those
+    included that wait for a rate or for their next attempt. ``retries_left`` is what its retry budget allows (of 50), and
+    ``halted`` the seconds for which the platform wants nothing sent.
+    """
+
+    places: int
+    in_flight: int
+    waiting: int
+    calls: int
+    retries_left: float
+    halted: float
 
 
 class Core:
@@ -72,6 +89,19 @@ class Core:
         self.all_ended: Event | None = None
         self.scope = clock.scope
         """What makes the scope of a call; the client finds a cheaper one where there is one."""
+
+    @property
+    def load(self) -> Load:
+        """What there is to do now."""
+        gate = self.gate
+        return Load(
+            places=gate.places,
+            in_flight=gate.places - gate.free,
+            waiting=gate.waiting,
+            calls=len(self.running),
+            retries_left=self.budget.left,
+            halted=max(0.0, self.pace.halted_until - self.clock.monotonic()),
+        )
 
     def ended(self, scope: Scope) -> None:
         """Note that a call has ended; tell a client that waits for it."""

@@ -1,16 +1,26 @@
-"""What comes from environment variables. No token is ever in an error that is raised here."""
+"""What comes from environment variables, and from files with tokens in them. No token is ever in an error raised here."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from rbim import jsontext
 from rbim.errors import InvalidRequest
-from rbim.signing import Credentials
+from rbim.signing import Credentials, Secret
 
-__all__ = ["callback_credentials_from_env", "credentials_from_env", "needed"]
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = [
+    "callback_credentials_from_env",
+    "credentials_from_env",
+    "credentials_in",
+    "needed",
+    "secret_of",
+    "token_in",
+]
 
 OWN = ("RBIM_APP_ID", "RBIM_APP_TOKEN", "RBIM_APP_TOKEN_FILE")
 SEVERAL = "RBIM_CALLBACK_CREDENTIALS_FILE"
@@ -35,12 +45,7 @@ def callback_credentials_from_env() -> tuple[Credentials, ...]:
     if not file:
         return (credentials_from_env(),)
     own = (credentials_from_env(),) if any(os.environ.get(name) for name in OWN) else ()
-    listed, why = _listed(file)
-    # raised out here, where no frame holds what is in the file
-    if listed is None:
-        reason = f"the file that {SEVERAL} names cannot be used: {why}"
-        raise InvalidRequest(reason, field=SEVERAL)
-    return tuple(dict.fromkeys((*own, *listed)))
+    return credentials_in(file, SEVERAL, first=own)
 
 
 def needed(name: str) -> str:
@@ -52,22 +57,42 @@ def needed(name: str) -> str:
     return value
 
 
-def _token() -> str:
+def secret_of(name: str) -> Secret:
+    """Return the token in an environment variable. Raises InvalidRequest that names it where it is not set."""
+    return Secret(needed(name))
+
+
+def token_in(file: str | Path, named_by: str) -> Secret:
+    """Return the token that a file holds, and nothing else. Raises InvalidRequest: the file that ``named_by`` names."""
+    try:
+        return Secret(Path(file).read_text(encoding="utf-8-sig").strip())
+    except OSError as error:
+        why = str(error)
+    except UnicodeDecodeError:
+        why = "it is not UTF-8"
+    # raised out here: a UnicodeDecodeError in its context would hold all of the file
+    reason = f"the file that {named_by} names cannot be read: {why}"
+    raise InvalidRequest(reason, field=named_by)
+
+
+def credentials_in(file: str | Path, named_by: str, *, first: Iterable[Credentials] = ()) -> tuple[Credentials, ...]:
+    """Return ``first`` and the credentials that a file lists in JSON, each once. Raises InvalidRequest as ``token_in``."""
+    listed, why = _listed(file)
+    # raised out here, where no frame holds what is in the file
+    if listed is None:
+        reason = f"the file that {named_by} names cannot be used: {why}"
+        raise InvalidRequest(reason, field=named_by)
+    return tuple(dict.fromkeys((*first, *listed)))
+
+
+def _token() -> Secret:
     file = os.environ.get("RBIM_APP_TOKEN_FILE")
     if not os.environ.get("RBIM_APP_TOKEN") and file:
-        try:
-            return Path(file).read_text(encoding="utf-8-sig").strip()
-        except OSError as error:
-            why = str(error)
-        except UnicodeDecodeError:
-            why = "it is not UTF-8"
-        # raised out here: a UnicodeDecodeError in its context would hold all of the file
-        reason = f"the file that RBIM_APP_TOKEN_FILE names cannot be read: {why}"
-        raise InvalidRequest(reason, field="RBIM_APP_TOKEN_FILE")
-    return needed("RBIM_APP_TOKEN")
+        return token_in(file, "RBIM_APP_TOKEN_FILE")
+    return secret_of("RBIM_APP_TOKEN")
 
 
-def _listed(file: str) -> tuple[tuple[Credentials, ...] | None, str]:
+def _listed(file: str | Path) -> tuple[tuple[Credentials, ...] | None, str]:
     """Return the credentials in a file, or None and why there are none. Raises nothing that could show a token."""
     try:
         entries = jsontext.loads(Path(file).read_bytes())

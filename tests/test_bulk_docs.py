@@ -2,19 +2,17 @@
 
 import re
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
-from pathlib import Path
 
 import pytest
+from pages import ROOT, blocks_of, run_program
 from serving import platform_of_a_reader
 
 from rbim.bulk.schema import JOURNAL
 
-PAGE = (Path(__file__).parent.parent / "docs" / "bulk.md").read_text(encoding="utf-8")
-PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
-QUERIES = re.findall(r"```sql\n(.*?)```", PAGE, flags=re.DOTALL)
+PAGE = (ROOT / "docs" / "bulk.md").read_text(encoding="utf-8")
+PROGRAMS = [block.text for block in blocks_of("docs/bulk.md", "python")]
+QUERIES = [block.text for block in blocks_of("docs/bulk.md", "sql")]
 PRINTED = ["1500 of 1500\n1500 0 0\n", "20\n"]
 
 
@@ -25,12 +23,8 @@ def platform():
 
 
 @pytest.mark.parametrize(("program", "printed"), [*zip(PROGRAMS, PRINTED, strict=True)])
-def test_a_program_runs_and_its_journal_answers_the_queries(program, printed, platform, monkeypatch, tmp_path):
-    for name, value in platform.items():
-        monkeypatch.setenv(name, value)
-    command = [sys.executable, "-W", "error", "-X", "utf8", "-c", program]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, encoding="utf-8", timeout=60, check=False)
-    assert (done.returncode, done.stderr, done.stdout) == (0, "", printed)
+def test_a_program_runs_and_its_journal_answers_the_queries(program, printed, platform, tmp_path):
+    assert run_program(program, tmp_path, platform) == printed
     for journal in tmp_path.glob("*.journal"):
         assert journal.stat().st_mode & 0o777 == 0o600
         with closing(sqlite3.connect(journal)) as file:

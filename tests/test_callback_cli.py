@@ -288,6 +288,7 @@ def test_a_flood_of_refused_ones_is_few_lines(tmp_path):
 def test_several_applications_and_an_old_token(tmp_path):
     file = tmp_path / "credentials.json"
     file.write_text(json.dumps([{"app_id": APP, "app_token": OLD_TOKEN}, {"app_id": "two", "app_token": "token-of-two"}]))
+    file.chmod(0o600)
     with serving(tmp_path / "events.db", "--print", RBIM_CALLBACK_CREDENTIALS_FILE=str(file)) as receiver:
         for app, token in ((APP, OLD_TOKEN), ("two", "token-of-two")):
             body = event(fromAccount=f"{app}#1", msgId=app)

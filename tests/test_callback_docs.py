@@ -9,17 +9,13 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
+from pages import blocks_of, run_program
 
-PAGE = (Path(__file__).parent.parent / "docs" / "callbacks.md").read_text(encoding="utf-8")
 APP_ID, TOKEN = "aaf98f8947b5d6c80147b8a2b7c30123", "7f0c4b9de2a14f5c8b3e6d1a90c2f4e8"
 
-BLOCKS = {
-    re.findall(r"^## (.*)$", PAGE[: found.start()], flags=re.MULTILINE)[-1]: found[1]
-    for found in re.finditer(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
-}
+BLOCKS = {block.title: block.text for block in blocks_of("docs/callbacks.md", "python")}
 SERVED = {"With FastAPI": "asgi", "With Starlette": "asgi", "With aiohttp": "aiohttp", "With Django": "asgi"}
 PROGRAMS = {
     "What happens when": r"",
@@ -124,14 +120,4 @@ def test_a_recipe_receives_refuses_and_handles(title, environment, tmp_path):
 
 @pytest.mark.parametrize("title", PROGRAMS)
 def test_another_block_runs_as_a_program(title, environment, tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", BLOCKS[title]],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        encoding="utf-8",
-        timeout=60,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert re.fullmatch(PROGRAMS[title], done.stdout)
+    assert re.fullmatch(PROGRAMS[title], run_program(BLOCKS[title], tmp_path, environment))

@@ -382,6 +382,7 @@ def test_missing_configuration_is_named(monkeypatch, cli, missing):
 def test_the_token_may_come_from_a_file(monkeypatch, served_platform, cli, tmp_path):
     file = tmp_path / "token"
     file.write_text("the-token\n", encoding="utf-8")
+    file.chmod(0o600)
     configure(monkeypatch, RBIM_BASE_URL=served_platform[1], RBIM_APP_ID="app", RBIM_APP_TOKEN_FILE=str(file))
 
     assert cli("groups", "search", "--name", "nothing-like-it") == (Exit.DONE, "groups: 0\n", "")

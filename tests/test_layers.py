@@ -32,13 +32,17 @@ LAYERS = [
     {"checks", "operation", "dialect", "jsontext", "clock", "quirks", "asgi"},
     {"groups", "calls", "callbacks.kinds", "callbacks.quirks", "callbacks.events"},
     {"catalogue", "converter", "codec", "signing", "environment", "retry", "pace", "observe"},
+    {"config_keys", "config_files"},
     {f"callbacks.{name}" for name in CALLBACKS} | {"callbacks.explanation"} | {f"bulk.{name}" for name in BULK},
-    {"gate", "core", "call", "client", "database", "commits", "bulk", "callbacks", "sockets"},
-    {"transports", "emulator", "testing", "cli"},
+    {"deadlines", "gate", "core", "call", "client", "database", "commits", "bulk", "callbacks", "sockets"},
+    {"config", "config_transports"},
+    {"transports", "emulator", "testing", "cli", "otel", "otel_copies", "otel_metrics"},
 ]
 
 # Where something lower reaches something higher: inside a function, and here by name.
-COMPOSITION = {("client", "transports.httpx")}
+COMPOSITION = {("client", "transports.httpx")} | {
+    ("config_transports", f"transports.{name}") for name in ("httpx", "httpx2", "aiohttp", "pyreqwest", "asyncio")
+}
 
 PURE = [
     "errors",
@@ -54,6 +58,8 @@ PURE = [
     "codec",
     "signing",
     "environment",
+    "config_keys",
+    "config_files",
     "retry",
     "pace",
     "jsontext",
@@ -170,6 +176,13 @@ def test_an_http_library_is_named_in_transports_only(library):
     assert naming <= allowed
 
 
+def test_opentelemetry_is_named_in_its_own_modules_only():
+    naming = {
+        name for name in MODULES for imported in set.union(*imports_of(name).values()) if imported.startswith("opentel")
+    }
+    assert naming == {"otel", "otel_metrics", "otel_copies"}
+
+
 # ------------------------------------------------------------------------------ fresh interpreters
 
 
@@ -207,7 +220,8 @@ def test_the_package_alone_loads_next_to_nothing(loaded):
 
 @pytest.mark.parametrize("name", ["client", "everything"])
 def test_public_names_load_no_http_library(loaded, name):
-    assert loaded[name] & {"httpx", "httpcore", "h11", "aiohttp", "pyreqwest", "uvicorn", "trio"} == set()
+    libraries = {"httpx", "httpcore", "h11", "aiohttp", "pyreqwest", "uvicorn", "trio", "opentelemetry"}
+    assert loaded[name] & libraries == set()
 
 
 # ----------------------------------------------------------------------------------- public names

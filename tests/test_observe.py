@@ -1,11 +1,14 @@
 """What observers are told, and what is written to a log; never a secret."""
 
+import json
 import logging
+import re
 import traceback
 from contextlib import suppress
 
 import httpx
 import pytest
+from anyio import create_task_group
 from anyio.lowlevel import checkpoint
 from stubs import (
     ALREADY_MEMBER,
@@ -27,6 +30,7 @@ from stubs import (
     ending,
     waits,
 )
+from waiting import until
 
 from rbim import (
     AsyncClient,
@@ -47,7 +51,9 @@ from rbim import (
     Retry,
     Unanswered,
 )
+from rbim.core import Load
 from rbim.emulator.clock import EmulatedClock
+from rbim.observe import CallStarted
 from rbim.transports.httpx import HttpxTransport
 
 PATH = f"/2013-12-26/Application/{APP_ID}/IM/Group"
@@ -78,7 +84,14 @@ async def test_a_call_that_goes_well_is_told_in_three_events():
     recorder, _ = await watched(waits(2))
     started, attempt, call = recorder.events
     assert started == AttemptStarted(
-        call=1, operation="QueryGroupDetail", path=f"{PATH}/QueryGroupDetail", number=1, waited=0
+        call=1,
+        operation="QueryGroupDetail",
+        path=f"{PATH}/QueryGroupDetail",
+        number=1,
+        waited=0,
+        method="POST",
+        origin=BASE_URL,
+        template="/{version}/Application/{app_id}/IM/Group/QueryGroupDetail",
     )
     assert isinstance(attempt, AttemptEnded)
     assert (attempt.call, attempt.operation, attempt.path) == (1, started.operation, started.path)
@@ -223,6 +236,86 @@ async def test_an_observer_that_fails_disturbs_nothing_and_is_logged(caplog):
     assert all(record.exc_info[0] is KeyError for record in records)
 
 
+async def test_a_call_is_told_when_it_begins_whatever_becomes_of_it():
+    class Beginning(Recorder):
+        def call_started(self, event, /):
+            self.events.append(event)
+
+    recorder = Beginning()
+    async with client_over(Stub(), observers=[recorder]) as client:
+        await client.send(READ)
+        await ending(client.send(InviteJoinGroup(group_id="g", members=[f"u{n}" for n in range(51)])))
+    assert recorder.events[0] == CallStarted(call=1, operation="QueryGroupDetail")
+    assert recorder.events[-2] == CallStarted(call=2, operation="InviteJoinGroup")
+    assert recorder.kinds == ["CallStarted", "AttemptStarted", "AttemptEnded", "CallEnded", "CallStarted", "CallEnded"]
+
+
+async def test_who_is_told_first_that_something_begins_is_told_last_that_it_has_ended():
+    told = []
+
+    class Named(Observer):
+        def __init__(self, name):
+            self.name = name
+
+        def call_started(self, event, /):
+            told.append((self.name, type(event).__name__))
+
+        attempt_started = attempt_ended = call_ended = call_started
+
+    async with client_over(Stub(), observers=[Named("a"), Named("b")]) as client:
+        await client.send(READ)
+    assert [name for name, kind in told if kind.endswith("Started")] == ["a", "b", "a", "b"]
+    assert [name for name, kind in told if kind.endswith("Ended")] == ["b", "a", "b", "a"]
+
+
+async def test_an_observer_need_not_be_derived_from_the_protocol():
+    class Duck:
+        def __init__(self):
+            self.ended = []
+
+        def call_ended(self, event):
+            self.ended.append(event.operation)
+
+    duck = Duck()
+    async with client_over(Stub(), observers=[duck]) as client:
+        await client.send(READ)
+    assert duck.ended == ["QueryGroupDetail"]
+
+
+@pytest.mark.parametrize(
+    ("script", "outcome"),
+    [
+        ((OK,), None),
+        ((REFUSED,), Outcome.REFUSED),
+        ((NotSent,), Outcome.NOT_SENT),
+        ((Unanswered, NotSent), Outcome.UNKNOWN),
+        ((ZeroDivisionError,), Outcome.UNKNOWN),
+        ((waits(9),), Outcome.UNKNOWN),  # cancelled
+    ],
+    ids=str,
+)
+async def test_what_is_known_of_a_calls_effect_is_told_however_it_ends(script, outcome):
+    recorder = Recorder()
+    stub = Stub(*script)
+    async with client_over(stub, observers=[recorder], retry=Retry(attempts=2)) as client:
+        with stub.clock.scope(3), suppress(RbimError, ZeroDivisionError):
+            await client.send(READ)
+    assert recorder.events[-1].outcome is outcome
+
+
+async def test_what_a_client_is_busy_with():
+    stub = Stub(waits(5), clock=EmulatedClock())
+    async with client_over(stub, limits=Limits(concurrency=2)) as client, create_task_group() as tasks:
+        assert client.load == Load(places=2, in_flight=0, waiting=0, calls=0, retries_left=50, halted=0)
+        for view in (client, client.acting_as("a"), client.tuned(timeout=9)):
+            tasks.start_soon(view.send, READ)
+        await until(lambda: stub.in_flight == 2)
+        busy = Load(places=2, in_flight=2, waiting=1, calls=3, retries_left=50, halted=0)
+        assert client.load == client.acting_as("b").load == busy
+        tasks.cancel_scope.cancel()
+    assert client.load.calls == 0
+
+
 async def test_an_observer_may_override_as_little_as_it_likes():
     class Counting(Observer):
         calls = 0
@@ -255,7 +348,96 @@ async def test_a_log_line_tells_operation_path_status_code_attempt_and_milliseco
     ]
     facts = caplog.records[-1]
     assert (facts.rbim_operation, facts.rbim_path) == ("QueryGroupDetail", f"{PATH}/QueryGroupDetail")
-    assert (facts.rbim_status, facts.rbim_code, facts.rbim_attempt, facts.rbim_ms) == (200, "000000", 2, 950.0)
+    assert (facts.rbim_status, facts.rbim_code, facts.rbim_attempt, facts.rbim_elapsed_ms) == (200, "000000", 2, 950.0)
+
+
+def extras(caplog):
+    """Return what each record of ours has beyond what every record has."""
+    usual = vars(logging.makeLogRecord({}))
+    given = [record for record in caplog.records if record.name == "rbim"]
+    return [{key: value for key, value in vars(record).items() if key not in {*usual, "message"}} for record in given]
+
+
+async def test_each_line_carries_its_facts_under_the_same_keys(caplog):
+    caplog.set_level(logging.DEBUG, "rbim")
+    stub = Stub(OK, waits(0.5, Unanswered), waits(1, ALREADY_MEMBER))
+    async with client_over(stub, observers=[LoggingObserver()], limits=Limits(rates=[Rate(1, per=3)])) as client:
+        await client.send(READ)
+        caplog.clear()
+        await client.send(INVITE)
+    alike = {"rbim_call": 2, "rbim_operation": "InviteJoinGroup", "rbim_path": f"{PATH}/InviteJoinGroup"}
+    ended = {"rbim_confirmed_by_repeat": False, "rbim_cancelled": False, "rbim_waited_ms": None}
+    assert extras(caplog) == [
+        {
+            "rbim_event": "attempt",
+            **alike,
+            "rbim_attempt": 1,
+            "rbim_status": None,
+            "rbim_code": None,
+            "rbim_elapsed_ms": 500.0,
+            "rbim_outcome": "unknown",
+            "rbim_error": "Unanswered",
+            **ended,
+        },
+        {
+            "rbim_event": "attempt",
+            **alike,
+            "rbim_attempt": 2,
+            "rbim_status": 200,
+            "rbim_code": "590017",
+            "rbim_elapsed_ms": 1000.0,
+            "rbim_outcome": "refused",
+            "rbim_error": "AlreadyMember",
+            **ended,
+        },
+        {
+            "rbim_event": "call",
+            **alike,
+            "rbim_attempt": 2,
+            "rbim_status": 200,
+            "rbim_code": "590017",
+            "rbim_elapsed_ms": 7000.0,
+            "rbim_outcome": None,
+            "rbim_error": None,
+            "rbim_confirmed_by_repeat": True,
+            "rbim_cancelled": False,
+            "rbim_waited_ms": 5300.0,
+        },
+    ]
+
+
+@pytest.mark.parametrize(
+    "script", [(OK,), (GARBAGE, OK), (NotSent,), (REFUSED,), (waits(9),), (ZeroDivisionError,)], ids=str
+)
+async def test_every_value_is_fit_for_json_and_no_key_is_the_records_own(caplog, script):
+    caplog.set_level(logging.DEBUG, "rbim")
+    stub = Stub(*script)
+    async with client_over(stub, observers=[LoggingObserver()]) as client:
+        with stub.clock.scope(4), suppress(RbimError, ZeroDivisionError):
+            await client.send(READ)
+    given = extras(caplog)
+    documented = set(re.findall(r"``(rbim_\w+)``", LoggingObserver.__doc__))
+    for facts in given:
+        assert facts.keys() == documented
+        assert json.loads(json.dumps(facts)) == facts
+        assert {type(value) for value in facts.values()} <= {str, int, float, bool, type(None)}
+    assert given[-1]["rbim_event"] == "call"
+    assert given[-1]["rbim_cancelled"] is given[-2]["rbim_cancelled"] is isinstance(script[0], waits)
+
+
+async def test_structlog_has_the_facts_as_keys(caplog):
+    structlog = pytest.importorskip("structlog")
+    caplog.set_level(logging.INFO, "rbim")
+    async with client_over(Stub(), observers=[LoggingObserver()]) as client:
+        await client.send(READ)
+    formatter = structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=[structlog.stdlib.add_log_level, structlog.stdlib.ExtraAdder()],
+        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, structlog.processors.JSONRenderer()],
+    )
+    (record,) = [record for record in caplog.records if record.name == "rbim"]
+    document = json.loads(formatter.format(record))
+    assert document.items() >= extras(caplog)[0].items()
+    assert document["level"] == "info"
 
 
 async def test_a_call_that_fails_is_a_warning_with_its_outcome(caplog):

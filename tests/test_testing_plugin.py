@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from pages import blocks_of
 
 from rbim import (
     AsyncClient,
@@ -26,7 +27,7 @@ from rbim.emulator.faults import Fault, Refuse, Throttle
 pytest_plugins = ["pytester"]
 
 PAGE = (Path(__file__).parent.parent / "docs" / "testing.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+BLOCKS = [block.text for block in blocks_of("docs/testing.md", "python")]
 OTHERS = sorted({entry.name for entry in entry_points(group="pytest11")} - {"rbim"})
 HAS_ASYNCIO_PLUGIN = find_spec("pytest_asyncio") is not None
 
@@ -402,8 +403,7 @@ def test_the_fixtures_work_with_pytest_asyncio_in_strict_mode(pytester, options)
 
 
 def test_the_pages_blocks_are_test_modules_that_pass(pytester):
-    titles = [re.findall(r"^#+ (.*)$", PAGE[: PAGE.index(block)], flags=re.MULTILINE)[-1] for block in BLOCKS]
-    names = ["test_" + re.sub(r"\W", "_", title).lower() for title in titles]
+    names = ["test_" + re.sub(r"\W", "_", block.title).lower() for block in blocks_of("docs/testing.md", "python")]
     assert len(set(names)) == len(names) == 8
     for name, block in zip(names, BLOCKS, strict=True):
         pytester.path.joinpath(f"{name}.py").write_text(block, encoding="utf-8")
@@ -422,7 +422,7 @@ def test_the_difference_that_the_page_shows_is_the_one_that_pytest_prints(pytest
     pytester.path.joinpath("test_a.py").write_text(block.replace("\n        ,", ""), encoding="utf-8")
     run = run_suite(pytester, "-k", "asyncio")
     run.assert_outcomes(failed=1, deselected=1)
-    (shown,) = re.findall(r"```text\n(.*?)```", PAGE, flags=re.DOTALL)
+    (shown,) = (block.text for block in blocks_of("docs/testing.md", "text"))
     errors = [line.removeprefix("E").strip() for line in run.outlines if line.startswith("E ")]
     assert errors[: len(shown.splitlines())] == [line.strip() for line in shown.splitlines()]
 

@@ -140,9 +140,10 @@ class Tally:
     def snapshot(self, phase: Phase, now: float, concurrency: int) -> Snapshot:
         """Return how far the job is."""
         requests, accounts, _, _ = self._since()
-        seconds = max(sum(each.seconds for each in self._lately) + now - self._sampled, INSTANT)
-        rate = (sum(each.accounts for each in self._lately) + accounts) / seconds
-        per_second = (sum(each.requests for each in self._lately) + requests) / seconds
+        lately = tuple(self._lately)  # at one blow: another thread may look, to export how far the job is
+        seconds = max(sum(each.seconds for each in lately) + now - self._sampled, INSTANT)
+        rate = (sum(each.accounts for each in lately) + accounts) / seconds
+        per_second = (sum(each.requests for each in lately) + requests) / seconds
         states = self._states
         return Snapshot(
             phase=phase,

@@ -142,6 +142,14 @@ class SqliteInbox:
         """Count what waits, is done, is dead and is in quarantine. Takes longer the more there is."""
         return await self._open.read(self._store.counts)
 
+    async def lag(self) -> float:
+        """Return for how many seconds the oldest event that waits has been here; 0 where none waits.
+
+        Takes longer the more wait.
+        """
+        oldest = await self._open.read(self._store.oldest)
+        return 0.0 if oldest is None else max(0.0, self.clock.now().timestamp() - oldest)
+
     async def conversations(self, limit: int) -> set[str]:
         """Return the conversations in which something waits, at most ``limit`` of them."""
         return await self._open.read(partial(self._store.conversations, limit))

@@ -50,7 +50,7 @@ Mode = Literal["normal", "high-guarantee"]
 
 
 class Receiver:
-    """Receives message copies. Framework-free (:meth:`receive`), and an ASGI application (:attr:`asgi`).
+    """Receives message copies. Framework-free (:meth:`receive`), and an ASGI application (``asgi``).
 
     ``async with receiver`` enters the ``sink``, and starts to handle events if there are handlers
     (``@receiver.on(TeamKick)``, ``@receiver.fallback``; see :class:`~rbim.callbacks.router.Router`). Without any it only

@@ -51,6 +51,9 @@ READMIT = """UPDATE event SET key = ?, conversation = ?, class = ?, msg_type = ?
     AND NOT EXISTS (SELECT 1 FROM event WHERE key = ? AND seq <> ?)"""
 COUNTS = """SELECT (SELECT count(*) FROM event WHERE state = 0), (SELECT count(*) FROM event WHERE state = 1),
     (SELECT count(*) FROM event WHERE state = 2), (SELECT count(*) FROM event WHERE state = 3)"""
+# the index of those that wait is gone through, and never the table, which is full of what is done
+OLDEST = """SELECT received FROM event WHERE seq =
+    (SELECT min(seq) FROM event INDEXED BY event_waiting WHERE state = 0)"""
 DEAD = """SELECT seq, key, conversation, app_id, body, received, attempts, error, msg_type FROM event
     WHERE state = 2 AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?"""
 QUARANTINED = DEAD.replace("state = 2", "state = 3")
@@ -294,6 +297,11 @@ class Store:
         """Count the events."""
         ((waiting, done, dead, quarantined),) = self._read(COUNTS)
         return Counts(waiting=waiting, done=done, dead=dead, quarantined=quarantined)
+
+    def oldest(self) -> float | None:
+        """Return when the first of the events that wait was received, in epoch seconds; None where none waits."""
+        rows = self._read(OLDEST)
+        return cast("float", rows[0][0]) if rows else None
 
     def conversations(self, limit: int) -> set[str]:
         """Return at most so many of the conversations in which something waits."""

@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, NoReturn
 
-from rbim.cli.exits import Exit
+from rbim.cli.everywhere import WrongFlag, in_force, split
+from rbim.cli.exits import Exit, complain, leave_quietly
 from rbim.cli.extras import MissingExtra, needed
 
 if TYPE_CHECKING:
@@ -31,20 +33,31 @@ def run(tokens: Sequence[str] | None = None) -> int:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by whoever started this process
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115  # to the end of the process
-    try:
-        needed("cli", "cyclopts", "rich")
-    except MissingExtra as missing:
-        sys.stderr.write(f"rbim: {missing}\n")
+        stream = getattr(sys, name)
+        if isinstance(stream, io.TextIOWrapper):  # a character that a stream cannot carry must not end the command
+            stream.reconfigure(errors="backslashreplace")
+    told = list(sys.argv[1:] if tokens is None else tokens)
+    if not _imported():
         return Exit.USAGE
+    try:
+        flags, rest = split(told)
+    except WrongFlag as wrong:
+        complain(str(wrong), "See: rbim --help")
+        return Exit.USAGE
+    with in_force(flags):
+        return _answer(rest)
+
+
+def _imported() -> bool:
+    """Import what ``RBIM_IMPORT`` names; say which module cannot be, and why."""
     for module in filter(None, os.environ.get("RBIM_IMPORT", "").split(",")):
         try:
             _import_from_here(module.strip())
-        except ImportError as error:
-            sys.stderr.write(f"rbim: RBIM_IMPORT names {module.strip()}, which cannot be imported: {error}\n")
-            return Exit.USAGE
-    from rbim.cli.app import run_app
-
-    return run_app(build_app(), sys.argv[1:] if tokens is None else tokens)
+        except Exception as error:  # somebody else's module: it may raise anything
+            why = str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
+            complain(f"RBIM_IMPORT names {module.strip()}, which cannot be imported: {why}")
+            return False
+    return True
 
 
 def _import_from_here(module: str) -> None:
@@ -54,6 +67,27 @@ def _import_from_here(module: str) -> None:
         import_module(module)
     finally:
         sys.path.remove(here)
+
+
+def _answer(tokens: list[str]) -> int:
+    from rbim.cli.front import answer
+
+    page = answer(tokens)
+    if page is not None:
+        try:
+            sys.stdout.write(page)
+            sys.stdout.flush()
+        except BrokenPipeError:  # whoever read standard output has left
+            return leave_quietly()
+        return Exit.DONE
+    try:
+        needed("cli", "cyclopts", "rich")
+    except MissingExtra as missing:
+        complain(str(missing))
+        return Exit.USAGE
+    from rbim.cli.app import run_app
+
+    return run_app(build_app(), tokens)
 
 
 def build_app() -> App:

@@ -1,9 +1,7 @@
-"""The command line put together, and what becomes of its errors. Heavy imports wait for the command that needs them."""
+"""The command line put together, and what becomes of its errors. Each command is imported when it is called."""
 
 from __future__ import annotations
 
-import io
-import os
 import sys
 from pathlib import Path  # noqa: TC003  # cyclopts reads it
 from typing import TYPE_CHECKING, Annotated
@@ -11,27 +9,20 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, CycloptsError, Parameter
 
 from rbim import __version__
-from rbim.cli.bulk import invite, remove
 from rbim.cli.bulk_flags import EXITS
-from rbim.cli.callback import callback
-from rbim.cli.emulator import emulator
-from rbim.cli.exits import Exit, complain
+from rbim.cli.everywhere import FLAGS, SWITCHES
+from rbim.cli.exits import Exit, complain, leave_quietly
 from rbim.cli.extras import MissingExtra, needed
-from rbim.cli.job import job
-from rbim.cli.operations import add_operations, operations
+from rbim.cli.front import COMMANDS, SUMMARY
+from rbim.cli.operations import add_operations
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = ["build", "demo", "run_app"]
 
-HELP = """\
-An asyncio SDK for a Chinese communications platform: its operations, jobs of any number of them, and a demonstration.
-
-Operations are sent as the application that RBIM_BASE_URL, RBIM_APP_ID, RBIM_APP_TOKEN (or RBIM_APP_TOKEN_FILE) and
-RBIM_USER_NAME describe. Exit codes: 0 done, 1 refused by the platform, 2 wrong input or configuration, 3 not sent,
-5 outcome unknown. Jobs (`invite`, `remove`, `job`) have more of them: see their help.
-"""
+EVERYWHERE = f"Every command takes {', '.join(f'--{name}' for name in (*FLAGS, *SWITCHES))}, too: see `rbim --help`."
+EPILOGUES = dict.fromkeys(("invite", "remove"), f"{EXITS}\n\n{EVERYWHERE}")
 
 Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 
@@ -40,18 +31,14 @@ def build() -> App:
     """Return the application with all commands."""
     app = App(
         name="rbim",
-        help=HELP,
+        help=SUMMARY,
         help_format="markdown",
+        help_epilogue=EVERYWHERE,
         version=f"rbim {__version__}",
         suppress_keyboard_interrupt=False,  # it has an exit code of its own
     )
-    app.command(invite, help_epilogue=EXITS)
-    app.command(remove, help_epilogue=EXITS)
-    app.command(job)
-    app.command(demo)
-    app.command(emulator)
-    app.command(callback)
-    app.command(operations)
+    for name, (where, _) in COMMANDS.items():
+        app.command(where, name=name, **({"help_epilogue": EPILOGUES[name]} if name in EPILOGUES else {}))
     add_operations(app)
     return app
 
@@ -80,9 +67,6 @@ def demo(*, csv: Path | None = None, plain: Flag = False, json: Flag = False) ->
 
 def run_app(app: App, tokens: Sequence[str]) -> int:
     """Carry out one command line; every error becomes a line or two on standard error and an exit code."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a character that a stream cannot carry must not end the command
-            stream.reconfigure(errors="backslashreplace")
     try:
         result = app(list(tokens), exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
@@ -93,8 +77,10 @@ def run_app(app: App, tokens: Sequence[str]) -> int:
         complain(str(missing))
         return Exit.USAGE
     except BrokenPipeError:  # whoever read standard output has left
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return Exit.REFUSED
+        return leave_quietly()
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
+    except Exception as error:
+        complain(f"a fault of rbim: {type(error).__name__}: {error}", "With --debug the same command shows where.")
+        return Exit.REFUSED
     return result if isinstance(result, int) else Exit.DONE

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +11,12 @@ from attrs import frozen
 from rbim.cli.bulk_files import Files
 from rbim.cli.bulk_input import STANDARD, journal_beside, line_of, open_input
 from rbim.cli.bulk_progress import time_left
-from rbim.cli.bulk_run import Doing, carry_out, client_of
+from rbim.cli.bulk_run import Doing, carry_out
+from rbim.cli.connection import configuration, make_client, pacing
 from rbim.cli.exits import JobExit, complain, report
 from rbim.cli.show import show_json
 from rbim.errors import RbimError
+from rbim.pace import Limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,11 +61,12 @@ def begin(asked: Asked) -> int:
     """Carry it out and return the exit code."""
     command = f"rbim {asked.verb}"
     try:
-        user_name = asked.user_name or os.environ.get("RBIM_USER_NAME") or None  # kept in the journal: resuming has the same
-        settings = {**asked.pacing.settings(), "chunk": asked.chunk, "user_name": user_name}
+        config = configuration()
+        user_name = asked.user_name or config["user_name"]  # kept in the journal: resuming has the same
+        settings = {**pacing(config), **asked.pacing.settings(config["rates"]), "chunk": asked.chunk, "user_name": user_name}
         journal = asked.journal or journal_beside(asked.file, asked.verb)
         job = asked.make(Nobody(), journal=journal, **settings)
-        client = None if asked.dry_run else client_of(job.settings.concurrency)
+        client = None if asked.dry_run else make_client(config, limits=Limits(concurrency=job.settings.concurrency))
         with open_input(asked.file, asked.reading.options()) as rows:
             if client is None:
                 return rows.leave(_estimate(job, rows, as_json=asked.showing.as_json))

@@ -8,7 +8,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import traceback
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,11 +21,8 @@ from rbim.bulk.report_text import report_text
 from rbim.cli.bulk_progress import Progress
 from rbim.cli.exits import JobExit, complain
 from rbim.cli.exits import report as complain_of
-from rbim.cli.operations import ENVIRONMENT
 from rbim.cli.show import show_json
-from rbim.client import AsyncClient
 from rbim.errors import AuthenticationError, InvalidRequest, RbimError
-from rbim.pace import Limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,8 +34,9 @@ if TYPE_CHECKING:
     from rbim.cli.bulk_files import Files
     from rbim.cli.bulk_flags import Showing
     from rbim.cli.bulk_input import Input
+    from rbim.client import AsyncClient
 
-__all__ = ["Doing", "carry_out", "client_of", "command_line"]
+__all__ = ["Doing", "carry_out", "command_line"]
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 EARLY = {
@@ -79,15 +76,6 @@ class _Course:
 
     run: Run | None = None
     error: BaseException | None = None
-
-
-def client_of(concurrency: int) -> AsyncClient:
-    """Return the client that the environment describes. Raises InvalidRequest."""
-    try:
-        return AsyncClient.from_env(limits=Limits(concurrency=concurrency))
-    except InvalidRequest as error:
-        error.add_note(ENVIRONMENT)
-        raise
 
 
 def carry_out(doing: Doing) -> int:
@@ -160,9 +148,10 @@ def _conclude(doing: Doing, course: _Course) -> int:
     if isinstance(error, RbimError):
         complain_of(error, doing.command)
     elif isinstance(error, (sqlite3.Error, OSError)):
-        complain(f"{doing.journal}: {error}")
+        complain(f"{doing.journal}: {error}", error=error)
     elif error is not None:
-        traceback.print_exception(error)
+        hint = "With --debug the same command shows where."
+        complain(f"a fault of rbim: {type(error).__name__}: {error}", hint, error=error)
     report = _read(doing.journal)
     code = _code(course, report)
     if report is None and course.run is not None and course.run.began:

@@ -14,8 +14,8 @@ from rich.text import Text
 from rbim import jsontext
 from rbim.callbacks.explanation import explain
 from rbim.callbacks.signature import Reason
+from rbim.cli.connection import callback_credentials
 from rbim.cli.exits import Exit, printable
-from rbim.environment import callback_credentials_from_env
 from rbim.errors import InvalidRequest
 
 __all__ = ["capture_of", "explain_capture"]
@@ -32,7 +32,7 @@ BLANKS = b" \t"
 
 def explain_capture(file: str, at: datetime | None) -> Exit:
     """Print what is the matter with a capture. Raises InvalidRequest where it cannot be read."""
-    credentials = callback_credentials_from_env()
+    credentials = callback_credentials()
     try:
         data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     except OSError as error:

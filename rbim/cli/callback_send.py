@@ -17,9 +17,9 @@ from attrs import frozen
 from rbim import jsontext
 from rbim.callbacks.kinds import ConvType
 from rbim.callbacks.signature import sign
+from rbim.cli.connection import callback_credentials
 from rbim.cli.exits import BY_OUTCOME, Exit, complain
 from rbim.emulator.messages import Message
-from rbim.environment import callback_credentials_from_env
 from rbim.errors import InvalidRequest, NotSent, TransportError
 from rbim.message import Request, excerpt
 from rbim.transports.httpx import HttpxTransport
@@ -96,7 +96,7 @@ class Sending:
 
 def run(sending: Sending) -> int:
     """Send, and return the exit code. Raises InvalidRequest before anything is sent."""
-    credentials = callback_credentials_from_env()[0]
+    credentials = callback_credentials()[0]
     target = _target(sending.url)
     if sending.cacert is not None and not sending.cacert.is_file():
         reason = f"--cacert: {sending.cacert}: there is no such file"

@@ -27,9 +27,9 @@ from rbim.callbacks.router import Handling  # noqa: TC001  # the router looks at
 from rbim.cli.callback_connection import Connection, Crowd
 from rbim.cli.callback_log import Trickle, trickling
 from rbim.cli.callback_scribe import Scribe
+from rbim.cli.connection import callback_credentials
 from rbim.cli.exits import Exit
 from rbim.converter import wire_names
-from rbim.environment import callback_credentials_from_env
 from rbim.errors import InvalidRequest
 from rbim.sockets import bound_to
 
@@ -73,7 +73,7 @@ def run(serving: Serving) -> int:
         reason = "--keyfile: there is a key, and no --certfile"
         raise InvalidRequest(reason, field="--keyfile")
     receiver = Receiver(
-        credentials=callback_credentials_from_env(),
+        credentials=callback_credentials(),
         sink=SqliteInbox(serving.inbox),
         mode=serving.mode,
         timeout=inf,  # for who reads what is printed

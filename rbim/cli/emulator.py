@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["emulator"]
 
-TOKEN_NAMES = ("RBIM_APP_TOKEN", "RBIM_APP_TOKEN_FILE")
-
 Port = Annotated[int, Parameter(validator=Number(gte=0, lte=65535))]
 Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 
@@ -100,12 +98,13 @@ def emulator(  # noqa: PLR0913  # flags, each with a default
 
 
 def _credentials() -> tuple[Credentials, bool]:
-    """Return the environment's credentials, or fresh ones and True."""
-    from rbim.environment import credentials_from_env
+    """Return the configured credentials, or fresh ones and True."""
+    from rbim.cli.connection import configuration
     from rbim.signing import Credentials
 
-    if any(os.environ.get(name) for name in ("RBIM_APP_ID", *TOKEN_NAMES)):
-        return credentials_from_env(), False
+    config = configuration()
+    if config.has_credentials:
+        return config.credentials(), False
     return Credentials(app_id=secrets.token_hex(16), app_token=secrets.token_hex(16)), True
 
 

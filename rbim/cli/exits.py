@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
+from rbim.cli.everywhere import told
 from rbim.errors import AuthenticationError, InvalidRequest, Outcome, RbimError
 
 if TYPE_CHECKING:
     from typing import Self
 
-__all__ = ["Exit", "JobExit", "complain", "printable", "report"]
+__all__ = ["Exit", "JobExit", "complain", "leave_quietly", "printable", "report"]
 
 
 class Exit(IntEnum):
@@ -64,7 +66,10 @@ HINTS = {
     Exit.NOT_SENT: "Nothing reached the platform: the command may be repeated.",
     Exit.UNKNOWN: "The platform may have acted: look before repeating the command.",
 }
-CREDENTIALS = "Compare RBIM_APP_ID and RBIM_APP_TOKEN with the application's (not the account's) in the console."
+CREDENTIALS = (
+    "Compare RBIM_APP_ID and RBIM_APP_TOKEN with the application's (not the account's) in the console; `rbim config show` "
+    "says where they come from."
+)
 
 
 def report(error: RbimError, command: str) -> Exit:
@@ -78,16 +83,35 @@ def report(error: RbimError, command: str) -> Exit:
         code, what = BY_OUTCOME[error.outcome], str(error)
         refused = isinstance(error, AuthenticationError) and code is Exit.REFUSED
         hint = CREDENTIALS if refused else HINTS.get(code, "")
-    complain(what, *getattr(error, "__notes__", [hint]))
+    complain(what, *getattr(error, "__notes__", [hint]), error=error)
     return code
 
 
-def complain(what: str, *hints: str) -> None:
-    """Write one line of complaint, and lines of help, to standard error."""
+def complain(what: str, *hints: str, error: BaseException | None = None) -> None:
+    """Write one line of complaint, and lines of help, to standard error; before them, with ``--debug``, the traceback.
+
+    That is the traceback of ``error``, or of what is being handled.
+    """
+    error = error or sys.exc_info()[1]
+    if error is not None and told().debug:
+        from traceback import format_exception
+
+        lines = "".join(format_exception(error)).splitlines()
+        sys.stderr.writelines(f"{_shown(line)}\n" for line in lines)
     sys.stderr.write(f"rbim: {printable(what)}\n")
     sys.stderr.writelines(f"{hint}\n" for hint in hints if hint)
 
 
 def printable(text: str) -> str:
     """Return the text as one line that does nothing to a terminal but show."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in " ".join(text.split()))
+    return _shown(" ".join(text.split()))
+
+
+def _shown(text: str) -> str:
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def leave_quietly() -> Exit:
+    """Write no more to standard output, whose reader has left; return the exit code."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return Exit.REFUSED

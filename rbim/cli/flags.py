@@ -39,6 +39,18 @@ WORDS: dict[Any, dict[str, Callable[[], Sequence[Any]]]] = {
 """Words that stand for several values of a type."""
 
 
+class _AsRead:
+    """Beside a parameter's type: its value is what its reader made of the words, whatever cyclopts was told of its type.
+
+    cyclopts hands values to pydantic where something has imported it, and pydantic would refuse a GroupType where the words
+    are meant. What pydantic asks of an annotation is this method, and this answer lets everything pass.
+    """
+
+    @staticmethod
+    def __get_pydantic_core_schema__(*_: object) -> dict[str, str]:
+        return {"type": "any"}
+
+
 def flags_of(kind: type[Operation[Any]]) -> list[inspect.Parameter]:
     """Return a parameter, annotated for cyclopts, for each field of the operation; the positional one comes first."""
     parameters = [_parameter(attribute, kind) for attribute in fields_of(kind) if attribute.init]
@@ -59,7 +71,7 @@ def _parameter(attribute: attrs.Attribute[Any], kind: type[Operation[Any]]) -> i
     return inspect.Parameter(
         attribute.alias or attribute.name,
         inspect.Parameter.POSITIONAL_OR_KEYWORD if first else inspect.Parameter.KEYWORD_ONLY,
-        annotation=Annotated[annotation, told],
+        annotation=Annotated[annotation, told, _AsRead],
         default=inspect.Parameter.empty if required else shown,
     )
 

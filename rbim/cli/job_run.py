@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 from rbim.bulk.job import facts_of, open_job
 from rbim.cli.bulk_begin import Nobody
 from rbim.cli.bulk_files import Files
-from rbim.cli.bulk_run import Doing, carry_out, client_of
+from rbim.cli.bulk_run import Doing, carry_out
+from rbim.cli.connection import make_client
 from rbim.cli.exits import JobExit, complain, report
 from rbim.errors import RbimError
+from rbim.pace import Limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +32,7 @@ def go_on(journal: Path, verb: str, run: Callable[[Job[Any]], Run], flags: tuple
     try:
         kept = open_job(Nobody(), journal)
         settings = pacing.settings(kept.settings.rates)
-        client = client_of(settings.get("concurrency", kept.settings.concurrency))
+        client = make_client(limits=Limits(concurrency=settings.get("concurrency", kept.settings.concurrency)))
         job = open_job(client, journal, **settings)
         source = facts_of(job.journal).source.get("path")
         files = Files(job.journal, rows=leaving.not_done, plot=leaving.plot, kept=source)

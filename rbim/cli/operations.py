@@ -11,7 +11,7 @@ from cyclopts import App, Parameter
 from rbim.catalogue import entries, namespaces
 from rbim.cli.exits import Exit, report
 from rbim.cli.flags import flags_of, help_of
-from rbim.errors import InvalidRequest, RbimError
+from rbim.errors import RbimError
 from rbim.operation import Repeat
 
 if TYPE_CHECKING:
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 __all__ = ["add_operations", "operations"]
 
 _SEGMENT = re.compile(r"/?[^/]+")
-ENVIRONMENT = (
-    "The client is configured by RBIM_BASE_URL, RBIM_APP_ID, RBIM_APP_TOKEN (or RBIM_APP_TOKEN_FILE) and RBIM_USER_NAME."
-)
 JSON = inspect.Parameter(
     "rbim_as_json",  # no operation's field is called so
     inspect.Parameter.KEYWORD_ONLY,
@@ -49,8 +46,7 @@ def add_operations(app: App) -> None:
 
 def _command(entry: Entry) -> Callable[..., int]:
     kind = entry.operation
-    flags = flags_of(kind)
-    signature = inspect.Signature([*flags, JSON])
+    signature = inspect.Signature([*flags_of(kind), JSON])
     command = f"rbim {entry.namespace} {entry.method}".replace("_", "-")
 
     def run(*args: Any, **kwargs: Any) -> int:
@@ -78,17 +74,14 @@ def _command(entry: Entry) -> Callable[..., int]:
 def _send(op: Operation[Any]) -> Any:  # the operation's answer
     import anyio
 
-    from rbim.client import AsyncClient
+    from rbim.cli.connection import make_client
+
+    client = make_client()
 
     async def send() -> Any:
         async with client:
             return await client.send(op)
 
-    try:
-        client = AsyncClient.from_env()
-    except InvalidRequest as error:
-        error.add_note(ENVIRONMENT)
-        raise
     return anyio.run(send)
 
 

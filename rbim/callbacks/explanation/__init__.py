@@ -1,6 +1,6 @@
 """Why a delivery is not accepted, in words, and what to do about it.
 
-:func:`~rbim.callbacks.signature.verify` says no and gives a reason; this tries what usually is the matter. It is for people
+:func:`~rbim.callbacks.verify` says no and gives a reason; this tries what usually is the matter. It is for people
 who look at one captured delivery, and too slow for a receiver. No text has a token, a header's value or a body's content in
 it, but for applications' ids.
 """
@@ -91,7 +91,7 @@ def explain(
 ) -> tuple[Finding, ...]:
     """Say what is the matter with one delivery, the most decisive first, given its headers and its raw body as captured.
 
-    The first finding's ``reason`` is None exactly where :func:`~rbim.callbacks.signature.verify` accepts the delivery; it
+    The first finding's ``reason`` is None exactly where :func:`~rbim.callbacks.verify` accepts the delivery; it
     may then be followed by why its event would not be handled. Otherwise the reasons among the findings include that of
     ``verify``. Never raises, whatever was captured; ``now`` needs a time zone, and ``credentials`` at least one
     application's (InvalidRequest otherwise).

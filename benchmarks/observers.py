@@ -1,0 +1,124 @@
+"""What watching costs: CPU microseconds per call over a transport that answers at once, medians of interleaved rounds.
+
+::
+
+    python benchmarks/observers.py [--calls N] [--rounds N]
+
+Needs opentelemetry-sdk. Spans go to an exporter that drops them, log lines to ``/dev/null``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import statistics
+import time
+from typing import TYPE_CHECKING
+
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+from opentelemetry.trace import NoOpTracerProvider
+
+from rbim import AsyncClient, Credentials, LoggingObserver, Observer, QueryGroupDetail, Response
+from rbim.otel import OtelObserver
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Self
+
+    from opentelemetry.sdk.trace import ReadableSpan
+
+    from rbim.message import Request
+
+__all__ = ["main", "observers"]
+
+WARM_UP = 50
+ANSWER = Response(200, {}, b'{"statusCode":"000000","statusMsg":"ok","groupId":"g1","name":"x","type":"1"}')
+OPERATION = QueryGroupDetail(group_id="g1")
+CREDENTIALS = Credentials(app_id="0" * 32, app_token="1" * 32)
+
+
+class AtOnce:
+    """A transport that answers without waiting."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Leave nothing behind."""
+
+    async def send(self, _request: Request, /, *, timeout: float) -> Response:  # noqa: ASYNC109  # the protocol's
+        """Answer."""
+        del timeout
+        return ANSWER
+
+
+class Nowhere(SpanExporter):
+    """Drops all spans."""
+
+    def export(self, _spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """Drop them."""
+        return SpanExportResult.SUCCESS
+
+
+def _logging(level: int) -> LoggingObserver:
+    logger = logging.getLogger(f"observers.{level}")
+    logger.setLevel(level)
+    logger.propagate = False
+    handler = logging.FileHandler(os.devnull, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    logger.addHandler(handler)
+    return LoggingObserver(logger)
+
+
+def observers() -> dict[str, list[Observer]]:
+    """Return what is compared."""
+    spans, meters = TracerProvider(), MeterProvider([InMemoryMetricReader()])
+    spans.add_span_processor(BatchSpanProcessor(Nowhere()))
+    return {
+        "no observer": [],
+        "LoggingObserver, level ERROR": [_logging(logging.ERROR)],
+        "LoggingObserver, level INFO": [_logging(logging.INFO)],
+        "LoggingObserver, level DEBUG": [_logging(logging.DEBUG)],
+        "OtelObserver, no SDK": [OtelObserver()],
+        "OtelObserver, metrics": [OtelObserver(NoOpTracerProvider(), meters)],
+        "OtelObserver, metrics, no span sampled": [OtelObserver(TracerProvider(sampler=ALWAYS_OFF), meters)],
+        "OtelObserver, metrics and spans": [OtelObserver(spans, meters)],
+    }
+
+
+async def _microseconds(watching: list[Observer], calls: int) -> float:
+    client = AsyncClient(base_url="https://im.example", credentials=CREDENTIALS, transport=AtOnce(), observers=watching)
+    async with client:
+        for _ in range(WARM_UP):
+            await client.send(OPERATION)
+        began = time.process_time()
+        for _ in range(calls):
+            await client.send(OPERATION)
+        return (time.process_time() - began) / calls * 1e6
+
+
+def main() -> None:
+    """Measure and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--calls", type=int, default=500, help="in a row, of each kind (500)")
+    parser.add_argument("--rounds", type=int, default=15, help="of all kinds in turn (15)")
+    told = parser.parse_args()
+    compared = observers()
+    taken: dict[str, list[float]] = {name: [] for name in compared}
+    for _ in range(told.rounds):
+        for name, watching in compared.items():
+            taken[name].append(asyncio.run(_microseconds(watching, told.calls)))
+    least = statistics.median(taken["no observer"])
+    for name, values in taken.items():
+        middle = statistics.median(values)
+        print(f"{name:<40} {middle:7.1f} us per call {middle - least:+7.1f}")
+
+
+if __name__ == "__main__":
+    main()

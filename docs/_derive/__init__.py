@@ -1,0 +1,1 @@
+"""What the site's pages derive from the code: run by ``python docs/derive.py``."""

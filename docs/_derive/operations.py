@@ -1,0 +1,290 @@
+"""The page on operations: everything about each of them, read from its declaration and tried on the emulator."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import types
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
+
+import anyio
+import attrs
+
+import rbim
+from _derive.markdown import code, inline, table, words_below
+from rbim import AsyncClient, Dialect, GroupType, InvalidRequest, Permission, Role, Target, Weekday
+from rbim.catalogue import BUILT_IN, Entry, repeating
+from rbim.converter import wire_names
+from rbim.emulator import EmulatedClock, Emulator
+from rbim.operation import Operation, fields_of, wire_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rbim.message import Request, Response
+
+__all__ = ["EXAMPLES", "operations_page", "run_example"]
+
+GROUP = "g80000049837291"  # the first group that an emulator makes
+EXAMPLES = {
+    "CreateGroup": """
+group = await client.groups.create(
+    name="产品公告", type=GroupType.PAID_500, declared="新品发布"
+)
+print(group.group_id)
+""",
+    "ModifyGroup": """
+await client.groups.modify(
+    group_id="g80000049837291", name="产品公告-华东", permission=Permission.VERIFIED
+)
+""",
+    "DeleteGroup": """
+await client.groups.delete(group_id="g80000049837291")
+""",
+    "SearchPublicGroups": """
+for group in await client.groups.search(name="公告"):
+    print(group.group_id, group.name, group.count)
+""",
+    "QueryGroupDetail": """
+detail = await client.groups.detail(group_id="g80000049837291")
+print(detail.name, detail.owner, detail.count, detail.date_created)
+""",
+    "JoinGroup": """
+await client.acting_as("1003").groups.join(group_id="g80000049837291", declared="我是新客户")
+""",
+    "InviteJoinGroup": """
+invited = await client.groups.invite(group_id="g80000049837291", members=["1003", "1004"])
+for fail in invited.fails:
+    print(fail.member, fail.reason)
+""",
+    "DeleteGroupMember": """
+await client.groups.remove(group_id="g80000049837291", members=["1001"])
+""",
+    "LogoutGroup": """
+await client.acting_as("1002").groups.leave(group_id="g80000049837291")
+""",
+    "SetMemberRole": """
+await client.groups.set_role(group_id="g80000049837291", member="1001", role=Role.ADMINISTRATOR)
+""",
+    "CreateCallTask": """
+from datetime import date
+
+task = await client.calls.create_task(
+    bot_id=7, task_name="满意度回访", start_date=date(2026, 1, 5), end_date=date(2026, 1, 9),
+    min_concurrent=1, max_concurrent=5, caller="02187654321",
+    call_policy=[NoCallPolicy.weekdays("周末", [Weekday.SATURDAY, Weekday.SUNDAY])],
+)
+print(task.task_id)
+""",
+}
+VALUES = (GroupType, Permission, Target, Role, Weekday)
+MANY = 10_000  # more than any limit
+WIDE = 90  # columns of a line of JSON
+
+INTRO = f"""# Operations
+
+<!-- This page is made by `python docs/derive.py` from the catalogue: change the code, not the page. -->
+
+Every operation is a method of the client, a value that can be sent (`client.send(QueryGroupDetail(group_id="g1"))`), and a
+command (`rbim groups detail g1`). All parameters go by keyword. What breaks a limit below is `InvalidRequest`, before
+anything is sent.
+
+The examples run inside `async with AsyncClient.from_env() as client:`, with their names imported from `rbim`. Below each
+stand the JSON that it sends and the answer of the emulator, where a group `{GROUP}` exists with the members 1001 and
+1002.
+
+- Fields that are None are not sent; `user_name` is the acting account, the client's own unless told.
+- Answers keep what rbim does not know in `extra`, a mapping. Their fields have defaults, but for `group_id` of a creation
+  and `task_id`: whatever else is missing costs no answer.
+- What "may be repeated" means: [Retries and unknown outcomes](retries.md).
+"""
+
+
+class _Wire(Emulator):
+    """The emulator, remembering the last request and its answer."""
+
+    async def send(self, request: Request, /, *, timeout: float) -> Response:  # noqa: ASYNC109  # the protocol's
+        self.request = request
+        self.response = await super().send(request, timeout=timeout)
+        return self.response
+
+
+async def _tried(text: str) -> tuple[Request, Response, list[str]]:
+    wire, printed = _Wire(clock=EmulatedClock(auto=True)), list[str]()
+
+    def show(*words: object) -> None:
+        printed.append(" ".join(map(str, words)))
+
+    async with AsyncClient(
+        base_url="http://emulator", credentials=wire.credentials, transport=wire, clock=wire.clock
+    ) as client:
+        await client.groups.create(name="产品公告", type=GroupType.PAID_500)
+        await client.groups.invite(group_id=GROUP, members=["1001", "1002"])
+        names = {name: getattr(rbim, name) for name in rbim.__all__}
+        names |= {"client": client, "print": show}
+        compiled = compile(text, "example", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        waiting = types.FunctionType(compiled, names)()
+        if waiting is not None:
+            await waiting
+    return wire.request, wire.response, printed
+
+
+def run_example(text: str) -> tuple[Request, Response, list[str]]:
+    """Run an example of the page against an emulator; return its last request and answer, and the lines it prints."""
+    return anyio.run(_tried, text)
+
+
+def operations_page() -> str:
+    """Return the page."""
+    entries = [
+        Entry(namespace=kind.__name__.lower(), method=name, operation=method.operation)
+        for kind in BUILT_IN
+        for name, method in kind.methods()
+    ]
+    rows = (
+        (
+            f"[`{entry.namespace}.{entry.method}`](#{_anchor(entry)})",
+            code(entry.operation.spec.name),
+            code(entry.operation.spec.answer.__name__),
+            repeating(entry.operation),
+        )
+        for entry in entries
+    )
+    parts = [INTRO, table(("method", "operation", "answer", "may be repeated"), rows)]
+    parts += (_section(entry) for entry in entries)
+    parts += ["## Values\n", "What the fields above take where they take a choice, and what stands for it on the wire.\n"]
+    parts += map(_values, VALUES)
+    return "\n".join(parts)
+
+
+def _anchor(entry: Entry) -> str:
+    return f"{entry.namespace}-{entry.method}".replace("_", "-")
+
+
+def _section(entry: Entry) -> str:
+    kind = entry.operation
+    spec = kind.spec
+    paths = " or ".join(code(path) for path in spec.paths)
+    example = EXAMPLES[spec.name].strip()
+    request, response, _ = run_example(example)
+    return "\n".join(
+        [
+            f"({_anchor(entry)})=",
+            f"## {entry.namespace}.{entry.method}\n",
+            f"{inline(kind.__doc__ or '')}\n",
+            f"`POST` {paths} · may be repeated: {repeating(kind)}\n",
+            table(("field", "type", "wire", "limits", "default"), _fields(kind)),
+            f"Answer: {code(spec.answer.__name__)}. {inline(spec.answer.__doc__ or '')}\n",
+            *_answer(kind),
+            f"```python\n{example}\n```\n",
+            f"It sends\n\n```json\n{_json(request.body)}\n```\n",
+            f"and is answered\n\n```json\n{_json(response.body)}\n```\n",
+        ]
+    )
+
+
+def _json(body: bytes) -> str:
+    """Return a document on one line, or an entry a line where that is too long."""
+    document = json.loads(body)
+    short = json.dumps(document, ensure_ascii=False)
+    return short if len(short) <= WIDE else json.dumps(document, ensure_ascii=False, indent=2)
+
+
+def _fields(kind: type[Operation[Any]]) -> Iterator[tuple[str, ...]]:
+    names = wire_names(kind)
+    for each in fields_of(kind):
+        required = each.default is attrs.NOTHING
+        default = "*required*" if required else code(_said(each.default))
+        yield code(each.name), code(_type(each.type)), _wire(each, names[each.name]), _limits(kind, each), default
+
+
+def _wire(each: attrs.Attribute[Any], name: str) -> str:
+    special = wire_of(each)
+    if special.header:
+        return f"header {code(special.header)}"
+    values = ", ".join(f"{python} {code(json.dumps(wire))}" for python, wire in (special.values or {}).items())
+    return f"{code(name)} ({values})" if values else code(name)
+
+
+def _type(kind: Any) -> str:  # a type expression
+    if isinstance(kind, types.UnionType) or get_origin(kind) is Union:
+        return " | ".join(map(_type, get_args(kind)))
+    if get_args(kind):
+        return f"{get_origin(kind).__name__}[{', '.join('...' if a is ... else _type(a) for a in get_args(kind))}]"
+    return "None" if kind is type(None) else kind.__name__
+
+
+def _said(default: object) -> str:
+    return f"{type(default).__name__}.{default.name}" if isinstance(default, Enum) else repr(default)
+
+
+def _limits(kind: type[Operation[Any]], each: attrs.Attribute[Any]) -> str:
+    """Return what the field's own checks refuse, found out by trying."""
+    found: list[str] = []
+    if each.type is str and _refusal(each, ""):
+        found.append("not empty")
+    if (longest := _refusal(each, "x" * MANY)) and longest.length == MANY:
+        found.append(f"at most {longest.limit} characters")
+    if each.type is int and (least := _refusal(each, 0)):
+        found.append(f"at least {least.limit}")
+    if each.type == tuple[str, ...]:
+        found.append("at least 1")
+        found += [f"at most {most} (`Dialect.invite_limit`)" for most in [_most_members(kind, each)] if most]
+    return ", ".join(found)
+
+
+def _refusal(each: attrs.Attribute[Any], value: object) -> InvalidRequest | None:
+    try:
+        if each.validator is not None:
+            each.validator(None, each, value)
+    except InvalidRequest as error:
+        return error
+    return None
+
+
+def _most_members(kind: type[Operation[Any]], each: attrs.Attribute[Any]) -> int | None:
+    try:
+        kind(**{"group_id": "g1", each.name: ["1"] * MANY}).check(Dialect(), EmulatedClock())
+    except InvalidRequest as error:
+        return error.limit
+    return None
+
+
+def _answer(kind: type[Operation[Any]]) -> Iterator[str]:
+    answer = kind.spec.answer
+    rows = [*_answer_rows(kind, answer, "")]
+    if rows:
+        yield table(("answer field", "type", "wire"), rows)
+
+
+def _answer_rows(kind: type[Operation[Any]], answer: type[Any], prefix: str) -> Iterator[tuple[str, ...]]:
+    for each in fields_of(answer):
+        if each.name == "extra":
+            continue
+        special = wire_of(each)
+        inside = f"{kind.endpoint.payload}." if kind.endpoint.payload and not prefix else ""
+        name = special.name or (wire_names(answer)[each.name])
+        nested = f" (rows in {code(special.nest)})" if special.nest else ""
+        yield code(f"{prefix}{each.name}"), code(_type(each.type)), f"{code(inside + name)}{nested}"
+        row = next((a for a in get_args(each.type) if attrs.has(a)), None) if get_origin(each.type) is tuple else None
+        if row is not None:
+            yield from _answer_rows(kind, row, f"{each.name}[].")
+
+
+def _values(kind: type[Enum]) -> str:
+    module = inspect.getmodule(kind)
+    words = words_below(module, kind.__name__) if module else {}
+    extra = [name for name in ("member_limit",) if hasattr(kind, name)]
+    head = ["name", "wire", *(name.replace("_", " ") for name in extra), *(["meaning"] if words else [])]
+    rows = (
+        [
+            code(f"{kind.__name__}.{member.name}"),
+            code(getattr(member, "wire", None) or json.dumps(member.value)),
+            *(str(getattr(member, name)) for name in extra),
+            *([inline(words.get(member.name, ""))] if words else []),
+        ]
+        for member in kind
+    )
+    return f"### {kind.__name__}\n\n{inline(kind.__doc__ or '')}\n\n{table(head, rows)}"

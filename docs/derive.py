@@ -1,0 +1,60 @@
+# noqa: INP001  # a folder of pages is no package
+"""Write the pages, and the parts of pages, that the code says: ``python docs/derive.py``.
+
+With ``--check`` nothing is written, and the exit code is 1 where a page is not what the code says. The site's build and the
+tests ask the same question.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+from _derive.architecture import house, layers  # noqa: E402  # the path comes first
+from _derive.dialect import dialect_page  # noqa: E402  # the path comes first
+from _derive.operations import operations_page  # noqa: E402  # the path comes first
+
+__all__ = ["derived", "outdated"]
+
+PAGES = {"operations.md": operations_page, "dialect.md": dialect_page}
+REGIONS = {"architecture.md": {"house": house, "layers": layers}}
+
+
+def derived() -> dict[Path, str]:
+    """Return what each derived page says, by its path."""
+    pages = {HERE / name: make() for name, make in PAGES.items()}
+    for name, regions in REGIONS.items():
+        text = (HERE / name).read_text(encoding="utf-8")
+        for region, make in regions.items():
+            begin, end = f"<!-- derived: {region} -->\n", "<!-- end -->\n"
+            pattern = f"({re.escape(begin)}).*?({re.escape(end)})"
+            made = make().replace("\\", r"\\")
+            text, times = re.subn(pattern, rf"\g<1>{made}\g<2>", text, flags=re.DOTALL)
+            if times != 1:
+                reason = f"{name} has {times} places for {region}"
+                raise LookupError(reason)
+        pages[HERE / name] = text
+    return pages
+
+
+def outdated() -> list[Path]:
+    """Return the pages that are not what the code says."""
+    return [path for path, text in derived().items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+
+
+def main() -> int:
+    """Write what is outdated, or tell of it; return the exit code."""
+    check = sys.argv[1:] == ["--check"]
+    for path in (stale := outdated()):
+        if not check:
+            path.write_text(derived()[path], encoding="utf-8")
+        sys.stdout.write(f"{path.relative_to(HERE.parent)} {'is not what the code says' if check else 'written'}\n")
+    return int(check and bool(stale))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

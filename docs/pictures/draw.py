@@ -1,0 +1,40 @@
+# noqa: INP001  # a folder of pictures is no package
+"""Draw the pictures of the README: ``python docs/pictures/draw.py [architecture] [demo] [invite]``, all of them unless told.
+
+The terminal pictures show what the commands print when they are run here and now against the emulator, so that their figures
+differ each time. The benchmarks' charts are drawn by ``python -m benchmarks --plot docs/pictures``.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+from architecture import architecture  # noqa: E402  # the path comes first
+from terminal import demo, invite  # noqa: E402  # the path comes first
+
+__all__ = ["PICTURES"]
+
+PICTURES = {"architecture": architecture, "demo": demo, "invite": invite}
+"""What draws each picture, by its name; the file is that with ``.svg``."""
+
+
+def main() -> int:
+    """Draw what is asked for; return the exit code."""
+    asked = sys.argv[1:] or list(PICTURES)
+    unknown = [name for name in asked if name not in PICTURES]
+    if unknown:
+        sys.stderr.write(f"no such picture: {', '.join(unknown)}; there are {', '.join(PICTURES)}\n")
+        return 2
+    for name in asked:
+        path = HERE / f"{name}.svg"
+        path.write_text(PICTURES[name](), encoding="utf-8")
+        sys.stdout.write(f"{path}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,103 @@
+"""``rbim config``: what is configured, and where from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import App, Parameter
+
+from rbim.cli.exits import Exit, complain, report
+from rbim.errors import RbimError
+
+if TYPE_CHECKING:
+    from rbim.config import Config, Setting
+
+__all__ = ["config", "path", "show"]
+
+HELP = """\
+What is configured. Flags go before environment variables, and these before a profile of rbim.toml: the nearest in the
+working directory or above it, then the user's.
+"""
+MASK = "***"
+UNITS = {1.0: "s", 60.0: "min", 3600.0: "h"}
+
+Json = Annotated[bool, Parameter(name="--json", negative=(), show_default=False, help="Print one JSON object.")]
+
+config = App(name="config", help=HELP, help_format="markdown")
+
+
+@config.command
+def show(*, as_json: Json = False) -> int:
+    """Show each setting and where it comes from; tokens are masked. What is missing is said, and no error."""
+    from rbim.cli.connection import configuration
+    from rbim.cli.show import show_json
+
+    try:
+        found = configuration()
+    except RbimError as error:
+        return report(error, "rbim config show")
+    if as_json:
+        settings = {
+            key: {"value": _document(setting), "source": _source(setting), "missing": setting.value is None}
+            for key, setting in found.values.items()
+        }
+        show_json({"profile": found.profile, "values": settings, "missing": list(found.missing)})
+        return Exit.DONE
+    _show(found)
+    return Exit.DONE
+
+
+def _show(found: Config) -> None:
+    from rich.text import Text
+
+    from rbim.cli.show import console, table
+
+    made = table("key", "value", "source", whole=("key",))
+    for key, setting in found.values.items():
+        value = _document(setting)
+        said = ", ".join(value) if setting.key == "rates" else "" if value is None else str(value)
+        made.add_row(key, Text(said or "-"), Text(_source(setting)))
+    out = console()
+    out.print(Text(f"profile: {found.profile or 'none'}"))
+    out.print(made)
+    for missing in found.missing:
+        complain(f"missing: {missing}")
+
+
+@config.command
+def path(*, as_json: Json = False) -> int:
+    """Show which files are looked for, the one that goes before the others first, and which of them exist."""
+    from rich.text import Text
+
+    from rbim.cli.everywhere import told
+    from rbim.cli.show import console, show_json, table
+    from rbim.config_files import places
+
+    looked = places(told().config)
+    if as_json:
+        show_json([{"kind": place.kind, "path": str(place.path), "exists": place.exists} for place in looked])
+        return Exit.DONE
+    made = table("kind", "exists", "path", whole=("kind", "exists"))
+    for place in looked:
+        made.add_row(place.kind, "yes" if place.exists else "no", Text(str(place.path)))
+    console().print(made)
+    return Exit.DONE
+
+
+def _document(setting: Setting) -> Any:  # JSON
+    """Return a value as it may be shown."""
+    from rbim.config_keys import TOKEN_FORMS
+
+    if setting.value is None:
+        return None
+    if setting.key in TOKEN_FORMS:
+        return MASK
+    if setting.key == "rates":
+        return [f"{rate.limit:g}/{UNITS.get(rate.per, f'{rate.per:g}s')}" for rate in setting.value]
+    return setting.value if isinstance(setting.value, (str, int, float)) else str(setting.value)
+
+
+def _source(setting: Setting) -> str:
+    if setting.source.told:
+        return f"flag --{setting.key.replace('_', '-')}"
+    return "-" if setting.value is None else str(setting)

@@ -1,0 +1,95 @@
+"""The tree of commands, and what ``rbim --help`` shows: made without the parser of commands, so that it is there at once."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+import textwrap
+from typing import TYPE_CHECKING
+
+from rbim import __version__
+from rbim.cli.everywhere import FLAGS, SWITCHES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["COMMANDS", "SUMMARY", "answer"]
+
+SUMMARY = "An asyncio SDK for a Chinese communications platform: its operations, jobs of any number of them, an emulator."
+
+COMMANDS = {
+    "operations": ("rbim.cli.operations:operations", "List the operations: how they are called here and on the wire."),
+    "invite": ("rbim.cli.bulk:invite", "Invite any number of accounts into any number of groups."),
+    "remove": ("rbim.cli.bulk:remove", "Remove any number of members from any number of groups."),
+    "job": ("rbim.cli.job:job", "Go on with a job that was begun, or say what has become of it."),
+    "callback": ("rbim.cli.callback:callback", "Receive message copies, send some, and find out why one is refused."),
+    "config": ("rbim.cli.config:config", "Show what is configured, and where from."),
+    "emulator": ("rbim.cli.emulator:emulator", "Serve an emulator of the platform on this machine."),
+    "demo": ("rbim.cli.app:demo", "Invite 5,000 accounts into groups of an emulated platform."),
+}
+"""Every command but those of operations: where it is, and what it does."""
+
+SECTIONS = {"Jobs": ("invite", "remove", "job"), "Message copies": ("callback",)}
+
+EXAMPLES = """\
+  rbim emulator
+  rbim groups create --name "Product news" --type vip
+  rbim groups detail g8 --json
+  rbim invite members.csv --rate 50/s --dry-run
+  rbim --profile production config show
+"""
+
+EXITS = (
+    "Exit codes: 0 done, 1 refused by the platform, 2 wrong input or configuration, 3 not sent, 5 outcome unknown. Jobs "
+    "have more of them: see `rbim invite --help`."
+)
+NARROWEST, USUAL, WIDEST = 40, 80, 100  # characters in a line
+
+
+def answer(tokens: Sequence[str]) -> str | None:
+    """Return what a command line without a command prints: the page, or the version. None where there is a command."""
+    if list(tokens) == ["--version"]:
+        return f"rbim {__version__}\n"
+    return _page() if list(tokens) in ([], ["--help"], ["-h"]) else None
+
+
+def _page() -> str:
+    from rbim.catalogue import namespaces
+
+    operations = {name: _summary(kind) for name, kind in namespaces().items()}
+    parts = {"Operations": {**operations, "operations": COMMANDS["operations"][1]}}
+    parts |= {title: {name: COMMANDS[name][1] for name in names} for title, names in SECTIONS.items()}
+    told = {name for part in parts.values() for name in part}
+    parts["This machine"] = {name: what for name, (_, what) in COMMANDS.items() if name not in told}
+    flags = {f"--{name} {value}": what for name, (value, what) in FLAGS.items()}
+    flags |= {f"--{name}": what for name, what in SWITCHES.items()}
+    flags |= {"--help, -h": "Show this, or the help of a command.", "--version": "Show the version."}
+    parts["Flags, before or behind any command"] = flags
+    width = _width()
+    room = max(len(name) for part in parts.values() for name in part) + 4
+    lines = ["Usage: rbim COMMAND", "", *textwrap.wrap(SUMMARY, width)]
+    for title, part in parts.items():
+        lines += ["", f"{title}:"]
+        for name, what in part.items():
+            lines += _beside(f"  {name}", textwrap.wrap(what, max(width - room, NARROWEST // 2)), room)
+    lines += ["", "Examples:", EXAMPLES, *textwrap.wrap(EXITS, width, break_on_hyphens=False)]
+    return "\n".join(lines) + "\n"
+
+
+def _width() -> int:
+    """Return the characters in a line: those of the terminal, within reason."""
+    try:
+        return max(NARROWEST, min(os.get_terminal_size(sys.stdout.fileno()).columns, WIDEST))
+    except (OSError, ValueError):  # no terminal, or no file at all
+        return USUAL
+
+
+def _beside(name: str, lines: list[str], room: int) -> list[str]:
+    first, *more = lines or [""]
+    return [f"{name:{room}}{first}".rstrip(), *(f"{'':{room}}{line}" for line in more)]
+
+
+def _summary(kind: type[object]) -> str:
+    words = inspect.getdoc(kind) or f"The operations of {kind.__name__.lower()}."
+    return " ".join(words.partition("\n\n")[0].split())
