@@ -62,6 +62,9 @@ NAME = 50
 ANNOUNCEMENT = 200
 REASON = 50
 
+NAMED = 3
+"""Accounts that are said one by one."""
+
 
 class GroupType(StrEnum):
     """What kind of group, and with it how many members it takes ("Group type and capacity")."""
@@ -240,7 +243,7 @@ class ModifyGroup(GroupOperation[Success]):
     group_domain: str | None = field(default=None, validator=text(optional=True))
 
 
-@operation("DeleteGroup", repeat=Repeat.CONVERGES)
+@operation("DeleteGroup", repeat=Repeat.CONVERGES, destroys=lambda op: f"delete group {op.group_id}")
 @frozen(kw_only=True)
 class DeleteGroup(GroupOperation[Success]):
     """Delete a group."""
@@ -319,7 +322,12 @@ class InviteJoinGroup(GroupOperation[Invited]):
             raise InvalidRequest(reason, field="members", limit=dialect.invite_limit, length=len(self.members))
 
 
-@operation("DeleteGroupMember", repeat=Repeat.CONVERGES)
+def _removing(op: "DeleteGroupMember") -> str:
+    few = len(op.members) <= NAMED
+    return f"remove {', '.join(op.members) if few else f'{len(op.members)} accounts'} from group {op.group_id}"
+
+
+@operation("DeleteGroupMember", repeat=Repeat.CONVERGES, destroys=_removing)
 @frozen(kw_only=True)
 class DeleteGroupMember(GroupOperation[Success]):
     """Remove members from a group (by an administrator)."""

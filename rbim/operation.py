@@ -95,12 +95,16 @@ class Endpoint:
 
 @frozen(kw_only=True)
 class Spec:
-    """What :func:`operation` knows of one operation: wire name, path templates (first the usual one), answer, repeating."""
+    """What :func:`operation` knows of one operation: wire name, path templates (first the usual one), answer, repeating.
+
+    ``destroys`` says in words what an operation takes away for good; None where it takes away nothing.
+    """
 
     name: str
     paths: tuple[str, ...]
     answer: type[Any]
     repeat: Repeat | Callable[[Any], Repeat]
+    destroys: Callable[[Any], str] | None = None
 
 
 @frozen
@@ -178,12 +182,18 @@ class Answer:
 
 
 def operation(
-    name: str, *, paths: tuple[str, ...] = (), repeat: Repeat | Callable[[Any], Repeat] = Repeat.NEVER
+    name: str,
+    *,
+    paths: tuple[str, ...] = (),
+    repeat: Repeat | Callable[[Any], Repeat] = Repeat.NEVER,
+    destroys: Callable[[Any], str] | None = None,
 ) -> Callable[[C], C]:
     """Declare an attrs class to be the operation ``name``.
 
     Its base class names the ``endpoint``; ``paths`` are the path templates where the endpoint's own does not do.
     ``repeat`` says how it may be repeated, as a constant or as a function of the value; unless told otherwise, never.
+    ``destroys`` is for operations that take something away for good: it says of a value what that is, in the words of an
+    order ("delete group g8"). Clients send such an operation as any other; the command line asks first.
     """
 
     def declare(cls: C) -> C:
@@ -193,6 +203,7 @@ def operation(
             paths=tuple(path.replace("{name}", name) for path in templates),
             answer=_answer_of(cls),
             repeat=repeat,
+            destroys=destroys,
         )
         return cls
 

@@ -239,7 +239,7 @@ def test_members_are_removed(platform, cli, group):
     cli("groups", "invite", group, "--members", "a", "b", "c", "d")
     Path("leavers.jsonl").write_text("".join(json.dumps({"group": group, "account": a}) + "\n" for a in "abc"))
 
-    code, out, _ = cli("remove", "leavers.jsonl", "--chunk", "2", "--json")
+    code, out, _ = cli("remove", "leavers.jsonl", "--chunk", "2", "--json", "--yes")
 
     assert code == JobExit.DONE
     assert list(json.loads(out)["accounts"]) == ["removed" if name == "invited" else name for name in ACCOUNTS]

@@ -575,7 +575,7 @@ def test_nobody_reads_what_it_prints(tmp_path):
     with serving(inbox, "--print") as receiver:
         receiver.popen.stdout.close()
         assert receiver.post(event())[0] == 200
-        assert receiver.popen.wait(PATIENCE) == Exit.REFUSED
+        assert receiver.popen.wait(PATIENCE) == Exit.READER_LEFT
         err = receiver.popen.stderr.read()
         assert "Traceback" not in err
         assert "BrokenPipeError" in err
@@ -648,7 +648,7 @@ def test_it_serves_in_this_process_as_well(tmp_path, cli, monkeypatch, leaves):
     monkeypatch.setattr(sys, "stdout", stdout)
     code, _, err = cli("serve", "--inbox", tmp_path / "events.db", "--port", "0", "--print")
     stdout.thread.join()
-    assert code == (Exit.REFUSED if leaves else Exit.DONE)
+    assert code == (Exit.READER_LEFT if leaves else Exit.DONE)
     assert seen == ([404, 200] if leaves else [404, 200, 200])
     assert "not found: POST /elsewhere" in err
     assert leaves == ("BrokenPipeError" in err)

@@ -135,9 +135,9 @@ def test_groups_live_and_end_by_command(platform, cli, group):
     assert cli("groups", "set-role", group, "--member", "a", "--role", "administrator")[0] == Exit.DONE
     assert platform.state.groups[group].members["a"] is Role.ADMINISTRATOR
     assert cli("groups", "leave", group, "--user-name", "b")[0] == Exit.DONE
-    assert cli("groups", "remove", "--group-id", group, "--members", "c")[0] == Exit.DONE
+    assert cli("groups", "remove", "--group-id", group, "--members", "c", "--yes")[0] == Exit.DONE
     assert list(platform.state.groups[group].members) == ["admin", "a"]
-    assert cli("groups", "delete", group)[0] == Exit.DONE
+    assert cli("groups", "delete", group, "--yes")[0] == Exit.DONE
     assert group not in platform.state.groups
 
 
@@ -217,7 +217,7 @@ def test_an_operation_declared_anywhere_is_a_command(cli, tmp_path, monkeypatch)
     import_module("somebody_elses")
     try:
         assert "put-away" in build_app()["archive"]
-        assert "Groups that rest." in cli("--help")[1]
+        assert "Groups that rest: put-away." in cli("--help")[1]
         assert "archive.put_away" in cli("operations")[1]
         code, _, err = cli("archive", "put-away", "g1", "--for-good")
         assert code == Exit.REFUSED
@@ -238,7 +238,7 @@ def test_the_environment_names_modules_with_operations_of_ones_own(where, cli, t
     monkeypatch.setenv("RBIM_IMPORT", "json, somebody_elses")
     before = list(sys.path)
     try:
-        assert "Groups that rest." in cli("--help")[1]
+        assert "Groups that rest: put-away." in cli("--help")[1]
         assert sys.path == before
     finally:
         sys.modules.pop("somebody_elses", None)

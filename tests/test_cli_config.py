@@ -18,6 +18,7 @@ from serving import served
 from rbim import catalogue
 from rbim.cli import Exit, build_app, everywhere, front, run
 from rbim.cli.everywhere import Everywhere, split, told
+from rbim.cli.exits import REPORTING
 from rbim.emulator import Emulator
 from rbim.groups import CreateGroup, InviteJoinGroup, QueryGroupDetail
 from rbim.signing import Credentials
@@ -339,11 +340,11 @@ def test_what_nobody_expected_is_two_lines_and_with_debug_a_traceback(cli, monke
 
     monkeypatch.setattr("rbim.cli.operations.entries", break_down)
     monkeypatch.setattr("rbim.cli.app.add_operations", lambda _: None)
-    expected = "rbim: a fault of rbim: LookupError: it is\ufffd[31m broken\nWith --debug the same command shows where.\n"
+    expected = f"rbim: a fault of rbim: LookupError: it is\ufffd[31m broken\n{REPORTING}\n"
 
-    assert cli("operations") == (Exit.REFUSED, "", expected)
+    assert cli("operations") == (Exit.FAULT, "", expected)
     code, _, err = cli("operations", "--debug", debug=True)
-    assert code == Exit.REFUSED
+    assert code == Exit.FAULT
     assert "break_down" in err
     assert "\x1b" not in err
     assert err.endswith(expected)

@@ -71,7 +71,7 @@ print(client.dialect.error_of("112399").__name__, client.dialect.invite_limit)
 A test can ask whether what it sees depends on a guess, and try the other one: see
 [Testing your code](testing.md#what-the-interface-leaves-open). Signing is left open as well. Its default,
 `AppSigner`, is what public clients do; any object with `app_id` and `sign(request)` is put in its place by
-`AsyncClient(signer=...)` ([Security](security.md#signatures)).
+`AsyncClient(signer=...)` ([Security](SECURITY.md#signatures)).
 
 If the platform tells you what one of these is, tell us: a grade that rises is a change worth a release.
 """

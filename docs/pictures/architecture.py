@@ -67,7 +67,7 @@ def architecture() -> str:
     parts = [
         '<rect width="100%" height="100%" rx="10" fill="#10161f"/>',
         *(part for band in bands for part in _drawn(band, marked)),
-        *_arrows(sorted(calls), bands),
+        *_arrows(calls, bands),
         _text(PAD + 4, bottom + 30, "Imports run downwards only.", "#e6edf3"),
         _text(PAD + 206, bottom + 30, "No module of a green layer does input or output.", "#e6edf3"),
         f'<path d="M{WIDTH - 372} {bottom + 25}h40" stroke="{CALL}" stroke-width="2" stroke-dasharray="5 4"/>',
@@ -116,8 +116,9 @@ def _width(name: str) -> int:
 
 def _drawn(band: Band, marked: set[str]) -> list[str]:
     """Return a band's parts; ``marked`` modules are outlined."""
+    across = WIDTH - PAD - GUTTER
     parts = [
-        f'<rect x="{PAD}" y="{band.top}" width="{WIDTH - PAD - GUTTER}" height="{band.height}" rx="7" fill="{band.colour}"/>',
+        f'<rect x="{PAD}" y="{band.top}" width="{across}" height="{band.height}" rx="7" fill="{band.colour}"/>',
         _text(PAD + 12, band.middle + 5, band.name, "#ffffff"),
     ]
     for number, row in enumerate(band.rows):
@@ -142,13 +143,13 @@ def _of(module: str, bands: list[Band]) -> str:
     return module if module in drawn else module.partition(".")[0]
 
 
-def _arrows(calls: list[tuple[str, str]], bands: list[Band]) -> list[str]:
-    """Return the arrows, each in a lane of its own beside the bands."""
+def _arrows(calls: set[tuple[str, str]], bands: list[Band]) -> list[str]:
+    """Return the arrows, each in a lane of its own beside the bands, the shortest inside."""
     place: dict[str, Any] = {name: band for band in bands for row in band.rows for name in row}
     parts: list[str] = []
     right = WIDTH - GUTTER
-    for lane, (source, target) in enumerate(calls, start=1):
-        begin, end, x = place[source].middle, place[target].middle + 8 * (lane - 1), right + 14 * lane
+    for lane, (source, target) in enumerate(sorted(calls, key=lambda call: place[call[0]].top), start=1):
+        begin, end, x = place[source].middle, place[target].middle + 18 - 12 * lane, right + 14 * lane
         path = f"M{right} {begin}H{x - 6}Q{x} {begin} {x} {begin - 6}V{end + 6}Q{x} {end} {x - 6} {end}H{right + 2}"
         parts.append(
             f'<path d="{path}" fill="none" stroke="{CALL}" stroke-width="2" stroke-dasharray="5 4" marker-end="url(#head)"/>'

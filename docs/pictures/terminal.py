@@ -28,12 +28,13 @@ from rich.text import Text
 from rbim import AsyncClient, Credentials, GroupType
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+    from collections.abc import Generator, Mapping, Sequence
 
 __all__ = ["WIDTH", "demo", "drawn", "invite", "seen"]
 
 WIDTH = 100
 PATIENCE = 120.0
+FOLDER = "/srv/app"  # shown in the place of a temporary one
 FONTS = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', 'Noto Sans Mono CJK SC', monospace"
 CONTROL = re.compile(r"\x1b\[([0-9;?]*)([A-Za-z])|[\r\n]")
 WIDE = re.compile(r"[\u1100-\u11ff\u2e80-\uffef]+")
@@ -48,11 +49,11 @@ def demo() -> str:
 
 def invite() -> str:
     """Return the picture of ``rbim invite``: 3,000 accounts, of whom a few cannot be invited."""
-    command = "rbim invite members.csv --rate 40/s"
+    command = "rbim invite members.csv --rate 12/s"
     with TemporaryDirectory() as folder, _emulator() as environment:
         rows = anyio.run(_prepare, environment)
         (Path(folder) / "members.csv").write_text(rows, encoding="utf-8")
-        return drawn(command, seen(command.split()[1:], environment, folder))
+        return drawn(command, seen(command.split()[1:], environment, folder, code=3).replace(folder, FOLDER))
 
 
 async def _prepare(environment: Mapping[str, str]) -> str:
@@ -71,7 +72,9 @@ def _emulator() -> Generator[dict[str, str]]:
     """Serve an emulator on a free port, and give the environment of its clients."""
     told = {"RBIM_APP_ID": "demo", "RBIM_APP_TOKEN": "demo"}
     command = [*_rbim(), "emulator", "--port", "0"]
-    with subprocess.Popen(command, env=_environment(told), stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(  # noqa: S603  # ourselves
+        command, env=_environment(told), stdout=subprocess.PIPE, text=True
+    ) as process:
         try:
             assert process.stdout is not None  # noqa: S101  # it is a pipe
             yield told | {"RBIM_BASE_URL": process.stdout.readline().strip()}
@@ -90,11 +93,14 @@ def _environment(told: Mapping[str, str]) -> dict[str, str]:
     return kept | {"TERM": "xterm-256color", "COLORTERM": "truecolor", "PYTHONUTF8": "1", **told}
 
 
-def seen(command: list[str], environment: Mapping[str, str], folder: str | None = None) -> str:
-    """Run ``rbim`` with a terminal of 100 columns; return what stands there at the end, colours included."""
+def seen(command: Sequence[str], environment: Mapping[str, str], folder: str | None = None, *, code: int = 0) -> str:
+    """Run ``rbim`` with a terminal of 100 columns; return what stands there at the end, colours included.
+
+    Raises RuntimeError where it does not end with ``code``.
+    """
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 60, WIDTH, 0, 0))
-    with subprocess.Popen(
+    with subprocess.Popen(  # noqa: S603  # ourselves
         [*_rbim(), *command],
         cwd=folder,
         env=_environment(environment),
@@ -108,8 +114,12 @@ def seen(command: list[str], environment: Mapping[str, str], folder: str | None 
             while part := os.read(ours, 65536):
                 written += part
         os.close(ours)
-        process.wait(PATIENCE)
-    return _screen(written.decode())
+        ended = process.wait(PATIENCE)
+    screen = _screen(written.decode())
+    if ended != code:
+        reason = f"rbim {' '.join(command)}: exit code {ended}\n{screen}"
+        raise RuntimeError(reason)
+    return screen
 
 
 def _screen(written: str) -> str:
@@ -128,6 +138,8 @@ def _screen(written: str) -> str:
                 lines[row] = ""
             case "m":
                 lines[row] += control[0]
+            case _:  # the start of a line, the cursor's look
+                pass
     lines[row] += written[begun:]
     return "\n".join(lines).rstrip()
 
@@ -138,9 +150,22 @@ def drawn(command: str, screen: str) -> str:
     console.print(Text.assemble(("$ ", "bold green"), (command, "bold")))
     text = Text.from_ansi(screen)
     text.highlight_regex(WIDE, Style(meta={"wide": True}))  # a text of its own, so that it is aligned for itself
-    console.print(text, soft_wrap=True)
+    for line in text.split("\n"):
+        console.print(*line.divide(_breaks(line.plain)), sep="\n", soft_wrap=True)
     console.print()
     return _mended(console.export_svg(title="", unique_id="terminal", code_format=_FORMAT, font_aspect_ratio=ASPECT))
+
+
+def _breaks(line: str) -> list[int]:
+    """Return where a terminal breaks a line: wherever its cells are full."""
+    found: list[int] = []
+    cells = 0
+    for at, letter in enumerate(line):
+        cells += cell_len(letter)
+        if cells > WIDTH:
+            found.append(at)
+            cells = cell_len(letter)
+    return found
 
 
 _FORMAT = re.sub(r" *@font-face {{.*?}}\n", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL).replace("Fira Code, monospace", FONTS)
@@ -152,8 +177,9 @@ def _mended(svg: str) -> str:
 
     def whole(match: re.Match[str]) -> str:
         cells = cell_len(html.unescape(match[3]))
-        return f'{match[1]}textLength="{cells * 20 * ASPECT:g}"{match[2]}>{match[3]}</text>'
+        return f'{match[1]}textLength="{cells * 20 * ASPECT:g}" lengthAdjust="spacingAndGlyphs"{match[2]}>{match[3]}</text>'
 
+    svg = re.sub(r"<text [^>]*>\s*</text>", "", svg)  # line breaks
     svg = re.sub(r' clip-path="url\(#terminal-line-\d+\)"', "", svg)
     svg = re.sub(r'<clipPath id="terminal-line-\d+">.*?</clipPath>\s*', "", svg, flags=re.DOTALL)
     svg = re.sub(r'(<text [^>]*?)textLength="[^"]*"([^>]*)>([^<]*)</text>', whole, svg)

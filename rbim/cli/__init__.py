@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, NoReturn
 
 from rbim.cli.everywhere import WrongFlag, in_force, split
-from rbim.cli.exits import Exit, complain, leave_quietly
+from rbim.cli.exits import Exit, complain, fault, leave_quietly
 from rbim.cli.extras import MissingExtra, needed
 
 if TYPE_CHECKING:
@@ -36,16 +36,25 @@ def run(tokens: Sequence[str] | None = None) -> int:
         stream = getattr(sys, name)
         if isinstance(stream, io.TextIOWrapper):  # a character that a stream cannot carry must not end the command
             stream.reconfigure(errors="backslashreplace")
-    told = list(sys.argv[1:] if tokens is None else tokens)
+    try:
+        return _carry_out(list(sys.argv[1:] if tokens is None else tokens))
+    except KeyboardInterrupt:
+        return Exit.INTERRUPTED
+
+
+def _carry_out(tokens: list[str]) -> int:
     if not _imported():
         return Exit.USAGE
     try:
-        flags, rest = split(told)
+        flags, rest = split(tokens)
     except WrongFlag as wrong:
         complain(str(wrong), "See: rbim --help")
         return Exit.USAGE
     with in_force(flags):
-        return _answer(rest)
+        try:
+            return _answer(rest)
+        except Exception as error:  # a module of somebody else's, or a fault of ours
+            return fault(error)
 
 
 def _imported() -> bool:

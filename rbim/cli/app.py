@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from pathlib import Path  # noqa: TC003  # cyclopts reads it
 from typing import TYPE_CHECKING, Annotated
@@ -10,10 +11,11 @@ from cyclopts import App, CycloptsError, Parameter
 
 from rbim import __version__
 from rbim.cli.bulk_flags import EXITS
-from rbim.cli.everywhere import FLAGS, SWITCHES
-from rbim.cli.exits import Exit, complain, leave_quietly
+from rbim.cli.everywhere import EVERYWHERE
+from rbim.cli.exits import Exit, complain, fault, leave_quietly
 from rbim.cli.extras import MissingExtra, needed
 from rbim.cli.front import COMMANDS, SUMMARY
+from rbim.cli.help_page import HelpPage
 from rbim.cli.operations import add_operations
 
 if TYPE_CHECKING:
@@ -21,8 +23,10 @@ if TYPE_CHECKING:
 
 __all__ = ["build", "demo", "run_app"]
 
-EVERYWHERE = f"Every command takes {', '.join(f'--{name}' for name in (*FLAGS, *SWITCHES))}, too: see `rbim --help`."
-EPILOGUES = dict.fromkeys(("invite", "remove"), f"{EXITS}\n\n{EVERYWHERE}")
+EPILOGUES = dict.fromkeys(("invite", "remove"), EXITS)
+
+DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+"""Why an output that was there cannot be written."""
 
 Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 
@@ -34,6 +38,7 @@ def build() -> App:
         help=SUMMARY,
         help_format="markdown",
         help_epilogue=EVERYWHERE,
+        help_formatter=HelpPage(),
         version=f"rbim {__version__}",
         suppress_keyboard_interrupt=False,  # it has an exit code of its own
     )
@@ -80,7 +85,20 @@ def run_app(app: App, tokens: Sequence[str]) -> int:
         return leave_quietly()
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
+    except OSError as error:
+        return _failed(error)
     except Exception as error:
-        complain(f"a fault of rbim: {type(error).__name__}: {error}", "With --debug the same command shows where.")
-        return Exit.REFUSED
+        return fault(error)
     return result if isinstance(result, int) else Exit.DONE
+
+
+def _failed(error: OSError) -> Exit:
+    """Say which file, or output, the machine does not let us use."""
+    if error.filename is not None:
+        complain(f"{error.filename}: {error.strerror}", error=error)
+        return Exit.USAGE
+    if error.errno not in DISK:
+        return fault(error)
+    complain(f"the output cannot be written: {error.strerror}", error=error)
+    leave_quietly()  # what could not be written must not be tried again at the end
+    return Exit.READER_LEFT

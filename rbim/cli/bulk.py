@@ -8,6 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from rbim.cli.bulk_flags import Flag, Leaving, OnUnknown, Pacing, Reading, Showing
+from rbim.cli.consent import Yes
 
 __all__ = ["invite", "remove"]
 
@@ -94,12 +95,14 @@ def remove(  # noqa: PLR0913  # flags, each with a default
     journal: Path | None = None,
     on_unknown: OnUnknown = "auto",
     dry_run: Flag = False,
+    yes: Yes = False,
     showing: Showing = SHOWING,
     leaving: Leaving = LEAVING,
 ) -> int:
     """Remove any number of members from any number of groups.
 
-    It works as `rbim invite` does, with a journal of its own.
+    It works as `rbim invite` does, with a journal of its own. Before anything is removed it asks; where nobody can be asked, it
+    needs --yes.
 
     Parameters
     ----------
@@ -131,6 +134,7 @@ def remove(  # noqa: PLR0913  # flags, each with a default
             journal=journal,
             on_unknown=on_unknown,
             dry_run=dry_run,
+            asks=not yes,
             reading=reading,
             pacing=pacing,
             showing=showing,

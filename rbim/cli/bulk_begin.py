@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -13,6 +14,7 @@ from rbim.cli.bulk_input import STANDARD, journal_beside, line_of, open_input
 from rbim.cli.bulk_progress import time_left
 from rbim.cli.bulk_run import Doing, carry_out
 from rbim.cli.connection import configuration, make_client, pacing
+from rbim.cli.consent import at_terminal, consented
 from rbim.cli.exits import JobExit, complain, report
 from rbim.cli.show import show_json
 from rbim.errors import RbimError
@@ -20,7 +22,6 @@ from rbim.pace import Limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
     from typing import NoReturn
 
     from rbim.bulk.job import Job
@@ -33,7 +34,7 @@ __all__ = ["Asked", "Nobody", "begin"]
 
 @frozen(kw_only=True)
 class Asked:
-    """A command as it was given; ``make`` makes the job from a sender and settings."""
+    """A command as it was given; ``make`` makes the job from a sender and settings; ``asks`` says that it asks first."""
 
     verb: str
     make: Callable[..., Job[Any]]
@@ -43,6 +44,7 @@ class Asked:
     journal: Path | None
     on_unknown: OnUnknown
     dry_run: bool
+    asks: bool = False
     reading: Reading
     pacing: Pacing
     showing: Showing
@@ -76,6 +78,8 @@ def begin(asked: Asked) -> int:
                 plot=asked.leaving.plot,
                 kept=None if asked.file == STANDARD else asked.file,
             )
+            if asked.asks and not consented(_order(asked, job), command):
+                return rows.leave(JobExit.USAGE)
             job = asked.make(client, journal=journal, **settings)
             return carry_out(
                 Doing(
@@ -93,6 +97,16 @@ def begin(asked: Asked) -> int:
     except KeyboardInterrupt:
         complain("nothing was sent: run the same command again")
         return JobExit.INTERRUPTED
+
+
+def _order(asked: Asked, job: Job[Any]) -> str:
+    """Return what is to be done, in the words of an order: with figures where somebody is asked and they can be had."""
+    if not (at_terminal() and Path(asked.file).is_file()):  # what is no file can be read but once
+        return f"{asked.verb} every account in {asked.file}"
+    with open_input(asked.file, asked.reading.options()) as rows:
+        found = anyio.run(job.estimate, rows)
+    accounts, groups = found.rows - found.bad - found.duplicates, found.groups
+    return f"{asked.verb} {accounts:,} account{'s' * (accounts != 1)} from {groups:,} group{'s' * (groups != 1)}"
 
 
 def _estimate(job: Job[Any], rows: Input, *, as_json: bool) -> int:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from attrs import frozen
 from cyclopts import Parameter
 
+from rbim.cli.everywhere import EVERYWHERE
 from rbim.cli.exits import JobExit
 from rbim.errors import InvalidRequest
 
@@ -28,7 +29,7 @@ def exits(*codes: JobExit) -> str:
     return f"Exit codes: {'; '.join(f'{int(code)} {code.meaning}' for code in sorted(codes))}."
 
 
-EXITS = exits(*JobExit)
+EXITS = f"{exits(*JobExit)}\n\n{EVERYWHERE}"
 
 
 @Parameter(name="*")

@@ -19,7 +19,7 @@ from rbim.bulk.failures import Failures
 from rbim.bulk.report import read_report
 from rbim.bulk.report_text import report_text
 from rbim.cli.bulk_progress import Progress
-from rbim.cli.exits import JobExit, complain
+from rbim.cli.exits import JobExit, complain, fault
 from rbim.cli.exits import report as complain_of
 from rbim.cli.show import show_json
 from rbim.errors import AuthenticationError, InvalidRequest, RbimError
@@ -45,10 +45,12 @@ EARLY = {
     "fuse": JobExit.GAVE_UP,
     "no answer": JobExit.GAVE_UP,
     "error": JobExit.GAVE_UP,
+    "fault": JobExit.FAULT,
     "authentication": JobExit.REFUSED,
 }
 WORDS = {
     "error": "ended early",
+    "fault": "ended early",
     "authentication": "the credentials were refused",
     "fuse": "too many requests failed (--max-failures)",
     "no answer": "no answer came for too long (--patience)",
@@ -150,8 +152,7 @@ def _conclude(doing: Doing, course: _Course) -> int:
     elif isinstance(error, (sqlite3.Error, OSError)):
         complain(f"{doing.journal}: {error}", error=error)
     elif error is not None:
-        hint = "With --debug the same command shows where."
-        complain(f"a fault of rbim: {type(error).__name__}: {error}", hint, error=error)
+        fault(error)
     report = _read(doing.journal)
     code = _code(course, report)
     if report is None and course.run is not None and course.run.began:
@@ -192,8 +193,10 @@ def _read(journal: Path) -> Report | None:
 
 
 def _why(course: _Course) -> str:
+    if isinstance(course.error, AuthenticationError):
+        return "authentication"
     if course.error is not None:
-        return "authentication" if isinstance(course.error, AuthenticationError) else "error"
+        return "error" if isinstance(course.error, (RbimError, sqlite3.Error, OSError)) else "fault"
     return "interrupted" if course.run is None else course.run.why or "interrupted"
 
 

@@ -41,7 +41,7 @@ Conversation = Literal["PERSON", "TEAM", "CUSTOM_PERSON", "CUSTOM_TEAM", "NOTIFY
 callback = App(name="callback", help=HELP, help_format="markdown")
 
 
-@callback.command
+@callback.command(sort_key=0)
 def serve(  # noqa: PLR0913  # flags, each with a default
     *,
     inbox: Path,
@@ -99,7 +99,7 @@ def serve(  # noqa: PLR0913  # flags, each with a default
         return report(error, "rbim callback serve")
 
 
-@callback.command
+@callback.command(sort_key=1)
 def send(  # noqa: PLR0913  # flags, each with a default
     msg_type: str = "TEXT",
     *,
@@ -171,7 +171,7 @@ def send(  # noqa: PLR0913  # flags, each with a default
         return report(error, "rbim callback send")
 
 
-@callback.command
+@callback.command(sort_key=2)
 def explain(file: Annotated[str, Parameter(allow_leading_hyphen=True)], *, at: str | None = None) -> int:
     """Say why one captured message copy is not accepted, and what to do about it.
 
@@ -193,7 +193,7 @@ def explain(file: Annotated[str, Parameter(allow_leading_hyphen=True)], *, at: s
         return report(error, "rbim callback explain")
 
 
-@callback.command
+@callback.command(sort_key=3)
 def replay(*, inbox: Path, since: str | None = None, kind: str | None = None, dead: Flag = False) -> int:
     """Have events in an inbox handled again, and print how many. A receiver that prints does it at once, or when it starts.
 

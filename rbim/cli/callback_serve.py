@@ -189,7 +189,7 @@ async def _until_stopped(
     announced: Future[None] = Future()
 
     def lost() -> None:
-        codes.append(Exit.REFUSED)  # as whenever the reader of standard output has left
+        codes.append(Exit.READER_LEFT)  # as whenever the reader of standard output has left
         server.should_exit = True
 
     def begun() -> None:

@@ -26,7 +26,7 @@ Json = Annotated[bool, Parameter(name="--json", negative=(), show_default=False,
 config = App(name="config", help=HELP, help_format="markdown")
 
 
-@config.command
+@config.command(sort_key=0)
 def show(*, as_json: Json = False) -> int:
     """Show each setting and where it comes from; tokens are masked. What is missing is said, and no error."""
     from rbim.cli.connection import configuration
@@ -64,7 +64,7 @@ def _show(found: Config) -> None:
         complain(f"missing: {missing}")
 
 
-@config.command
+@config.command(sort_key=1)
 def path(*, as_json: Json = False) -> int:
     """Show which files are looked for, the one that goes before the others first, and which of them exist."""
     from rich.text import Text

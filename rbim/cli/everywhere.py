@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Sequence
 
-__all__ = ["FLAGS", "SWITCHES", "Everywhere", "WrongFlag", "in_force", "split", "told"]
+__all__ = ["EVERYWHERE", "FLAGS", "SWITCHES", "Everywhere", "WrongFlag", "in_force", "split", "told"]
 
 FLAGS = {
     "profile": ("NAME", "The profile of rbim.toml (RBIM_PROFILE)."),
@@ -20,6 +20,12 @@ FLAGS = {
 """The flags with a value: what it is called, and what it says."""
 
 SWITCHES = {"debug": "Show tracebacks, and log every attempt on standard error."}
+EVERYWHERE = (
+    f"Every command takes {', '.join(f'--{name}' for name in (*FLAGS, *SWITCHES))}, too. These and the exit codes: "
+    "`rbim --help`."
+)
+"""What the help of a command says of them."""
+
 END = "--"
 
 

@@ -13,49 +13,45 @@ from rbim.errors import AuthenticationError, InvalidRequest, Outcome, RbimError
 if TYPE_CHECKING:
     from typing import Self
 
-__all__ = ["Exit", "JobExit", "complain", "leave_quietly", "printable", "report"]
+__all__ = ["HINTS", "Exit", "JobExit", "complain", "fault", "leave_quietly", "printable", "report"]
 
 
-class Exit(IntEnum):
-    """The exit codes of every ``rbim`` command."""
+class _Meaning(IntEnum):
+    """Exit codes that say what they mean."""
 
-    DONE = 0
-    """It is done."""
+    meaning: str
 
-    REFUSED = 1
-    """The platform refused (ApiError); in the demonstration: the figures do not agree."""
-
-    USAGE = 2
-    """Wrong input or configuration, found before anything was sent (InvalidRequest, unknown flags, a missing extra)."""
-
-    NOT_SENT = 3
-    """No usable answer, and the platform cannot have seen the request: repeating is safe."""
-
-    UNKNOWN = 5
-    """No usable answer, and the platform may have acted: look before repeating."""
-
-    INTERRUPTED = 130
-    """Ctrl-C."""
+    def __new__(cls, code: int, meaning: str) -> Self:
+        """Make a code of its number and its meaning."""
+        made = int.__new__(cls, code)
+        made._value_, made.meaning = code, meaning
+        return made
 
 
-class JobExit(IntEnum):
+class Exit(_Meaning):
+    """The exit codes of every ``rbim`` command. Jobs give some of them a meaning of their own: see JobExit."""
+
+    DONE = 0, "done"
+    REFUSED = 1, "refused by the platform"
+    USAGE = 2, "wrong input or configuration, or not confirmed: nothing was sent"
+    NOT_SENT = 3, "no answer, and the platform cannot have seen the request: repeating is safe"
+    UNKNOWN = 5, "no usable answer, and the platform may have acted: look before repeating"
+    FAULT = 70, "a fault of rbim"
+    INTERRUPTED = 130, "ended by Ctrl-C"
+    READER_LEFT = 141, "whoever read the output has left"
+
+
+class JobExit(_Meaning):
     """The exit codes of a job: ``rbim invite``, ``rbim remove``, ``rbim job resume`` and ``rbim job retry``.
 
     Where several apply, that is said first which stands first here.
     """
 
-    meaning: str
-
-    def __new__(cls, code: int, meaning: str) -> Self:
-        """Make a code that says what it means."""
-        made = int.__new__(cls, code)
-        made._value_, made.meaning = code, meaning
-        return made
-
+    FAULT = 70, "a fault of rbim"
     INTERRUPTED = 130, "ended early by Ctrl-C or SIGTERM"
     GAVE_UP = 4, "ended early: too many requests failed, no answer came, or the journal cannot be written"
     REFUSED = 1, "ended early: the platform refused the credentials"
-    USAGE = 2, "wrong input or configuration"
+    USAGE = 2, "wrong input or configuration, or not confirmed"
     UNKNOWN = 5, "it is not known of some accounts whether they were reached"
     INCOMPLETE = 3, "some accounts were refused or failed, or rows cannot be used"
     DONE = 0, "everything was done"
@@ -66,6 +62,7 @@ HINTS = {
     Exit.NOT_SENT: "Nothing reached the platform: the command may be repeated.",
     Exit.UNKNOWN: "The platform may have acted: look before repeating the command.",
 }
+REPORTING = "With --debug the same command shows where: please report it with that, where you have rbim from."
 CREDENTIALS = (
     "Compare RBIM_APP_ID and RBIM_APP_TOKEN with the application's (not the account's) in the console; `rbim config show` "
     "says where they come from."
@@ -102,6 +99,12 @@ def complain(what: str, *hints: str, error: BaseException | None = None) -> None
     sys.stderr.writelines(f"{hint}\n" for hint in hints if hint)
 
 
+def fault(error: BaseException) -> Exit:
+    """Say that an error is nobody's but ours, and what to do about it; return the exit code."""
+    complain(f"a fault of rbim: {type(error).__name__}: {error}", REPORTING, error=error)
+    return Exit.FAULT
+
+
 def printable(text: str) -> str:
     """Return the text as one line that does nothing to a terminal but show."""
     return _shown(" ".join(text.split()))
@@ -114,4 +117,4 @@ def _shown(text: str) -> str:
 def leave_quietly() -> Exit:
     """Write no more to standard output, whose reader has left; return the exit code."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return Exit.REFUSED
+    return Exit.READER_LEFT

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from rbim.operation import Operation
 
-__all__ = ["flags_of", "help_of"]
+__all__ = ["flag_of", "flags_of", "help_of"]
 
 Reader = Callable[[str], Any]
 
@@ -52,9 +52,19 @@ class _AsRead:
 
 
 def flags_of(kind: type[Operation[Any]]) -> list[inspect.Parameter]:
-    """Return a parameter, annotated for cyclopts, for each field of the operation; the positional one comes first."""
-    parameters = [_parameter(attribute, kind) for attribute in fields_of(kind) if attribute.init]
+    """Return a parameter, annotated for cyclopts, for each field of the operation.
+
+    The positional one comes first, then what is required; what a base class hands down comes last.
+    """
+    own = inspect.get_annotations(kind)
+    fields = sorted((a for a in fields_of(kind) if a.init), key=lambda attribute: attribute.name not in own)
+    parameters = [_parameter(attribute, kind) for attribute in fields]
     return sorted(parameters, key=lambda parameter: (parameter.kind, parameter.default is not parameter.empty))
+
+
+def flag_of(attribute: attrs.Attribute[Any]) -> str:
+    """Return the name of a field's flag."""
+    return f"--{attribute.name.strip('_').replace('_', '-')}"
 
 
 def _parameter(attribute: attrs.Attribute[Any], kind: type[Operation[Any]]) -> inspect.Parameter:
@@ -62,7 +72,7 @@ def _parameter(attribute: attrs.Attribute[Any], kind: type[Operation[Any]]) -> i
     first = attribute.name == FIRST and required
     annotation, shown, keep = _annotation(attribute)
     told = Parameter(
-        name=f"--{attribute.name.strip('_').replace('_', '-')}",
+        name=flag_of(attribute),
         help=_words_of(attribute) or _inherited_help(attribute, kind),
         negative=None if annotation is bool else (),
         show_default=_name if shown is not None else False,
@@ -259,5 +269,6 @@ def _inherited_help(attribute: attrs.Attribute[Any], kind: type[Any]) -> str | N
     for base in kind.__mro__[1:]:
         for sentence in _SENTENCE.split(vars(base).get("__doc__") or ""):
             if f"``{attribute.name}``" in sentence:
-                return " ".join(_spelled(sentence, kind).split())
+                said = sentence.removeprefix(f"``{attribute.name}`` is ")
+                return " ".join(_spelled(said[:1].upper() + said[1:], kind).split())
     return None

@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING
 
 from rbim import __version__
 from rbim.cli.everywhere import FLAGS, SWITCHES
+from rbim.cli.exits import Exit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["COMMANDS", "SUMMARY", "answer"]
+    from rbim.operation import Namespace
+
+__all__ = ["COMMANDS", "SUMMARY", "answer", "summary_of"]
 
 SUMMARY = "An asyncio SDK for a Chinese communications platform: its operations, jobs of any number of them, an emulator."
 
@@ -24,13 +27,19 @@ COMMANDS = {
     "remove": ("rbim.cli.bulk:remove", "Remove any number of members from any number of groups."),
     "job": ("rbim.cli.job:job", "Go on with a job that was begun, or say what has become of it."),
     "callback": ("rbim.cli.callback:callback", "Receive message copies, send some, and find out why one is refused."),
-    "config": ("rbim.cli.config:config", "Show what is configured, and where from."),
     "emulator": ("rbim.cli.emulator:emulator", "Serve an emulator of the platform on this machine."),
     "demo": ("rbim.cli.app:demo", "Invite 5,000 accounts into groups of an emulated platform."),
+    "config": ("rbim.cli.config:config", "Show what is configured, and where from."),
+    "completion": ("rbim.cli.completion:completion", "Make a shell complete commands and flags."),
 }
 """Every command but those of operations: where it is, and what it does."""
 
-SECTIONS = {"Jobs": ("invite", "remove", "job"), "Message copies": ("callback",)}
+SECTIONS = {
+    "Jobs": ("invite", "remove", "job"),
+    "Message copies": ("callback",),
+    "An emulated platform": ("emulator", "demo"),
+    "This installation": ("config", "completion"),
+}
 
 EXAMPLES = """\
   rbim emulator
@@ -40,11 +49,9 @@ EXAMPLES = """\
   rbim --profile production config show
 """
 
-EXITS = (
-    "Exit codes: 0 done, 1 refused by the platform, 2 wrong input or configuration, 3 not sent, 5 outcome unknown. Jobs "
-    "have more of them: see `rbim invite --help`."
-)
+MORE = "Jobs have more of them: see `rbim invite --help`."
 NARROWEST, USUAL, WIDEST = 40, 80, 100  # characters in a line
+EXIT = 7  # and in the column of exit codes
 
 
 def answer(tokens: Sequence[str]) -> str | None:
@@ -57,11 +64,9 @@ def answer(tokens: Sequence[str]) -> str | None:
 def _page() -> str:
     from rbim.catalogue import namespaces
 
-    operations = {name: _summary(kind) for name, kind in namespaces().items()}
+    operations = {name: summary_of(kind) for name, kind in namespaces().items()}
     parts = {"Operations": {**operations, "operations": COMMANDS["operations"][1]}}
     parts |= {title: {name: COMMANDS[name][1] for name in names} for title, names in SECTIONS.items()}
-    told = {name for part in parts.values() for name in part}
-    parts["This machine"] = {name: what for name, (_, what) in COMMANDS.items() if name not in told}
     flags = {f"--{name} {value}": what for name, (value, what) in FLAGS.items()}
     flags |= {f"--{name}": what for name, what in SWITCHES.items()}
     flags |= {"--help, -h": "Show this, or the help of a command.", "--version": "Show the version."}
@@ -73,7 +78,10 @@ def _page() -> str:
         lines += ["", f"{title}:"]
         for name, what in part.items():
             lines += _beside(f"  {name}", textwrap.wrap(what, max(width - room, NARROWEST // 2)), room)
-    lines += ["", "Examples:", EXAMPLES, *textwrap.wrap(EXITS, width, break_on_hyphens=False)]
+    lines += ["", "Examples:", EXAMPLES, "Exit codes:"]
+    for code in Exit:
+        lines += _beside(f"  {int(code)}", textwrap.wrap(code.meaning, width - EXIT), EXIT)
+    lines += ["", *textwrap.wrap(MORE, width)]
     return "\n".join(lines) + "\n"
 
 
@@ -90,6 +98,8 @@ def _beside(name: str, lines: list[str], room: int) -> list[str]:
     return [f"{name:{room}}{first}".rstrip(), *(f"{'':{room}}{line}" for line in more)]
 
 
-def _summary(kind: type[object]) -> str:
+def summary_of(kind: type[Namespace]) -> str:
+    """Return what a namespace is, and its commands."""
     words = inspect.getdoc(kind) or f"The operations of {kind.__name__.lower()}."
-    return " ".join(words.partition("\n\n")[0].split())
+    what = " ".join(words.partition("\n\n")[0].split()).rstrip(".").removesuffix(" as methods")
+    return f"{what}: {', '.join(name.replace('_', '-') for name, _ in kind.methods())}."

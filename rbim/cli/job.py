@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter
 
 from rbim.cli.bulk_flags import EXITS, Leaving, OnUnknown, Pacing, Showing
+from rbim.cli.everywhere import EVERYWHERE
 
 __all__ = ["job", "report", "resume", "retry", "status"]
 
@@ -15,7 +16,7 @@ HELP = """\
 Jobs that `rbim invite` and `rbim remove` have begun: how far one is, and going on with it. The journal alone is needed, and
 the environment that describes the application.
 """
-LOOKING = "Exit code 0 whenever the journal can be read."
+LOOKING = f"Exit code 0 whenever the journal can be read, else 2.\n\n{EVERYWHERE}"
 
 Json = Annotated[bool, Parameter(name="--json", negative=(), show_default=False)]
 
@@ -26,7 +27,7 @@ PACING, SHOWING, LEAVING = Pacing(), Showing(), Leaving()
 job = App(name="job", help=HELP, help_format="markdown")
 
 
-@job.command(help_epilogue=LOOKING)
+@job.command(sort_key=0, help_epilogue=LOOKING)
 def status(journal: Path, /, *, as_json: Json = False) -> int:
     """Say how far a job is, and whether a process runs it right now.
 
@@ -42,7 +43,7 @@ def status(journal: Path, /, *, as_json: Json = False) -> int:
     return tell_status(journal, as_json=as_json)
 
 
-@job.command(help_epilogue=EXITS)
+@job.command(sort_key=1, help_epilogue=EXITS)
 def resume(
     journal: Path,
     /,
@@ -67,7 +68,7 @@ def resume(
     return go_on(journal, "resume", lambda made: made.resume(on_unknown), (pacing, showing, leaving))
 
 
-@job.command(help_epilogue=EXITS)
+@job.command(sort_key=2, help_epilogue=EXITS)
 def retry(
     journal: Path,
     /,
@@ -98,7 +99,7 @@ def retry(
     )
 
 
-@job.command(help_epilogue=LOOKING)
+@job.command(sort_key=3, help_epilogue=LOOKING)
 def report(
     journal: Path,
     /,

@@ -9,51 +9,92 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import App, Parameter
 
 from rbim.catalogue import entries, namespaces
-from rbim.cli.exits import Exit, report
-from rbim.cli.flags import flags_of, help_of
+from rbim.cli.connection import make_client
+from rbim.cli.consent import HELP as YES_HELP
+from rbim.cli.consent import consented
+from rbim.cli.exits import HINTS, Exit, complain, report
+from rbim.cli.fields_file import filler
+from rbim.cli.flags import flag_of, flags_of, help_of
+from rbim.cli.front import summary_of
 from rbim.errors import RbimError
-from rbim.operation import Repeat
+from rbim.operation import Repeat, fields_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rbim.catalogue import Entry
+    from rbim.client import AsyncClient
     from rbim.operation import Operation
 
-__all__ = ["add_operations", "operations"]
+__all__ = ["add_operations", "operations", "our_flag"]
 
 _SEGMENT = re.compile(r"/?[^/]+")
-JSON = inspect.Parameter(
-    "rbim_as_json",  # no operation's field is called so
-    inspect.Parameter.KEYWORD_ONLY,
-    default=False,
-    annotation=Annotated[
-        bool, Parameter(name="--json", negative=(), show_default=False, help="Print the answer as one JSON object.")
-    ],
-)
+
+# parameters of every operation's command; no operation's field is called so
+FILE, JSON, YES = "rbim_file", "rbim_as_json", "rbim_yes"
+FILE_HELP = "A TOML file with fields, as `name = 'Product news'`. Flags go before it."
+JSON_HELP = "Print the answer as one JSON object."
 
 
 def add_operations(app: App) -> None:
     """Add a command for every operation of every namespace that exists."""
     kinds = namespaces()
-    for entry in entries():
+    for place, entry in enumerate(entries()):
         if entry.namespace not in app:
-            summary = inspect.getdoc(kinds[entry.namespace]) or f"The operations of {entry.namespace}."
-            app.command(App(name=entry.namespace, help=summary))
+            app.command(App(name=entry.namespace, help=summary_of(kinds[entry.namespace])))
         name = entry.method.replace("_", "-")
-        app[entry.namespace].command(_command(entry), name=name, help=help_of(entry.operation))
+        fill = filler(entry.operation, our_flag("file", entry.operation))
+        app[entry.namespace].command(
+            _command(entry), name=name, help=help_of(entry.operation), config=fill, sort_key=place
+        )
+
+
+def our_flag(name: str, kind: type[Operation[Any]]) -> str:
+    """Return the flag of that name which every operation's command has; a field of the operation goes before it."""
+    taken = {flag_of(attribute) for attribute in fields_of(kind)}
+    return f"--rbim-{name}" if f"--{name}" in taken else f"--{name}"
+
+
+def _signature(kind: type[Operation[Any]]) -> inspect.Signature:
+    """Return the parameters of an operation's command: its fields, and ours."""
+
+    def switch(parameter: str, name: str, words: str) -> inspect.Parameter:
+        told = Parameter(name=our_flag(name, kind), negative=(), show_default=False, help=words)
+        return inspect.Parameter(
+            parameter, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, told]
+        )
+
+    fields = flags_of(kind)
+    bare = all(field.kind is inspect.Parameter.KEYWORD_ONLY for field in fields)
+    file = inspect.Parameter(
+        FILE,
+        inspect.Parameter.POSITIONAL_OR_KEYWORD if bare else inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[
+            str | None, Parameter(name=our_flag("file", kind), negative=(), metavar="FILE", help=FILE_HELP)
+        ],
+    )
+    ours = [switch(JSON, "json", JSON_HELP)]
+    if kind.spec.destroys is not None:
+        ours.append(switch(YES, "yes", YES_HELP))
+    return inspect.Signature([file, *fields, *ours] if bare else [*fields, file, *ours])
 
 
 def _command(entry: Entry) -> Callable[..., int]:
     kind = entry.operation
-    signature = inspect.Signature([*flags_of(kind), JSON])
+    signature = _signature(kind)
     command = f"rbim {entry.namespace} {entry.method}".replace("_", "-")
 
     def run(*args: Any, **kwargs: Any) -> int:
         values = signature.bind(*args, **kwargs).arguments
-        as_json: bool = values.pop(JSON.name, False)
+        values.pop(FILE, None)  # it has given its values to the flags
+        as_json, yes = values.pop(JSON, False), values.pop(YES, False)
         try:
-            answer = _send(kind(**values))
+            op = kind(**values)
+            client = make_client()
+            if kind.spec.destroys is not None and not yes and not consented(kind.spec.destroys(op), command):
+                return Exit.USAGE
+            answer = _send(client, op)
         except RbimError as error:
             return report(error, command)
         from rbim.cli.show import document_of, show, show_json
@@ -71,18 +112,19 @@ def _command(entry: Entry) -> Callable[..., int]:
     return run
 
 
-def _send(op: Operation[Any]) -> Any:  # the operation's answer
+def _send(client: AsyncClient, op: Operation[Any]) -> Any:  # the operation's answer
     import anyio
-
-    from rbim.cli.connection import make_client
-
-    client = make_client()
 
     async def send() -> Any:
         async with client:
             return await client.send(op)
 
-    return anyio.run(send)
+    try:
+        return anyio.run(send)
+    except KeyboardInterrupt:
+        if op.repeat is not Repeat.FREELY:
+            complain("ended by Ctrl-C", HINTS[Exit.UNKNOWN])
+        raise
 
 
 def operations(

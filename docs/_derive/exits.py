@@ -1,0 +1,13 @@
+"""The part of the page on errors that the command line says: its exit codes."""
+
+from __future__ import annotations
+
+from _derive.markdown import table
+from rbim.cli.exits import Exit
+
+__all__ = ["exits"]
+
+
+def exits() -> str:
+    """Return the table of exit codes."""
+    return "\n" + table(("exit code", "meaning"), ((str(int(code)), code.meaning) for code in Exit)) + "\n"
