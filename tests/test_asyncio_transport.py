@@ -471,7 +471,9 @@ async def test_an_answer_that_comes_with_the_cancellation_is_nobodys():
             assert await became(server, lambda server: server.requests)
             (connection,) = transport._everyone
             task.cancel()
-            connection.data_received(reply(b"late"))
+            late = reply(b"late")
+            connection.get_buffer(-1)[: len(late)] = late
+            connection.buffer_updated(len(late))
             with pytest.raises(asyncio.CancelledError):
                 await task
             await answered(transport, request(server.url()))

@@ -86,8 +86,8 @@ class AnswerReader:
         body, self._body = self._body, []
         return Response(self._status, self._headers, body[0] if len(body) == 1 else b"".join(body))
 
-    def feed(self, data: bytes) -> bool:
-        """Take what was read; return whether nothing more is needed."""
+    def feed(self, data: bytes | memoryview) -> bool:
+        """Take what was read, and keep none of it as it is; return whether nothing more is needed."""
         while True:
             room = HEAD_LIMIT + 1 - self._dry
             part = data if len(data) <= room else data[:room]

@@ -48,7 +48,7 @@ class Broken:
         return failure
 
 
-class Connection(asyncio.Protocol):
+class Connection(asyncio.BufferedProtocol):
     """One connection to one origin, idle or with one request under way.
 
     Idle, it is in the stack ``idle``; from its being opened to its end, in the set ``everyone``. It has one timer, which
@@ -56,6 +56,7 @@ class Connection(asyncio.Protocol):
     """
 
     __slots__ = (
+        "_buffer",
         "_deadline",
         "_everyone",
         "_idle",
@@ -72,8 +73,11 @@ class Connection(asyncio.Protocol):
         "transport",
     )
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, limit: int, idle: Idle, everyone: set[Connection]) -> None:
+    def __init__(  # what connections of one transport share
+        self, loop: asyncio.AbstractEventLoop, buffer: memoryview, limit: int, idle: Idle, everyone: set[Connection]
+    ) -> None:
         self._loop = loop
+        self._buffer = buffer
         self._limit = limit
         self._idle = idle
         self._everyone = everyone
@@ -166,11 +170,15 @@ class Connection(asyncio.Protocol):
         """Begin."""
         self.transport = cast(asyncio.Transport, transport)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  # its size is what it is
+        """Return where to read into."""
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
         """Take a part of the answer; what comes while nobody asked ends the connection."""
         if self._waiter is None:
             self.abort()
-        elif self._reader.feed(data):
+        elif self._reader.feed(self._buffer[:nbytes]):
             self._conclude()
 
     def eof_received(self) -> None:
