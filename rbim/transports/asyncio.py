@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from rbim.errors import InvalidRequest, NotSent, Unanswered
 from rbim.message import Response
+from rbim.transports.asyncio_answer import Known
 from rbim.transports.asyncio_connection import LONGEST_NAP, Connection
 from rbim.transports.asyncio_route import Proxy, Route
 from rbim.transports.surroundings import proxy_for, tls_context
@@ -64,7 +65,6 @@ class AsyncioTransport:
             reason = "proxy: there is none behind a UNIX socket"
             raise InvalidRequest(reason, field="proxy")
         self.keepalive_expiry = keepalive_expiry
-        self.answer_limit = answer_limit
         self._verify = verify
         self._cert = cert
         self._proxy = None if proxy is None else Proxy(proxy)
@@ -75,6 +75,12 @@ class AsyncioTransport:
         self._everyone: set[Connection] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._buffer = memoryview(b"")
+        self._known = Known(answer_limit)
+
+    @property
+    def answer_limit(self) -> int:
+        """Bytes that the body of an answer may have."""
+        return self._known.limit
 
     async def __aenter__(self) -> Self:
         try:
@@ -141,9 +147,7 @@ class AsyncioTransport:
         return route
 
     async def _connected(self, route: Route, request: Request, deadline: float) -> Connection:
-        connection = Connection(
-            asyncio.get_running_loop(), self._buffer_of_one(), self.answer_limit, route.idle, self._everyone
-        )
+        connection = Connection(asyncio.get_running_loop(), self._buffer_of_one(), self._known, route.idle, self._everyone)
         scope = asyncio.timeout(min(deadline - time.monotonic(), LONGEST_NAP))
         try:
             async with scope:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 from attrs import frozen
 
 from rbim.errors import AnswerTooLarge, Unanswered
-from rbim.transports.asyncio_answer import AnswerReader
+from rbim.transports.asyncio_answer import AnswerReader, Known
 from rbim.transports.trouble import blotted, untraced
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Connection(asyncio.BufferedProtocol):
         "_deadline",
         "_everyone",
         "_idle",
-        "_limit",
+        "_known",
         "_loop",
         "_poll",
         "_reader",
@@ -74,14 +74,14 @@ class Connection(asyncio.BufferedProtocol):
     )
 
     def __init__(  # what connections of one transport share
-        self, loop: asyncio.AbstractEventLoop, buffer: memoryview, limit: int, idle: Idle, everyone: set[Connection]
+        self, loop: asyncio.AbstractEventLoop, buffer: memoryview, known: Known, idle: Idle, everyone: set[Connection]
     ) -> None:
         self._loop = loop
         self._buffer = buffer
-        self._limit = limit
+        self._known = known
         self._idle = idle
         self._everyone = everyone
-        self._reader = AnswerReader(limit)
+        self._reader = AnswerReader(known)
         self._waiter: asyncio.Future[Response | Broken] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._deadline = self._rings = 0.0
@@ -136,7 +136,7 @@ class Connection(asyncio.BufferedProtocol):
             raise ConnectionResetError(reason)
         self.transport = secure
         self._secure = True
-        self._reader = AnswerReader(self._limit)  # the last one has read what a proxy answered
+        self._reader = AnswerReader(self._known)  # the last one has read what a proxy answered
 
     def enlist(self) -> None:
         """Be among ``everyone``, until the connection is lost."""
@@ -225,7 +225,7 @@ class Connection(asyncio.BufferedProtocol):
         if reader.whole:
             self._settle(reader.response(), reusable=reader.reusable)
         else:
-            self._settle(Broken(reader.fault, limit=self._limit if reader.too_large else None))
+            self._settle(Broken(reader.fault, limit=self._known.limit if reader.too_large else None))
 
     def _settle(self, outcome: Response | Broken, *, reusable: bool = False) -> None:
         """Give the future what it waited for, and put the connection on its stack, or close it."""
