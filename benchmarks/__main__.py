@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import platform
+import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -35,7 +36,8 @@ PACKAGES = (
     "uvicorn",
     "fastapi",
 )
-EXPECTED = (ImportError, OSError, RuntimeError)  # a library that is missing, a file that cannot be written
+# a library that is missing, a file that cannot be written, a child that failed
+EXPECTED = (ImportError, OSError, RuntimeError, subprocess.SubprocessError)
 
 
 class _Parser(argparse.ArgumentParser):

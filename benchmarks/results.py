@@ -110,7 +110,7 @@ def shown(result: Result) -> str:
 
 
 def _aim(goal: Goal) -> str:
-    return f"at most {goal.at_most:g}" if goal.at_most is not None else f"at least {goal.at_least:g}"
+    return f"at most {goal.at_most:.3g}" if goal.at_most is not None else f"at least {goal.at_least:g}"
 
 
 def _table(table: Table) -> str:

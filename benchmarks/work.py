@@ -7,6 +7,7 @@ import base64
 import time
 from datetime import datetime, timedelta, timezone
 from hashlib import md5
+from math import inf
 from typing import TYPE_CHECKING, Any, Protocol
 
 from attrs import frozen
@@ -67,16 +68,26 @@ class Stopwatch:
     """Takes the time of work that goes on and on: from when it runs warm until enough is measured.
 
     ``more`` is to be asked after each answer. The first ``skip`` answers, and those of the first ``warm`` seconds, are not
-    measured; then come at least ``count`` and at least ``seconds``. ``elsewhere`` tells the CPU seconds of the other side.
+    measured; then come at least ``count`` and at least ``seconds``. Neither part goes on for longer than ``most`` seconds.
+    ``elsewhere`` tells the CPU seconds of the other side.
     """
 
-    def __init__(
-        self, *, skip: int, warm: float, count: int, seconds: float, elsewhere: Callable[[], float] = float
+    def __init__(  # noqa: PLR0913  # each by keyword
+        self,
+        *,
+        skip: int,
+        warm: float,
+        count: int,
+        seconds: float,
+        most: float = inf,
+        elsewhere: Callable[[], float] = float,
     ) -> None:
         self.lap: Lap | None = None
         self._answers = 0
         self._next = skip
         self._until = time.monotonic() + warm
+        self._most = most
+        self._latest = time.monotonic() + most
         self._count = count
         self._seconds = seconds
         self._elsewhere = elsewhere
@@ -85,11 +96,13 @@ class Stopwatch:
     def more(self) -> bool:
         """Count an answer, and return whether to ask for another one."""
         self._answers += 1
-        if self._answers < self._next or time.monotonic() < self._until:
+        now = time.monotonic()
+        if (self._answers < self._next or now < self._until) and now < self._latest:
             return True
         if self._begun is None:
             self._next = self._answers + self._count
-            self._until = time.monotonic() + self._seconds
+            self._until = now + self._seconds
+            self._latest = now + self._most
             self._begun = self._now()
             return True
         if self.lap is None:

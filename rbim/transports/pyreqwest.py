@@ -14,6 +14,7 @@ What the library would do unasked is off: redirects, cookies, decompression, HTT
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import ssl
 import types
@@ -61,6 +62,7 @@ ERRORS: tuple[tuple[str, type[TransportError]], ...] = (
     ("", Unanswered),
 )
 CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----\s*", re.DOTALL)
+GRAINS = 100  # of a second, to which time-outs are rounded up
 BODILESS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 
 
@@ -188,6 +190,7 @@ class PyreqwestTransport:
     def _prepared(self, client: Client, request: Request, timeout: float) -> StreamRequest:
         """Return what can be sent: a copy of an earlier one with another body, where only that differs."""
         body = request.body
+        timeout = math.ceil(timeout * GRAINS) / GRAINS  # what is left of a call's time differs each time
         alike = request.method, request.origin, request.path, timeout, not body
         kept = self._kept.get(alike)
         if kept is None or not kept.fits(request):
