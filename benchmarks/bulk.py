@@ -1,6 +1,6 @@
 """What a job costs beside its requests: memory, the journal; and how its pace fares on a platform with limits and outages.
 
-Run: python benchmarks/bulk.py [memory | journal | pace] [--rows 100000 1000000] [--chunk 1 50] [--stub]
+Run: python -m benchmarks.bulk [memory | journal | pace] [--rows 100000 1000000] [--chunk 1 50] [--stub]
 
 *memory*: a CSV file of so many rows, as a job of invitations, to a server in another process that answers the same thing
 always (``--stub``: to a transport that does, in the job's own process). Each job is a process of its own; *idle* is its
@@ -9,8 +9,8 @@ in all. *journal* is its size on the disk once it is closed.
 
 *journal*: the same accounts, loaded before, in requests of ``--chunk`` accounts, through the job as it is; through the same
 job with a journal in memory that writes nothing; and through ``fan_out`` of operations that were made before. Turns are
-interleaved, a ratio compares neighbours, the medians are shown. CPU is that of all threads of the process. The goal is one
-for requests that take a way over sockets.
+interleaved, a ratio compares neighbours, the medians are shown. CPU is that of all threads of the process. The goals are
+for the CPU of requests that take a way over sockets: waits depend on what else the machine does.
 
 *pace*: a whole job on emulated time, told no rate, to an emulator that takes 200 requests in a second: the share of them
 that was used from the tenth second to the sixtieth; and the seconds from the end of an outage of half a minute, in which
@@ -36,9 +36,11 @@ from pathlib import Path
 from shutil import copyfile
 from typing import TYPE_CHECKING, Any
 
-from bulk_parts import AtOnce, Unwritten, chunk_of, client_of, constant, loaded_journal, requests
-from httpload import process, serve_app, tell_time
+from attrs import frozen
 
+from benchmarks.bulk_parts import AtOnce, Unwritten, chunk_of, client_of, constant, loaded_journal, requests
+from benchmarks.httpload import ROOT, process, serve_app, tell_time
+from benchmarks.results import Goal, Result, Table, shown
 from rbim import InviteJoinGroup
 from rbim.bulk import Done, InviteJob, RowFile, fan_out, open_job
 from rbim.bulk.loading import Loaded
@@ -48,16 +50,16 @@ from rbim.bulk.settings import Settings
 from rbim.bulk.steering import Steering
 from rbim.bulk.tally import Tally
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-from paced_job import PacedJob
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Sequence
 
-    from bulk_parts import Sending
-
+    from benchmarks.bulk_parts import Sending
+    from benchmarks.results import Options
     from rbim import AsyncClient
 
+__all__ = ["Journaled", "cost", "main", "memory", "pace", "run", "whole_job"]
+
+MODULE = "benchmarks.bulk"
 GROUP_SIZE = 1900
 MIB = 1024 * 1024
 MEMORY_GOAL = 60  # MiB
@@ -81,27 +83,37 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize()
 
 
+@contextmanager
+def sampled() -> Generator[list[int]]:
+    """Give a list that grows by the resident memory fifty times a second, and at the end of the block."""
+    samples: list[int] = []
+    over = threading.Event()
+
+    def sample() -> None:
+        while not over.wait(0.02):
+            samples.append(resident())
+
+    sampler = threading.Thread(target=sample)
+    sampler.start()
+    try:
+        yield samples
+    finally:
+        over.set()
+        sampler.join()
+        samples.append(resident())
+
+
 async def whole_job(path: Path, port: int | None) -> dict[str, float]:
     """Run a job of a file, and return what it took; memory in bytes above idle."""
     async with client_of(port) as client:
         job = InviteJob(client, journal=path.with_suffix(".journal"))
         idle, loading = resident(), 0
         most_before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        samples: list[int] = []
-        over = threading.Event()
-
-        def sample() -> None:
-            while not over.wait(0.02):
-                samples.append(resident())
-
-        sampler = threading.Thread(target=sample)
-        sampler.start()
-        async with job.run(RowFile(path)) as progress:
-            async for snapshot in progress:
-                if snapshot.phase == "loading":
-                    loading = len(samples)
-        over.set()
-        sampler.join()
+        with sampled() as samples:
+            async with job.run(RowFile(path)) as progress:
+                async for snapshot in progress:
+                    if snapshot.phase == "loading":
+                        loading = len(samples)
         most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     with closing(sqlite3.connect(job.journal)) as file:
         ((created, loaded),) = file.execute("SELECT created, loaded FROM job")
@@ -120,41 +132,51 @@ async def whole_job(path: Path, port: int | None) -> dict[str, float]:
     }
 
 
-def memory(options: argparse.Namespace) -> bool:
-    """Print what jobs of different lengths take, and tell whether it is little and flat."""
-    print(f"memory ({'stub transport' if options.stub else 'HTTP'}), MiB{'':<8} {'loading':>12} {'rows/s when':>23}")
-    heads = ("idle", "above idle", "peak", "journal", "loading", "sending", "requests/s")
-    print(f"{'rows':>12} {' '.join(f'{head:>11}' for head in heads)}")
+def memory(rows: Sequence[int], *, stub: bool = False) -> Result:
+    """Return what jobs of so many rows take, and how fast they are."""
+    sizes: list[tuple[str | float, ...]] = []
+    rates: list[tuple[str | float, ...]] = []
     peaks: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
-        for rows in options.rows:
-            path = Path(folder, f"{rows}.csv")
-            write_rows(path, rows)
-            with serving() if not options.stub else no_server() as port:
-                command = [sys.executable, __file__, "--child", str(path), *(() if port is None else ("--port", str(port)))]
-                told = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
-            sizes = [told[name] / MIB for name in ("idle", "loading", "peak", "journal")]
-            rates = [told[name] for name in ("load", "rows", "requests")]
-            print(
-                f"{rows:>12,} {' '.join(f'{size:>11.1f}' for size in sizes)} {' '.join(f'{each:>11,.0f}' for each in rates)}"
-            )
+        for number in rows:
+            path = Path(folder, f"{number}.csv")
+            write_rows(path, number)
+            with serving(stub=stub) as port:
+                command = [sys.executable, "-m", MODULE, "--child", str(path)]
+                command += () if port is None else ("--port", str(port))
+                told = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=ROOT).stdout)
+            name = f"{number:,} rows"
+            sizes.append((name, *(told[size] / MIB for size in ("idle", "loading", "peak", "journal"))))
+            rates.append((name, *(told[rate] for rate in ("load", "rows", "requests"))))
             peaks.append(told["peak"] / MIB)
-    reached = max(peaks) < MEMORY_GOAL
-    print(f"highest peak {max(peaks):.1f} MiB (goal {MEMORY_GOAL}): {'reached' if reached else 'NOT reached'}\n", flush=True)
-    return reached
+    way = "a transport that answers by itself" if stub else "HTTP"
+    return Result(
+        part="bulk: memory",
+        tables=(
+            Table(
+                title=f"MiB that a job takes, over {way}",
+                columns=("", "idle", "above idle: loading", "above idle: peak", "journal on the disk"),
+                rows=tuple(sizes),
+            ),
+            Table(
+                title=f"How many a second, over {way}",
+                columns=("", "rows loaded", "rows sent", "requests"),
+                rows=tuple(rates),
+                digits=0,
+            ),
+        ),
+        goals=(Goal(name="highest peak of a job above idle, MiB", value=max(peaks), at_most=MEMORY_GOAL),),
+    )
 
 
 @contextmanager
-def serving() -> Iterator[int]:
-    """Give the port of a constant server in a process of its own."""
-    with process(__file__, "--serve") as server:
+def serving(*, stub: bool) -> Generator[int | None]:
+    """Give the port of a constant server in a process of its own; for a stub, None."""
+    if stub:
+        yield None
+        return
+    with process(MODULE, "--serve") as server:
         yield server.port
-
-
-@contextmanager
-def no_server() -> Iterator[None]:
-    """Give no port."""
-    yield None
 
 
 # The journal.
@@ -182,7 +204,7 @@ async def as_it_is(client: AsyncClient, sendings: list[Sending], settings: Setti
 async def unwritten(client: AsyncClient, sendings: list[Sending], settings: Settings, _: Path) -> tuple[float, float]:
     """Send them through the job without its journal's writes."""
     chunk = len(sendings[0][1])
-    parts = InviteJob(client, journal="unused", chunk=chunk)._parts()  # noqa: SLF001  # the sender as the job has it
+    parts = InviteJob(client, journal="unused", chunk=chunk)._parts()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     commits: Any = AtOnce()
     journal: Any = Unwritten([chunk_of(number, *sending) for number, sending in enumerate(sendings)])
     total = len(sendings) * chunk
@@ -219,79 +241,126 @@ async def fanned_out(client: AsyncClient, sendings: list[Sending], settings: Set
 WAYS = {"as it is": as_it_is, "nothing written": unwritten, "fan_out": fanned_out}
 
 
-async def turns(
-    options: argparse.Namespace, chunk: int, concurrency: int, port: int | None
-) -> dict[str, list[tuple[float, float]]]:
+@frozen(kw_only=True)
+class Journaled:
+    """How to measure the journal: requests in a turn, accounts in a request, requests in flight, turns, the ways to send."""
+
+    requests: int = 1000
+    chunks: tuple[int, ...] = (1, 50)
+    concurrency: tuple[int, ...] = (50, 100)
+    repeats: int = 5
+    ways: tuple[str, ...] = tuple(WAYS)
+    stub: bool = False
+
+
+async def turns(plan: Journaled, chunk: int, concurrency: int, port: int | None) -> dict[str, list[tuple[float, float]]]:
     """Return the wall and CPU seconds of each way's turns, interleaved."""
-    sendings = requests(options.requests, chunk)
+    sendings = requests(plan.requests, chunk)
     settings = Settings(concurrency=concurrency, adaptive=False)
-    took: dict[str, list[tuple[float, float]]] = {name: [] for name in WAYS}
+    took: dict[str, list[tuple[float, float]]] = {name: [] for name in plan.ways}
     with tempfile.TemporaryDirectory() as folder:
         template = Path(folder, "template.journal")
         loaded_journal(template, sendings, settings)
         async with client_of(port) as client:
-            for number in range(options.repeats + 1):
-                for name, way in WAYS.items():
-                    seconds = await way(client, sendings, settings, template)
+            for number in range(plan.repeats + 1):
+                for name in plan.ways:
+                    seconds = await WAYS[name](client, sendings, settings, template)
                     if number:  # the first turn warms up
                         took[name].append(seconds)
     return took
 
 
-def cost(options: argparse.Namespace) -> bool:
-    """Print what requests cost with the journal and without it, and tell whether the difference is small."""
-    print(f"journal ({'stub transport' if options.stub else 'HTTP'}), seconds for 1000 requests")
-    print(f"{'accounts, in flight':<36} {'wall':>8} {'CPU':>8} {'requests/s':>11}   {'to nothing written':>18}")
-    worst = 0.0
-    for chunk, concurrency in product(options.chunk, options.concurrency):
-        with serving() if not options.stub else no_server() as port:
-            took = asyncio.run(turns(options, chunk, concurrency, port))
-        for name, all_of_it in took.items():
-            wall, cpu = (statistics.median(column) * 1000 / options.requests for column in zip(*all_of_it, strict=True))
-            pairs = list(zip(all_of_it, took["nothing written"], strict=True))
-            walls, cpus = (statistics.median(mine[column] / other[column] for mine, other in pairs) for column in (0, 1))
-            what = f"{chunk:>8}, {concurrency:>9}, {name}"
-            print(f"{what:<36} {wall:>8.3f} {cpu:>8.3f} {1000 / wall:>11,.0f}   {walls:>8.2f} {cpus:>9.2f}", flush=True)
-            worst = max(worst, walls if name == "as it is" else 0.0)
-    if options.stub:
-        print(f"highest ratio {worst:.2f}\n", flush=True)
-        return True
-    reached = worst <= JOURNAL_GOAL
-    print(f"highest ratio {worst:.2f} (goal {JOURNAL_GOAL}): {'reached' if reached else 'NOT reached'}\n", flush=True)
-    return reached
+def cost(plan: Journaled) -> Result:
+    """Return what requests cost with the journal and without it."""
+    rows: list[tuple[str | float, ...]] = []
+    goals: list[Goal] = []
+    for chunk, concurrency in product(plan.chunks, plan.concurrency):
+        with serving(stub=plan.stub) as port:
+            took = asyncio.run(turns(plan, chunk, concurrency, port))
+        what = f"{chunk} account{'s' * (chunk > 1)}, {concurrency} in flight"
+        for name, mine in took.items():
+            pairs = list(zip(mine, took["nothing written"], strict=True))
+            seconds = [statistics.median(turn[column] for turn in mine) * 1000 / plan.requests for column in (0, 1)]
+            ratios = [statistics.median(one[column] / other[column] for one, other in pairs) for column in (0, 1)]
+            rows.append((f"{what}: {name}", *seconds, *ratios))
+            if name == "as it is":
+                goals.append(Goal(name=f"CPU with the journal / without, {what}", value=ratios[1], at_most=JOURNAL_GOAL))
+    table = Table(
+        title=f"Seconds for 1000 requests of a job, over {'a transport that answers by itself' if plan.stub else 'HTTP'}",
+        columns=("", "wall", "CPU", "wall / nothing written", "CPU / nothing written"),
+        rows=tuple(rows),
+        digits=2,
+    )
+    return Result(part="bulk: journal", tables=(table,), goals=() if plan.stub else tuple(goals))
 
 
 # The pace.
 
 
-def pace(_: argparse.Namespace) -> bool:
-    """Print how jobs keep up with a limit and come back after an outage, and tell whether that is well."""
-    print(f"pace, at most {LIMIT} requests in a second")
-    print(f"{'latency':>10} {'share, 10 to 60 s':>18} {'recovery':>9} {'throttled':>10} {'real seconds':>13}")
-    good = True
+def pace() -> Result:
+    """Return how jobs keep up with a limit and come back after an outage."""
+    from tests.paced_job import PacedJob
+
+    rows: list[tuple[str | float, ...]] = []
+    goals: list[Goal] = []
     for latency in (0.001, 0.1):
         began = time.perf_counter()
         job = PacedJob(latency=latency, limit=LIMIT)
         asyncio.run(job.run(105, outage=(60, 90)))
-        share, recovery = job.share(10, 60), job.recovery(90, PACE_GOAL)
-        took = time.perf_counter() - began
-        print(f"{latency * 1000:>7.0f} ms {share:>18.1%} {recovery:>7.1f} s {job.throttled(10, 60):>10.2%} {took:>13.1f}")
-        good = good and share >= PACE_GOAL and recovery <= RECOVERY_GOAL
-    print(f"goals {PACE_GOAL:.0%}, {RECOVERY_GOAL:g} s: {'reached' if good else 'NOT reached'}\n", flush=True)
-    return good
+        name = f"latency {latency * 1000:.0f} ms"
+        share, throttled, recovery = job.share(10, 60), job.throttled(10, 60), job.recovery(90, PACE_GOAL)
+        rows.append((name, 100 * share, 100 * throttled, recovery, time.perf_counter() - began))
+        goals.append(Goal(name=f"share of the limit used, {name}", value=share, at_least=PACE_GOAL))
+        goals.append(Goal(name=f"seconds to recover, {name}", value=recovery, at_most=RECOVERY_GOAL))
+    table = Table(
+        title=f"Pace of a job where at most {LIMIT} requests in a second are accepted, told nothing",
+        columns=("", "% of the limit, 10 to 60 s", "% throttled", "recovery s", "real seconds"),
+        rows=tuple(rows),
+    )
+    return Result(part="bulk: pace", tables=(table,), goals=tuple(goals))
 
 
-SECTIONS = {"memory": memory, "journal": cost, "pace": pace}
+def run(options: Options) -> Result:
+    """Measure memory and the journal, as a part of all the benchmarks."""
+    number, flying, rows = (50, 50, [2000]) if options.quick else (500, 100, [100_000, 300_000])
+    ways = ("as it is", "nothing written")
+    plan = Journaled(requests=number, concurrency=(flying,), repeats=options.rounds, ways=ways)
+    results = [memory(rows), cost(plan)]
+    return Result(
+        part="bulk",
+        tables=tuple(table for result in results for table in result.tables),
+        goals=tuple(goal for result in results for goal in result.goals),
+    )
 
 
-def main(options: argparse.Namespace) -> bool:
+SECTIONS: dict[str, Callable[[argparse.Namespace], Result]] = {
+    "memory": lambda told: memory(told.rows, stub=told.stub),
+    "journal": lambda told: cost(
+        Journaled(
+            requests=told.requests,
+            chunks=tuple(told.chunk),
+            concurrency=tuple(told.concurrency),
+            repeats=told.repeats,
+            stub=told.stub,
+        )
+    ),
+    "pace": lambda _: pace(),
+}
+
+
+def main(told: argparse.Namespace) -> bool:
     """Print the tables and tell whether all goals are reached."""
-    reached = [SECTIONS[name](options) for name in options.section or SECTIONS]
-    return all(reached)
+    reached = True
+    for name in told.section or SECTIONS:
+        result = SECTIONS[name](told)
+        print(shown(result), end="\n\n", flush=True)
+        reached = reached and all(goal.reached for goal in result.goals)
+    return reached
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="What a job costs beside its requests, and how its pace fares.")
+    about = "What a job costs beside its requests, and how its pace fares."
+    parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", description=about)
     parser.add_argument("section", nargs="*", choices=[*SECTIONS, []], help="all of them unless told")
     parser.add_argument("--rows", type=int, nargs="+", default=[20_000, 100_000], help="of the files (memory)")
     parser.add_argument("--requests", type=int, default=1000, help="in each turn (journal)")

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     Sending = tuple[str, tuple[str, ...]]
 
+__all__ = ["ANSWER", "AtOnce", "Stub", "Unwritten", "chunk_of", "client_of", "constant", "loaded_journal", "requests"]
+
 T = TypeVar("T")
 
 CREDENTIALS = Credentials(app_id="aaf98f8947b5d6c80147b8a2b7c30123", app_token="7f0c4b9de2a14f5c8b3e6d1a90c2f4e8")

@@ -1,6 +1,6 @@
 """What receiving message copies costs, beside a FastAPI + pydantic endpoint with the same checks; and durable accepts.
 
-Run: python benchmarks/callbacks.py [--seconds 2] [--repeats 5] [--http httptools]
+Run: python -m benchmarks.callbacks [--seconds 2] [--repeats 5] [--http httptools]
 
 Each server is a process of its own on one core, with the same uvicorn and the same settings. The client is on another
 core; it sends signed messages, a different one each time, made before, over 32 connections, and does so little that the
@@ -25,24 +25,39 @@ import tempfile
 import time
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from httpload import Served, constant, keep_to_core, process, serve_app, tell_time
+from attrs import frozen
 
+from benchmarks.httpload import Served, constant, keep_to_core, on_cores, process, serve_app, tell_time
+from benchmarks.results import Goal, Result, Table, shown
 from rbim.callbacks import MemorySink, Receiver, SqliteInbox
 from rbim.signing import Credentials
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from httpload import Measured
+    from benchmarks.httpload import Measured
+    from benchmarks.results import Options
+
+__all__ = ["Turns", "main", "measured", "run"]
 
 APP_ID, TOKEN = "aaf98f8947b5d6c80147b8a2b7c30123", "7f0c4b9de2a14f5c8b3e6d1a90c2f4e8"
-WARM_UP = 0.3  # seconds
 FASTEST = 25_000  # requests that are there for each second
 CONNECTIONS = 32
 SHARE = 1 / 3
-ACCEPTS, P99 = 2000, 0.050
+ACCEPTS, P99 = 2000, 50.0  # a second, milliseconds
+MODULE = "benchmarks.callbacks"
+
+
+@frozen(kw_only=True)
+class Turns:
+    """How long each server is loaded to warm up and in each turn, how many turns there are, and uvicorn's HTTP parser."""
+
+    warm_up: float = 0.3
+    seconds: float = 2.0
+    repeats: int = 5
+    http: Literal["httptools", "h11"] = "httptools"
 
 
 def messages(numbers: Iterator[int], seconds: float) -> list[bytes]:
@@ -84,97 +99,110 @@ def receiver(sink: Any) -> Any:  # a sink; an ASGI application
     return Receiver(credentials=Credentials(app_id=APP_ID, app_token=TOKEN), sink=sink).asgi
 
 
-def seconds(value: float) -> str:
-    """Show a time in milliseconds."""
-    return f"{value * 1000:.1f}"
-
-
-def compare(options: argparse.Namespace, numbers: Iterator[int]) -> bool:
-    """Print what an event costs each server, and tell whether the receiver's share is small enough."""
+def compare(turns: Turns, numbers: Iterator[int]) -> tuple[Table, Goal]:
+    """Return what an event costs each server, and the receiver's share of what it costs the peer."""
     names = ("constant", "receiver", "fastapi")
     costs: list[dict[str, float]] = []
     with (
-        process(__file__, "--serve", "constant", "--http", options.http) as plain,
-        process(__file__, "--serve", "receiver", "--http", options.http) as ours,
-        process(__file__, "--serve", "fastapi", "--http", options.http) as theirs,
+        process(MODULE, "--serve", "constant", "--http", turns.http) as plain,
+        process(MODULE, "--serve", "receiver", "--http", turns.http) as ours,
+        process(MODULE, "--serve", "fastapi", "--http", turns.http) as theirs,
     ):
         servers: dict[str, Served] = dict(zip(names, (plain, ours, theirs), strict=True))
-        requests = messages(numbers, WARM_UP)
+        requests = messages(numbers, turns.warm_up)
         for server in servers.values():
-            server.turn(iter(requests), WARM_UP, CONNECTIONS)
-        for _ in range(options.repeats):
-            requests = messages(numbers, options.seconds)
-            turns = {name: each.turn(iter(requests), options.seconds, CONNECTIONS) for name, each in servers.items()}
-            costs.append({name: turn.cpu for name, turn in turns.items()})
-    print(f"{'':<28} {'CPU us per event':>16} {'above constant':>15}")
+            server.turn(iter(requests), turns.warm_up, CONNECTIONS)
+        for _ in range(turns.repeats):
+            requests = messages(numbers, turns.seconds)
+            took = {name: each.turn(iter(requests), turns.seconds, CONNECTIONS) for name, each in servers.items()}
+            costs.append({name: turn.cpu for name, turn in took.items()})
+    rows: list[tuple[str, float, float]] = []
     for name in names:
         cost = statistics.median(each[name] for each in costs)
         above = statistics.median(each[name] - each["constant"] for each in costs)
-        print(f"{name:<28} {cost * 1e6:>16.1f} {above * 1e6:>15.1f}")
+        rows.append((name, cost * 1e6, above * 1e6))
     share = statistics.median((each["receiver"] - each["constant"]) / (each["fastapi"] - each["constant"]) for each in costs)
-    reached = share <= SHARE
-    print(
-        f"the receiver's share of the peer's cost {share:.2f}, goal {SHARE:.2f}: {'reached' if reached else 'NOT reached'}\n"
+    table = Table(
+        title="CPU us per event of a server: one that answers the same thing always, the receiver, a FastAPI endpoint",
+        columns=("", "CPU us per event", "above constant"),
+        rows=tuple(rows),
     )
-    return reached
+    return table, Goal(name="the receiver's cost / the FastAPI endpoint's", value=share, at_most=SHARE)
 
 
-def durable(options: argparse.Namespace, numbers: Iterator[int]) -> bool:
-    """Print how many durable accepts a second there are, and how long they take."""
-    turns: list[Measured] = []
+def durable(turns: Turns, numbers: Iterator[int]) -> tuple[Table, Goal, Goal]:
+    """Return how many durable accepts a second there are, and how long they take."""
+    took: list[Measured] = []
     with tempfile.TemporaryDirectory() as folder:
         file = str(Path(folder, "events.db"))
-        with process(__file__, "--serve", "durable", "--http", options.http, "--inbox", file) as server:
-            server.turn(iter(messages(numbers, WARM_UP)), WARM_UP, CONNECTIONS)
-            for _ in range(options.repeats):
-                requests = messages(numbers, options.seconds)
-                turns += [server.turn(iter(requests), options.seconds, CONNECTIONS)]
-    rate = statistics.median(turn.rate for turn in turns)
-    waits = {share: statistics.median(turn.wait(share) for turn in turns) for share in (0.5, 0.99)}
-    cost = statistics.median(turn.cpu for turn in turns)
-    reached = rate >= ACCEPTS and waits[0.99] < P99
-    print(
-        f"durable accepts: {rate:,.0f} a second, p50 {seconds(waits[0.5])} ms, p99 {seconds(waits[0.99])} ms, "
-        f"{cost * 1e6:.0f} us of CPU each\n"
-        f"goal {ACCEPTS:,} a second at p99 under {seconds(P99)} ms: {'reached' if reached else 'NOT reached'}"
+        with process(MODULE, "--serve", "durable", "--http", turns.http, "--inbox", file) as server:
+            server.turn(iter(messages(numbers, turns.warm_up)), turns.warm_up, CONNECTIONS)
+            for _ in range(turns.repeats):
+                requests = messages(numbers, turns.seconds)
+                took += [server.turn(iter(requests), turns.seconds, CONNECTIONS)]
+    rate = statistics.median(turn.rate for turn in took)
+    p50, p99 = (1000 * statistics.median(turn.wait(share) for turn in took) for share in (0.5, 0.99))
+    cost = statistics.median(turn.cpu for turn in took)
+    table = Table(
+        title="Durable accepts: the receiver with a SqliteInbox, each event on the disk before it is answered",
+        columns=("", "a second", "p50 ms", "p99 ms", "CPU us each"),
+        rows=((f"{CONNECTIONS} connections", rate, p50, p99, cost * 1e6),),
     )
-    return reached
+    return (
+        table,
+        Goal(name="durable accepts a second", value=rate, at_least=ACCEPTS),
+        Goal(name="p99 of a durable accept, ms", value=p99, at_most=P99),
+    )
 
 
-def main(options: argparse.Namespace) -> bool:
-    """Print both tables and tell whether both goals are reached."""
-    keep_to_core(0)
-    os.environ |= {"RBIM_APP_ID": APP_ID, "RBIM_APP_TOKEN": TOKEN}  # for the peer
+def measured(turns: Turns) -> Result:
+    """Measure both."""
     numbers = count()
-    cheap = compare(options, numbers)
-    return durable(options, numbers) and cheap
+    with on_cores(0):
+        costs, cheap = compare(turns, numbers)
+        accepts, *fast = durable(turns, numbers)
+    return Result(part="callbacks", tables=(costs, accepts), goals=(cheap, *fast))
 
 
-def served(options: argparse.Namespace) -> Any:  # an ASGI application
+def run(options: Options) -> Result:
+    """Measure what message copies cost, as a part of all the benchmarks."""
+    warm_up, seconds = (0.05, 0.1) if options.quick else (0.3, 1.0)
+    return measured(Turns(warm_up=warm_up, seconds=seconds, repeats=options.rounds))
+
+
+def main(turns: Turns) -> bool:
+    """Print both tables and tell whether all goals are reached."""
+    result = measured(turns)
+    print(shown(result))
+    return all(goal.reached for goal in result.goals)
+
+
+def served(serve: str, inbox: Path) -> Any:  # an ASGI application
     """Return the application that a child process serves."""
-    if options.serve == "constant":
+    if serve == "constant":
         return constant(0)
-    if options.serve == "fastapi":
-        from fastapi_peer import app
+    if serve == "fastapi":
+        os.environ |= {"RBIM_APP_ID": APP_ID, "RBIM_APP_TOKEN": TOKEN}
+        from benchmarks.fastapi_peer import app
 
         return app
-    if options.serve == "durable":
-        return receiver(SqliteInbox(options.inbox))
+    if serve == "durable":
+        return receiver(SqliteInbox(inbox))
     return receiver(MemorySink(capacity=10**9))
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="What receiving message copies costs.")
-    parser.add_argument("--seconds", type=float, default=2.0, help="for each turn")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--http", default="httptools", choices=["httptools", "h11"], help="uvicorn's HTTP parser")
+    parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", description="What receiving message copies costs.")
+    parser.add_argument("--seconds", type=float, default=Turns().seconds, help="for each turn")
+    parser.add_argument("--repeats", type=int, default=Turns().repeats)
+    parser.add_argument("--http", default=Turns().http, choices=["httptools", "h11"], help="uvicorn's HTTP parser")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     parser.add_argument("--inbox", type=Path, help=argparse.SUPPRESS)
     told = parser.parse_args()
     if told.serve:
         keep_to_core(1)
         tell_time()
-        lifespan = "off" if told.serve == "constant" else "on"
-        asyncio.run(serve_app(served(told), http=told.http, lifespan=lifespan))
+        app = served(told.serve, told.inbox)
+        asyncio.run(serve_app(app, http=told.http, lifespan="off" if told.serve == "constant" else "on"))
     else:
-        sys.exit(not main(told))
+        sys.exit(not main(Turns(seconds=told.seconds, repeats=told.repeats, http=told.http)))

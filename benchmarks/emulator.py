@@ -1,6 +1,6 @@
 """What the emulator costs without sockets: operations per second through the transport door, and the making of one.
 
-Run: python benchmarks/emulator.py [--operations 3000] [--repeats 7] [--alive 1000]
+Run: python -m benchmarks.emulator [--operations 3000] [--repeats 7] [--alive 1000]
 
 All runs in one process on one core (pinned to it where the machine can). The *door* is a client whose transport is the
 emulator: encoding, signing, the gate, the answer's decoding and all of the platform. The *platform* is its part alone, fed
@@ -95,7 +95,7 @@ async def platform(op: Operation[Any], count: int) -> float:
 async def compare(name: str, op: Operation[Any], options: argparse.Namespace) -> float:
     """Print one line of the table and return the door's rate."""
     turns = [(await door(op, options.operations), await platform(op, options.operations)) for _ in range(options.repeats)]
-    through, alone = (statistics.median(column) for column in zip(*turns, strict=True))
+    through, alone = (statistics.median(turn[which] for turn in turns) for which in (0, 1))
     print(f"{name:<30} {through:>10,.0f} {alone:>10,.0f} {1e6 / through:>10.0f} {1e6 / alone:>10.0f}", flush=True)
     return through
 
@@ -153,7 +153,9 @@ async def main(options: argparse.Namespace) -> bool:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="What the emulator costs without sockets.")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.emulator", description="What the emulator costs without sockets."
+    )
     parser.add_argument("--operations", type=int, default=3000, help="in each turn")
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--alive", type=int, default=1000, help="emulators side by side")

@@ -1,6 +1,6 @@
 """What the emulator's server door costs: requests per second and CPU time, against a constant answer by the same uvicorn.
 
-Run: python benchmarks/emulator_door.py [--seconds 2] [--repeats 5] [--connections 16]
+Run: python -m benchmarks.emulator_door [--seconds 2] [--repeats 5] [--connections 16]
 
 Each server is a process of its own; the client, an asyncio protocol that knows nothing but bytes, is this one. Turns are
 interleaved (constant, door, constant, ...), a ratio compares neighbours, and the medians are shown. Both servers run
@@ -21,26 +21,27 @@ import statistics
 import sys
 from datetime import UTC, datetime, timedelta, timezone
 from itertools import repeat
+from typing import Any
 
-from httpload import Served, constant, process, serve_app, tell_time
-
+from benchmarks.httpload import Served, constant, process, serve_app, tell_time
 from rbim.emulator import Emulator
 from rbim.emulator.server import serve
 from rbim.signing import Credentials
 
 APP_ID, TOKEN = "aaf98f8947b5d6c80147b8a2b7c30123", "7f0c4b9de2a14f5c8b3e6d1a90c2f4e8"
 GROUP_ID = "g80000049837291"
-WORK = {
+WORK: dict[str, dict[str, Any]] = {
     "QueryGroupDetail": {"groupId": GROUP_ID},
     "SearchPublicGroups": {"groupId": GROUP_ID},
     "InviteJoinGroup (50 accounts)": {"groupId": GROUP_ID, "members": [f"user-{n:05d}" for n in range(50)]},
     "CreateGroup": {"name": "产品公告", "type": "1", "declared": "欢迎"},
 }
 GOAL = 0.5
+MODULE = "benchmarks.emulator_door"
 WARM_UP = 0.2  # seconds
 
 
-def signed(name: str, document: dict) -> bytes:
+def signed(name: str, document: dict[str, Any]) -> bytes:
     """Return the bytes of a signed request."""
     operation = name.split(maxsplit=1)[0]
     stamp = datetime.now(UTC).astimezone(timezone(timedelta(hours=8))).strftime("%Y%m%d%H%M%S")
@@ -68,7 +69,7 @@ def compare(door: Served, name: str, options: argparse.Namespace) -> float:
     sample = (door.turn(requests, WARM_UP, connections)).sample
     rates: list[tuple[float, float]] = []
     costs: list[tuple[float, float]] = []
-    with process(__file__, "--constant", str(len(sample))) as plain:
+    with process(MODULE, "--constant", str(len(sample))) as plain:
         plain.turn(requests, WARM_UP, connections)
         for _ in range(options.repeats):
             turns = [each.turn(requests, options.seconds, connections) for each in (plain, door)]
@@ -89,7 +90,7 @@ def main(options: argparse.Namespace) -> bool:
     """Print the table and tell whether the goal is reached."""
     print(f"{'':<30} {'requests per second':>24} {'CPU us per request':>26}")
     print(f"{'':<30} {'constant':>8} {'door':>8} {'ratio':>6} {'constant':>9} {'door':>9} {'ratio':>6}")
-    with process(__file__, "--door") as door:
+    with process(MODULE, "--door") as door:
         made = door.turn(repeat(signed("CreateGroup", WORK["CreateGroup"])), 0, 1)
         assert json.loads(made.sample)["groupId"] == GROUP_ID
         ratios = [compare(door, name, options) for name in WORK]
@@ -99,7 +100,7 @@ def main(options: argparse.Namespace) -> bool:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="What the emulator's server door costs.")
+    parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", description="What the emulator's server door costs.")
     parser.add_argument("--seconds", type=float, default=2.0, help="for each turn")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--connections", type=int, default=16)

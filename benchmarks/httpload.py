@@ -10,14 +10,31 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
-
-from uvicorn import Config, Server
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Literal, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Callable, Generator, Iterator
+
+__all__ = [
+    "ROOT",
+    "Client",
+    "Measured",
+    "Served",
+    "constant",
+    "keep_to_core",
+    "load",
+    "on_cores",
+    "process",
+    "serve_app",
+    "tell_time",
+]
+
+ROOT = Path(__file__).resolve().parent.parent
+"""The repository's folder: the working directory of every child process."""
 
 IDLE = 75  # seconds after which a connection without requests is closed
+CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []  # before any of it is given up
 
 
 class Client:
@@ -115,8 +132,10 @@ def constant(length: int) -> Callable[..., Awaitable[None]]:
     return app
 
 
-async def serve_app(app: object, *, http: str = "h11", lifespan: str = "off") -> None:
+async def serve_app(app: Any, *, http: Literal["h11", "httptools"] = "h11", lifespan: Literal["on", "off"] = "off") -> None:
     """Serve an ASGI application on a free port, which is printed, until killed."""
+    from uvicorn import Config, Server
+
     config = Config(
         app,
         http=http,
@@ -139,9 +158,22 @@ async def serve_app(app: object, *, http: str = "h11", lifespan: str = "off") ->
 
 def keep_to_core(number: int) -> None:
     """Run this process on one core only, where the system can do that."""
-    if hasattr(os, "sched_setaffinity"):
-        cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, {cores[number % len(cores)]})
+    if CORES:
+        os.sched_setaffinity(0, {CORES[number % len(CORES)]})
+
+
+@contextmanager
+def on_cores(*numbers: int) -> Generator[None]:
+    """Run a block on some cores only, where the system can do that; without numbers, on all that this process began with."""
+    if not CORES:
+        yield
+        return
+    kept = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {CORES[number % len(CORES)] for number in numbers} or CORES)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, kept)
 
 
 class Served:
@@ -149,14 +181,23 @@ class Served:
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
-        self.port = int(process.stdout.readline())
+        self._told, self._asked = cast(IO[str], process.stdout), cast(IO[str], process.stdin)
+        port = self._told.readline()
+        if not port:
+            reason = "a server did not start; it has said why on standard error"
+            raise RuntimeError(reason)
+        self.port = int(port)
+
+    def ask(self, line: str = "") -> str:
+        """Write a line to the process, and return the one that it answers."""
+        self._asked.write(f"{line}\n")
+        self._asked.flush()
+        return self._told.readline().strip()
 
     @property
     def cpu(self) -> float:
         """Its CPU time so far, in seconds."""
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-        return float(self.process.stdout.readline())
+        return float(self.ask())
 
     def turn(self, requests: Iterator[bytes], seconds: float, connections: int) -> Measured:
         """Load it, and tell also the CPU seconds of the server for each answer."""
@@ -167,10 +208,12 @@ class Served:
 
 
 @contextmanager
-def process(script: str, *arguments: str) -> Iterator[Served]:
-    """Give a server that ends with the block."""
-    command = [sys.executable, script, *arguments]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as started:
+def process(module: str, *arguments: str) -> Generator[Served]:
+    """Give a server that ends with the block: a module of the benchmarks, on any core, whatever this process keeps to."""
+    command = [sys.executable, "-m", module, *arguments]
+    with on_cores():  # a child inherits it
+        started = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    with started:
         try:
             yield Served(started)
         finally:

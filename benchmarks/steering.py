@@ -1,6 +1,6 @@
 """How a job's pace follows a platform: simulated in virtual time, so that the figures are the same on every machine.
 
-Run: python benchmarks/steering.py [--calls 200000]
+Run: python -m benchmarks.steering [--calls 200000]
 
 The *share* is of what the platform would bear, after the first 15 seconds; *throttled* is the share of answers that said so;
 *recovery* are the seconds from a change until nine tenths of what is then possible are reached for two seconds. The last
@@ -14,12 +14,13 @@ import math
 import statistics
 import sys
 import time
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rbim.bulk.steering import Steering
+from tests.platform_simulation import INVITE, Platform, simulate  # pyright: ignore[reportUnknownVariableType]  # no types
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-from platform_simulation import INVITE, Platform, simulate
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 LIMIT, LOWER, HIGHER = 200, 50, 400
 CHANGES = (40, 100, 160)  # seconds: to the lower limit, to the higher one, end
@@ -32,12 +33,17 @@ def line(name: str, share: float, throttled: float, recovery: str = "", latency:
     print(f"{name:<52} {share:>7.1%} {throttled:>9.2%} {recovery:>9} {latency:>10}", flush=True)
 
 
+def always(limit: float) -> Callable[[float], float]:
+    """Return a limit that does not change."""
+    return lambda _now: limit
+
+
 def limits() -> None:
     """A limit of requests in a second."""
     for latency in (0.001, 0.1, 1.0):
         for sigma in (0.0, 0.3):
             for retry_after in (None, 1.0):
-                platform = Platform(limit=lambda _: LIMIT, latency=latency, sigma=sigma, retry_after=retry_after)
+                platform = Platform(limit=always(LIMIT), latency=latency, sigma=sigma, retry_after=retry_after)
                 record = simulate(Steering(concurrency=1000), platform, 75)
                 name = f"{LIMIT}/s, {latency * 1000:g} ms{', noisy' * bool(sigma)}{', Retry-After: 1' * bool(retry_after)}"
                 line(name, record.rate(SETTLED, 75) / LIMIT, record.throttled(SETTLED, 75))
@@ -66,7 +72,7 @@ def outages() -> None:
     for limit in (LIMIT, float("inf")):
         for latency in (0.001, 0.1) if limit == LIMIT else (0.1,):
             for timeout in (None, 10.0):
-                platform = Platform(limit=lambda _, n=limit: n, latency=latency, outages=[(30, 60)], timeout=timeout)
+                platform = Platform(limit=always(limit), latency=latency, outages=[(30, 60)], timeout=timeout)
                 record = simulate(Steering(concurrency=100), platform, 90)
                 former = record.rate(SETTLED, 30)
                 recovery = record.recovery(60, 0.9 * former)
@@ -98,7 +104,7 @@ def cost(calls: int) -> float:
     """Return the microseconds of CPU that the decisions about one request take."""
     steering = Steering(concurrency=100)
     steering.throttled(0.0, None)
-    took = []
+    took: list[float] = []
     now = 1.0
     for _ in range(7):
         began = time.process_time()
@@ -125,6 +131,8 @@ def main(options: argparse.Namespace) -> bool:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="How a job's pace follows a platform.")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.steering", description="How a job's pace follows a platform."
+    )
     parser.add_argument("--calls", type=int, default=200_000)
     sys.exit(not main(parser.parse_args()))

@@ -31,7 +31,7 @@ from rbim.errors import (
     RbimError,
     Throttled,
 )
-from rbim.message import Request, excerpt
+from rbim.message import excerpt, filled
 from rbim.operation import Answer, Operation, Repeat, fields_of, wire_of
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from cattrs import Converter
 
     from rbim.dialect import Dialect, MembersShape
-    from rbim.message import Clock, Response
+    from rbim.message import Clock, Request, Response
 
 __all__ = ["SUCCESS", "Codec", "Converters", "retry_after"]
 
@@ -195,14 +195,7 @@ class Codec:
         if own or plan.in_headers:
             told = {header: str(value) for name, header in plan.in_headers if (value := getattr(op, name)) is not None}
             headers = {**headers, **told, **own}
-        return Request(
-            origin=plan.origin,
-            path=plan.path,
-            query=UNSIGNED,
-            headers=headers,
-            body=body,
-            repeatable=op.repeat != Repeat.NEVER,
-        )
+        return filled("POST", plan.origin, plan.path, UNSIGNED, headers, body, repeatable=op.repeat != Repeat.NEVER)
 
     def _plan_of(self, op: Operation[Any]) -> _Plan:
         return self._plans.get(type(op)) or self._plan(type(op))

@@ -214,8 +214,8 @@ def _read_rows(row: type[Any], name: str, converter: Converter) -> Hook:
             return [] if value in {None, "", False} else [{first: value}]
         fields = cast("dict[str, Any]", value)
         wrapped = [fields[wrapper] for wrapper in wrappers if wrapper in fields]
-        if not wrapped and not keys.isdisjoint(fields):
-            return [fields]
+        if not keys.isdisjoint(fields) and not any(isinstance(each, (list, dict)) for each in wrapped):
+            return [fields]  # a field of the row may have the name of what could stand around rows
         return flatten(wrapped or [each for each in fields.values() if isinstance(each, (list, dict))])
 
     return lambda value, _: tuple(converter.structure(each, row) for each in flatten(value))

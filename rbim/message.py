@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
 
-from attrs import field, frozen
+from attrs import field, fields, frozen
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,7 +20,19 @@ if TYPE_CHECKING:
 
     from rbim.errors import Outcome
 
-__all__ = ["Attempt", "Clock", "Request", "Response", "Scope", "Signer", "Transport", "empty", "excerpt", "one_line"]
+__all__ = [
+    "Attempt",
+    "Clock",
+    "Request",
+    "Response",
+    "Scope",
+    "Signer",
+    "Transport",
+    "empty",
+    "excerpt",
+    "filled",
+    "one_line",
+]
 
 EXCERPT = 120
 """Characters of an unreadable answer that an error message shows."""
@@ -39,7 +51,7 @@ def _length(body: bytes) -> str:
     return f"<{len(body)} bytes>"
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, weakref_slot=False)
 class Request:
     """One HTTP request, before or after signing.
 
@@ -58,15 +70,7 @@ class Request:
 
     def signed(self, query: Mapping[str, str], headers: Mapping[str, str]) -> Request:
         """Return the request with this query and these headers in the place of its own."""
-        return Request(
-            method=self.method,
-            origin=self.origin,
-            path=self.path,
-            query=query,
-            headers=headers,
-            body=self.body,
-            repeatable=self.repeatable,
-        )
+        return filled(self.method, self.origin, self.path, query, headers, self.body, repeatable=self.repeatable)
 
     @property
     def target(self) -> str:
@@ -80,6 +84,36 @@ class Request:
         """The values that must not be shown: every query value and the ``Authorization``."""
         signing = (value for name, value in self.headers.items() if name.lower() == "authorization")
         return tuple(value for value in (*self.query.values(), *signing) if value)
+
+
+class _Draft:
+    """A request while it is filled: attributes of a frozen class take five times as long to set."""
+
+    __slots__ = tuple(attribute.name for attribute in fields(Request))
+
+
+def filled(  # noqa: PLR0913, PLR0917  # the fields of a request
+    method: str,
+    origin: str,
+    path: str,
+    query: Mapping[str, str],
+    headers: Mapping[str, str],
+    body: bytes,
+    *,
+    repeatable: bool,
+) -> Request:
+    """Return a request, as ``Request(...)`` does at three times the cost."""
+    made: Any = _Draft()
+    made.method = method
+    made.origin = origin
+    made.path = path
+    made.query = query
+    made.headers = headers
+    made.body = body
+    made.repeatable = repeatable
+    made.__class__ = Request
+    request: Request = made
+    return request
 
 
 def _quoted(text: str) -> str:

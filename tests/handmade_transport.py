@@ -13,13 +13,26 @@ from urllib.parse import urlsplit
 from rbim.errors import AnswerTooLarge, NotSent, TransportError, Unanswered
 from rbim.message import Response
 
-__all__ = ["MADE", "Connection", "Handmade", "Junk", "parsed"]
+__all__ = ["MADE", "Breaking", "Connection", "Handmade", "Junk", "parsed"]
 
 HEAD = 65536
 
 
 MADE = []
 """Connections, some of which a broken transport leaks: who tries it closes them."""
+
+
+class Breaking(dict):
+    """Transports that break the contract, with the cases of the suite in which each of them has to fail."""
+
+    def fails(self, *cases):
+        """Say in which cases a transport fails; the first is tried every day."""
+
+        def decorator(transport):
+            self[transport] = cases
+            return transport
+
+        return decorator
 
 
 class Junk(Exception):

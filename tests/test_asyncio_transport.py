@@ -23,10 +23,10 @@ from rawserver import RawServer, chunked, closing, head, refusing_port, reply, s
 from waiting import until
 
 from rbim import AnswerTooLarge, InvalidRequest, NotSent, Unanswered
-from rbim.message import Request
+from rbim.message import Request, Response
 from rbim.transports import asyncio_connection
 from rbim.transports.asyncio import AsyncioTransport
-from rbim.transports.asyncio_answer import HEAD_LIMIT, AnswerReader
+from rbim.transports.asyncio_answer import HEAD_LIMIT, AnswerReader, Known
 
 PATH = "/2013-12-26/Application/a1/IM/Group/QueryGroupDetail"
 ENOUGH = 10.0
@@ -83,7 +83,7 @@ def on(server):
 
 def read(data, places=(), *, limit=LIMIT, ended=False):
     """Give a reader the bytes, cut at these places, until it needs no more; ``ended`` says what comes then."""
-    reader = AnswerReader(limit)
+    reader = AnswerReader(Known(limit))
     cuts = [0, *sorted({place for place in places if 0 < place < len(data)}), len(data)]
     for start, stop in pairwise(cuts):
         if reader.feed(data[start:stop]):
@@ -175,6 +175,47 @@ def test_what_follows_in_the_same_read_changes_no_answer_and_ends_the_connection
     assert not reader.reusable or not junk.strip(b"\r\n")
 
 
+def seen(reader):
+    return reader.whole, reader.fault, reader.reusable, reader.whole and reader.response()
+
+
+@given(answers(), answers(), st.binary(max_size=20), st.integers(0, 200))
+@example((reply(WHOLE), False), (reply(WHOLE[:-1]), False), b"", 0)
+@example((reply(WHOLE), False), (reply(WHOLE + b"x"), False), b"\r\n", 0)
+@example((head("100 Continue") + reply(WHOLE), False), (head("100 Continue"), False), b"", 0)
+@example((head("200 OK", "Transfer-Encoding: chunked") + b"1\r\na\r\n0\r\n\r\n", False), (reply(WHOLE), False), b"", 0)
+@example((reply(WHOLE, "200 OK", "Connection: close"), False), (reply(WHOLE), False), b"", 0)
+@example((reply(b""), False), (head("204 No Content"), False), b"", 0)
+def test_answers_that_came_before_change_nothing_of_how_one_is_read(first, second, junk, cut):
+    known = Known(LIMIT)
+    for data in (first[0], first[0] + junk, second[0], first[0][: -cut or None], second[0] + junk, first[0]):
+        one, other = AnswerReader(Known(LIMIT)), AnswerReader(known)
+        assert one.feed(data) == other.feed(memoryview(data))
+        assert seen(one) == seen(other)
+
+
+def test_a_head_that_came_before_is_not_parsed_again_and_its_headers_are_the_answers_own():
+    known, data = Known(LIMIT), reply(WHOLE)
+    reader = AnswerReader(known)
+    assert reader.feed(data)
+    reader.response().headers["mine"] = "x"
+    again = AnswerReader(known)
+    again._parser = None
+    assert again.feed(data)
+    assert again.response() == Response(200, {"content-length": str(len(WHOLE))}, WHOLE)
+    again.response().headers["mine"] = "x"
+    again.begin()
+    assert again.feed(data)
+    assert "mine" not in again.response().headers
+
+
+def test_only_so_many_heads_are_kept():
+    known = Known(LIMIT)
+    for number in range(1000):
+        assert AnswerReader(known).feed(reply(WHOLE, "200 OK", f"Date: {number}"))
+    assert len(known._heads) < 100
+
+
 SPLIT = {
     "a length": reply(WHOLE, "200 OK", "X-Two: a", "x-two: b"),
     "interim answers": head("100 Continue") + head("103 Early Hints", "Link: </x>") + reply(WHOLE),
@@ -189,17 +230,17 @@ def test_an_answer_may_be_split_anywhere(data):
     assert wanted.body == WHOLE
     assert not {"t", "link"} & set(wanted.headers)
     for first in range(1, len(data)):
-        reader = AnswerReader(LIMIT)
+        reader = AnswerReader(Known(LIMIT))
         assert not reader.feed(data[:first])
         assert reader.feed(data[first:])
         assert (reader.response(), reader.reusable) == (wanted, True)
-    reader = AnswerReader(LIMIT)
+    reader = AnswerReader(Known(LIMIT))
     assert [reader.feed(bytes([byte])) for byte in data] == [False] * (len(data) - 1) + [True]
     assert (reader.response(), reader.reusable) == (wanted, True)
 
 
 def test_one_reader_reads_one_answer_after_the_other():
-    reader = AnswerReader(LIMIT)
+    reader = AnswerReader(Known(LIMIT))
     for data, body in [
         (reply(b"1"), b"1"),
         (chunked(b"2", b"3"), b"23"),
@@ -251,7 +292,7 @@ def test_a_head_may_have_64_kib_however_it_comes(piece):
 
     for length, fits in [(HEAD_LIMIT, True), (HEAD_LIMIT + 1, False), (2 * HEAD_LIMIT, False), (4 * HEAD_LIMIT, False)]:
         data = with_a_head_of(length)
-        reader = AnswerReader(10 * LIMIT)
+        reader = AnswerReader(Known(10 * LIMIT))
         assert any(reader.feed(data[place : place + piece]) for place in range(0, len(data), piece))
         assert (reader.whole, bool(reader.fault)) == (fits, not fits)
 
@@ -260,7 +301,7 @@ def test_a_head_may_have_64_kib_however_it_comes(piece):
 def test_trailers_and_interim_answers_without_end_are_refused(piece):
     for beginning, more in [(chunked(b"{}")[:-2], b"X: y\r\n"), (b"", head("103 Early Hints", "X: y"))]:
         data = beginning + more * (HEAD_LIMIT // len(more) + 2000)
-        reader = AnswerReader(LIMIT)
+        reader = AnswerReader(Known(LIMIT))
         assert any(reader.feed(data[place : place + piece]) for place in range(0, len(data), piece))
         assert "longer than" in reader.fault
 
@@ -471,7 +512,9 @@ async def test_an_answer_that_comes_with_the_cancellation_is_nobodys():
             assert await became(server, lambda server: server.requests)
             (connection,) = transport._everyone
             task.cancel()
-            connection.data_received(reply(b"late"))
+            late = reply(b"late")
+            connection.get_buffer(-1)[: len(late)] = late
+            connection.buffer_updated(len(late))
             with pytest.raises(asyncio.CancelledError):
                 await task
             await answered(transport, request(server.url()))

@@ -530,6 +530,38 @@ def test_an_operation_of_ones_own_reads_types_of_its_own():
 
 
 @frozen(kw_only=True)
+class Listed(Answer):
+    member: str = ""
+    role: str = ""
+
+
+@frozen(kw_only=True)
+class AllListed(Answer):
+    members: tuple[Listed, ...] = ()
+
+
+@operation("ListThem")
+@frozen(kw_only=True)
+class ListThem(GroupOperation[AllListed]):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("written", "rows"),
+    [
+        ('{"member":[{"member":"a","role":"0"},{"member":"b"}]}', (Listed(member="a", role="0"), Listed(member="b"))),
+        ('{"member":{"member":"a","role":"0"}}', (Listed(member="a", role="0"),)),
+        ('[{"member":"a","role":"0"}]', (Listed(member="a", role="0"),)),
+        ('{"member":"a"}', (Listed(member="a"),)),
+        ('{"member":["a","b"]}', (Listed(member="a"), Listed(member="b"))),
+    ],
+)
+def test_a_row_may_have_a_field_of_the_name_that_stands_around_rows(written, rows):
+    answer = decode(ListThem(), body=f'{{"statusCode":"000000","members":{written}}}'.encode())
+    assert answer.members == rows
+
+
+@frozen(kw_only=True)
 class Flags(Answer):
     muted: bool = False
     level: int = 3

@@ -1,36 +1,60 @@
 """Every transport of rbim passes the whole conformance suite, on each event loop that it runs on; broken ones fail it."""
 
 import builtins
+import gc
 import importlib
+import os
+import re
+import socket
+import struct
 import sys
+import threading
+from functools import partial
 from unittest import SkipTest
 
 import anyio
 import pytest
 from broken_transports import BROKEN
 from handmade_transport import MADE, Handmade
+from rawserver import RawServer
 
 from rbim.message import Response
-from rbim.transports.conformance import CASES, SLOW_CASES, Conformance, NonConforming, failures
-from rbim.transports.conformance_tls import Authority
+from rbim.transports.conformance import CASES, SLOW_CASES, Case, Conformance, NonConforming, failures
+from rbim.transports.conformance_base import environment
+from rbim.transports.conformance_tls import Authority, authority
+
+AT_ONCE = 16
+CASE = {case.name: case for case in CASES}
 
 ASYNCIO, UVLOOP, TRIO = "asyncio", ("asyncio", {"use_uvloop": True}), "trio"
 LOOPS = [ASYNCIO, TRIO] if sys.platform == "win32" else [ASYNCIO, UVLOOP, TRIO]
 
-# Module and class of each transport, its features, and the event loops that it is tried on.
+# Module and class of each transport, its features, and the event loops that it runs on: the first every day, the others in
+# the long form. httpx and httpx2 share their code, and begin with one each.
+UNIX = {"unix": sys.platform != "win32"}
 TRANSPORTS = {
-    "httpx": ("HttpxTransport", {"proxy": True}, [ASYNCIO, TRIO]),
-    "httpx2": ("Httpx2Transport", {"proxy": True}, [ASYNCIO, TRIO]),
+    "httpx": ("HttpxTransport", {"proxy": True, **UNIX}, [ASYNCIO, TRIO, UVLOOP]),
+    "httpx2": ("Httpx2Transport", {"proxy": True, **UNIX}, [TRIO, ASYNCIO, UVLOOP]),
     "aiohttp": ("AiohttpTransport", {"proxy": True, "lifo": False}, [ASYNCIO]),
-    "pyreqwest": ("PyreqwestTransport", {"proxy": True, "bundle": True, "phases": False, "cancels": False}, [ASYNCIO]),
-    "asyncio": ("AsyncioTransport", {"proxy": True, "unix": True}, [ASYNCIO, UVLOOP]),
+    "pyreqwest": (
+        "PyreqwestTransport",
+        {"proxy": True, "bundle": True, "phases": False, "cancels": False},
+        [ASYNCIO, UVLOOP],
+    ),
+    "asyncio": ("AsyncioTransport", {"proxy": True, **UNIX}, [ASYNCIO, UVLOOP]),
 }
 SUBJECTS = [
-    pytest.param(module, loop, id=f"{module} on {'uvloop' if loop is UVLOOP else loop}")
+    pytest.param(
+        module,
+        loop,
+        id=f"{module} on {'uvloop' if loop is UVLOOP else loop}",
+        marks=[] if loop is loops[0] else [pytest.mark.slow],
+    )
     for module, (_, _, loops) in TRANSPORTS.items()
     for loop in loops
     if loop in LOOPS
 ]
+CROWDED = [each for each in SUBJECTS if each.values[0] == "asyncio" or each.values[1] is not UVLOOP]
 
 
 def subject(module):
@@ -38,18 +62,30 @@ def subject(module):
     return Conformance(getattr(importlib.import_module(f"rbim.transports.{module}"), name), **features)
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+def told(failing):
+    """Return failures as what a failing test is to show."""
+    return [str(failure) for failure in failing.values()]
+
+
 @pytest.mark.parametrize(("module", "anyio_backend"), SUBJECTS)
+async def test_conformance_side_by_side(module):
+    """Which cases fail, and why; ``test_conformance``, of the long form, has each of them by itself."""
+    assert told(await failures(subject(module), at_once=AT_ONCE)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize(("module", "anyio_backend"), [each for each in SUBJECTS if not each.marks])
 async def test_conformance(module, case):
-    missing = [need for need in case.needs if not subject(module).has(need)]
-    if missing:
-        pytest.skip(f"{module} has no {', '.join(missing)}")
-    await case(subject(module))
+    try:
+        await case(subject(module))
+    except SkipTest as missing:
+        pytest.skip(str(missing))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", SLOW_CASES, ids=str)
-@pytest.mark.parametrize(("module", "anyio_backend"), SUBJECTS)
+@pytest.mark.parametrize(("module", "anyio_backend"), CROWDED)
 async def test_conformance_of_a_crowd(module, case):
     await case(subject(module))
 
@@ -57,30 +93,55 @@ async def test_conformance_of_a_crowd(module, case):
 # The suite itself: it passes what keeps the contract, and fails what breaks it in any one point.
 
 
+@pytest.fixture
+async def closing_what_is_left():
+    yield
+    while MADE:
+        MADE.pop().close()
+    await anyio.sleep(0.001)
+
+
 def needing(*features):
     return [case for case in CASES if not case.needs & set(features)]
 
 
-@pytest.mark.parametrize("case", needing("proxy"), ids=str)
 @pytest.mark.parametrize("anyio_backend", [ASYNCIO])
-async def test_a_transport_by_hand_passes(case):
-    await case(Handmade)
+async def test_a_transport_by_hand_passes():
+    assert told(await failures(Handmade, needing("proxy"), at_once=AT_ONCE)) == []
 
 
+@pytest.mark.parametrize("anyio_backend", [ASYNCIO])
+@pytest.mark.usefixtures("closing_what_is_left")
+async def test_each_broken_transport_fails():
+    """In the first of the cases that find it; the others are tried in the long form."""
+    unfound = []
+
+    async def tries(broken, case):
+        if not await failures(broken, [case]):
+            unfound.append(f"{broken.__name__} passes {case.name}")
+
+    with environment({}):
+        first = [(broken, CASE[names[0]]) for broken, names in BROKEN.items()]
+        async with anyio.create_task_group() as tasks:
+            for broken, case in first:
+                if not case.alone:
+                    tasks.start_soon(tries, broken, case)
+        for broken, case in first:
+            if case.alone:
+                await tries(broken, case)
+    assert unfound == []
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("broken", "name"),
     [pytest.param(broken, name, id=f"{broken.__name__} fails {name}") for broken, names in BROKEN.items() for name in names],
 )
 @pytest.mark.parametrize("anyio_backend", [ASYNCIO])
+@pytest.mark.usefixtures("closing_what_is_left")
 async def test_a_broken_transport_fails(broken, name):
-    (case,) = (case for case in CASES if case.name == name)
-    try:
-        with pytest.raises(NonConforming, match="^" + case.name.partition(":")[0]):
-            await case(broken)
-    finally:
-        while MADE:
-            MADE.pop().close()
-        await anyio.sleep(0.001)
+    with pytest.raises(NonConforming, match=f"^{re.escape(name)}: "):
+        await CASE[name](broken)
 
 
 def test_cases_have_names_of_their_own():
@@ -114,6 +175,48 @@ async def test_failures_says_which_cases_fail_and_why():
         "empty: a length of 0: status 204 in place of 200",
     ]
     assert [*failing] == ["framing: a length", "empty: a length of 0"]
+
+
+async def test_cases_run_side_by_side_but_for_those_that_have_to_run_alone(monkeypatch):
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
+    both, running, proxies = anyio.Event(), [], []
+
+    async def meets(_, name):
+        running.append(name)
+        if len(running) > 1:
+            both.set()
+        await both.wait()
+        await anyio.sleep(0.001 * len(name))
+        proxies.append(os.environ.get("HTTPS_PROXY"))
+        running.remove(name)
+        raise NonConforming(name)
+
+    async def alone(_):
+        assert running == []
+        await anyio.sleep(0.001)
+
+    cases = [
+        Case("first", partial(meets, name="longer")),
+        Case("in between", alone, alone=True),
+        Case("last", partial(meets, name="short")),
+    ]
+    assert told(await failures(Answering, cases, at_once=2)) == ["first: longer", "last: short"]
+    assert (proxies, os.environ["HTTPS_PROXY"]) == ([None, None], "http://127.0.0.1:9")
+
+
+def test_a_connection_that_is_reset_before_a_servers_handshake_leaves_no_socket_open():
+    is_reset, context = threading.Event(), authority().of_a_server()
+
+    def greet(peer):
+        assert is_reset.wait(10)
+        peer.start_tls(context)
+
+    with RawServer(greet=greet) as server:
+        with socket.create_connection(("127.0.0.1", server.port)) as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        is_reset.set()
+        assert server.wait_until(lambda server: server.accepted and not server.open)
+    gc.collect()
 
 
 @pytest.mark.parametrize("anyio_backend", [ASYNCIO])

@@ -6,6 +6,7 @@ import json
 import random
 import socket
 import ssl
+import sys
 import threading
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -32,6 +33,7 @@ from rbim import (
     AnswerTooLarge,
     AsyncClient,
     Credentials,
+    InvalidRequest,
     Limits,
     NotSent,
     Outcome,
@@ -910,6 +912,43 @@ async def test_a_proxy_of_ones_own_goes_before_the_environments(monkeypatch):
         async with HttpxTransport(proxy=mine.url()) as transport:
             await transport.send(request("http://platform.example"), timeout=ENOUGH)
     assert (mine.accepted, theirs.accepted) == (1, 0)
+
+
+# UNIX sockets.
+
+needs_unix_sockets = pytest.mark.skipif(sys.platform == "win32", reason="asyncio has no UNIX sockets there")
+
+
+def test_a_proxy_and_a_unix_socket_together_are_refused():
+    with pytest.raises(InvalidRequest, match="proxy") as raised:
+        HttpxTransport(proxy="http://x:1", uds="/x")
+    assert raised.value.field == "proxy"
+
+
+@needs_unix_sockets
+async def test_every_origin_is_behind_a_unix_socket_and_no_proxy_of_the_environment_before_it(monkeypatch, tmp_path):
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    with RawServer(path=str(tmp_path / "s")) as server:
+        async with HttpxTransport(uds=str(tmp_path / "s")) as transport:
+            for origin in ("http://one.example", "http://two.example:8883"):
+                assert (await transport.send(request(origin), timeout=ENOUGH)).body == b"{}"
+    assert [seen.header("Host") for seen in server.requests] == ["one.example", "two.example:8883"]
+
+
+@needs_unix_sockets
+async def test_tls_behind_a_unix_socket_is_verified_and_a_handshake_that_is_given_up_is_closed(tls, tmp_path):
+    def greet(peer):
+        if peer.number < 2:
+            peer.start_tls(tls.context())
+        else:
+            silent(peer)
+
+    with RawServer(path=str(tmp_path / "s"), greet=greet) as server:
+        async with HttpxTransport(verify=str(tls.bundle), uds=str(tmp_path / "s")) as transport:
+            assert (await transport.send(request("https://127.0.0.1"), timeout=ENOUGH)).status == 200
+            assert await failure(transport, request("https://elsewhere.example")) is NotSent
+            assert await failure(transport, request("https://third.example"), 0.1) is NotSent
+            assert await became(server, lambda server: 2 not in server.open)
 
 
 # A carrier of one's own.

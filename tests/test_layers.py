@@ -4,6 +4,7 @@ import ast
 import importlib
 import inspect
 import pkgutil
+import re
 import subprocess
 import sys
 from functools import cache
@@ -165,15 +166,38 @@ def test_no_module_takes_a_short_cut_through_the_lazy_package():
     assert {name for name in short if layer(name) < layer("cli")} == set()
 
 
-@pytest.mark.parametrize("library", ["httpx", "httpcore", "aiohttp", "pyreqwest", "httpx2"])
-def test_an_http_library_is_named_in_transports_only(library):
+# The modules of `transports` that may name each HTTP library; httpx_slots, which httpx and httpx2 share, names none.
+LIBRARIES = {
+    "httpx": r"httpx",
+    "httpx2": r"httpx2",
+    "httpcore": r"httpx",
+    "httpcore2": r"httpx2",
+    "aiohttp": r"aiohttp(_\w+)?",
+    "yarl": r"aiohttp(_\w+)?",
+    "pyreqwest": r"pyreqwest(_\w+)?",
+    "httptools": r"asyncio(_\w+)?",
+}
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_an_http_library_is_named_in_its_own_file_only(library):
     naming = {
         name for name in MODULES for imported in set.union(*imports_of(name).values()) if imported.split(".")[0] == library
     }
-    allowed = {name for name in MODULES if name.startswith("transports.")}
-    if library == "httpx":
-        allowed = {name for name in allowed if name.startswith("transports.httpx")}
-    assert naming <= allowed
+    assert [name for name in sorted(naming) if not re.fullmatch(rf"transports\.{LIBRARIES[library]}", name)] == []
+
+
+CONFORMANCE = [name for name in MODULES if name.startswith("transports.conformance")]
+
+
+@pytest.mark.parametrize("name", CONFORMANCE)
+def test_the_conformance_suite_shares_no_code_with_what_it_tries(name):
+    """Of rbim it knows messages and errors, else what runs tasks and makes certificates; its servers know nothing."""
+    imported = set.union(*imports_of(name).values())
+    is_server = name.endswith("server")
+    assert own(imported) - set(CONFORMANCE) <= (set() if is_server else {"message", "errors"})
+    packages = {each.split(".")[0] for each in imported} - sys.stdlib_module_names
+    assert packages <= (set() if is_server else {"rbim", "anyio", "attrs", "trustme"})
 
 
 def test_opentelemetry_is_named_in_its_own_modules_only():

@@ -38,6 +38,9 @@ KEEPALIVE = 5.0
 LEAST = 0.001  # seconds in which a request can be sent at all
 LARGE = 64 * 1024  # bytes of a body from which on it is sent in pieces
 SAID = 300  # characters of what aiohttp says
+KEPT = 64  # addresses kept: a signature, which is a part of them, holds for a second
+
+Raw = tuple[tuple[bytes, bytes], ...]
 
 # What aiohttp raises, and what it means once there was a connection for the request; the first that fits counts. Before
 # that, everything is NotSent. ClientConnectorError comprises those of DNS, TLS, certificates and proxies.
@@ -86,6 +89,9 @@ class AiohttpTransport:
         self._trust_env = trust_env
         self._context: ssl.SSLContext | None = None
         self._ways: dict[str, tuple[URL | None, ssl.SSLContext | bool]] = {}
+        self._urls: dict[str, URL] = {}
+        self._raw: Raw = ()
+        self._read: dict[str, str] = {}
         self._session: aiohttp.ClientSession | None = None
         self._watch: Watch | None = None
         self._limit = aiohttp.ClientTimeout()
@@ -129,7 +135,7 @@ class AiohttpTransport:
         self._log.mind(request)
         if timeout != self._limit.connect:  # aiohttp's timer for new connections, which rounds up where it may
             self._limit = aiohttp.ClientTimeout(connect=timeout, ceil_threshold=math.inf)
-        progress = Progress(watch.loop.time() + timeout, repeatable=request.repeatable)
+        progress = Progress(request, watch.loop.time() + timeout)
         token = UNDER_WAY.set(progress)
         watch.begin(progress)
         answered: Response | TransportError = Unanswered()
@@ -158,8 +164,7 @@ class AiohttpTransport:
         proxy, context = self._way_to(request.origin)
         answer = await session.request(
             request.method,
-            URL(request.origin + request.target, encoded=True),
-            headers=request.headers,
+            self._url(request.origin + request.target),
             data=request.body if len(request.body) < LARGE else BytesIO(request.body),
             allow_redirects=False,
             proxy=proxy,
@@ -178,11 +183,7 @@ class AiohttpTransport:
             return AnswerTooLarge(f"the answer is longer than {self.answer_limit} bytes", limit=self.answer_limit)
         if _broken(progress.protocol) and _until_close(answer):
             return Unanswered("the connection broke in the middle of the answer")
-        headers: dict[str, str] = {}
-        for raw, value in answer.raw_headers:
-            name = raw.lower().decode("latin-1")
-            headers[name] = f"{headers[name]}, {_text(value)}" if name in headers else _text(value)
-        return Response(answer.status, headers, body)
+        return Response(answer.status, self._headers(answer.raw_headers), body)
 
     async def _body(self, content: aiohttp.StreamReader) -> bytes | None:
         """Return the whole body, or None where it is too long."""
@@ -198,6 +199,21 @@ class AiohttpTransport:
             if size > self.answer_limit:
                 return None
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _url(self, address: str) -> URL:
+        """Return an address as aiohttp wants it, the one of an earlier request where it is the same."""
+        url = self._urls.get(address)
+        if url is None:
+            if len(self._urls) >= KEPT:
+                self._urls.clear()
+            url = self._urls[address] = URL(address, encoded=True)
+        return url
+
+    def _headers(self, raw: Raw) -> dict[str, str]:
+        """Return the headers of an answer, read once where answers repeat them: most do, until their Date changes."""
+        if raw != self._raw:
+            self._raw, self._read = raw, _joined(raw)
+        return self._read.copy()
 
     def _way_to(self, origin: str) -> tuple[URL | None, ssl.SSLContext | bool]:
         """Return the proxy and the TLS for an origin. Raises NotSent for options that cannot be used."""
@@ -235,6 +251,14 @@ def _broken(protocol: Handler | None) -> bool:
 def _until_close(answer: aiohttp.ClientResponse) -> bool:
     """Whether the end of the connection is what ends the body; aiohttp takes a broken one for that, too."""
     return not answer.headers.keys() & {"Content-Length", "Transfer-Encoding"}
+
+
+def _joined(raw: Raw) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    for name, value in raw:
+        key, text = name.lower().decode("latin-1"), _text(value)
+        headers[key] = f"{headers[key]}, {text}" if key in headers else text
+    return headers
 
 
 def _text(value: bytes) -> str:

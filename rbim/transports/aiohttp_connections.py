@@ -20,11 +20,14 @@ if TYPE_CHECKING:
     from aiohttp.connector import Connection
     from yarl import URL
 
+    from rbim.message import Request
+
 __all__ = ["UNDER_WAY", "BareRequest", "Connector", "Handler", "NoCookies", "Progress", "Watch"]
 
 SPARE = 60.0  # seconds after which an idle connection is closed
+READ = 64 * 1024  # bytes read at once
 TICK = 0.01  # seconds between two looks at what is late
-MADE_UP = ("Accept", "Accept-Encoding", "Content-Type")  # headers that aiohttp makes up where there are none
+MADE_UP = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")  # headers that aiohttp makes up where there are none
 
 
 class Handler(ResponseHandler):
@@ -44,6 +47,12 @@ class Handler(ResponseHandler):
             self._spoken = _look_at(sock.fileno())
         return bool(self._spoken())
 
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin; and have asyncio make less room for each read, which malloc else gives back to the system every time."""
+        super().connection_made(transport)
+        if hasattr(transport, "max_size"):  # of asyncio's own transports, without TLS
+            cast("Any", transport).max_size = READ
+
     def data_received(self, data: bytes) -> None:
         """Take what came for a request; else close."""
         if self.idle_since is None:
@@ -53,23 +62,46 @@ class Handler(ResponseHandler):
 
 
 class BareRequest(aiohttp.ClientRequest):
-    """A request to which aiohttp adds no headers of its own."""
+    """A request with the headers of what is under way, to which aiohttp adds none of its own.
+
+    They do not go through the session, which would copy them one by one, twice.
+    """
+
+    def update_headers(self, headers: Any) -> None:  # noqa: ARG002  # the session has none
+        """Say which host is meant, then what the request says."""
+        super().update_headers(None)
+        self.headers.update(UNDER_WAY.get().headers)
 
     def update_auto_headers(self, skip_auto_headers: Iterable[str] | None) -> None:  # noqa: ARG002  # none are told
         """Add nothing; where some are missing, say so, lest they are added later."""
-        if any(name not in self.headers for name in MADE_UP):
-            super().update_auto_headers((*MADE_UP, "User-Agent"))
+        headers = self.headers
+        if not ("Accept" in headers and "Accept-Encoding" in headers and "Content-Type" in headers):
+            super().update_auto_headers(MADE_UP)
+
+    def update_cookies(self, cookies: Any) -> None:
+        """Do nothing: there are none."""
+
+    def update_content_encoding(self, data: Any) -> None:
+        """Do nothing: the body goes as it is."""
+
+    def update_auth(self, auth: Any, trust_env: bool = False) -> None:  # noqa: FBT001, FBT002  # as aiohttp calls it
+        """Refuse an origin that names a user where the request says itself who sends it."""
+        if auth is not None and "Authorization" in self.headers:
+            reason = "the origin names a user, and the request has an Authorization of its own"
+            raise ValueError(reason)
+        super().update_auth(auth, trust_env)
 
 
 class Progress:
     """What is known of one request under way: when its time is over, whether it may have begun to be sent, and over what."""
 
-    __slots__ = ("deadline", "late", "protocol", "repeatable", "sent", "wire")
+    __slots__ = ("deadline", "headers", "late", "protocol", "repeatable", "sent", "wire")
 
-    def __init__(self, deadline: float, *, repeatable: bool) -> None:
+    def __init__(self, request: Request, deadline: float) -> None:
         self.deadline = deadline
+        self.headers = request.headers
         self.late = False
-        self.repeatable = repeatable
+        self.repeatable = request.repeatable
         self.sent = False
         self.protocol: Handler | None = None
         self.wire: asyncio.Transport | None = None

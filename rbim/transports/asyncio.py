@@ -8,11 +8,13 @@ lock or stream stands between. Connections are kept in a stack for each origin a
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from typing import TYPE_CHECKING
 
 from rbim.errors import InvalidRequest, NotSent, Unanswered
 from rbim.message import Response
+from rbim.transports.asyncio_answer import Known
 from rbim.transports.asyncio_connection import LONGEST_NAP, Connection
 from rbim.transports.asyncio_route import Proxy, Route
 from rbim.transports.surroundings import proxy_for, tls_context
@@ -29,6 +31,7 @@ __all__ = ["AsyncioTransport"]
 
 ANSWER_LIMIT = 8 * 1024 * 1024
 KEEPALIVE = 5.0
+READ = 64 * 1024  # bytes at once: more makes asyncio's reads cost page faults
 LEAVING = 10  # turns of the loop; closed connections are gone within two or three of them
 
 
@@ -62,7 +65,6 @@ class AsyncioTransport:
             reason = "proxy: there is none behind a UNIX socket"
             raise InvalidRequest(reason, field="proxy")
         self.keepalive_expiry = keepalive_expiry
-        self.answer_limit = answer_limit
         self._verify = verify
         self._cert = cert
         self._proxy = None if proxy is None else Proxy(proxy)
@@ -72,6 +74,13 @@ class AsyncioTransport:
         self._routes: dict[str, Route] = {}
         self._everyone: set[Connection] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._buffer = memoryview(b"")
+        self._known = Known(answer_limit)
+
+    @property
+    def answer_limit(self) -> int:
+        """Bytes that the body of an answer may have."""
+        return self._known.limit
 
     async def __aenter__(self) -> Self:
         try:
@@ -79,6 +88,7 @@ class AsyncioTransport:
         except RuntimeError:
             reason = "AsyncioTransport runs on asyncio and uvloop only; on trio, use HttpxTransport"
             raise RuntimeError(reason) from None
+        self._buffer = memoryview(bytearray(READ))
         return self
 
     async def __aexit__(
@@ -109,7 +119,7 @@ class AsyncioTransport:
         connection = route.idle_connection(oldest) or await self._connected(route, request, deadline)
         waiter = connection.expect(deadline)
         try:
-            connection.write(head.message(request))
+            connection.write(head.message(request.body))
             outcome = await waiter
         except Exception as error:
             connection.forsake(waiter)
@@ -137,7 +147,7 @@ class AsyncioTransport:
         return route
 
     async def _connected(self, route: Route, request: Request, deadline: float) -> Connection:
-        connection = Connection(asyncio.get_running_loop(), self.answer_limit, route.idle, self._everyone)
+        connection = Connection(asyncio.get_running_loop(), self._buffer_of_one(), self._known, route.idle, self._everyone)
         scope = asyncio.timeout(min(deadline - time.monotonic(), LONGEST_NAP))
         try:
             async with scope:
@@ -155,6 +165,10 @@ class AsyncioTransport:
             raise NotSent(reason)
         connection.enlist()
         return connection
+
+    def _buffer_of_one(self) -> memoryview:
+        """Return where a connection reads into: one buffer for all, unless the loop reads into several at once."""
+        return memoryview(bytearray(READ)) if sys.platform == "win32" else self._buffer
 
     def _secure_context(self) -> ssl.SSLContext:
         if self._context is None:

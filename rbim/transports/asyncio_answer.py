@@ -16,11 +16,14 @@ except ImportError as error:
     reason = 'this transport needs httptools: python -m pip install "rbim[fast]"'
     raise ImportError(reason) from error
 
-__all__ = ["HEAD_LIMIT", "AnswerReader"]
+__all__ = ["HEAD_LIMIT", "AnswerReader", "Known"]
 
 HEAD_LIMIT = 64 * 1024
 """Bytes that may come without any of a body among them: heads of interim answers and of the answer, or its trailers."""
 
+HEADS = 64  # that are kept
+SHORT = 4096  # bytes of an answer that is worth it
+BLANK = b"\r\n\r\n"
 BODILESS = frozenset({204, 304})
 SWITCHING = 101
 FIRST_STATUS = 100
@@ -32,6 +35,36 @@ class _Stop(Exception):
     """The rest of what was read is not to be parsed."""
 
 
+class Known:
+    """What is known of the answers of one transport: how long a body may be, and heads that came before.
+
+    A head that the parser has understood means the same the next time. Where it comes again, with the body that it says and
+    in one read, as most answers of a busy hour do (their date changes once a second), the parser need not look at it.
+    """
+
+    __slots__ = ("_heads", "limit")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._heads: dict[bytes, tuple[int, dict[str, str], int]] = {}
+
+    def answer(self, data: bytes) -> Response | None:
+        """Return the answer that these bytes are, no less and no more, if their head is known."""
+        head, _, body = data.partition(BLANK)
+        known = self._heads.get(head)
+        if known is None or known[2] != len(body):
+            return None
+        return Response(known[0], known[1].copy(), body)
+
+    def keep(self, data: bytes, status: int, headers: dict[str, str]) -> None:
+        """Keep the head of these bytes, which were one answer as the parser sees it, if its length is told in plain."""
+        head, _, body = data.partition(BLANK)
+        if headers.get("content-length") == str(len(body)) and "transfer-encoding" not in headers:
+            if len(self._heads) >= HEADS:
+                self._heads.clear()
+            self._heads[head] = status, headers.copy(), len(body)
+
+
 class AnswerReader:
     """Reads answers, one after the other; interim ones are passed over.
 
@@ -41,11 +74,14 @@ class AnswerReader:
     """
 
     __slots__ = (
+        "_answer",
         "_body",
         "_dry",
         "_framed",
         "_headers",
         "_interim",
+        "_interims",
+        "_known",
         "_limit",
         "_parser",
         "_reading_body",
@@ -58,8 +94,9 @@ class AnswerReader:
         "whole",
     )
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
+    def __init__(self, known: Known) -> None:
+        self._known = known
+        self._limit = known.limit
         self._parser = httptools.HttpResponseParser(self)
         # or it takes a Content-Length among the trailers of chunks for one too many; in the head it is refused below
         self._parser.set_dangerous_leniencies(lenient_chunked_length=True)
@@ -73,8 +110,9 @@ class AnswerReader:
         self._status = self._size = self._dry = 0
         self._headers: dict[str, str] = {}
         self._body: list[bytes] = []
-        self._interim = self._reading_body = False
+        self._interim = self._interims = self._reading_body = False
         self._framed = True
+        self._answer: Response | None = None
 
     @property
     def begun(self) -> bool:
@@ -83,11 +121,25 @@ class AnswerReader:
 
     def response(self) -> Response:
         """Return the whole answer; it is kept here no longer."""
+        if self._answer is not None:
+            return self._answer
         body, self._body = self._body, []
         return Response(self._status, self._headers, body[0] if len(body) == 1 else b"".join(body))
 
-    def feed(self, data: bytes) -> bool:
-        """Take what was read; return whether nothing more is needed."""
+    def feed(self, data: bytes | memoryview) -> bool:
+        """Take what was read, and keep none of it as it is; return whether nothing more is needed."""
+        if self.begun or self._tunnel or len(data) > SHORT:
+            return self._parse(data)
+        read = bytes(data)
+        self._answer = self._known.answer(read)
+        if self._answer is not None:
+            self.whole = self.reusable = True
+            return True
+        if self._parse(read) and self.reusable and not self._interims:
+            self._known.keep(read, self._status, self._headers)
+        return self.whole or bool(self.fault)
+
+    def _parse(self, data: bytes | memoryview) -> bool:
         while True:
             room = HEAD_LIMIT + 1 - self._dry
             part = data if len(data) <= room else data[:room]
@@ -180,6 +232,7 @@ class AnswerReader:
         """Take the end of an answer, or of an interim one."""
         if self._interim:
             self._interim = False
+            self._interims = True
             self._headers = {}
         else:
             self.whole = True

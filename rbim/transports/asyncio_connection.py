@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 from attrs import frozen
 
 from rbim.errors import AnswerTooLarge, Unanswered
-from rbim.transports.asyncio_answer import AnswerReader
+from rbim.transports.asyncio_answer import AnswerReader, Known
 from rbim.transports.trouble import blotted, untraced
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Broken:
         return failure
 
 
-class Connection(asyncio.Protocol):
+class Connection(asyncio.BufferedProtocol):
     """One connection to one origin, idle or with one request under way.
 
     Idle, it is in the stack ``idle``; from its being opened to its end, in the set ``everyone``. It has one timer, which
@@ -56,10 +56,11 @@ class Connection(asyncio.Protocol):
     """
 
     __slots__ = (
+        "_buffer",
         "_deadline",
         "_everyone",
         "_idle",
-        "_limit",
+        "_known",
         "_loop",
         "_poll",
         "_reader",
@@ -72,12 +73,15 @@ class Connection(asyncio.Protocol):
         "transport",
     )
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, limit: int, idle: Idle, everyone: set[Connection]) -> None:
+    def __init__(  # what connections of one transport share
+        self, loop: asyncio.AbstractEventLoop, buffer: memoryview, known: Known, idle: Idle, everyone: set[Connection]
+    ) -> None:
         self._loop = loop
-        self._limit = limit
+        self._buffer = buffer
+        self._known = known
         self._idle = idle
         self._everyone = everyone
-        self._reader = AnswerReader(limit)
+        self._reader = AnswerReader(known)
         self._waiter: asyncio.Future[Response | Broken] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._deadline = self._rings = 0.0
@@ -132,7 +136,7 @@ class Connection(asyncio.Protocol):
             raise ConnectionResetError(reason)
         self.transport = secure
         self._secure = True
-        self._reader = AnswerReader(self._limit)  # the last one has read what a proxy answered
+        self._reader = AnswerReader(self._known)  # the last one has read what a proxy answered
 
     def enlist(self) -> None:
         """Be among ``everyone``, until the connection is lost."""
@@ -166,11 +170,15 @@ class Connection(asyncio.Protocol):
         """Begin."""
         self.transport = cast(asyncio.Transport, transport)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  # its size is what it is
+        """Return where to read into."""
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
         """Take a part of the answer; what comes while nobody asked ends the connection."""
         if self._waiter is None:
             self.abort()
-        elif self._reader.feed(data):
+        elif self._reader.feed(self._buffer[:nbytes]):
             self._conclude()
 
     def eof_received(self) -> None:
@@ -217,7 +225,7 @@ class Connection(asyncio.Protocol):
         if reader.whole:
             self._settle(reader.response(), reusable=reader.reusable)
         else:
-            self._settle(Broken(reader.fault, limit=self._limit if reader.too_large else None))
+            self._settle(Broken(reader.fault, limit=self._known.limit if reader.too_large else None))
 
     def _settle(self, outcome: Response | Broken, *, reusable: bool = False) -> None:
         """Give the future what it waited for, and put the connection on its stack, or close it."""

@@ -8,7 +8,7 @@ For a transport of one's own, with pytest and anyio (TLS cases need ``trustme``)
     async def test_conformance(case):
         await case(Conformance(MyTransport, proxy=True))
 
-Without pytest, ``await failures(MyTransport)`` tells which cases fail. The contract is that of
+``await failures(MyTransport, at_once=16)`` is quicker, needs no pytest, and tells which cases fail. The contract is that of
 :class:`rbim.message.Transport`; where it leaves something open, the suite asks for this:
 
 - A kept connection that was closed, or on which something came, while it was idle is not used again, whatever the request;
@@ -24,6 +24,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from unittest import SkipTest
 
+from anyio import create_task_group
+
 from rbim.transports import (
     conformance_answers,
     conformance_connections,
@@ -32,7 +34,7 @@ from rbim.transports import (
     conformance_requests,
     conformance_tls,
 )
-from rbim.transports.conformance_base import Case, Conformance, NonConforming
+from rbim.transports.conformance_base import Case, Conformance, NonConforming, environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -56,15 +58,28 @@ SLOW_CASES: tuple[Case, ...] = (*conformance_crowd.SLOW_CASES,)
 
 
 async def failures(
-    subject: Conformance | Callable[..., Transport], /, cases: Iterable[Case] = CASES
+    subject: Conformance | Callable[..., Transport], /, cases: Iterable[Case] = CASES, *, at_once: int = 1
 ) -> dict[str, NonConforming]:
-    """Run cases one after the other; return why those fail that do, by their names. Skipped ones count as passed."""
+    """Run cases; return why those fail that do, by their names and in their order. Skipped ones count as passed.
+
+    Up to ``at_once`` of them run side by side, but for those that have to run alone: most of what cases do is waiting.
+    """
+    wanted = [*cases]
+    waiting = iter([case for case in wanted if not case.alone])
     failing: dict[str, NonConforming] = {}
-    for case in cases:
-        try:
-            await case(subject)
-        except SkipTest:
-            continue
-        except NonConforming as failure:
-            failing[case.name] = failure
-    return failing
+
+    async def tries(those: Iterable[Case]) -> None:
+        for case in those:
+            try:
+                await case(subject)
+            except SkipTest:
+                continue
+            except NonConforming as failure:
+                failing[case.name] = failure
+
+    with environment({}):  # around them all: what each of them hides, another one would put back meanwhile
+        async with create_task_group() as tasks:
+            for _ in range(at_once):
+                tasks.start_soon(tries, waiting)
+        await tries(case for case in wanted if case.alone)
+    return {case.name: failing[case.name] for case in wanted if case.name in failing}

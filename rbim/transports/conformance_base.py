@@ -102,13 +102,15 @@ class Case:
     """One thing that every transport must do: ``await case(MyTransport)`` raises NonConforming where it does not.
 
     Where the transport lacks a feature that the case ``needs``, it raises ``unittest.SkipTest``. A case takes at most
-    ``seconds``. The environment's proxies are out of sight while it runs.
+    ``seconds``. The environment's proxies are out of sight while it runs. One that has to run ``alone`` changes or watches
+    what the whole process shares: its environment, its log.
     """
 
     name: str
     run: Callable[[Conformance], Awaitable[None]] = field(repr=False)
     needs: frozenset[str] = frozenset()
     seconds: float = 3 * PATIENCE
+    alone: bool = False
 
     def __str__(self) -> str:
         return self.name
@@ -135,12 +137,12 @@ class Cases(list[Case]):
     """The cases of one subject, in order."""
 
     def add(
-        self, name: str, *needs: str, seconds: float = 3 * PATIENCE
+        self, name: str, *needs: str, seconds: float = 3 * PATIENCE, alone: bool = False
     ) -> Callable[[Callable[[Conformance], Awaitable[None]]], Callable[[Conformance], Awaitable[None]]]:
         """Add what a function tries, as a decorator."""
 
         def added(run: Callable[[Conformance], Awaitable[None]]) -> Callable[[Conformance], Awaitable[None]]:
-            self.append(Case(name, run, frozenset(needs), seconds))
+            self.append(Case(name, run, frozenset(needs), seconds, alone))
             return run
 
         return added

@@ -259,10 +259,10 @@ async def _hides(subject: Conformance, script: Script) -> None:
 
 
 for _name, _script in ECHOES.items():
-    CASES.add(f"secrets: hidden where {_name} of the answer repeats them")(partial(_hides, script=_script))
+    CASES.add(f"secrets: hidden where {_name} of the answer repeats them", alone=True)(partial(_hides, script=_script))
 
 
-@CASES.add("secrets: hidden in what is logged of requests that are answered, refused, too slow")
+@CASES.add("secrets: hidden in what is logged of requests that are answered, refused, too slow", alone=True)
 async def _logs(subject: Conformance) -> None:
     with _Records() as records:
         async with served(subject, reply(WHOLE), reply(WHOLE), closing(), silent) as (server, transport):

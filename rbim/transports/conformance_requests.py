@@ -121,7 +121,7 @@ async def _cookies(subject: Conformance) -> None:
     check(not any(seen.header("Cookie") for seen in server.requests), "a cookie was sent back")
 
 
-@CASES.add("request: no password of this machine's user is sent")
+@CASES.add("request: no password of this machine's user is sent", alone=True)
 async def _netrc(subject: Conformance) -> None:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "netrc").write_text("default login user password word\n", encoding="utf-8")

@@ -96,6 +96,7 @@ class Peer:
 
     def start_tls(self, context: ssl.SSLContext) -> None:
         """Shake hands."""
+        self.sock.getpeername()  # raises where it was reset before, of which wrap_socket would leave a socket open
         self.sock = context.wrap_socket(self.sock, server_side=True, do_handshake_on_connect=False)
         self.sock.do_handshake()
         self.handshakes += 1

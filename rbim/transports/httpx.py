@@ -29,10 +29,13 @@ class HttpxTransport(HttpxSlots[httpx.AsyncBaseTransport]):
     TLS is verified against the machine's or certifi's certificates; ``verify`` takes an ``ssl.SSLContext``, the path of a CA
     bundle, or False; ``cert`` the path of a client certificate with its key, or a pair of paths. ``proxy`` is the address
     of an HTTP proxy; without one, ``trust_env`` takes it from ``HTTP_PROXY``, ``HTTPS_PROXY``, ``ALL_PROXY`` and
-    ``NO_PROXY``. A connection idle for more than ``keepalive_expiry`` seconds is not used for a request that must not be
-    repeated, since the server may be closing it. An answer of more than ``answer_limit`` bytes is AnswerTooLarge.
+    ``NO_PROXY``. ``uds`` is the path of a UNIX socket behind which every origin is, in the place of any proxy. A connection
+    idle for more than ``keepalive_expiry`` seconds is not used for a request that must not be repeated, since the server
+    may be closing it. An answer of more than ``answer_limit`` bytes is AnswerTooLarge.
 
     ``carrier`` is an ``httpx.AsyncBaseTransport`` of one's own, such as a ``MockTransport``, in place of the slots.
+
+    Raises InvalidRequest for a ``proxy`` together with ``uds``.
     """
 
     library: ClassVar[ModuleType] = httpx

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import anyio
 
-from rbim.errors import AnswerTooLarge, NotSent, TransportError, Unanswered
+from rbim.errors import AnswerTooLarge, InvalidRequest, NotSent, TransportError, Unanswered
 from rbim.message import Request, Response
 from rbim.transports.surroundings import proxy_for, tls_context
 from rbim.transports.trouble import LogBlotter, blotted, untraced
@@ -65,7 +65,7 @@ class _Progress:
 
     async def trace(self, name: str, info: Mapping[str, Any]) -> None:
         """Be told by httpcore."""
-        if name.endswith("connect_tcp.complete"):
+        if name.endswith(("connect_tcp.complete", "connect_unix_socket.complete")):
             self.opened = info["return_value"]
         elif name.endswith("send_request_headers.started") and info["request"].method != b"CONNECT":
             self.sent = True
@@ -103,10 +103,13 @@ class HttpxSlots(Generic[C]):
     TLS is verified against the machine's or certifi's certificates; ``verify`` takes an ``ssl.SSLContext``, the path of a CA
     bundle, or False; ``cert`` the path of a client certificate with its key, or a pair of paths. ``proxy`` is the address
     of an HTTP proxy; without one, ``trust_env`` takes it from ``HTTP_PROXY``, ``HTTPS_PROXY``, ``ALL_PROXY`` and
-    ``NO_PROXY``. A connection idle for more than ``keepalive_expiry`` seconds is not used for a request that must not be
-    repeated, since the server may be closing it. An answer of more than ``answer_limit`` bytes is AnswerTooLarge.
+    ``NO_PROXY``. ``uds`` is the path of a UNIX socket behind which every origin is, in the place of any proxy. A connection
+    idle for more than ``keepalive_expiry`` seconds is not used for a request that must not be repeated, since the server
+    may be closing it. An answer of more than ``answer_limit`` bytes is AnswerTooLarge.
 
     ``carrier`` is a transport of the library's and one's own, such as a ``MockTransport``, in place of the slots.
+
+    Raises InvalidRequest for a ``proxy`` together with ``uds``.
     """
 
     library: ClassVar[ModuleType]
@@ -120,16 +123,21 @@ class HttpxSlots(Generic[C]):
         cert: str | tuple[str, str] | None = None,
         proxy: str | None = None,
         trust_env: bool = True,
+        uds: str | None = None,
         keepalive_expiry: float = KEEPALIVE,
         answer_limit: int = ANSWER_LIMIT,
         carrier: C | None = None,
     ) -> None:
+        if proxy is not None and uds is not None:
+            reason = "proxy: there is none behind a UNIX socket"
+            raise InvalidRequest(reason, field="proxy")
         self.keepalive_expiry = keepalive_expiry
         self.answer_limit = answer_limit
         self._verify = verify
         self._cert = cert
         self._proxy = proxy
         self._trust_env = trust_env
+        self._uds = uds
         self._carrier: Any = carrier
         self._context: ssl.SSLContext | None = None
         self._proxies: dict[str, str | None] = {}
@@ -266,6 +274,7 @@ class HttpxSlots(Generic[C]):
             verify=context,
             trust_env=False,
             limits=library.Limits(max_connections=1, max_keepalive_connections=1, keepalive_expiry=None),
+            uds=self._uds,
             proxy=None if proxy is None else library.Proxy(proxy, ssl_context=context if private else None),
         )
 
@@ -277,6 +286,8 @@ class HttpxSlots(Generic[C]):
         return self._context
 
     def _proxy_for(self, origin: str) -> str | None:
+        if self._uds is not None:
+            return None
         if origin not in self._proxies:
             self._proxies[origin] = proxy_for(origin, self._proxy, trust_env=self._trust_env)
         return self._proxies[origin]

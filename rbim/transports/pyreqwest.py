@@ -14,6 +14,7 @@ What the library would do unasked is off: redirects, cookies, decompression, HTT
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import ssl
 import types
@@ -29,12 +30,13 @@ try:
     from pyreqwest.client import ClientBuilder
     from pyreqwest.exceptions import DetailedPyreqwestError, PyreqwestError
     from pyreqwest.proxy import ProxyBuilder
+    from pyreqwest.request import RequestBody
 except ModuleNotFoundError as missing:
     REASON = f'PyreqwestTransport needs {missing.name}, which comes with: python -m pip install "rbim[pyreqwest]"'
     raise ModuleNotFoundError(REASON, name=missing.name) from None
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Generator
+    from collections.abc import Coroutine, Generator, Iterable
     from typing import Any, Self
 
     from pyreqwest.client import Client
@@ -51,6 +53,7 @@ CONNECTING = 5.0
 LEAST = 0.001  # seconds in which a request can be sent at all
 AHEAD = 64 * 1024  # bytes of an answer that are read before it is asked for
 SAID = 300  # characters of what pyreqwest says
+KEPT = 64  # messages kept: a signature, which is a part of them, holds for a second
 
 # What an error's causes say, and what it means; the first that fits counts.
 ERRORS: tuple[tuple[str, type[TransportError]], ...] = (
@@ -59,7 +62,23 @@ ERRORS: tuple[tuple[str, type[TransportError]], ...] = (
     ("", Unanswered),
 )
 CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----\s*", re.DOTALL)
+GRAINS = 100  # of a second, to which time-outs are rounded up
 BODILESS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
+
+
+class _Kept:
+    """A message without its body, and what it was made of; it shows nothing of them."""
+
+    __slots__ = ("_headers", "_query", "message")
+
+    def __init__(self, request: Request, message: StreamRequest) -> None:
+        self._headers = dict(request.headers)
+        self._query = dict(request.query)
+        self.message = message
+
+    def fits(self, request: Request) -> bool:
+        """Whether it is the message of that request, too."""
+        return request.headers == self._headers and request.query == self._query
 
 
 class PyreqwestTransport:
@@ -97,6 +116,7 @@ class PyreqwestTransport:
         self._proxy = None if proxy is None else _proxy(proxy)
         self._trust_env = trust_env
         self._client: Client | None = None
+        self._kept: dict[tuple[str, str, str, float, bool], _Kept] = {}
         self._log = LogBlotter("reqwest.connect", "reqwest.async_impl.client", "hyper_util.client.legacy.client")
 
     async def __aenter__(self) -> Self:
@@ -113,6 +133,7 @@ class PyreqwestTransport:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None, /
     ) -> None:
         client, self._client = self._client, None
+        self._kept.clear()  # which hold the client's connections open
         self._log.detach()
         if client is not None:
             await client.close()
@@ -148,10 +169,9 @@ class PyreqwestTransport:
                 return AnswerTooLarge(f"the answer is longer than {self.answer_limit} bytes", limit=self.answer_limit)
             if answer.status < 200:  # noqa: PLR2004  # 101, which changes the protocol
                 return Unanswered(f"status {answer.status} that nobody asked for")
-            headers: dict[str, str] = {}
-            for name, value in answer.headers.items():
-                headers[name] = f"{headers[name]}, {value}" if name in headers else value
-            return Response(answer.status, headers, body)
+            fields = answer.headers.items()
+            headers = dict(fields)
+            return Response(answer.status, headers if len(headers) == len(fields) else _joined(fields), body)
 
     async def _body(self, answer: Answer) -> bytes | None:
         """Return the whole body, or None where it is too long."""
@@ -168,10 +188,23 @@ class PyreqwestTransport:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _prepared(self, client: Client, request: Request, timeout: float) -> StreamRequest:
+        """Return what can be sent: a copy of an earlier one with another body, where only that differs."""
+        body = request.body
+        timeout = math.ceil(timeout * GRAINS) / GRAINS  # what is left of a call's time differs each time
+        alike = request.method, request.origin, request.path, timeout, not body
+        kept = self._kept.get(alike)
+        if kept is None or not kept.fits(request):
+            if len(self._kept) >= KEPT:
+                self._kept.clear()
+            kept = self._kept[alike] = _Kept(request, self._built(client, request, timeout))
+        message = kept.message.copy()
+        if body:
+            message.body = RequestBody.from_bytes(body)
+        return message
+
+    def _built(self, client: Client, request: Request, timeout: float) -> StreamRequest:
         builder = client.request(request.method, request.origin + request.target).headers(request.headers)
-        if request.body:
-            builder = builder.body_bytes(request.body)
-        elif request.method not in BODILESS:
+        if not request.body and request.method not in BODILESS:
             builder = builder.header("content-length", "0")
         ahead = min(AHEAD, self.answer_limit)
         return builder.timeout(timedelta(seconds=timeout)).streamed_read_buffer_limit(ahead).build_streamed()
@@ -206,6 +239,13 @@ class PyreqwestTransport:
         if self._proxy is not None:
             return builder.proxy(ProxyBuilder.all(self._proxy))
         return builder if self._trust_env else builder.no_proxy()
+
+
+def _joined(fields: Iterable[tuple[str, str]]) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    for name, value in fields:
+        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    return headers
 
 
 @types.coroutine

@@ -1,0 +1,162 @@
+"""What rbim itself costs: a call over a transport that answers at once, and the parts of it, one by one.
+
+The goal compares with the least that Python can do for a call over a socket, measured in the same rounds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from contextlib import contextmanager
+from functools import partial
+from statistics import median
+from typing import TYPE_CHECKING
+
+from benchmarks.httpload import on_cores, process
+from benchmarks.results import Goal, Result, Table, interleaved, ratio, versions
+from benchmarks.target import BODY
+from benchmarks.throughput import CORE, FLOOR, Plan, Rbim, turn
+from benchmarks.work import ACCOUNTS, APP_ID, APP_TOKEN, GROUP, Stopwatch
+from rbim import Credentials, Dialect, InviteJoinGroup, NotSent, Retry, jsontext
+from rbim.clock import SystemClock
+from rbim.codec import Codec
+from rbim.message import Response
+from rbim.signing import AppSigner
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+    from types import TracebackType
+    from typing import Self
+
+    from benchmarks.httpload import Served
+    from benchmarks.results import Options
+    from rbim.message import Request
+
+__all__ = ["NullTransport", "parts", "run"]
+
+ORIGIN = "http://127.0.0.1:1"  # which nobody asks
+ROADS = ("orjson", "standard json")
+WHOLE, READY = "whole call", "whole call of an operation made before"
+BATCH = 100  # calls of one part between two looks at the clock
+
+
+class NullTransport:
+    """Answers at once, whatever is asked."""
+
+    def __init__(self) -> None:
+        self._response = Response(200, {"content-type": "application/json;charset=utf-8"}, BODY)
+
+    async def send(self, _request: Request, /, *, timeout: float) -> Response:  # noqa: ARG002, ASYNC109  # a transport's
+        """Return the answer."""
+        return self._response
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
+
+
+class _Ready(Rbim):
+    """The same as :class:`Rbim`, but all calls are of one operation."""
+
+    def __init__(self, transport: NullTransport, origin: str, in_flight: int) -> None:
+        super().__init__(transport, origin, in_flight)
+        operation = InviteJoinGroup(group_id=GROUP, members=ACCOUNTS)
+        self.invite = lambda _: self.client.send(operation)
+
+
+def parts() -> dict[str, Callable[[], object]]:
+    """Return the parts of a call, each as a function to call again and again."""
+    dialect, clock = Dialect(), SystemClock()
+    codec = Codec(app_id=APP_ID, base_url=ORIGIN, dialect=dialect, clock=clock)
+    signer = AppSigner(Credentials(app_id=APP_ID, app_token=APP_TOKEN), clock=clock)
+    retry, failure = Retry(), NotSent("refused")
+    operation = InviteJoinGroup(group_id=GROUP, members=ACCOUNTS)
+    request, response = codec.encode(operation), Response(200, {}, BODY)
+    return {
+        "make the operation": lambda: InviteJoinGroup(group_id=GROUP, members=ACCOUNTS),
+        "encode": lambda: codec.encode(operation),
+        "sign": lambda: signer.sign(request),
+        "decode": lambda: codec.decode(operation, response),
+        "retry decision, of failed calls only": lambda: retry.pause(operation, failure, 1),
+    }
+
+
+def run(options: Options) -> Result:
+    """Measure the whole and the parts, with orjson and without, and the floor."""
+    plan = Plan(in_flight=(10,), bursts=(), seconds=0.01, warm=0.01) if options.quick else Plan(in_flight=(100,), bursts=())
+    roads = ROADS if jsontext.orjson is not None else ROADS[1:]
+    names = (WHOLE, READY, *parts())
+    with on_cores(CORE), process("benchmarks.target") as served:
+        measures: dict[str, Callable[[], float]] = {FLOOR.name: partial(_floor, served, plan)}
+        measures |= {f"{name}, {road}": partial(_on, road, name, plan) for road in roads for name in names}
+        figures = interleaved(measures, options.rounds)
+    rows: list[tuple[str | float, ...]] = [(name, *(median(figures[f"{name}, {road}"]) for road in roads)) for name in names]
+    rows.append((FLOOR.name, *[median(figures[FLOOR.name])] * len(roads)))
+    goals: tuple[Goal, ...] = ()
+    if roads == ROADS:  # the goal is about the extra `fast`
+        cost = ratio(figures, f"{WHOLE}, {ROADS[0]}", FLOOR.name)
+        goals = (Goal(name=f"{WHOLE} over a null transport / {FLOOR.name}", value=cost, at_most=1.8),)
+    return Result(
+        part="core",
+        tables=(
+            Table(
+                title="CPU us of a call, without any transport",
+                columns=("", *roads),
+                rows=tuple(rows),
+                digits=2,
+                note=f"The floor is a call over a socket, {plan.in_flight[0]} in flight.",
+            ),
+        ),
+        goals=goals,
+        notes=(f"{versions('attrs', 'cattrs', 'orjson')}.",),
+    )
+
+
+def _floor(served: Served, plan: Plan) -> float:
+    return asyncio.run(turn(FLOOR.make, served, plan.in_flight[0], plan))[0].ms
+
+
+def _on(road: str, name: str, plan: Plan) -> float:
+    """Return the CPU us of one call of the whole or of a part."""
+    with _road(road):
+        if name in {WHOLE, READY}:
+            kind = Rbim if name == WHOLE else _Ready
+            return asyncio.run(_whole(kind(NullTransport(), ORIGIN, plan.in_flight[0]), plan))
+        return _part(parts()[name], plan)
+
+
+@contextmanager
+def _road(road: str) -> Generator[None]:
+    """Read and write JSON with orjson, or as where it is not installed."""
+    installed = jsontext.orjson
+    jsontext.orjson = installed if road == ROADS[0] else None
+    try:
+        yield
+    finally:
+        jsontext.orjson = installed
+
+
+async def _whole(carrier: Rbim, plan: Plan) -> float:
+    stopwatch = Stopwatch(skip=0, warm=plan.warm, count=1, seconds=plan.seconds)
+    gc.collect()
+    async with carrier:
+        await carrier.run(stopwatch.more)
+    assert stopwatch.lap is not None
+    return stopwatch.lap.ms
+
+
+def _part(part: Callable[[], object], plan: Plan) -> float:
+    def batch() -> bool:
+        for _ in range(BATCH):
+            part()
+        return stopwatch.more()
+
+    stopwatch = Stopwatch(skip=1, warm=plan.warm / 5, count=1, seconds=plan.seconds / 5)
+    gc.collect()
+    while batch():
+        pass
+    assert stopwatch.lap is not None
+    return stopwatch.lap.ms / BATCH

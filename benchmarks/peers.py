@@ -1,0 +1,179 @@
+"""The same work without rbim, as a good user of each library would write it by hand.
+
+Each has one client that all tasks share, with limits that let the wanted number of requests be in flight; signs each
+request; writes the values as JSON in the way that its library offers; refuses a status that is no success; reads the answer
+and checks its code. What a library does beside that (redirects, cookies, headers of its own) is left as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.work import ACCOUNTS, GROUP, HEADERS, PATH, TIMEOUT, document, signature, success, together
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+    from typing import Self
+
+__all__ = ["Aiohttp", "Httpx", "Httpx2", "Pyreqwest", "Requests"]
+
+
+class _Peer:
+    """What the peers share: being entered, left, and run by so many tasks."""
+
+    client: Any
+
+    def __init__(self, origin: str, in_flight: int) -> None:
+        self._origin = origin
+        self._in_flight = in_flight
+
+    async def __aenter__(self) -> Self:
+        await self.client.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        await self.client.__aexit__(kind, error, trace)
+
+    async def run(self, more: Callable[[], bool], /) -> None:
+        """Let each task invite once, and again for as long as ``more`` says so."""
+        await together(lambda _: self.invite(GROUP, ACCOUNTS), self._in_flight, more)
+
+    async def invite(self, group: str, accounts: list[str]) -> dict[str, Any]:
+        """Invite these accounts."""
+        raise NotImplementedError
+
+
+class Httpx(_Peer):
+    """httpx: a shared AsyncClient; ``json=`` writes with the standard library, ``json()`` reads with it."""
+
+    library = "httpx"
+
+    def __init__(self, origin: str, in_flight: int) -> None:
+        super().__init__(origin, in_flight)
+        library = import_module(self.library)
+        limits = library.Limits(max_connections=in_flight, max_keepalive_connections=in_flight)
+        self.client = library.AsyncClient(base_url=origin, headers=HEADERS, limits=limits, timeout=TIMEOUT)
+
+    async def invite(self, group: str, accounts: list[str]) -> dict[str, Any]:
+        """Invite these accounts."""
+        sig, authorization = signature()
+        response = await self.client.post(
+            PATH, params={"sig": sig}, headers={"Authorization": authorization}, json=document(group, accounts)
+        )
+        response.raise_for_status()
+        return success(response.json())
+
+
+class Httpx2(Httpx):
+    """httpx2: the same as httpx."""
+
+    library = "httpx2"
+
+
+class Aiohttp(_Peer):
+    """aiohttp: a shared session; ``json=`` writes with the standard library, ``json()`` reads with it."""
+
+    async def __aenter__(self) -> Self:
+        import aiohttp
+
+        self.client = aiohttp.ClientSession(
+            self._origin,
+            headers=HEADERS,
+            connector=aiohttp.TCPConnector(limit=self._in_flight),
+            timeout=aiohttp.ClientTimeout(total=TIMEOUT),
+            raise_for_status=True,
+        )
+        return await super().__aenter__()
+
+    async def invite(self, group: str, accounts: list[str]) -> dict[str, Any]:
+        """Invite these accounts."""
+        sig, authorization = signature()
+        async with self.client.post(
+            PATH, params={"sig": sig}, headers={"Authorization": authorization}, json=document(group, accounts)
+        ) as response:
+            return success(await response.json())
+
+
+class Pyreqwest(_Peer):
+    """pyreqwest: a shared client, which has no limits unless told; ``body_json`` and ``json()`` are Rust's own."""
+
+    def __init__(self, origin: str, in_flight: int) -> None:
+        super().__init__(origin, in_flight)
+        from datetime import timedelta
+
+        from pyreqwest.client import ClientBuilder
+
+        builder = ClientBuilder().base_url(origin).default_headers(HEADERS).timeout(timedelta(seconds=TIMEOUT))
+        self.client = builder.error_for_status(enable=True).build()
+
+    async def invite(self, group: str, accounts: list[str]) -> dict[str, Any]:
+        """Invite these accounts."""
+        sig, authorization = signature()
+        response = await (
+            self.client.post(PATH)
+            .query({"sig": sig})
+            .header("Authorization", authorization)
+            .body_json(document(group, accounts))
+            .build()
+            .send()
+        )
+        return success(await response.json())
+
+
+class Requests:
+    """requests: at most 32 threads, each with a session of its own; ``json=`` and ``json()`` are the standard library's."""
+
+    THREADS = 32
+
+    def __init__(self, origin: str, in_flight: int) -> None:
+        self._origin = origin
+        self._count = min(in_flight, self.THREADS)
+        self._counting = threading.Lock()
+
+    async def __aenter__(self) -> Self:
+        import requests
+
+        self._threads = ThreadPoolExecutor(self._count)
+        self._sessions = [requests.Session() for _ in range(self._count)]
+        for session in self._sessions:
+            session.headers.update(HEADERS)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        for session in self._sessions:
+            session.close()
+        self._threads.shutdown()
+
+    async def run(self, more: Callable[[], bool], /) -> None:
+        """Let each thread invite once, and again for as long as ``more`` says so."""
+        loop = asyncio.get_running_loop()
+        turn = self._threads, self._turn
+        await asyncio.gather(*[loop.run_in_executor(*turn, session, more) for session in self._sessions])
+
+    def _turn(self, session: Any, more: Callable[[], bool]) -> None:
+        going_on = True
+        while going_on:
+            self._invite(session, GROUP, ACCOUNTS)
+            with self._counting:
+                going_on = more()
+
+    def _invite(self, session: Any, group: str, accounts: list[str]) -> dict[str, Any]:
+        sig, authorization = signature()
+        response = session.post(
+            self._origin + PATH,
+            params={"sig": sig},
+            headers={"Authorization": authorization},
+            json=document(group, accounts),
+            timeout=TIMEOUT,
+        )
+        response.raise_for_status()
+        return success(response.json())

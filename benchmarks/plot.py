@@ -1,0 +1,193 @@
+"""The charts that the README shows, drawn from the JSON document of the benchmarks.
+
+Run: python -m benchmarks.plot DOCUMENT FOLDER
+
+Needs matplotlib: ``python -m pip install "rbim[plot]"``. The same document gives the same bytes. The charts have no
+background, and colours that can be read on a white page and on a dark one; their text stays text.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from importlib import import_module
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+__all__ = ["AT_HUNDRED", "BY_IN_FLIGHT", "costs", "draw"]
+
+AT_HUNDRED, BY_IN_FLIGHT = "cost-at-100-in-flight.svg", "cost-by-calls-in-flight.svg"
+TABLE, PREFERRED = "CPU ms per 1000 calls", "no latency"
+OURS, FLOOR = "rbim over ", "floor"
+IN_FLIGHT = 100
+WIDE = 300  # so many times the least: the lengths of bars would not tell the little ones apart
+WHOLE = 10  # a figure that needs no decimals
+INK = "#7d8590"
+RBIM, OTHERS = "#3b82f6", "#b0793a"
+LIBRARIES = {
+    "asyncio": "#3b82f6",
+    "pyreqwest": "#2f9e5f",
+    "aiohttp": "#b565d9",
+    "httpx2": "#d9822b",
+    "httpx": "#e5534b",
+    "requests": "#a0845c",
+}
+STYLE: dict[str, Any] = {
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "figure.figsize": (8.0, 4.4),
+    "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial", "sans-serif"],  # the first comes with matplotlib
+    "font.size": 10,
+    "grid.alpha": 0.35,
+    "grid.color": INK,
+    "savefig.transparent": True,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "rbim",
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+}
+
+
+def costs(document: dict[str, Any]) -> dict[str, dict[int, float]]:
+    """Return the CPU ms of 1000 calls by client and by calls in flight: without latency where the document has that."""
+    tables = [table for result in document["results"] for table in result["tables"] if table["title"].startswith(TABLE)]
+    found = next((table for table in tables if PREFERRED in table["title"]), tables[0] if tables else None)
+    if found is None:
+        return {}
+    in_flight = [int(column) for column in found["columns"][1:]]
+    by_client = {
+        name: {number: cell for number, cell in zip(in_flight, cells, strict=True) if cell is not None}
+        for name, *cells in found["rows"]
+    }
+    return {name: figures for name, figures in by_client.items() if figures}
+
+
+def draw(document: dict[str, Any], folder: Path) -> list[Path]:
+    """Draw the charts of a document into a folder, and return their paths; none where it has no such figures.
+
+    Raises ImportError without matplotlib.
+    """
+    found = costs(document)
+    if not found:
+        return []
+    try:
+        matplotlib, figures = import_module("matplotlib"), import_module("matplotlib.figure")
+    except ImportError as error:
+        reason = 'charts need matplotlib: python -m pip install "rbim[plot]"'
+        raise ImportError(reason) from error
+    folder.mkdir(parents=True, exist_ok=True)
+    charts = {AT_HUNDRED: bars, BY_IN_FLIGHT: lines}
+    with matplotlib.rc_context(STYLE):
+        for name, chart in charts.items():
+            figure = figures.Figure(layout="constrained")
+            chart(figure, found)
+            figure.savefig(folder / name, format="svg", metadata={"Date": None, "Creator": None})
+    return [folder / name for name in charts]
+
+
+def bars(figure: Any, found: dict[str, dict[int, float]]) -> None:
+    """Draw the cost of each client at a hundred calls in flight (or the most there is), the least first."""
+    measured = {number for of in found.values() for number in of}
+    in_flight = IN_FLIGHT if IN_FLIGHT in measured else max(measured)
+    figures = {name: of[in_flight] for name, of in found.items() if in_flight in of}
+    names = sorted(figures, key=lambda name: figures[name])
+    values = [figures[name] for name in names]
+    axes = figure.add_subplot()
+    drawn = axes.barh(names, values, color=[bar_colour(name) for name in names], height=0.7)
+    axes.bar_label(drawn, [shown(value) for value in values], padding=4)
+    axes.invert_yaxis()
+    axes.tick_params(axis="y", length=0)
+    axes.grid(visible=True, axis="x")
+    axes.set_axisbelow(True)
+    label = f"CPU ms per 1000 calls, {in_flight} in flight"
+    if values[-1] > WIDE * values[0]:
+        axes.set_xscale("log")
+        axes.set_xlim(left=10 ** math.floor(math.log10(values[0])))
+        label += " (logarithmic)"
+    plain(axes, "x")
+    axes.set_xlabel(label)
+    axes.margins(x=0.1)
+
+
+def lines(figure: Any, found: dict[str, dict[int, float]]) -> None:
+    """Draw the cost of each client against the calls in flight."""
+    axes = figure.add_subplot()
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    for name, of in found.items():
+        numbers = sorted(of)
+        style = "-" if name.startswith(OURS) else ":" if FLOOR in name else "--"
+        axes.plot(numbers, [of[each] for each in numbers], style, color=line_colour(name), marker="o", markersize=4)
+    ends = {name: of[max(of)] for name, of in found.items()}
+    most = max(max(of) for of in found.values())
+    low, high = axes.get_ylim()
+    for name, height in apart(ends, (high / low) ** 0.052).items():
+        axes.annotate(
+            name,
+            (max(found[name]), ends[name]),
+            xytext=(most * 1.35, height),
+            color=line_colour(name),
+            va="center",
+            annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": line_colour(name), "alpha": 0.4, "linewidth": 0.7},
+        )
+    axes.grid(visible=True)
+    axes.set_xticks(sorted({number for of in found.values() for number in of}))
+    axes.minorticks_off()
+    plain(axes, "x")
+    plain(axes, "y")
+    axes.set_xlabel("calls in flight (solid: rbim; broken: written by hand)")
+    axes.set_ylabel("CPU ms per 1000 calls")
+
+
+def apart(ends: dict[str, float], factor: float) -> dict[str, float]:
+    """Return where to write the names of lines that end there: close by, each at least so many times above the one below."""
+    gap = math.log(factor)
+
+    def lowest(names: list[str]) -> float:
+        return fmean(math.log(ends[name]) for name in names) - gap * (len(names) - 1) / 2
+
+    groups: list[list[str]] = []
+    for name in sorted(ends, key=lambda name: ends[name]):
+        groups.append([name])
+        while len(groups) > 1 and lowest(groups[-1]) < lowest(groups[-2]) + gap * len(groups[-2]):
+            groups[-2:] = [groups[-2] + groups[-1]]
+    return {name: math.exp(lowest(names) + gap * number) for names in groups for number, name in enumerate(names)}
+
+
+def bar_colour(name: str) -> str:
+    """Return the colour of a bar: one for rbim, one for what is written by hand, one for the floor."""
+    return RBIM if name.startswith(OURS) else INK if FLOOR in name else OTHERS
+
+
+def line_colour(name: str) -> str:
+    """Return the colour of a line: that of its library."""
+    found = (colour for library, colour in LIBRARIES.items() if library in name.lower())
+    return next(found, INK)
+
+
+def plain(axes: Any, axis: str) -> None:
+    """Write the numbers of a logarithmic axis as people do."""
+    ticker = import_module("matplotlib.ticker")
+    of = axes.xaxis if axis == "x" else axes.yaxis
+    of.set_major_formatter(ticker.StrMethodFormatter("{x:,.0f}"))
+    of.set_minor_formatter(ticker.NullFormatter())
+
+
+def shown(value: float) -> str:
+    """Return a figure as a chart shows it."""
+    return f"{value:,.0f}" if value >= WHOLE else f"{value:.1f}"
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.plot", description="Draw the charts of a document.")
+    parser.add_argument("document", type=Path, help="what python -m benchmarks --json has written")
+    parser.add_argument("folder", type=Path)
+    told = parser.parse_args()
+    for path in draw(json.loads(told.document.read_text(encoding="utf-8")), told.folder):
+        print(path)

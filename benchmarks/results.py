@@ -1,0 +1,137 @@
+"""What a part of the benchmarks gives back, and how it is shown: tables and goals, as text or JSON."""
+
+from __future__ import annotations
+
+import platform
+import statistics
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+from attrs import asdict, field, frozen
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+__all__ = ["Goal", "Options", "Result", "Table", "interleaved", "ratio", "shown", "versions"]
+
+
+@frozen(kw_only=True)
+class Options:
+    """How thoroughly to measure: ``rounds`` interleaved repeats of each; ``quick`` where only the running counts."""
+
+    rounds: int = 5
+    quick: bool = False
+
+
+@frozen(kw_only=True)
+class Table:
+    """Figures side by side: the name of each row and its cells, in the order of ``columns`` (the first names the rows).
+
+    A cell is a number (shown with ``digits`` digits), a text, or None where there is nothing to measure.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str | float | None, ...], ...]
+    digits: int = 1
+    note: str = ""
+
+
+@frozen(kw_only=True)
+class Goal:
+    """One figure with what it should be: at most ``at_most``, or at least ``at_least``."""
+
+    name: str
+    value: float
+    at_most: float | None = None
+    at_least: float | None = None
+
+    @property
+    def reached(self) -> bool:
+        """Whether the figure is what it should be."""
+        return (self.at_most is None or self.value <= self.at_most) and (
+            self.at_least is None or self.value >= self.at_least
+        )
+
+
+@frozen(kw_only=True)
+class Result:
+    """What one part measured."""
+
+    part: str
+    tables: tuple[Table, ...] = ()
+    goals: tuple[Goal, ...] = ()
+    notes: tuple[str, ...] = field(default=())
+
+    def document(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        document = asdict(self)
+        for goal, told in zip(self.goals, document["goals"], strict=True):
+            told["reached"] = goal.reached
+        return document
+
+
+def interleaved(measures: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+    """Measure each thing once a round, in turn, so that a ratio of two compares neighbours in time."""
+    figures: dict[str, list[float]] = {name: [] for name in measures}
+    for _ in range(rounds):
+        for name, measure in measures.items():
+            figures[name].append(measure())
+    return figures
+
+
+def ratio(figures: dict[str, list[float]], ours: str, theirs: str) -> float:
+    """Return the median over the rounds of one figure as a multiple of another of the same round."""
+    return statistics.median(a / b for a, b in zip(figures[ours], figures[theirs], strict=True))
+
+
+def versions(*packages: str) -> str:
+    """Return the versions of Python and of packages, in one line; those that are not installed are left out."""
+    found = [f"Python {platform.python_version()}"]
+    for package in packages:
+        try:
+            found.append(f"{package} {metadata.version(package)}")
+        except metadata.PackageNotFoundError:
+            continue
+    return ", ".join(found)
+
+
+def shown(result: Result) -> str:
+    """Return the result as text: its tables, its notes, its goals."""
+    parts = [f"== {result.part}"]
+    parts += [_table(table) for table in result.tables]
+    parts += result.notes
+    if result.goals:
+        rows = [
+            (goal.name, f"{goal.value:.2f}", _aim(goal), "reached" if goal.reached else "MISSED") for goal in result.goals
+        ]
+        parts.append(_columns([("goal", "measured", "aim", ""), *rows]))
+    return "\n\n".join(parts)
+
+
+def _aim(goal: Goal) -> str:
+    return f"at most {goal.at_most:.3g}" if goal.at_most is not None else f"at least {goal.at_least:g}"
+
+
+def _table(table: Table) -> str:
+    rows = [table.columns, *(tuple(_cell(cell, table.digits) for cell in row) for row in table.rows)]
+    return "\n".join(filter(None, (table.title, _columns(rows), table.note)))
+
+
+def _cell(cell: str | float | None, digits: int) -> str:
+    if cell is None:
+        return "-"
+    return cell if isinstance(cell, str) else f"{cell:,.{digits}f}"
+
+
+def _columns(rows: Sequence[Iterable[str]]) -> str:
+    columns = list(zip(*rows, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    lines: list[str] = []
+    for row in rows:
+        cells = [
+            cell.ljust(width) if not number else cell.rjust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
