@@ -54,6 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except EXPECTED as error:
         print(f"python -m benchmarks: {str(error) or type(error).__name__}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        return 130
     return 0
 
 
@@ -70,7 +72,11 @@ def _told(arguments: Sequence[str] | None) -> argparse.Namespace:
         parser.error(f"no such part: {', '.join(unknown)} (there are {', '.join(PARTS)})")
     if told.rounds < 1:
         parser.error("--rounds: at least 1")
-    told.parts = told.parts or PARTS
+    told.parts = tuple(dict.fromkeys(told.parts)) or PARTS
+    if told.plot is not None and "throughput" not in told.parts:
+        parser.error("--plot: the charts show the part throughput, which is not among those measured")
+    if told.json == "":
+        parser.error("--json: a file is needed")
     return told
 
 
@@ -78,7 +84,11 @@ def _measure(told: argparse.Namespace) -> None:
     """Measure part by part, and show each as soon as it is done: on standard error where JSON takes standard output."""
     if told.json not in {None, "-"}:
         Path(told.json).open("a", encoding="utf-8").close()  # what cannot be written shall show before minutes of measuring
-    draw = import_module("benchmarks.plot").draw if told.plot else None
+    draw = None
+    if told.plot is not None:
+        told.plot.mkdir(parents=True, exist_ok=True)
+        import_module("matplotlib")
+        draw = import_module("benchmarks.plot").draw
     tables = sys.stderr if told.json == "-" else sys.stdout
     results: list[Result] = []
     for part in told.parts:

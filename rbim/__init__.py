@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     )
     from rbim.client import AsyncClient, View
     from rbim.clock import SystemClock
+    from rbim.core import Load
     from rbim.dialect import CHINA, CODES, Code, Dialect, Grade, MembersShape
     from rbim.errors import (
         AlreadyMember,
@@ -72,7 +73,7 @@ if TYPE_CHECKING:
         Target,
     )
     from rbim.message import Attempt, Clock, Request, Response, Signer, Transport
-    from rbim.observe import AttemptEnded, AttemptStarted, CallEnded, LoggingObserver, Observer
+    from rbim.observe import AttemptEnded, AttemptStarted, CallEnded, CallStarted, LoggingObserver, Observer
     from rbim.operation import Answer, Endpoint, Method, Namespace, Operation, Repeat, Sender
     from rbim.pace import Limits, Rate
     from rbim.retry import Retry
@@ -84,6 +85,7 @@ _HOME = {
     "rbim.calls": "CallTaskCreated Calls CreateCallTask NoCallPolicy Weekday default_no_call_policies",
     "rbim.client": "AsyncClient View",
     "rbim.clock": "SystemClock",
+    "rbim.core": "Load",
     "rbim.dialect": "CHINA CODES Code Dialect Grade MembersShape",
     "rbim.errors": "AlreadyMember AnswerTooLarge ApiError AuthenticationError CallbackRejected ClientClosed"
     " DeadlineExceeded InvalidRequest NotFound NotMember NotSent Outcome ProtocolError RbimError ServerTrouble"
@@ -92,7 +94,7 @@ _HOME = {
     " GroupType Groups GroupsFound InviteJoinGroup Invited JoinGroup LogoutGroup ModifyGroup Permission"
     " QueryGroupDetail Role SearchPublicGroups SetMemberRole Success Target",
     "rbim.message": "Attempt Clock Request Response Signer Transport",
-    "rbim.observe": "AttemptEnded AttemptStarted CallEnded LoggingObserver Observer",
+    "rbim.observe": "AttemptEnded AttemptStarted CallEnded CallStarted LoggingObserver Observer",
     "rbim.operation": "Answer Endpoint Method Namespace Operation Repeat Sender",
     "rbim.pace": "Limits Rate",
     "rbim.retry": "Retry",
@@ -114,6 +116,7 @@ __all__ = [
     "AttemptStarted",
     "AuthenticationError",
     "CallEnded",
+    "CallStarted",
     "CallTaskCreated",
     "CallbackRejected",
     "Calls",
@@ -145,6 +148,7 @@ __all__ = [
     "Invited",
     "JoinGroup",
     "Limits",
+    "Load",
     "LoggingObserver",
     "LogoutGroup",
     "MembersShape",

@@ -33,7 +33,7 @@ R = TypeVar("R")
 LONGEST_HALT = 300.0
 """Seconds that one ``Retry-After`` can halt a client for: a slip of the platform's must not end it."""
 
-BACKSTOP = 0.01
+BACKSTOP = 0.05
 """Seconds past the deadline after which a transport that has not kept its time-out is cut off."""
 
 
@@ -149,6 +149,8 @@ class Call(Generic[R]):
             if isinstance(failure, Throttled) and failure.retry_after is not None:
                 now = core.clock.monotonic()
                 core.pace.halt(now + min(failure.retry_after, LONGEST_HALT), now)
+            if core.state != "open":  # what a transport made of the cancellation
+                raise self._closed(failure.outcome) from failure
             if isinstance(failure, TransportError) and core.clock.monotonic() >= self._latest:
                 raise self._late(failure.outcome) from failure
             failure.attempts = tuple(self._history)
@@ -251,10 +253,14 @@ class Call(Generic[R]):
         # a request in the transport's hands may have left in part or whole
         outcome = Outcome.UNKNOWN if self._handed_over else Outcome.NOT_SENT
         closed = self._core.state != "open"
-        failure = ClientClosed("the client was closed under this call", outcome=outcome) if closed else self._late(outcome)
+        failure = self._closed(outcome) if closed else self._late(outcome)
         if self._handed_over:
             self._ended(failure)
         raise failure
+
+    @staticmethod
+    def _closed(outcome: Outcome) -> ClientClosed:
+        return ClientClosed("the client was closed under this call", outcome=outcome)
 
     def _late(self, outcome: Outcome) -> DeadlineExceeded:
         reason = f"no answer within the deadline of {self._settings.deadline:g} s"

@@ -12,7 +12,7 @@ from rbim.call import Call, Exchange
 from rbim.clock import SystemClock
 from rbim.codec import Codec
 from rbim.core import Core, Settings
-from rbim.deadlines import scopes
+from rbim.deadlines import deadlines_of
 from rbim.dialect import Dialect
 from rbim.environment import credentials_from_env, needed
 from rbim.errors import InvalidRequest
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from rbim.calls import Calls
     from rbim.core import Load
+    from rbim.deadlines import Deadlines
     from rbim.message import Clock, Signer, Transport
     from rbim.observe import Observer, Watchers
     from rbim.operation import Namespace, Operation
@@ -174,6 +175,7 @@ class AsyncClient(View):
         )
         settings = Settings(user_name=user_name, timeout=timeout, deadline=deadline, retry=retry or Retry())
         super().__init__(core, settings)
+        self._deadlines: Deadlines | None = None
 
     @classmethod
     def from_env(cls, **options: Any) -> Self:  # the constructor's own
@@ -200,7 +202,9 @@ class AsyncClient(View):
         except BaseException:
             self._core.state = "new"
             raise
-        self._core.scope = scopes(self._core.clock)
+        self._deadlines = deadlines_of(self._core.clock)
+        if self._deadlines is not None:
+            self._core.scope = self._deadlines.scope
         self._core.state = "open"
         return self
 
@@ -219,6 +223,8 @@ class AsyncClient(View):
                     await core.transport.__aexit__(kind, error, trace)
                 finally:
                     core.state = "closed"
+                    if self._deadlines is not None:
+                        self._deadlines.close()
 
 
 async def _end_calls(core: Core) -> None:

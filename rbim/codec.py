@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import quote, urlsplit
 from weakref import WeakValueDictionary
@@ -48,12 +49,14 @@ __all__ = ["SUCCESS", "Codec", "Converters", "retry_after"]
 R = TypeVar("R")
 
 SUCCESS = "000000"
-HEADERS = {
-    "Accept": "application/json",
-    "Accept-Encoding": "identity",
-    "Content-Type": "application/json;charset=utf-8",
-}
-UNSIGNED: dict[str, str] = {}
+HEADERS = MappingProxyType(
+    {
+        "Accept": "application/json",
+        "Accept-Encoding": "identity",
+        "Content-Type": "application/json;charset=utf-8",
+    }
+)
+UNSIGNED: Mapping[str, str] = MappingProxyType({})
 OK = 200
 CLIENT_ERRORS = range(400, 500)
 SERVER_ERRORS = range(500, 600)

@@ -7,6 +7,7 @@ scheme fits through the ``Signer`` protocol.
 from __future__ import annotations
 
 import base64
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NoReturn
 
 from attrs import frozen
@@ -99,10 +100,10 @@ class AppSigner:
         self.zone = zone
         self._hash = md5((credentials.app_id + credentials.app_token.reveal()).encode(), usedforsecurity=False)
         self._second = -1
-        self._query: dict[str, str] = {}
+        self._query: Mapping[str, str] = {}
         self._authorization = ""
         self._unsigned: Mapping[str, str] | None = None
-        self._signed: dict[str, str] = {}
+        self._signed: Mapping[str, str] = {}
 
     def __repr__(self) -> str:
         return f"AppSigner(app_id={self.app_id!r}, zone={self.zone})"
@@ -115,11 +116,11 @@ class AppSigner:
             stamp = now.astimezone(self.zone).strftime("%Y%m%d%H%M%S")
             digest = self._hash.copy()
             digest.update(stamp.encode())
-            self._query = {"sig": digest.hexdigest().upper()}
+            self._query = MappingProxyType({"sig": digest.hexdigest().upper()})
             self._authorization = base64.b64encode(f"{self.app_id}:{stamp}".encode()).decode()
             self._second = second
             self._unsigned = None
         if request.headers != self._unsigned:  # most requests have the same, and in one second the same Authorization
             self._unsigned = {**request.headers}
-            self._signed = {**request.headers, "Authorization": self._authorization}
+            self._signed = MappingProxyType({**request.headers, "Authorization": self._authorization})
         return request.signed({**request.query, **self._query} if request.query else self._query, self._signed)

@@ -24,6 +24,7 @@ from waiting import until
 
 from rbim import AnswerTooLarge, InvalidRequest, NotSent, Unanswered
 from rbim.message import Request, Response
+from rbim.transports import asyncio as asyncio_transport
 from rbim.transports import asyncio_connection
 from rbim.transports.asyncio import AsyncioTransport
 from rbim.transports.asyncio_answer import HEAD_LIMIT, AnswerReader, Known
@@ -794,3 +795,25 @@ def test_without_httptools_it_says_what_to_install():
     program = "import sys; sys.modules['httptools'] = None; import rbim.transports.asyncio"
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
     assert 'ImportError: this transport needs httptools: python -m pip install "rbim[fast]"' in told.stderr
+
+
+async def test_it_serves_no_other_event_loop_than_the_one_it_was_entered_in():
+    with RawServer(reply(WHOLE)) as server:
+        async with AsyncioTransport() as transport:
+            await answered(transport, request(server.url()))
+            with pytest.raises(NotSent, match="another event loop"):
+                await asyncio.to_thread(asyncio.run, answered(transport, request(server.url())))
+            with pytest.raises(RuntimeError, match="entered once"):
+                await transport.__aenter__()
+            await answered(transport, request(server.url()))
+    assert len(server.requests) == 2
+
+
+async def test_a_read_that_fills_the_buffer_may_hold_back_more_and_ends_the_connection(monkeypatch):
+    whole = reply(WHOLE)
+    monkeypatch.setattr(asyncio_transport, "READ", len(whole))
+    with RawServer(whole) as server:
+        async with AsyncioTransport() as transport:
+            await answered(transport, request(server.url()))
+            await answered(transport, request(server.url()))
+    assert on(server) == [0, 1]

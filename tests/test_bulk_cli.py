@@ -548,7 +548,7 @@ def test_a_fault_of_our_own_is_shown_and_the_job_can_be_resumed(group, monkeypat
     write_csv("members.csv", rows_of(group))
     with monkeypatch.context() as patched:
         patched.setattr(HttpxTransport, "send", broken)
-        assert run(["invite", "members.csv"]) == JobExit.GAVE_UP
+        assert run(["invite", "members.csv"]) == JobExit.FAULT
     err = capsys.readouterr().err
     assert "ZeroDivisionError" in err
     assert run(commands(err)[0]) == JobExit.DONE

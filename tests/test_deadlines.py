@@ -5,10 +5,11 @@ import time
 
 import anyio
 import pytest
-from stubs import BASE_URL, CREDENTIALS, READ, answer
+import trio
+from stubs import BASE_URL, CREDENTIALS, READ, Stub, answer
 
-from rbim import AsyncClient, ClientClosed, DeadlineExceeded, Outcome, SystemClock, deadlines
-from rbim.deadlines import Deadlines, scopes
+from rbim import AsyncClient, ClientClosed, DeadlineExceeded, NotSent, Outcome, SystemClock, deadlines
+from rbim.deadlines import deadlines_of
 from rbim.emulator import EmulatedClock
 
 
@@ -31,17 +32,22 @@ async def scope(clock):
     return scopes(clock)
 
 
+def scopes(clock):
+    found = deadlines_of(clock)
+    return clock.scope if found is None else found.scope
+
+
 async def test_only_the_machines_own_clock_on_asyncio_has_the_cheap_ones():
-    assert isinstance(scopes(SystemClock()).__self__, Deadlines)
+    assert deadlines_of(SystemClock()) is not None
     for other in (ByAnyio(), EmulatedClock()):
-        assert scopes(other) == other.scope
+        assert deadlines_of(other) is None
 
 
 @pytest.mark.parametrize("anyio_backend", ["trio"], indirect=True)
 @pytest.mark.usefixtures("anyio_backend")
 async def test_trio_has_anyios():
     clock = SystemClock()
-    assert scopes(clock) == clock.scope
+    assert deadlines_of(clock) is None
     with scopes(clock)(0.001) as scope:
         await anyio.sleep(10)
     assert scope.cancelled_caught
@@ -237,6 +243,94 @@ async def test_leaving_ends_calls_in_flight_and_those_that_wait(clock):
         calls = [asyncio.create_task(failing(client.send(READ))) for _ in range(102)]
         await anyio.sleep(0.001)
     assert [await call for call in calls] == [Outcome.UNKNOWN] * 100 + [Outcome.NOT_SENT] * 2
+
+
+class Converting(Slow):
+    """A transport that makes an error of its own of a cancellation."""
+
+    sent = 0
+
+    async def send(self, _request, /, *, timeout):  # noqa: ARG002  # it keeps none
+        self.sent += 1
+        try:
+            await self.let.wait()
+        except BaseException:
+            reason = "cancelled"
+            raise NotSent(reason) from None
+
+
+async def test_a_client_that_is_left_sends_nothing_more(clock):
+    transport = Converting()
+    async with client_over(transport, clock) as client:
+        call = asyncio.create_task(client.send(READ))
+        await anyio.sleep(0.001)
+    with pytest.raises(ClientClosed):
+        await call
+    assert transport.sent == 1
+
+
+class CleaningUp(Slow):
+    """A transport that needs a while to clean up behind a request."""
+
+    done = False
+
+    async def send(self, _request, /, *, timeout):  # noqa: ARG002  # it keeps none
+        try:
+            await self.let.wait()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(0.05)
+                self.done = True
+
+
+async def test_a_transport_may_clean_up_behind_a_call_that_is_too_late(clock):
+    transport = CleaningUp()
+    async with client_over(transport, clock, timeout=0.01, deadline=0.01) as client:
+        with pytest.raises(DeadlineExceeded):
+            await client.send(READ)
+    assert transport.done
+
+
+async def test_a_client_that_was_left_leaves_no_timer(monkeypatch):
+    loop, timers = asyncio.get_running_loop(), []
+    later = loop.call_later
+    monkeypatch.setattr(loop, "call_later", lambda *told: timers.append(later(*told)) or timers[-1])
+    async with client_over(Stub(), SystemClock()) as client:
+        await client.send(READ)
+        assert len(timers) == 1
+    assert timers[0].cancelled()
+
+
+async def test_another_event_loop_is_refused():
+    async with client_over(Slow(), SystemClock()) as client:
+        error = await asyncio.to_thread(asyncio.run, failing_with(RuntimeError, client.send(READ)))
+    assert "event loop" in str(error)
+
+
+async def failing_with(kind, call):
+    with pytest.raises(kind) as caught:
+        await call
+    return caught.value
+
+
+def test_trio_as_a_guest_of_asyncio_has_anyios():
+    ended = []
+
+    async def guest():
+        async with client_over(Stub(), SystemClock()) as client:
+            await client.send(READ)
+        return "done"
+
+    async def host():
+        loop = asyncio.get_running_loop()
+        over = loop.create_future()
+        trio.lowlevel.start_guest_run(
+            guest, run_sync_soon_threadsafe=loop.call_soon_threadsafe, done_callback=over.set_result
+        )
+        ended.append((await over).unwrap())
+
+    asyncio.run(host())
+    assert ended == ["done"]
 
 
 async def test_answers_and_cancellations_by_the_thousand_leave_nothing_behind(clock):

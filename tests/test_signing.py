@@ -301,3 +301,10 @@ async def test_a_signer_of_ones_own_takes_the_place_of_the_scheme():
     assert [request.headers["X-Key"] for request in carrier.requests] == ["k1", "k2"]
     assert all(not request.query and "Authorization" not in request.headers for request in carrier.requests)
     assert carrier.requests[0].path == "/2013-12-26/Application/gateway-app/IM/Group/DeleteGroup"
+
+
+def test_what_requests_of_one_second_share_cannot_be_changed_by_who_gets_it():
+    request = signer().sign(Request(origin="https://im.example", path="/", headers={"Accept": "a"}))
+    for shared in (request.headers, request.query):
+        with pytest.raises(TypeError):
+            shared["Authorization"] = "mine"

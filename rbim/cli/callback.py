@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from datetime import UTC, datetime, timedelta
@@ -34,6 +35,7 @@ environment, `rbim callback send TEXT --to 1002 --sender 1001 --text hello`.
 Port = Annotated[int, Parameter(validator=Number(gte=0, lte=65535))]
 Count = Annotated[int, Parameter(validator=Number(gte=1))]
 Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
+Json = Annotated[bool, Parameter(name="--json", negative=(), show_default=False)]
 Several = Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative=(), show_default=False)]
 Mode = Literal["normal", "high-guarantee"]
 Conversation = Literal["PERSON", "TEAM", "CUSTOM_PERSON", "CUSTOM_TEAM", "NOTIFY_TEAM"]
@@ -114,6 +116,7 @@ def send(  # noqa: PLR0913  # flags, each with a default
     times: Count = 1,
     url: str = "http://127.0.0.1:8000/",
     cacert: Path | None = None,
+    as_json: Json = False,
 ) -> int:
     """Post message copies to a receiver, signed as the platform signs them, and print each one's status and milliseconds.
 
@@ -147,6 +150,8 @@ def send(  # noqa: PLR0913  # flags, each with a default
         Where to.
     cacert
         A CA certificate (PEM) to trust, for a receiver with a certificate of one's own.
+    as_json
+        Print a JSON object in each line.
     """
     from rbim.cli.callback_send import Sending, run
 
@@ -165,6 +170,7 @@ def send(  # noqa: PLR0913  # flags, each with a default
                 times=times,
                 url=url,
                 cacert=cacert,
+                as_json=as_json,
             )
         )
     except InvalidRequest as error:
@@ -172,7 +178,9 @@ def send(  # noqa: PLR0913  # flags, each with a default
 
 
 @callback.command(sort_key=2)
-def explain(file: Annotated[str, Parameter(allow_leading_hyphen=True)], *, at: str | None = None) -> int:
+def explain(
+    file: Annotated[str, Parameter(allow_leading_hyphen=True)], *, at: str | None = None, as_json: Json = False
+) -> int:
     """Say why one captured message copy is not accepted, and what to do about it.
 
     Exit code 0: it is accepted. 1: it is not. 2: the file cannot be read.
@@ -184,17 +192,21 @@ def explain(file: Annotated[str, Parameter(allow_leading_hyphen=True)], *, at: s
         with `headers` (an object, or a list of pairs) and `body` or `body_base64`. `-` reads standard input.
     at
         Judge it as of then, such as 2026-01-31T09:00:00+08:00, and not as of now.
+    as_json
+        Print a JSON list of what is the matter; the reason is null where it is accepted.
     """
     from rbim.cli.callback_capture import explain_capture
 
     try:
-        return explain_capture(file, None if at is None else _moment(at, "--at"))
+        return explain_capture(file, None if at is None else _moment(at, "--at"), as_json=as_json)
     except InvalidRequest as error:
         return report(error, "rbim callback explain")
 
 
 @callback.command(sort_key=3)
-def replay(*, inbox: Path, since: str | None = None, kind: str | None = None, dead: Flag = False) -> int:
+def replay(
+    *, inbox: Path, since: str | None = None, kind: str | None = None, dead: Flag = False, as_json: Json = False
+) -> int:
     """Have events in an inbox handled again, and print how many. A receiver that prints does it at once, or when it starts.
 
     Parameters
@@ -207,6 +219,8 @@ def replay(*, inbox: Path, since: str | None = None, kind: str | None = None, de
         Only those of one kind: a msgType such as TEAM_KICK, or a class of events such as TeamKick or Notification.
     dead
         Only those that were given up after their last attempt.
+    as_json
+        Print one JSON object.
     """
     import sqlite3
 
@@ -230,7 +244,8 @@ def replay(*, inbox: Path, since: str | None = None, kind: str | None = None, de
     except (OSError, sqlite3.Error) as error:
         complain(f"{inbox}: {error}")
         return Exit.USAGE
-    sys.stdout.write(f"{count} {'event' if count == 1 else 'events'} will be handled again\n")
+    said = json.dumps({"events": count}) if as_json else f"{count} {'event' if count == 1 else 'events'} will be handled again"
+    sys.stdout.write(f"{said}\n")
     return Exit.DONE
 
 

@@ -30,7 +30,7 @@ HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+)[ \t]*:(.*)", re.DOTALL)
 BLANKS = b" \t"
 
 
-def explain_capture(file: str, at: datetime | None) -> Exit:
+def explain_capture(file: str, at: datetime | None, *, as_json: bool = False) -> Exit:
     """Print what is the matter with a capture. Raises InvalidRequest where it cannot be read."""
     credentials = callback_credentials()
     try:
@@ -43,16 +43,20 @@ def explain_capture(file: str, at: datetime | None) -> Exit:
     except InvalidRequest as error:
         reason = f"{file}: {error.message}"
         raise InvalidRequest(reason) from None
-    from rbim.cli.show import console
+    from rbim.cli.show import console, show_json
 
     findings = explain(headers, body, credentials=credentials, now=at or datetime.now(UTC))
+    code = Exit.DONE if findings[0].reason is None else Exit.REFUSED
+    if as_json:
+        show_json([{"reason": finding.reason, "text": finding.text} for finding in findings])
+        return code
     out = console()
     for finding in findings:
         reason = "" if finding.reason is None else f"{finding.reason}: "
         out.print(Text(printable(f"{reason}{finding.text}")))
     if at is None and [finding.reason for finding in findings] == [Reason.STALE]:
         out.print(Text(OLD))
-    return Exit.DONE if findings[0].reason is None else Exit.REFUSED
+    return code
 
 
 def capture_of(data: bytes) -> tuple[Pairs, bytes]:

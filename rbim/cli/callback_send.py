@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import sys
 import time
@@ -50,6 +51,7 @@ class Sending:
     times: int
     url: str
     cacert: Path | None
+    as_json: bool = False
 
     def bodies(self, app_id: str) -> list[bytes]:
         """Return what is to be sent. Raises InvalidRequest where that cannot be told."""
@@ -101,12 +103,12 @@ def run(sending: Sending) -> int:
     if sending.cacert is not None and not sending.cacert.is_file():
         reason = f"--cacert: {sending.cacert}: there is no such file"
         raise InvalidRequest(reason, field="--cacert")
-    return anyio.run(_send, sending.bodies(credentials.app_id), target, credentials, sending.cacert)
+    return anyio.run(_send, sending, sending.bodies(credentials.app_id), target, credentials)
 
 
-async def _send(bodies: list[bytes], target: Request, credentials: Credentials, cacert: Path | None) -> Exit:
+async def _send(sending: Sending, bodies: list[bytes], target: Request, credentials: Credentials) -> Exit:
     """Send one after the other, until there is one that nobody answers."""
-    code = Exit.DONE
+    code, cacert = Exit.DONE, sending.cacert
     # the way of the platform: no proxy of this machine's
     async with HttpxTransport(trust_env=False, verify=True if cacert is None else str(cacert)) as transport:
         with suppress(NotSent):  # loads what the first request needs, so that its milliseconds are the receiver's
@@ -123,8 +125,11 @@ async def _send(bodies: list[bytes], target: Request, credentials: Credentials, 
                 complain(f"{target.origin}: {error}")
                 return BY_OUTCOME[error.outcome]
             took = (time.perf_counter() - began) * 1000
-            said = f"  {excerpt(response.body)}" if response.status != ANSWERED and response.body else ""
-            sys.stdout.write(f"{response.status}  {took:.1f} ms{said}\n")
+            said = excerpt(response.body) if response.status != ANSWERED and response.body else ""
+            line = f"{response.status}  {took:.1f} ms{said and f'  {said}'}"
+            if sending.as_json:
+                line = json.dumps({"status": response.status, "milliseconds": round(took, 1), "body": said})
+            sys.stdout.write(f"{line}\n")
             sys.stdout.flush()
             if response.status != ANSWERED:
                 code = Exit.REFUSED

@@ -83,6 +83,9 @@ class AsyncioTransport:
         return self._known.limit
 
     async def __aenter__(self) -> Self:
+        if self._loop is not None:
+            reason = "the transport is open: it is entered once, in one event loop"
+            raise RuntimeError(reason)
         try:
             self._loop = asyncio.get_running_loop()
         except RuntimeError:
@@ -107,6 +110,8 @@ class AsyncioTransport:
         now = time.monotonic()
         deadline = now + timeout
         try:
+            if asyncio.get_running_loop() is not self._loop:  # whose connections read into one buffer
+                raise self._elsewhere()
             route = self._routes.get(request.origin) or self._new_route(request.origin)
             head = route.head(request)
         except ValueError as error:
@@ -135,10 +140,10 @@ class AsyncioTransport:
             raise Unanswered(reason)
         raise outcome.said(request)
 
+    def _elsewhere(self) -> NotSent:
+        return NotSent("the transport is not open" if self._loop is None else "the transport is open in another event loop")
+
     def _new_route(self, origin: str) -> Route:
-        if self._loop is None:
-            reason = "the transport is not open"
-            raise NotSent(reason)
         proxy = self._proxy
         if proxy is None and self._uds is None:
             address = proxy_for(origin, None, trust_env=self._trust_env)

@@ -179,6 +179,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._waiter is None:
             self.abort()
         elif self._reader.feed(self._buffer[:nbytes]):
+            if nbytes == len(self._buffer):  # TLS may hold more, which nothing tells
+                self._reader.reusable = False
             self._conclude()
 
     def eof_received(self) -> None:
