@@ -139,9 +139,7 @@ def test_help_imports_nothing_that_it_does_not_need(tokens, loaded):
         f"sys.stderr.write(' '.join(name for name in {HEAVY!r} if name in sys.modules))\n"
         "sys.exit(code)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, encoding="utf-8", timeout=PATIENCE, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", timeout=PATIENCE, check=False)
     assert done.returncode == Exit.DONE
     assert set(done.stderr.split()) <= set(loaded)
 

@@ -63,6 +63,7 @@ ELSEWHERE = {
     "README.md": ("test_readme.py", {"sh"}),
     "docs/bulk.md": ("test_bulk_docs.py", {"python", "sql"}),
     "docs/callbacks.md": ("test_callback_docs.py", {"python"}),
+    "docs/cli.md": ("test_cli_docs.py", {"sh", "toml"}),
     "docs/configuration.md": ("test_configuration_docs.py", {"python", "sh", "toml"}),
     "docs/emulator.md": ("test_emulator_cli.py", {"python", "sh", "json"}),
     "docs/observability.md": ("test_observability_docs.py", {"python"}),

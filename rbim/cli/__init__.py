@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, NoReturn
 
 from rbim.cli.everywhere import WrongFlag, in_force, split
-from rbim.cli.exits import Exit, complain, fault, leave_quietly
+from rbim.cli.exits import Exit, complain, fault, leave_quietly, unusable
 from rbim.cli.extras import MissingExtra, needed
 
 if TYPE_CHECKING:
@@ -53,6 +53,10 @@ def _carry_out(tokens: list[str]) -> int:
     with in_force(flags):
         try:
             return _answer(rest)
+        except BrokenPipeError:  # whoever read standard output has left
+            return leave_quietly()
+        except OSError as error:
+            return unusable(error)
         except Exception as error:  # a module of somebody else's, or a fault of ours
             return fault(error)
 
@@ -83,11 +87,8 @@ def _answer(tokens: list[str]) -> int:
 
     page = answer(tokens)
     if page is not None:
-        try:
-            sys.stdout.write(page)
-            sys.stdout.flush()
-        except BrokenPipeError:  # whoever read standard output has left
-            return leave_quietly()
+        sys.stdout.write(page)
+        sys.stdout.flush()
         return Exit.DONE
     try:
         needed("cli", "cyclopts", "rich")

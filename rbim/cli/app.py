@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import errno
 import sys
 from pathlib import Path  # noqa: TC003  # cyclopts reads it
 from typing import TYPE_CHECKING, Annotated
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, CycloptsError, MissingArgumentError, Parameter
 
 from rbim import __version__
 from rbim.cli.bulk_flags import EXITS
 from rbim.cli.everywhere import EVERYWHERE
-from rbim.cli.exits import Exit, complain, fault, leave_quietly
+from rbim.cli.exits import Exit, complain, fault, leave_quietly, unusable
 from rbim.cli.extras import MissingExtra, needed
 from rbim.cli.front import COMMANDS, SUMMARY
 from rbim.cli.help_page import HelpPage
@@ -24,9 +23,6 @@ if TYPE_CHECKING:
 __all__ = ["build", "demo", "run_app"]
 
 EPILOGUES = dict.fromkeys(("invite", "remove"), EXITS)
-
-DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
-"""Why an output that was there cannot be written."""
 
 Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 
@@ -76,7 +72,7 @@ def run_app(app: App, tokens: Sequence[str]) -> int:
         result = app(list(tokens), exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
     except CycloptsError as error:
-        complain(str(error), f"See: {' '.join(['rbim', *(error.command_chain or ())])} --help")
+        complain(_reason(error), f"See: {' '.join(['rbim', *(error.command_chain or ())])} --help")
         return Exit.USAGE
     except MissingExtra as missing:
         complain(str(missing))
@@ -85,20 +81,22 @@ def run_app(app: App, tokens: Sequence[str]) -> int:
         return leave_quietly()
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
+    except SystemExit as error:
+        if isinstance(error.__context__, BrokenPipeError):  # rich has met one
+            return Exit.READER_LEFT
+        raise
     except OSError as error:
-        return _failed(error)
+        return unusable(error)
     except Exception as error:
         return fault(error)
     return result if isinstance(result, int) else Exit.DONE
 
 
-def _failed(error: OSError) -> Exit:
-    """Say which file, or output, the machine does not let us use."""
-    if error.filename is not None:
-        complain(f"{error.filename}: {error.strerror}", error=error)
-        return Exit.USAGE
-    if error.errno not in DISK:
-        return fault(error)
-    complain(f"the output cannot be written: {error.strerror}", error=error)
-    leave_quietly()  # what could not be written must not be tried again at the end
-    return Exit.READER_LEFT
+def _reason(error: CycloptsError) -> str:
+    """Return what cyclopts says of wrong input, and in fewer words what is missing."""
+    if not isinstance(error, MissingArgumentError) or error.argument is None:
+        return str(error)
+    name, by_place = error.argument.name, error.argument.index is not None
+    if name.startswith("-") and by_place:
+        name = f"{name.lstrip('-').upper()} ({name})"
+    return f"{name} {'is needed' if error.keyword is None else 'needs a value'}"

@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from rbim.cli.bulk_flags import Flag, Leaving, OnUnknown, Pacing, Reading, Showing
-from rbim.cli.consent import Yes
+from rbim.cli.consent import Yes  # noqa: TC001  # cyclopts reads it
 
 __all__ = ["invite", "remove"]
 
@@ -101,8 +101,8 @@ def remove(  # noqa: PLR0913  # flags, each with a default
 ) -> int:
     """Remove any number of members from any number of groups.
 
-    It works as `rbim invite` does, with a journal of its own. Before anything is removed it asks; where nobody can be asked, it
-    needs --yes.
+    It works as `rbim invite` does, with a journal of its own. Before anything is removed it asks; where nobody can be asked,
+    it needs --yes.
 
     Parameters
     ----------

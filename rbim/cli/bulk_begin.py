@@ -78,7 +78,7 @@ def begin(asked: Asked) -> int:
                 plot=asked.leaving.plot,
                 kept=None if asked.file == STANDARD else asked.file,
             )
-            if asked.asks and not consented(_order(asked, job), command):
+            if asked.asks and not consented(_order(asked, job), f"{command} --yes"):
                 return rows.leave(JobExit.USAGE)
             job = asked.make(client, journal=journal, **settings)
             return carry_out(

@@ -244,7 +244,9 @@ def replay(
     except (OSError, sqlite3.Error) as error:
         complain(f"{inbox}: {error}")
         return Exit.USAGE
-    said = json.dumps({"events": count}) if as_json else f"{count} {'event' if count == 1 else 'events'} will be handled again"
+    said = (
+        json.dumps({"events": count}) if as_json else f"{count} {'event' if count == 1 else 'events'} will be handled again"
+    )
     sys.stdout.write(f"{said}\n")
     return Exit.DONE
 

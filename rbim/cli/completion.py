@@ -59,7 +59,7 @@ def _everywhere() -> Callable[..., None]:
 
     kinds: dict[str, Any] = dict.fromkeys(FLAGS, str | None) | dict.fromkeys(SWITCHES, bool)
     nothing.__annotations__ = {}
-    nothing.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # read by inspect
+    parameters = [
         inspect.Parameter(
             name.replace("-", "_"),
             inspect.Parameter.KEYWORD_ONLY,
@@ -67,5 +67,6 @@ def _everywhere() -> Callable[..., None]:
             annotation=Annotated[kind, Parameter(name=f"--{name}", negative=())],
         )
         for name, kind in kinds.items()
-    )
+    ]
+    nothing.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # read by inspect
     return nothing

@@ -27,10 +27,13 @@ def at_terminal() -> bool:
     return all(stream is not None and stream.isatty() for stream in cast("list[IO[str] | None]", [sys.stdin, sys.stderr]))
 
 
-def consented(what: str, command: str) -> bool:
-    """Ask whether ``what``, the words of an order, may happen; say that nothing was sent where it may not."""
+def consented(what: str, unasked: str) -> bool:
+    """Ask whether ``what``, the words of an order, may happen; say that nothing was sent where it may not.
+
+    ``unasked`` is the command that does it without asking.
+    """
     if not at_terminal():
-        complain(f"nothing was sent: this would {what}, for good", f"Where nobody can be asked it is {command} --yes")
+        complain(f"nothing was sent: this would {what}, for good", f"Where nobody can be asked it is {unasked}")
         return False
     sys.stderr.write(f"This will {printable(what)}, for good. Go on? [y/N] ")
     sys.stderr.flush()

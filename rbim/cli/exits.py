@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from enum import IntEnum
@@ -13,7 +14,7 @@ from rbim.errors import AuthenticationError, InvalidRequest, Outcome, RbimError
 if TYPE_CHECKING:
     from typing import Self
 
-__all__ = ["HINTS", "Exit", "JobExit", "complain", "fault", "leave_quietly", "printable", "report"]
+__all__ = ["HINTS", "Exit", "JobExit", "complain", "fault", "leave_quietly", "printable", "report", "unusable"]
 
 
 class _Meaning(IntEnum):
@@ -38,7 +39,7 @@ class Exit(_Meaning):
     UNKNOWN = 5, "no usable answer, and the platform may have acted: look before repeating"
     FAULT = 70, "a fault of rbim"
     INTERRUPTED = 130, "ended by Ctrl-C"
-    READER_LEFT = 141, "whoever read the output has left"
+    READER_LEFT = 141, "the output cannot be written, or nobody reads it any more"
 
 
 class JobExit(_Meaning):
@@ -56,6 +57,9 @@ class JobExit(_Meaning):
     INCOMPLETE = 3, "some accounts were refused or failed, or rows cannot be used"
     DONE = 0, "everything was done"
 
+
+DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+"""Why an output that was there cannot be written."""
 
 BY_OUTCOME = {Outcome.REFUSED: Exit.REFUSED, Outcome.NOT_SENT: Exit.NOT_SENT, Outcome.UNKNOWN: Exit.UNKNOWN}
 HINTS = {
@@ -103,6 +107,17 @@ def fault(error: BaseException) -> Exit:
     """Say that an error is nobody's but ours, and what to do about it; return the exit code."""
     complain(f"a fault of rbim: {type(error).__name__}: {error}", REPORTING, error=error)
     return Exit.FAULT
+
+
+def unusable(error: OSError) -> Exit:
+    """Say which file, or that the output, cannot be used; return the exit code. What else it may be is a fault."""
+    if error.filename is not None:
+        complain(f"{error.filename}: {error.strerror}", error=error)
+        return Exit.USAGE
+    if error.errno not in DISK:
+        return fault(error)
+    complain(f"the output cannot be written: {error.strerror}", error=error)
+    return leave_quietly()  # what could not be written must not be tried again at the end
 
 
 def printable(text: str) -> str:

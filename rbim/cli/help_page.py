@@ -35,7 +35,7 @@ class HelpPage:
     def __init__(self) -> None:
         self._command = self._after = ""
 
-    def render_usage(self, console: Console, _: ConsoleOptions, usage: Any) -> None:
+    def render_usage(self, console: Console, options: ConsoleOptions, usage: Any) -> None:  # noqa: ARG002  # cyclopts names them
         """Write the line of usage, and remember whose page this is."""
         words = str(usage).removeprefix("Usage: ").split()
         self._command, self._after = " ".join(takewhile(COMMAND.fullmatch, words[1:])), ""
@@ -43,12 +43,12 @@ class HelpPage:
         line = line.replace("[ARGS]", POSITIONAL.get(self._command, "[FILE]"))
         console.print(Text(f"Usage: {line}", style="bold"), width=_width(console))
 
-    def render_description(self, console: Console, _: ConsoleOptions, description: Any) -> None:
+    def render_description(self, console: Console, options: ConsoleOptions, description: Any) -> None:  # noqa: ARG002  # cyclopts names them
         """Write what the command does."""
         console.print()
         console.print(description, width=_width(console))  # cyclopts writes an empty line behind it
 
-    def __call__(self, console: Console, _: ConsoleOptions, panel: HelpPanel) -> None:
+    def __call__(self, console: Console, options: ConsoleOptions, panel: HelpPanel) -> None:  # noqa: ARG002  # cyclopts names them
         """Write one section."""
         if not panel.entries:
             return

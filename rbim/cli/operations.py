@@ -32,7 +32,7 @@ _SEGMENT = re.compile(r"/?[^/]+")
 
 # parameters of every operation's command; no operation's field is called so
 FILE, JSON, YES = "rbim_file", "rbim_as_json", "rbim_yes"
-FILE_HELP = "A TOML file with fields, as `name = 'Product news'`. Flags go before it."
+FILE_HELP = "A TOML file with fields, required ones too. Flags go before it."
 JSON_HELP = "Print the answer as one JSON object."
 
 
@@ -44,9 +44,7 @@ def add_operations(app: App) -> None:
             app.command(App(name=entry.namespace, help=summary_of(kinds[entry.namespace])))
         name = entry.method.replace("_", "-")
         fill = filler(entry.operation, our_flag("file", entry.operation))
-        app[entry.namespace].command(
-            _command(entry), name=name, help=help_of(entry.operation), config=fill, sort_key=place
-        )
+        app[entry.namespace].command(_command(entry), name=name, help=help_of(entry.operation), config=fill, sort_key=place)
 
 
 def our_flag(name: str, kind: type[Operation[Any]]) -> str:
@@ -60,9 +58,7 @@ def _signature(kind: type[Operation[Any]]) -> inspect.Signature:
 
     def switch(parameter: str, name: str, words: str) -> inspect.Parameter:
         told = Parameter(name=our_flag(name, kind), negative=(), show_default=False, help=words)
-        return inspect.Parameter(
-            parameter, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, told]
-        )
+        return inspect.Parameter(parameter, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, told])
 
     fields = flags_of(kind)
     bare = all(field.kind is inspect.Parameter.KEYWORD_ONLY for field in fields)
@@ -84,6 +80,7 @@ def _command(entry: Entry) -> Callable[..., int]:
     kind = entry.operation
     signature = _signature(kind)
     command = f"rbim {entry.namespace} {entry.method}".replace("_", "-")
+    unasked = f"{command} {our_flag('yes', kind)}"
 
     def run(*args: Any, **kwargs: Any) -> int:
         values = signature.bind(*args, **kwargs).arguments
@@ -92,7 +89,7 @@ def _command(entry: Entry) -> Callable[..., int]:
         try:
             op = kind(**values)
             client = make_client()
-            if kind.spec.destroys is not None and not yes and not consented(kind.spec.destroys(op), command):
+            if kind.spec.destroys is not None and not yes and not consented(kind.spec.destroys(op), unasked):
                 return Exit.USAGE
             answer = _send(client, op)
         except RbimError as error:
