@@ -13,6 +13,8 @@ from rbim.errors import NotSent, Unanswered
 
 __all__ = ["BROKEN"]
 
+PHASES = ("connecting", "being sent", "waiting for an answer", "in the middle of a head", "in the middle of a body")
+
 BROKEN = Breaking(broken_answers.BROKEN)
 fails = BROKEN.fails
 
@@ -245,6 +247,26 @@ class MixesUpAnswersNowAndThen(Handmade):
         return latest if latest is not None and self.count_of_answers % 250 == 0 else response
 
 
+@fails("crowd: an answer nobody asked for behind the end of another one, while others begin, is nobody's")
+class GivesConnectionsBackBeforeItsCallerRuns(Handmade):
+    """As a library does whose parser gives them back."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.given_back = []
+
+    def take(self, origin):
+        return self.given_back.pop() if self.given_back else super().take(origin)
+
+    async def attempt(self, request, progress):
+        response = await super().attempt(request, progress)
+        self.given_back.append(progress.connection)
+        await asyncio.sleep(0)
+        if progress.connection in self.given_back:
+            self.given_back.remove(progress.connection)
+        return response
+
+
 # TLS.
 
 
@@ -280,6 +302,24 @@ class ShowsTheAddressInTracebacks(Handmade):
         finally:
             del timeout
             assert address
+
+
+@fails(*(f"secrets: hidden from the traceback of a request cancelled while {phase}" for phase in PHASES))
+class ShowsTheAddressInTracebacksOfCancellations(Handmade):
+    async def attempt(self, request, progress):
+        address = request.origin + request.target
+        response = await super().attempt(request, progress)
+        assert address
+        return response
+
+
+@fails(f"secrets: hidden from the traceback of a request cancelled while {PHASES[1]}")
+class HangsTheAddressOnCancellations(Handmade):
+    async def attempt(self, request, progress):
+        try:
+            return await super().attempt(request, progress)
+        except asyncio.CancelledError as cancelled:
+            raise cancelled from ValueError(request.target)
 
 
 @fails("no answer: nothing")

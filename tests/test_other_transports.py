@@ -2,6 +2,7 @@
 
 import asyncio
 import builtins
+import functools
 import importlib
 import json
 import logging
@@ -13,6 +14,7 @@ import time
 import traceback
 import warnings
 
+import aiohttp
 import anyio
 import httpx2
 import pytest
@@ -31,9 +33,11 @@ from rbim import (
     Unanswered,
 )
 from rbim.message import Request
+from rbim.transports import surroundings
 from rbim.transports.aiohttp import AiohttpTransport
 from rbim.transports.httpx2 import Httpx2Transport
 from rbim.transports.pyreqwest import PyreqwestTransport
+from rbim.transports.trouble import unframed
 
 PATH = "/2013-12-26/Application/a1/IM/Group/QueryGroupDetail"
 BODY = b'{"groupId":"g1"}'
@@ -329,6 +333,48 @@ async def test_many_at_once_get_each_its_own_answer_over_as_many_connections(mak
     )  # it opens one while it waits for another
 
 
+async def test_with_aiohttp_a_connection_that_comes_after_the_time_is_given_to_nobody(monkeypatch):
+    connect = aiohttp.TCPConnector._create_connection
+
+    async def slowly(*told):
+        await asyncio.sleep(0.1)
+        return await connect(*told)
+
+    monkeypatch.setattr(aiohttp.TCPConnector, "_create_connection", slowly)
+    monkeypatch.setattr(surroundings, "GRAINS", 0.2)  # aiohttp's own timer comes 5 s later
+    with RawServer() as server:
+        async with AiohttpTransport() as transport:
+            with pytest.raises(NotSent, match="too late"):
+                await transport.send(request(server.url()), timeout=0.05)
+            assert await is_left(server)
+        assert not server.requests
+
+
+async def test_aiohttp_that_is_left_ends_what_is_being_sent():
+    over = threading.Event()
+    with RawServer(lambda *_: over.wait(ENOUGH), head_only=True, receive_buffer=65536) as server:
+        async with AiohttpTransport() as transport:
+            sending = asyncio.create_task(transport.send(request(server.url(), body=b" " * 16_000_000), timeout=0.5))
+            assert await to_thread.run_sync(server.wait_until, lambda server: server.requests)
+        try:
+            await asyncio.wait([sending], timeout=3.0)
+            assert isinstance(sending.exception(), Unanswered)
+        finally:
+            over.set()
+            sending.cancel()
+
+
+async def test_aiohttp_gets_no_new_limit_where_time_outs_differ_by_microseconds(monkeypatch):
+    made, original = [], aiohttp.ClientTimeout
+    monkeypatch.setattr(aiohttp, "ClientTimeout", lambda **told: made.append(told) or original(**told))
+    with RawServer() as server:
+        async with AiohttpTransport() as transport:
+            for number in range(50):
+                await transport.send(request(server.url()), timeout=5.0 - number * 1e-5)
+            await transport.send(request(server.url()), timeout=float("inf"))
+    assert [round(each["connect"], 9) for each in made if "connect" in each] == [5.0, float("inf")]
+
+
 # TLS and proxies.
 
 
@@ -450,6 +496,74 @@ async def test_a_certificate_that_pyreqwest_cannot_read_is_refused_when_the_tran
     with pytest.raises(InvalidRequest, match="pyreqwest cannot be set up"):
         async with PyreqwestTransport(cert=str(path)):
             pass
+
+
+# What a cancellation looks like from outside.
+
+
+async def while_handling(error, send):
+    try:
+        raise error
+    except type(error):
+        return await send()
+
+
+@EACH
+async def test_what_the_caller_is_about_to_handle_is_left_alone(make):
+    """Its traceback and its words; and a cancellation is the very one that was asked for."""
+    mine = KeyError(SIG)
+    with RawServer(silent) as server, refusing_port() as port:
+        async with make() as transport:
+            unreachable = functools.partial(transport.send, request(f"http://127.0.0.1:{port}"), timeout=ENOUGH)
+            with pytest.raises(NotSent):
+                await while_handling(mine, unreachable)
+            assert (mine.args, len(traceback.extract_tb(mine.__traceback__))) == ((SIG,), 1)
+            task = asyncio.current_task()
+            asyncio.get_running_loop().call_later(0.05, task.cancel, "for this reason")
+            waiting = functools.partial(transport.send, request(server.url()), timeout=1.0)
+            with pytest.raises(asyncio.CancelledError) as cancelled:
+                await while_handling(mine, waiting)
+            assert (task.uncancel(), cancelled.value.args) == (0, ("for this reason",))
+            assert cancelled.value.__context__ in {None, mine}
+            assert mine.args == (SIG,)
+            assert mine.__traceback__ is not None
+
+
+class Interruption(BaseException):
+    """What a scope cancels by."""
+
+
+def interrupted(*words):
+    raise Interruption(*words)
+
+
+def library(secret):
+    try:
+        int(secret)
+    except ValueError:
+        try:
+            interrupted("first")
+        except Interruption:
+            interrupted("second")
+
+
+async def transported():
+    try:
+        library(SIG)
+    except BaseException as interruption:
+        unframed(interruption)
+        raise
+
+
+async def test_frames_go_from_a_cancellation_and_what_led_to_it_but_not_from_what_is_about_to_be_handled():
+    mine = KeyError()
+    with pytest.raises(Interruption) as raised:
+        await while_handling(mine, transported)
+    second, first = raised.value, raised.value.__context__
+    assert (second.args, first.args, first.__traceback__) == (("second",), ("first",), None)
+    assert first.__context__ in {None, mine}
+    assert mine.__traceback__ is not None
+    assert not {"library", "interrupted"} & {frame.name for frame in traceback.extract_tb(second.__traceback__)}
 
 
 # Event loops and packages.

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from rbim.errors import AnswerTooLarge, NotSent, TransportError, Unanswered
 from rbim.message import Request, Response, one_line
-from rbim.transports.surroundings import proxy_for, tls_context
-from rbim.transports.trouble import LogBlotter, blotted, untraced
+from rbim.transports.surroundings import in_grains, proxy_for, tls_context
+from rbim.transports.trouble import LogBlotter, blotted, unframed, untraced
 
 try:
     import aiohttp
@@ -125,17 +125,27 @@ class AiohttpTransport:
 
     async def send(self, request: Request, /, *, timeout: float) -> Response:  # noqa: ASYNC109  # kept here
         """Carry one request. Raises NotSent, Unanswered or AnswerTooLarge."""
+        try:
+            return await self._exchange(request, timeout)
+        except Exception:
+            raise
+        except BaseException as interruption:
+            unframed(interruption)
+            raise
+
+    async def _exchange(self, request: Request, seconds: float) -> Response:
         session, watch = self._session, self._watch
         if session is None or watch is None:
             reason = "the transport is not open"
             raise NotSent(reason)
-        if timeout < LEAST:
-            reason = f"no connection within {timeout:g} s"
+        if seconds < LEAST:
+            reason = f"no connection within {seconds:g} s"
             raise NotSent(reason)
         self._log.mind(request)
-        if timeout != self._limit.connect:  # aiohttp's timer for new connections, which rounds up where it may
-            self._limit = aiohttp.ClientTimeout(connect=timeout, ceil_threshold=math.inf)
-        progress = Progress(request, watch.loop.time() + timeout)
+        connecting = in_grains(seconds)
+        if connecting != self._limit.connect:  # aiohttp's timer for new connections, which rounds up further where it may
+            self._limit = aiohttp.ClientTimeout(connect=connecting, ceil_threshold=math.inf)
+        progress = Progress(request, watch.loop.time() + seconds)
         token = UNDER_WAY.set(progress)
         watch.begin(progress)
         answered: Response | TransportError = Unanswered()
@@ -152,7 +162,7 @@ class AiohttpTransport:
             UNDER_WAY.reset(token)
             progress.finish(whole=isinstance(answered, Response))
         if progress.late:
-            cause, answered = None, Unanswered(f"no whole answer within {timeout:g} s")
+            cause, answered = None, Unanswered(f"no whole answer within {seconds:g} s")
         if isinstance(answered, Response):
             return answered
         raise answered from cause  # out here, where its context is not aiohttp's exception

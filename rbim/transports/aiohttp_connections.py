@@ -26,7 +26,7 @@ __all__ = ["UNDER_WAY", "BareRequest", "Connector", "Handler", "NoCookies", "Pro
 
 SPARE = 60.0  # seconds after which an idle connection is closed
 READ = 64 * 1024  # bytes read at once
-TICK = 0.01  # seconds between two looks at what is late
+TICK = 0.002  # seconds between two looks at what is late
 MADE_UP = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")  # headers that aiohttp makes up where there are none
 
 
@@ -154,12 +154,17 @@ class Watch:
         self._under_way.discard(progress)
 
     def close(self) -> None:
-        """Stop."""
+        """Stop, and end the connections of what is under way: nobody else would look after the time of that."""
+        self._stop()
+        for progress in self._under_way:
+            progress.finish(whole=False)
+
+    def _stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
 
     def _wake_at(self, when: float) -> None:
-        self.close()
+        self._stop()
         self._next = when
         self._timer = self.loop.call_at(when, self._look)
 
@@ -170,7 +175,8 @@ class Watch:
             if progress.deadline <= now and progress.holds:
                 progress.late = True
                 progress.finish(whole=False)
-        # what is late and has no connection yet is ended by aiohttp's own timer, or has one in a moment
+        # What is late and holds no connection ends by itself: it waits for one, which aiohttp's own timer ends and
+        # Connector.connect gives to nobody whose time is over; or it has given it back, since its answer is there.
         waiting = [progress.deadline for progress in self._under_way if not progress.late]
         if waiting:
             self._wake_at(max(min(waiting), now + TICK))
@@ -182,6 +188,7 @@ class Connector(aiohttp.TCPConnector):
     def __init__(self, expiry: float) -> None:
         super().__init__(limit=0, keepalive_timeout=max(expiry, SPARE))  # pyright: ignore[reportUnknownMemberType]
         self._expiry = expiry
+        self._time = asyncio.get_running_loop().time
         self._factory = cast("partial[ResponseHandler]", partial(Handler, loop=asyncio.get_running_loop()))
 
     async def connect(self, req: Any, traces: Any, timeout: Any) -> Connection:  # noqa: ASYNC109  # as aiohttp calls it
@@ -196,17 +203,24 @@ class Connector(aiohttp.TCPConnector):
             if protocol is None or self._usable(protocol, repeatable=progress.repeatable):
                 break
             connection.close()
+        early = self._time() < progress.deadline
+        if not early or connection.transport is None:
+            connection.close()
+            reason = "the connection ended at once" if early else "the connection came too late"
+            raise aiohttp.ClientConnectionError(reason)
         progress.take(connection)
         return connection
 
     def _usable(self, protocol: ResponseHandler, *, repeatable: bool) -> bool:
-        if not isinstance(protocol, Handler) or protocol.idle_since is None:
+        if not isinstance(protocol, Handler):
             return True
-        idle = time.monotonic() - protocol.idle_since
-        protocol.idle_since = None
-        if protocol.should_close or (idle > self._expiry and not repeatable):
+        since, protocol.idle_since = protocol.idle_since, None
+        if since is None and protocol.user is None:
+            return True  # it is new
+        if protocol.should_close or not protocol.is_connected() or protocol.spoken:
             return False
-        return protocol.is_connected() and not protocol.spoken
+        # without a time, it was given back while its answer was being read, and its user has not run since
+        return since is None or repeatable or time.monotonic() - since <= self._expiry
 
 
 class NoCookies(aiohttp.DummyCookieJar):

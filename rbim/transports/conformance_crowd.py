@@ -11,8 +11,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import anyio
+import anyio.lowlevel
 from anyio import CancelScope, create_task_group, move_on_after
 
+from rbim.errors import Unanswered
 from rbim.message import Request
 from rbim.transports.conformance_base import (
     BODY,
@@ -233,6 +235,65 @@ async def _handshake(subject: Conformance) -> None:
     async with served(subject, greet=silent, options=options, leaves=subject.cancels) as (server, transport):
         await _cancelled(transport, request(server.url("https")), partial(became, server, lambda server: server.open))
         check(not subject.cancels or await is_left(server), "the connection of a cancelled handshake is not closed")
+
+
+FIRST = b"the first"
+BURST = 200
+"""Requests, at most, of which one begins at every turn of the event loop until an answer has come."""
+
+ENOUGH_BEGUN = 6
+"""Requests of a burst that the server has read when it ends the answer."""
+
+AFTERWARDS = 10
+"""Requests of a burst that begin when the server has ended the answer, while that arrives and is taken."""
+
+
+@CASES.add("crowd: an answer nobody asked for behind the end of another one, while others begin, is nobody's")
+async def _junk_in_a_crowd(subject: Conformance) -> None:
+    """The head has come before; the connection may be given back in the very read that brings what nobody asked for.
+
+    Whoever takes it then, before the first caller runs again, must not take that for an answer.
+    """
+    for turn in range(3):
+        await _burst(subject, turn)
+
+
+async def _burst(subject: Conformance, turn: int) -> None:
+    may_end, ended = threading.Semaphore(0), threading.Event()
+
+    def first(peer: Peer, received: Received) -> None:
+        answer = reply(received.body)
+        peer.send(answer[: -len(received.body)])
+        for _ in range(ENOUGH_BEGUN):
+            may_end.acquire(timeout=PATIENCE)
+        peer.send(received.body + reply(b"nobody's"))
+        ended.set()
+
+    def other(peer: Peer, received: Received) -> None:
+        may_end.release()
+        ended.wait(PATIENCE)
+        time.sleep(0.005)  # all of the burst shall begin before there are other connections to go over
+        peer.send(reply(received.body))
+
+    async def asks(transport: Transport, origin: str, body: bytes) -> None:
+        try:
+            response = await transport.send(request(origin, body=body), timeout=ENOUGH)
+        except Unanswered:
+            check(body == FIRST, f"{body!r} got no answer")  # the first may be doubted, since there is more behind it
+        else:
+            check(response.body == body, f"{body!r} got {response.body!r}")
+
+    async with served(subject, first, other) as (server, transport), create_task_group() as tasks:
+        tasks.start_soon(asks, transport, server.url(), FIRST)
+        await became(server, lambda server: server.requests)
+        await anyio.sleep(0.01)  # in which the head comes
+        number = last = 0
+        while number < (last or BURST):
+            number += 1
+            tasks.start_soon(asks, transport, server.url(), b"number %d of %d" % (number, turn))
+            await anyio.lowlevel.checkpoint()
+            if ended.is_set() and not last:
+                last = number + AFTERWARDS
 
 
 GIVE_UP = 0.3

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
 import threading
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING
+
+import anyio
+from anyio import CancelScope, create_task_group
 
 from rbim.errors import NotSent, TransportError, Unanswered
 from rbim.transports.conformance_base import (
@@ -19,11 +23,13 @@ from rbim.transports.conformance_base import (
     WHOLE,
     Cases,
     Conformance,
+    became,
     check,
     failed,
     in_time,
     request,
     served,
+    shown,
 )
 from rbim.transports.conformance_server import (
     PATIENCE,
@@ -38,9 +44,10 @@ from rbim.transports.conformance_server import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable, Generator
     from typing import Self
 
+    from rbim.message import Request, Response, Transport
     from rbim.transports.conformance_server import Script
 
 __all__ = ["CASES"]
@@ -101,25 +108,31 @@ def _reset_after(data: bytes) -> Script:
 # Time-outs.
 
 
-@CASES.add("time-out: no connection comes about")
-async def _no_connection(subject: Conformance) -> None:
-    with socket.socket() as listener, suppress(OSError):
+@contextmanager
+def _full() -> Generator[str]:
+    """Give an origin at which no connection comes about: the system lets them wait, or refuses them."""
+    with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(0)
-        fillers = [socket.socket() for _ in range(4)]  # after which the system lets further ones wait, or refuses them
+        fillers = [socket.socket() for _ in range(4)]
         try:
             for filler in fillers:
                 filler.settimeout(0)
                 filler.connect_ex(listener.getsockname())
-            async with subject.make() as transport:
-                began = time.monotonic()
-                origin = f"http://127.0.0.1:{listener.getsockname()[1]}"
-                await failed(transport, request(origin), *subject.late, timeout=0.1)
-                took = time.monotonic() - began
-                check(took < LENIENCY, f"the time-out of 0.1 s ended the request after {took:.2f} s")
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         finally:
             for filler in fillers:
                 filler.close()
+
+
+@CASES.add("time-out: no connection comes about")
+async def _no_connection(subject: Conformance) -> None:
+    with _full() as origin:
+        async with subject.make() as transport:
+            began = time.monotonic()
+            await failed(transport, request(origin), *subject.late, timeout=0.1)
+            took = time.monotonic() - began
+            check(took < LENIENCY, f"the time-out of 0.1 s ended the request after {took:.2f} s")
 
 
 @CASES.add("time-out: while the request is being sent")
@@ -274,3 +287,92 @@ async def _logs(subject: Conformance) -> None:
             async with subject.make() as transport:
                 await failed(transport, request(f"http://127.0.0.1:{port}"), NotSent)
     _nothing_logged(records)
+
+
+# What the traceback of a cancellation may not show.
+
+
+async def _sends(transport: Transport, sent: Request, told: list[str]) -> Response:
+    """Send; note what an error tracker would record of an interruption, which goes on its way."""
+    try:
+        return await transport.send(sent, timeout=ENOUGH)
+    except BaseException as error:
+        told.append(shown(error).lower())
+        raise
+
+
+async def _interrupted(
+    transport: Transport, origin: str, reached: Callable[[], Awaitable[object]], *, body: bytes = WHOLE
+) -> None:
+    """Cancel a request by a scope, and on asyncio another one as a task, each when it has come as far as wanted."""
+    told: list[str] = []
+    sent = request(origin, body=body)
+    scope = CancelScope()
+
+    async def in_scope() -> None:
+        with scope:
+            await _sends(transport, sent, told)
+
+    async with create_task_group() as tasks:
+        tasks.start_soon(in_scope)
+        await reached()
+        scope.cancel()
+    check(scope.cancelled_caught, "a cancelled request ended in another way")
+    with suppress(RuntimeError):  # of another event loop than asyncio's
+        task = asyncio.get_running_loop().create_task(_sends(transport, sent, told))
+        await reached()
+        task.cancel()
+        await asyncio.wait([task])
+        check(task.cancelled(), "a cancelled request ended in another way")
+    for each in told:
+        check(SIG.lower() not in each, "the traceback of a cancelled request shows the sig")
+        check(AUTHORIZATION.lower() not in each, "the traceback of a cancelled request shows the Authorization")
+
+
+A_MOMENT = 0.02
+"""Seconds after which what this machine has been given is surely where it belongs."""
+
+
+@CASES.add("secrets: hidden from the traceback of a request cancelled while connecting")
+async def _cancelled_connecting(subject: Conformance) -> None:
+    with _full() as origin:
+        async with subject.make() as transport:
+            await _interrupted(transport, origin, partial(anyio.sleep, A_MOMENT))
+
+
+async def _cancelled(subject: Conformance, script: Callable[[Peer], None], body: bytes) -> None:
+    over = threading.Event()
+
+    def once_more(peer: Peer, _: Received) -> None:
+        script(peer)
+        over.wait(PATIENCE)
+
+    times = iter((1, 2))
+    deaf = len(body) > len(WHOLE)
+    room = 65536 if deaf else None
+    async with served(subject, once_more, leaves=subject.cancels, head_only=deaf, receive_buffer=room) as (
+        server,
+        transport,
+    ):
+
+        async def reached() -> None:
+            wanted = next(times)
+            await became(server, lambda server: len(server.requests) >= wanted)
+            await anyio.sleep(A_MOMENT)
+
+        try:
+            await _interrupted(transport, server.url(), reached, body=body)
+        finally:
+            over.set()
+
+
+PHASES: dict[str, tuple[Callable[[Peer], None], bytes]] = {
+    "being sent": (lambda _: None, b" " * 16_000_000),
+    "waiting for an answer": (lambda _: None, WHOLE),
+    "in the middle of a head": (lambda peer: peer.send(b"HTTP/1.1 200 OK\r\nX"), WHOLE),
+    "in the middle of a body": (lambda peer: peer.send(reply(WHOLE)[:-1]), WHOLE),
+}
+for _name, (_half, _body) in PHASES.items():
+    CASES.add(f"secrets: hidden from the traceback of a request cancelled while {_name}")(
+        partial(_cancelled, script=_half, body=_body)
+    )

@@ -17,7 +17,7 @@ import anyio
 from rbim.errors import AnswerTooLarge, InvalidRequest, NotSent, TransportError, Unanswered
 from rbim.message import Request, Response
 from rbim.transports.surroundings import proxy_for, tls_context
-from rbim.transports.trouble import LogBlotter, blotted, untraced
+from rbim.transports.trouble import LogBlotter, blotted, unframed, untraced
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -165,6 +165,15 @@ class HttpxSlots(Generic[C]):
 
     async def send(self, request: Request, /, *, timeout: float) -> Response:  # noqa: ASYNC109  # kept here
         """Carry one request. Raises NotSent, Unanswered or AnswerTooLarge."""
+        try:
+            return await self._exchange(request, timeout)
+        except Exception:
+            raise
+        except BaseException as interruption:
+            unframed(interruption)
+            raise
+
+    async def _exchange(self, request: Request, seconds: float) -> Response:
         if not self._open:
             reason = "the transport is not open"
             raise NotSent(reason)
@@ -177,7 +186,7 @@ class HttpxSlots(Generic[C]):
         progress = _Progress(sent=self._carrier is not None)
         whole = False
         try:
-            with anyio.move_on_after(timeout):
+            with anyio.move_on_after(seconds):
                 response = await self._carry(request, slot, progress)
                 whole = not progress.more
                 return response
@@ -188,9 +197,9 @@ class HttpxSlots(Generic[C]):
         finally:
             await self._release(request.origin, slot, progress, reuse=whole)
         if progress.sent:
-            reason = f"no whole answer within {timeout:g} s"
+            reason = f"no whole answer within {seconds:g} s"
             raise Unanswered(reason)
-        reason = f"no connection within {timeout:g} s"
+        reason = f"no connection within {seconds:g} s"
         raise NotSent(reason)
 
     async def _carry(self, request: Request, slot: _Slot, progress: _Progress) -> Response:

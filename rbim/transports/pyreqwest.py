@@ -14,7 +14,6 @@ What the library would do unasked is off: redirects, cookies, decompression, HTT
 from __future__ import annotations
 
 import asyncio
-import math
 import re
 import ssl
 import types
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from rbim.errors import AnswerTooLarge, InvalidRequest, NotSent, TransportError, Unanswered
 from rbim.message import Request, Response, one_line
+from rbim.transports.surroundings import in_grains
 from rbim.transports.trouble import LogBlotter, blotted
 
 try:
@@ -62,7 +62,6 @@ ERRORS: tuple[tuple[str, type[TransportError]], ...] = (
     ("", Unanswered),
 )
 CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----\s*", re.DOTALL)
-GRAINS = 100  # of a second, to which time-outs are rounded up
 BODILESS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 
 
@@ -190,7 +189,7 @@ class PyreqwestTransport:
     def _prepared(self, client: Client, request: Request, timeout: float) -> StreamRequest:
         """Return what can be sent: a copy of an earlier one with another body, where only that differs."""
         body = request.body
-        timeout = math.ceil(timeout * GRAINS) / GRAINS  # what is left of a call's time differs each time
+        timeout = in_grains(timeout)
         alike = request.method, request.origin, request.path, timeout, not body
         kept = self._kept.get(alike)
         if kept is None or not kept.fits(request):

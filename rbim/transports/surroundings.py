@@ -1,11 +1,22 @@
-"""What transports take from the machine they run on: its proxies and its certificates."""
+"""What transports take from the machine they run on: its proxies, its certificates, and how exactly it keeps time."""
 
 from __future__ import annotations
 
+import math
 import ssl
 from urllib.parse import urlsplit
 
-__all__ = ["proxy_for", "proxy_from_env", "tls_context"]
+__all__ = ["in_grains", "proxy_for", "proxy_from_env", "tls_context"]
+
+GRAINS = 100  # of a second
+
+
+def in_grains(seconds: float) -> float:
+    """Return a time-out rounded up to 1/100 s.
+
+    For what has to be made anew for another time-out: what is left of a call's time differs each time.
+    """
+    return math.ceil(seconds * GRAINS) / GRAINS if seconds < math.inf else seconds
 
 
 def proxy_for(origin: str, told: str | None, *, trust_env: bool) -> str | None:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import re
 from collections import deque
 from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from rbim.message import Request
 
-__all__ = ["LogBlotter", "blotted", "untraced"]
+__all__ = ["LogBlotter", "blotted", "unframed", "untraced"]
 
 
 def untraced(error: Exception, secrets: Iterable[str] = ()) -> Exception:
@@ -22,19 +23,50 @@ def untraced(error: Exception, secrets: Iterable[str] = ()) -> Exception:
     it. The words may quote what the other side sent, and that may repeat the request.
     """
     secrets = tuple(secrets)
+    for each in _led_to(error):
+        each.__traceback__ = None
+        each.args = tuple(blotted(arg, secrets) if isinstance(arg, str) else arg for arg in each.args)
+    return error
+
+
+def unframed(interruption: BaseException) -> None:
+    """Take the frames, as of :func:`untraced`, off what is no failure of a request but ends it: a cancellation, for one.
+
+    It stays the same in all else, since scopes know their own by what it is and by what led to it. To be called where it
+    leaves the transport, and to be followed by a bare ``raise``.
+    """
+    for each in _led_to(interruption):
+        each.__traceback__ = None
+        if isinstance(each.__cause__, Exception):
+            each.__cause__ = None
+        if isinstance(each.__context__, Exception) and not _is_callers(each.__context__):
+            each.__context__ = None  # a failure on the way, which may hold the request
+
+
+def _led_to(error: BaseException) -> Iterator[BaseException]:
+    """Give an exception and what led to it, as far as that came about in here."""
     seen: set[int] = set()
-    waiting: list[BaseException] = [error]
+    waiting = [error]
     while waiting:
         each = waiting.pop()
         if id(each) in seen:
             continue
         seen.add(id(each))
-        each.__traceback__ = None
-        each.args = tuple(blotted(arg, secrets) if isinstance(arg, str) else arg for arg in each.args)
-        waiting += [linked for linked in (each.__cause__, each.__context__) if linked is not None]
+        linked = (each.__cause__, each.__context__)
+        yield each
+        waiting += [one for one in linked if one is not None and not _is_callers(one)]
         if isinstance(each, BaseExceptionGroup):
             waiting += cast("BaseExceptionGroup[BaseException]", each).exceptions
-    return error
+
+
+def _is_callers(error: BaseException) -> bool:
+    """Whether somebody who waits for us is about to handle an exception: where frames are that still run."""
+    trace, frame = error.__traceback__, inspect.currentframe()
+    while trace is not None and frame is not None:
+        if trace.tb_frame is frame:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def blotted(text: str, secrets: Iterable[str]) -> str:
