@@ -70,6 +70,7 @@ ELSEWHERE = {
     "docs/operations.md": ("test_docs.py", {"python", "json"}),
     "docs/quickstart.md": ("test_docs.py", {"sh"}),
     "docs/testing.md": ("test_testing_plugin.py", {"python"}),
+    "docs/transports.md": ("test_transports_docs.py", {"python"}),
 }
 """Which test module runs the blocks of a page in these languages: their subject is tested there, or they are below."""
 

@@ -414,14 +414,17 @@ async def test_a_coroutine_that_is_dropped_disturbs_neither_the_context_it_ends_
     stub = Stub(waits(AGES), clock=EmulatedClock())
     async with client_over(stub, observers=[telemetry.observer]) as client:
         coroutine = client.send(READ)
-        copy_context().run(coroutine.send, None)
-        before = context.get_current()
-        assert telemetry.points("http.client.active_requests") == [(request_of(), 1)]
-        coroutine.close()
-        assert context.get_current() is before
+        try:
+            copy_context().run(coroutine.send, None)
+            before, during = context.get_current(), telemetry.points("http.client.active_requests")
+        finally:
+            coroutine.close()  # or leaving the client would wait for it
+        behind = context.get_current()
         del coroutine
         gc.collect()
-        assert telemetry.points("http.client.active_requests") == [(request_of(), 0)]
+        after = telemetry.points("http.client.active_requests")
+    assert (during, after) == ([(request_of(), 1)], [(request_of(), 0)])
+    assert behind is before
     assert not [record for record in caplog.records if record.name.startswith("opentelemetry")]
 
 

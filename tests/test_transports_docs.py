@@ -8,13 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from pages import blocks_of
 from serving import platform_of_a_reader
 from test_conformance import TRANSPORTS, UVLOOP
 
 from rbim.transports.conformance import CASES
 
 PAGE = (Path(__file__).parent.parent / "docs" / "transports.md").read_text(encoding="utf-8")
-USE, WRITE, TRY = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+USE, WRITE, TRY = [block.text for block in blocks_of("docs/transports.md", "python")]
 
 
 def rows(heading):
