@@ -75,8 +75,12 @@ class Setting:
     def __str__(self) -> str:
         if self.key not in TOKEN_FORMS or self.key == TOKEN:
             return str(self.source)
-        where = "the file" if self.key == "token_file" else "environment variable"
-        return f"{where} {self.value}, named by {self.source}"
+        # what is not there is not shown: it may be the token itself, in the wrong place
+        if self.key == "token_file":
+            where = f"the file {self.value}" if Path(self.value).exists() else "a file that does not exist"
+        else:
+            where = f"environment variable {self.value}" if self.value in os.environ else "an environment variable not set"
+        return f"{where}, named by {self.source}"
 
 
 @frozen(kw_only=True)
@@ -167,10 +171,13 @@ class Config:
             raise _missing(TOKEN, self)
         if isinstance(setting.value, Secret):
             return setting.value
+        if setting.key == "token_file" and setting.source.variable is None and not Path(setting.value).exists():
+            reason = f"the file that {setting.source} names does not exist"
+            raise InvalidRequest(reason, field="token_file")
         if setting.key == "token_file":
             return token_in(setting.value, setting.source.variable or str(setting.source))
         if not os.environ.get(setting.value):
-            reason = f"the environment variable {setting.value}, which {setting.source} names, is not set"
+            reason = f"the environment variable that {setting.source} names is not set"
             raise InvalidRequest(reason, field="token_env")
         return secret_of(setting.value)
 

@@ -89,10 +89,11 @@ def read_file(place: Place) -> ConfigFile:
     """Return what a file says, all of its profiles checked.
 
     Raises InvalidRequest that names the file and the line, or the key, that is wrong; and where a file that was found, and
-    not named by anybody, belongs to somebody else: it could send the application's requests wherever they like.
+    not named by anybody, belongs to somebody else or may be written to by everybody: it could send the application's
+    requests wherever they like.
     """
-    if place.kind != "told" and _is_somebody_elses(place.path):
-        reason = f"{place.path}: the file belongs to another user; name it (--config, RBIM_CONFIG) if it is to be used"
+    if place.kind != "told" and (why := _not_ours(place.path)):
+        reason = f"{place.path}: {why}; name it (--config, RBIM_CONFIG) if it is to be used"
         raise InvalidRequest(reason, field="config")
     found, why = _read(place.path)
     # raised out here: what reads the file has tokens in its frames
@@ -110,8 +111,14 @@ def readable_by_others(path: Path) -> bool:
         return False
 
 
-def _is_somebody_elses(path: Path) -> bool:
-    return os.name == "posix" and path.stat().st_uid not in {os.getuid(), 0}
+def _not_ours(path: Path) -> str:
+    """Return why a file may say what somebody else wants, or nothing."""
+    if os.name != "posix":
+        return ""
+    found = path.stat()
+    if found.st_uid not in {os.getuid(), 0}:
+        return "the file belongs to another user"
+    return "everybody may write to the file" if found.st_mode & stat.S_IWOTH else ""
 
 
 def _read(path: Path) -> tuple[ConfigFile | None, str]:

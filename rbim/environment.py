@@ -66,8 +66,8 @@ def token_in(file: str | Path, named_by: str) -> Secret:
     """Return the token that a file holds, and nothing else. Raises InvalidRequest: the file that ``named_by`` names."""
     try:
         return Secret(Path(file).read_text(encoding="utf-8-sig").strip())
-    except OSError as error:
-        why = str(error)
+    except OSError as error:  # whose words have the path, where that is one: it may be the token, in the wrong place
+        why = str(error) if os.sep in str(file) else error.strerror or type(error).__name__
     except UnicodeDecodeError:
         why = "it is not UTF-8"
     # raised out here: a UnicodeDecodeError in its context would hold all of the file

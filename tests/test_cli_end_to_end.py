@@ -26,7 +26,7 @@ import pytest
 from cyclopts import CycloptsError
 from test_cli_help import commands, leaves
 
-from rbim.catalogue import entries
+from rbim.catalogue import entries, namespaces
 from rbim.cli import build_app, front, run
 from rbim.cli.everywhere import split
 from rbim.cli.examples import EXAMPLES, examples_of
@@ -558,8 +558,9 @@ def test_an_operation_of_ones_own_asks_too_and_its_fields_go_before_our_flags(cl
         code, _, err = cli("lists", "drop", "--rbim-file", "x.toml", "--rbim-yes")
         assert (code, "DropList: code " in err) == (Exit.REFUSED, True)
     finally:
-        del sys.modules["own_lists"]
+        vars(sys.modules.pop("own_lists")).clear()  # lest a function that lives on keeps the namespace
         gc.collect()
+    assert "lists" not in namespaces()
 
 
 # ------------------------------------------------------------------------- asking first
@@ -683,6 +684,15 @@ def test_an_output_that_cannot_be_written_is_a_line(tokens):
         )
     assert (done.returncode, len(done.stderr.splitlines())) == (Exit.READER_LEFT, 1)
     assert "the output cannot be written: No space left on device" in done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_where_errors_cannot_be_written_the_exit_code_says_what_happened():
+    nobody = {"RBIM_BASE_URL": "http://127.0.0.1:1", "RBIM_APP_ID": "app", "RBIM_APP_TOKEN": "token", **CLEAN}
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        for tokens, code in ((["nosuch"], Exit.USAGE), (["groups", "detail", "g1"], Exit.NOT_SENT)):
+            done = subprocess.run([*COMMAND, *tokens], stderr=full, env=nobody, timeout=PATIENCE, check=False)
+            assert done.returncode == code
 
 
 @pytest.mark.parametrize("tokens", [["--help"], ["groups", "--help"], ["operations"]])

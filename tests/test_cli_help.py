@@ -16,7 +16,7 @@ from rbim.catalogue import namespaces
 from rbim.cli import build_app, run
 from rbim.cli.examples import EXAMPLES, examples_of, folded
 from rbim.cli.exits import Exit, JobExit
-from rbim.cli.front import COMMANDS
+from rbim.cli.front import COMMANDS, summary_of
 
 SNAPSHOT = Path(__file__).parent / "snapshots" / "help.txt"
 RULE = "=" * 80
@@ -68,6 +68,12 @@ def test_the_pages_are_those_of_the_snapshot():
     assert list(shown) == list(kept), "python tests/test_cli_help.py writes the snapshot"
     for command, text in shown.items():
         assert text == kept[command], "python tests/test_cli_help.py writes the snapshot"
+
+
+def test_a_namespace_without_words_of_its_own_has_none_of_its_bases():
+    assert summary_of(type("Members", (), {"methods": classmethod(lambda _: iter([("put_away", None)]))})) == (
+        "The operations of members: put-away."
+    )
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])

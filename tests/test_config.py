@@ -258,8 +258,9 @@ def test_a_token_file_may_be_in_the_home_directory(home, tmp_path, monkeypatch):
 def test_a_token_may_be_in_a_variable_that_the_file_names(home, monkeypatch):
     home.write("project", 'profile = "a"\n[profiles.a]\napp_id = "app"\ntoken_env = "MY_TOKEN"\n')
     config = load()
-    with pytest.raises(InvalidRequest, match=r"variable MY_TOKEN, which .*rbim.toml \[profiles.a\] names, is not set"):
+    with pytest.raises(InvalidRequest, match=r"variable that .*rbim.toml \[profiles.a\] names is not set"):
         config.credentials()
+    assert "MY_TOKEN" not in str(config.values["app_token"])  # it may be the token itself, in the wrong place
     monkeypatch.setenv("MY_TOKEN", TOKEN)
 
     assert config.credentials().app_token.reveal() == TOKEN
@@ -364,6 +365,23 @@ def test_a_file_of_somebody_elses_is_used_only_where_it_is_named(home, monkeypat
         return
     with pytest.raises(InvalidRequest, match="belongs to another user; name it"):
         load()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="other rules")
+def test_a_file_that_everybody_may_write_to_is_used_only_where_it_is_named(home):
+    file = home.write("project", 'profile = "a"\n[profiles.a]\napp_id = "app"\n')
+    file.chmod(0o606)
+    with pytest.raises(InvalidRequest, match="everybody may write to the file; name it"):
+        load()
+    assert load(file=file)["app_id"] == "app"
+
+
+def test_a_token_in_the_place_of_its_files_name_is_not_shown(home):
+    home.write("project", f'profile = "a"\n[profiles.a]\napp_id = "app"\ntoken_file = "{TOKEN}"\n')
+    config = load()
+    with pytest.raises(InvalidRequest, match=r"the file that .* names does not exist") as caught:
+        config.credentials()
+    assert TOKEN not in f"{caught.value} {config.values['app_token']}"
 
 
 # ------------------------------------------------------------------------------ errors

@@ -393,6 +393,10 @@ def run(machine, examples):
 @pytest.mark.parametrize(("machine", "met"), [(Groups, MET), (GroupsWithRoles, MET_WITH_ROLES)], ids=["no roles", "roles"])
 def test_thousands_of_random_steps_agree_with_an_independent_model(machine, met):
     assert run(machine, 35) > 2000  # about 8,000: a sequence has some 50 rules of one to nine steps each
+    for _ in range(5):  # now and then chance leaves one of them out
+        if machine.refusals >= met:
+            break
+        run(machine, 35)
     assert machine.refusals >= met
 
 

@@ -413,14 +413,14 @@ async def test_the_platform_is_sent_no_trace_headers(telemetry):
 async def test_a_coroutine_that_is_dropped_disturbs_neither_the_context_it_ends_in_nor_the_log(telemetry, caplog):
     stub = Stub(waits(AGES), clock=EmulatedClock())
     async with client_over(stub, observers=[telemetry.observer]) as client:
-        coroutine = client.send(READ)
+        coroutine, elsewhere = client.send(READ), copy_context()  # which a task would hold
         try:
-            copy_context().run(coroutine.send, None)
+            elsewhere.run(coroutine.send, None)
             before, during = context.get_current(), telemetry.points("http.client.active_requests")
         finally:
             coroutine.close()  # or leaving the client would wait for it
         behind = context.get_current()
-        del coroutine
+        del coroutine, elsewhere
         gc.collect()
         after = telemetry.points("http.client.active_requests")
     assert (during, after) == ([(request_of(), 1)], [(request_of(), 0)])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
-from rbim.cli.exits import Exit, complain, report
+from rbim.cli.exits import Exit, complain, printable, report
 from rbim.errors import RbimError
 
 if TYPE_CHECKING:
@@ -56,9 +56,9 @@ def _show(found: Config) -> None:
     for key, setting in found.values.items():
         value = _document(setting)
         said = ", ".join(value) if setting.key == "rates" else "" if value is None else str(value)
-        made.add_row(key, Text(said or "-"), Text(_source(setting)))
+        made.add_row(key, Text(printable(said) or "-"), Text(printable(_source(setting))))
     out = console()
-    out.print(Text(f"profile: {found.profile or 'none'}"))
+    out.print(Text(f"profile: {printable(found.profile or 'none')}"))
     out.print(made)
     for missing in found.missing:
         complain(f"missing: {missing}")
@@ -79,7 +79,7 @@ def path(*, as_json: Json = False) -> int:
         return Exit.DONE
     made = table("kind", "exists", "path", whole=("kind", "exists"))
     for place in looked:
-        made.add_row(place.kind, "yes" if place.exists else "no", Text(str(place.path)))
+        made.add_row(place.kind, "yes" if place.exists else "no", Text(printable(str(place.path))))
     console().print(made)
     return Exit.DONE
 

@@ -94,13 +94,19 @@ def complain(what: str, *hints: str, error: BaseException | None = None) -> None
     That is the traceback of ``error``, or of what is being handled.
     """
     error = error or sys.exc_info()[1]
+    lines: list[str] = []
     if error is not None and told().debug:
         from traceback import format_exception
 
-        lines = "".join(format_exception(error)).splitlines()
-        sys.stderr.writelines(f"{_shown(line)}\n" for line in lines)
-    sys.stderr.write(f"rbim: {printable(what)}\n")
-    sys.stderr.writelines(f"{hint}\n" for hint in hints if hint)
+        lines = [_shown(line) for line in "".join(format_exception(error)).splitlines()]
+    lines += [f"rbim: {printable(what)}", *filter(None, hints)]
+    try:
+        sys.stderr.write("".join(f"{line}\n" for line in lines))
+        sys.stderr.flush()
+    except BrokenPipeError:
+        raise
+    except OSError:  # a full disk, say: the exit code is still to tell what happened
+        pass
 
 
 def fault(error: BaseException) -> Exit:

@@ -100,6 +100,6 @@ def _beside(name: str, lines: list[str], room: int) -> list[str]:
 
 def summary_of(kind: type[Namespace]) -> str:
     """Return what a namespace is, and its commands."""
-    words = inspect.getdoc(kind) or f"The operations of {kind.__name__.lower()}."
+    words = inspect.cleandoc(vars(kind).get("__doc__") or f"The operations of {kind.__name__.lower()}.")
     what = " ".join(words.partition("\n\n")[0].split()).rstrip(".").removesuffix(" as methods")
     return f"{what}: {', '.join(name.replace('_', '-') for name, _ in kind.methods())}."
