@@ -116,7 +116,7 @@ def run(options: Options) -> Result:
 
 
 def _floor(served: Served, plan: Plan) -> float:
-    return asyncio.run(turn(FLOOR.make, served, plan.in_flight[0], plan))[0].ms
+    return asyncio.run(turn(FLOOR, served, plan.in_flight[0], plan))[0].ms
 
 
 def _on(road: str, name: str, plan: Plan) -> float:

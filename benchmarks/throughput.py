@@ -97,11 +97,15 @@ class Rbim:
 
 @frozen
 class Contender:
-    """One row: what it is called, how it is made for an address and so many in flight, and the modules it needs."""
+    """One row: what it is called, how it is made for an address and so many in flight, and the modules it needs.
+
+    ``bursts`` says that it can begin as many calls at once as it is told.
+    """
 
     name: str
     make: Callable[[str, int], Carrier]
     needs: str = ""
+    bursts: bool = True
 
     @property
     def missing(self) -> bool:
@@ -128,7 +132,7 @@ CLIENTS = (
     Contender("aiohttp by hand", Aiohttp, "aiohttp"),
     Contender("httpx by hand", Httpx, "httpx"),
     Contender("httpx2 by hand", Httpx2, "httpx2"),
-    Contender("requests in 32 threads", Requests, "requests"),
+    Contender("requests in 32 threads", Requests, "requests", bursts=False),
     FLOOR,
 )
 FEW = ("rbim over AsyncioTransport", "rbim over HttpxTransport", "httpx by hand", FLOOR.name)
@@ -145,7 +149,7 @@ GOALS = (
 CROWDED = 1.3  # at most: the cost at 1000 in flight as a multiple of that at 10
 
 
-async def turn(make: Callable[[str, int], Carrier], served: Served, in_flight: int, plan: Plan) -> tuple[Lap, Lap | None]:
+async def turn(contender: Contender, served: Served, in_flight: int, plan: Plan) -> tuple[Lap, Lap | None]:
     """Measure one client with so many in flight: at work on and on, then in bursts where the plan has any of that size."""
     stopwatch = Stopwatch(
         skip=CROWDS * in_flight,
@@ -155,11 +159,12 @@ async def turn(make: Callable[[str, int], Carrier], served: Served, in_flight: i
         most=plan.most,
         elsewhere=lambda: served.cpu,
     )
-    async with make(f"http://127.0.0.1:{served.port}", in_flight) as carrier:
+    async with contender.make(f"http://127.0.0.1:{served.port}", in_flight) as carrier:
         gc.collect()
         await carrier.run(stopwatch.more)
         assert stopwatch.lap is not None
-        return stopwatch.lap, await _burst(carrier, in_flight, plan.seconds) if in_flight in plan.bursts else None
+        bursts = contender.bursts and in_flight in plan.bursts
+        return stopwatch.lap, await _burst(carrier, in_flight, plan.seconds) if bursts else None
 
 
 async def _burst(carrier: Carrier, in_flight: int, seconds: float) -> Lap:
@@ -186,7 +191,7 @@ class _Laps:
         if self.spent[key] > plan.once:
             return
         began = time.perf_counter()
-        lap, burst = asyncio.run(turn(contender.make, served, in_flight, plan))
+        lap, burst = asyncio.run(turn(contender, served, in_flight, plan))
         self.spent[key] += time.perf_counter() - began
         self.steady[key].append(lap)
         if lap.elsewhere / lap.wall > SATURATED:
