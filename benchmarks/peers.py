@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from abc import ABC, abstractmethod
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Aiohttp", "Httpx", "Httpx2", "Pyreqwest", "Requests"]
 
 
-class _Peer:
+class _Peer(ABC):
     """What the peers share: being entered, left, and run by so many tasks."""
 
     client: Any
@@ -45,9 +46,9 @@ class _Peer:
         """Let each task invite once, and again for as long as ``more`` says so."""
         await together(lambda _: self.invite(GROUP, ACCOUNTS), self._in_flight, more)
 
+    @abstractmethod
     async def invite(self, group: str, accounts: list[str]) -> dict[str, Any]:
         """Invite these accounts."""
-        raise NotImplementedError
 
 
 class Httpx(_Peer):
