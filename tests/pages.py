@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -76,3 +78,35 @@ def run(command: list[str], where: Path, environment: dict[str, str] | None = No
     )
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
+
+
+def run_newcomer(commands: list[str], where: Path) -> str:
+    """Run shell commands that start an emulator and wait for it, as somebody at a prompt would; return what they print.
+
+    On a free port. A person waits two seconds; a busy machine waits until somebody listens, or nobody is left to do so.
+    """
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    listens = f"(: < /dev/tcp/127.0.0.1/{port}) 2> /dev/null"
+    wait = f"sleep() {{ until {listens}; do kill -0 $! && command sleep 0.05 || return 1; done; }}"
+    script = "\n".join([wait, *commands, "kill $!", "wait"])
+    if "--port" not in script:
+        script = script.replace("rbim emulator", "rbim emulator --port 8883")
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    with subprocess.Popen(
+        ["bash", "-euc", script.replace("8883", port)],
+        cwd=where,
+        env={"PATH": path, "PYTHONUTF8": "1", "no_proxy": "*", "HOME": str(where)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+        start_new_session=True,
+    ) as shell:
+        try:
+            out, err = shell.communicate(timeout=PATIENCE)
+        finally:
+            if shell.returncode is None:
+                os.killpg(shell.pid, signal.SIGKILL)
+    assert (shell.returncode, err) == (0, "")
+    return out

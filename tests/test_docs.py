@@ -2,17 +2,12 @@
 
 import importlib
 import json
-import os
 import re
-import signal
-import socket
-import subprocess
 import sys
 from functools import cache
-from pathlib import Path
 
 import pytest
-from pages import ROOT, blocks_of, run_program, run_programs
+from pages import ROOT, blocks_of, run_newcomer, run_program, run_programs
 from serving import platform_of_a_reader
 
 from rbim import CODES, CreateGroup, Dialect, GroupType, InvalidRequest, InviteJoinGroup, errors
@@ -127,31 +122,7 @@ def test_the_quickstarts_five_commands_make_a_group(tmp_path):
     (block, _) = blocks_of("docs/quickstart.md", "sh")
     commands = block.text.splitlines()
     assert len(commands) == 5
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    # the person waits two seconds; a machine that is busy waits until somebody listens
-    reached = f"(: < /dev/tcp/127.0.0.1/{port}) 2> /dev/null"
-    wait = f"sleep() {{ until {reached}; do kill -0 $!; command sleep 0.05; done; }}"
-    python = Path(sys.executable)
-    lines = [wait, *commands[2:], "kill $!"]
-    script = "\n".join(lines).replace("8883", port).replace("&", "> /dev/null &")
-    path = os.pathsep.join([str(python.parent), os.environ["PATH"]])
-    with subprocess.Popen(
-        ["bash", "-euc", script],
-        cwd=tmp_path,
-        env={"PATH": path, "PYTHONUTF8": "1", "no_proxy": "*", "HOME": str(tmp_path)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        encoding="utf-8",
-        start_new_session=True,
-    ) as shell:
-        try:
-            out, err = shell.communicate(timeout=60)
-        except subprocess.TimeoutExpired:
-            os.killpg(shell.pid, signal.SIGKILL)
-            out, err = shell.communicate()
-    assert (shell.returncode, err) == (0, "")
+    out = run_newcomer(commands[2:], tmp_path)
     assert re.search(r"g8\d{13}", out)
 
 

@@ -5,14 +5,10 @@ The Chinese one says the same: code, tables, headings and links are compared.
 
 import os
 import re
-import signal
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from pages import FENCE, ROOT, blocks_of
+from pages import FENCE, ROOT, blocks_of, run_newcomer
 
 from rbim import catalogue
 
@@ -53,29 +49,7 @@ def test_a_newcomer_has_a_group_after_five_commands(page, tmp_path):
     commands = blocks_of(page, "sh")[0].text.splitlines()
     assert len(commands) == 5
     assert [command.split()[0] for command in commands] == ["python3", "pip", "export", "rbim", "rbim"]
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    # a person waits two seconds; a machine that is busy waits until somebody listens, or there is nobody left to do so
-    listens = f"(: < /dev/tcp/127.0.0.1/{port}) 2>/dev/null"
-    wait = f"sleep() {{ until {listens}; do kill -0 $! && command sleep 0.05 || return 1; done; }}"
-    lines = [wait, *commands[2:], "kill $!", "wait"]
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    with subprocess.Popen(
-        ["bash", "-euc", "\n".join(lines).replace("8883", port).replace("emulator", f"emulator --port {port}")],
-        cwd=tmp_path,
-        env={"PATH": path, "PYTHONUTF8": "1", "no_proxy": "*", "HOME": str(tmp_path)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        encoding="utf-8",
-        start_new_session=True,
-    ) as shell:
-        try:
-            out, err = shell.communicate(timeout=60)
-        finally:
-            if shell.returncode is None:
-                os.killpg(shell.pid, signal.SIGKILL)
-    assert (shell.returncode, err) == (0, "")
+    out = run_newcomer(commands[2:], tmp_path)
     assert re.search(r"^group_id +g8\d{13}$", out, re.MULTILINE)
 
 
