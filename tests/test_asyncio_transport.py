@@ -385,17 +385,19 @@ async def test_a_time_out_may_be_endless(timeout):
 
 
 async def test_an_answer_before_the_request_was_written_ends_the_connection():
-    def early(peer, received):
-        if received.number == 0:
-            peer.send(reply(b"enough"))
-            peer.wait_closed()
-        else:
-            peer.send(reply(WHOLE))
+    over = threading.Event()
 
-    with RawServer(early, head_only=True) as server:
+    def early(peer, _):
+        peer.send(reply(b"enough"))
+        over.wait(ENOUGH)  # reads no more: the rest of the request stays unwritten
+
+    with RawServer(early, reply(WHOLE), head_only=True, receive_buffer=65536) as server:
         async with AsyncioTransport() as transport:
-            await answered(transport, request(server.url(), body=b" " * 20_000_000), b"enough")
-            await answered(transport, request(server.url(), body=b""))
+            try:
+                await answered(transport, request(server.url(), body=b" " * 20_000_000), b"enough")
+                await answered(transport, request(server.url(), body=b""))
+            finally:
+                over.set()
     assert on(server) == [0, 1]
 
 

@@ -618,7 +618,7 @@ async def test_a_request_that_cannot_be_written_in_time_is_unanswered():
     def deaf(_peer, _received):
         assert stop.wait(ENOUGH)
 
-    with RawServer(deaf, head_only=True) as server:
+    with RawServer(deaf, head_only=True, receive_buffer=65536) as server:
         async with HttpxTransport() as transport:
             assert await failure(transport, request(server.url(), body=b" " * 20_000_000), SHORT) is Unanswered
         stop.set()
