@@ -56,7 +56,7 @@ def places(told: str | os.PathLike[str] | None = None) -> tuple[Place, ...]:
     given = told or os.environ.get("RBIM_CONFIG")
     if given:
         path = Path(os.path.expanduser(given))  # noqa: PTH111  # pathlib's raises where there is no such home
-        return (Place("told", path.absolute(), path.is_file()),)
+        return (Place("told", path.absolute(), path.is_file() or path.is_fifo()),)
     project, user = _project(), _user()
     found = [] if project is None else [Place("project", project, os.path.isfile(project))]  # noqa: PTH113  # never raises
     if user is not None and user != project:

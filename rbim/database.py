@@ -37,14 +37,13 @@ class Kind:
     """What a file is: its name with the article, the ``application_id`` that says so, and how its schema came about.
 
     ``schema`` holds the statements that lead from each version, counting from 0 for an empty file, to the next. ``harmless``
-    are the errors that a command raises before it has written anything. A ``private`` file is made with mode 0600.
+    are the errors that a command raises before it has written anything.
     """
 
     name: str
     mark: bytes
     schema: tuple[tuple[str, ...], ...]
     harmless: tuple[type[Exception], ...] = ()
-    private: bool = False
     cache: int = 2000  # KiB of pages that SQLite keeps in memory
 
 
@@ -249,9 +248,8 @@ def _unusable(path: Path, kind: Kind, why: str) -> InvalidRequest:
 
 
 def _opened(path: Path, kind: Kind) -> sqlite3.Connection:
-    if kind.private:
-        with suppress(OSError):  # SQLite says what is wrong
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    with suppress(OSError):  # SQLite says what is wrong
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # accounts and messages are nobody else's
     connection = sqlite3.connect(path, timeout=BUSY, isolation_level=None, check_same_thread=False)
     try:
         connection.execute("BEGIN")  # another process may be making the file right now

@@ -341,7 +341,7 @@ def test_docstrings_speak_of_flags():
     ("tokens", "named"),
     [
         (["groups", "detail"], "--group-id"),
-        (["groups", "detail", ""], "group_id"),
+        (["groups", "detail", ""], "--group-id"),
         (["groups", "detail", "g1", "g2"], "g2"),
         (["groups", "create", "--name", "x", "--type", "huge"], "temporary"),
         (["groups", "create", "--name", "x" * 51, "--type", "vip"], "50"),
@@ -352,7 +352,7 @@ def test_docstrings_speak_of_flags():
         (["grups"], "groups"),
         (["calls", "create-task", *TASK_FLAGS, "--start-date", "31.1.2099"], "--start-date"),
         (["calls", "create-task", *TASK_FLAGS[2:], "--bot-id", "seven"], "whole number"),
-        (["calls", "create-task", *TASK_FLAGS[:4], "--start-date", "2000-01-01", *TASK_FLAGS[6:]], "start_date"),
+        (["calls", "create-task", *TASK_FLAGS[:4], "--start-date", "2000-01-01", *TASK_FLAGS[6:]], "--start-date"),
         (["calls", "create-task", *TASK_FLAGS, "--call-policy", "nights"], "policy"),
     ],
 )
@@ -429,9 +429,28 @@ def test_an_unknown_outcome_has_its_own_code(monkeypatch, cli):
         monkeypatch.setenv("RBIM_BASE_URL", url)
         code, _, err = cli("groups", "create", "--name", "x", "--type", "vip")
 
-    assert code == Exit.UNKNOWN
+        reading, _, hint = cli("groups", "detail", "g8")
+
+    assert (code, reading) == (Exit.UNKNOWN, Exit.UNKNOWN)
     assert "look before repeating" in err
     assert "\x1b" not in err
+    assert hint.splitlines()[1:] == ["The command only reads: it may be repeated."]
+
+
+@pytest.mark.usefixtures("platform")
+@pytest.mark.parametrize(
+    ("tokens", "expected"),
+    [
+        (["groups", "create", "--name", "", "--type", "vip"], "--name: must not be empty"),
+        (["groups", "detail", ""], "--group-id: must not be empty"),
+        (["groups", "invite", "g8", "--members", ""], "--members: each account is a text that is not empty, not ''"),
+    ],
+)
+def test_what_is_wrong_with_a_field_is_said_of_its_flag(cli, tokens, expected):
+    code, out, err = cli(*tokens)
+
+    assert (code, out) == (Exit.USAGE, "")
+    assert err.splitlines()[0] == f"rbim: {expected}"
 
 
 def test_an_interrupt_has_its_own_code(capsys):

@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from importlib import import_module
 
 import pytest
@@ -125,6 +126,23 @@ def test_an_operation_is_sent_as_the_profile_says(platform, profile, cli, monkey
     assert (code, err) == (Exit.DONE, "")
     assert platform.state.groups[json.loads(out)["group_id"]].owner == "boss"
     assert len(platform.requests.of(CreateGroup)) == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_configuration_may_come_through_a_pipe(platform, profile, cli, folder):
+    text = profile().read_text(encoding="utf-8")
+    (folder / "rbim.toml").unlink()
+    os.mkfifo(folder / "pipe")
+    writing = threading.Thread(target=(folder / "pipe").write_text, args=(text,), daemon=True)
+    writing.start()
+
+    code, out, err = cli(
+        "--config", "pipe", "--profile", "test", "groups", "create", "--name", "x", "--type", "vip", "--json"
+    )
+
+    writing.join(PATIENCE)
+    assert (code, err) == (Exit.DONE, "")
+    assert json.loads(out)["group_id"] in platform.state.groups
 
 
 def test_the_default_profile_is_that_of_the_file(profile, cli):
@@ -360,6 +378,11 @@ def test_a_module_that_fails_is_named(cli, folder, monkeypatch, content):
     assert (code, out) == (Exit.USAGE, "")
     assert err.startswith("rbim: RBIM_IMPORT names failing_module, which cannot be imported: ")
     assert len(err.splitlines()) == 1
+
+    code, out, err = cli("operations", "--debug", debug=True)
+    assert (code, out) == (Exit.USAGE, "")
+    assert err.startswith("Traceback")
+    assert "in _import_from_here" in err
 
 
 # ------------------------------------------------------------------------------ rbim config
@@ -597,7 +620,7 @@ def test_commands_are_the_same_where_pydantic_is_imported(profile, folder):
     codes = [code for code, _, _ in with_it.values()]
     assert codes == [Exit.REFUSED, Exit.USAGE, *[Exit.REFUSED] * 2, Exit.DONE, Exit.USAGE, *[Exit.DONE] * 2]
     assert "'huge' is none of temporary, " in with_it[COMMANDS[1]][2]
-    assert "start_date" in with_it[COMMANDS[5]][2]
+    assert "--start-date: " in with_it[COMMANDS[5]][2]
 
 
 @pytest.mark.usefixtures("platform")

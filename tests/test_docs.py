@@ -259,6 +259,6 @@ anyio.run(main)
     with platform_of_a_reader() as environment:
         journal, inbox = run_program(program, tmp_path, environment).split()
     text = (ROOT / "docs" / "SECURITY.md").read_text(encoding="utf-8")
-    assert journal == "0o600"
+    assert journal == inbox == "0o600"
     assert re.search(r"^\| a job's journal.*\| 0600 \|$", text, re.MULTILINE)
-    assert re.search(rf"^\| an inbox.*\| {'0600' if inbox == '0o600' else 'by your umask'} \|$", text, re.MULTILINE)
+    assert re.search(r"^\| an inbox.*\| 0600 \|$", text, re.MULTILINE)

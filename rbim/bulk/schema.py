@@ -158,5 +158,5 @@ STATEMENTS = (
 )
 """What makes an empty file a journal."""
 
-JOURNAL = Kind(name="a job's journal", mark=b"rbjb", schema=(STATEMENTS,), private=True, cache=4_000)
+JOURNAL = Kind(name="a job's journal", mark=b"rbjb", schema=(STATEMENTS,), cache=4_000)
 """The file of a job."""

@@ -11,7 +11,7 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, NoReturn
 
-from rbim.cli.everywhere import WrongFlag, in_force, split
+from rbim.cli.everywhere import Everywhere, WrongFlag, in_force, split
 from rbim.cli.exits import Exit, complain, fault, leave_quietly, unusable
 from rbim.cli.extras import MissingExtra, needed
 
@@ -43,8 +43,9 @@ def run(tokens: Sequence[str] | None = None) -> int:
 
 
 def _carry_out(tokens: list[str]) -> int:
-    if not _imported():
-        return Exit.USAGE
+    with in_force(Everywhere(debug="--debug" in tokens)):  # whose flag that is, the imported operations decide
+        if not _imported():
+            return Exit.USAGE
     try:
         flags, rest = split(tokens)
     except WrongFlag as wrong:

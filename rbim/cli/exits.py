@@ -6,12 +6,14 @@ import errno
 import os
 import sys
 from enum import IntEnum
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from rbim.cli.everywhere import told
 from rbim.errors import AuthenticationError, InvalidRequest, Outcome, RbimError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Self
 
 __all__ = ["HINTS", "Exit", "JobExit", "complain", "fault", "leave_quietly", "printable", "report", "unusable"]
@@ -66,26 +68,35 @@ HINTS = {
     Exit.NOT_SENT: "Nothing reached the platform: the command may be repeated.",
     Exit.UNKNOWN: "The platform may have acted: look before repeating the command.",
 }
+REPEATABLE = "The command only reads: it may be repeated."
 REPORTING = "With --debug the same command shows where: please report it with that, where you have rbim from."
+_NO_FLAGS: Mapping[str, str] = MappingProxyType({})
 CREDENTIALS = (
     "Compare RBIM_APP_ID and RBIM_APP_TOKEN with the application's (not the account's) in the console; `rbim config show` "
     "says where they come from."
 )
 
 
-def report(error: RbimError, command: str) -> Exit:
+def report(error: RbimError, command: str, *, flags: Mapping[str, str] = _NO_FLAGS, freely: bool = False) -> Exit:
     """Say on standard error what went wrong with ``command`` and what to do about it; return the exit code.
 
-    Notes of the error (``add_note``) are said in place of the usual hint.
+    ``flags`` are what the command line calls the fields of errors; ``freely`` says that repeating changes nothing. Notes
+    of the error (``add_note``) are said in place of the usual hint.
     """
     if isinstance(error, InvalidRequest):
-        code, what, hint = Exit.USAGE, error.message, f"See: {command} --help"
+        code, what, hint = Exit.USAGE, _in_flags(error, flags), f"See: {command} --help"
     else:
         code, what = BY_OUTCOME[error.outcome], str(error)
         refused = isinstance(error, AuthenticationError) and code is Exit.REFUSED
-        hint = CREDENTIALS if refused else HINTS.get(code, "")
+        hint = CREDENTIALS if refused else REPEATABLE if freely and code is Exit.UNKNOWN else HINTS.get(code, "")
     complain(what, *getattr(error, "__notes__", [hint]), error=error)
     return code
+
+
+def _in_flags(error: InvalidRequest, flags: Mapping[str, str]) -> str:
+    """Return the message, which begins with the field's name where it is about one field, with its flag there."""
+    name, colon, rest = error.message.partition(": ")
+    return f"{flags[name]}{colon}{rest}" if colon and name in flags else error.message
 
 
 def complain(what: str, *hints: str, error: BaseException | None = None) -> None:

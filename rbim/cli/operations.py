@@ -80,6 +80,7 @@ def _command(entry: Entry) -> Callable[..., int]:
     kind = entry.operation
     signature = _signature(kind)
     command = f"rbim {entry.namespace} {entry.method}".replace("_", "-")
+    named = {attribute.name: flag_of(attribute) for attribute in fields_of(kind)}
     unasked = f"{command} {our_flag('yes', kind)}"
 
     def run(*args: Any, **kwargs: Any) -> int:
@@ -93,7 +94,7 @@ def _command(entry: Entry) -> Callable[..., int]:
                 return Exit.USAGE
             answer = _send(client, op)
         except RbimError as error:
-            return report(error, command)
+            return report(error, command, flags=named, freely=kind.spec.repeat is Repeat.FREELY)
         from rbim.cli.show import document_of, show, show_json
 
         if as_json:
