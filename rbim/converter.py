@@ -218,7 +218,7 @@ def _read_rows(row: type[Any], name: str, converter: Converter) -> Hook:
             return [fields]  # a field of the row may have the name of what could stand around rows
         return flatten(wrapped or [each for each in fields.values() if isinstance(each, (list, dict))])
 
-    return lambda value, _: tuple(converter.structure(each, row) for each in flatten(value))
+    return lambda value, _: tuple(converter.structure(each, row) for each in flatten(value)) if value else ()
 
 
 # --------------------------------------------------------------- answers, written

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from enum import Enum, StrEnum
 from typing import (
     TYPE_CHECKING,
@@ -160,7 +160,7 @@ class Operation(Generic[R_co]):
     def repeat(self) -> Repeat:
         """How this very operation, with these values, may be repeated."""
         rule = self.spec.repeat
-        return rule if isinstance(rule, Repeat) else rule(self)
+        return rule(self) if callable(rule) else rule
 
     @classmethod
     def path(cls, dialect: Dialect) -> str:  # noqa: ARG003  # operations with several spellings ask the dialect
@@ -300,8 +300,13 @@ class Accounts(Protocol):
 
 def accounts(value: Accounts) -> tuple[str, ...]:
     """Converter: a tuple of accounts. A bare string, or what has no entries, is left for :func:`each_account` to refuse."""
-    several = isinstance(cast("object", value), Iterable) and not isinstance(value, (str, bytes))
-    return tuple(value) if several else cast("tuple[str, ...]", value)
+    if isinstance(value, (str, bytes)):
+        return cast("tuple[str, ...]", value)
+    try:
+        iter(value)
+    except TypeError:
+        return cast("tuple[str, ...]", value)
+    return tuple(value)
 
 
 def each_account(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
@@ -315,7 +320,7 @@ def each_account(_: object, attribute: attrs.Attribute[Any], value: object) -> N
     if not members:
         reason = f"{name}: at least one account is needed"
         raise InvalidRequest(reason, field=name, length=0)
-    if "" in members or not _are_texts(members):
+    if not _are_texts(members) or not all(members):
         wrong = next(member for member in members if not isinstance(member, str) or not member)
         reason = f"{name}: each account is a text that is not empty, not {wrong!r}"
         raise InvalidRequest(reason, field=name)

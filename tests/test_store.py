@@ -615,6 +615,7 @@ def test_a_file_of_a_newer_schema_is_refused(path, clock, rows):
 
 def test_a_file_system_without_a_log_is_refused(path, monkeypatch):
     monkeypatch.setattr(database.sqlite3, "connect", lambda _, **options: _connect(":memory:", **options))
+    path.touch()
     refused(path, "write-ahead log .journal mode memory.")
 
 
