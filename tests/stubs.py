@@ -60,6 +60,9 @@ class waits:  # noqa: N801  # reads as a step of a script: Stub(waits(3, OK))
         self.then = then
         self.ignores = ignores
 
+    def __repr__(self) -> str:
+        return f"waits({self.seconds:g})"  # the same in every process: it names tests
+
     async def __call__(self, stub: "Stub", timeout: float) -> Response:
         if self.seconds >= timeout and not self.ignores:
             await stub.clock.sleep(timeout)

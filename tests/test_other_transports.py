@@ -482,7 +482,9 @@ async def test_an_option_that_aiohttp_cannot_use_is_not_sent(options):
 
 
 @pytest.mark.parametrize(
-    "options", [*BAD, {"verify": ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)}, {"verify": __file__}], ids=str
+    "options",
+    [*BAD, {"verify": ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)}, {"verify": __file__}],
+    ids=[*map(str, BAD), "verify by a context", "verify by this file"],
 )
 def test_an_option_that_pyreqwest_cannot_use_is_refused_at_once(options):
     with pytest.raises(InvalidRequest) as raised:
