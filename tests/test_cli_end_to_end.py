@@ -724,10 +724,15 @@ try() {
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
 def test_bash_completes_commands_flags_and_choices(cli):
     Path("rbim.bash").write_text(cli("completion", "bash")[1], encoding="utf-8")
+    Path("task-of-today.toml").touch()
     tried = {
         "gr": "groups",
         "--pro": "--profile",
         "--profile test gr": "groups",
+        "--transport py": "pyreqwest",
+        "--config task-of": "task-of-today.toml",
+        "calls create-task task-of": "task-of-today.toml",
+        "calls create-task --file task-of": "task-of-today.toml",
         "groups cr": "create",
         "groups create --ty": "--type",
         "groups create --type ''": "temporary paid_300 paid_500 paid_1000 vip",

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 import sys
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from cyclopts import Parameter
 
 from rbim.cli.everywhere import FLAGS, SWITCHES
 from rbim.cli.exits import Exit, complain
+from rbim.config_keys import TRANSPORTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,13 +60,15 @@ def _everywhere() -> Callable[..., None]:
         raise AssertionError
 
     kinds: dict[str, Any] = dict.fromkeys(FLAGS, str | None) | dict.fromkeys(SWITCHES, bool)
+    kinds |= {"config": Path | None, "transport": cast("Any", Literal)[TRANSPORTS] | None}
+    words = {name: what for name, (_, what) in FLAGS.items()} | SWITCHES
     nothing.__annotations__ = {}
     parameters = [
         inspect.Parameter(
             name.replace("-", "_"),
             inspect.Parameter.KEYWORD_ONLY,
             default=False if kind is bool else None,
-            annotation=Annotated[kind, Parameter(name=f"--{name}", negative=())],
+            annotation=Annotated[kind, Parameter(name=f"--{name}", negative=(), help=words[name])],
         )
         for name, kind in kinds.items()
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
@@ -67,7 +68,7 @@ def _signature(kind: type[Operation[Any]]) -> inspect.Signature:
         inspect.Parameter.POSITIONAL_OR_KEYWORD if bare else inspect.Parameter.KEYWORD_ONLY,
         default=None,
         annotation=Annotated[
-            str | None, Parameter(name=our_flag("file", kind), negative=(), metavar="FILE", help=FILE_HELP)
+            Path | None, Parameter(name=our_flag("file", kind), negative=(), metavar="FILE", help=FILE_HELP)
         ],
     )
     ours = [switch(JSON, "json", JSON_HELP)]
