@@ -37,6 +37,7 @@ __all__ = ["NullTransport", "parts", "run"]
 ORIGIN = "http://127.0.0.1:1"  # which nobody asks
 ROADS = ("orjson", "standard json")
 WHOLE, READY = "whole call", "whole call of an operation made before"
+PARTLY = b'{"statusCode":"000000","statusMsg":"ok","fails":[{"member":"account0001","reason":"no such account"}]}'
 BATCH = 100  # calls of one part between two looks at the clock
 
 
@@ -74,12 +75,13 @@ def parts() -> dict[str, Callable[[], object]]:
     signer = AppSigner(Credentials(app_id=APP_ID, app_token=APP_TOKEN), clock=clock)
     retry, failure = Retry(), NotSent("refused")
     operation = InviteJoinGroup(group_id=GROUP, members=ACCOUNTS)
-    request, response = codec.encode(operation), Response(200, {}, BODY)
+    request, response, partly = codec.encode(operation), Response(200, {}, BODY), Response(200, {}, PARTLY)
     return {
         "make the operation": lambda: InviteJoinGroup(group_id=GROUP, members=ACCOUNTS),
         "encode": lambda: codec.encode(operation),
         "sign": lambda: signer.sign(request),
-        "decode": lambda: codec.decode(operation, response),
+        "decode what says but success, again": lambda: codec.decode(operation, response),
+        "decode what lists a failure": lambda: codec.decode(operation, partly),
         "retry decision, of failed calls only": lambda: retry.pause(operation, failure, 1),
     }
 

@@ -21,9 +21,7 @@ class SystemClock:
         """Return the time in UTC."""
         return datetime.now(UTC)
 
-    def monotonic(self) -> float:
-        """Return ``time.monotonic()``."""
-        return time.monotonic()
+    monotonic = staticmethod(time.monotonic)  # a method of ours would cost four times as much
 
     async def sleep(self, seconds: float, /) -> None:
         """Wait for ``seconds`` of real time."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from math import inf
 from typing import TYPE_CHECKING
 
 from rbim.clock import SystemClock
@@ -38,13 +39,13 @@ def deadlines_of(clock: Clock) -> Deadlines | None:
 
 
 class Deadlines:
-    """One timer for all scopes of one event ``loop``: it goes off when the first of them is due."""
+    """One timer for all ``scopes`` of one event ``loop``: it ``rings`` when the first of them is due, or before that."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self._scopes: dict[_Scope, None] = {}
+        self.scopes: dict[_Scope, None] = {}  # those that were entered and not left
+        self.rings = inf
         self._timer: asyncio.TimerHandle | None = None
-        self._rings = 0.0
 
     def scope(self, seconds: float) -> AbstractContextManager[Scope]:
         """Return a scope that cancels its task ``seconds`` from when it is entered."""
@@ -55,35 +56,22 @@ class Deadlines:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-    def enter(self, scope: _Scope) -> None:
-        """Look after a scope, until it leaves."""
-        self._scopes[scope] = None
-        self.expect(scope.due)
+            self.rings = inf
 
     def expect(self, due: float) -> None:
-        """See to it that the timer goes off by then."""
-        if self._timer is None or due < self._rings:
-            self._set(due)
-
-    def leave(self, scope: _Scope) -> None:
-        """Look after it no more."""
-        del self._scopes[scope]
-
-    def _set(self, due: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._rings = due
-        self._timer = self.loop.call_later(max(0.0, due - time.monotonic()), self._ring)
+        """Have the timer ring by then."""
+        if due < self.rings:
+            self.close()
+            self.rings = due
+            self._timer = self.loop.call_later(max(0.0, due - time.monotonic()), self._ring)
 
     def _ring(self) -> None:
-        self._timer = None
+        self.close()
         now = time.monotonic()
-        for scope in self._scopes:
+        for scope in self.scopes:
             if scope.due <= now:
                 scope.cancel()
-        if self._scopes:
-            self._set(min(scope.due for scope in self._scopes))
+        self.expect(min((scope.due for scope in self.scopes), default=inf))
 
 
 class _Scope:
@@ -107,18 +95,20 @@ class _Scope:
             self._deadlines.expect(self.due)
 
     def __enter__(self) -> Self:
-        task = asyncio.current_task()
-        if task is None or task.get_loop() is not self._deadlines.loop:
+        task, deadlines = asyncio.current_task(), self._deadlines
+        if task is None or task.get_loop() is not deadlines.loop:
             reason = "a client serves the event loop in which it was entered, and no other"
             raise RuntimeError(reason)
         self._task = task
         self._before = task.cancelling()
         self.due += time.monotonic()
-        self._deadlines.enter(self)
+        deadlines.scopes[self] = None
+        if self.due < deadlines.rings:
+            deadlines.expect(self.due)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
-        self._deadlines.leave(self)
+        del self._deadlines.scopes[self]
         task, self._task = self._task, None
         if not self._asked:
             return False

@@ -225,11 +225,14 @@ def test_a_stopwatch_measures_for_as_long_as_told():
 
 def test_the_parts_of_a_call_are_those_of_a_call():
     results = {name: part() for name, part in core.parts().items()}
-    assert [*results] == ["make the operation", "encode", "sign", "decode", "retry decision, of failed calls only"]
+    success, failure = "decode what says but success, again", "decode what lists a failure"
+    retrying = "retry decision, of failed calls only"
+    assert [*results] == ["make the operation", "encode", "sign", success, failure, retrying]
     assert json.loads(results["encode"].body)["members"] == ACCOUNTS
     assert "sig" in results["sign"].query
-    assert results["decode"].fails == ()
-    assert results["retry decision, of failed calls only"] >= 0
+    assert results[success].fails == ()
+    assert [fail.member for fail in results[failure].fails] == ["account0001"]
+    assert results[retrying] >= 0
 
 
 def test_tables_and_goals_as_text():

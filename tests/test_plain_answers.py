@@ -1,0 +1,149 @@
+"""Answers that say nothing but their success, in bytes that said so before: read once, and the same as if read each time."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from attrs import field, frozen
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rbim import ApiError, Dialect, ProtocolError, Response, jsontext
+from rbim.codec import Codec
+from rbim.groups import (
+    CreateGroup,
+    DeleteGroup,
+    GroupOperation,
+    GroupType,
+    Invited,
+    InviteJoinGroup,
+    QueryGroupDetail,
+    SearchPublicGroups,
+    Success,
+)
+from rbim.operation import Answer, operation, wire
+
+
+class FixedClock:
+    def now(self):
+        return datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+def make():
+    return Codec(app_id="app", base_url="https://host:8883", dialect=Dialect(), clock=FixedClock())
+
+
+def decode(op, body, codec):
+    return codec.decode(op, Response(200, {}, body))
+
+
+DELETE = DeleteGroup(group_id="g1")
+INVITE = InviteJoinGroup(group_id="g1", members=["1001"])
+CREATE = CreateGroup(name="a", type=GroupType.VIP)
+PLAIN = b'{"statusCode":"000000"}'
+
+
+def outcome_of(op, response, codec):
+    try:
+        return codec.decode(op, response)
+    except (ApiError, ProtocolError) as error:
+        return type(error), str(error), error.outcome
+
+
+ASKED = [DELETE, INVITE, CREATE, SearchPublicGroups(name="a"), QueryGroupDetail(group_id="g1")]
+SAID = [
+    PLAIN,
+    b'{"statusCode": "000000"}',
+    b'{"statusCode":"000000","statusMsg":"ok"}',
+    b'{"statusCode":"000000","fails":[]}',
+    b'{"statusCode":"000000","fails":[{"member":"1001","reason":"x"}]}',
+    b'{"statusCode":"000000","groupId":"g1"}',
+    b'{"statusCode":"000000","groups":""}',
+    b'{"statusCode":"000000","more":null}',
+    b'{"statusCode":"000001"}',
+    b"",
+]
+
+
+@given(st.lists(st.tuples(st.sampled_from(ASKED), st.sampled_from([200, 200, 200, 500, 404]), st.sampled_from(SAID))))
+def test_what_came_before_changes_no_answer(exchanges):
+    codec = make()
+    for op, status, body in exchanges:
+        response = Response(status, {}, body)
+        assert outcome_of(op, response, codec) == outcome_of(op, response, make())
+
+
+def test_answers_of_the_same_bytes_share_nothing_that_can_be_changed():
+    codec = make()
+    for _ in range(3):
+        answer = decode(INVITE, PLAIN, codec)
+        assert (answer, answer.extra) == (Invited(), {})
+        answer.extra["mine"] = 1
+
+
+@frozen
+class Odd(Answer):
+    flag: Any = field(default=False, metadata=wire(read=lambda value: value))
+    note: str = field(default="", eq=False)
+    extra: dict = field(factory=dict)
+
+
+@operation("Odd")
+@frozen(kw_only=True)
+class AskOdd(GroupOperation[Odd]):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("body", "flag", "note"), [(b'"flag":0', 0, ""), (b'"note":"new"', False, "new"), (b'"x":1', False, "")]
+)
+def test_what_merely_equals_a_default_is_not_taken_for_it(body, flag, note):
+    codec = make()
+    for _ in range(2):
+        answer = decode(AskOdd(), b'{"statusCode":"000000",' + body + b"}", codec)
+        assert (answer.flag, type(answer.flag), answer.note) == (flag, type(flag), note)
+        assert answer.extra == ({"x": 1} if b"x" in body else {})
+
+
+@frozen
+class Numbered(Answer):
+    number: int = field(factory=iter(range(100)).__next__)
+
+
+@operation("Numbered")
+@frozen(kw_only=True)
+class AskNumbered(GroupOperation[Numbered]):
+    pass
+
+
+def test_a_default_that_is_another_each_time_stays_so():
+    codec = make()
+    numbers = [decode(AskNumbered(), PLAIN, codec).number for _ in range(3)]
+    assert len(set(numbers)) == 3
+
+
+def test_an_answer_that_says_but_its_success_is_read_once(monkeypatch):
+    codec = make()
+    read = []
+    monkeypatch.setattr(jsontext, "loads", lambda body, loads=jsontext.loads: read.append(body) or loads(body))
+    for body in (PLAIN, PLAIN, b'{"statusCode":"000000","statusMsg":"ok"}', PLAIN):
+        assert decode(DELETE, body, codec) == Success()
+    assert len(read) == 3
+
+
+@frozen
+class Elsewhere:
+    """An answer that is none of ours."""
+
+    text: str
+
+
+def test_an_answer_need_not_be_one_of_ours():
+    @operation("AskElsewhere")
+    @frozen(kw_only=True)
+    class AskElsewhere(GroupOperation[Elsewhere]):
+        pass
+
+    codec = make()
+    for _ in range(2):
+        assert decode(AskElsewhere(), b'{"statusCode":"000000","text":"x"}', codec) == Elsewhere("x")
