@@ -129,31 +129,6 @@ async def test_a_request_without_headers_and_body_gets_no_type_and_no_encodings(
     assert seen.header("Content-Length") in ({"0"} if method != "GET" else {"0", ""})
 
 
-@ON_ASYNCIO
-async def test_what_is_kept_of_one_request_or_answer_is_not_taken_for_another(make):
-    """Some more than are kept, and each one twice, after others."""
-    paths = [(f"/p{number}", {"sig": "S1"}, {"X-Mark": "M1"}, b"{}") for number in range(70)]
-    signed = ("A", "C"), ("A", "D"), ("B", "D"), ("B", "C")
-    alike = [("/p", {"sig": sig}, {"X-Mark": mark}, body) for sig, mark in signed for body in (b"", b"x", b"yy")]
-    told = [*alike, *paths, *alike]
-    answers = [reply(b"", "200 OK", f"X-Turn: {turn // 2}", "X-Two: a", "X-Two: b") for turn in range(len(told))]
-    with RawServer(*answers) as server:
-        async with make() as transport:
-            for turn, (path, query, headers, body) in enumerate(told):
-                sent = Request(origin=server.url(), path=path, query=query, headers=headers, body=body)
-                got = (await transport.send(sent, timeout=ENOUGH)).headers
-                assert (got.pop("x-turn"), got.pop("x-two")) == (str(turn // 2), "a, b")
-    assert told == [
-        (
-            seen.line.split("?")[0][5:],
-            {"sig": seen.line.split("sig=")[1].split()[0]},
-            {"X-Mark": seen.header("X-Mark")},
-            seen.body,
-        )
-        for seen in server.requests
-    ]
-
-
 async def test_aiohttp_does_not_choose_between_two_who_send():
     with RawServer() as server:
         async with AiohttpTransport() as transport:

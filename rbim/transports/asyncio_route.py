@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 from rbim.errors import InvalidRequest
 from rbim.transports.asyncio_connection import Broken, Connection, Idle
+from rbim.transports.prepared import Prepared
 
 if TYPE_CHECKING:
     import ssl
@@ -25,7 +26,6 @@ PORTS = {"http": 80, "https": 443}
 HEAD_START = 0.25  # seconds for one address before the next is tried at the same time, as RFC 8305 recommends
 OWN_FRAMING = frozenset({"content-length", "transfer-encoding"})  # the transport says these itself
 SUCCESS = range(200, 300)
-HEADS = 64  # paths whose heads are kept
 TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 FIELD = re.compile(r"[\t\x20-\x7e]*")
 PATH = re.compile(r"[\x21-\x7e]+")
@@ -76,22 +76,15 @@ class Proxy:
 class Head:
     """The prepared bytes of requests that differ in nothing but their body; it shows nothing of them."""
 
-    __slots__ = ("_begin", "_headers", "_method", "_query")
+    __slots__ = ("_begin",)
 
     def __init__(self, request: Request, prefix: str, fixed: dict[str, str]) -> None:
-        self._method = request.method
-        self._headers = dict(request.headers)
-        self._query = dict(request.query)
         given = {name.lower() for name in request.headers}
         own = {name: value for name, value in fixed.items() if name.lower() not in given}
         lines = "".join(
             f"{name}: {value}\r\n" for name, value in {**own, **request.headers}.items() if name.lower() not in OWN_FRAMING
         )
         self._begin = f"{request.method} {prefix}{request.target} HTTP/1.1\r\n{lines}Content-Length: ".encode("ascii")
-
-    def fits(self, request: Request) -> bool:
-        """Whether this is the head for that request, which has the same path."""
-        return request.headers == self._headers and request.query == self._query and request.method == self._method
 
     def message(self, body: bytes) -> bytes:
         """Return the bytes of a request: head and body."""
@@ -122,12 +115,11 @@ class Route:
         if "@" in parts.netloc or parts.query or parts.fragment or not PATH.fullmatch(f"{host}{self._prefix}"):
             reason = "an origin has neither user, query nor fragment, and only ASCII without white space"
             raise ValueError(reason)
-        self._heads: dict[str, Head] = {}
+        self._heads: Prepared[Head] = Prepared()
 
     def head(self, request: Request) -> Head:
         """Return the prepared head. Raises ValueError, without any value in it, for what cannot be sent."""
-        head = self._heads.get(request.path)
-        return head if head is not None and head.fits(request) else self._new_head(request)
+        return self._heads.get(request) or self._new_head(request)
 
     def _new_head(self, request: Request) -> Head:
         if not (request.path.startswith("/") and PATH.fullmatch(request.path) and TOKEN.fullmatch(request.method)):
@@ -136,10 +128,7 @@ class Route:
         if not all(TOKEN.fullmatch(name) and FIELD.fullmatch(value) for name, value in request.headers.items()):
             reason = "a header is not printable ASCII"
             raise ValueError(reason)
-        if len(self._heads) >= HEADS:
-            self._heads.clear()
-        head = self._heads[request.path] = Head(request, self._prefix, self._fixed)
-        return head
+        return self._heads.keep(request, Head(request, self._prefix, self._fixed))
 
     def idle_connection(self, oldest: float) -> Connection | None:
         """Take the connection that was used last, if it was so after ``oldest`` and is still as it was left."""

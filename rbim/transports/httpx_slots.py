@@ -16,6 +16,7 @@ import anyio
 
 from rbim.errors import AnswerTooLarge, InvalidRequest, NotSent, TransportError, Unanswered
 from rbim.message import Request, Response
+from rbim.transports.prepared import Prepared
 from rbim.transports.surroundings import proxy_for, tls_context
 from rbim.transports.trouble import LogBlotter, blotted, unframed, untraced
 
@@ -29,6 +30,7 @@ __all__ = ["Body", "HttpxSlots"]
 C = TypeVar("C")
 
 ANSWER_LIMIT = 8 * 1024 * 1024
+FRAMING = frozenset({"content-length", "transfer-encoding"})
 KEEPALIVE = 5.0
 SPARE = 60.0  # a slot at the bottom of its stack that was idle for so many seconds is closed
 READ_AHEAD = 256 * 1024  # bytes past the limit that may have been read when a connection is closed; httpcore reads 64 KiB
@@ -74,6 +76,24 @@ class _Progress:
         """Close what httpcore leaves open where a TLS handshake is cancelled."""
         if self.opened is not None:
             await self.opened.aclose()
+
+
+class _Head:
+    """Address and headers of requests as the library made them of the first; it shows nothing of them."""
+
+    __slots__ = ("counts", "headers", "url")
+
+    def __init__(self, request: Request, first: Any) -> None:
+        self.url = first.url
+        self.headers = first.headers
+        self.counts = bool(request.body) and FRAMING.isdisjoint(name.lower() for name in request.headers)
+
+    def headers_for(self, body: bytes) -> Any:
+        """Return the headers of a request with another body; if this one has none, neither has that."""
+        headers = self.headers.copy()
+        if self.counts:
+            headers["Content-Length"] = str(len(body))
+        return headers
 
 
 class Body:
@@ -141,6 +161,7 @@ class HttpxSlots(Generic[C]):
         self._carrier: Any = carrier
         self._context: ssl.SSLContext | None = None
         self._proxies: dict[str, str | None] = {}
+        self._heads: Prepared[_Head] = Prepared()
         self._idle: defaultdict[str, deque[_Slot]] = defaultdict(deque)
         self._open = False
         self._log = LogBlotter(*(f"{self.core}.{name}" for name in ("http11", "connection", "proxy", "socks")))
@@ -302,6 +323,16 @@ class HttpxSlots(Generic[C]):
         return self._proxies[origin]
 
     def _message(self, request: Request, extensions: dict[str, Any]) -> Any:
+        # the library takes an eighth of a call to read an address and headers
+        if self._carrier is not None:
+            return self._new_message(request, extensions)
+        head = self._heads.get(request, not request.body)
+        if head is None:
+            head = self._heads.keep(request, _Head(request, self._new_message(request, {})), not request.body)
+        body, headers = self.body(request.body), head.headers_for(request.body)
+        return self.library.Request(request.method, head.url, headers=headers, stream=body, extensions=extensions)
+
+    def _new_message(self, request: Request, extensions: dict[str, Any]) -> Any:
         message = self.library.Request(
             request.method,
             request.origin + request.target,

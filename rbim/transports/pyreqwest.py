@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from rbim.errors import AnswerTooLarge, InvalidRequest, NotSent, TransportError, Unanswered
 from rbim.message import Request, Response, one_line
+from rbim.transports.prepared import Prepared
 from rbim.transports.surroundings import in_grains
 from rbim.transports.trouble import LogBlotter, blotted
 
@@ -53,7 +54,6 @@ CONNECTING = 5.0
 LEAST = 0.001  # seconds in which a request can be sent at all
 AHEAD = 64 * 1024  # bytes of an answer that are read before it is asked for
 SAID = 300  # characters of what pyreqwest says
-KEPT = 64  # messages kept: a signature, which is a part of them, holds for a second
 
 # What an error's causes say, and what it means; the first that fits counts.
 ERRORS: tuple[tuple[str, type[TransportError]], ...] = (
@@ -63,21 +63,6 @@ ERRORS: tuple[tuple[str, type[TransportError]], ...] = (
 )
 CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----\s*", re.DOTALL)
 BODILESS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
-
-
-class _Kept:
-    """A message without its body, and what it was made of; it shows nothing of them."""
-
-    __slots__ = ("_headers", "_query", "message")
-
-    def __init__(self, request: Request, message: StreamRequest) -> None:
-        self._headers = dict(request.headers)
-        self._query = dict(request.query)
-        self.message = message
-
-    def fits(self, request: Request) -> bool:
-        """Whether it is the message of that request, too."""
-        return request.headers == self._headers and request.query == self._query
 
 
 class PyreqwestTransport:
@@ -115,7 +100,7 @@ class PyreqwestTransport:
         self._proxy = None if proxy is None else _proxy(proxy)
         self._trust_env = trust_env
         self._client: Client | None = None
-        self._kept: dict[tuple[str, str, str, float, bool], _Kept] = {}
+        self._messages: Prepared[StreamRequest] = Prepared()
         self._log = LogBlotter("reqwest.connect", "reqwest.async_impl.client", "hyper_util.client.legacy.client")
 
     async def __aenter__(self) -> Self:
@@ -132,7 +117,7 @@ class PyreqwestTransport:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None, /
     ) -> None:
         client, self._client = self._client, None
-        self._kept.clear()  # which hold the client's connections open
+        self._messages.clear()  # which hold the client's connections open
         self._log.detach()
         if client is not None:
             await client.close()
@@ -188,15 +173,11 @@ class PyreqwestTransport:
 
     def _prepared(self, client: Client, request: Request, timeout: float) -> StreamRequest:
         """Return what can be sent: a copy of an earlier one with another body, where only that differs."""
-        body = request.body
-        timeout = in_grains(timeout)
-        alike = request.method, request.origin, request.path, timeout, not body
-        kept = self._kept.get(alike)
-        if kept is None or not kept.fits(request):
-            if len(self._kept) >= KEPT:
-                self._kept.clear()
-            kept = self._kept[alike] = _Kept(request, self._built(client, request, timeout))
-        message = kept.message.copy()
+        body, timeout = request.body, in_grains(timeout)
+        kept = self._messages.get(request, timeout, not body)
+        if kept is None:
+            kept = self._messages.keep(request, self._built(client, request, timeout), timeout, not body)
+        message = kept.copy()
         if body:
             message.body = RequestBody.from_bytes(body)
         return message
