@@ -28,6 +28,7 @@ __all__ = [
     "Scope",
     "Signer",
     "Transport",
+    "answered",
     "empty",
     "excerpt",
     "filled",
@@ -92,6 +93,12 @@ class _Draft:
     __slots__ = tuple(attribute.name for attribute in fields(Request))
 
 
+class _AnswerDraft:
+    """A response while it is filled."""
+
+    __slots__ = ("body", "headers", "status")
+
+
 def filled(  # noqa: PLR0913, PLR0917  # the fields of a request
     method: str,
     origin: str,
@@ -116,11 +123,22 @@ def filled(  # noqa: PLR0913, PLR0917  # the fields of a request
     return request
 
 
+def answered(status: int, headers: Mapping[str, str], body: bytes) -> Response:
+    """Return a response, as ``Response(...)`` does at three times the cost."""
+    made: Any = _AnswerDraft()
+    made.status = status
+    made.headers = headers
+    made.body = body
+    made.__class__ = Response
+    response: Response = made
+    return response
+
+
 def _quoted(text: str) -> str:
     return text if text.isalnum() and text.isascii() else quote(text, safe="")
 
 
-@frozen
+@frozen(weakref_slot=False)
 class Response:
     """One HTTP response: ``status``, ``headers`` (names in lower case, repeated ones joined by a comma), raw ``body``.
 

@@ -6,9 +6,12 @@ an answer. So bytes are counted here, the framing is known here, and whatever co
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from rbim.message import Response
+from rbim.message import answered
+
+if TYPE_CHECKING:
+    from rbim.message import Response
 
 try:
     import httptools
@@ -54,7 +57,7 @@ class Known:
         known = self._heads.get(head)
         if known is None or known[2] != len(body):
             return None
-        return Response(known[0], known[1].copy(), body)
+        return answered(known[0], known[1].copy(), body)
 
     def keep(self, data: bytes, status: int, headers: dict[str, str]) -> None:
         """Keep the head of these bytes, which were one answer as the parser sees it, if its length is told in plain."""
@@ -124,7 +127,7 @@ class AnswerReader:
         if self._answer is not None:
             return self._answer
         body, self._body = self._body, []
-        return Response(self._status, self._headers, body[0] if len(body) == 1 else b"".join(body))
+        return answered(self._status, self._headers, body[0] if len(body) == 1 else b"".join(body))
 
     def feed(self, data: bytes | memoryview) -> bool:
         """Take what was read, and keep none of it as it is; return whether nothing more is needed."""
