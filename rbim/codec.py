@@ -57,6 +57,7 @@ HEADERS = MappingProxyType(
     }
 )
 UNSIGNED: Mapping[str, str] = MappingProxyType({})
+PLAIN = 1024  # bytes of an answer that are worth being remembered
 OK = 200
 CLIENT_ERRORS = range(400, 500)
 SERVER_ERRORS = range(500, 600)
@@ -144,17 +145,13 @@ def _converters(dialect: Dialect, hooks: Callable[[Converter], None] | None) -> 
 
 @frozen
 class _Plan:
-    """What is the same for every request of one operation class, and for every answer.
-
-    ``defaults`` are the fields of an answer that says nothing but its success; None where there is no such answer.
-    """
+    """What is the same for every request of one operation class."""
 
     origin: str
     path: str
     headers: Mapping[str, str]
     write: Callable[[Any], dict[str, Any]]
     read: Callable[[Any, Any], Any]
-    defaults: tuple[tuple[str, Any], ...] | None
     user_key: str | None
     in_headers: tuple[tuple[str, str], ...]
 
@@ -222,7 +219,6 @@ class Codec:
             headers=HEADERS,
             write=cast("Callable[[Any], dict[str, Any]]", self.converters.fast.get_unstructure_hook(kind)),
             read=self.converters.fast.get_structure_hook(kind.spec.answer),
-            defaults=_defaults(kind.spec.answer),
             user_key=wire_names(kind).get("user_name"),
             in_headers=tuple((a.name, header) for a in fields_of(kind) if (header := wire_of(a).header)),
         )
@@ -231,18 +227,17 @@ class Codec:
 
     def decode(self, op: Operation[R], response: Response) -> R:
         """Return the answer. Raises ApiError or ProtocolError."""
-        if response.body == self._plain.get(type(op)) and response.status == OK:
-            plain: R = op.spec.answer()  # what the same bytes were read as before
-            return plain
+        plain = self._plain.get(type(op))
+        if plain is not None and plain == response.body and response.status == OK:
+            return self._answer(op, {}, response)
         document, why = _document(response.body)
         code = self.code_in(op, document)
         if code != SUCCESS or response.status != OK:
             raise self._refusal(op, response, document, code, why)
-        answer = self._answer(op, cast("dict[str, Any]", document), response)
-        defaults = self._plan_of(op).defaults
-        if defaults is not None and all(_same(getattr(answer, name), default) for name, default in defaults):
-            self._plain[type(op)] = response.body
-        return answer
+        fields = cast("dict[str, Any]", document)
+        if fields.keys() <= {op.endpoint.code, op.endpoint.message} and len(response.body) <= PLAIN:
+            self._plain[type(op)] = bytes(response.body)
+        return self._answer(op, fields, response)
 
     def code_in(self, op: Operation[Any], document: dict[str, Any] | None) -> str | None:
         """Return the status code of an answer's document; None where it has none."""
@@ -256,12 +251,12 @@ class Codec:
         payload = document
         payload.pop(endpoint.code, None)
         payload.pop(endpoint.message, None)
-        root = "$" if endpoint.payload is None else f"$.{endpoint.payload}"
         if endpoint.payload is not None and isinstance(payload.get(endpoint.payload), dict):
             payload = payload[endpoint.payload]
         try:
             answer: R = self._plan_of(op).read(payload, kind)
         except Exception as error:  # whatever a hook raises: the answer cannot be read
+            root = "$" if endpoint.payload is None else f"$.{endpoint.payload}"
             reason = self.converters.why_not(payload, kind, root)
             raise ProtocolError(reason, status=response.status, body=response.body) from error
         return answer
@@ -323,18 +318,6 @@ def _document(body: bytes) -> tuple[dict[str, Any] | None, str]:
     if not isinstance(document, dict):
         return None, f"an object is needed, not {type(document).__name__}"
     return cast("dict[str, Any]", document), ""
-
-
-def _defaults(kind: type[Any]) -> tuple[tuple[str, Any], ...] | None:
-    try:
-        plain = kind()
-        return tuple((a.name, getattr(plain, a.name)) for a in fields_of(kind))
-    except Exception:  # it has required fields, or is a class of one's own that does something else
-        return None
-
-
-def _same(value: object, default: object) -> bool:
-    return type(value) is type(default) and value == default
 
 
 _SECONDS = r"\s*[0-9]{1,9}\s*"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import threading
 import time
 from contextlib import suppress
 from threading import Lock
@@ -26,6 +27,8 @@ T = TypeVar("T")
 
 NAMES = {b"rbim": "an inbox", b"rbsp": "a spool", b"rbjb": "a job's journal"}
 """What a file says it is, in SQLite's ``application_id``."""
+
+_CREATING = threading.Lock()
 
 BUSY = 0.05  # seconds that SQLite waits for another process before it says so
 PAUSE = 0.001  # seconds between two such waits, in which other threads may have the connection
@@ -248,8 +251,7 @@ def _unusable(path: Path, kind: Kind, why: str) -> InvalidRequest:
 
 
 def _opened(path: Path, kind: Kind) -> sqlite3.Connection:
-    with suppress(OSError):  # SQLite says what is wrong
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # accounts and messages are nobody else's
+    _create(path)
     connection = sqlite3.connect(path, timeout=BUSY, isolation_level=None, check_same_thread=False)
     try:
         connection.execute("BEGIN")  # another process may be making the file right now
@@ -263,6 +265,16 @@ def _opened(path: Path, kind: Kind) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def _create(path: Path) -> None:
+    """Make the file if it is not there, with mode 0600: accounts and messages are nobody else's.
+
+    A file that is there is not opened: POSIX takes all locks of a process on a file, SQLite's too, when any descriptor of
+    it is closed. Hence also one thread at a time.
+    """
+    with _CREATING, suppress(OSError):  # it is there; or SQLite says what is wrong
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
 
 
 def _version(connection: sqlite3.Connection, path: Path, kind: Kind) -> int:

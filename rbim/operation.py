@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from enum import Enum, StrEnum
 from typing import (
     TYPE_CHECKING,
@@ -300,13 +300,10 @@ class Accounts(Protocol):
 
 def accounts(value: Accounts) -> tuple[str, ...]:
     """Converter: a tuple of accounts. A bare string, or what has no entries, is left for :func:`each_account` to refuse."""
-    if isinstance(value, (str, bytes)):
-        return cast("tuple[str, ...]", value)
-    try:
-        iter(value)
-    except TypeError:
-        return cast("tuple[str, ...]", value)
-    return tuple(value)
+    if isinstance(value, (list, tuple)):  # the usual; looking for other Iterables takes longer than the rest
+        return tuple(cast("Iterable[str]", value))
+    several = isinstance(cast("object", value), Iterable) and not isinstance(value, (str, bytes))
+    return tuple(value) if several else cast("tuple[str, ...]", value)
 
 
 def each_account(_: object, attribute: attrs.Attribute[Any], value: object) -> None:

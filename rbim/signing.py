@@ -7,7 +7,7 @@ scheme fits through the ``Signer`` protocol.
 from __future__ import annotations
 
 import base64
-from time import time
+import time
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NoReturn
 
@@ -97,11 +97,9 @@ class AppSigner:
         from hashlib import md5
 
         self.app_id = credentials.app_id
-        self.clock = used = clock or SystemClock()
+        self.clock = clock or SystemClock()
         self.zone = zone
         self._hash = md5((credentials.app_id + credentials.app_token.reveal()).encode(), usedforsecurity=False)
-        # the machine's own clock need not make a datetime to tell the second
-        self._time = time if type(used) is SystemClock else lambda: used.now().timestamp()
         self._second = -1
         self._query: Mapping[str, str] = {}
         self._authorization = ""
@@ -113,9 +111,11 @@ class AppSigner:
 
     def sign(self, request: Request, /) -> Request:
         """Return the request with a fresh ``sig`` in its query and ``Authorization`` among its headers."""
-        second = int(self._time())
+        clock = self.clock
+        # the machine's own need not make a datetime to tell the second
+        second = int(time.time() if type(clock) is SystemClock else clock.now().timestamp())
         if second != self._second:  # the signature holds for a second: one MD5 serves all requests of it
-            stamp = self.clock.now().astimezone(self.zone).strftime("%Y%m%d%H%M%S")
+            stamp = clock.now().astimezone(self.zone).strftime("%Y%m%d%H%M%S")
             digest = self._hash.copy()
             digest.update(stamp.encode())
             self._query = MappingProxyType({"sig": digest.hexdigest().upper()})

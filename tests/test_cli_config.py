@@ -368,7 +368,7 @@ def test_what_nobody_expected_is_two_lines_and_with_debug_a_traceback(cli, monke
     assert err.endswith(expected)
 
 
-@pytest.mark.parametrize("content", ["def (", "raise ValueError('no')"])
+@pytest.mark.parametrize("content", ["def (", "raise ValueError('no')", "raise SystemExit(3)"])
 def test_a_module_that_fails_is_named(cli, folder, monkeypatch, content):
     (folder / "failing_module.py").write_text(content, encoding="utf-8")
     monkeypatch.setenv("RBIM_IMPORT", "failing_module")

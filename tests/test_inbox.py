@@ -763,3 +763,24 @@ async def test_what_a_process_that_died_had_in_hand_comes_again_when_its_lease_i
         assert (claim.number, claim.attempt) == (1, 2)
         following = await backlog.done(claim, more=True)
         assert (following.number, following.attempt) == (2, 1)
+
+
+PASSES_BY = """
+import sqlite3, sys
+with sqlite3.connect(sys.argv[1]) as connection:
+    connection.execute("SELECT count(*) FROM event").fetchall()
+connection.close()  # SQLite tidies up where it is the last that has the file open
+"""
+
+
+async def test_an_inbox_that_is_opened_twice_loses_nothing_to_another_process(path, rows):
+    """POSIX drops every lock that a process has on a file when it closes any descriptor of that file."""
+    async with SqliteInbox(path) as inbox:
+        await inbox.accept(delivery(1))
+        async with SqliteInbox(path) as beside:
+            await beside.accept(delivery(2))
+        await run_sync(partial(subprocess.run, [sys.executable, "-c", PASSES_BY, path], check=True, timeout=30))
+        await inbox.accept(delivery(3))
+        assert path.with_name(f"{path.name}-wal").exists()
+        assert rows("SELECT count(*) FROM event") == [(3,)]
+        assert (await inbox.counts()).waiting == 3

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from attrs import field, frozen
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rbim import ApiError, Dialect, ProtocolError, Response, jsontext
@@ -29,8 +29,8 @@ class FixedClock:
         return datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
-def make():
-    return Codec(app_id="app", base_url="https://host:8883", dialect=Dialect(), clock=FixedClock())
+def make(hooks=None):
+    return Codec(app_id="app", base_url="https://host:8883", dialect=Dialect(), clock=FixedClock(), hooks=hooks)
 
 
 def decode(op, body, codec):
@@ -65,6 +65,7 @@ SAID = [
 ]
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(ASKED), st.sampled_from([200, 200, 200, 500, 404]), st.sampled_from(SAID))))
 def test_what_came_before_changes_no_answer(exchanges):
     codec = make()
@@ -129,6 +130,40 @@ def test_an_answer_that_says_but_its_success_is_read_once(monkeypatch):
     for body in (PLAIN, PLAIN, b'{"statusCode":"000000","statusMsg":"ok"}', PLAIN):
         assert decode(DELETE, body, codec) == Success()
     assert len(read) == 3
+
+
+def test_what_is_read_each_time_is_the_document_and_not_the_answer():
+    """Hooks of one's own are asked again, and may refuse."""
+    asked = []
+
+    def hooks(converter):
+        def read(_fields, _kind):
+            asked.append(1)
+            if len(asked) > 1:
+                raise ValueError
+            return Success()
+
+        converter.register_structure_hook(Success, read)
+
+    codec = make(hooks)
+    assert decode(DELETE, PLAIN, codec) == Success()
+    with pytest.raises(ProtocolError):
+        decode(DELETE, PLAIN, codec)
+
+
+@pytest.mark.parametrize("body", [None, bytearray(PLAIN), b" " * 2000 + PLAIN], ids=["none", "a buffer", "long"])
+def test_what_a_transport_of_ones_own_gives_is_taken_as_it_is_each_time(body):
+    for codec in (make(), make()):
+        for _ in range(2):
+            if body is None:
+                with pytest.raises(AttributeError):
+                    decode(DELETE, body, codec)
+            else:
+                assert decode(DELETE, body, codec) == Success()
+    if isinstance(body, bytearray):
+        body[:] = b'{"statusCode":"000009"}'
+        with pytest.raises(ApiError):
+            decode(DELETE, body, codec)
 
 
 @frozen

@@ -107,6 +107,35 @@ async def test_what_is_kept_of_one_request_or_answer_is_not_taken_for_another(ma
     ]
 
 
+@pytest.mark.parametrize("make", [HttpxTransport, Httpx2Transport])
+async def test_no_length_of_another_body_is_told_beside_the_callers_own_framing(make):
+    bodies = (b"abc", b"longer body", b"a")
+    on_the_wire = [b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) for body in bodies]
+
+    def answer(peer, seen):
+        assert peer.read_body(b"content-length: %d" % len(on_the_wire[seen.number])) == on_the_wire[seen.number]
+        peer.send(reply())
+
+    with RawServer(answer, head_only=True) as server:
+        async with make() as transport:
+            for body in bodies:
+                sent = Request(origin=server.url(), path="/p", headers={"Transfer-Encoding": "chunked"}, body=body)
+                await transport.send(sent, timeout=ENOUGH)
+    told = [one.header("Content-Length") for one in server.requests]
+    assert all(length in {"", str(len(body))} for length, body in zip(told, bodies, strict=True))
+    assert server.accepted == 1
+
+
+@pytest.mark.parametrize("make", [HttpxTransport, Httpx2Transport])
+async def test_nothing_is_kept_by_a_transport_that_was_left(make):
+    with RawServer() as server:
+        async with make() as transport:
+            sent = Request(origin=server.url(), path="/p", query={"sig": "S"}, headers={"A": "B"})
+            await transport.send(sent, timeout=ENOUGH)
+            assert transport._heads.get(sent, True)
+    assert transport._heads.get(sent, True) is None
+
+
 @EACH
 async def test_each_body_is_counted_anew(make):
     """Between bodies of other lengths and none, and other methods."""

@@ -67,7 +67,7 @@ def _imported() -> bool:
     for module in filter(None, os.environ.get("RBIM_IMPORT", "").split(",")):
         try:
             _import_from_here(module.strip())
-        except Exception as error:  # somebody else's module: it may raise anything
+        except (Exception, SystemExit) as error:  # somebody else's module: it may raise anything
             why = str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
             complain(f"RBIM_IMPORT names {module.strip()}, which cannot be imported: {why}")
             return False

@@ -96,7 +96,7 @@ def report(error: RbimError, command: str, *, flags: Mapping[str, str] = _NO_FLA
 def _in_flags(error: InvalidRequest, flags: Mapping[str, str]) -> str:
     """Return the message, which begins with the field's name where it is about one field, with its flag there."""
     name, colon, rest = error.message.partition(": ")
-    return f"{flags[name]}{colon}{rest}" if colon and name in flags else error.message
+    return f"{flags[name]}{colon}{rest}" if name == error.field and name in flags else error.message
 
 
 def complain(what: str, *hints: str, error: BaseException | None = None) -> None:

@@ -30,7 +30,6 @@ __all__ = ["Body", "HttpxSlots"]
 C = TypeVar("C")
 
 ANSWER_LIMIT = 8 * 1024 * 1024
-FRAMING = frozenset({"content-length", "transfer-encoding"})
 KEEPALIVE = 5.0
 SPARE = 60.0  # a slot at the bottom of its stack that was idle for so many seconds is closed
 READ_AHEAD = 256 * 1024  # bytes past the limit that may have been read when a connection is closed; httpcore reads 64 KiB
@@ -86,7 +85,8 @@ class _Head:
     def __init__(self, request: Request, first: Any) -> None:
         self.url = first.url
         self.headers = first.headers
-        self.counts = bool(request.body) and FRAMING.isdisjoint(name.lower() for name in request.headers)
+        told = any(name.lower() == "content-length" for name in request.headers)
+        self.counts = bool(request.body) and not told and "content-length" in first.headers
 
     def headers_for(self, body: bytes) -> Any:
         """Return the headers of a request with another body; if this one has none, neither has that."""
@@ -177,6 +177,7 @@ class HttpxSlots(Generic[C]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
         self._open = False
+        self._heads.clear()
         self._log.detach()
         if self._carrier is not None:
             await self._carrier.__aexit__(kind, error, trace)
