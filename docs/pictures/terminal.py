@@ -34,7 +34,7 @@ __all__ = ["WIDTH", "demo", "drawn", "invite", "seen"]
 
 WIDTH = 100
 PATIENCE = 120.0
-FOLDER = "/srv/app"  # shown in the place of a temporary one
+FOLDER = "/srv"  # shown in the place of a temporary one
 FONTS = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', 'Noto Sans Mono CJK SC', monospace"
 CONTROL = re.compile(r"\x1b\[([0-9;?]*)([A-Za-z])|[\r\n]")
 WIDE = re.compile(r"[\u1100-\u11ff\u2e80-\uffef]+")
