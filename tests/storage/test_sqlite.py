@@ -1,0 +1,950 @@
+"""An SQLite file of ours, seen from outside: by plain sqlite3, by its bytes and its mode, and by other processes."""
+
+import asyncio
+import os
+import signal
+import sqlite3
+import stat
+import struct
+import subprocess
+import sys
+import threading
+from contextlib import closing, contextmanager
+from functools import partial
+from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from attrs import evolve
+
+from rbim import InvalidRequest
+from rbim.database import Database, Failure, Kind
+
+HERE = sys.modules[Database.__module__]
+
+STEPS = (
+    ("CREATE TABLE pair (number INTEGER, half TEXT)",),
+    ("ALTER TABLE pair ADD COLUMN colour TEXT NOT NULL DEFAULT 'blue'", "CREATE TABLE more (x)"),
+    ("ALTER TABLE more RENAME COLUMN x TO y", "INSERT INTO more SELECT count(*) FROM pair"),
+)
+KIND = Kind(name="a box of pairs", mark=b"rbxx", schema=STEPS[:1])
+
+# the beginning of a script that another process runs
+THERE = f"""
+import os, signal, sys
+from pathlib import Path
+from attrs import evolve
+from {Database.__module__} import Database, Failure, Kind
+STEPS = {STEPS!r}
+KIND = Kind(name="a box of pairs", mark=b"rbxx", schema=STEPS[:1])
+def pair(database, number):
+    for half in "ab":
+        database.execute("INSERT INTO pair (number, half) VALUES (?, ?)", (number, half))
+"""
+
+posix = pytest.mark.skipif(os.name != "posix", reason="modes and signals are those of POSIX")
+
+
+def box(path, kind=KIND, *, clock=lambda: 0.0):
+    return Database(path, kind, clock=clock)
+
+
+@contextmanager
+def opened(path, kind=KIND, **options):
+    database = box(path, kind, **options)
+    database.open()
+    try:
+        yield database
+    finally:
+        database.close()
+
+
+@pytest.fixture
+def database(path):
+    with opened(path) as each:
+        yield each
+
+
+def pair(database, number):
+    """Write two rows, which belong together."""
+    for half in "ab":
+        database.execute("INSERT INTO pair (number, half) VALUES (?, ?)", (number, half))
+    return number
+
+
+def pairs(database, *numbers):
+    return [partial(pair, database, number) for number in numbers]
+
+
+def failing(error):
+    def fail():
+        raise error
+
+    return fail
+
+
+@pytest.fixture
+def numbers(rows):
+    """Reads the numbers of the pairs, each of which must be whole."""
+
+    def read():
+        found = rows("SELECT number, group_concat(half, '') FROM pair GROUP BY number ORDER BY min(rowid)")
+        assert {halves for _, halves in found} <= {"ab"}
+        return [number for number, _ in found]
+
+    return read
+
+
+@pytest.fixture
+def unlocks(monkeypatch):
+    """Has something done at the first pause that the code under test makes, instead of any pause."""
+
+    def arrange(do):
+        pauses = []
+
+        def sleep(_):
+            pauses.append(None)
+            assert len(pauses) < 1000
+            if len(pauses) == 1:
+                do()
+
+        monkeypatch.setattr(HERE.time, "sleep", sleep)
+        return pauses
+
+    return arrange
+
+
+def dump(path):
+    with closing(sqlite3.connect(path)) as plain:
+        return [*plain.iterdump(), plain.execute("PRAGMA user_version").fetchone()]
+
+
+# --------------------------------------------------------------------------------------- making it
+
+
+@posix
+@pytest.mark.parametrize("mask", [0o000, 0o077])
+def test_a_new_file_and_its_log_are_for_the_user_alone_whatever_the_umask(path, mask):
+    before = os.umask(mask)
+    try:
+        with opened(path) as database:
+            database.commit(pairs(database, 1))
+            modes = {each.name: stat.S_IMODE(each.stat().st_mode) for each in path.parent.iterdir()}
+    finally:
+        os.umask(before)
+    assert modes == dict.fromkeys(["file.db", "file.db-wal", "file.db-shm"], 0o600)
+
+
+def test_the_header_of_a_new_file_tells_the_kind_the_version_and_the_log(path):
+    with opened(path, evolve(KIND, schema=STEPS)):
+        pass
+    header = path.read_bytes()[:100]
+    assert header[:16] == b"SQLite format 3\0"
+    assert header[18:20] == b"\2\2"  # both versions of the file format: with a write-ahead log
+    assert struct.unpack(">I", header[60:64]) == (3,)  # user_version
+    assert header[68:72] == b"rbxx"  # application_id
+
+
+def test_a_connection_is_durable_and_has_the_cache_of_its_kind_each_time_it_is_opened(path):
+    for kibibytes in (500, 700):
+        with opened(path, evolve(KIND, cache=kibibytes)) as database:
+            assert database.execute("PRAGMA journal_mode").fetchall() == [("wal",)]
+            assert database.execute("PRAGMA synchronous").fetchall() == [(2,)]  # FULL
+            assert database.execute("PRAGMA cache_size").fetchall() == [(-kibibytes,)]
+
+
+def test_the_last_close_leaves_one_file_which_holds_everything(path, numbers):
+    with opened(path) as database:
+        database.commit(pairs(database, 1, 2))
+    assert [each.name for each in path.parent.iterdir()] == ["file.db"]
+    assert numbers() == [1, 2]
+    with opened(path) as database:
+        database.commit(pairs(database, 3))
+    assert numbers() == [1, 2, 3]
+
+
+@posix
+def test_the_mode_of_a_file_that_is_there_is_left_to_its_owner(path, numbers):
+    with opened(path):
+        pass
+    path.chmod(0o640)
+    with opened(path) as database:
+        database.commit(pairs(database, 1))
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    assert numbers() == [1]
+
+
+@pytest.mark.parametrize("prepare", [lambda path, _: path.touch(), lambda _, rows: rows("VACUUM")])
+def test_an_empty_file_and_an_empty_database_are_made_ours(path, rows, numbers, prepare):
+    prepare(path, rows)
+    with opened(path) as database:
+        database.commit(pairs(database, 1))
+    assert rows("PRAGMA application_id") == [(int.from_bytes(b"rbxx", "big"),)]
+    assert rows("PRAGMA user_version") == [(1,)]
+    assert numbers() == [1]
+
+
+def test_processes_that_make_a_file_together_make_it_once(path, start, numbers):
+    script = (
+        THERE
+        + """
+database = Database(Path(sys.argv[1]), evolve(KIND, schema=STEPS), clock=lambda: 0.0)
+print("ready", flush=True)
+sys.stdin.readline()
+database.open()
+(result,) = database.commit([lambda: pair(database, int(sys.argv[2]))])
+assert not isinstance(result, Failure), result
+database.close()
+print("made", flush=True)
+"""
+    )
+    with start(script, path, 0) as first, start(script, path, 1) as second, start(script, path, 2) as third:
+        processes = (first, second, third)
+        for process in processes:
+            assert process.stdout.readline() == "ready\n"
+        for process in processes:
+            process.stdin.write("\n")
+            process.stdin.flush()
+        assert [process.communicate()[0] for process in processes] == ["made\n"] * 3
+    assert sorted(numbers()) == [0, 1, 2]
+    alone = path.with_name("alone.db")
+    with opened(alone, evolve(KIND, schema=STEPS)) as database:
+        database.commit([partial(database.execute, "SELECT 1")])
+    assert dump(path)[-1] == dump(alone)[-1] == (3,)
+
+
+def test_threads_that_make_a_file_together_make_it_once(path, numbers):
+    begin, failures = threading.Barrier(5), []
+
+    def enter(number):
+        try:
+            begin.wait(10)
+            with opened(path, evolve(KIND, schema=STEPS)) as each:
+                assert each.commit(pairs(each, number)) == [number]
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=enter, args=(number,)) for number in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert failures == []
+    assert sorted(numbers()) == [0, 1, 2, 3, 4]
+
+
+# ----------------------------------------------------------------------------- knowing it again
+
+
+def refused(path, kind=KIND):
+    """Return why a file is refused, once it is clear that it was left alone."""
+
+    def state():
+        return {each: each.read_bytes() for each in path.parent.rglob("*") if each.is_file()}
+
+    before = state() if path.parent.is_dir() else None
+    database = box(path, kind)
+    with pytest.raises(InvalidRequest) as caught:
+        database.open()
+    assert (state() if path.parent.is_dir() else None) == before
+    assert caught.value.field == "path"
+    with pytest.raises(RuntimeError, match="is not open"):
+        database.execute("SELECT 1")
+    beginning, reason = str(caught.value).split(f"{path} cannot be {kind.name}: ")
+    assert not beginning
+    return reason
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE TABLE theirs (x)",
+        "CREATE VIEW theirs AS SELECT 1",
+        "PRAGMA user_version = 1",
+        "PRAGMA application_id = 7",
+        "PRAGMA application_id = -2",
+    ],
+)
+def test_a_database_of_another_application_is_refused(path, rows, statement):
+    rows(statement)
+    assert refused(path) == "it is a database of another application"
+
+
+@pytest.mark.parametrize(
+    ("mark", "reason"), [(b"rbim", "it is an inbox"), (b"rbsp", "it is a spool"), (b"rbjb", "it is a job's journal")]
+)
+def test_a_file_of_ours_for_another_purpose_is_refused_by_its_name(path, mark, reason):
+    with opened(path, evolve(KIND, mark=mark)):
+        pass
+    assert refused(path) == reason
+    with opened(path, evolve(KIND, mark=mark)):
+        pass
+
+
+@pytest.mark.parametrize("content", [b"hello", b"SQLite format 3\0", b"no database " * 1000])
+def test_what_is_no_database_is_refused(path, content):
+    path.write_bytes(content)
+    assert refused(path) == "file is not a database"
+
+
+def test_a_directory_is_refused(tmp_path):
+    assert refused(tmp_path) == "unable to open database file"
+
+
+def test_a_file_in_a_directory_that_is_not_there_is_refused_and_no_directory_is_made(tmp_path):
+    folder = tmp_path / "nowhere"
+    assert refused(folder / "file.db") == f"there is no directory {folder}"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_below_a_file_is_refused(path):
+    path.write_bytes(b"x")
+    assert refused(path / "file.db") == f"there is no directory {path}"
+
+
+def test_a_file_of_a_newer_schema_is_refused_and_the_newer_code_reads_it(path, numbers):
+    with opened(path, evolve(KIND, schema=STEPS)) as database:
+        database.commit(pairs(database, 1))
+    assert refused(path) == "its schema has version 3, and this rbim knows 1 at most"
+    assert refused(path, evolve(KIND, schema=STEPS[:2])) == "its schema has version 3, and this rbim knows 2 at most"
+    with opened(path, evolve(KIND, schema=STEPS)):
+        assert numbers() == [1]
+
+
+def test_where_opening_failed_it_can_be_tried_again(path, numbers):
+    path.write_bytes(b"no database " * 100)
+    database = box(path)
+    for _ in range(2):
+        with pytest.raises(InvalidRequest, match="not a database"):
+            database.open()
+    path.unlink()
+    database.open()
+    database.commit(pairs(database, 1))
+    database.close()
+    with pytest.raises(RuntimeError, match="is not open"):
+        database.execute("SELECT 1")
+    assert numbers() == [1]
+
+
+AS_ANOTHER_USER = (
+    THERE
+    + """
+folder, now = Path(sys.argv[1]), lambda: 0.0
+def tell(path, kind=KIND):
+    database = Database(folder / path, kind, clock=now)
+    try:
+        database.open()
+    except Exception as error:
+        return print(type(error).__name__, str(error).partition(": ")[2], sep=": ")
+    (found,) = database.read(lambda: database.execute("SELECT count(*) FROM pair").fetchall())
+    (result,) = database.commit([lambda: pair(database, 9)])
+    print(*found, result.error.sqlite_errorname if isinstance(result, Failure) else result)
+    database.close()
+tell("warm.db")  # whatever is imported late is imported now
+try:
+    tell("none/warm.db")
+except Exception:
+    pass
+if os.geteuid() == 0:
+    os.seteuid(65534)  # root may write everywhere
+print("begin")
+tell("free/file.db")
+tell("free/file.db", evolve(KIND, schema=STEPS))
+tell("held/file.db")
+tell("held/new.db")
+"""
+)
+
+
+@posix
+def test_a_file_that_may_only_be_read_is_read_but_not_written_migrated_or_made(start):
+    """A log needs a directory that can be written even for reading."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        for each, mode in (("free", 0o777), ("held", 0o555)):
+            (folder / each).mkdir()
+            with opened(folder / each / "file.db") as database:
+                database.commit(pairs(database, 1))
+            (folder / each / "file.db").chmod(0o444)
+            (folder / each).chmod(mode)
+        contents = [(folder / each / "file.db").read_bytes() for each in ("free", "held")]
+        with start(AS_ANOTHER_USER, folder) as process:
+            told = process.communicate()[0]
+        assert told.partition("begin\n")[2].splitlines() == [
+            "2 SQLITE_READONLY",
+            "InvalidRequest: attempt to write a readonly database",
+            "InvalidRequest: attempt to write a readonly database",
+            "InvalidRequest: unable to open database file",
+        ]
+        assert [(folder / each / "file.db").read_bytes() for each in ("free", "held")] == contents
+        (folder / "held").chmod(0o755)
+
+
+# ---------------------------------------------------------------------------------------- migrating
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_an_older_file_comes_to_what_a_new_one_has_and_keeps_what_it_holds(path, rows, version):
+    with opened(path, evolve(KIND, schema=STEPS[:version])) as old:
+        old.commit(pairs(old, 1))
+    with opened(path, evolve(KIND, schema=STEPS)):
+        assert rows("PRAGMA user_version") == [(3,)]
+        assert rows("SELECT number, half, colour FROM pair") == [(1, "a", "blue"), (1, "b", "blue")]
+        assert rows("SELECT y FROM more") == [(2,)]  # the last step found the rows of the old file
+    with opened(path, evolve(KIND, schema=STEPS)):  # and no step is made again
+        assert rows("SELECT y FROM more") == [(2,)]
+
+
+def test_a_migration_that_fails_leaves_the_old_file_whole(path, rows):
+    with opened(path) as old:
+        old.commit(pairs(old, 1))
+    before = dump(path)
+    wrong = (*STEPS[:2], ("DELETE FROM pair", "CREATE nonsense"))
+    with pytest.raises(sqlite3.OperationalError, match="syntax error"):
+        box(path, evolve(KIND, schema=wrong)).open()
+    assert dump(path) == before
+    with opened(path, evolve(KIND, schema=STEPS)):
+        assert rows("SELECT y FROM more") == [(2,)]
+
+
+def test_a_file_that_could_not_be_made_is_made_the_next_time(path, numbers):
+    with pytest.raises(sqlite3.OperationalError, match="syntax error"):
+        box(path, evolve(KIND, schema=(*STEPS, ("CREATE nonsense",)))).open()
+    with opened(path) as database:
+        database.commit(pairs(database, 1))
+    assert numbers() == [1]
+
+
+@posix
+def test_a_migration_that_is_killed_leaves_the_old_file_whole(path, start, rows):
+    with opened(path) as old:
+        old.commit(pairs(old, 1))
+    before = dump(path)
+    script = (
+        THERE
+        + """
+class Deadly:
+    def __iter__(self):
+        yield "DELETE FROM pair"
+        os.kill(os.getpid(), signal.SIGKILL)
+Database(Path(sys.argv[1]), evolve(KIND, schema=(*STEPS[:2], Deadly())), clock=lambda: 0.0).open()
+"""
+    )
+    with start(script, path) as process:
+        assert process.wait() == -signal.SIGKILL
+    assert dump(path) == before
+    with opened(path, evolve(KIND, schema=STEPS)):
+        assert rows("SELECT y FROM more") == [(2,)]
+
+
+def test_a_migration_beside_those_who_have_the_old_file_open(path, rows):
+    with opened(path) as old:
+        old.commit(pairs(old, 1))
+        with opened(path, evolve(KIND, schema=STEPS)):
+            assert old.commit(pairs(old, 2)) == [2]  # what it knows of the file is still there
+    assert rows("SELECT y FROM more") == [(2,)]
+
+
+def test_a_migration_waits_for_another_process_that_writes(path, beside, rows, unlocks):
+    with opened(path):
+        pass
+    assert beside("BEGIN IMMEDIATE") == []
+    assert beside("INSERT INTO pair VALUES (7, 'a')") == []
+    pauses = unlocks(lambda: beside("COMMIT"))
+    with opened(path, evolve(KIND, schema=STEPS)):
+        assert rows("SELECT y FROM more") == [(1,)]
+    assert len(pauses) == 1
+
+
+def test_a_migration_gives_up_on_another_process_that_goes_on_writing(path, beside, monkeypatch):
+    with opened(path):
+        pass
+    before = dump(path)
+    monkeypatch.setattr(HERE, "PATIENCE", 0.0)
+    assert beside("BEGIN IMMEDIATE") == []
+    with pytest.raises(sqlite3.OperationalError, match="locked") as caught:
+        box(path, evolve(KIND, schema=STEPS)).open()
+    assert caught.value.sqlite_errorcode == sqlite3.SQLITE_BUSY
+    assert beside("ROLLBACK") == []
+    assert dump(path) == before
+
+
+# ----------------------------------------------------------------------------------- opening twice
+
+
+def test_who_opens_it_twice_closes_it_twice(path, database):
+    database.open()
+    database.close()
+    assert database.commit(pairs(database, 1)) == [1]
+    database.open()
+    database.close()
+    assert path.with_name("file.db-wal").exists()
+
+
+def test_what_one_connection_commits_another_of_the_same_process_reads(path, database):
+    with opened(path) as second:
+        for each, number in ((database, 1), (second, 2)):
+            each.commit(pairs(each, number))
+            for reader in (database, second):
+                found = reader.read(lambda reader=reader: reader.execute("SELECT max(number) FROM pair").fetchall())
+                assert found == [(number,)]
+
+
+PASSES_BY = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1])
+connection.execute("SELECT count(*) FROM pair").fetchall()
+connection.close()  # SQLite removes the log where it is the last that has the file open
+"""
+
+
+@posix
+def test_opening_and_closing_it_beside_an_open_one_drops_no_lock(path, database, beside, numbers):
+    """POSIX drops every lock that a process has on a file when it closes any descriptor of that file."""
+    locked = []
+
+    def command():
+        pair(database, 1)
+        with opened(path):
+            pass
+        locked.append(beside("BEGIN IMMEDIATE"))
+
+    assert database.commit([command]) == [None]
+    assert locked == ["database is locked"]
+    log = path.with_name("file.db-wal")
+    inode = log.stat().st_ino
+    subprocess.run([sys.executable, "-c", PASSES_BY, path], check=True, timeout=30)
+    assert log.stat().st_ino == inode
+    database.commit(pairs(database, 2))
+    assert numbers() == [1, 2]
+
+
+def test_another_process_writes_between_our_transactions_and_reads_what_is_committed_only(database, beside, numbers):
+    seen = []
+
+    def command():
+        pair(database, 1)
+        seen.append(beside("SELECT count(*) FROM pair"))
+        seen.append(beside("INSERT INTO pair VALUES (2, 'a')"))
+
+    database.commit([command])
+    assert seen == [[[0]], "database is locked"]
+    assert beside("SELECT count(*) FROM pair") == [[2]]
+    assert beside("INSERT INTO pair VALUES (2, 'a'), (2, 'b')") == []
+    database.commit(pairs(database, 3))
+    assert numbers() == [1, 2, 3]
+
+
+# ------------------------------------------------------------------------------------- transactions
+
+
+def test_commands_are_carried_out_in_order_in_one_transaction_which_is_in_the_file_when_it_returns(path, numbers):
+    ticks = count(100)
+    with opened(path, clock=lambda: float(next(ticks))) as database:
+        seen = []
+
+        def look():
+            seen.append((numbers(), database.now))
+            return "looked"
+
+        assert database.commit([*pairs(database, 3, 1), look, *pairs(database, 2), look]) == [3, 1, "looked", 2, "looked"]
+        assert seen == [([], 100.0), ([], 100.0)]
+        assert numbers() == [3, 1, 2]
+        database.commit([look])
+    assert seen[2:] == [([3, 1, 2], 101.0)]
+
+
+def test_without_commands_there_is_a_transaction_all_the_same(database, numbers):
+    assert database.commit([], last=partial(pair, database, 1)) == []
+    assert numbers() == [1]
+
+
+def test_a_command_that_fails_is_undone_alone(database, numbers):
+    error = ValueError("a bad one")
+
+    def half():
+        pair(database, 9)
+        raise error
+
+    first, failure, second = database.commit([partial(pair, database, 1), half, partial(pair, database, 2)])
+    assert (first, second) == (1, 2)
+    assert isinstance(failure, Failure)
+    assert failure.error is error
+    assert numbers() == [1, 2]
+
+
+def test_each_of_several_that_fail_has_its_own_error(database, numbers):
+    errors = [ValueError("one"), KeyError("two"), sqlite3.IntegrityError("three")]
+    results = database.commit([failing(errors[0]), *pairs(database, 1), failing(errors[1]), failing(errors[2])])
+    assert [each.error for each in (results[0], *results[2:])] == errors
+    assert numbers() == [1]
+
+
+def test_sqlites_own_refusal_of_a_statement_is_a_failure_of_its_command(database, numbers):
+    rows = [partial(database.execute, "INSERT INTO nowhere VALUES (1)"), *pairs(database, 1)]
+    failure, result = database.commit(rows)
+    assert isinstance(failure.error, sqlite3.OperationalError)
+    assert result == 1
+    assert numbers() == [1]
+
+
+def test_a_harmless_failure_has_nothing_made_again(path, numbers):
+    with opened(path, evolve(KIND, harmless=(LookupError,))) as database:
+        made = []
+
+        def once(number):
+            made.append(number)
+            return pair(database, number)
+
+        error = KeyError("not there")  # one of its subclasses
+        results = database.commit([partial(once, 1), failing(error), partial(once, 2)])
+        assert results[::2] == [1, 2]
+        assert results[1].error is error
+        assert made == [1, 2]
+        assert numbers() == [1, 2]
+
+
+def test_what_may_not_be_kept_apart_fails_together_with_the_commands_own_error(database, numbers):
+    error = ValueError("a bad one")
+    with pytest.raises(ValueError, match="a bad one") as caught:
+        database.commit([*pairs(database, 1), failing(error), *pairs(database, 2)], apart=False)
+    assert caught.value is error
+    assert numbers() == []
+    assert database.commit(pairs(database, 3, 4), apart=False) == [3, 4]
+    assert numbers() == [3, 4]
+
+
+@pytest.mark.parametrize(
+    ("error", "apart", "bad"),
+    [
+        (KeyboardInterrupt(), True, False),
+        (KeyboardInterrupt(), True, True),
+        (SystemExit(3), False, False),
+        (asyncio.CancelledError(), True, True),
+    ],
+)
+def test_an_interruption_keeps_nothing_and_the_next_transaction_works(database, numbers, error, apart, bad):
+    commands = [*pairs(database, 1), failing(error), *pairs(database, 2)]
+    if bad:  # then it comes while each is made with care
+        commands[:0] = [failing(ValueError())]
+    with pytest.raises(type(error)) as caught:
+        database.commit(commands, apart=apart)
+    assert caught.value is error
+    assert numbers() == []
+    assert database.commit(pairs(database, 3)) == [3]
+    assert numbers() == [3]
+
+
+def test_what_comes_last_belongs_to_the_transaction(database, numbers):
+    seen = []
+
+    def last():
+        seen.append(database.execute("SELECT count(*) FROM pair").fetchone())
+        pair(database, 9)
+
+    database.commit(pairs(database, 1), last=last)
+    assert seen == [(2,)]
+    assert numbers() == [1, 9]
+    with pytest.raises(ZeroDivisionError):
+        database.commit(pairs(database, 2), last=failing(ZeroDivisionError()))
+    assert numbers() == [1, 9]
+    assert database.commit(pairs(database, 3)) == [3]
+
+
+def test_a_clock_that_fails_keeps_nothing_and_holds_up_nobody(path, numbers):
+    times = iter([0.0, 1.0])
+    with opened(path, clock=lambda: next(times)) as database:
+        database.commit(pairs(database, 1))
+        database.commit(pairs(database, 2))
+        for _ in range(2):
+            with pytest.raises(StopIteration):
+                database.commit(pairs(database, 3))
+        assert database.read(lambda: database.execute("SELECT count(*) FROM pair").fetchone()) == (4,)
+    assert numbers() == [1, 2]
+
+
+def test_a_commit_that_sqlite_refuses_keeps_nothing(database, rows, numbers):
+    rows("CREATE TABLE parent (id INTEGER PRIMARY KEY)")
+    rows("CREATE TABLE child (parent INTEGER REFERENCES parent DEFERRABLE INITIALLY DEFERRED)")
+    database.read(partial(database.execute, "PRAGMA foreign_keys = ON"))
+    orphan = partial(database.execute, "INSERT INTO child VALUES (5)")
+    with pytest.raises(sqlite3.IntegrityError, match="FOREIGN KEY"):
+        database.commit([*pairs(database, 1), orphan])
+    assert numbers() == rows("SELECT * FROM child") == []
+    assert database.commit(pairs(database, 2)) == [2]
+    assert numbers() == [2]
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_a_full_disk_keeps_nothing_and_the_next_transaction_works_once_there_is_room(database, numbers, apart):
+    database.commit(pairs(database, 1))
+    (pages,) = database.execute("PRAGMA page_count").fetchone()
+    database.execute(f"PRAGMA max_page_count = {pages}")
+    large = partial(database.execute, "INSERT INTO pair VALUES (9, ?)", ("x" * 100_000,))
+    with pytest.raises(sqlite3.OperationalError, match="full") as caught:
+        database.commit([*pairs(database, 2), large, *pairs(database, 3)], apart=apart)
+    assert caught.value.sqlite_errorcode == sqlite3.SQLITE_FULL
+    assert numbers() == [1]
+    database.execute("PRAGMA max_page_count = 100000")
+    assert database.commit(pairs(database, 4)) == [4]
+    assert numbers() == [1, 4]
+
+
+def test_a_command_that_begins_a_transaction_of_its_own_fails_alone(database, numbers):
+    first, failure, second = database.commit([*pairs(database, 1), partial(database.execute, "BEGIN"), *pairs(database, 2)])
+    assert (first, second) == (1, 2)
+    assert "within a transaction" in str(failure.error)
+    assert numbers() == [1, 2]
+
+
+def test_many_rows_are_counted(database, rows):
+    statement = "INSERT INTO pair VALUES (?, 'a')"
+    commands = [
+        partial(database.executemany, statement, [(1,), (2,), (3,)]),
+        partial(database.executemany, statement, []),
+        partial(database.executemany, "UPDATE pair SET half = 'c' WHERE number = ?", [(1,), (2,), (9,)]),
+    ]
+    assert database.commit(commands) == [3, 0, 2]
+    assert rows("SELECT * FROM pair") == [(1, "c"), (2, "c"), (3, "a")]
+
+
+def test_before_it_is_opened_and_after_it_is_closed_it_says_so(path):
+    database = box(path)
+    for _ in range(2):
+        for use in (
+            partial(database.execute, "SELECT 1"),
+            partial(database.executemany, "SELECT ?", [(1,)]),
+            partial(database.commit, []),
+            partial(database.commit, [], hurried=lambda: True),
+            partial(database.read, partial(database.execute, "SELECT 1")),
+        ):
+            with pytest.raises(RuntimeError, match=r"file\.db is not open"):
+                use()
+        database.open()
+        assert database.execute("SELECT 1").fetchall() == [(1,)]
+        database.close()
+
+
+def test_what_a_read_raises_comes_out_and_holds_up_nobody(database):
+    error = ValueError("unreadable")
+    with pytest.raises(ValueError, match="unreadable") as caught:
+        database.read(failing(error))
+    assert caught.value is error
+    assert database.read(lambda: "read") == "read"
+
+
+# ------------------------------------------------------------------------------------------- news
+
+
+def test_listeners_are_called_after_the_transactions_that_bring_news(database, numbers):
+    heard = []
+
+    def listener():
+        heard.append((numbers(), database.read(lambda: "free")))
+
+    def news(number):
+        database.news = True
+        return pair(database, number)
+
+    database.listen(listener)
+    database.listen(listener)
+    database.commit(pairs(database, 1))
+    assert heard == []
+    database.commit([partial(news, 2), *pairs(database, 3)])
+    assert heard == [([1, 2, 3], "free")] * 2  # it is durable by then, and the connection is free
+    database.commit(pairs(database, 4))  # the news of the last transaction is none of this one
+    with pytest.raises(KeyboardInterrupt):
+        database.commit([partial(news, 5), failing(KeyboardInterrupt())])
+    with pytest.raises(ValueError, match="no"):
+        database.commit([partial(news, 6), failing(ValueError("no"))], apart=False)
+    assert len(heard) == 2
+    database.unlisten(listener)
+    database.commit([partial(news, 7)])
+    assert len(heard) == 2
+    assert numbers() == [1, 2, 3, 4, 7]
+
+
+def test_news_is_heard_once_where_commands_were_made_twice(database):
+    heard = []
+
+    def news():
+        database.news = True
+
+    database.listen(lambda: heard.append(None))
+    database.commit([news, failing(ValueError())])
+    assert len(heard) == 1
+
+
+# ------------------------------------------------------------------------------- a busy file, threads
+
+
+def test_a_commit_waits_for_another_process_and_lets_others_read_meanwhile(database, beside, numbers):
+    database.commit(pairs(database, 1))
+    beside("BEGIN IMMEDIATE")
+    beside("INSERT INTO pair VALUES (2, 'a'), (2, 'b')")
+    asked = []
+
+    def hurried():
+        asked.append(database.read(lambda: database.execute("SELECT max(number) FROM pair").fetchone()))
+        if len(asked) == 3:
+            beside("COMMIT")
+        return False
+
+    assert database.commit(pairs(database, 3), hurried=hurried) == [3]
+    assert asked == [(1,)] * 3
+    assert numbers() == [1, 2, 3]
+
+
+def test_who_is_hurried_does_not_wait_for_another_process(database, beside, numbers):
+    called = []
+    beside("BEGIN IMMEDIATE")
+    for _ in range(2):
+        with pytest.raises(sqlite3.OperationalError, match="database is locked") as caught:
+            database.commit([partial(called.append, 1)], hurried=lambda: True)
+        assert caught.value.sqlite_errorcode == sqlite3.SQLITE_BUSY
+    assert called == []
+    beside("ROLLBACK")
+    assert database.commit(pairs(database, 1), hurried=lambda: True) == [1]
+    assert numbers() == [1]
+
+
+def without_log(path, rows):
+    """Make the file one in which who writes keeps others from reading."""
+    with opened(path) as database:
+        database.commit(pairs(database, 1))
+    assert rows("PRAGMA journal_mode = DELETE") == [("delete",)]
+
+
+def test_a_read_of_a_locked_file_is_made_again(path, beside, rows, unlocks):
+    without_log(path, rows)
+    with opened(path) as database:
+        beside("BEGIN EXCLUSIVE")
+        pauses = unlocks(lambda: beside("COMMIT"))
+        assert database.read(lambda: database.execute("SELECT count(*) FROM pair").fetchone()) == (2,)
+    assert len(pauses) == 1
+
+
+def test_a_read_of_a_file_that_stays_locked_gives_up(path, beside, rows, monkeypatch):
+    without_log(path, rows)
+    with opened(path) as database:
+        beside("BEGIN EXCLUSIVE")
+        monkeypatch.setattr(HERE, "PATIENCE", 0.0)
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            database.read(lambda: database.execute("SELECT count(*) FROM pair").fetchone())
+
+
+def test_threads_take_turns(database, rows):
+    rows("INSERT INTO pair VALUES (0, 'a')")
+    failures = []
+
+    def add():
+        (number,) = database.execute("SELECT number FROM pair").fetchone()
+        database.execute("UPDATE pair SET number = ?", (number + 1,))
+
+    def work():
+        try:
+            for _ in range(20):
+                assert database.commit([add]) == [None]
+                database.read(lambda: database.execute("SELECT * FROM pair").fetchall())
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert failures == []
+    assert rows("SELECT number FROM pair") == [(80,)]
+
+
+def test_closing_lets_a_transaction_of_another_thread_end(path, numbers):
+    database = box(path)
+    database.open()
+    inside, closing_it, results = threading.Event(), threading.Event(), []
+
+    def slow():
+        pair(database, 1)
+        inside.set()
+        assert closing_it.wait(10)
+        database.execute("UPDATE pair SET number = 2")
+
+    def close():
+        closing_it.set()
+        database.close()
+
+    writer = threading.Thread(target=lambda: results.extend(database.commit([slow])))
+    writer.start()
+    assert inside.wait(10)
+    closer = threading.Thread(target=close)
+    closer.start()
+    for thread in (writer, closer):
+        thread.join(20)
+    assert results == [None]
+    assert numbers() == [2]
+    assert [each.name for each in path.parent.iterdir()] == ["file.db"]
+    with pytest.raises(RuntimeError, match="is not open"):
+        database.commit([])
+
+
+# -------------------------------------------------------------------------------------- kill -9
+
+
+@posix
+def test_what_was_committed_survives_a_kill_and_every_pair_is_whole(path, start, rows, numbers):
+    script = (
+        THERE
+        + """
+database = Database(Path(sys.argv[1]), KIND, clock=lambda: 0.0)
+database.open()
+number = 0
+while True:
+    database.commit([lambda each=each: pair(database, each) for each in range(number, number + 3)])
+    number += 3
+    print(number, flush=True)
+"""
+    )
+    with start(script, path) as process:
+        told = [process.stdout.readline() for _ in range(20)]
+        process.kill()
+        told += process.stdout  # up to its end
+    acknowledged = int(told[-1])
+    assert acknowledged >= 60
+    assert rows("PRAGMA integrity_check") == [("ok",)]
+    found = numbers()
+    assert found == list(range(len(found)))
+    assert len(found) in {acknowledged, acknowledged + 3}  # one more may have been committed and not be told
+    with opened(path) as database:
+        assert database.commit(pairs(database, -1)) == [-1]
+    assert numbers() == [*found, -1]
+
+
+@posix
+@pytest.mark.parametrize("bad", [False, True])
+def test_a_transaction_that_was_killed_leaves_nothing(path, start, numbers, bad):
+    script = (
+        THERE
+        + """
+database = Database(Path(sys.argv[1]), KIND, clock=lambda: 0.0)
+database.open()
+def half():
+    database.execute("PRAGMA cache_spill = 1")
+    for number in range(3, 2000):
+        pair(database, number)
+    database.execute("INSERT INTO pair VALUES (2000, 'a')")
+def wait():
+    print("inside", flush=True)
+    sys.stdin.readline()
+database.commit([lambda: pair(database, 1)])
+database.commit([lambda: 1 / 0, lambda: pair(database, 2), half, wait][not int(sys.argv[2]):])
+"""
+    )
+    with start(script, path, int(bad)) as process:
+        assert process.stdout.readline() == "inside\n"
+        process.kill()
+    assert numbers() == [1]
+    with opened(path) as database:
+        assert database.commit(pairs(database, 2)) == [2]
+    assert numbers() == [1, 2]
