@@ -1,0 +1,807 @@
+"""Group commit, on asyncio and trio: with a file, which plain sqlite3 reads beside it, and with a store that can be held.
+
+Each transaction of the file writes a time of its own beside its rows, so that the file tells what was committed together.
+"""
+
+import asyncio
+import os
+import sqlite3
+import sys
+import threading
+from collections import Counter
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from itertools import count
+
+import anyio
+import pytest
+from anyio import CancelScope, create_task_group, fail_after, from_thread
+from anyio.lowlevel import checkpoint
+from anyio.to_thread import current_default_thread_limiter, run_sync
+
+from rbim.commits import Commits, committing
+from rbim.database import Database, Failure, Kind
+
+HERE = sys.modules[Commits.__module__]
+
+KIND = Kind(name="a log", mark=b"rbyy", schema=(("CREATE TABLE log (number INTEGER, moment REAL, more TEXT)",),))
+INSERT = "INSERT INTO log VALUES (?, ?, ?)"
+
+on_asyncio = [pytest.mark.parametrize("anyio_backend", ["asyncio"]), pytest.mark.usefixtures("anyio_backend")]
+posix = pytest.mark.skipif(os.name != "posix", reason="signals are those of POSIX")
+
+
+class Held:
+    """A store around another one, or in memory: its transactions can be held up, and it tells what happened to it."""
+
+    def __init__(self, database=None, **options):
+        self.database = database
+        self.options = options
+        self.events = []
+        self.transactions = []  # how many commands there were in each
+        self.running = 0
+        self.most_running = 0
+        self.hurried = None
+        self.go = threading.Event()
+        self.go.set()
+
+    def hold(self):
+        """Hold up the next transaction; return what is set when it has begun."""
+        self.go.clear()
+        self.begun = anyio.Event()
+        return self.begun
+
+    def open(self):
+        self.events.append("open")
+        if self.database is not None:
+            self.database.open()
+
+    def close(self):
+        self.events.append("close")
+        if self.database is not None:
+            self.database.close()
+
+    def commit(self, commands, *, hurried):
+        self.transactions.append(len(commands))
+        self.hurried = hurried
+        self.running += 1
+        self.most_running = max(self.running, self.most_running)
+        try:
+            if not self.go.is_set():
+                from_thread.run_sync(self.begun.set)
+                assert self.go.wait(10)
+            if self.database is None:
+                return [command() for command in commands]
+            return self.database.commit(commands, hurried=hurried, **self.options)
+        finally:
+            self.running -= 1
+
+
+class File(Held):
+    """A file with a log in it."""
+
+    def __init__(self, path, **options):
+        ticks = count()
+        super().__init__(Database(path, KIND, clock=lambda: float(next(ticks))), **options)
+
+    def add(self, number, more=""):
+        """Write a row, as a command; return its number."""
+
+        def command():
+            self.database.execute(INSERT, (number, self.database.now, more))
+            return number
+
+        return command
+
+
+@pytest.fixture
+def store(path):
+    return File(path)
+
+
+@pytest.fixture
+def log(rows):
+    """Reads the numbers in the file, in the order in which they were written."""
+    return lambda: [number for (number,) in rows("SELECT number FROM log ORDER BY rowid")]
+
+
+@pytest.fixture
+def together(rows):
+    """Reads the numbers in the file, by the transaction that wrote them."""
+
+    def read():
+        found = {}
+        for number, moment in rows("SELECT number, moment FROM log ORDER BY rowid"):
+            found.setdefault(moment, []).append(number)
+        return list(found.values())
+
+    return read
+
+
+@pytest.fixture(autouse=True)
+async def bounded():
+    with fail_after(20):
+        yield
+
+
+async def settle():
+    """Let all tasks go as far as they can."""
+    for _ in range(20):
+        await checkpoint()
+
+
+@asynccontextmanager
+async def held(store):
+    """Enter a store, with its first transaction, which writes number 0, under way until the store's ``go`` is set."""
+    async with committing(store) as commits:
+        begun = store.hold()
+        first = commits.begin(store.add(0) if store.database else lambda: 0)
+        await begun.wait()
+        try:
+            yield commits
+        finally:
+            store.go.set()
+        assert await first() == 0
+
+
+# ---------------------------------------------------------------------------------- together, in order
+
+
+async def test_what_is_returned_is_in_the_file(store, log):
+    async with committing(store) as commits:
+        for number in range(3):
+            assert await commits.run(store.add(number)) == number
+            assert log() == list(range(number + 1))
+
+
+async def test_what_tasks_want_during_a_transaction_is_done_in_the_next_one_in_their_order(store, together):
+    numbers, results = range(1, 100), {}
+    async with held(store) as commits, create_task_group() as tasks:
+
+        async def work(number):
+            results[number] = await commits.run(store.add(number))
+
+        for number in numbers:
+            tasks.start_soon(work, number)
+            if number % 10 == 0:
+                await settle()
+        await settle()
+        assert results == {}
+        store.go.set()
+    assert results == {number: number for number in numbers}
+    first, second = together()
+    assert first == [0]
+    assert sorted(second) == list(numbers)
+    for begin in range(1, 100, 10):  # within ten, tasks may start in any order
+        assert sorted(second[begin - 1 : begin + 9]) == list(numbers[begin - 1 : begin + 9])
+
+
+async def test_tasks_that_go_on_writing_share_their_transactions(store, log, together):
+    async with committing(store) as commits, create_task_group() as tasks:
+
+        async def work(task):
+            for step in range(5):
+                await commits.run(store.add(100 * step + task))
+
+        for task in range(20):
+            tasks.start_soon(work, task)
+    assert sorted(log()) == sorted(100 * step + task for step in range(5) for task in range(20))
+    assert len(together()) <= 10  # one for each of the five waves, and a few more
+    assert store.most_running == 1
+
+
+async def test_commands_are_carried_out_in_the_order_in_which_they_were_asked_for(store, log):
+    async with held(store) as commits, create_task_group() as tasks:
+        waits = []
+        for number in range(1, 20, 2):
+            waits.append(commits.begin(store.add(number)))
+            tasks.start_soon(commits.run, store.add(number + 1))
+            await settle()
+        store.go.set()
+        for number, wait in reversed([*zip(range(1, 20, 2), waits, strict=True)]):
+            assert await wait() == number
+    assert log() == list(range(21))
+
+
+async def test_while_one_transaction_runs_none_other_does_and_all_others_wait(store):
+    async with held(store) as commits, create_task_group() as tasks:
+        finished = []
+
+        async def work(number):
+            await commits.run(store.add(number))
+            finished.append(number)
+
+        for number in range(50):
+            tasks.start_soon(work, number)
+        await settle()
+        assert (store.transactions, finished) == ([1], [])
+        store.go.set()
+    assert store.transactions == [1, 50]
+    assert len(finished) == 50
+
+
+# ----------------------------------------------------------------------------------------- failures
+
+
+async def outcome(commits, command):
+    try:
+        return await commits.run(command)
+    except Exception as error:
+        return error
+
+
+async def outcomes(commits, commands):
+    """Run commands as tasks, begun in this order; return what each returned or raised."""
+    results = [None] * len(commands)
+
+    async def work(place, command):
+        results[place] = await outcome(commits, command)
+
+    async with create_task_group() as tasks:
+        for place, command in enumerate(commands):
+            tasks.start_soon(work, place, command)
+            await settle()
+    return results
+
+
+def failing(error):
+    def fail():
+        raise error
+
+    return fail
+
+
+async def beside_each_other(store, commits, commands):
+    """Run commands in one transaction, behind one that is under way."""
+    found = []
+
+    async def work():
+        found.extend(await outcomes(commits, commands))
+
+    async with create_task_group() as tasks:
+        tasks.start_soon(work)
+        for _ in commands:
+            await settle()
+        await settle()
+        before = len(store.transactions)
+        store.go.set()
+    assert len(store.transactions) == before + 1
+    return found
+
+
+async def test_a_command_that_fails_harms_no_other_one_of_its_transaction(store, log):
+    error = ValueError("a bad one")
+
+    def half():
+        store.add(9)()
+        raise error
+
+    async with held(store) as commits:
+        results = await beside_each_other(store, commits, [store.add(1), half, store.add(2)])
+        assert results == [1, error, 2]
+        assert results[1] is error
+        assert await commits.run(store.add(3)) == 3
+    assert log() == [0, 1, 2, 3]
+
+
+async def test_a_failure_that_a_store_returns_is_raised_for_its_command_alone():
+    store, error = Held(), LookupError("gone")
+    async with held(store) as commits:
+        assert await beside_each_other(store, commits, [lambda: 1, lambda: Failure(error), lambda: None]) == [1, error, None]
+
+
+async def test_where_all_or_nothing_is_kept_one_bad_command_fails_all_of_its_transaction(path, log):
+    store = File(path, apart=False)
+    error = ValueError("a bad one")
+    error.detail = "what it carries"
+    async with held(store) as commits:
+        late = commits.begin(store.add(3))
+        results = await beside_each_other(store, commits, [store.add(1), failing(error), store.add(2)])
+        with pytest.raises(ValueError, match="a bad one") as caught:
+            await late()
+        results.append(caught.value)
+        assert {(type(each), each.args, each.detail) for each in results} == {(ValueError, error.args, error.detail)}
+        assert len({id(each) for each in results}) == 4  # each has a traceback of its own
+        assert [each.__cause__ for each in results] == [error] * 4
+        assert await commits.run(store.add(4)) == 4
+    assert log() == [0, 4]
+
+
+async def test_a_full_disk_fails_each_command_of_the_transaction_and_none_of_the_next(store, log):
+    async with held(store) as commits:
+        store.go.set()
+        execute = store.database.execute
+        ((pages,),) = await commits.read(lambda: execute("PRAGMA page_count").fetchall())
+        await commits.read(partial(execute, f"PRAGMA max_page_count = {pages}"))
+        begun = store.hold()
+        first = commits.begin(store.add(1))
+        await begun.wait()
+        large = store.add(2, "x" * 100_000)
+        results = await beside_each_other(store, commits, [store.add(3), large, store.add(4)])
+        assert await first() == 1
+        assert [each.sqlite_errorcode for each in results] == [sqlite3.SQLITE_FULL] * 3
+        assert {type(each) for each in results} == {sqlite3.OperationalError}
+        assert len({id(each) for each in results}) == 3
+        assert log() == [0, 1]
+        await commits.read(partial(execute, "PRAGMA max_page_count = 100000"))
+        assert await outcomes(commits, [large, store.add(5)]) == [2, 5]
+    assert log() == [0, 1, 2, 5]
+
+
+@pytest.mark.parametrize("threads", [True, False])
+async def test_what_ends_the_event_loop_leaves_nobody_waiting(threads):
+    class End(BaseException):
+        pass
+
+    store, told = Held(), []
+
+    async def work(commits, command):
+        with CancelScope(shield=True):
+            told.append(str(await outcome(commits, command)))
+
+    async def use():
+        async with create_task_group() as tasks, committing(store, threads=threads) as commits:
+            for command in (failing(End()), lambda: 1):
+                tasks.start_soon(work, commits, command)
+            await settle()
+            await commits.begin(lambda: 2)()
+
+    with suppress(RuntimeError, BaseExceptionGroup):
+        await use()
+    assert told == ["the event loop ended"] * 2
+    assert store.events == ["open", "close"]
+
+
+# ----------------------------------------------------------------------------------- cancelled waiters
+
+
+@asynccontextmanager
+async def cancelled_within(commits, command, **options):
+    """Wait for a command in a task that is cancelled when the block ends; the cancellation has arrived then."""
+    ended = []
+
+    async def work():
+        try:
+            await commits.run(command, **options)
+        finally:
+            ended.append(True)
+
+    async with create_task_group() as tasks:
+        tasks.start_soon(work)
+        await settle()
+        yield
+        assert ended == []
+        tasks.cancel_scope.cancel()
+    assert ended == [True]
+
+
+async def test_who_is_cancelled_before_the_transaction_begins_leaves_nothing_and_the_others_their_places(store, together):
+    undone = []
+    async with held(store) as commits:
+        waits = [commits.begin(store.add(1))]
+        async with cancelled_within(commits, store.add(2), undo=undone.append):
+            waits.append(commits.begin(store.add(3)))
+        waits.append(commits.begin(store.add(4)))
+        store.go.set()
+        assert [await wait() for wait in waits] == [1, 3, 4]
+    assert together() == [[0], [1, 3, 4]]
+    assert undone == []
+
+
+async def test_where_all_are_cancelled_there_is_no_transaction_and_the_next_one_works(store, together):
+    async with held(store) as commits:
+        async with cancelled_within(commits, store.add(1)), cancelled_within(commits, store.add(2)):
+            pass
+        store.go.set()
+        await settle()
+        assert await commits.run(store.add(3)) == 3
+    assert together() == [[0], [3]]
+    assert store.transactions == [1, 1]
+
+
+async def test_who_is_cancelled_during_the_transaction_does_not_wait_for_it_and_it_is_carried_out(store, log):
+    async with committing(store) as commits:
+        begun = store.hold()
+        async with cancelled_within(commits, store.add(1)):
+            await begun.wait()
+        assert not store.go.is_set()  # it is still under way
+        other = commits.begin(store.add(2))
+        store.go.set()
+        assert await other() == 2
+    assert log() == [1, 2]
+
+
+async def test_a_cancelled_waiter_does_not_cancel_those_beside_it(store, log):
+    async with held(store) as commits:
+        others = [commits.begin(store.add(number)) for number in (1, 2)]
+        begun = None
+        async with cancelled_within(commits, store.add(3)):
+            begun = store.begun = anyio.Event()
+            gate, store.go = store.go, threading.Event()
+            gate.set()
+            await begun.wait()
+        store.go.set()
+        assert [await wait() for wait in others] == [1, 2]
+    assert log() == [0, 1, 2, 3]
+
+
+async def undone(store, command, undo):
+    """Cancel who waits for a command, while it is carried out; return what the command after it returns."""
+    async with committing(store) as commits:
+        begun = store.hold()
+        async with cancelled_within(commits, command, undo=undo):
+            await begun.wait()
+        after = commits.begin(store.add(99))
+        store.go.set()
+        return await after()
+
+
+async def test_what_nobody_waits_for_any_more_is_undone_in_the_next_transaction(store, together):
+    def undo(number):
+        return [store.add(-number), store.add(-number - 1)]
+
+    assert await undone(store, store.add(5), undo) == 99
+    assert together() == [[5], [99, -5, -6]]
+
+
+@pytest.mark.parametrize("result", [None, Failure(ValueError("not done"))])
+async def test_nothing_is_undone_of_what_brought_nothing(store, log, result):
+    called = []
+    assert await undone(store, lambda: result, called.append) == 99
+    assert called == []
+    assert log() == [99]
+
+
+async def test_nothing_is_undone_of_a_transaction_that_failed(path, log):
+    called = []
+    store = File(path, apart=False)
+    assert await undone(store, failing(ValueError("no")), called.append) == 99
+    assert called == []
+    assert log() == [99]
+
+
+async def test_what_is_undone_while_it_closes_is_undone_before_it_is_closed(store, log):
+    async with create_task_group() as tasks, committing(store) as commits:
+        begun = store.hold()
+        async with cancelled_within(commits, store.add(5), undo=lambda number: [store.add(-number)]):
+            await begun.wait()
+        tasks.start_soon(settle_and, store.go.set)
+    assert log() == [5, -5]
+
+
+async def settle_and(do):
+    await settle()
+    do()
+
+
+async def test_what_was_begun_is_carried_out_though_nobody_waits_any_more(store, log):
+    async with held(store) as commits:
+        settled = commits.begin(store.add(1))
+        async with create_task_group() as tasks:
+            tasks.start_soon(settled)
+            await settle()
+            tasks.cancel_scope.cancel()
+        store.go.set()
+        assert await settled() == 1
+        assert await settled() == 1
+    assert log() == [0, 1]
+
+
+class TestAsyncioCancellation:
+    pytestmark = on_asyncio
+
+    async def test_a_task_that_is_cancelled_before_its_transaction_leaves_nothing(self, store, log):
+        async with held(store) as commits:
+            task = asyncio.create_task(commits.run(store.add(1)))
+            other = asyncio.create_task(commits.run(store.add(2)))
+            await settle()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            store.go.set()
+            assert await other == 2
+        assert log() == [0, 2]
+
+    async def test_a_task_that_is_cancelled_during_its_transaction_harms_nobody(self, store, log):
+        async with committing(store) as commits:
+            begun = store.hold()
+            tasks = [asyncio.create_task(commits.run(store.add(number))) for number in (1, 2)]
+            await begun.wait()
+            tasks[0].cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await tasks[0]
+            store.go.set()
+            assert await tasks[1] == 2
+        assert log() == [1, 2]
+
+    async def test_a_task_that_is_cancelled_when_its_transaction_has_just_ended_has_it_undone(self, store, together):
+        async with committing(store) as commits:
+            # Both wait for the same event: who waited first goes on first, and cancels the other, which is about to go on.
+            async def first():
+                assert await commits.run(store.add(1)) == 1
+                second.cancel()
+
+            tasks = [asyncio.create_task(first())]
+            second = asyncio.create_task(commits.run(store.add(2), undo=lambda number: [store.add(-number)]))
+            with pytest.raises(asyncio.CancelledError):
+                await second
+            await tasks[0]
+        assert together() == [[1, 2], [-2]]
+
+
+# ------------------------------------------------------------------------------- entering and leaving
+
+
+async def test_leaving_carries_out_what_was_asked_for_and_closes_then(store, log):
+    results = []
+
+    async def work(number):
+        results.append(await commits.run(store.add(number)))
+
+    async with create_task_group() as tasks:
+        async with committing(store) as commits:
+            begun = store.hold()
+            settled = commits.begin(store.add(0))
+            await begun.wait()
+            for number in range(1, 10):
+                tasks.start_soon(work, number)
+            await settle()
+            tasks.start_soon(settle_and, store.go.set)
+        assert store.events == ["open", "close"]
+        assert await settled() == 0
+    assert sorted(results) == list(range(1, 10))
+    assert sorted(log()) == list(range(10))
+    with pytest.raises(RuntimeError, match="is not open"):
+        store.database.execute("SELECT 1")
+
+
+async def test_once_it_is_left_nothing_more_is_taken(store, log):
+    async with committing(store) as commits:
+        pass
+    called = []
+    for use in (commits.run, commits.read):
+        with pytest.raises(RuntimeError, match="the file is closed"):
+            await use(partial(called.append, 1))
+    with pytest.raises(RuntimeError, match="the file is closed"):
+        commits.begin(partial(called.append, 1))
+    assert called == log() == []
+
+
+async def test_while_it_is_left_nothing_more_is_taken(store, log):
+    refusals = []
+
+    async def late(commits):
+        await settle()
+        with pytest.raises(RuntimeError, match="the file is closed") as caught:
+            await commits.run(store.add(9))
+        refusals.append(caught.value)
+        store.go.set()
+
+    async with create_task_group() as tasks, committing(store) as commits:
+        begun = store.hold()
+        commits.begin(store.add(1))
+        await begun.wait()
+        tasks.start_soon(late, commits)
+    assert len(refusals) == 1
+    assert log() == [1]
+
+
+async def test_what_the_block_raises_comes_out_as_it_is_and_what_was_begun_is_carried_out(store, log):
+    error = ZeroDivisionError()
+
+    async def use():
+        async with committing(store) as commits:
+            commits.begin(store.add(1))
+            raise error
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        await use()
+    assert caught.value is error
+    assert log() == [1]
+    assert store.events == ["open", "close"]
+
+
+async def test_a_cancellation_of_the_block_lets_what_was_begun_be_carried_out(store, log):
+    with CancelScope() as scope:
+        async with committing(store) as commits:
+            begun = store.hold()
+            commits.begin(store.add(1))
+            await begun.wait()
+            commits.begin(store.add(2))
+            commits.begin(store.add(3))
+            threading.Thread(target=store.go.set).start()
+            scope.cancel()
+            await anyio.sleep_forever()
+    assert scope.cancelled_caught
+    assert log() == [1, 2, 3]
+    assert store.events == ["open", "close"]
+
+
+async def test_a_store_that_cannot_be_opened_is_not_closed():
+    class Broken(Held):
+        def open(self):
+            super().open()
+            raise error
+
+    store, error = Broken(), OSError("no such disk")
+    with pytest.raises(OSError, match="no such disk") as caught:
+        async with committing(store):
+            pytest.fail("entered")
+    assert caught.value is error
+    assert store.events == ["open"]
+
+
+async def test_two_users_of_a_store_share_the_file(store, together):
+    async with committing(store) as first:
+        async with committing(store) as second:
+            assert await first.run(store.add(1)) == 1
+            assert await second.run(store.add(2)) == 2
+        assert await first.run(store.add(3)) == 3
+    assert together() == [[1], [2], [3]]
+    assert store.events == ["open", "open", "close", "close"]
+
+
+# ---------------------------------------------------------------------- other processes, other threads
+
+
+async def test_a_transaction_is_in_no_hurry_until_three_seconds_after_the_end_began(monkeypatch):
+    store, seen, now = Held(), [], [100.0]
+    monkeypatch.setattr(HERE, "monotonic", lambda: now[0])
+
+    def look():
+        if store.transactions == [1]:
+            return
+        for now[0] in (99.0, 202.9, 203.1):
+            seen.append(store.hurried())
+
+    async with create_task_group() as tasks, committing(store) as commits:
+        await commits.run(lambda: None)
+        now[0] = 1e9
+        assert store.hurried() is False
+        begun = store.hold()
+        commits.begin(look)
+        await begun.wait()
+        now[0] = 200.0
+        tasks.start_soon(settle_and, store.go.set)
+    assert seen == [False, False, True]
+
+
+async def test_a_file_that_another_process_keeps_locked_fails_who_waits_when_it_is_left(store, beside, log, monkeypatch):
+    monkeypatch.setattr(HERE, "LAST_WAIT", -1.0)
+    found = []
+
+    async def work(number):
+        found.append(await outcome(commits, store.add(number)))
+
+    async with create_task_group() as tasks, committing(store) as commits:
+        await commits.run(store.add(1))
+        assert beside("BEGIN IMMEDIATE") == []
+        begun = store.hold()
+        tasks.start_soon(work, 2)
+        await begun.wait()
+        tasks.start_soon(work, 3)
+        await settle()
+        store.go.set()
+    assert [each.sqlite_errorcode for each in found] == [sqlite3.SQLITE_BUSY] * 2
+    assert beside("ROLLBACK") == []
+    assert log() == [1]
+
+
+async def test_commands_wait_for_another_process_that_writes(store, beside, log):
+    async with committing(store) as commits:
+        await commits.run(store.add(1))
+        assert beside("BEGIN IMMEDIATE") == []
+        assert beside("INSERT INTO log VALUES (2, 0, '')") == []
+        begun = store.hold()
+        waits = [commits.begin(store.add(number)) for number in (3, 4)]
+        await begun.wait()
+        store.go.set()
+        assert await commits.read(store.database.execute("SELECT max(number) FROM log").fetchall) == [(1,)]
+        assert beside("COMMIT") == []
+        assert [await wait() for wait in waits] == [3, 4]
+    assert log() == [1, 2, 3, 4]
+
+
+async def test_only_the_thread_of_the_event_loop_that_opened_it_may_use_it(store, log):
+    async with committing(store) as commits:
+
+        def elsewhere():
+            called = []
+            for use in (commits.run, commits.read):
+                with pytest.raises(RuntimeError, match="in the event loop that opened it"):
+                    anyio.run(use, partial(called.append, 1))
+            with pytest.raises(RuntimeError, match="in the event loop that opened it"):
+                commits.begin(partial(called.append, 1))
+            assert called == []
+
+        await run_sync(elsewhere)
+        assert await commits.run(store.add(1)) == 1
+    assert log() == [1]
+
+
+async def test_reading_goes_on_during_a_transaction():
+    store = Held()
+    async with held(store) as commits:
+        assert await commits.read(lambda: "read") == "read"
+        with pytest.raises(ZeroDivisionError):
+            await commits.read(lambda: 1 / 0)
+        assert store.transactions == [1]
+
+
+async def test_threads_that_the_application_blocks_do_not_hold_it_up(store, log):
+    limiter, blocked, go = current_default_thread_limiter(), anyio.Event(), threading.Event()
+
+    def block():
+        from_thread.run_sync(blocked.set)
+        assert go.wait(10)
+
+    before, limiter.total_tokens = limiter.total_tokens, 1
+    try:
+        async with create_task_group() as tasks:
+            tasks.start_soon(run_sync, block)
+            await blocked.wait()
+            async with committing(store) as commits:
+                assert await commits.run(store.add(1)) == 1
+                assert await commits.read(lambda: "read") == "read"
+            assert store.events == ["open", "close"]
+            go.set()
+    finally:
+        go.set()
+        limiter.total_tokens = before
+    assert log() == [1]
+
+
+@pytest.mark.parametrize("threads", [True, False])
+async def test_without_threads_the_event_loop_does_the_work_itself(store, log, threads):
+    here, used = threading.get_ident(), Counter()
+
+    def note():
+        used[threading.get_ident() == here] += 1
+
+    async with committing(store, threads=threads) as commits:
+        results = await outcomes(commits, [store.add(1), note, store.add(2)])
+        assert results == [1, None, 2]
+        await commits.read(note)
+    assert used == {not threads: 2}
+    assert log() == [1, 2]
+
+
+# ----------------------------------------------------------------------------------------- kill -9
+
+KILLED = f"""
+import sys
+from functools import partial
+from pathlib import Path
+import anyio
+from {Commits.__module__} import committing
+from {Database.__module__} import Database, Kind
+KIND = Kind(name="a log", mark=b"rbyy", schema={KIND.schema!r})
+database = Database(Path(sys.argv[1]), KIND, clock=lambda: 0.0)
+def add(number):
+    for half in "ab":
+        database.execute({INSERT!r}, (number, database.now, half))
+async def work(commits, task):
+    for step in range(100_000):
+        number = 100 * step + task
+        await commits.run(partial(add, number))
+        print(number, flush=True)
+async def main():
+    async with committing(database) as commits, anyio.create_task_group() as tasks:
+        for task in range(10):
+            tasks.start_soon(work, commits, task)
+anyio.run(main, backend=sys.argv[2])
+"""
+
+
+@posix
+async def test_what_was_returned_survives_a_kill_and_no_command_is_there_by_half(path, start, rows, anyio_backend_name):
+    with start(KILLED, path, anyio_backend_name) as process:
+        told = [process.stdout.readline() for _ in range(100)]
+        process.kill()
+        told += process.stdout  # up to its end
+    returned = {int(each) for each in told}
+    found = dict(rows("SELECT number, group_concat(more, '') FROM log GROUP BY number"))
+    assert set(found.values()) == {"ab"}
+    assert returned <= set(found)
+    assert len(found) <= len(returned) + 10  # each task has one more that it had not told of, at most
+    assert rows("PRAGMA integrity_check") == [("ok",)]
