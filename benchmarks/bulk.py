@@ -299,7 +299,7 @@ def cost(plan: Journaled) -> Result:
 
 def pace() -> Result:
     """Return how jobs keep up with a limit and come back after an outage."""
-    from tests.paced_job import PacedJob
+    from tests.helpers.paced_job import PacedJob
 
     rows: list[tuple[str | float, ...]] = []
     goals: list[Goal] = []

@@ -17,7 +17,7 @@ import time
 from typing import TYPE_CHECKING
 
 from rbim.bulk.steering import Steering
-from tests.platform_simulation import INVITE, Platform, simulate  # pyright: ignore[reportUnknownVariableType]  # no types
+from tests.helpers.platform_simulation import INVITE, Platform, simulate  # pyright: ignore[reportUnknownVariableType]  # no types
 
 if TYPE_CHECKING:
     from collections.abc import Callable

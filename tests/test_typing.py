@@ -4,14 +4,13 @@ import inspect
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
+from helpers.paths import ROOT
 from rbim import catalogue
 from rbim.groups import CreateGroup, Groups, GroupType
 
-ROOT = Path(__file__).parent.parent
 API = ROOT / "tests" / "typing" / "api.py"
 
 

@@ -1,0 +1,179 @@
+"""The benchmarks' parts give figures, and the charts are drawn. Each runs in a process of its own, as they do for users."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from helpers.paths import ROOT
+
+SVG = "{http://www.w3.org/2000/svg}"
+CLIENTS = {
+    "rbim over AsyncioTransport": [48, 19, 19.5, 28],
+    "rbim over HttpxTransport": [388, 335, 410, 600],
+    "httpx by hand": [597, 663, 1492, 40_000],
+    "requests in 32 threads": [700, 800, 900, None],
+    "bytes-level floor": [36, 13, 12, 24],
+}
+
+
+def python(*arguments, codes=(0,)):
+    """Return what a Python process in the repository's folder prints."""
+    ended = subprocess.run([sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=110, check=False)
+    assert ended.returncode in codes, ended.stderr
+    return ended.stdout
+
+
+def quick(part):
+    """Return the tables of a part, each its rows by name, and its goals, by name."""
+    code = (
+        f"import json; from benchmarks.results import Options; from benchmarks import {part}; "
+        f"print(json.dumps({part}.run(Options(rounds=1, quick=True)).document()))"
+    )
+    document = json.loads(python("-c", code))
+    assert document["part"] == part
+    for table in document["tables"]:
+        assert {len(row) for row in table["rows"]} == {len(table["columns"])}
+    tables = [{name: cells for name, *cells in table["rows"]} for table in document["tables"]]
+    return tables, {goal["name"]: goal for goal in document["goals"]}
+
+
+def test_what_starting_costs():
+    (rows,), goals = quick("import_time")
+    bare, httpx, ours = rows["python -c pass"], rows["import httpx"], rows["rbim in use"]
+    assert 1 < bare[0] < httpx[0]
+    assert httpx[2:] == [1, 1]
+    assert bare[0] < ours[0]
+    assert ours[2] == pytest.approx(ours[0] / httpx[0])
+    assert ours[3] == pytest.approx((ours[0] - bare[0]) / (httpx[0] - bare[0]))
+    assert goals["rbim in use / import httpx"]["value"] == ours[2]
+    assert goals["rbim in use / httpx alone"]["value"] == pytest.approx(ours[0] / rows["httpx alone"][0])
+
+
+def test_what_memory_is_taken():
+    (rows,), goals = quick("memory")
+    (bare, _), (httpx, _), (made, _), (call, of_call), (_, of_connection), (growth, _) = rows.values()
+    assert 1024 < bare < min(httpx, made)
+    assert 1 < call < 200
+    assert 1 < of_connection < of_call < 200
+    assert [(goal["value"], goal["reached"]) for goal in goals.values()] == [(growth, growth <= 256)]
+
+
+def test_what_a_job_costs():
+    (sizes, rates, journal), goals = quick("bulk")
+    ((idle, _, peak, file),) = sizes.values()
+    assert 0 <= peak < idle < 200
+    assert 0.05 < file < 5
+    ((loaded, sent, requests),) = rates.values()
+    assert loaded > 0
+    assert sent == pytest.approx(50 * requests)  # accounts in a request
+    for chunk in ("1 account", "50 accounts"):
+        assert journal[f"{chunk}, 50 in flight: nothing written"][2:] == [1, 1]
+        as_it_is = journal[f"{chunk}, 50 in flight: as it is"]
+        assert goals[f"CPU with the journal / without, {chunk}, 50 in flight"]["value"] == as_it_is[3] > 0
+    assert goals["highest peak of a job above idle, MiB"]["value"] == peak
+
+
+@pytest.mark.slow
+def test_what_message_copies_cost():
+    (costs, accepts), goals = quick("callbacks")
+    assert costs["constant"][1] == 0 < costs["receiver"][1]
+    assert costs["receiver"][0] - costs["constant"][0] == pytest.approx(costs["receiver"][1])
+    share = goals["the receiver's cost / the FastAPI endpoint's"]["value"]
+    assert share == pytest.approx(costs["receiver"][1] / costs["fastapi"][1])
+    ((rate, p50, p99, cpu),) = accepts.values()
+    assert p50 <= p99
+    assert min(rate, p50, cpu) > 0
+    assert [goals["durable accepts a second"]["value"], goals["p99 of a durable accept, ms"]["value"]] == [rate, p99]
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="processes cannot be kept to a core here")
+def test_a_server_may_use_every_core_whatever_its_client_keeps_to():
+    code = """
+import os
+from benchmarks.httpload import on_cores, process
+
+every = os.sched_getaffinity(0)
+with on_cores(0), process("benchmarks.memory", "--serve") as server:
+    print(len(os.sched_getaffinity(0)), os.sched_getaffinity(server.process.pid) == every)
+print(os.sched_getaffinity(0) == every)
+"""
+    assert python("-c", code).split() == ["1", "True", "True"]
+
+
+@pytest.fixture
+def document(tmp_path):
+    """Return the path of a document of the benchmarks."""
+    columns = ["client", "1", "10", "100", "1000"]
+    tables = [
+        {"title": "CPU ms per 1000 calls, 20 ms latency", "columns": columns, "rows": [["another", 1, 1, 1, 1]]},
+        {
+            "title": "CPU ms per 1000 calls, no latency",
+            "columns": columns,
+            "rows": [[name, *cells] for name, cells in CLIENTS.items()],
+        },
+    ]
+    path = tmp_path / "document.json"
+    path.write_text(json.dumps({"versions": "", "machine": "", "results": [{"part": "throughput", "tables": tables}]}))
+    return path
+
+
+def words(path):
+    """Return the texts of a chart."""
+    return {"".join(text.itertext()).strip() for text in ET.parse(path).iter(f"{SVG}text")}
+
+
+def test_the_charts_name_every_client(document, tmp_path):
+    """The same figures give the same bytes, and no date."""
+    code = """
+import json, sys
+from pathlib import Path
+from benchmarks.plot import draw
+
+document, *folders = map(Path, sys.argv[1:])
+for folder in folders:
+    for path in draw(json.loads(document.read_text()), folder):
+        print(path)
+"""
+    folders = [tmp_path / "one", tmp_path / "two"]
+    paths = [Path(line) for line in python("-c", code, document, *folders).splitlines()]
+    assert sorted(paths) == sorted(path for folder in folders for path in folder.iterdir())
+    assert len(paths) == 4
+    for path, again in zip(paths[:2], paths[2:], strict=True):
+        assert path.read_bytes() == again.read_bytes()
+        assert words(path) >= {*CLIENTS}
+        assert "another" not in words(path)
+        assert "dc:date" not in path.read_text(encoding="utf-8")
+    assert {"12", "20", "410", "900", "1,492"} <= words(tmp_path / "one" / "cost-at-100-in-flight.svg")
+
+
+def test_no_charts_without_figures(tmp_path):
+    path = tmp_path / "document.json"
+    path.write_text(json.dumps({"results": [{"part": "memory", "tables": [{"title": "x", "columns": [], "rows": []}]}]}))
+    assert not python("-m", "benchmarks.plot", str(path), str(tmp_path / "charts"))
+    assert not (tmp_path / "charts").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("bulk", "journal", "--requests", "20", "--repeats", "1", "--chunk", "1", "--concurrency", "5"),
+        ("bulk", "memory", "--stub", "--rows", "100"),
+        ("bulk", "pace"),
+        ("callbacks", "--seconds", "0.1", "--repeats", "1", "--http", "h11"),
+        ("emulator", "--operations", "10", "--repeats", "1", "--alive", "10"),
+        ("emulator_door", "--seconds", "0.1", "--repeats", "1"),
+        ("import_time", "--rounds", "1"),
+        ("memory", "--calls", "500", "--in-flight", "50"),
+        ("steering", "--calls", "1000"),
+    ],
+    ids=" ".join,
+)
+def test_every_part_runs_by_itself(arguments):
+    part, *rest = arguments
+    assert "goal" in python("-m", f"benchmarks.{part}", *rest, codes=(0, 1))

@@ -1,0 +1,536 @@
+"""How fast a job goes, against a platform simulated in virtual time: where it settles, what it wastes, how it comes back."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from itertools import pairwise
+from time import process_time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from helpers.platform_simulation import INVITE, LOST, THROTTLED, Platform, simulate
+from rbim import InvalidRequest, InviteJoinGroup, JoinGroup, QueryGroupDetail, Rate
+from rbim.bulk.steering import LONGEST_HALT, Steering
+
+OTHER = InviteJoinGroup(group_id="g2", members=["1001"])
+JOIN = JoinGroup(group_id="g1")
+
+
+def limited(limit: float, **rest) -> Platform:
+    return Platform(limit=lambda _now: limit, **rest)
+
+
+def send(steering: Steering, now: float, op=INVITE) -> None:
+    assert steering.earliest(op, now) <= now
+    steering.sent(op, now)
+
+
+def lose(steering: Steering, times: int, now: float) -> None:
+    """Lose so many in a row, a hundredth of a second apart, at once after each was sent; the last one now."""
+    for number in range(times - 1, -1, -1):
+        steering.sent(INVITE, now - number / 100)
+        steering.lost(now - number / 100)
+
+
+# What a limit of 200 in any second lets through
+
+
+@pytest.mark.parametrize(
+    ("latency", "sigma", "retry_after", "least"),
+    [
+        (0.001, 0.0, None, 0.92),
+        (0.1, 0.0, None, 0.92),
+        (1.0, 0.0, None, 0.92),
+        (0.001, 0.0, 1.0, 0.9),
+        (0.1, 0.0, 1.0, 0.9),
+        (1.0, 0.0, 1.0, 0.9),
+        (0.1, 0.3, None, 0.92),
+        (0.1, 0.3, 1.0, 0.9),
+    ],
+)
+def test_nearly_all_of_a_limit_is_used_and_little_is_throttled(latency, sigma, retry_after, least):
+    record = simulate(Steering(concurrency=1000), limited(200, latency=latency, sigma=sigma, retry_after=retry_after), 75)
+    assert 200 * least <= record.rate(15, 75) <= 200
+    assert record.throttled(15, 75) < 0.05
+    assert record.number(THROTTLED, 0, 15) < 300
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("limit", [5, 20, 1000])
+@pytest.mark.parametrize("retry_after", [None, 1.0])
+@pytest.mark.parametrize("latency", [0.001, 0.01, 0.1])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_other_limits_are_used_as_well(limit, retry_after, latency, seed):
+    platform = limited(limit, latency=latency, sigma=0.3, retry_after=retry_after, seed=seed)
+    record = simulate(Steering(concurrency=400), platform, 120)
+    assert record.rate(20, 120) >= 0.88 * limit
+    assert record.throttled(20, 120) < 0.05
+
+
+@pytest.mark.parametrize("latency", [0.001, 0.1])
+def test_a_limit_that_changes_is_followed_within_fifteen_seconds(latency):
+    platform = Platform(limit=lambda now: 200 if now < 30 else 50 if now < 60 else 400, latency=latency)
+    record = simulate(Steering(concurrency=400), platform, 95)
+    assert record.rate(15, 30) >= 0.92 * 200
+    assert record.rate(45, 60) >= 0.92 * 50
+    assert record.throttled(32, 60) < 0.05
+    assert record.rate(75, 95) >= 0.92 * 400
+    assert record.recovery(60, 0.9 * 400) < 15
+
+
+@pytest.mark.parametrize("timer", [0.001, 0.004, 0.016])
+def test_two_thousand_a_second_pass_where_timers_ring_late(timer):
+    record = simulate(Steering(concurrency=200), limited(2000, latency=0.02), 12, timer=timer)
+    assert record.rate(6, 12) >= 0.92 * 2000
+
+
+def test_what_is_sent_is_spread_evenly():
+    record = simulate(Steering(concurrency=400), limited(200, latency=0.1), 40)
+    tenths = defaultdict(int)
+    for at in record.sent:
+        tenths[int(at * 10)] += 1
+    assert max(tenths[tenth] for tenth in range(200, 400)) <= 23  # 20 and what comes with probing and with one late timer
+
+
+@pytest.mark.parametrize("latency", [0.001, 0.1])
+def test_throttling_of_everything_for_a_while_leaves_a_trickle_and_the_rate_comes_back(latency):
+    steering = Steering(concurrency=100)
+    record = simulate(steering, Platform(limit=lambda now: 0 if 20 <= now < 40 else 200, latency=latency), 75)
+    assert record.number(THROTTLED, 25, 40) <= 15 * 0.6
+    assert record.recovery(40, 0.9 * 200) < 15
+    assert record.rate(60, 75) >= 0.92 * 200
+
+
+def test_a_platform_that_throttles_at_first_is_no_slow_platform():
+    record = simulate(Steering(concurrency=100), Platform(limit=lambda now: 0 if now < 0.9 else 200, latency=0.05), 60)
+    assert record.rate(30, 60) >= 0.92 * 200
+
+
+# What a platform without a limit, or with one of its own strength, gets
+
+
+@pytest.mark.parametrize("sigma", [0.0, 0.3])
+def test_a_fast_platform_is_soon_held_back_by_nothing(sigma):
+    steering = Steering(concurrency=100)
+    record = simulate(steering, Platform(latency=0.01, sigma=sigma), 3)
+    assert record.rate(2, 3) >= 0.9 * 10_000 / math.exp(sigma**2 / 2)
+    assert steering.rate is None
+    assert steering.concurrency(3.0) == 100
+
+
+@pytest.mark.parametrize("latency", [0.01, 0.1])
+def test_a_hundred_are_in_flight_within_about_a_second(latency):
+    record = simulate(Steering(concurrency=100), Platform(latency=latency, sigma=0.3), 2)
+    assert next(at for at, limit in record.concurrency if limit == 100) < 1.7
+    assert min(limit for _, limit in record.concurrency) == 10
+
+
+@pytest.mark.parametrize("share", [0.2, 0.3])
+def test_random_losses_slow_nothing_down(share):
+    without = simulate(Steering(concurrency=100), Platform(latency=0.02), 4)
+    steering = Steering(concurrency=100)
+    losing = simulate(steering, Platform(latency=0.02, loss=share), 4)
+    assert losing.rate(2, 4) / (1 - share) >= 0.95 * without.rate(2, 4)
+    assert steering.concurrency(4.0) == 100
+
+
+def test_random_losses_do_not_hide_a_limit():
+    record = simulate(Steering(concurrency=100), limited(200, latency=0.05, loss=0.2), 60)
+    assert record.rate(15, 60) >= 0.92 * 200  # losses are lost before they count
+
+
+@pytest.mark.parametrize("sigma", [0.0, 0.3])
+def test_a_platform_that_queues_is_kept_busy_and_no_more(sigma):
+    record = simulate(Steering(concurrency=200), Platform(servers=20, latency=0.05, sigma=sigma), 40)
+    assert record.rate(2, 40) >= 0.9 * 400 / math.exp(sigma**2 / 2)
+    waits = sorted(seconds for at, seconds in record.latencies if at > 2)
+    assert statistics.mean(waits) < 0.11
+    assert waits[len(waits) * 98 // 100] < 3 * 0.05
+
+
+def test_a_platform_that_becomes_slower_is_not_mistaken_for_one_that_queues():
+    class Slower(Platform):
+        def serve(self, now):
+            self.latency = 0.05 if now < 6 else 0.2
+            return super().serve(now)
+
+    record = simulate(Steering(concurrency=100), Slower(), 12)
+    assert record.rate(4, 6) >= 0.9 * 2000
+    assert record.rate(8, 12) >= 0.9 * 500
+    changes = [(at, limit) for at, limit in record.concurrency if at > 6]
+    assert [limit for _, limit in changes] == [50, 100]
+    assert changes[-1][0] < 7
+
+
+def test_where_one_at_a_time_is_all_there_may_be_it_is_used():
+    assert simulate(Steering(concurrency=1), Platform(latency=0.1, sigma=0.3), 30).rate(5, 30) >= 9
+
+
+def test_after_two_seconds_in_use_nothing_is_held_back_until_the_platform_wants_it():
+    steering, now = Steering(), 0.0
+    while steering.earliest(INVITE, now) < math.inf and steering.rate is not None:
+        now = max(now, steering.earliest(INVITE, now))
+        steering.sent(INVITE, now)
+        steering.answered(now, 0.0)
+    assert now == pytest.approx(2, abs=0.1)
+    for _ in range(1000):
+        send(steering, now + 5)
+        steering.answered(now + 5, 0.0)
+    send(steering, now + 5)
+    steering.throttled(now + 5, None)
+    assert steering.rate == pytest.approx(0.9 * 1000)
+
+
+@pytest.mark.parametrize("per_second", [10, 40])
+def test_a_rate_that_is_not_used_does_not_grow(per_second):
+    steering = Steering(concurrency=100)
+    for number in range(2000):
+        now = number / per_second
+        send(steering, now)
+        steering.answered(now + 0.01, 0.01)
+        assert steering.rate is None or number < 20  # nothing is held back by it
+    assert steering._rate.rate < 80
+
+
+def test_a_rate_grows_however_late_the_timers_are():
+    record = simulate(Steering(concurrency=100), Platform(latency=0.001), 8, timer=0.1)
+    assert record.rate(6, 8) > 500
+
+
+def test_a_concurrency_that_is_not_used_does_not_grow():
+    record = simulate(Steering(rates=(Rate(20),)), Platform(latency=0.1), 20)
+    assert {limit for _, limit in record.concurrency} == {10}
+
+
+# Rates that are given
+
+
+def most(times, span: float) -> int:
+    """Return how many there are at most in any span."""
+    first, highest = 0, 0
+    for last, end in enumerate(times):
+        while end - times[first] >= span - 1e-9:
+            first += 1
+        highest = max(highest, last - first + 1)
+    return highest
+
+
+@pytest.mark.parametrize("adaptive", [True, False])
+def test_a_given_rate_holds_exactly(adaptive):
+    record = simulate(Steering(rates=(Rate(50),), concurrency=100, adaptive=adaptive), Platform(latency=0.02), 20)
+    assert min(after - before for before, after in pairwise(record.sent)) >= 0.02 - 1e-9
+    assert len(record.sent) == pytest.approx(20 * 50, abs=2)
+
+
+def test_two_rates_hold_and_one_for_each_group():
+    rates = (Rate(50, burst=5), Rate(600, 60, each_group=True), Rate(1, operations=(JoinGroup,)))
+    ops = [InviteJoinGroup(group_id=f"g{number}", members=["1"]) for number in range(8)]
+    steering = Steering(rates=rates, concurrency=100)
+    record = simulate(steering, Platform(latency=0.02), 20, ops=ops)
+    assert most(record.sent, 1.0) <= 50 + 5
+    assert len(record.sent) == pytest.approx(20 * 50, rel=0.02)
+    record = simulate(Steering(rates=rates), Platform(latency=0.02), 20, ops=ops[:2])
+    for first in (0, 1):
+        assert most(record.sent[first::2], 1.0) <= 10
+    assert len(record.sent) == pytest.approx(2 * 20 * 10, abs=4)
+
+
+def test_what_a_group_alone_must_wait_for_does_not_hold_back_others():
+    steering = Steering(rates=(Rate(1, each_group=True), Rate(10)), adaptive=False)
+    send(steering, 5.0)
+    assert steering.earliest(INVITE, 5.0) == pytest.approx(6.0)
+    assert steering.general(INVITE, 5.0) == steering.earliest(OTHER, 5.0) == pytest.approx(5.1)
+    send(steering, 5.2, OTHER)
+    assert steering.general(INVITE, 5.2) == pytest.approx(5.3)
+    steering.throttled(5.3, 4.0)
+    assert steering.general(INVITE, 5.3) == 9.3
+    assert steering.earliest(INVITE, 5.3) == pytest.approx(10.0)  # the clock of the rates stood still
+
+
+def test_rates_for_other_operations_do_not_count():
+    steering = Steering(rates=(Rate(1, operations=(JoinGroup,)),), adaptive=False)
+    send(steering, 0.0, JOIN)
+    assert steering.earliest(JOIN, 0.0) == steering.general(JOIN, 0.0) == 1
+    assert steering.earliest(QueryGroupDetail(group_id="g1"), 0.0) == 0
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, True])
+def test_a_concurrency_of_nothing_is_refused(wrong):
+    with pytest.raises(InvalidRequest, match="at least 1"):
+        Steering(concurrency=wrong)
+
+
+# Halts
+
+
+@pytest.mark.parametrize("adaptive", [True, False])
+def test_a_pause_that_is_asked_for_is_kept_by_everything_and_the_longest_holds(adaptive):
+    steering = Steering(adaptive=adaptive)
+    assert steering.halted_until == -math.inf
+    for _ in range(3):
+        steering.sent(INVITE, 10.0)
+    assert steering.state(10.0) == "running"
+    steering.throttled(11.0, 5.0, 1.0)
+    steering.throttled(11.1, 2.0, 1.1)
+    assert steering.halted_until == 16.0
+    assert steering.earliest(INVITE, 11.1) == 16.0
+    assert (steering.state(15.9), steering.state(16.0)) == ("halted", "running")
+    steering.throttled(12.0, 1e9, 2.0)
+    assert steering.halted_until == pytest.approx(12 + LONGEST_HALT)
+
+
+@pytest.mark.parametrize("retry_after", [0.0, -3.0, math.nan])
+def test_a_pause_of_nothing_is_none(retry_after):
+    steering = Steering(adaptive=False)
+    steering.sent(INVITE, 1.0)
+    steering.throttled(2.0, retry_after)
+    assert steering.earliest(INVITE, 2.0) == 2.0
+
+
+def test_not_adaptive_a_throttling_without_a_time_is_a_pause_of_a_second():
+    steering = Steering(concurrency=7, adaptive=False)
+    send(steering, 1.0)
+    steering.throttled(2.0, None)
+    assert steering.earliest(INVITE, 2.0) == 3.0
+    steering.answered(3.0, 2.0)
+    assert (steering.rate, steering.concurrency(3.0)) == (None, 7)
+
+
+def test_requests_in_flight_lower_the_rate_once():
+    steering = Steering()
+    now = 0.0
+    for _ in range(100):
+        now = max(now, steering.earliest(INVITE, now))
+        steering.sent(INVITE, now)
+        steering.answered(now, 0.001)
+    for _ in range(10):
+        steering.sent(INVITE, now)
+    steering.throttled(now + 0.1, None, 0.1)
+    lowered = steering.rate
+    for _ in range(9):
+        steering.throttled(now + 0.2, None, 0.2)
+    assert steering.rate == lowered
+
+
+# Outages
+
+
+@pytest.mark.parametrize("timeout", [None, 10.0])
+@pytest.mark.parametrize("latency", [0.001, 0.1])
+@pytest.mark.parametrize("limit", [200, math.inf])
+def test_within_ten_seconds_after_an_outage_all_is_as_before(limit, latency, timeout):
+    if limit == math.inf:
+        latency = max(latency, 0.05)  # fewer requests to simulate
+    outage = (20, 50)
+    record = simulate(Steering(concurrency=100), limited(limit, latency=latency, outages=[outage], timeout=timeout), 65)
+    former = record.rate(10, 20)
+    assert record.rate(60, 65) >= 0.9 * former
+    assert record.recovery(50, 0.9 * former, span=1.0) < 10
+    if timeout or limit == 200:  # refusals while earlier answers still come say nothing yet, and take a millisecond each
+        assert record.number(LOST, 0, 65) <= 100 + 20
+
+
+def test_after_an_outage_the_concurrency_doubles():
+    record = simulate(Steering(concurrency=100), Platform(latency=0.1, outages=[(3, 10)]), 15)
+    back = [(at, limit) for at, limit in record.concurrency if at > 10]
+    assert [limit for _, limit in back] == [50, 100]
+    assert back[1][0] - back[0][0] < 0.5
+
+
+def test_in_an_outage_probes_go_one_by_one_at_growing_intervals():
+    record = simulate(Steering(concurrency=100), Platform(latency=0.01, outages=[(1, 26)]), 30)
+    probes = [at for at in record.sent if 1.2 < at < 26]
+    gaps = [after - before for before, after in pairwise(probes)]
+    assert gaps[:3] == pytest.approx([0.5, 1, 2])
+    assert gaps[3:] == pytest.approx([3] * len(gaps[3:]))
+
+
+def test_a_run_of_losses_is_an_outage_and_an_answer_ends_it():
+    steering = Steering(concurrency=100)
+    send(steering, 0.0)
+    steering.answered(0.1, 0.1)
+    lose(steering, 7, 10.0)
+    assert steering.state(10.0) == "running"
+    lose(steering, 1, 10.01)
+    assert steering.state(10.01) == "probing"
+    assert steering.concurrency(10.01) == 1
+    assert steering.earliest(INVITE, 10.01) == steering.general(INVITE, 10.01) == pytest.approx(10.26)
+    send(steering, 10.26)
+    assert steering.concurrency(10.26) == 2  # it hangs; the next one need not wait for it, but for its time
+    assert steering.earliest(INVITE, 10.26) == pytest.approx(10.76)
+    steering.answered(10.3, 0.04)
+    assert steering.state(10.3) == "running"
+    assert steering.concurrency(10.3) == 5
+
+
+def test_a_throttling_ends_an_outage_as_well():
+    steering = Steering(adaptive=False)
+    lose(steering, 8, 1.0)
+    assert steering.state(1.0) == "probing"
+    send(steering, 2.0)
+    steering.throttled(2.1, None, 0.1)
+    assert steering.state(2.1) == "halted"
+    assert steering.state(3.1) == "running"
+    assert steering.concurrency(3.1) == 100
+
+
+def test_answers_to_what_was_sent_before_an_outage_do_not_end_it():
+    steering = Steering()
+    send(steering, 0.0)
+    lose(steering, 8, 1.0)
+    steering.answered(1.1, 1.1)
+    assert steering.state(1.1) == "probing"
+
+
+def test_losses_that_arrive_late_are_no_new_outage():
+    steering = Steering()
+    for _ in range(50):
+        steering.sent(INVITE, 0.0)
+    for _ in range(8):
+        steering.lost(10.0, 10.0)
+    assert steering.state(10.0) == "probing"
+    send(steering, 10.25)
+    steering.answered(10.3, 0.05)
+    for _ in range(42):
+        steering.lost(10.4, 10.4)
+    assert steering.state(10.4) == "running"
+
+
+def test_with_few_in_flight_fewer_losses_are_an_outage_if_they_take_long():
+    steering = Steering(concurrency=1)
+    for now in (0.0, 10.0):
+        assert steering.state(now) == "running"
+        send(steering, now)
+        steering.lost(now + 10, 10.0)
+    assert steering.state(20.0) == "probing"
+    assert steering.concurrency(20.0) == 1
+
+
+def test_losses_at_one_instant_do_not_go_on_forever():
+    steering = Steering()
+    for _ in range(99):
+        steering.sent(INVITE, 0.0)
+        steering.lost(0.0)
+    assert steering.state(0.0) == "running"
+    steering.sent(INVITE, 0.0)
+    steering.lost(0.0)
+    assert steering.state(0.0) == "probing"
+
+
+def test_an_outage_during_the_test_of_a_smaller_concurrency_forgets_the_test():
+    steering, now = Steering(concurrency=100), 0.0
+    for latency in (0.05,) * 10 + (0.5,) * 10:
+        now += 1.0
+        before = steering.concurrency(now)
+        for _ in range(100):
+            steering.sent(INVITE, now)
+        for _ in range(100):
+            steering.answered(now + latency, latency)
+        if steering.concurrency(now) < before:
+            break
+    assert steering.concurrency(now) == 50
+    lose(steering, 8, now + 2)
+    steering.sent(INVITE, now + 3)
+    steering.answered(now + 3.1, 0.1)
+    assert steering.concurrency(now + 3.1) == 50
+
+
+def test_silence_counts_from_the_last_answer_or_from_a_sending_after_which_none_came():
+    steering = Steering()
+    assert steering.silent_since is None
+    lose(steering, 3, 1.0)
+    assert steering.silent_since == pytest.approx(0.98)
+    steering.sent(INVITE, 2.0)
+    steering.answered(3.0, 1.0)
+    assert steering.silent_since == 3.0
+    steering.sent(INVITE, 1000.0)  # nothing was in flight meanwhile
+    assert steering.silent_since == 1000.0
+    steering.sent(INVITE, 1001.0)
+    assert steering.silent_since == 1000.0
+    steering.throttled(1002.0, 60.0)
+    assert steering.silent_since == 1062.0  # it was asked for
+
+
+# Whatever comes
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(("answered", "throttled", "lost", "send", "send", "send")),
+        st.sampled_from((0.0, 0.0, 1e-9, 0.001, 0.3, 10.0, 1e9)),
+        st.sampled_from((0.0, 1e-12, 0.01, 1.0, 1e9)),
+        st.sampled_from((None, 0.0, -1.0, 0.5, 1e12, math.inf, math.nan)),
+    ),
+    max_size=120,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    steps=STEPS, most=st.integers(1, 120), adaptive=st.booleans(), rates=st.sampled_from(((), (Rate(3, each_group=True),)))
+)
+def test_whatever_comes_the_limits_are_limits_and_times_are_times(steps, most, adaptive, rates):
+    steering, now = Steering(rates=rates, concurrency=most, adaptive=adaptive), 0.0
+    for what, gap, latency, retry_after in steps:
+        now += gap
+        if what == "answered":
+            steering.answered(now, latency)
+        elif what == "throttled":
+            steering.throttled(now, retry_after, latency)
+        elif what == "lost":
+            steering.lost(now, latency)
+        elif steering.earliest(INVITE, now) <= now:
+            steering.sent(INVITE, now)
+        assert 1 <= steering.concurrency(now) <= most
+        assert now <= steering.earliest(INVITE, now) <= now + 10 + LONGEST_HALT
+        assert steering.general(INVITE, now) <= steering.earliest(INVITE, now)
+        assert steering.rate is None or steering.rate >= 0.2
+        assert steering.state(now) in {"running", "halted", "probing"}
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.sampled_from(("answered", "throttled", "lost")), min_size=8, max_size=100))
+def test_where_time_stands_still_the_answers_come_to_an_end(ends):
+    steering = Steering()
+    for end in ends:
+        for _ in range(20):
+            steering.sent(INVITE, 7.0)
+            if end == "answered":
+                steering.answered(7.0, 0.0)
+            elif end == "throttled":
+                steering.throttled(7.0, None)
+            else:
+                steering.lost(7.0)
+    assert math.isfinite(steering.earliest(INVITE, 7.0))
+
+
+def test_a_decision_costs_as_much_after_many_as_after_few():
+    def cost(steering, now):
+        began = process_time()
+        for _ in range(10_000):
+            now = max(now, steering.earliest(INVITE, now))
+            steering.sent(INVITE, now)
+            steering.answered(now + 0.01, 0.01)
+        return process_time() - began, now
+
+    steering, now, costs = Steering(rates=(Rate(1e4),)), 0.0, []
+    for _ in range(8):
+        taken, now = cost(steering, now)
+        costs.append(taken)
+    assert min(costs[4:]) < 4 * min(costs[:4])
+
+
+def test_what_was_not_sent_after_all_is_no_longer_in_flight():
+    steering = Steering(concurrency=4)
+    for _ in range(3):
+        steering.sent(INVITE, 0.0)
+    steering.withdrawn()
+    steering.withdrawn()
+    for _ in range(100):  # an outage: a probe beside the one that is still in flight
+        steering.lost(1.0)
+        steering.sent(INVITE, 1.0)
+    assert steering.state(1.0) == "probing"
+    assert steering.concurrency(1.0) == 2

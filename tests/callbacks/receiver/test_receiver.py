@@ -1,0 +1,601 @@
+"""The receiver: what it answers to what, what it keeps, and what it does when the sink is slow, failing or full."""
+
+import hashlib
+import logging
+import re
+import sqlite3
+from contextlib import asynccontextmanager, closing
+
+import anyio
+import pytest
+
+from helpers.receiving import APP_ID, CREDENTIALS, OLD, TOKEN, body, post
+from helpers.waiting import until
+from rbim import Credentials, InvalidRequest
+from rbim.callbacks import (
+    Accepted,
+    Event,
+    MemorySink,
+    OldToken,
+    Policy,
+    Quarantined,
+    Reason,
+    Receiver,
+    Spooled,
+    SqliteInbox,
+    TeamKick,
+    Text,
+    sign,
+)
+from rbim.emulator import EmulatedClock, Emulator
+
+
+class Sink:
+    """A sink that does what a test wants."""
+
+    durable = False
+    retention = 0.0
+
+    def __init__(self, accept=None):
+        self.deliveries = []
+        self.entered = 0
+        self._accept = accept
+
+    async def __aenter__(self):
+        self.entered += 1
+        return self
+
+    async def __aexit__(self, *_):
+        self.entered -= 1
+
+    async def accept(self, delivery):
+        if self._accept is not None:
+            await self._accept(delivery)
+        self.deliveries.append(delivery)
+        return True
+
+
+@pytest.fixture
+def clock():
+    return EmulatedClock(auto=False)
+
+
+@pytest.fixture
+def facts():
+    return []
+
+
+@pytest.fixture
+def make(clock, facts):
+    def make(sink=None, **options):
+        settings = {"credentials": CREDENTIALS, "sink": sink or Sink(), "clock": clock, "observers": [facts.append]}
+        return Receiver(**settings | options)
+
+    return make
+
+
+# ------------------------------------------------------------------------------------ answers
+
+
+async def test_what_is_authentic_is_kept_and_answered_200(make, facts, clock):
+    async with make() as receiver:
+        reply = await post(receiver, body())
+        (kept,) = receiver.sink.deliveries
+    assert (reply.status, reply.body) == (200, b"")
+    assert isinstance(kept.event, Text)
+    assert (kept.app_id, kept.body, kept.received, kept.problem) == (APP_ID, body(), clock.now(), None)
+    assert [type(fact) for fact in facts] == [Accepted]
+    assert facts[0].key == kept.key
+    assert facts[0].new
+
+
+async def test_every_failure_of_authentication_has_the_same_answer(make, facts):
+    content = body()
+    moment = make().clock.now()
+    good = sign(content, credentials=CREDENTIALS, now=moment)
+    millis = int(good["CurTime"])
+
+    def dated(milliseconds):
+        checksum = hashlib.md5(f"{APP_ID}{TOKEN}{good['MD5']}{milliseconds}".encode()).hexdigest()
+        return good | {"CurTime": str(milliseconds), "CheckSum": checksum}
+
+    cases = {
+        Reason.MISSING_HEADER: ({}, content),
+        Reason.DUPLICATE_HEADER: ([*good.items(), ("md5", good["MD5"])], content),
+        Reason.BAD_FORMAT: (good | {"MD5": "x"}, content),
+        Reason.BODY_MISMATCH: (good, content + b" "),
+        Reason.CHECKSUM_MISMATCH: (good | {"CheckSum": "0" * 32}, content),
+        Reason.STALE: (dated(millis - 300_001), content),
+        Reason.FUTURE: (dated(millis + 60_001), content),
+        Reason.SECONDS_NOT_MILLISECONDS: (dated(millis // 1000), content),
+    }
+    async with make() as receiver:
+        replies = {reason: await receiver.receive(*case) for reason, case in cases.items()}
+        assert receiver.sink.deliveries == []
+    assert {(reply.status, reply.body, *reply.headers.items()) for reply in replies.values()} == {
+        (401, b"refused\n", ("content-type", "text/plain; charset=utf-8"))
+    }
+    assert [fact.reason for fact in facts] == list(cases)
+
+
+@pytest.mark.parametrize(
+    ("changed", "content", "status", "reason"),
+    [
+        ({"Content-Encoding": "gzip"}, body(), 415, Reason.UNSUPPORTED_ENCODING),
+        ({}, b"x" * (1024 * 1024 + 1), 413, Reason.TOO_LARGE),
+    ],
+)
+async def test_what_can_never_be_read_has_an_answer_of_its_own(make, facts, changed, content, status, reason):
+    async with make() as receiver:
+        reply = await post(receiver, content, **changed)
+    assert (reply.status, reply.body) == (status, b"refused\n")
+    assert [fact.reason for fact in facts] == [reason]
+
+
+@pytest.mark.parametrize("content", [b"{}", b" {}\n", b"{ }"])
+async def test_a_signed_empty_object_is_a_probe(make, content):
+    async with make() as receiver:
+        assert (await post(receiver, content)).status == 200
+        assert (await post(receiver, content, MD5="0" * 32)).status == 401
+        assert receiver.sink.deliveries == []
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"no json", b"[1]", b'"text"', b"\xff\xfe", b"[" * 100_000, b'{"msgTimestamp": 1e999}', b"{} {}"]
+)
+async def test_what_is_authentic_and_cannot_be_read_goes_to_quarantine_and_is_answered_200(make, facts, content):
+    async with make() as receiver:
+        reply = await post(receiver, content)
+        (kept,) = receiver.sink.deliveries
+    assert reply.status == 200
+    assert (kept.event, kept.body) == (None, content)
+    assert kept.problem.startswith("the body cannot be read: ")
+    assert [type(fact) for fact in facts] == [Quarantined, Accepted]
+
+
+async def test_another_applications_sender_goes_to_quarantine_as_well(make, facts):
+    other = Credentials(app_id="b" * 32, app_token="c" * 32)
+    async with make(credentials=[CREDENTIALS, other]) as receiver:
+        assert (await post(receiver, body(fromAccount=f"{other.app_id}#1001"))).status == 200
+        assert (await post(receiver, body(fromAccount=f"{other.app_id}#1001"), credentials=other)).status == 200
+        assert (await post(receiver, body(fromAccount="1001"))).status == 200
+        foreign, own, bare = receiver.sink.deliveries
+    assert foreign.problem == f"app_mismatch: signed by application {APP_ID}, sent by an account of {other.app_id}"
+    assert (own.problem, own.app_id, bare.problem) == (None, other.app_id, None)
+    assert [fact.problem for fact in facts if isinstance(fact, Quarantined)] == [foreign.problem]
+
+
+async def test_a_match_on_an_older_token_is_accepted_and_told(make, facts):
+    async with make(credentials=[CREDENTIALS, OLD]) as receiver:
+        assert (await post(receiver, body(), credentials=OLD)).status == 200
+    old, accepted = facts
+    assert isinstance(old, OldToken)
+    assert (old.key.app_id, old.key.index, old.key.current) == (APP_ID, 1, False)
+    assert isinstance(accepted, Accepted)
+
+
+async def test_no_token_is_in_anything_that_is_told_or_shown(make, facts, caplog):
+    caplog.set_level(logging.DEBUG)
+    async with make(credentials=[CREDENTIALS, OLD]) as receiver:
+        await post(receiver, body(), credentials=OLD)
+        await post(receiver, body(), MD5="0" * 32)
+        shown = f"{receiver!r} {vars(receiver)} {facts} {caplog.text}"
+    assert TOKEN not in shown
+    assert "0" * 32 not in shown.replace(repr("0" * 32), "")
+
+
+async def test_outside_its_block_it_answers_503(make):
+    receiver = make()
+    assert (await post(receiver, body())).status == 503
+    async with receiver:
+        assert (await post(receiver, body())).status == 200
+        assert receiver.sink.entered == 1
+    assert (await post(receiver, body())).status == 503
+    assert receiver.sink.entered == 0
+    async with receiver:
+        assert (await post(receiver, body())).status == 200
+
+
+async def test_it_is_entered_once_at_a_time(make):
+    async with make() as receiver:
+        with pytest.raises(RuntimeError, match="entered already"):
+            async with receiver:
+                pass
+        assert (await post(receiver, body())).status == 200
+
+
+# ------------------------------------------------------------------------------- late resends
+
+
+@pytest.fixture
+def inbox(tmp_path, clock):
+    return SqliteInbox(tmp_path / "events.db", clock=clock)
+
+
+HOUR = 3600
+DAY = 24 * HOUR
+
+
+async def late(receiver, clock, content, seconds):
+    signed_at = clock.now()
+    await clock.advance(seconds)
+    return (await post(receiver, content, at=signed_at)).status
+
+
+async def test_a_late_resend_is_accepted_where_a_durable_sink_would_know_it_again(make, clock, inbox):
+    async with make(inbox) as receiver:
+        assert await late(receiver, clock, body(resendFlag="1", msgId="a"), 300.001) == 200
+        assert await late(receiver, clock, body(resendFlag="1", msgId="b"), 7 * DAY) == 200
+        assert await late(receiver, clock, body(resendFlag="1", msgId="c"), 7 * DAY + 0.001) == 401
+        assert await late(receiver, clock, body(resendFlag="0", msgId="d"), 300.001) == 401
+        assert await late(receiver, clock, body(msgId="e"), 300.001) == 401
+        assert await late(receiver, clock, body(msgId="f"), 300) == 200
+        assert await late(receiver, clock, b"no json", 300.001) == 401
+        assert (await inbox.counts()).waiting == 3
+
+
+async def test_a_late_resend_of_what_is_known_is_not_taken_again(make, clock, inbox, facts):
+    async with make(inbox) as receiver:
+        assert (await post(receiver, body())).status == 200
+        assert await late(receiver, clock, body(resendFlag="1"), DAY) == 200
+        assert (await inbox.counts()).waiting == 1
+    assert [fact.new for fact in facts] == [True, False]
+
+
+@pytest.mark.parametrize("options", [{"late_resends": False}, {"sink": "memory"}])
+async def test_a_late_resend_is_refused_where_it_is_not_wanted_or_would_not_be_known(make, clock, inbox, options):
+    options = {**options, "sink": MemorySink(clock=clock) if "sink" in options else inbox}
+    async with make(**options) as receiver:
+        assert await late(receiver, clock, body(resendFlag="1"), 300.001) == 401
+
+
+async def test_without_a_window_anything_old_is_accepted(make, clock):
+    async with make(policy=Policy(back=None, ahead=None)) as receiver:
+        assert await late(receiver, clock, body(), 1000 * DAY) == 200
+
+
+# --------------------------------------------------------------------------- slow and failing sinks
+
+
+async def never(_):
+    await anyio.sleep_forever()
+
+
+async def fail(_):
+    raise OSError(28, "no space left")
+
+
+async def within(clock, seconds, call):
+    """Let a call take its emulated time and return what it gave."""
+    results = []
+
+    async def run():
+        results.append(await call)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(run)
+        await clock.advance(seconds)
+    return results[0]
+
+
+def spooled(path):
+    """Return how many deliveries a spool holds."""
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as file:
+        return file.execute("SELECT count(*) FROM event WHERE state = 0").fetchone()[0]
+
+
+SLOW_AND_FAILING = [(never, 2, "the sink took longer than 2 s"), (fail, 0, r"OSError: \[Errno 28\] no space left")]
+
+
+@pytest.mark.parametrize(("accept", "seconds", "why"), SLOW_AND_FAILING)
+async def test_in_normal_mode_the_spool_takes_what_the_sink_does_not(make, clock, facts, tmp_path, accept, seconds, why):
+    async with make(Sink(accept), spool=tmp_path / "spool.db") as receiver:
+        reply = await within(clock, seconds, post(receiver, body()))
+    assert reply.status == 200
+    told, accepted = facts
+    assert isinstance(told, Spooled)
+    assert re.search(why, told.why)
+    assert told.kept
+    assert isinstance(accepted, Accepted)
+    assert spooled(tmp_path / "spool.db") == 1
+
+
+@pytest.mark.parametrize("accept", [never, fail])
+async def test_in_high_guarantee_mode_the_answer_is_503(make, clock, facts, tmp_path, accept):
+    async with make(Sink(accept), mode="high-guarantee", spool=tmp_path / "spool.db") as receiver:
+        reply = await within(clock, 2, post(receiver, body()))
+    assert (reply.status, reply.headers["retry-after"]) == (503, "1")
+    assert [fact.kept for fact in facts if isinstance(fact, Spooled)] == [False]
+    assert not (tmp_path / "spool.db").exists()
+
+
+async def test_without_a_spool_the_answer_is_503_in_normal_mode_too(make, clock):
+    async with make(Sink(never)) as receiver:
+        assert (await within(clock, 2, post(receiver, body()))).status == 503
+
+
+async def test_the_spool_hands_over_in_order_as_soon_as_the_sink_takes_it(make, clock, tmp_path):
+    broken = True
+
+    async def accept(_):
+        if broken:
+            raise OSError
+
+    sink = Sink(accept)
+    async with make(sink, spool=tmp_path / "spool.db") as receiver:
+        for number in range(5):
+            assert (await post(receiver, body(msgId=str(number)))).status == 200
+        broken = False
+        # what follows in a conversation that has something in the spool goes behind it, though the sink would take it
+        assert (await post(receiver, body(msgId="5"))).status == 200
+        assert (await post(receiver, body(msgId="other", to="g2"))).status == 200
+        assert [delivery.event.msg_id for delivery in sink.deliveries] == ["other"]
+        await until(lambda: len(sink.deliveries) == 7, clock)
+        assert (await post(receiver, body(msgId="6"))).status == 200
+        await until(lambda: len(sink.deliveries) == 8, clock)
+    assert [delivery.event.msg_id for delivery in sink.deliveries if delivery.event.to == "g1"] == list("0123456")
+
+
+async def test_what_is_left_in_the_spool_is_handed_over_by_the_next_run_in_either_mode(make, clock, tmp_path):
+    async with make(Sink(fail), spool=tmp_path / "spool.db") as receiver:
+        assert (await post(receiver, body())).status == 200
+        assert (await post(receiver, b"no json")).status == 200
+    sink = Sink()
+    async with make(sink, spool=tmp_path / "spool.db", mode="high-guarantee"):
+        await until(lambda: len(sink.deliveries) == 2, clock)
+    assert {delivery.problem is None for delivery in sink.deliveries} == {True, False}
+    assert {delivery.body for delivery in sink.deliveries} == {body(), b"no json"}
+
+
+async def test_an_event_that_both_the_slow_sink_and_the_spool_took_is_handled_once(make, clock, tmp_path):
+    handled = []
+
+    class Slow(SqliteInbox):
+        slow = True
+
+        async def accept(self, delivery):
+            new = await super().accept(delivery)
+            if self.slow:
+                type(self).slow = False
+                await anyio.sleep_forever()  # it has it, and does not say so
+            return new
+
+    inbox = Slow(tmp_path / "events.db", clock=clock, poll=0.01)
+    receiver = make(inbox, own_thread=False)
+
+    @receiver.fallback
+    async def anything(event: Event) -> None:
+        handled.append(event.msg_id)
+
+    async with receiver:
+        assert (await within(clock, 2, post(receiver, body()))).status == 200
+        assert spooled(tmp_path / "events.db-spool") in {0, 1}
+        await until(lambda: handled and not spooled(tmp_path / "events.db-spool"), clock)
+        assert (await post(receiver, body(msgId="after"))).status == 200
+        await until(lambda: len(handled) == 2, clock)
+    assert handled == ["m1", "after"]
+
+
+class Panic(BaseException):
+    """What bindings to other languages raise."""
+
+
+async def stray_cancellation(_):
+    raise anyio.get_cancelled_exc_class()
+
+
+async def panic(_):
+    raise Panic
+
+
+async def several(_):
+    raise BaseExceptionGroup(str(), [Panic(), OSError()])  # noqa: UP018
+
+
+@pytest.mark.parametrize("accept", [panic, several])
+async def test_whatever_a_sink_raises_the_spool_takes_it(make, tmp_path, accept):
+    async with make(Sink(accept), spool=tmp_path / "spool.db") as receiver:
+        assert (await post(receiver, body())).status == 200
+    assert spooled(tmp_path / "spool.db") == 1
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # trio has no cancellation that one can make
+async def test_a_cancellation_that_nobody_asked_for_is_the_sinks_failure(make, tmp_path):
+    async with make(Sink(stray_cancellation), spool=tmp_path / "spool.db") as receiver:
+        assert (await post(receiver, body())).status == 200
+    assert spooled(tmp_path / "spool.db") == 1
+
+
+async def test_a_spool_that_cannot_be_read_for_a_while_ends_nothing(make, inbox, monkeypatch):
+    receiver = make(inbox)
+    async with receiver:
+        looks = []
+
+        async def fail(limit):
+            looks.append(limit)
+            raise sqlite3.OperationalError
+
+        monkeypatch.setattr("rbim.callbacks.spool._File.conversations", lambda _, limit: fail(limit))
+        with anyio.fail_after(10):
+            while len(looks) < 2:
+                await anyio.sleep(0.02)
+        assert (await post(receiver, body())).status == 200
+
+
+async def test_the_inbox_is_no_spool_and_a_spool_no_inbox(make, inbox, tmp_path):
+    with pytest.raises(InvalidRequest, match="is the inbox itself"):
+        make(inbox, spool=tmp_path / "." / "events.db")
+    async with make(inbox):
+        pass
+    with pytest.raises(InvalidRequest, match="cannot be a spool: it is an inbox"):
+        await make(Sink(), spool=tmp_path / "events.db").__aenter__()
+    with pytest.raises(InvalidRequest, match="cannot be an inbox: it is a spool"):
+        await SqliteInbox(tmp_path / "events.db-spool").__aenter__()
+
+
+async def test_a_conversation_is_held_while_its_delivery_is_written(make, tmp_path):
+    """A look at the file during the commit does not show it, and must not forget it."""
+    async with make(Sink(fail), spool=tmp_path / "spool.db") as receiver:
+        spool = receiver._spool
+        written, write = anyio.Event(), spool._inbox.accept
+
+        async def slowly(delivery):
+            await written.wait()
+            return await write(delivery)
+
+        spool._inbox = Slowly(spool._inbox, slowly)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(post, receiver, body())
+            with anyio.fail_after(5):
+                while not spool._writing:
+                    await anyio.sleep(0.001)
+            (conversation,) = spool._writing
+            await spool._look()
+            assert spool.holds(conversation)
+            written.set()
+        assert spool.holds(conversation)
+
+
+class Slowly:
+    def __init__(self, inbox, accept):
+        self._inbox = inbox
+        self.accept = accept
+
+    def __getattr__(self, name):
+        return getattr(self._inbox, name)
+
+
+async def test_what_follows_one_that_the_sink_does_not_take_waits_for_it_and_goes_behind_it(make, clock, tmp_path):
+    async def first_never(delivery):
+        if delivery.body == body(msgId="1"):
+            await anyio.sleep_forever()
+
+    sink = Sink(first_never)
+    async with make(sink, spool=tmp_path / "spool.db") as receiver:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(post, receiver, body(msgId="1"))
+            await anyio.wait_all_tasks_blocked()
+            await clock.advance(1)
+            tasks.start_soon(post, receiver, body(msgId="2"))
+            tasks.start_soon(post, receiver, body(msgId="else", to="g2"))
+            await anyio.wait_all_tasks_blocked()
+            assert [delivery.event.msg_id for delivery in sink.deliveries] == ["else"]
+            await clock.advance(1)
+        assert [delivery.event.msg_id for delivery in sink.deliveries] == ["else"]
+        sink._accept = None
+        await until(lambda: len(sink.deliveries) == 3, clock)
+    assert [delivery.event.msg_id for delivery in sink.deliveries] == ["else", "1", "2"]
+    assert receiver._intake._turns == {}
+
+
+async def test_what_the_block_raises_comes_out_as_it_is(make, inbox):
+    with pytest.raises(KeyError):
+        async with make(inbox):
+            raise KeyError
+
+
+async def test_an_old_probe_is_refused(make, clock, inbox):
+    async with make(inbox) as receiver:
+        assert await late(receiver, clock, b"{}", 300) == 200
+        assert await late(receiver, clock, b"{}", 300.001) == 401
+
+
+@pytest.mark.parametrize("wrong", [{"back": float("inf")}, {"ahead": float("inf")}, {"back": 0}, {"max_body": 0}])
+def test_no_number_switches_a_check_off(wrong):
+    with pytest.raises(InvalidRequest, match=next(iter(wrong))):
+        Policy(**wrong)
+
+
+async def test_a_cancelled_delivery_is_cancelled(make):
+    async with make(Sink(never)) as receiver:
+        with anyio.move_on_after(0.02) as scope:
+            await post(receiver, body())
+    assert scope.cancelled_caught
+
+
+# ------------------------------------------------------------------------------------ handling
+
+
+async def test_handlers_run_in_a_thread_with_what_they_share_around_them(make, inbox):
+    from threading import current_thread
+
+    handled = []
+    order = []
+
+    @asynccontextmanager
+    async def around():
+        order.append(("in", current_thread().name))
+        yield
+        order.append(("out", current_thread().name))
+
+    receiver = make(inbox, around=around)
+
+    @receiver.on(TeamKick)
+    async def kicked(event: TeamKick) -> None:
+        handled.append((event.to, current_thread().name))
+
+    @receiver.fallback
+    def other(event: Event) -> None:
+        handled.append((event.body, "other"))
+
+    async with receiver:
+        assert (await post(receiver, body(convType="NOTIFY_TEAM", msgType="TEAM_KICK"))).status == 200
+        assert (await post(receiver, body(msgId="2"))).status == 200
+        with anyio.fail_after(10):
+            while (await inbox.counts()).done < 2:
+                await anyio.sleep(0.01)
+    name = order[0][1]
+    assert name != current_thread().name
+    assert order == [("in", name), ("out", name)]
+    assert handled == [("g1", name), ("你好", "other")]
+
+
+async def ignore(_: Event) -> None:
+    pass
+
+
+async def test_handlers_need_a_fallback_and_a_sink_that_gives_events_out(make, inbox):
+    receiver = make(inbox)
+    receiver.on(Text)(ignore)
+    with pytest.raises(InvalidRequest, match="fallback"):
+        await receiver.__aenter__()
+    receiver.fallback(ignore)
+    async with receiver:
+        pass
+    plain = make(Sink())
+    plain.fallback(ignore)
+    with pytest.raises(InvalidRequest, match="Sink gives out no events"):
+        await plain.__aenter__()
+    assert plain.sink.entered == 0
+
+
+@pytest.mark.parametrize("wrong", [{"mode": "fast"}, {"budget": 0}, {"budget": -1}, {"credentials": []}])
+def test_options_that_make_no_sense_are_refused(make, wrong):
+    with pytest.raises(InvalidRequest, match=next(iter(wrong))):
+        make(**wrong)
+
+
+def test_its_credentials_can_come_from_the_environment(monkeypatch):
+    monkeypatch.delenv("RBIM_CALLBACK_CREDENTIALS_FILE", raising=False)
+    monkeypatch.delenv("RBIM_APP_ID", raising=False)
+    with pytest.raises(InvalidRequest, match="RBIM_APP_ID"):
+        Receiver.from_env(sink=Sink())
+    monkeypatch.setenv("RBIM_APP_ID", APP_ID)
+    monkeypatch.setenv("RBIM_APP_TOKEN", TOKEN)
+    assert isinstance(Receiver.from_env(sink=Sink(), mode="high-guarantee"), Receiver)
+
+
+# ----------------------------------------------------------------- with the emulator at the other end
+
+
+async def test_what_the_emulator_copies_arrives_resends_and_duplicates_once(tmp_path):
+    clock = EmulatedClock(auto=False)
+    emulator = Emulator(credentials=CREDENTIALS, clock=clock)
+    inbox = SqliteInbox(tmp_path / "events.db", clock=clock)
+    async with Receiver(credentials=CREDENTIALS, sink=inbox, clock=clock, mode="high-guarantee") as receiver:
+        emulator.copy_to(receiver, mode="high-guarantee")
+        for number in range(20):
+            emulator.say("1001", "1002", f"text {number}")
+        await emulator.deliver()
+        assert [delivery.status for delivery in emulator.deliveries] == [200] * 20
+        assert (await inbox.counts()).waiting == 20

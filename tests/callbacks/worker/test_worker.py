@@ -1,0 +1,1139 @@
+"""Handling: order, failures, time-outs, the end of a worker, and a thread of its own."""
+
+import asyncio
+import json
+import logging
+import threading
+from collections import Counter, defaultdict
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+
+import anyio
+import pytest
+from anyio.lowlevel import checkpoint
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from helpers.waiting import until
+from rbim import InvalidRequest, SystemClock
+from rbim.callbacks import thread as thread_module
+from rbim.callbacks.backoff import Backoff
+from rbim.callbacks.delivery import LeaseLost, delivery_of
+from rbim.callbacks.inbox import SqliteInbox
+from rbim.callbacks.lane import GRACE, TURN
+from rbim.callbacks.memory import MemorySink
+from rbim.callbacks.router import Router
+from rbim.callbacks.thread import WorkerTask, WorkerThread
+from rbim.callbacks.wake import backend
+from rbim.callbacks.watch import Buried, Handled, HandlingFailed, Watch
+from rbim.callbacks.worker import Worker
+from rbim.emulator.clock import EmulatedClock
+
+NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
+NO_JITTER = Backoff(random=lambda: 1.0)  # 1, 4, 16, 64, 256, 300, 300 s
+
+
+def text(said, group="g1", number=None):
+    """A delivery of a message in a group; each is another one."""
+    fields = {"convType": "TEAM", "msgType": "TEXT", "to": group, "fromAccount": "app#1001", "body": str(said)}
+    body = json.dumps({"eventType": "1", "msgId": f"{group}-{said}-{number}", **fields}).encode()
+    return delivery_of(body, app_id="app", received=NOON)
+
+
+def router_of(handler):
+    router = Router()
+    router.fallback(handler)
+    return router
+
+
+@pytest.fixture
+def clock():
+    return EmulatedClock()
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def inbox(request, clock, tmp_path):
+    """Every inbox behaves alike; with leases that emulated time cannot end by mistake."""
+    if request.param == "memory":
+        return MemorySink(capacity=5000, clock=clock)
+    return SqliteInbox(tmp_path / "inbox.db", clock=clock, lease=1e9, poll=0.02)
+
+
+async def dead(inbox):
+    """The dead letters: text, attempts and error of each."""
+    if isinstance(inbox, MemorySink):
+        return [(json.loads(each.claim.body)["body"], each.claim.attempt, each.error) for each in inbox.dead]
+    return [(json.loads(each.body)["body"], each.attempts, each.error) for each in await inbox.dead_letters()]
+
+
+async def accept(inbox, *deliveries):
+    async with anyio.create_task_group() as tasks:
+        for delivery in deliveries:
+            tasks.start_soon(inbox.accept, delivery)
+            await checkpoint()
+
+
+async def moment():
+    """Let pass what needs a moment."""
+    for _ in range(10):
+        await anyio.sleep(0.002)
+
+
+@asynccontextmanager
+async def running(inbox, handler, clock, **options):
+    """Run a worker, and end it as whoever stops it does."""
+    router = handler if isinstance(handler, Router) else router_of(handler)
+    options = {"backoff": NO_JITTER, **options}
+    worker = Worker(inbox, router, clock=clock, **options)
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(worker.run)
+        yield worker
+        worker.stop()
+
+
+class Facts:
+    """Keeps what a worker tells."""
+
+    def __init__(self):
+        self.told = []
+        self.watch = Watch([self.told.append])
+
+    def of(self, kind):
+        return [fact for fact in self.told if isinstance(fact, kind)]
+
+
+# ------------------------------------------------------------------------- order, and what holds up what
+
+
+async def test_each_conversation_keeps_its_order_through_failures(inbox, clock):
+    log, facts = [], Facts()
+    failing = {("a", "1"): 2, ("a", "3"): 1, ("b", "2"): 1}
+
+    async def handler(event, handling):
+        log.append((event.to, event.body, handling.attempt))
+        if handling.attempt <= failing.get((event.to, event.body), 0):
+            reason = f"no {event.body}"
+            raise ValueError(reason)
+
+    async with inbox:
+        for number in range(5):
+            await accept(inbox, text(number, "a"), text(number, "b"))
+        async with running(inbox, handler, clock, watch=facts.watch):
+            await until(lambda: len(facts.of(Handled)) == 10, clock)
+    assert [each[1:] for each in log if each[0] == "a"] == [
+        ("0", 1), ("1", 1), ("1", 2), ("1", 3), ("2", 1), ("3", 1), ("3", 2), ("4", 1),
+    ]  # fmt: skip
+    assert [each[1:] for each in log if each[0] == "b"] == [("0", 1), ("1", 1), ("2", 1), ("2", 2), ("3", 1), ("4", 1)]
+    failed = facts.of(HandlingFailed)
+    assert Counter(fact.pause for fact in failed) == {1.0: 3, 4.0: 1}
+    assert {fact.error for fact in failed} == {"ValueError: no 1", "ValueError: no 3", "ValueError: no 2"}
+
+
+async def test_a_failing_event_holds_up_its_own_conversation_only(inbox, clock):
+    log = []
+
+    async def handler(event):
+        log.append((event.to, event.body))
+        if (event.to, event.body) == ("bad", "0"):
+            raise OSError
+
+    async with inbox:
+        await accept(inbox, text(0, "bad"), text(1, "bad"))
+        async with running(inbox, handler, clock):
+            for number in range(5):
+                await accept(inbox, text(number, "good"))
+            await until(lambda: ("good", "4") in log)
+            await moment()
+            assert [each for each in log if each[0] == "bad"] == [("bad", "0")]
+
+
+async def test_an_event_is_dead_after_its_last_attempt_and_the_next_one_goes_on(inbox, clock):
+    log, facts = [], Facts()
+
+    def deep_inside():
+        reason = "the ledger is closed \ud83d"  # half of a character, which no store takes
+        raise RuntimeError(reason)
+
+    async def handler(event):
+        log.append(event.body)
+        if event.body == "bad":
+            deep_inside()
+
+    async with inbox:
+        await accept(inbox, text("bad"))
+        await accept(inbox, text("good"))
+        async with running(inbox, handler, clock, backoff=Backoff(attempts=3), watch=facts.watch):
+            await until(lambda: facts.of(Handled), clock)
+        ((said, attempt, error),) = await dead(inbox)
+    assert log == ["bad"] * 3 + ["good"]
+    assert (said, attempt) == ("bad", 3)
+    assert error.startswith("Traceback (most recent call last):")
+    assert "in deep_inside" in error
+    assert error.endswith("RuntimeError: the ledger is closed \\ud83d\n")
+    (buried,) = facts.of(Buried)
+    assert (buried.attempt, buried.error) == (3, "RuntimeError: the ledger is closed \\ud83d")
+    assert [fact.attempt for fact in facts.of(HandlingFailed)] == [1, 2]
+
+
+async def test_a_long_traceback_is_kept_from_both_ends(clock):
+    async def handler(_event):
+        raise ValueError("x" * 10**6)
+
+    sink = MemorySink(clock=clock)
+    await sink.accept(text(1))
+    async with running(sink, handler, clock, backoff=Backoff(attempts=1)):
+        await until(lambda: sink.dead)
+    (letter,) = sink.dead
+    assert letter.error.startswith("Traceback")
+    assert len(letter.error) < 21_000
+
+
+async def test_what_can_no_longer_be_read_is_dead_at_once(clock):
+    sink, log, facts = MemorySink(clock=clock), [], Facts()
+    good = text("good")
+    readable = delivery_of(b'{"msgId": "x"}', app_id="app", received=NOON)
+    bad = readable._replace(body=b"[no JSON")  # as a version that could read it had accepted it
+    for delivery in (bad, good):
+        await sink.accept(delivery)
+
+    async def handler(event):
+        log.append(event.body)
+
+    async with running(sink, handler, clock, watch=facts.watch):
+        await until(lambda: log)
+    ((_, error),) = [(letter.claim, letter.error) for letter in sink.dead]
+    assert "CallbackRejected: the body cannot be read" in error
+    assert facts.of(Buried)[0].attempt == 1
+
+
+async def test_an_event_whose_process_ended_each_time_is_not_handled_again(inbox, clock):
+    log, facts = [], Facts()
+
+    async def handler(event):
+        log.append(event.body)
+
+    async with inbox:
+        await accept(inbox, text("deadly"))
+        await accept(inbox, text("next"))
+        for _ in range(2):
+            async with inbox.backlog() as backlog:
+                (claim,) = await backlog.claim(5)
+                await backlog.retry(claim, error="as good as gone", pause=1)  # an attempt was counted
+            await clock.advance(2)
+        async with running(inbox, handler, clock, backoff=Backoff(attempts=2), watch=facts.watch):
+            await until(lambda: log, clock)
+        ((said, attempt, error),) = await dead(inbox)
+    assert log == ["next"]
+    assert (said, attempt, error) == (
+        "deadly",
+        3,
+        "each attempt was begun and never ended: the process did, or the lease ran out",
+    )
+    assert facts.of(Buried)[0].error == "each attempt was begun and never ended: the process did, or the lease ran out"
+
+
+# ---------------------------------------------------------------------------------- many at once
+
+
+async def test_at_most_so_many_conversations_at_once(inbox, clock):
+    now, most, log, gate = set(), [], [], anyio.Event()
+
+    async def handler(event):
+        assert event.to not in now, "two of one conversation at once"
+        now.add(event.to)
+        most.append(len(now))
+        await gate.wait()
+        log.append(event.to)
+        now.discard(event.to)
+
+    async with inbox:
+        await accept(inbox, *(text(number, f"g{group}") for group in range(10) for number in range(2)))
+        async with running(inbox, handler, clock, concurrency=3):
+            await until(lambda: len(now) == 3)
+            await moment()
+            assert len(now) == 3
+            gate.set()
+            await until(lambda: len(log) == 20)
+    assert max(most) == 3
+
+
+async def test_a_thousand_events_of_fifty_conversations(inbox, clock):
+    log, facts = defaultdict(list), Facts()
+
+    async def handler(event):
+        await checkpoint()
+        log[event.to].append(int(event.body))
+
+    async with inbox, running(inbox, handler, clock, watch=facts.watch):
+        await accept(inbox, *(text(number, f"g{group}") for number in range(20) for group in range(50)))
+        await until(lambda: len(facts.of(Handled)) == 1000)
+    assert sorted(log) == sorted(f"g{group}" for group in range(50))
+    assert all(Counter(numbers) == Counter(range(20)) for numbers in log.values())
+    if isinstance(inbox, MemorySink):  # which accepts in the order of asking
+        assert all(numbers == list(range(20)) for numbers in log.values())
+
+
+async def test_after_32_events_others_have_their_turn(clock):
+    sink, log = MemorySink(clock=clock), []
+
+    async def handler(event):
+        log.append(event.to)
+
+    for number in range(100):
+        await sink.accept(text(number, "busy"))
+    await sink.accept(text(0, "quiet"))
+    async with running(sink, handler, clock, concurrency=1):
+        await until(lambda: len(log) == 101)
+    assert log.index("quiet") == TURN == 32
+
+
+async def test_slow_handlers_share_emulated_time():
+    clock = EmulatedClock(auto=True)
+    sink, log = MemorySink(clock=clock), []
+
+    async def handler(event):
+        await clock.sleep(5)
+        log.append((event.to, clock.elapsed))
+
+    for group in range(20):
+        await sink.accept(text(0, f"g{group}"))
+    async with running(sink, handler, clock, concurrency=10):
+        await until(lambda: len(log) == 20)
+        assert Counter(when for _, when in log) == {5.0: 10, 10.0: 10}
+
+
+async def test_a_worker_with_nothing_to_do_lets_emulated_time_stand_still(tmp_path):
+    clock, log = EmulatedClock(auto=True), []
+    inbox = SqliteInbox(tmp_path / "inbox.db", clock=clock, lease=30)
+
+    async def handler(event):
+        log.append(event.body)
+
+    async with inbox, running(inbox, handler, clock):
+        await accept(inbox, text(1))
+        await until(lambda: log)
+        await moment()
+        before = clock.elapsed
+        await moment()
+        assert clock.elapsed == before
+
+
+class Leases(MemorySink):
+    """Leases that need to be renewed, and who renews them when."""
+
+    lease = 30.0
+
+    def __init__(self, *, clock):
+        super().__init__(clock=clock)
+        self.clock = clock
+        self.renewed = []
+        self.failing = 0
+
+    @asynccontextmanager
+    async def backlog(self):
+        async with super().backlog() as backlog:
+
+            async def renew(claims):
+                self.renewed.append((self.clock.elapsed, sorted(claim.number for claim in claims)))
+                if self.failing:
+                    self.failing -= 1
+                    raise OSError
+
+            backlog.renew = renew
+            yield backlog
+
+
+async def test_leases_are_renewed_while_something_runs_and_only_then(clock, caplog):
+    sink, gate, log = Leases(clock=clock), anyio.Event(), []
+    sink.failing = 1
+
+    async def handler(event):
+        await gate.wait()
+        log.append(event.body)
+
+    async with running(sink, handler, clock, timeout=1e6):
+        await clock.advance(100)
+        assert sink.renewed == []
+        for group in "ab":
+            await sink.accept(text(0, group))
+        await moment()
+        await clock.advance(25)
+        gate.set()
+        await until(lambda: len(log) == 2)
+        await clock.advance(100)
+    assert sink.renewed == [(110.0, [1, 2]), (120.0, [1, 2])]
+    assert "the leases could not be renewed" in caplog.text
+
+
+# ---------------------------------------------------------------------------------- time-outs, threads
+
+
+async def test_a_handler_that_takes_too_long_has_failed(inbox, clock):
+    log, facts = [], Facts()
+
+    async def handler(_event):
+        log.append("begins")
+        try:
+            await anyio.sleep_forever()
+        finally:
+            log.append("ends")
+
+    async with inbox:
+        await accept(inbox, text(1))
+        async with running(inbox, handler, clock, timeout=7, backoff=Backoff(attempts=1), watch=facts.watch):
+            await until(lambda: log)
+            await clock.advance(6.9)
+            assert log == ["begins"]
+            await clock.advance(0.2)
+            await until(lambda: facts.told)
+        ((_, _, error),) = await dead(inbox)
+    assert error.endswith("TimeoutError: the handler took longer than 7 s\n")
+    assert log == ["begins", "ends"]
+
+
+async def test_plain_functions_run_in_threads_and_may_block(inbox, clock):
+    threads, together = set(), threading.Barrier(3, timeout=10)
+
+    def handler(event):
+        threads.add(threading.get_ident())
+        together.wait()  # three at once, or none gets past
+        if event.to == "g0":
+            raise KeyError(event.to)
+
+    facts = Facts()
+    async with inbox:
+        await accept(inbox, *(text(0, f"g{group}") for group in range(3)))
+        async with running(inbox, handler, clock, concurrency=3, backoff=Backoff(attempts=1), watch=facts.watch):
+            await until(lambda: len(facts.told) == 3)
+        assert [error.splitlines()[-1] for _, _, error in await dead(inbox)] == ["KeyError: 'g0'"]
+    assert len(facts.of(Handled)) == 2
+    assert threading.get_ident() not in threads
+
+
+async def test_what_a_plain_function_returns_is_awaited_if_it_can_be(clock):
+    """A decorator that knows nothing of async functions makes a plain one of each."""
+    sink, log = MemorySink(clock=clock), []
+
+    def decorated(event):
+        async def handler():
+            await checkpoint()
+            log.append((event.body, threading.current_thread().name))
+            if event.body == "slow":
+                await anyio.sleep_forever()
+
+        return handler()
+
+    await sink.accept(text("quick"))
+    await sink.accept(text("slow"))
+    async with running(sink, decorated, clock, backoff=Backoff(attempts=1)):
+        await until(lambda: sink.dead, clock)
+    assert log == [(said, threading.current_thread().name) for said in ("quick", "slow")]
+    assert "TimeoutError" in sink.dead[0].error
+
+
+async def test_a_plain_function_is_waited_for_and_what_it_did_is_recorded(inbox, clock):
+    begun, release = threading.Event(), threading.Event()
+
+    def handler(_event):
+        begun.set()
+        assert release.wait(10)
+
+    async with inbox:
+        await accept(inbox, text(1), text(2, "g2"))
+        async with anyio.create_task_group() as tasks:
+            worker = Worker(inbox, router_of(handler), clock=clock, drain=1, concurrency=1)
+            tasks.start_soon(worker.run)
+            await until(begun.is_set)
+            worker.stop()
+            await moment()
+            await clock.advance(1 + 2 * GRACE)
+            await moment()
+            release.set()
+        async with inbox.backlog() as backlog:
+            assert len(await backlog.claim(5)) == 1
+
+
+def cancels_its_task(event):
+    async def cancelling():
+        if backend() == "asyncio":
+            asyncio.current_task().cancel()
+            if event.body == "waits":
+                await checkpoint()
+            return
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await checkpoint()
+        reason = "given up"
+        raise RuntimeError(reason)
+
+    return cancelling()
+
+
+def raises_cancelled(_event):
+    async def raising():
+        if backend() == "asyncio":
+            raise anyio.get_cancelled_exc_class()
+        raise RuntimeError
+
+    return raising()
+
+
+@pytest.mark.parametrize("handler", [cancels_its_task, raises_cancelled])
+@pytest.mark.parametrize("said", ["waits", "returns"])
+async def test_a_handler_that_cancels_itself_has_failed_and_nothing_else(clock, handler, said):
+    sink, log = MemorySink(clock=clock), []
+
+    async def handle(event):
+        if event.body == "good":
+            log.append(event.body)
+        else:
+            await handler(event)
+
+    await sink.accept(text(said))
+    await sink.accept(text("good"))
+    async with running(sink, handle, clock, backoff=Backoff(attempts=2)):
+        await until(lambda: log, clock)
+        assert [letter.claim.attempt for letter in sink.dead] == [2]
+        await sink.accept(text("good", number=2))
+        await until(lambda: len(log) == 2)
+    assert log == ["good", "good"]
+
+
+async def test_a_group_of_failures_in_a_handler_is_a_failure(clock):
+    sink = MemorySink(clock=clock)
+    await sink.accept(text(1))
+
+    async def fails():
+        reason = "one of two"
+        raise ValueError(reason)
+
+    async def handler(_event):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(anyio.sleep_forever)
+            tasks.start_soon(fails)
+
+    async with running(sink, handler, clock, backoff=Backoff(attempts=1)):
+        await until(lambda: sink.dead)
+    assert "ValueError: one of two" in sink.dead[0].error
+
+
+# ------------------------------------------------------------------------------------ the end of a worker
+
+
+async def test_stopping_lets_running_handlers_finish_and_begins_nothing(inbox, clock):
+    log, gate, begun = [], anyio.Event(), []
+
+    async def handler(event):
+        begun.append((event.to, event.body))
+        await gate.wait()
+        log.append((event.to, event.body))
+
+    async with inbox:
+        for number in range(2):
+            await accept(inbox, text(number, "a"))
+            await accept(inbox, text(number, "b"))
+        await accept(inbox, text(0, "c"))
+        async with running(inbox, handler, clock, concurrency=2) as worker:
+            await until(lambda: len(begun) == 2)
+            worker.stop()
+            worker.stop()
+            await moment()
+            gate.set()
+        assert sorted(log) == [("a", "0"), ("b", "0")]
+        await worker.run()  # a worker that was stopped does not run again
+        async with inbox.backlog() as backlog:
+            left = [(json.loads(claim.body)["body"], claim.attempt) for claim in await backlog.claim(10)]
+    assert sorted(left) == [("0", 1), ("1", 1), ("1", 1)]
+
+
+async def test_what_has_not_finished_after_the_drain_is_given_back(inbox, clock):
+    log = []
+
+    async def handler(_event):
+        log.append("begins")
+        try:
+            await anyio.sleep_forever()
+        finally:
+            log.append("cancelled")
+
+    async with inbox:
+        await accept(inbox, text(1))
+        async with running(inbox, handler, clock, drain=10) as worker:
+            await until(lambda: log)
+            worker.stop()
+            await moment()
+            await clock.advance(9.9)
+            assert log == ["begins"]
+            await clock.advance(0.2)
+        assert log == ["begins", "cancelled"]
+        async with inbox.backlog() as backlog:
+            assert [claim.attempt for claim in await backlog.claim(10)] == [1]
+
+
+async def test_what_was_claimed_while_the_worker_was_stopped_is_given_back_unhandled(clock):
+    sink, log = MemorySink(clock=clock), []
+    worker = Worker(sink, router_of(log.append), clock=clock)
+    await sink.accept(text(1))
+    backlog = sink.backlog()
+    claim, sink.backlog = backlog.claim, lambda: backlog
+
+    async def claim_slowly(limit):
+        claims = await claim(limit)
+        worker.stop()
+        await moment()
+        return claims
+
+    backlog.claim = claim_slowly
+    await worker.run()
+    assert log == []
+    async with backlog:
+        assert [each.attempt for each in await claim(1)] == [1]
+
+
+async def test_a_cancelled_worker_gives_back_what_it_holds(inbox, clock):
+    log = []
+
+    async def handler(event):
+        log.append(event.to)
+        await anyio.sleep_forever()
+
+    async with inbox:
+        await accept(inbox, *(text(1, f"g{group}") for group in range(5)))
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(Worker(inbox, router_of(handler), clock=clock, concurrency=3).run)
+            await until(lambda: len(log) == 3)
+            tasks.cancel_scope.cancel()
+        async with inbox.backlog() as backlog:
+            assert [claim.attempt for claim in await backlog.claim(10)] == [1] * 5
+
+
+async def test_what_a_cancelled_handler_finished_all_the_same_is_recorded(clock):
+    sink, log = MemorySink(clock=clock), []
+
+    async def handler(event):
+        log.append(event.to)
+        try:
+            await anyio.sleep_forever()
+        except anyio.get_cancelled_exc_class():
+            if event.to == "fails":
+                reason = "while it was cancelled"
+                raise RuntimeError(reason) from None
+            if event.to == "stops":
+                raise
+
+    for group in ("finishes", "fails", "stops"):
+        await sink.accept(text(1, group))
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(Worker(sink, router_of(handler), clock=clock, backoff=Backoff(attempts=1)).run)
+        await until(lambda: len(log) == 3)
+        tasks.cancel_scope.cancel()
+    assert [event.to for event in sink.events] == ["stops"]
+    assert [json.loads(letter.claim.body)["to"] for letter in sink.dead] == ["fails"]
+
+
+async def test_a_failure_in_a_cancelled_handlers_task_group_ends_nothing_else(clock):
+    sink, log = MemorySink(clock=clock), []
+
+    async def fails_in_the_end():
+        try:
+            await anyio.sleep_forever()
+        finally:
+            raise ValueError
+
+    async def handler(event):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(anyio.sleep_forever)
+            tasks.start_soon(fails_in_the_end)
+            log.append(event.body)
+
+    await sink.accept(text(1))
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(Worker(sink, router_of(handler), clock=clock, backoff=Backoff(attempts=1)).run)
+        await until(lambda: log)
+        await moment()
+        tasks.cancel_scope.cancel()
+    assert "ValueError" in sink.dead[0].error
+
+
+async def exits(_event):
+    raise SystemExit
+
+
+async def exits_in_a_group(event):
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(exits, event)
+
+
+@pytest.mark.parametrize(("kind", "handler"), [("asyncio", exits), ("trio", exits), ("trio", exits_in_a_group)])
+def test_a_handler_that_exits_fails(kind, handler):
+    sink = MemorySink()
+
+    async def main():
+        await sink.accept(text(1))
+        async with running(sink, handler, SystemClock(), backoff=Backoff(attempts=1)):
+            await until(lambda: sink.dead)
+
+    anyio.run(main, backend=kind)
+    assert "SystemExit" in sink.dead[0].error
+
+
+def test_a_task_of_a_handlers_that_exits_ends_asyncios_loop_and_leaves_the_event():
+    sink = MemorySink()
+
+    async def main():
+        await sink.accept(text(1))
+        await Worker(sink, router_of(exits_in_a_group)).run()
+
+    with pytest.raises(SystemExit):
+        anyio.run(main, backend="asyncio")
+    assert len(sink.events) == 1
+
+
+def test_a_cancellation_that_comes_after_a_handler_has_ended_costs_no_event(caplog):
+    """asyncio's, of a whole task: whoever holds the task of a handler may cancel it at any time."""
+    sink, log = MemorySink(), []
+
+    async def handler(event, handling):
+        log.append((event.body, handling.attempt))
+        if len(log) == 1:
+            asyncio.get_running_loop().call_soon(asyncio.current_task().cancel)
+
+    async def main():
+        await sink.accept(text(1))
+        await sink.accept(text(2))
+        async with running(sink, handler, SystemClock()):
+            await until(lambda: not sink.events)
+
+    anyio.run(main, backend="asyncio")
+    assert log == [("1", 1), ("2", 1)]
+    assert "a stray cancellation" in caplog.text
+
+
+async def test_a_worker_stopped_before_it_runs_returns_at_once(clock):
+    worker = Worker(MemorySink(), router_of(print), clock=clock)
+    worker.stop()
+    await worker.run()
+
+
+async def test_a_worker_runs_once_at_a_time(clock):
+    async with running(MemorySink(), print, clock) as worker:
+        with pytest.raises(InvalidRequest, match="runs already"):
+            await worker.run()
+
+
+async def test_a_worker_needs_a_fallback(clock):
+    with pytest.raises(InvalidRequest, match="fallback"):
+        await Worker(MemorySink(), Router(), clock=clock).run()
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("concurrency", 0), ("concurrency", 1.5), ("timeout", 0), ("drain", -1), ("drain", float("nan"))]
+)
+def test_options_that_make_no_sense_are_refused(option, value):
+    with pytest.raises(InvalidRequest) as raised:
+        Worker(MemorySink(), Router(), **{option: value})
+    assert raised.value.field == option
+
+
+# ------------------------------------------------------------------------------------ a backlog that fails
+
+
+class Flaky(MemorySink):
+    """An inbox whose backlog first does what its plan says: a method's name, and the exceptions of its next calls."""
+
+    def __init__(self, clock, **plan):
+        super().__init__(clock=clock)
+        self.plan = {name: list(errors) for name, errors in plan.items()}
+        self.calls = []
+
+    @asynccontextmanager
+    async def backlog(self):
+        async with super().backlog() as backlog:
+            for name in ("claim", "done", "retry", "bury", "release", "wait"):
+                setattr(backlog, name, self.flaky(name, getattr(backlog, name)))
+            yield backlog
+
+    def flaky(self, name, method):
+        async def call(*args, **options):
+            self.calls.append(name)
+            if self.plan.get(name) and (error := self.plan[name].pop(0)) is not None:
+                if error is anyio.sleep_forever:
+                    await error()
+                raise type(error)(*error.args)
+            return await method(*args, **options)
+
+        return call
+
+
+LOCKED = OSError("the database is locked")
+
+
+async def test_a_backlog_that_fails_is_asked_again_after_a_pause(clock, caplog):
+    sink, log = Flaky(clock, claim=[LOCKED] * 3, wait=[LOCKED]), []
+
+    async def handler(event):
+        log.append(event.body)
+
+    await sink.accept(text(1))
+    async with running(sink, handler, clock):
+        await clock.advance(0.05)
+        assert sink.calls == ["claim"]
+        await clock.advance(0.1)
+        assert sink.calls == ["claim"] * 2
+        await until(lambda: len(log) == 1, clock)
+        await until(lambda: sink.calls[-2:] == ["claim", "wait"], clock)
+        await sink.accept(text(2))
+        await until(lambda: len(log) == 2)
+    assert log == ["1", "2"]
+    assert caplog.text.count("the database is locked") == 4
+
+
+@pytest.mark.parametrize("method", ["done", "bury", "retry"])
+async def test_what_could_not_be_recorded_is_recorded_later_and_not_handled_again(clock, caplog, method):
+    sink, log, facts = Flaky(clock, **{method: [LOCKED] * 4}), [], Facts()
+
+    async def handler(event, handling):
+        log.append((event.body, handling.attempt))
+        if method == "bury" or (method == "retry" and handling.attempt == 1):
+            raise ValueError
+
+    await sink.accept(text(1))
+    attempts = {"done": 1, "bury": 1, "retry": 2}[method]
+    async with running(sink, handler, clock, backoff=Backoff(attempts=attempts), watch=facts.watch):
+        await until(lambda: sink.calls.count(method) >= 2, clock)
+        await until(lambda: not sink.events, clock)
+        await until(lambda: len(facts.told) == attempts)
+    assert log == [("1", attempt) for attempt in range(1, attempts + 1)]
+    assert sink.calls.count(method) == 5
+    assert "could not be recorded; next try in 0.8 s" in caplog.text
+
+
+async def test_stopping_does_not_wait_for_a_backlog_that_never_recovers(clock):
+    sink, log = Flaky(clock, done=[LOCKED] * 10**4, release=[LOCKED] * 10), []
+
+    async def handler(event):
+        log.append(event.body)
+
+    await sink.accept(text(1))
+    async with running(sink, handler, clock, drain=2) as worker:
+        await until(lambda: sink.calls.count("done") >= 2, clock)
+        worker.stop()
+        await moment()
+        await clock.advance(3)
+    assert log == ["1"]
+    assert sink.calls[-1] == "release"
+
+
+async def test_stopping_does_not_wait_for_a_claim_that_hangs(clock):
+    sink = Flaky(clock, claim=[anyio.sleep_forever])
+    async with running(sink, print, clock, drain=2) as worker:
+        await until(lambda: sink.calls)
+        worker.stop()
+        await moment()
+        await clock.advance(1.9 + GRACE)
+        await clock.advance(0.2)
+    assert sink.calls.count("claim") == 1
+
+
+async def test_a_cancelled_worker_does_not_wait_for_ever_for_a_backlog_that_hangs(clock):
+    hangs = [anyio.sleep_forever]
+    sink, log = Flaky(clock, done=list(hangs), release=list(hangs)), []
+
+    async def handler(event):
+        log.append(event.body)
+
+    await sink.accept(text(1))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(Worker(sink, router_of(handler), clock=clock).run)
+        await until(lambda: "done" in sink.calls)
+        tasks.cancel_scope.cancel()
+        with anyio.CancelScope(shield=True):
+            await moment()
+            assert sink.calls[-1] == "done"
+            await clock.advance(GRACE + 0.1)
+            await until(lambda: sink.calls[-1] == "release")
+            await clock.advance(GRACE + 0.1)
+
+
+async def test_a_lost_lease_is_logged_and_left_to_who_has_it(clock, caplog):
+    sink, log, facts = Flaky(clock, done=[LeaseLost()]), [], Facts()
+
+    async def handler(event):
+        log.append((event.to, event.body))
+
+    await sink.accept(text(1, "a"))
+    async with running(sink, handler, clock, watch=facts.watch):
+        await until(lambda: log)
+        await sink.accept(text(1, "b"))
+        await until(lambda: facts.told)
+    assert [(record.levelno, record.name) for record in caplog.records] == [(logging.WARNING, "rbim.callbacks")]
+    assert "was lost" in caplog.text
+    assert len(facts.told) == 1
+    assert "release" not in sink.calls
+
+
+# ---------------------------------------------------------------------------------------- any schedule
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    plans=st.lists(st.lists(st.integers(0, 4), max_size=6), min_size=1, max_size=6),
+    concurrency=st.integers(1, 4),
+    kind=st.sampled_from(["asyncio", "trio"]),
+)
+def test_every_event_is_handled_to_success_once_or_dead_in_order(plans, concurrency, kind):
+    """``plans`` has, for each event of each conversation, how often it fails; 3 attempts are all there are."""
+    log = defaultdict(list)
+
+    async def main():
+        clock = EmulatedClock(auto=True)
+        sink, facts = MemorySink(clock=clock), Facts()
+
+        async def handler(event, handling):
+            fails = handling.attempt <= plans[int(event.to)][int(event.body)]
+            await clock.sleep(int(event.body) % 3)
+            log[int(event.to)].append((int(event.body), handling.attempt, not fails))
+            if fails:
+                raise ValueError
+
+        for group, plan in enumerate(plans):
+            for number in range(len(plan)):
+                await sink.accept(text(number, str(group)))
+        options = {"concurrency": concurrency, "backoff": Backoff(attempts=3), "watch": facts.watch}
+        async with running(sink, handler, clock, **options):
+            await until(lambda: not sink.events)
+        return {(int(json.loads(each.claim.body)["to"]), int(json.loads(each.claim.body)["body"])) for each in sink.dead}
+
+    dead_ones = anyio.run(main, backend=kind)
+    for group, plan in enumerate(plans):
+        expected = [(n, attempt, attempt > fails) for n, fails in enumerate(plan) for attempt in range(1, min(fails, 2) + 2)]
+        assert log[group] == expected
+    assert dead_ones == {(group, n) for group, plan in enumerate(plans) for n, fails in enumerate(plan) if fails >= 3}
+
+
+# ---------------------------------------------------------------------------------- a thread of its own
+
+
+def quick(inbox, handler, **options):
+    """A worker by the machine's clock, with pauses nobody notices."""
+    options = {"drain": 5.0, "backoff": Backoff(first=0.001, most=0.001), **options}
+    return Worker(inbox, router_of(handler), clock=SystemClock(), **options)
+
+
+async def test_a_handler_that_blocks_delays_nobody_outside(tmp_path):
+    for inbox in (MemorySink(), SqliteInbox(tmp_path / "inbox.db", poll=0.02)):
+        release, log, threads = threading.Event(), [], set()
+
+        async def handler(event, release=release, log=log, threads=threads):
+            threads.add(threading.current_thread().name)
+            if event.to == "blocks":
+                log.append("blocks")
+                assert release.wait(10)
+            log.append(event.to)
+
+        async with inbox:
+            await inbox.accept(text(1, "blocks"))
+            async with WorkerThread(quick(inbox, handler)):
+                await until(lambda log=log: log)
+                for number in range(20):
+                    assert await inbox.accept(text(number, "other"))
+                assert log == ["blocks"]
+                release.set()
+                await until(lambda log=log: len(log) == 22)
+        assert log == ["blocks", "blocks"] + ["other"] * 20
+        assert threads == {"rbim-worker"}
+
+
+async def test_leaving_waits_for_handlers_without_blocking(caplog):
+    sink, release, log = MemorySink(), threading.Event(), []
+
+    async def handler(_event):
+        log.append("begins")
+        assert release.wait(10)
+        log.append("ends")
+
+    async with anyio.create_task_group() as tasks:
+
+        async def let_go():
+            await moment()
+            log.append("this loop goes on")
+            release.set()
+
+        async with WorkerThread(quick(sink, handler)):
+            await sink.accept(text(1))
+            await until(lambda: log)
+            tasks.start_soon(let_go)
+    assert log == ["begins", "this loop goes on", "ends"]
+    assert sink.events == ()
+    assert not caplog.records
+
+
+async def test_a_thread_that_does_not_end_is_left_behind(monkeypatch, caplog):
+    monkeypatch.setattr(thread_module, "LEAVING", 0.03)
+    sink, release, log = MemorySink(), threading.Event(), []
+
+    async def handler(_event):
+        log.append("begins")
+        release.wait(10)
+
+    async with WorkerThread(quick(sink, handler, drain=0.01)):
+        await sink.accept(text(1))
+        await until(lambda: log)
+    assert "has not ended after 0.04 s" in caplog.text
+    (thread,) = [each for each in threading.enumerate() if each.name == "rbim-worker"]
+    assert thread.daemon
+    release.set()
+    await anyio.to_thread.run_sync(thread.join, 10)
+    assert not thread.is_alive()
+
+
+@pytest.fixture(params=[WorkerThread, WorkerTask])
+def runs(request):
+    return request.param
+
+
+async def test_around_is_entered_where_handlers_run(runs):
+    sink, log = MemorySink(), []
+
+    @asynccontextmanager
+    async def around():
+        log.append(("enters", threading.current_thread().name, backend()))
+        yield
+        log.append(("leaves", threading.current_thread().name, backend()))
+
+    async def handler(_event):
+        log.append(("handles", threading.current_thread().name, backend()))
+
+    async with runs(quick(sink, handler), around=around):
+        assert log[0][0] == "enters"
+        await sink.accept(text(1))
+        await until(lambda: len(log) == 2)
+    where = "rbim-worker" if runs is WorkerThread else threading.current_thread().name
+    assert log == [(what, where, backend()) for what in ("enters", "handles", "leaves")]
+
+
+@asynccontextmanager
+async def cannot_be_entered():
+    reason = "no database"
+    raise ConnectionError(reason)
+    yield
+
+
+@asynccontextmanager
+async def cannot_be_left():
+    yield
+    reason = "the database went away"
+    raise ConnectionError(reason)
+
+
+async def test_what_keeps_a_worker_from_running_is_raised_on_entering(runs, caplog):
+    with pytest.raises(ConnectionError, match="no database"):
+        async with runs(quick(MemorySink(), print), around=cannot_be_entered):
+            pytest.fail("it was entered")
+    with pytest.raises(InvalidRequest, match="fallback"):
+        async with runs(Worker(MemorySink(), Router())):
+            pytest.fail("it was entered")
+    stopped = quick(MemorySink(), print)
+    stopped.stop()
+    with pytest.raises(InvalidRequest, match="was stopped before it ran"):
+        async with runs(stopped):
+            pytest.fail("it was entered")
+    assert not caplog.records
+
+
+async def test_what_ends_a_worker_is_logged_and_raised_on_leaving(runs, caplog):
+    with pytest.raises(ConnectionError, match="went away"):
+        async with runs(quick(MemorySink(), print), around=cannot_be_left):
+            pass
+    assert "no more events are handled" in caplog.text
+    with pytest.raises(KeyError):  # what went wrong inside counts more
+        async with runs(quick(MemorySink(), print), around=cannot_be_left):
+            raise KeyError
+
+
+async def test_what_ends_the_worker_is_logged_at_once_and_raised_on_leaving(caplog):
+    sink = MemorySink()
+
+    class Broken(Watch):
+        def tell(self, _):
+            raise SystemExit(3)
+
+    async def handle():
+        async with WorkerThread(quick(sink, print, watch=Broken())):
+            await sink.accept(text(1))
+            await until(lambda: "no more events are handled" in caplog.text)
+
+    with pytest.raises(RuntimeError, match="the worker was ended by"):
+        await handle()
+
+
+async def test_entering_can_be_cancelled(runs):
+    log = []
+
+    @asynccontextmanager
+    async def slow():
+        log.append("enters")
+        for _ in range(50):
+            await anyio.sleep(0.001)
+        yield
+
+    async with anyio.create_task_group() as tasks:
+
+        async def enter():
+            async with runs(quick(MemorySink(), print), around=slow):
+                log.append("entered")
+
+        tasks.start_soon(enter)
+        await until(lambda: log)
+        tasks.cancel_scope.cancel()
+    assert log == ["enters"]
+    await until(lambda: all(each.name != "rbim-worker" for each in threading.enumerate()))
+
+
+async def test_a_cancelled_block_gives_its_events_back(runs):
+    sink, log = MemorySink(), []
+
+    async def handler(event):
+        log.append(event.body)
+        await anyio.sleep_forever()
+
+    async with anyio.create_task_group() as tasks:
+
+        async def receive():
+            async with runs(quick(sink, handler, drain=0.01)):
+                await sink.accept(text(1))
+                await anyio.sleep_forever()
+
+        tasks.start_soon(receive)
+        await until(lambda: log)
+        tasks.cancel_scope.cancel()
+    assert len(sink.events) == 1
+
+
+class Panic(BaseException):
+    """What bindings to other languages raise."""
+
+
+@pytest.mark.parametrize("ending", [SystemExit(1), Panic(), KeyboardInterrupt()], ids=["exit", "panic", "interrupt"])
+@pytest.mark.parametrize("blocking", [True, False])
+async def test_a_handler_that_wants_to_end_everything_only_fails(ending, blocking):
+    """In the worker's own thread, where no Ctrl-C arrives."""
+    if blocking and isinstance(ending, KeyboardInterrupt):
+        ending = SystemExit(2)  # anyio hands no KeyboardInterrupt from one thread to another
+    sink, log = MemorySink(), []
+    for said, group in (("bad", "g1"), ("good", "g2"), ("after", "g1")):
+        await sink.accept(text(said, group))
+
+    def handle(event):
+        log.append(event.body)
+        if event.body == "bad":
+            raise ending
+
+    async def handler(event):
+        handle(event)
+
+    worker = Worker(sink, router_of(handle if blocking else handler), backoff=Backoff(attempts=1))
+    async with WorkerThread(worker):
+        await until(lambda: len(log) == 3)
+    assert sorted(log) == ["after", "bad", "good"]
+    assert [type(ending).__name__ in letter.error for letter in sink.dead] == [True]

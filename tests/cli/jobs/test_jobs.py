@@ -1,0 +1,946 @@
+"""``rbim invite``, ``rbim remove`` and ``rbim job`` in this process, against an emulator over HTTP."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+import shlex
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+import anyio
+import pytest
+from rich.console import Console
+
+from helpers.holding import Holding
+from helpers.serving import served
+from rbim import AsyncClient
+from rbim.bulk.lock import JobLock
+from rbim.bulk.schema import JOURNAL
+from rbim.bulk.tally import Snapshot
+from rbim.cli import bulk_progress, run
+from rbim.cli.bulk_flags import Showing
+from rbim.cli.bulk_input import Input
+from rbim.cli.bulk_progress import Progress
+from rbim.cli.bulk_run import command_line
+from rbim.cli.exits import JobExit
+from rbim.emulator import Emulator
+from rbim.emulator.faults import Code, Fault, InvalidJson, Status
+from rbim.groups import DeleteGroupMember, GroupType, InviteJoinGroup
+from rbim.signing import Credentials
+from rbim.transports.httpx import HttpxTransport
+
+ACCOUNTS = ["total", "invited", "refused", "failed", "unknown", "skipped", "duplicate"]
+PATIENCE = 60
+signals = pytest.mark.skipif(sys.platform == "win32", reason="signals are sent in another way")
+STRANGER = "stranger"
+CREDENTIALS = Credentials(app_id="app", app_token="the-token")
+
+
+@pytest.fixture(scope="module")
+def served_platform():
+    emulator = Emulator(credentials=CREDENTIALS)
+    emulator.never_logged_in(STRANGER)
+    emulator.door = Holding(emulator.asgi)
+    with served(emulator.door) as url:
+        yield emulator, url
+
+
+@pytest.fixture
+def environment(monkeypatch, tmp_path):
+    """An environment without a platform, and a working directory of one's own."""
+    for name in [name for name in os.environ if name.startswith("RBIM_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    return monkeypatch
+
+
+@pytest.fixture
+def platform(served_platform, environment):
+    emulator, url = served_platform
+    for name, value in {"BASE_URL": url, "APP_ID": "app", "APP_TOKEN": "the-token", "USER_NAME": "admin"}.items():
+        environment.setenv(f"RBIM_{name}", value)
+    emulator.faults.clear()
+    yield emulator
+    emulator.faults.clear()
+    emulator.door.holding = False
+
+
+@pytest.fixture
+def cli(capsys):
+    def call(*tokens):
+        code = run([str(token) for token in tokens])
+        out, err = capsys.readouterr()
+        assert "Traceback" not in err
+        assert "the-token" not in out + err
+        return code, out, err
+
+    return call
+
+
+@pytest.fixture
+def group(platform):
+    return made_group(platform)
+
+
+def made_group(platform):
+    async def create():
+        async with AsyncClient(
+            base_url="http://emulator", credentials=CREDENTIALS, user_name="admin", transport=platform
+        ) as client:
+            return await client.groups.create(name="x", type=max(GroupType, key=lambda kind: kind.member_limit))
+
+    return anyio.run(create).group_id
+
+
+def members(platform, group):
+    return set(platform.state.groups[group].members) - {"admin"}
+
+
+def rows_of(*groups, count=7, prefix="u"):
+    return [(group, f"{prefix}{number}") for number in range(count) for group in groups]
+
+
+def write_csv(path, rows, header=("group", "account")):
+    with Path(path).open("w", encoding="utf-8", newline="") as stream:
+        csv.writer(stream).writerows([header, *rows])
+    return path
+
+
+def rows_in(path):
+    return list(csv.DictReader(io.StringIO(Path(path).read_bytes().decode())))
+
+
+def commands(err):
+    """Return the commands that were printed to be pasted."""
+    return [shlex.split(line)[1:] for line in err.splitlines() if line.startswith("rbim ")]
+
+
+def invitations(platform):
+    return platform.requests.of(InviteJoinGroup)
+
+
+# ---------------------------------------------------------------- a job, from its beginning to its end
+
+
+def test_everybody_in_a_file_is_invited(platform, cli, group):
+    other = made_group(platform)
+    write_csv("members.csv", rows_of(group, other, count=120))
+
+    code, out, err = cli("invite", "members.csv")
+
+    assert code == JobExit.DONE
+    assert members(platform, group) == members(platform, other) == {f"u{number}" for number in range(120)}
+    journal = Path("members.csv.invite.journal").absolute()
+    assert err == f"journal: {journal}\n"
+    assert "240 rows of members.csv" in out
+    assert re.search(r"^ +invited +240 +100\.0%$", out, re.MULTILINE)
+    with closing(sqlite3.connect(journal)) as database:
+        assert database.execute("SELECT count(*) FROM accounts WHERE state = 'invited'").fetchone() == (240,)
+        assert database.execute("SELECT count(*) FROM requests").fetchone() == (6,)  # three of fifty at most for each group
+
+
+def test_json_is_one_document_and_nothing_else_on_standard_output(cli, group):
+    rows = [*rows_of(group, count=12), (group, STRANGER), (group, "u3"), ("", "u4")]
+    write_csv("members.csv", rows)
+
+    code, out, err = cli("invite", "members.csv", "--json")
+
+    assert code == JobExit.INCOMPLETE
+    document = json.loads(out)
+    assert list(document["accounts"]) == ACCOUNTS
+    assert document["accounts"] == dict(zip(ACCOUNTS, (15, 12, 1, 0, 0, 1, 1), strict=True))
+    assert document["accounts"]["total"] == sum(document["accounts"][name] for name in ACCOUNTS[1:])
+    assert document["state"] == "complete"
+    assert "line 16: " in err
+    assert commands(err) == [
+        [
+            "job",
+            "report",
+            str(Path("members.csv.invite.journal").absolute()),
+            "--not-done",
+            str(Path("members.csv.invite.not-done.csv").absolute()),
+        ]
+    ]
+
+
+def test_ten_rows_that_cannot_be_used_are_said_and_the_rest_counted(cli, group):
+    write_csv("members.csv", [(group, "a"), *[("", f"u{number}") for number in range(25)]])
+
+    code, _, err = cli("invite", "members.csv", "--quiet")
+
+    assert code == JobExit.INCOMPLETE
+    assert [int(line) for line in re.findall(r"^line ([0-9]+): ", err, re.MULTILINE)] == list(range(3, 13))
+    assert "25 rows cannot be used" in err
+    assert "journal" not in err
+
+
+def test_the_same_command_goes_on_and_another_job_is_refused(platform, cli, group):
+    write_csv("members.csv", rows_of(group))
+    assert cli("invite", "members.csv")[0] == JobExit.DONE
+    platform.requests.clear()
+
+    assert cli("invite", "members.csv", "--json")[0] == JobExit.DONE
+    assert not invitations(platform)
+
+    for tokens, difference in [
+        (["members.csv", "--confirm"], "needs_confirmation is False there and True here"),
+        (["members.csv", "--chunk", "3"], "chunk is 50 there and 3 here"),
+        (["members.csv", "--user-name", "u1"], "user_name is 'admin' there and 'u1' here"),
+    ]:
+        code, out, err = cli("invite", *tokens, "--json")
+        assert (code, out) == (JobExit.USAGE, "")
+        assert "holds another job" in err
+        assert difference in err
+    write_csv("members.csv", rows_of(group, count=8))
+    code, out, err = cli("invite", "members.csv")
+    assert (code, out) == (JobExit.USAGE, "")
+    assert "its input had 7 rows, this one has 8" in err
+    assert cli("remove", "members.csv", "--journal", "members.csv.invite.journal")[0] == JobExit.USAGE
+    assert not invitations(platform)
+
+
+def test_standard_input_has_its_journal_in_the_working_directory(platform, cli, group, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("甲\n乙\n丙\n".encode("gb18030"))))
+
+    code, out, err = cli("invite", "-", "--group", group, "--encoding", "gb18030", "--format", "text", "--json")
+
+    assert code == JobExit.DONE
+    assert json.loads(out)["accounts"]["invited"] == 3
+    assert members(platform, group) == {"甲", "乙", "丙"}
+    (journal,) = Path().glob("*.journal")
+    assert re.fullmatch(r"rbim-invite-[0-9]{8}-[0-9]{6}\.journal", journal.name)
+    assert err == f"journal: {journal.absolute()}\n"
+
+
+def test_columns_may_have_any_names_and_rows_acting_accounts_of_their_own(platform, cli, group):
+    cli("groups", "invite", group, "--members", "helper")
+    cli("groups", "set-role", group, "--member", "helper", "--role", "administrator")
+    Path("m.txt").write_text(f"wer;wohin;durch\na;{group};helper\nb;{group};\n", encoding="utf-8")
+    platform.requests.clear()
+
+    columns = ["--account-column", "wer", "--group-column", "wohin", "--user-name-column", "durch", "--delimiter", ";"]
+    assert cli("invite", "m.txt", "--format", "csv", *columns)[0] == JobExit.DONE
+
+    assert {(op.members, op.user_name) for op in invitations(platform)} == {(("a",), "helper"), (("b",), "admin")}
+
+
+def test_members_are_removed(platform, cli, group):
+    cli("groups", "invite", group, "--members", "a", "b", "c", "d")
+    Path("leavers.jsonl").write_text("".join(json.dumps({"group": group, "account": a}) + "\n" for a in "abc"))
+
+    code, out, _ = cli("remove", "leavers.jsonl", "--chunk", "2", "--json", "--yes")
+
+    assert code == JobExit.DONE
+    assert list(json.loads(out)["accounts"]) == ["removed" if name == "invited" else name for name in ACCOUNTS]
+    assert json.loads(out)["accounts"]["removed"] == 3
+    assert members(platform, group) == {"d"}
+    assert sorted(len(op.members) for op in platform.requests.of(DeleteGroupMember))[-2:] == [1, 2]
+    assert Path("leavers.jsonl.remove.journal").is_file()
+
+
+def test_options_reach_the_platform(platform, cli, group):
+    write_csv("members.csv", rows_of(group, count=3))
+    platform.requests.clear()
+
+    tokens = ["--needs-confirmation", "--declared", "请加入", "--user-name", "admin", "--chunk", "2", "--journal", "j"]
+    pacing = ["--rate", "500/s", "--rate", "9000/min", "--group-rate", "400/s", "--concurrency", "3", "--no-adaptive"]
+    giving_up = ["--max-failures", "100", "--patience", "9", "--isolate", "4"]
+    assert cli("invite", "members.csv", *tokens, *pacing, *giving_up)[0] == JobExit.DONE
+
+    assert all(op.needs_confirmation and op.declared == "请加入" for op in invitations(platform))
+    assert sorted(len(op.members) for op in invitations(platform)) == [1, 2]
+    with closing(sqlite3.connect("j")) as database:
+        settings = json.loads(database.execute("SELECT settings FROM job").fetchone()[0])
+    assert [(rate["limit"], rate["per"], rate["each_group"]) for rate in settings["rates"]] == [
+        (500, 1, False),
+        (9000, 60, False),
+        (400, 1, True),
+    ]
+    del settings["rates"]
+    assert settings | {"concurrency": 3, "adaptive": False, "max_failures": 100, "patience": 9, "isolate": 4} == settings
+
+
+# ---------------------------------------------------------------- a dry run
+
+
+@pytest.mark.usefixtures("environment")
+def test_a_dry_run_touches_nothing_and_needs_no_platform(cli):
+    write_csv("members.csv", [*rows_of("g1", "g2", count=60), ("g1", "u0")])
+    before = list(Path().iterdir())
+
+    code, out, err = cli("invite", "members.csv", "--dry-run", "--rate", "1/s", "--rate", "10/s")
+
+    assert (code, err) == (JobExit.DONE, "")
+    assert "121 rows: 120 usable, 0 that cannot be used, 1 duplicates" in out
+    assert "2 groups" in out
+    assert "4 requests of at most 50 accounts; at least 0:00:03" in out
+    assert list(Path().iterdir()) == before
+
+
+@pytest.mark.usefixtures("environment")
+def test_a_dry_run_says_what_cannot_be_used(cli):
+    write_csv("members.csv", [("g", "a"), *[("", f"u{number}") for number in range(12)]])
+
+    code, out, _ = cli("remove", "members.csv", "--dry-run", "--group-rate", "1/s")
+    assert code == JobExit.INCOMPLETE
+    assert [int(line) for line in re.findall(r"^ +line ([0-9]+): ", out, re.MULTILINE)] == list(range(3, 13))
+    assert "and 2 more" in out
+    assert "as fast as the platform and each group's rate allow" in out
+
+    code, out, _ = cli("remove", "members.csv", "--dry-run", "--json")
+    document = json.loads(out)
+    assert [row["line"] for row in document.pop("bad_rows")] == list(range(3, 13))
+    assert document == {
+        "rows": 13,
+        "usable": 1,
+        "bad": 12,
+        "duplicate": 0,
+        "groups": 1,
+        "requests": 1,
+        "chunk": 50,
+        "seconds": None,
+    }
+    assert "no rate given" in cli("remove", "members.csv", "--dry-run")[1]
+
+
+# ---------------------------------------------------------------- ends that are no good ones, and going on
+
+
+def test_a_job_that_fails_too_often_ends_and_is_resumed_by_the_printed_command(platform, cli, group):
+    platform.faults.add(Fault(effect=Code("330107"), operation="InviteJoinGroup"))
+    write_csv("members.csv", rows_of(group, count=30))
+
+    code, out, err = cli("invite", "members.csv", "--chunk", "1", "--concurrency", "1", "--max-failures", "2", "--json")
+
+    assert code == JobExit.GAVE_UP
+    failed = json.loads(out)["accounts"]["failed"]
+    assert failed in {3, 4}  # the next one leaves while the third is being recorded
+    assert json.loads(out)["skipped"] == {"bad_rows": 0, "not_sent": 30 - failed}
+    journal = str(Path("members.csv.invite.journal").absolute())
+    assert commands(err) == [["job", "resume", journal]]
+
+    platform.faults.clear()
+    code, out, err = cli(*commands(err)[0], "--json")
+    assert code == JobExit.INCOMPLETE
+    assert json.loads(out)["accounts"] == dict(zip(ACCOUNTS, (30, 30 - failed, 0, failed, 0, 0, 0), strict=True))
+    retry, report = commands(err)
+    assert retry == ["job", "retry", journal]
+    assert cli(*report)[0] == JobExit.DONE
+    assert [row["state"] for row in rows_in(report[-1])] == ["failed"] * failed
+
+    code, _, err = cli(*retry, "--rate", "1000/s")
+    assert (code, commands(err)) == (JobExit.DONE, [])
+    assert len(members(platform, group)) == 30
+
+
+def test_a_platform_that_does_not_answer_ends_a_job(cli, group, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        nobody = taken.getsockname()
+    monkeypatch.setenv("RBIM_BASE_URL", "http://{}:{}".format(*nobody))
+    write_csv("members.csv", rows_of(group))
+
+    code, _, err = cli("invite", "members.csv", "--patience", "0.2")
+
+    assert code == JobExit.GAVE_UP
+    assert "no answer came" in err
+    assert [words[:2] for words in commands(err)] == [["job", "resume"]]
+
+
+def test_credentials_that_are_refused_end_a_job_which_others_resume(platform, cli, group, monkeypatch):
+    write_csv("members.csv", rows_of(group))
+    with monkeypatch.context() as wrong:
+        wrong.setenv("RBIM_APP_TOKEN", "another")
+        code, out, err = cli("invite", "members.csv", "--json")
+    assert code == JobExit.REFUSED
+    assert json.loads(out)["accounts"]["invited"] == 0
+    assert "RBIM_APP_TOKEN" in err
+    assert cli(*commands(err)[0])[0] == JobExit.DONE
+    assert len(members(platform, group)) == 7
+
+
+def test_what_is_unknown_has_an_exit_code_and_is_retried(platform, cli, group):
+    platform.faults.add(
+        Fault(effect=InvalidJson(), operation="InviteJoinGroup", nth=(1,)),
+        Fault(effect=Code("330107"), operation="InviteJoinGroup", nth=(2,)),
+    )
+    write_csv("members.csv", [*rows_of(group, count=6), (group, STRANGER)])
+
+    tokens = ["--confirm", "--chunk", "2", "--concurrency", "1", "--max-failures", "none", "--json"]
+    code, out, err = cli("invite", "members.csv", *tokens)
+
+    assert code == JobExit.UNKNOWN  # though others have failed, and one was refused
+    assert json.loads(out)["accounts"] == dict(zip(ACCOUNTS, (7, 2, 1, 2, 2, 0, 0), strict=True))
+    retry, _ = commands(err)
+    assert json.loads(cli(*retry, "--only", "failed", "--json")[1])["accounts"]["unknown"] == 2
+    code, out, _ = cli(*retry, "--only", "unknown", "--json")
+    assert code == JobExit.INCOMPLETE
+    assert json.loads(out)["accounts"] == dict(zip(ACCOUNTS, (7, 6, 1, 0, 0, 0, 0), strict=True))
+
+
+def test_a_journal_that_takes_no_more_ends_a_job(platform, cli, group):
+    platform.faults.add(Fault(effect=Status(400), operation="InviteJoinGroup"))
+    write_csv("members.csv", rows_of(group))
+    cli("invite", "members.csv")
+    journal = Path("members.csv.invite.journal").absolute()
+    with closing(sqlite3.connect(journal)) as database:
+        database.execute("CREATE TRIGGER full BEFORE INSERT ON request BEGIN SELECT RAISE(FAIL, 'no room left'); END")
+
+    code, _, err = cli("job", "retry", journal)
+
+    assert code == JobExit.GAVE_UP
+    assert "no room left" in err
+    assert ["job", "resume", str(journal)] in commands(err)
+
+
+# ---------------------------------------------------------------- signals
+
+
+@contextmanager
+def once_in_flight(platform, count, *numbers, at_once=False):
+    """Send signals, each when the one before was heeded, as soon as so many requests are in flight.
+
+    They are answered when the last signal was heeded, or, where that ends the job ``at_once``, after the block.
+    """
+    platform.door.holding = True
+    platform.requests.clear()
+
+    def wait(true):
+        until = time.monotonic() + PATIENCE
+        while not true() and time.monotonic() < until:
+            time.sleep(0.005)
+
+    def act():
+        wait(lambda: len(invitations(platform)) == count)
+        for place, number in enumerate(numbers, 1):
+            os.kill(os.getpid(), number)
+            if place < len(numbers) or not at_once:
+                wait(lambda: "stopping" in sys.stderr.getvalue())
+        if not at_once:
+            platform.door.holding = False
+
+    thread = threading.Thread(target=act)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+        platform.door.holding = False
+
+
+@signals
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_lets_what_is_in_flight_end(platform, cli, group, number):
+    write_csv("members.csv", rows_of(group, count=10))
+
+    with once_in_flight(platform, 2, number):
+        code, out, err = cli("invite", "members.csv", "--chunk", "1", "--concurrency", "2", "--no-adaptive", "--json")
+
+    assert code == JobExit.INTERRUPTED
+    assert "stopping: 2 requests in flight; Ctrl-C again to end at once\n" in err
+    assert json.loads(out)["accounts"] == dict(zip(ACCOUNTS, (10, 2, 0, 0, 0, 8, 0), strict=True))
+    assert len(members(platform, group)) == 2
+
+    assert cli(*commands(err)[0])[0] == JobExit.DONE
+    assert len(members(platform, group)) == 10
+    assert len(invitations(platform)) == 10  # nobody twice
+
+
+@signals
+def test_the_second_signal_ends_a_job_at_once(platform, cli, group):
+    write_csv("members.csv", rows_of(group, count=4))
+
+    with once_in_flight(platform, 1, signal.SIGINT, signal.SIGTERM, at_once=True):
+        code, out, err = cli("invite", "members.csv", "--chunk", "1", "--concurrency", "1", "--json")
+
+    assert code == JobExit.INTERRUPTED
+    assert json.loads(out)["accounts"]["unknown"] == 1
+    assert "ending at once" in err
+
+    code, out, err = cli(*commands(err)[0], "--on-unknown", "report", "--json")
+    assert code == JobExit.UNKNOWN
+    assert json.loads(out)["accounts"] == dict(zip(ACCOUNTS, (4, 3, 0, 0, 1, 0, 0), strict=True))
+    code, out, _ = cli(*commands(err)[0], "--json")
+    assert code == JobExit.DONE
+    assert json.loads(out)["accounts"]["invited"] == len(members(platform, group)) == 4
+
+
+@signals
+def test_the_same_command_sends_again_what_was_abandoned_if_told(platform, cli, group):
+    write_csv("members.csv", rows_of(group))
+    with once_in_flight(platform, 1, signal.SIGTERM, signal.SIGINT, at_once=True):
+        assert cli("invite", "members.csv", "--confirm")[0] == JobExit.INTERRUPTED
+
+    assert cli("invite", "members.csv", "--confirm", "--on-unknown", "resend")[0] == JobExit.DONE
+    assert len(invitations(platform)) == 2
+
+
+@signals
+def test_a_signal_that_changes_nothing_any_more_is_no_interruption(platform, cli, group):
+    write_csv("members.csv", rows_of(group))
+
+    with once_in_flight(platform, 1, signal.SIGINT):
+        code, _, err = cli("invite", "members.csv")
+
+    assert code == JobExit.DONE
+    assert commands(err) == []
+
+
+@signals
+def test_without_a_receiver_of_signals_ctrl_c_ends_a_job_at_once(platform, cli, group, monkeypatch):
+    def no_receiver(*_):
+        raise NotImplementedError
+
+    monkeypatch.setattr(anyio, "open_signal_receiver", no_receiver)
+    write_csv("members.csv", rows_of(group))
+
+    with once_in_flight(platform, 1, signal.SIGINT, at_once=True):
+        code, out, err = cli("invite", "members.csv", "--json")
+
+    assert code == JobExit.INTERRUPTED
+    assert json.loads(out)["accounts"]["unknown"] == 7
+    assert cli(*commands(err)[0])[0] == JobExit.DONE
+
+
+class Stuck(io.RawIOBase):
+    """A stream that gives something and is interrupted then."""
+
+    def __init__(self, *parts):
+        self.parts = list(parts)
+
+    def readable(self):
+        return True
+
+    def readinto(self, buffer):
+        if not self.parts:
+            raise KeyboardInterrupt
+        part = self.parts.pop(0)
+        buffer[: len(part)] = part
+        return len(part)
+
+
+@pytest.mark.usefixtures("platform")
+@pytest.mark.parametrize("flags", [[], ["--dry-run"]])
+def test_ctrl_c_before_the_first_row_leaves_nothing(cli, monkeypatch, flags):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(Stuck())))
+
+    code, out, err = cli("invite", "-", *flags)
+
+    assert (code, out) == (JobExit.INTERRUPTED, "")
+    assert "nothing was sent" in err
+    assert not list(Path().iterdir())
+
+
+def test_a_fault_of_our_own_is_shown_and_the_job_can_be_resumed(group, monkeypatch, capsys):
+    async def broken(*_, **__):
+        raise ZeroDivisionError
+
+    write_csv("members.csv", rows_of(group))
+    with monkeypatch.context() as patched:
+        patched.setattr(HttpxTransport, "send", broken)
+        assert run(["invite", "members.csv"]) == JobExit.FAULT
+    err = capsys.readouterr().err
+    assert "ZeroDivisionError" in err
+    assert run(commands(err)[0]) == JobExit.DONE
+
+
+# ---------------------------------------------------------------- what is left behind
+
+
+def test_rows_that_were_not_done_are_written_to_be_fed_back(platform, cli, group):
+    platform.faults.add(Fault(effect=Code("330107"), operation="InviteJoinGroup", nth=(2,)))
+    write_csv("members.csv", [*rows_of(group, count=4), (group, STRANGER)], header=("群", "account"))
+    tokens = ["--group-column", "群", "--chunk", "2", "--concurrency", "1", "--not-done", "rest.csv"]
+
+    code, _, err = cli("invite", "members.csv", *tokens, "--max-failures", "90%")
+
+    assert code == JobExit.INCOMPLETE
+    rows = rows_in("rest.csv")
+    assert [(row["群"], row["account"], row["state"]) for row in rows] == [
+        (group, "u2", "failed"),
+        (group, "u3", "failed"),
+        (group, STRANGER, "refused"),
+    ]
+    assert [words[:2] for words in commands(err)] == [["job", "retry"]]  # where the rest is, is known
+    code, out, _ = cli("invite", "rest.csv", "--group-column", "群", "--json")
+    assert code == JobExit.INCOMPLETE
+    assert json.loads(out)["accounts"]["invited"] == 2
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_a_file_that_cannot_be_written_is_said_after_the_report(cli, group):
+    write_csv("members.csv", rows_of(group))
+
+    code, out, err = cli("invite", "members.csv", "--not-done", "/dev/full", "--json")
+
+    assert code == JobExit.USAGE
+    assert json.loads(out)["accounts"]["invited"] == 7
+    assert "--not-done: /dev/full cannot be written" in err
+
+
+def test_a_picture_is_drawn(cli, group):
+    write_csv("members.csv", rows_of(group))
+
+    assert cli("invite", "members.csv", "--plot", "course.svg")[0] == JobExit.DONE
+    assert Path("course.svg").read_text(encoding="utf-8").startswith("<?xml")
+    assert cli("job", "report", "members.csv.invite.journal", "--plot", "course.png")[0] == JobExit.DONE
+    assert Path("course.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_without_matplotlib_the_extra_is_named_before_anything_is_sent(cli, group, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    write_csv("members.csv", rows_of(group))
+
+    code, _, err = cli("invite", "members.csv", "--plot", "course.svg")
+
+    assert code == JobExit.USAGE
+    assert "rbim[plot]" in err
+    assert not Path("members.csv.invite.journal").exists()
+
+
+# ---------------------------------------------------------------- looking at a job
+
+
+@pytest.fixture
+def finished(cli, group):
+    """A journal whose job is complete: three invited, one refused, one row that cannot be used."""
+    write_csv("members.csv", [*rows_of(group, count=3), (group, STRANGER), ("", "nobody")])
+    assert cli("invite", "members.csv")[0] == JobExit.INCOMPLETE
+    return Path("members.csv.invite.journal").absolute()
+
+
+def test_status_says_how_far_a_job_is_and_who_runs_it(finished, cli):
+    code, out, _ = cli("job", "status", finished)
+    assert code == JobExit.DONE
+    assert "InviteJoinGroup of members.csv: complete; no process runs it" in out
+    assert "5 rows: 3 invited, 1 refused, 0 failed, 0 unknown, 1 skipped, 0 duplicate" in out
+    assert re.search(r"^last run: .* UTC, .* s, done$", out, re.MULTILINE)
+
+    code, out, _ = cli("job", "status", finished, "--json")
+    document = json.loads(out)
+    assert code == JobExit.DONE
+    assert list(document) == [
+        "journal",
+        "operation",
+        "state",
+        "complete",
+        "accounts",
+        "in_flight",
+        "running",
+        "last_run",
+    ]
+    assert (document["journal"], document["state"], document["running"]) == (str(finished), "complete", False)
+    assert list(document["accounts"]) == ACCOUNTS
+    assert document["last_run"]["why"] == "done"
+
+
+def test_status_of_a_job_that_runs_and_of_one_that_was_killed(finished, cli):
+    with closing(sqlite3.connect(finished)) as database, database:
+        database.execute("UPDATE run SET ended = NULL, why = NULL")
+        database.execute("UPDATE request SET outcome = 0, ended = NULL")
+        database.execute("UPDATE account SET state = 0")
+    assert "was killed" in cli("job", "status", finished)[1]
+    lock = JobLock(finished)
+    lock.acquire()
+    try:
+        document = json.loads(cli("job", "status", finished, "--json")[1])
+        assert (document["running"], document["state"], document["in_flight"]) == (True, "running", 4)
+        out = cli("job", "status", finished)[1]
+        assert "running; a process runs it" in out
+        assert "4 of the unknown are in flight" in out
+        assert "goes on" in out
+        code, _, err = cli("job", "resume", finished)
+        assert code == JobExit.USAGE
+        assert "another process runs this job" in err
+    finally:
+        lock.release()
+
+
+def test_the_report_of_a_job_in_all_its_forms(finished, cli):
+    code, text, _ = cli("job", "report", finished)
+    assert code == JobExit.DONE
+    assert re.search(r"^ +invited +3 ", text, re.MULTILINE)
+    assert list(json.loads(cli("job", "report", finished, "--json")[1])["accounts"]) == ACCOUNTS
+
+    code, out, _ = cli("job", "report", finished, "--csv", "-")
+    assert code == JobExit.DONE
+    assert [row["state"] for row in csv.DictReader(io.StringIO(out))] == ["invited"] * 3 + ["refused", "skipped"]
+    code, again, _ = cli("job", "report", finished, "--csv", "all.csv")
+    assert again == text
+    assert Path("all.csv").read_bytes().decode() == out.replace("\r\n", "\n") or Path("all.csv").read_bytes().decode() == out
+
+    code, out, _ = cli("job", "report", finished, "--not-done", "-")
+    assert code == JobExit.DONE
+    assert [row["account"] for row in csv.DictReader(io.StringIO(out))] == [STRANGER]
+
+
+def test_a_job_without_a_run_has_a_status(finished, cli):
+    with closing(sqlite3.connect(finished)) as database, database:
+        database.execute("DELETE FROM run")
+        database.execute("UPDATE job SET source = '{}'")
+    assert cli("job", "status", finished)[1].startswith("InviteJoinGroup: complete; ")
+    assert json.loads(cli("job", "status", finished, "--json")[1])["last_run"] is None
+
+
+# ---------------------------------------------------------------- wrong input and configuration
+
+
+WRONG = {
+    "no such file": ["nix.csv"],
+    "unknown option": ["--jsonn"],
+    "no rate": ["members.csv", "--rate", "fast"],
+    "no group rate": ["members.csv", "--group-rate", "1"],
+    "no share": ["members.csv", "--max-failures", "20 %"],
+    "no such share": ["members.csv", "--max-failures", "101%"],
+    "chunk of none": ["members.csv", "--chunk", "0"],
+    "too large a chunk": ["members.csv", "--chunk", "51"],
+    "no concurrency": ["members.csv", "--concurrency", "0"],
+    "no patience": ["members.csv", "--patience", "0"],
+    "negative": ["members.csv", "--isolate", "-1"],
+    "too long a reason": ["members.csv", "--declared", "x" * 51],
+    "no encoding": ["members.csv", "--encoding", "klingon"],
+    "no delimiter": ["members.csv", "--delimiter", "ab"],
+    "no such column": ["members.csv", "--account-column", "who"],
+    "text without a group": ["members.csv", "--format", "text"],
+    "no such format": ["members.csv", "--format", "xlsx"],
+    "no directory": ["members.csv", "--journal", "nowhere/journal"],
+    "another file": ["members.csv", "--journal", "members.csv"],
+    "nowhere": ["members.csv", "--not-done", "nowhere/rest.csv"],
+    "a directory": ["members.csv", "--not-done", "."],
+    "the input": ["members.csv", "--not-done", "./members.csv"],
+    "the journal": ["members.csv", "--plot", "members.csv.invite.journal"],
+    "standard output": ["members.csv", "--not-done=-"],
+    "no picture": ["members.csv", "--plot", "course.pdf"],
+    "no number": ["members.csv", "--concurrency", "many"],
+}
+
+
+@pytest.mark.parametrize("tokens", WRONG.values(), ids=WRONG)
+def test_wrong_input_is_found_before_anything_is_sent(platform, cli, group, tokens):
+    write_csv("members.csv", rows_of(group))
+    platform.requests.clear()
+
+    code, out, err = cli("invite", *tokens)
+
+    assert (code, out) == (JobExit.USAGE, "")
+    assert "rbim: " in err
+    assert not platform.requests.records
+    assert Path("members.csv").read_text(encoding="utf-8").startswith("group,account")
+    assert not Path("members.csv.invite.journal").exists()
+
+
+@pytest.mark.usefixtures("environment")
+def test_a_missing_variable_is_named(cli):
+    write_csv("members.csv", [("g", "a")])
+
+    code, _, err = cli("invite", "members.csv")
+
+    assert code == JobExit.USAGE
+    assert "RBIM_BASE_URL is not set" in err
+    assert not list(Path().glob("*.journal*"))
+
+
+@pytest.mark.usefixtures("platform")
+@pytest.mark.parametrize("command", ["status", "report", "resume", "retry"])
+def test_what_is_no_journal_is_refused(cli, command):
+    Path("text").write_text("no journal\n" * 500)
+    with closing(sqlite3.connect("other")) as database:
+        database.execute("CREATE TABLE job (x)")
+    with closing(sqlite3.connect("broken")) as database:
+        database.executescript(f"PRAGMA application_id = {int.from_bytes(JOURNAL.mark)}; PRAGMA user_version = 1; VACUUM")
+    for file in ("nix", "text", "other", ".", "broken"):
+        code, out, err = cli("job", command, file)
+        assert (code, out) == (JobExit.USAGE, "")
+        assert err.startswith("rbim: ")
+    assert not Path("nix").exists()
+
+
+def test_only_one_thing_goes_to_standard_output(finished, cli):
+    for flags in (["--json", "--csv", "-"], ["--csv", "-", "--not-done", "-"], ["--json", "--not-done", "-"]):
+        code, out, err = cli("job", "report", finished, *flags)
+        assert (code, out) == (JobExit.USAGE, "")
+        assert "only one of them" in err
+    assert cli("job", "report", finished, "--csv", finished)[0] == JobExit.USAGE
+    assert cli("job", "report", finished, "--not-done", "members.csv")[0] == JobExit.USAGE
+
+
+def test_a_retry_while_others_wait_is_refused(platform, cli, group):
+    platform.faults.add(Fault(effect=Code("330107"), operation="InviteJoinGroup"))
+    write_csv("members.csv", rows_of(group))
+    cli("invite", "members.csv", "--chunk", "1", "--concurrency", "1", "--max-failures", "0")
+
+    code, _, err = cli("job", "retry", "members.csv.invite.journal")
+
+    assert code == JobExit.USAGE
+    assert "resume the job first" in err
+
+
+def test_help_lists_every_exit_code(cli):
+    for command in (["invite"], ["remove"], ["job", "resume"], ["job", "retry"]):
+        text = " ".join(cli(*command, "--help")[1].split())
+        for code in JobExit:
+            assert f"{int(code)} {code.meaning}" in text
+
+
+# ---------------------------------------------------------------- what is shown meanwhile
+
+
+def snapshot(**values):
+    counts = {"done": 40, "refused": 3, "failed": 2, "unknown": 0, "skipped": 4, "duplicate": 1, "waiting": 150}
+    made = {"phase": "running", "in_flight": 7, "requests": 9, "throttled": 0, "rate": 30.0, "request_rate": 1234.56}
+    made |= counts | {"concurrency": 8, "elapsed": 3.0, "eta": 3725.4, "total": sum(counts.values())}
+    return Snapshot(**(made | values))
+
+
+def lines_of(made, width):
+    out = io.StringIO()
+    Console(file=out, width=width, force_terminal=False).print(made)
+    return out.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_bar_fits_the_terminal(width):
+    bar, figures = lines_of(bulk_progress._bar(snapshot()), width)
+    assert len(bar.rstrip()) <= width
+    assert bar.rstrip().endswith("50/200  25%  1:02:05 left")
+    assert figures == "1,234.6 requests/s, 7 of 8 at once, 3 refused, 2 failed"
+
+    *_, state = lines_of(bulk_progress._bar(snapshot(phase="halted", throttled=5, unknown=6, eta=None)), width)
+    assert state.startswith("waiting: the platform wants a pause")
+    assert "-:--:-- left" in lines_of(bulk_progress._bar(snapshot(eta=None)), width)[0]
+    assert "left" not in lines_of(bulk_progress._bar(snapshot(waiting=0)), width)[0]
+    assert lines_of(bulk_progress._bar(snapshot(phase="loading")), width) == ["reading: 200 rows"]
+
+
+def test_lines_come_every_few_seconds(capsys, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(bulk_progress.time, "monotonic", lambda: now[0])
+    with Progress(Showing(), None) as progress:
+        for _ in range(24):
+            progress.update(snapshot(phase="draining"))
+            now[0] += 0.5
+    line = "stopping; 50 of 200 rows; 1,234.6 requests/s, 7 of 8 at once, 3 refused, 2 failed, 1:02:05 left"
+    assert capsys.readouterr().err.splitlines() == [line] * 2
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals")
+def test_a_terminal_has_a_bar(cli, group, monkeypatch):
+    write_csv("members.csv", [*rows_of(group), ("", "x")])
+    monkeypatch.setenv("TERM", "xterm")
+    ours, theirs = os.openpty()
+    parts = []
+
+    def look():
+        with suppress(OSError):  # nobody has it open any more
+            while part := os.read(ours, 4096):
+                parts.append(part)
+
+    thread = threading.Thread(target=look)
+    with open(theirs, "w", encoding="utf-8") as terminal:  # noqa: PTH123
+        thread.start()
+        monkeypatch.setattr(sys, "stderr", terminal)
+        assert cli("invite", "members.csv")[0] == JobExit.INCOMPLETE
+    thread.join()
+    os.close(ours)
+    text = b"".join(parts).decode()
+    assert "line 9: " in text
+    assert "8/8" in text
+    assert "\x1b[?25l" in text
+    assert text.rindex("\x1b[?25h") > text.rindex("8/8")  # the cursor is back
+
+
+def test_a_command_is_quoted_for_the_shell():
+    printed = command_line("job", "resume", Path("/a b/it's.journal"))
+    if os.name != "nt":
+        assert shlex.split(printed) == ["rbim", "job", "resume", "/a b/it's.journal"]
+
+
+def test_an_input_knows_whether_it_is_still_read():
+    rows = Input(io.BytesIO(b"a\n" * 3), kind="text", group="g")
+    each = iter(rows)
+    next(each)
+    assert rows.reading
+    assert rows.leave(7) == 7  # not standard input
+    assert len(list(each)) == 2
+    assert not rows.reading
+
+
+def test_a_journal_under_another_name_is_the_same_job(cli, group):
+    write_csv("m.csv", rows_of(group))
+    assert cli("invite", "m.csv", "--journal", "a.journal")[0] == JobExit.DONE
+    Path("b.journal").symlink_to("a.journal")
+    lock = JobLock(Path("b.journal"))
+    lock.acquire()
+    try:
+        code, _, err = cli("job", "resume", "a.journal")
+    finally:
+        lock.release()
+    assert (code, "another process runs this job" in err) == (JobExit.USAGE, True)
+
+
+def test_what_is_left_never_goes_into_the_jobs_own_input(cli, group):
+    before = Path(write_csv("m.csv", rows_of(group))).read_bytes()
+    cli("invite", "m.csv")
+    for command in (["job", "resume"], ["job", "retry"], ["job", "report"]):
+        code, _, err = cli(*command, "m.csv.invite.journal", "--not-done", "m.csv")
+        assert (code, "needs itself" in err) == (JobExit.USAGE, True)
+    assert Path("m.csv").read_bytes() == before
+
+
+def test_rates_of_the_kind_that_is_not_told_go_on(cli, group):
+    write_csv("m.csv", rows_of(group))
+    cli("invite", "m.csv", "--rate", "500/s", "--rate", "9000/min")
+    cli("job", "resume", "m.csv.invite.journal", "--group-rate", "70/s")
+    cli("job", "resume", "m.csv.invite.journal", "--rate", "400/s")
+    with closing(sqlite3.connect("m.csv.invite.journal")) as file:
+        settings = [json.loads(text) for (text,) in file.execute("SELECT settings FROM run ORDER BY id")]
+    told = [[(rate["limit"], rate["each_group"]) for rate in each["rates"]] for each in settings]
+    assert told == [
+        [(500, False), (9000, False)],
+        [(500, False), (9000, False), (70, True)],
+        [(400, False), (70, True)],
+    ]
+
+
+@pytest.mark.parametrize("stream", ["stdin", "stderr"])
+def test_a_standard_stream_may_be_closed(cli, group, monkeypatch, stream):
+    write_csv("m.csv", rows_of(group))
+    monkeypatch.setattr(sys, stream, None)
+    code, _, err = cli("invite", "-" if stream == "stdin" else "m.csv")
+    if stream == "stderr":
+        sys.stderr.close()
+    assert code == (JobExit.USAGE if stream == "stdin" else JobExit.DONE)
+    assert ("standard input is closed" in err) == (stream == "stdin")
+
+
+def test_who_reads_the_report_may_leave(platform, group):
+    """As ``rbim invite m.csv | true`` does: the exit code is the job's, and the files are written."""
+    write_csv("m.csv", [*rows_of(group), (group, STRANGER)])
+    read, write = os.pipe()
+    os.close(read)
+    start = [sys.executable, "-c", "from rbim.cli import main; main()"]
+    command = [*start, "invite", "m.csv", "--not-done", "rest.csv", "--quiet"]
+    with os.fdopen(write, "wb") as nobody:
+        done = subprocess.run(command, stdout=nobody, stderr=subprocess.PIPE, timeout=PATIENCE, check=False)
+    assert (done.returncode, b"Traceback" in done.stderr) == (JobExit.INCOMPLETE, False)
+    assert [row["account"] for row in rows_in("rest.csv")] == [STRANGER]
+    assert members(platform, group) == {account for _, account in rows_of(group)}
+
+
+def test_an_input_without_rows_is_said(cli, group):
+    write_csv("m.csv", [])
+    code, _, err = cli("invite", "m.csv")
+    assert (code, "there were no rows in the input" in err) == (JobExit.DONE, True)
+    write_csv("n.csv", rows_of(group, count=1))
+    assert "1 group\n" in cli("invite", "n.csv", "--dry-run")[1]
+    assert "no rows" not in cli("invite", "n.csv")[2]

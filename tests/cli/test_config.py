@@ -1,0 +1,631 @@
+"""The command line and its configuration: profiles, the flags of every command, ``--debug``, ``rbim config``."""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import os
+import re
+import subprocess
+import sys
+import threading
+from importlib import import_module
+
+import pytest
+from cyclopts import App
+
+from helpers.serving import served
+from rbim import catalogue
+from rbim.cli import Exit, build_app, everywhere, front, run
+from rbim.cli.everywhere import Everywhere, split, told
+from rbim.cli.exits import REPORTING
+from rbim.emulator import Emulator
+from rbim.groups import CreateGroup, InviteJoinGroup, QueryGroupDetail
+from rbim.signing import Credentials
+from rbim.transports.asyncio import AsyncioTransport
+
+TOKEN = "the-token-nobody-may-see"
+APP = "app-of-the-profile"
+PATIENCE = 60
+
+
+@pytest.fixture(scope="module")
+def served_platform():
+    emulator = Emulator(credentials=Credentials(app_id=APP, app_token=TOKEN))
+    with served(emulator.asgi) as url:
+        yield emulator, url
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """A working directory with nothing in it, and nothing of the machine's own."""
+    for name in [name for name in os.environ if name.startswith("RBIM_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    here = tmp_path / "work"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    return here
+
+
+@pytest.fixture
+def platform(served_platform):
+    emulator, _ = served_platform
+    emulator.requests.clear()
+    return emulator
+
+
+@pytest.fixture
+def profile(served_platform, folder):
+    """Write a project's file: the profile ``test`` is the emulator, ``other``, the default, is nowhere."""
+
+    def write(**more):
+        lines = [f"{key} = {json.dumps(value)}" for key, value in more.items()]
+        text = f"""
+            profile = "other"
+            [profiles.other]
+            base_url = "http://127.0.0.1:1"
+            [profiles.test]
+            base_url = "{served_platform[1]}"
+            app_id = "{APP}"
+            token_file = "token"
+            user_name = "boss"
+        """
+        file = folder / "rbim.toml"
+        file.write_text("\n".join([*map(str.strip, text.splitlines()), *lines]), encoding="utf-8")
+        token = folder / "token"
+        token.write_text(f"{TOKEN}\n", encoding="utf-8")
+        token.chmod(0o600)
+        return file
+
+    return write
+
+
+@pytest.fixture
+def cli(capsys):
+    def call(*tokens, debug=False):
+        code = run(tokens)
+        out, err = capsys.readouterr()
+        assert TOKEN not in out + err
+        assert debug or "Traceback" not in err
+        return code, out, err
+
+    return call
+
+
+def in_fresh_interpreter(code, **variables):
+    return subprocess.run(
+        [sys.executable, "-X", "utf8", "-c", code],
+        capture_output=True,
+        timeout=PATIENCE,
+        check=False,
+        encoding="utf-8",
+        env=os.environ | variables,
+    )
+
+
+# ------------------------------------------------------------------------------ profiles, end to end
+
+
+@pytest.mark.parametrize("how", ["flag before", "flag behind", "flag within", "variable"])
+def test_an_operation_is_sent_as_the_profile_says(platform, profile, cli, monkeypatch, how):
+    profile()
+    command = ["groups", "create", "--name", "x", "--type", "vip", "--json"]
+    chosen = {
+        "flag before": ["--profile", "test", *command],
+        "flag behind": [*command, "--profile=test"],
+        "flag within": [*command[:2], "--profile", "test", *command[2:]],
+        "variable": command,
+    }
+    if how == "variable":
+        monkeypatch.setenv("RBIM_PROFILE", "test")
+
+    code, out, err = cli(*chosen[how])
+
+    assert (code, err) == (Exit.DONE, "")
+    assert platform.state.groups[json.loads(out)["group_id"]].owner == "boss"
+    assert len(platform.requests.of(CreateGroup)) == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_configuration_may_come_through_a_pipe(platform, profile, cli, folder):
+    text = profile().read_text(encoding="utf-8")
+    (folder / "rbim.toml").unlink()
+    os.mkfifo(folder / "pipe")
+    writing = threading.Thread(target=(folder / "pipe").write_text, args=(text,), daemon=True)
+    writing.start()
+
+    code, out, err = cli(
+        "--config", "pipe", "--profile", "test", "groups", "create", "--name", "x", "--type", "vip", "--json"
+    )
+
+    writing.join(PATIENCE)
+    assert (code, err) == (Exit.DONE, "")
+    assert json.loads(out)["group_id"] in platform.state.groups
+
+
+def test_the_default_profile_is_that_of_the_file(profile, cli):
+    profile()
+
+    code, _, err = cli("groups", "create", "--name", "x", "--type", "vip")
+
+    assert code == Exit.USAGE
+    assert (
+        err.splitlines()[0] == "rbim: the environment variable RBIM_APP_ID is not set, and the profile 'other' has no app_id"
+    )
+    assert "rbim config show" in err.splitlines()[1]
+
+
+def test_flags_go_before_the_environment_and_this_before_the_profile(served_platform, profile, cli, monkeypatch):
+    profile(transport="httpx")
+    monkeypatch.setenv("RBIM_BASE_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("RBIM_PROFILE", "test")
+    used = []
+    enter = AsyncioTransport.__aenter__
+    monkeypatch.setattr(AsyncioTransport, "__aenter__", lambda self: used.append(self) or enter(self))
+    asked = ["groups", "search", "--name", "nothing-like-it"]
+
+    assert cli(*asked)[0] == Exit.NOT_SENT
+    assert cli(*asked, "--base-url", served_platform[1])[0] == Exit.DONE
+    assert not used
+    assert cli(*asked, "--base-url", served_platform[1], "--transport", "asyncio")[0] == Exit.DONE
+    assert len(used) == 1
+
+
+@pytest.fixture
+def rows(folder):
+    (folder / "rows.csv").write_text("group,account\ng1,a\ng1,b\ng2,a\n", encoding="utf-8")
+    return "rows.csv"
+
+
+def test_a_dry_run_is_as_the_profile_says(platform, profile, rows, cli):
+    profile(rates=["1/min"])
+    asked = ["invite", rows, "--dry-run", "--json"]
+
+    assert json.loads(cli("--profile", "test", *asked)[1])["seconds"] == pytest.approx(60)  # 2 requests, a minute apart
+    assert json.loads(cli("--profile", "test", *asked, "--rate", "2/min")[1])["seconds"] == pytest.approx(30)
+    assert json.loads(cli("--profile", "other", *asked)[1])["seconds"] is None
+    code, out, err = cli(*asked, "--profile", "nobody")
+    assert (code, out) == (Exit.USAGE, "")
+    assert "there is no profile 'nobody'" in err
+    assert "there are other, test" in err
+    assert not list(platform.requests)
+
+
+def test_a_job_is_run_and_resumed_as_the_profile_says(platform, profile, rows, cli, folder):
+    profile(concurrency=3)
+    _, made, _ = cli("--profile", "test", "groups", "create", "--name", "x", "--type", "vip", "--json")
+    (folder / rows).write_text(f"group,account\n{json.loads(made)['group_id']},a\n", encoding="utf-8")
+
+    code, out, _ = cli("invite", rows, "--profile", "test", "--json", "--quiet")
+
+    assert (code, json.loads(out)["accounts"]["total"]) == (Exit.DONE, 1)
+    (sent,) = platform.requests.of(InviteJoinGroup)
+    assert sent.user_name == "boss"
+    code, _, err = cli("job", "resume", "rows.csv.invite.journal", "--profile", "test", "--quiet")
+    assert (code, err) == (Exit.DONE, "")
+    code, _, err = cli("job", "resume", "rows.csv.invite.journal", "--quiet")
+    assert code == Exit.USAGE
+    assert "'other' has no app_id" in err
+
+
+def test_callback_commands_use_the_profiles_credentials(profile, cli):
+    profile()
+    asked = ["callback", "send", "text", "--to", "1002", "--sender", "1001", "--text", "x", "--url", "http://127.0.0.1:1/"]
+
+    assert cli(*asked)[0] == Exit.USAGE
+    assert cli(*asked, "--profile", "test")[0] == Exit.NOT_SENT
+
+
+# ------------------------------------------------------------------------------ the flags of every command
+
+
+@pytest.mark.parametrize(
+    ("tokens", "flags", "rest"),
+    [
+        ([], {}, []),
+        (["a", "b"], {}, ["a", "b"]),
+        (["--debug", "a"], {"debug": True}, ["a"]),
+        (["a", "--debug", "b", "--config", "f"], {"debug": True, "config": "f"}, ["a", "b"]),
+        (["a", "--base-url=http://x?a=b"], {"base_url": "http://x?a=b"}, ["a"]),
+        (["a", "--transport", "asyncio", "--x=--debug"], {"transport": "asyncio"}, ["a", "--x=--debug"]),
+        (["a", "--", "--debug"], {}, ["a", "--", "--debug"]),
+        (["a", "-", "profile", "--profiles"], {}, ["a", "-", "profile", "--profiles"]),
+        (["groups", "create", "--debug", "--name", "x"], {"debug": True}, ["groups", "create", "--name", "x"]),
+    ],
+)
+def test_flags_of_every_command_are_taken_out_of_a_line(tokens, flags, rest):
+    assert split(tokens) == (Everywhere(**flags), rest)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "says"),
+    [
+        (["groups", "detail", "g1", "--profile"], "--profile needs a value: NAME"),
+        (["--profile="], "--profile needs a value: NAME"),
+        (["--config", "--debug"], "--config needs a value: FILE"),
+        (["--debug=yes"], "--debug takes no value"),
+        (["--profile", "a", "operations", "--profile", "b"], "--profile is given twice"),
+        (["--debug", "--debug"], "--debug is given twice"),
+    ],
+)
+def test_a_wrong_flag_is_said_in_two_lines(cli, tokens, says):
+    assert cli(*tokens) == (Exit.USAGE, "", f"rbim: {says}\nSee: rbim --help\n")
+
+
+def test_flags_hold_for_one_command_only(cli, monkeypatch):
+    seen = []
+    monkeypatch.setattr("rbim.cli.front.answer", lambda _: seen.append(told()) or "")
+
+    cli("--profile", "a", "--debug")
+
+    assert seen == [Everywhere(profile="a", debug=True)]
+    assert told() == Everywhere()
+
+
+def flags_in(app):
+    """Yield the name of every flag of every command below."""
+    for name in app:
+        if not name.startswith("-"):
+            yield from flags_in(app[name])
+    if app.default_command:
+        for argument in app.assemble_argument_collection():
+            yield from argument.names
+
+
+def test_no_command_of_rbims_own_has_a_flag_of_such_a_name():
+    app = build_app()
+    assert isinstance(app, App)
+    found = set(flags_in(app))
+
+    assert {"--name", "--dry-run", "--json"} <= found
+    assert found & {f"--{name}" for name in (*everywhere.FLAGS, *everywhere.SWITCHES)} == set()
+
+
+SOMEBODY_ELSES = """
+from __future__ import annotations
+from attrs import field, frozen
+from rbim.groups import GroupOperation, Success
+from rbim.operation import Method, Namespace, operation, text
+
+@operation("ShelveGroup")
+@frozen(kw_only=True)
+class ShelveGroup(GroupOperation[Success]):
+    "Put a group on a shelf."
+    group_id: str = field(validator=text())
+    profile: str = "none"
+
+class Shelves(Namespace):
+    "Where groups rest."
+    put = Method(ShelveGroup)
+"""
+
+
+@pytest.mark.usefixtures("platform")
+def test_an_operations_own_flag_of_such_a_name_stays_with_it(profile, cli, folder, monkeypatch):
+    (folder / "shelves.py").write_text(SOMEBODY_ELSES, encoding="utf-8")
+    monkeypatch.syspath_prepend(folder)
+    profile()
+    import_module("shelves")
+    try:
+        assert split(["shelves", "put", "g1", "--profile", "x"]) == (
+            Everywhere(),
+            ["shelves", "put", "g1", "--profile", "x"],
+        )
+        code, _, err = cli("--profile", "test", "shelves", "put", "g1", "--profile", "flat")
+        assert code == Exit.REFUSED, err
+        assert "ShelveGroup" in err
+    finally:
+        vars(sys.modules.pop("shelves")).clear()  # lest a function that lives on keeps the namespace
+        gc.collect()
+    assert "shelves" not in catalogue.namespaces()
+
+
+# ------------------------------------------------------------------------------ --debug
+
+
+@pytest.mark.usefixtures("platform")
+def test_debug_logs_attempts_and_shows_tracebacks(profile, cli):
+    profile()
+    before = logging.getLogger("rbim").level, list(logging.getLogger("rbim").handlers)
+
+    code, out, err = cli("--profile", "test", "groups", "detail", "g0", "--debug", debug=True)
+    quiet = cli("--profile", "test", "groups", "detail", "g0")[2]
+
+    assert (code, out) == (Exit.REFUSED, "")
+    assert re.search(r"^DEBUG rbim.*QueryGroupDetail", err, re.MULTILINE)
+    assert "Traceback (most recent call last):" in err
+    assert "sig=" not in err
+    assert "Authorization" not in err
+    assert err.endswith(quiet)
+    assert (logging.getLogger("rbim").level, logging.getLogger("rbim").handlers) == before
+
+
+@pytest.mark.parametrize("tokens", [["groups", "rename"], ["config", "show", "--profile", "nobody"], ["callback", "sned"]])
+def test_debug_shows_the_traceback_of_wrong_input(cli, tokens):
+    code, _, err = cli(*tokens, "--debug", debug=True)
+
+    assert code == Exit.USAGE
+    assert "Traceback" in err
+    assert f"rbim: {err.rpartition('rbim: ')[2]}" == cli(*tokens)[2]
+
+
+def test_what_nobody_expected_is_two_lines_and_with_debug_a_traceback(cli, monkeypatch):
+    def break_down():
+        reason = "it is\x1b[31m broken"
+        raise LookupError(reason)
+
+    monkeypatch.setattr("rbim.cli.operations.entries", break_down)
+    monkeypatch.setattr("rbim.cli.app.add_operations", lambda _: None)
+    expected = f"rbim: a fault of rbim: LookupError: it is\ufffd[31m broken\n{REPORTING}\n"
+
+    assert cli("operations") == (Exit.FAULT, "", expected)
+    code, _, err = cli("operations", "--debug", debug=True)
+    assert code == Exit.FAULT
+    assert "break_down" in err
+    assert "\x1b" not in err
+    assert err.endswith(expected)
+
+
+@pytest.mark.parametrize("content", ["def (", "raise ValueError('no')", "raise SystemExit(3)"])
+def test_a_module_that_fails_is_named(cli, folder, monkeypatch, content):
+    (folder / "failing_module.py").write_text(content, encoding="utf-8")
+    monkeypatch.setenv("RBIM_IMPORT", "failing_module")
+
+    code, out, err = cli("operations")
+
+    assert (code, out) == (Exit.USAGE, "")
+    assert err.startswith("rbim: RBIM_IMPORT names failing_module, which cannot be imported: ")
+    assert len(err.splitlines()) == 1
+
+    code, out, err = cli("operations", "--debug", debug=True)
+    assert (code, out) == (Exit.USAGE, "")
+    assert err.startswith("Traceback")
+    assert "in _import_from_here" in err
+
+
+# ------------------------------------------------------------------------------ rbim config
+
+
+def test_config_show_says_what_is_known_and_where_from(profile, cli, monkeypatch, served_platform):
+    file = profile(rates=["50/s", "600/min"], transport="aiohttp")
+    monkeypatch.setenv("RBIM_TIMEOUT", "3")
+
+    code, out, err = cli("config", "show", "--profile", "test", "--transport", "asyncio")
+
+    assert (code, err) == (Exit.DONE, "")
+    first, _, _, *lines = out.splitlines()
+    assert first == "profile: test"
+    here = f"{file} [profiles.test]"
+    assert {re.split(r"\s{2,}", line.strip(), maxsplit=2)[0]: re.split(r"\s{2,}", line.strip())[1:] for line in lines} == {
+        "base_url": [served_platform[1], here],
+        "call_base_url": ["-", "-"],
+        "app_id": [APP, here],
+        "app_token": ["***", f"the file {file.parent}/token, named by {here}"],
+        "user_name": ["boss", here],
+        "transport": ["asyncio", "flag --transport"],
+        "concurrency": ["100", "default"],
+        "rates": ["50/s, 600/min", here],
+        "timeout": ["3.0", "environment variable RBIM_TIMEOUT"],
+        "deadline": ["30.0", "default"],
+        "callback_credentials_file": ["-", "-"],
+    }
+
+
+def test_config_show_in_json_is_the_same(profile, cli):
+    file = profile(rates=["1/2s"])
+
+    code, out, err = cli("config", "show", "--profile", "test", "--json")
+
+    document = json.loads(out)
+    assert (code, err, document["profile"], document["missing"]) == (Exit.DONE, "", "test", [])
+    assert document["values"]["app_id"] == {"value": APP, "source": f"{file} [profiles.test]", "missing": False}
+    assert document["values"]["app_token"]["value"] == "***"
+    assert document["values"]["rates"]["value"] == ["1/2s"]
+    assert document["values"]["deadline"] == {"value": 30.0, "source": "default", "missing": False}
+    assert document["values"]["call_base_url"] == {"value": None, "source": "-", "missing": True}
+
+
+@pytest.mark.parametrize("form", ["app_token", "token_env", "variable"])
+def test_config_show_masks_a_token_of_any_form(cli, folder, monkeypatch, form):
+    monkeypatch.setenv("MY_TOKEN", TOKEN)
+    value = {"app_token": TOKEN, "token_env": "MY_TOKEN"}.get(form)
+    if value is None:
+        monkeypatch.setenv("RBIM_APP_TOKEN", TOKEN)
+    file = folder / "rbim.toml"
+    file.write_text(f'profile = "a"\n[profiles.a]\n{form} = "{value}"\n' if value else "")
+    file.chmod(0o600)
+    source = {
+        "app_token": f"{file} [profiles.a]",
+        "token_env": f"environment variable MY_TOKEN, named by {file} [profiles.a]",
+        "variable": "environment variable RBIM_APP_TOKEN",
+    }[form]
+
+    _, shown, _ = cli("config", "show")
+    _, document, _ = cli("config", "show", "--json")
+
+    assert re.search(rf"app_token +\*\*\* +{re.escape(source)}", shown)
+    assert json.loads(document)["values"]["app_token"] == {"value": "***", "source": source, "missing": False}
+
+
+def test_config_show_says_what_is_missing(cli, monkeypatch):
+    monkeypatch.setenv("RBIM_APP_ID", "app")
+
+    code, out, err = cli("config", "show")
+    _, document, _ = cli("config", "show", "--json")
+
+    assert code == Exit.DONE
+    assert out.startswith("profile: none\n")
+    missing = [f"the environment variable RBIM_{name} is not set" for name in ("BASE_URL", "APP_TOKEN")]
+    assert err.splitlines() == [f"rbim: missing: {line}" for line in missing]
+    assert json.loads(document)["missing"] == missing
+
+
+def test_config_path_shows_which_files_are_looked_for(profile, cli, folder, tmp_path):
+    file = profile()
+    user = tmp_path / "config" / "rbim" / "rbim.toml"
+
+    _, shown, _ = cli("config", "path")
+    _, document, _ = cli("config", "path", "--json")
+    _, named, _ = cli("config", "path", "--json", "--config", "rbim.toml")
+
+    assert [line.split() for line in shown.splitlines()[2:]] == [["project", "yes", str(file)], ["user", "no", str(user)]]
+    assert json.loads(document) == [
+        {"kind": "project", "path": str(file), "exists": True},
+        {"kind": "user", "path": str(user), "exists": False},
+    ]
+    assert json.loads(named) == [{"kind": "told", "path": str(folder / "rbim.toml"), "exists": True}]
+
+
+@pytest.mark.parametrize("command", [["groups", "search", "--name", "x"], ["config", "show"], ["invite", "f", "--dry-run"]])
+def test_what_is_wrong_in_the_file_is_said_in_two_lines(cli, folder, command):
+    (folder / "rbim.toml").write_text(f'[profiles.a]\napp_tokn = "{TOKEN}"\n')
+
+    code, out, err = cli(*command)
+
+    assert (code, out) == (Exit.USAGE, "")
+    what, hint = err.splitlines()
+    assert what == f"rbim: {folder}/rbim.toml: profiles.a.app_tokn: unknown key; is app_token meant?"
+    assert "rbim config show" in hint
+
+
+@pytest.mark.usefixtures("platform")
+def test_a_token_file_that_others_can_read_draws_a_warning(profile, cli, folder):
+    profile()
+    (folder / "token").chmod(0o644)
+
+    code, out, err = cli("--profile", "test", "groups", "search", "--name", "nothing-like-it")
+
+    assert (code, out) == (Exit.DONE, "groups: 0\n")
+    (warning,) = err.splitlines()
+    assert warning.startswith("rbim: warning: ")
+    assert warning.endswith(f"chmod 600 {folder}/token")
+
+
+def test_a_transport_whose_extra_is_missing_is_one_line(profile, cli, monkeypatch):
+    profile()
+    monkeypatch.setitem(sys.modules, "httpx2", None)
+    monkeypatch.delitem(sys.modules, "rbim.transports.httpx2", raising=False)
+
+    code, out, err = cli("--profile", "test", "--transport", "httpx2", "groups", "search", "--name", "x")
+
+    assert (code, out) == (Exit.USAGE, "")
+    assert len(err.splitlines()) == 1
+    assert "rbim[httpx2]" in err
+
+
+# ------------------------------------------------------------------------------ help, at once
+
+
+def test_the_front_page_names_every_command_and_every_flag(cli):
+    _, page, _ = cli("--help")
+
+    assert cli() == cli("-h") == (Exit.DONE, page, "")
+    named = set(re.findall(r"^  ([a-z]+) ", page, re.MULTILINE))
+    assert {name for name in build_app() if not name.startswith("-")} == named - {"rbim"}
+    for name in (*everywhere.FLAGS, *everywhere.SWITCHES, "help", "version"):
+        assert f"--{name}" in page
+    assert max(map(len, page.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("name", front.COMMANDS)
+def test_the_front_page_says_what_the_commands_say(name):
+    app = build_app()[name]
+    what = front.COMMANDS[name][1].removesuffix(".")
+    words = set(re.findall(r"\w{4,}", what.lower()))
+
+    assert words
+    assert len(words & set(re.findall(r"\w{4,}", app.help.lower()))) >= len(words) / 3
+
+
+def test_the_examples_of_the_front_page_are_commands(cli, folder):
+    (folder / "members.csv").write_text("group,account\ng1,a\n", encoding="utf-8")
+    (folder / "rbim.toml").write_text("[profiles.production]\n")
+    examples = [line.split() for line in front.EXAMPLES.splitlines()]
+
+    for words in examples:
+        assert words[0] == "rbim"
+        _, rest = split(words[1:])
+        assert cli(*rest[:2] if rest[0] in {"groups", "config"} else rest[:1], "--help")[0] == Exit.DONE
+    assert cli(*examples[3][1:])[0] == Exit.DONE
+    assert cli(*examples[4][1:])[0] == Exit.DONE
+
+
+def test_the_front_page_needs_no_parser_of_commands():
+    code = (
+        "import sys\nimport rbim.cli\ncode = rbim.cli.run(['--help'])\n"
+        "late = {'cyclopts', 'rich', 'cattrs', 'asyncio', 'logging'} & set(sys.modules)\n"
+        "sys.exit(f'imported: {late}' if late else code)"
+    )
+
+    done = in_fresh_interpreter(code)
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.slow
+def test_the_front_page_is_there_in_150_ms():
+    import resource
+
+    def seconds(code):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert in_fresh_interpreter(code).returncode == 0
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    in_fresh_interpreter("from rbim.cli import main; main(['--help'])")  # writes bytecode
+
+    assert min(seconds("from rbim.cli import main; main(['--help'])") for _ in range(9)) < 0.150
+
+
+# ------------------------------------------------------------------------------ pydantic
+
+
+TASK = (
+    "--bot-id 7 --task-name x --start-date 2000-01-31 --end-date 2099-02-01 --max-concurrent 3 --min-concurrent 1 --caller 1"
+)
+COMMANDS = [
+    "groups modify g1 --name x --permission keep",
+    "groups create --name x --type huge",
+    "groups invite g1 --members a b",
+    "groups set-role g1 --member a --role administrator",
+    "groups search --name nothing-like-it --json",
+    f"calls create-task {TASK} --call-policy default",
+    "invite rows.csv --dry-run --on-unknown report",
+    "config show --json",
+]
+SEVERAL = f"""
+import contextlib, io, json, sys
+from rbim.cli import run
+done = {{}}
+for command in {COMMANDS!r}:
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        code = run(["--profile", "test", *command.split()])
+    done[command] = code, out.getvalue(), err.getvalue()
+print(json.dumps([done, "pydantic" in sys.modules]))
+"""
+
+
+@pytest.mark.usefixtures("platform", "rows")
+def test_commands_are_the_same_where_pydantic_is_imported(profile, folder):
+    profile()
+    (folder / "uses_pydantic.py").write_text("import pydantic\n", encoding="utf-8")
+
+    with_it, is_there = json.loads(in_fresh_interpreter(SEVERAL, RBIM_IMPORT="uses_pydantic").stdout)
+    without, is_not_there = json.loads(in_fresh_interpreter(SEVERAL).stdout)
+
+    assert (is_there, is_not_there) == (True, False)
+    assert with_it == without
+    codes = [code for code, _, _ in with_it.values()]
+    assert codes == [Exit.REFUSED, Exit.USAGE, *[Exit.REFUSED] * 2, Exit.DONE, Exit.USAGE, *[Exit.DONE] * 2]
+    assert "'huge' is none of temporary, " in with_it[COMMANDS[1]][2]
+    assert "--start-date: " in with_it[COMMANDS[5]][2]
+
+
+@pytest.mark.usefixtures("platform")
+def test_nothing_of_this_file_asks_a_platform_elsewhere(served_platform, profile, cli):
+    profile()
+
+    assert cli("--profile", "test", "groups", "detail", "g0")[0] == Exit.REFUSED
+    assert len(served_platform[0].requests.of(QueryGroupDetail)) == 1

@@ -1,0 +1,503 @@
+"""Fan-out: every outcome, no more than asked for at once, and nothing left running."""
+
+import asyncio
+import gc
+import weakref
+from contextlib import aclosing
+from itertools import count
+
+import pytest
+import trio
+from anyio import CancelScope, ClosedResourceError, Event, create_task_group, sleep_forever
+from anyio.lowlevel import checkpoint
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from helpers.stubs import READ, Stub, answer, client_over, waits
+from rbim import (
+    AuthenticationError,
+    ClientClosed,
+    Done,
+    Failed,
+    Limits,
+    NotFound,
+    NotSent,
+    QueryGroupDetail,
+    TimestampExpired,
+    Unanswered,
+    fan_out,
+)
+from rbim.emulator.clock import EmulatedClock
+
+
+def ask(number: int) -> QueryGroupDetail:
+    return QueryGroupDetail(group_id=str(number))
+
+
+async def settle() -> None:
+    for _ in range(30):
+        await checkpoint()
+
+
+class Answering:
+    """A sender that answers with the number it was asked for, or raises what ``faults`` has for it."""
+
+    def __init__(self, faults=None, *, hold: Event | None = None) -> None:
+        self.faults = faults or {}
+        self.hold = hold
+        self.started: list[int] = []
+        self.in_flight = self.most = self.cancelled = 0
+
+    async def send(self, operation, /):
+        number = int(operation.group_id)
+        self.started.append(number)
+        self.in_flight += 1
+        self.most = max(self.most, self.in_flight)
+        ended = False
+        try:
+            await checkpoint()
+            if self.hold is not None:
+                await self.hold.wait()
+            ended = True
+            if number in self.faults:
+                raise self.faults[number]
+            return number
+        finally:
+            self.in_flight -= 1
+            self.cancelled += not ended
+
+
+class Reads:
+    """An input without end that counts how often it was read."""
+
+    def __init__(self) -> None:
+        self.numbers = count()
+        self.read = 0
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        self.read += 1
+        return ask(next(self.numbers))
+
+
+async def asynchronous(operations):
+    for op in operations:
+        await checkpoint()
+        yield op
+
+
+async def gathered(sender, operations, **options):
+    async with fan_out(sender, operations, **options) as outcomes:
+        return [outcome async for outcome in outcomes]
+
+
+INPUTS = {
+    "list": list,
+    "tuple": tuple,
+    "generator": lambda operations: (op for op in operations),
+    "keys": dict.fromkeys,
+    "async generator": asynchronous,
+}
+
+
+@pytest.mark.parametrize("kind", INPUTS)
+@pytest.mark.parametrize("workers", [1, 4, 100])
+async def test_every_operation_has_its_outcome_with_its_place_in_the_input(kind, workers):
+    operations = [ask(number * 10) for number in range(37)]
+    outcomes = await gathered(Answering(), INPUTS[kind](operations), workers=workers)
+    assert sorted(outcomes, key=lambda outcome: outcome.index) == [
+        Done(number, operations[number], number * 10) for number in range(37)
+    ]
+
+
+async def test_one_worker_keeps_the_order_of_the_input():
+    outcomes = await gathered(Answering(), map(ask, range(20)), workers=1)
+    assert [outcome.index for outcome in outcomes] == list(range(20))
+
+
+async def test_outcomes_come_as_they_are_ready():
+    stub = Stub(waits(3), waits(1), waits(2))
+    async with client_over(stub) as client:
+        outcomes = await gathered(client, map(ask, range(3)))
+    times = dict(zip((document["groupId"] for document in stub.documents), (3, 1, 2), strict=True))
+    assert [times[outcome.operation.group_id] for outcome in outcomes] == [1, 2, 3]
+
+
+async def test_operations_that_fail_are_outcomes_like_the_others():
+    faults = {3: NotFound(code="900404"), 5: Unanswered("reset"), 6: ClientClosed("left")}
+    outcomes = await gathered(Answering(faults), map(ask, range(9)), workers=3)
+    failed = {outcome.index: outcome.error for outcome in outcomes if isinstance(outcome, Failed)}
+    assert failed == faults
+    assert sorted(outcome.answer for outcome in outcomes if isinstance(outcome, Done)) == [0, 1, 2, 4, 7, 8]
+
+
+@settings(max_examples=40, deadline=None)
+@given(kinds=st.lists(st.sampled_from((None, NotSent, NotFound)), max_size=40), workers=st.integers(1, 8))
+async def test_the_outcomes_add_up_to_the_input(kinds, workers):
+    faults = {number: kind("") for number, kind in enumerate(kinds) if kind}
+    outcomes = await gathered(Answering(faults), map(ask, range(len(kinds))), workers=workers)
+    assert sorted(outcome.index for outcome in outcomes) == list(range(len(kinds)))
+    assert {outcome.index for outcome in outcomes if isinstance(outcome, Failed)} == set(faults)
+
+
+@pytest.mark.parametrize("operations", [[], (), iter([]), asynchronous([])], ids=["list", "tuple", "iterator", "async"])
+async def test_an_empty_input_has_no_outcomes(operations):
+    assert await gathered(Answering(), operations) == []
+
+
+@pytest.mark.parametrize("workers", [0, -1, 2.5, "4"])
+async def test_no_workers_are_refused(workers):
+    with pytest.raises(ValueError, match="workers"):
+        await gathered(Answering(), [], workers=workers)
+
+
+async def test_an_input_that_cannot_be_read_is_refused():
+    with pytest.raises(TypeError):
+        await gathered(Answering(), 5)
+    gc.collect()  # nothing was left open
+
+
+# No more than asked for
+
+
+@pytest.mark.parametrize(("workers", "most"), [(1, 1), (5, 5), (100, 30)])
+async def test_no_more_than_so_many_are_sent_at_once(workers, most):
+    sender = Answering()
+    await gathered(sender, map(ask, range(30)), workers=workers)
+    assert sender.most == most
+
+
+@pytest.mark.parametrize("kind", ["plain", "asynchronous"])
+async def test_the_input_is_read_no_further_than_the_workers_ahead_of_the_outcomes_taken(kind):
+    reads, sender, taken = Reads(), Answering(), 0
+    async with (
+        aclosing(asynchronous(reads)) as slowly,  # trio wants it closed by who made it
+        fan_out(sender, reads if kind == "plain" else slowly, workers=4) as outcomes,
+    ):
+        await settle()
+        assert reads.read == len(sender.started) == 4
+        async for _ in outcomes:
+            taken += 1
+            assert reads.read <= taken + 4
+            await settle()
+            assert reads.read == len(sender.started) == taken + 4
+            if taken == 20:
+                break
+
+
+async def test_memory_does_not_grow_with_the_input():
+    alive, most = weakref.WeakSet(), 0
+
+    def operations():
+        for number in range(3000):
+            op = ask(number)
+            alive.add(op)
+            yield op
+            del op
+
+    async with fan_out(Answering(), operations(), workers=5) as outcomes:
+        async for _ in outcomes:
+            most = max(most, len(alive))
+    assert most <= 2 * 5 + 2
+
+
+# Leaving
+
+
+def living() -> int:
+    try:
+        return len(asyncio.all_tasks())
+    except RuntimeError:
+        return trio.lowlevel.current_statistics().tasks_living
+
+
+@pytest.mark.parametrize("take", [0, 1, 7])
+async def test_leaving_early_cancels_the_rest_and_leaves_no_task_behind(take):
+    before, sender, taken = living(), Answering(), 0
+    async with fan_out(sender, Reads(), workers=6) as outcomes:
+        while taken < take:
+            await anext(outcomes)
+            taken += 1
+    assert sender.in_flight == 0
+    assert living() == before
+    with pytest.raises(ClosedResourceError):
+        await anext(outcomes)
+    gc.collect()
+
+
+async def test_leaving_cancels_requests_in_flight():
+    sender = Answering(hold=Event())
+    async with fan_out(sender, Reads(), workers=6):
+        await settle()
+        assert sender.in_flight == 6
+    assert (sender.in_flight, sender.cancelled) == (0, 6)
+
+
+async def test_several_may_take_the_outcomes():
+    seen = []
+
+    async def take(outcomes):
+        seen.extend([outcome.index async for outcome in outcomes])
+
+    async with fan_out(Answering(), map(ask, range(50)), workers=5) as outcomes, create_task_group() as tasks:
+        tasks.start_soon(take, outcomes)
+        tasks.start_soon(take, outcomes)
+    assert sorted(seen) == list(range(50))
+
+
+# What stops everything
+
+
+@pytest.mark.parametrize("error", [AuthenticationError(code="111109"), TimestampExpired(code="161106")], ids=repr)
+async def test_an_authentication_error_stops_everything_and_comes_out_bare(error):
+    sender = Answering({7: error})
+    before = living()
+    with pytest.raises(AuthenticationError) as caught:
+        await gathered(sender, Reads(), workers=3)
+    assert caught.value is error
+    assert sender.in_flight == 0
+    assert max(sender.started) <= 7 + 3
+    assert living() == before
+
+
+async def test_an_authentication_error_interrupts_a_block_that_does_something_else():
+    with pytest.raises(AuthenticationError):
+        async with fan_out(Answering({0: AuthenticationError(code="111109")}), [ask(0)]):
+            await sleep_forever()
+
+
+async def test_what_comes_out_bare_has_a_traceback_and_nothing_of_the_machinery():
+    with pytest.raises(AuthenticationError) as caught:
+        await gathered(Answering({2: AuthenticationError(code="111109")}), Reads(), workers=3)
+    error = caught.value
+    assert (error.__context__, error.__cause__, getattr(error, "__notes__", [])) == (None, None, [])
+    names = [entry.name for entry in caught.traceback]
+    assert names[0] == "test_what_comes_out_bare_has_a_traceback_and_nothing_of_the_machinery"
+    assert "gathered" in names
+    assert names[-1] == "send"
+
+
+async def all_at_once(faults):
+    """Let every fault happen in the same turn of the event loop."""
+    hold = Event()
+    async with fan_out(Answering(faults, hold=hold), map(ask, range(len(faults)))) as outcomes:
+        await settle()
+        hold.set()
+        await anext(outcomes)
+
+
+async def test_errors_of_the_same_moment_become_notes():
+    faults = {number: AuthenticationError(f"no {number}", code="111109") for number in range(3)}
+    with pytest.raises(AuthenticationError) as caught:
+        await all_at_once(faults)
+    assert caught.value in faults.values()
+    others = [error for error in faults.values() if error is not caught.value]
+    assert sorted(caught.value.__notes__) == sorted(f"at the same time: AuthenticationError: {other}" for other in others)
+
+
+async def test_one_error_raised_by_several_workers_is_no_note_of_its_own():
+    error = AuthenticationError(code="111109")
+    with pytest.raises(AuthenticationError) as caught:
+        await all_at_once(dict.fromkeys(range(3), error))
+    assert caught.value is error
+    assert not hasattr(error, "__notes__")
+
+
+async def test_what_is_no_error_of_rbim_stops_everything_and_comes_out_bare():
+    error = ZeroDivisionError("a bug in a sender")
+    with pytest.raises(ZeroDivisionError) as caught:
+        await gathered(Answering({4: error}), Reads(), workers=2)
+    assert caught.value is error
+
+
+class Stop(BaseException):
+    """What is no Exception, as KeyboardInterrupt."""
+
+
+async def test_what_is_no_exception_goes_before_errors_of_the_same_moment():
+    faults = {0: AuthenticationError(code="111109"), 1: Stop("now"), 2: AuthenticationError(code="111109")}
+    with pytest.raises(Stop) as caught:
+        await all_at_once(faults)
+    assert len(caught.value.__notes__) == 2
+
+
+class Broken:
+    """An input that raises after some operations, and once more if it is asked again."""
+
+    def __init__(self, error) -> None:
+        self.error = error
+        self.asked = 0
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        self.asked += 1
+        if self.asked > 5:
+            raise self.error
+        return ask(self.asked)
+
+
+@pytest.mark.parametrize("kind", ["plain", "asynchronous"])
+async def test_what_the_input_raises_comes_out_bare_and_the_input_is_not_asked_again(kind):
+    error = OSError("the disk is gone")
+    broken = Broken(error)
+    with pytest.raises(OSError, match="the disk is gone") as caught:
+        await gathered(Answering(), broken if kind == "plain" else asynchronous(broken), workers=4)
+    assert caught.value is error
+    assert broken.asked == 6
+    assert error.__context__ is None
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        KeyError("mine"),
+        ExceptionGroup("mine", [KeyError(1), ValueError(2)]),
+        ExceptionGroup("mine", [ExceptionGroup("inner", [KeyError(1)])]),
+        BaseExceptionGroup("mine", [Stop(1), ValueError(2)]),
+        StopIteration("mine"),
+        StopAsyncIteration("mine"),
+        RuntimeError("mine"),
+        Stop("mine"),
+        AuthenticationError("mine", code="111109"),
+    ],
+    ids=repr,
+)
+async def test_what_the_block_raises_comes_out_unchanged(error):
+    text, context, cause = repr(error), KeyError("while handling this"), OSError("because of this")
+    caught = None
+    try:
+        async with fan_out(Answering(), Reads(), workers=3) as outcomes:
+            await anext(outcomes)
+            try:
+                raise context
+            except KeyError:
+                raise error from cause
+    except BaseException as raised:
+        caught = raised
+    assert caught is error
+    assert (caught.__context__, caught.__cause__, repr(caught)) == (context, cause, text)
+    assert not hasattr(caught, "__notes__")
+
+
+async def test_what_the_block_raises_after_the_last_outcome_comes_out_unchanged():
+    error = ExceptionGroup("mine", [KeyError("inner")])
+
+    async def run():
+        async with fan_out(Answering(), [ask(1)]) as outcomes:
+            assert [outcome.answer async for outcome in outcomes] == [1]
+            raise error
+
+    with pytest.raises(ExceptionGroup) as caught:
+        await run()
+    assert caught.value is error
+
+
+# Cancellation
+
+
+async def test_a_cancellation_from_outside_passes_through_as_one():
+    clock = EmulatedClock(auto=True)
+    sender = Answering(hold=Event())
+    with clock.scope(5) as scope:
+        async with fan_out(sender, Reads(), workers=3) as outcomes, create_task_group() as tasks:
+            tasks.start_soon(clock.sleep, 100)
+            async for _ in outcomes:
+                pass
+    assert scope.cancelled_caught
+    assert (sender.in_flight, sender.cancelled) == (0, 3)
+
+
+async def test_an_error_while_a_cancellation_cleans_up_is_not_lost():
+    class Untidy(Answering):
+        async def send(self, operation, /):
+            try:
+                await sleep_forever()
+            finally:
+                raise OSError(operation.group_id)
+
+    async def run():
+        with CancelScope() as scope:
+            async with fan_out(Untidy(), [ask(0)]):
+                await settle()
+                scope.cancel()
+                await sleep_forever()
+
+    with pytest.raises(OSError, match="0"):
+        await run()
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_asyncios_own_cancel_passes_through():
+    sender = Answering(hold=Event())
+    task = asyncio.create_task(gathered(sender, Reads(), workers=3))
+    await settle()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert task.cancelled()
+    assert sender.in_flight == 0
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_sender_that_cancels_its_worker_does_not_end_the_block_in_silence():
+    class Shared(Answering):
+        async def send(self, operation, /):
+            if operation.group_id == "3":
+                future = asyncio.get_running_loop().create_future()
+                future.cancel()
+                await future
+            return await super().send(operation)
+
+    with pytest.raises(RuntimeError, match="cancelled by the sender"):
+        await gathered(Shared(), Reads(), workers=2)
+
+
+# Over a client
+
+
+@pytest.mark.parametrize("view", [False, True])
+async def test_it_works_over_a_client_and_over_its_views(view):
+    stub = Stub(answer(name="n"))
+    async with client_over(stub, limits=Limits(concurrency=3)) as client:
+        outcomes = await gathered(client.acting_as("boss") if view else client, map(ask, range(40)))
+    assert [outcome.answer.name for outcome in outcomes] == ["n"] * 40
+    assert {document.get("userName") for document in stub.documents} == {"boss" if view else None}
+    assert stub.most == 3
+
+
+async def test_wrong_credentials_cost_one_round_of_requests_and_no_more():
+    stub = Stub(waits(1, answer("111109")))
+    async with client_over(stub) as client:
+        with pytest.raises(AuthenticationError) as caught:
+            await gathered(client, Reads(), workers=10)
+    assert caught.value.operation == "QueryGroupDetail"
+    assert len(stub.requests) <= 20
+    assert (client._core.gate.free, stub.in_flight) == (100, 0)
+
+
+async def test_leaving_early_gives_all_places_back_to_the_client():
+    stub = Stub(waits(1))
+    async with client_over(stub, limits=Limits(concurrency=5)) as client:
+        async with fan_out(client, Reads(), workers=50) as outcomes:
+            for _ in range(12):
+                await anext(outcomes)
+        assert (client._core.gate.free, client._core.gate.waiting) == (5, 0)
+        await client.send(READ)
+
+
+async def test_a_client_that_is_left_fails_what_is_still_running():
+    stub = Stub(waits(1000), clock=EmulatedClock())
+    ended = []
+
+    async def run(client):
+        ended.extend(await gathered(client, map(ask, range(8)), workers=4))
+
+    async with create_task_group() as tasks, client_over(stub) as client:
+        tasks.start_soon(run, client)
+        await stub.clock.advance(1)
+    assert [type(outcome.error) for outcome in ended] == [ClientClosed] * 8
+    assert len(stub.requests) == 4

@@ -1,0 +1,595 @@
+"""Configuration: where each value comes from, what goes before what, and what is said of files that are wrong."""
+
+import json
+import logging
+import os
+import pickle
+import re
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+
+import pytest
+
+from helpers.stubs import READ, Stub
+from rbim import AppSigner, AsyncClient, Credentials, InvalidRequest, Limits, Rate
+from rbim.config import Source, load
+from rbim.config_files import places
+from rbim.config_keys import KEYS
+from rbim.transports.asyncio import AsyncioTransport
+from rbim.transports.httpx import HttpxTransport
+
+TOKEN = "the-token-nobody-may-see"
+OTHER = "another-token-nobody-may-see"
+
+# What each key may be: as TOML, as an environment variable's text, as told, and what it then is.
+SAID = {
+    "base_url": ('"http://%s.example"', "http://%s.example", "http://%s.example", "http://%s.example"),
+    "call_base_url": ('"http://%s.example"', "http://%s.example", "http://%s.example", "http://%s.example"),
+    "app_id": ('"app-%s"', "app-%s", "app-%s", "app-%s"),
+    "user_name": ('"boss-%s"', "boss-%s", "boss-%s", "boss-%s"),
+}
+TRANSPORTS = {"user": "aiohttp", "project": "httpx2", "environment": "pyreqwest", "told": "asyncio"}
+NUMBERS = {"user": 3, "project": 5, "environment": 7, "told": 11}
+LAYERS = ["user", "project", "environment", "told"]
+VARIABLES = {
+    "base_url": "RBIM_BASE_URL",
+    "call_base_url": "RBIM_CALL_BASE_URL",
+    "app_id": "RBIM_APP_ID",
+    "app_token": "RBIM_APP_TOKEN",
+    "user_name": "RBIM_USER_NAME",
+    "transport": "RBIM_TRANSPORT",
+    "concurrency": "RBIM_CONCURRENCY",
+    "rates": "RBIM_RATES",
+    "timeout": "RBIM_TIMEOUT",
+    "deadline": "RBIM_DEADLINE",
+    "callback_credentials_file": "RBIM_CALLBACK_CREDENTIALS_FILE",
+}
+DEFAULTS = {"transport": "httpx", "concurrency": 100, "rates": (), "timeout": 10.0, "deadline": 30.0}
+
+
+class Home:
+    """A project's folder, with a working directory below it, and a user's: neither has a file yet."""
+
+    def __init__(self, folder: Path) -> None:
+        self.project = folder / "project" / "rbim.toml"
+        self.user = folder / "config" / "rbim" / "rbim.toml"
+        self.here = folder / "project" / "src" / "deep"
+        self.here.mkdir(parents=True)
+        self.user.parent.mkdir(parents=True)
+
+    def write(self, which: str, text: str) -> Path:
+        file = self.user if which == "user" else self.project
+        file.write_text(text, encoding="utf-8")
+        file.chmod(0o600)
+        return file
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    for name in [name for name in os.environ if name.startswith("RBIM_")]:
+        monkeypatch.delenv(name)
+    made = Home(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(made.user.parents[1]))
+    monkeypatch.chdir(made.here)
+    return made
+
+
+def said(key, layer, home):
+    """Return what a layer may say of a key (as TOML, environment's text and told value) and what the setting then is."""
+    number = NUMBERS[layer]
+    if key == "transport":
+        name = TRANSPORTS[layer]
+        return f'"{name}"', name, name, name
+    if key == "concurrency":
+        return str(number), str(number), number, number
+    if key in {"timeout", "deadline"}:
+        return str(number), f"{number}.0", number, float(number)
+    if key == "rates":
+        rates = (Rate(float(number), 1.0), Rate(600.0, 60.0))
+        return f'["{number}/s", "600/min"]', f"{number}/s, 600/min", list(rates), rates
+    if key == "callback_credentials_file":
+        folder = {"user": home.user.parent, "project": home.project.parent}.get(layer, Path())
+        return f'"{layer}.json"', f"{layer}.json", Path(f"{layer}.json"), folder / f"{layer}.json"
+    if key == "app_token":
+        return f'"{TOKEN}-{layer}"', f"{TOKEN}-{layer}", f"{TOKEN}-{layer}", f"{TOKEN}-{layer}"
+    return tuple(form % layer for form in SAID[key])
+
+
+def say(key, layer, home, monkeypatch):
+    """Let a layer say something of a key; return what is to be told, what the setting is, and its source."""
+    toml, text, value, meant = said(key, layer, home)
+    if layer == "told":
+        return {key: value}, meant, Source(told=True)
+    if layer == "environment":
+        monkeypatch.setenv(VARIABLES[key], text)
+        return {}, meant, Source(variable=VARIABLES[key])
+    file = home.write(layer, f'profile = "test"\n[profiles.test]\n{key} = {toml}\n')
+    return {}, meant, Source(file=file, profile="test")
+
+
+def open_(value):
+    return value.reveal() if hasattr(value, "reveal") else value
+
+
+def shown(error):
+    """Return all that error and whatever led to it could show, locals of rbim's frames included."""
+    parts = []
+    while error is not None:
+        parts += [str(error), repr(error), repr(vars(error)), repr(error.args), "".join(traceback.format_exception(error))]
+        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__) if "/rbim/" in frame.f_code.co_filename]
+        parts += [repr(value) for frame in frames for value in frame.f_locals.values()]
+        error = error.__cause__ or error.__context__
+    return " ".join(parts)
+
+
+# ------------------------------------------------------------------------------ sources and their order
+
+
+def test_every_key_is_tested_here():
+    assert set(VARIABLES) | {"token_file", "token_env"} == set(KEYS)
+    assert {key.name: key.variable for key in KEYS.values()} == VARIABLES | {
+        "token_file": "RBIM_APP_TOKEN_FILE",
+        "token_env": None,
+    }
+
+
+@pytest.mark.parametrize("key", VARIABLES)
+@pytest.mark.parametrize("layers", [LAYERS[:n] for n in range(5)] + [LAYERS[:1] + LAYERS[n:] for n in (2, 3)], ids=str)
+def test_the_highest_layer_that_speaks_is_heard(key, layers, home, monkeypatch):
+    told, meant, source = {}, DEFAULTS.get(key), Source()
+    for layer in layers:
+        told, meant, source = say(key, layer, home, monkeypatch)
+
+    setting = load(**told).values[key]
+
+    assert (open_(setting.value), setting.source) == (meant, source)
+
+
+@pytest.mark.parametrize(
+    ("source", "shown"),
+    [
+        (Source(), "default"),
+        (Source(told=True), "told"),
+        (Source(variable="RBIM_APP_ID"), "environment variable RBIM_APP_ID"),
+        (Source(file=Path("/etc/rbim.toml"), profile="test"), "/etc/rbim.toml [profiles.test]"),
+    ],
+)
+def test_a_source_says_where_it_is(source, shown):
+    assert str(source) == shown
+
+
+def test_profiles_of_one_name_are_merged_key_by_key(home):
+    home.write("user", '[profiles.test]\nbase_url = "http://user"\napp_id = "user"\ntimeout = 3\n')
+    home.write("project", 'profile = "test"\n[profiles.test]\nbase_url = "http://project"\n[profiles.other]\ntimeout = 9\n')
+
+    config = load()
+
+    assert (config["base_url"], config["app_id"], config["timeout"]) == ("http://project", "user", 3.0)
+    assert (config.profile, config.profiles) == ("test", ("test", "other"))
+
+
+def test_the_profile_is_chosen_by_flag_variable_project_and_user(home, monkeypatch):
+    profiles = "".join(f'[profiles.{name}]\napp_id = "{name}"\n' for name in "abcd")
+    assert load()["app_id"] is None
+    home.write("user", f'profile = "a"\n{profiles}')
+    assert load()["app_id"] == "a"
+    home.write("project", 'profile = "b"\n')
+    assert load()["app_id"] == "b"
+    monkeypatch.setenv("RBIM_PROFILE", "c")
+    assert load()["app_id"] == "c"
+    assert load("d")["app_id"] == "d"
+
+
+def test_a_file_that_is_named_is_the_only_one(home, tmp_path, monkeypatch):
+    home.write("user", 'profile = "a"\n[profiles.a]\napp_id = "user"\nuser_name = "user"\n')
+    home.write("project", 'profile = "a"\n[profiles.a]\napp_id = "project"\nuser_name = "project"\n')
+    for name in ("named", "told"):
+        (tmp_path / f"{name}.toml").write_text(f'profile = "a"\n[profiles.a]\napp_id = "{name}"\n')
+    assert (load()["app_id"], load()["user_name"]) == ("project", "project")
+    monkeypatch.setenv("RBIM_CONFIG", str(tmp_path / "named.toml"))
+    assert (load()["app_id"], load()["user_name"]) == ("named", None)
+    assert load(file=tmp_path / "told.toml")["app_id"] == "told"
+    assert [(place.kind, place.exists) for place in places()] == [("told", True)]
+
+
+def test_the_nearest_file_above_is_the_projects(home):
+    home.project.write_text('profile = "far"\n[profiles.far]\n')
+    nearer = home.here.parent / "rbim.toml"
+    nearer.write_text('profile = "near"\n[profiles.near]\n')
+
+    assert load().profile == "near"
+    assert [place.path for place in places()] == [nearer, home.user]
+
+
+def test_where_there_is_no_working_directory_the_users_file_is_read(home, tmp_path, monkeypatch):
+    home.write("user", 'profile = "a"\n[profiles.a]\n')
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+
+    assert load().profile == "a"
+
+
+@pytest.mark.parametrize("xdg", ["absolute", "relative", "unset"])
+def test_the_users_file_is_found_without_platformdirs(home, tmp_path, monkeypatch, xdg):
+    monkeypatch.setitem(sys.modules, "platformdirs", None)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    expected = {"absolute": home.user}.get(xdg, tmp_path / "home" / ".config" / "rbim" / "rbim.toml")
+    if xdg == "relative":
+        monkeypatch.setenv("XDG_CONFIG_HOME", "config")
+    if xdg == "unset":
+        monkeypatch.delenv("XDG_CONFIG_HOME")
+
+    assert places()[-1].path == expected
+
+
+def test_an_empty_variable_says_nothing(home, monkeypatch):
+    home.write("project", 'profile = "a"\n[profiles.a]\ntimeout = 3\n')
+    for name in (*VARIABLES.values(), "RBIM_PROFILE", "RBIM_CONFIG", "RBIM_APP_TOKEN_FILE"):
+        monkeypatch.setenv(name, "")
+
+    assert load()["timeout"] == 3.0
+
+
+# ------------------------------------------------------------------------------ the token
+
+
+def test_a_token_file_is_beside_the_file_that_names_it(home):
+    (home.project.parent / "secret").write_text(f"{TOKEN}\n")
+    (home.project.parent / "secret").chmod(0o600)
+    home.write("project", 'profile = "a"\n[profiles.a]\napp_id = "app"\ntoken_file = "secret"\n')
+
+    config = load()
+
+    assert config.credentials() == Credentials(app_id="app", app_token=TOKEN)
+    assert str(config.values["app_token"]) == f"the file {home.project.parent}/secret, named by {home.project} [profiles.a]"
+
+
+def test_a_token_file_may_be_in_the_home_directory(home, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    home.write("project", 'profile = "a"\n[profiles.a]\ntoken_file = "~/secret"\n')
+
+    assert load()["app_token"] == tmp_path / "secret"
+
+
+def test_a_token_may_be_in_a_variable_that_the_file_names(home, monkeypatch):
+    home.write("project", 'profile = "a"\n[profiles.a]\napp_id = "app"\ntoken_env = "MY_TOKEN"\n')
+    config = load()
+    with pytest.raises(InvalidRequest, match=r"variable that .*rbim.toml \[profiles.a\] names is not set"):
+        config.credentials()
+    assert "MY_TOKEN" not in str(config.values["app_token"])  # it may be the token itself, in the wrong place
+    monkeypatch.setenv("MY_TOKEN", TOKEN)
+
+    assert config.credentials().app_token.reveal() == TOKEN
+    assert str(config.values["app_token"]).startswith("environment variable MY_TOKEN, named by ")
+
+
+@pytest.mark.parametrize("form", ["app_token", "token_file", "token_env"])
+@pytest.mark.parametrize("above", ["project", "environment", "environment's file", "told"])
+def test_a_token_of_a_higher_layer_replaces_every_form_of_one_below(home, monkeypatch, tmp_path, form, above):
+    home.write("user", f'profile = "a"\n[profiles.a]\napp_id = "app"\n{form} = "LOWER"\n')
+    secret, told = tmp_path / "secret", {}
+    secret.write_text(TOKEN)
+    secret.chmod(0o600)
+    if above == "project":
+        home.write("project", f'[profiles.a]\ntoken_file = "{secret}"\n')
+    elif above == "environment":
+        monkeypatch.setenv("RBIM_APP_TOKEN", TOKEN)
+        monkeypatch.setenv("RBIM_APP_TOKEN_FILE", "not there")
+    elif above == "environment's file":
+        monkeypatch.setenv("RBIM_APP_TOKEN_FILE", str(secret))
+    else:
+        monkeypatch.setenv("RBIM_APP_TOKEN", OTHER)
+        told = {"app_token": TOKEN}
+
+    assert load(**told).credentials().app_token.reveal() == TOKEN
+
+
+def test_callback_credentials_are_the_applications_and_those_of_the_file(home):
+    several = home.project.parent / "several.json"
+    several.write_text(json.dumps([{"app_id": "two", "app_token": OTHER}]))
+    several.chmod(0o600)
+    home.write("project", '[profiles.a]\ncallback_credentials_file = "several.json"\n[profiles.b]\napp_id = "x"\n')
+    two = Credentials(app_id="two", app_token=OTHER)
+    app = Credentials(app_id="app", app_token=TOKEN)
+
+    assert load("a").callback_credentials() == (two,)
+    assert load("a", app_id="app", app_token=TOKEN).callback_credentials() == (app, two)
+    assert load("b", app_id="app", app_token=TOKEN).callback_credentials() == (app,)
+    with pytest.raises(InvalidRequest, match="RBIM_APP_TOKEN"):
+        load("b").callback_credentials()
+    several.write_text(f'[{{"app_id": "{TOKEN}"}}]')
+    with pytest.raises(InvalidRequest, match=r"\[profiles.a\] names cannot be used: entry 1") as caught:
+        load("a").callback_credentials()
+    assert TOKEN not in shown(caught.value)
+
+
+def test_a_configuration_shows_no_token(home):
+    home.write("project", f'profile = "a"\n[profiles.a]\napp_id = "app"\napp_token = "{TOKEN}"\n')
+    config = load()
+
+    assert TOKEN not in repr(config) + str(config) + repr(dict(config.values)) + str(config.values["app_token"])
+    assert config.credentials().app_token.reveal() == TOKEN
+
+
+# ------------------------------------------------------------------------------ files that others can read
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o400, 0o640, 0o604, 0o644])
+@pytest.mark.parametrize("what", ["app_token", "token_file", "callback_credentials_file", "nothing"])
+def test_a_file_with_a_token_that_others_can_read_draws_a_warning(home, mode, what):
+    secret = home.project.parent / "a secret"
+    secret.write_text(TOKEN)
+    secret.chmod(0o600)
+    value = {"app_token": TOKEN, "nothing": ""}.get(what, "a secret")
+    line = f'{what} = "{value}"\n' if value else 'app_id = "app"\n'
+    file = home.write("project", f'profile = "a"\n[profiles.a]\n[profiles.b]\n{line}')
+    exposed = file if what in {"app_token", "nothing"} else secret
+    exposed.chmod(mode)
+    warnings = []
+
+    load("b", warn=warnings.append)
+
+    if what == "nothing" or mode in {0o600, 0o400}:
+        assert warnings == []
+    else:
+        (warning,) = warnings
+        assert warning.startswith(f"{exposed}: others can read this file")
+        subprocess.run(warning.partition("To mend that: ")[2], shell=True, check=True)
+        load("b", warn=warnings.append)
+        assert len(warnings) == 1
+    assert not any(TOKEN in warning for warning in warnings)
+
+
+def test_the_library_logs_the_warning(home, caplog):
+    home.write("project", f'[profiles.a]\napp_token = "{TOKEN}"\n').chmod(0o644)
+
+    load()
+
+    (record,) = caplog.records
+    assert (record.name, record.levelno) == ("rbim", logging.WARNING)
+    assert "chmod 600" in record.getMessage()
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_file_of_somebody_elses_is_used_only_where_it_is_named(home, monkeypatch, named):
+    file = home.write("project", 'profile = "a"\n[profiles.a]\napp_id = "app"\n')
+    monkeypatch.setattr(os, "getuid", lambda: file.stat().st_uid + 1)
+    if not file.stat().st_uid:
+        os.chown(file, 12345, -1)
+    if named:
+        assert load(file=file)["app_id"] == "app"
+        return
+    with pytest.raises(InvalidRequest, match="belongs to another user; name it"):
+        load()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="other rules")
+def test_a_file_that_everybody_may_write_to_is_used_only_where_it_is_named(home):
+    file = home.write("project", 'profile = "a"\n[profiles.a]\napp_id = "app"\n')
+    file.chmod(0o606)
+    with pytest.raises(InvalidRequest, match="everybody may write to the file; name it"):
+        load()
+    assert load(file=file)["app_id"] == "app"
+
+
+def test_a_token_in_the_place_of_its_files_name_is_not_shown(home):
+    home.write("project", f'profile = "a"\n[profiles.a]\napp_id = "app"\ntoken_file = "{TOKEN}"\n')
+    config = load()
+    with pytest.raises(InvalidRequest, match=r"the file that .* names does not exist") as caught:
+        config.credentials()
+    assert TOKEN not in f"{caught.value} {config.values['app_token']}"
+
+
+# ------------------------------------------------------------------------------ errors
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[profiles.a\n", "line 1, column 12"),
+        ('[profiles.a]\napp_token = "T\n', "line 2"),
+        ('[profiles.a]\napp_tokn = "T"\n', "profiles.a.app_tokn: unknown key; is app_token meant?"),
+        ('[profiles.a]\nbase-url = "T"\n', "profiles.a.base-url: unknown key; is base_url meant?"),
+        ("[profiles.a]\nzzz = 1\n", "profiles.a.zzz: unknown key; known are base_url, "),
+        ('app_token = "T"\n', "app_token stands outside of a profile; it belongs below [profiles.NAME]"),
+        ("[profile.a]\n", "profile: the name of the default profile is needed, a text"),
+        ("profile = 3\n", "profile: the name of the default profile is needed, a text"),
+        ('profile = ""\n', "profile: the name of the default profile is needed, a text"),
+        ("[profils.a]\n", "unknown key profils; is profiles meant?"),
+        ("profiles = 3\n", "profiles: tables are needed, [profiles.NAME]"),
+        ('[profiles]\na = "T"\n', "profiles.a: a table is needed, [profiles.a]"),
+        ("[profiles.a]\napp_token = 77777\n", "profiles.a.app_token: a text is needed"),
+        ('[profiles.a]\napp_token = ""\n', "profiles.a.app_token: a text is needed"),
+        ('[profiles.a]\napp_token = ["T"]\n', "profiles.a.app_token: a text is needed"),
+        ("[profiles.a]\nbase_url = 1\n", "profiles.a.base_url: a text is needed"),
+        ("[profiles.a]\ntoken_file = 1\n", "profiles.a.token_file: a text is needed"),
+        ('[profiles.a]\ntoken_env = "$MY"\n', "profiles.a.token_env: the name of an environment variable is needed"),
+        ('[profiles.a]\ntransport = "htpx"\n', "profiles.a.transport: 'htpx' is no transport; is httpx meant?"),
+        ("[profiles.a]\ntransport = 1\n", "profiles.a.transport: 1 is no transport; known are httpx, httpx2"),
+        ("[profiles.a]\nconcurrency = 0\n", "profiles.a.concurrency: a whole number from 1 is needed, not 0"),
+        ("[profiles.a]\nconcurrency = true\n", "profiles.a.concurrency: a whole number from 1 is needed, not True"),
+        ("[profiles.a]\nconcurrency = 1.5\n", "profiles.a.concurrency: a whole number from 1 is needed, not 1.5"),
+        ('[profiles.a]\nrates = "50/s"\n', "profiles.a.rates: a list of rates is needed"),
+        ("[profiles.a]\nrates = [50]\n", "profiles.a.rates: a list of rates is needed"),
+        ('[profiles.a]\nrates = ["50"]\n', "profiles.a.rates: rate: 50/s, 600/min or 100/10s is meant, not '50'"),
+        ('[profiles.a]\ntimeout = "10"\n', "profiles.a.timeout: a number of seconds above zero is needed, not '10'"),
+        ("[profiles.a]\ntimeout = inf\n", "profiles.a.timeout: a number of seconds above zero is needed, not inf"),
+        ("[profiles.a]\ndeadline = nan\n", "profiles.a.deadline: a number of seconds above zero is needed, not nan"),
+        ("[profiles.a]\ndeadline = -1\n", "profiles.a.deadline: a number of seconds above zero is needed, not -1"),
+        (f'[profiles.a]\ntimeout = "{"x" * 99}"\n', f"not '{'x' * 39}..."),
+        ('[profiles.a]\napp_token = "T"\ntoken_env = "X"\n', "profiles.a.token_env: there is app_token too"),
+    ],
+)
+@pytest.mark.parametrize("which", ["user", "project"])
+def test_what_is_wrong_in_a_file_is_said_with_file_and_place(home, which, text, says):
+    file = home.write(which, text.replace('"T', f'"{TOKEN}'))
+
+    with pytest.raises(InvalidRequest) as caught:
+        load()
+
+    assert str(caught.value).startswith(f"{file}: ")
+    assert says in str(caught.value)
+    assert not re.search(f"{TOKEN}|77777", shown(caught.value))
+    assert TOKEN.encode() not in pickle.dumps(caught.value)
+
+
+def test_a_file_that_cannot_be_read_is_named(home):
+    home.project.write_bytes(f'[profiles.a]\napp_token = "{TOKEN}\xff"'.encode("latin-1"))
+    with pytest.raises(InvalidRequest, match="it is not UTF-8") as caught:
+        load()
+    assert TOKEN not in shown(caught.value)
+    with pytest.raises(InvalidRequest, match=r"nowhere\.toml: there is no such file"):
+        load(file="nowhere.toml")
+
+
+def test_a_file_that_nobody_may_read_is_named(home, monkeypatch):
+    file = home.write("project", "")
+
+    def refuse(_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(InvalidRequest, match=re.escape(f"{file}: Permission denied")):
+        load()
+
+
+def test_a_profile_that_is_nowhere_is_an_error_that_names_those_that_are(home):
+    with pytest.raises(InvalidRequest, match=r"no profile 'prod' in .*project/src/deep/rbim.toml or .*: there is none"):
+        load("prod")
+    home.write("user", "[profiles.production]\n[profiles.test]\n")
+    home.write("project", "[profiles.staging]\n")
+    with pytest.raises(InvalidRequest, match=": there are staging, production, test") as caught:
+        load("prod")
+    assert str(home.user) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "says"),
+    [
+        ("RBIM_TIMEOUT", "soon", "RBIM_TIMEOUT: a number of seconds above zero is needed, not 'soon'"),
+        ("RBIM_DEADLINE", "-1", "RBIM_DEADLINE: a number of seconds above zero is needed, not -1.0"),
+        ("RBIM_CONCURRENCY", "1.5", "RBIM_CONCURRENCY: a whole number from 1 is needed, not '1.5'"),
+        ("RBIM_RATES", "50/s,fast", "RBIM_RATES: rate: 50/s, 600/min or 100/10s is meant, not 'fast'"),
+        ("RBIM_TRANSPORT", "aiohtp", "RBIM_TRANSPORT: 'aiohtp' is no transport; is aiohttp meant?"),
+    ],
+)
+def test_a_wrong_variable_is_named(monkeypatch, variable, text, says):
+    monkeypatch.setenv(variable, text)
+
+    with pytest.raises(InvalidRequest) as caught:
+        load()
+
+    assert (str(caught.value), caught.value.field) == (says, variable)
+
+
+@pytest.mark.parametrize("told", [{"app_tokn": TOKEN}, {"app_token": [TOKEN]}, {"app_token": ""}, {"timeout": "soon"}])
+def test_what_is_told_wrong_is_named(told):
+    (name,) = told
+    with pytest.raises(InvalidRequest, match=f"^{name}: ") as caught:
+        load(app_id="app", **told)
+    assert TOKEN not in shown(caught.value).replace(repr(told), "")
+
+
+# ------------------------------------------------------------------------------ incomplete configurations, and clients
+
+
+def test_what_is_missing_is_said(home, monkeypatch):
+    assert [line.partition(" is not set")[0].rpartition(" ")[2] for line in load().missing] == [
+        "RBIM_BASE_URL",
+        "RBIM_APP_ID",
+        "RBIM_APP_TOKEN",
+    ]
+    home.write("project", '[profiles.a]\nbase_url = "http://x"\n')
+    assert load().missing[0] == "the environment variable RBIM_BASE_URL is not set, and no profile is chosen of a"
+    assert load("a").missing[0] == "the environment variable RBIM_APP_ID is not set, and the profile 'a' has no app_id"
+    assert load("a").missing[1].endswith("the profile 'a' has no token_file")
+    monkeypatch.setenv("RBIM_APP_ID", "app")
+    monkeypatch.setenv("RBIM_APP_TOKEN_FILE", "not there")
+    (unreadable,) = load("a").missing
+    assert unreadable.startswith("the file that RBIM_APP_TOKEN_FILE names cannot be read: ")
+    with pytest.raises(InvalidRequest, match="RBIM_APP_TOKEN_FILE names cannot be read"):
+        load("a").client()
+
+
+PROFILE = f"""
+profile = "test"
+[profiles.test]
+base_url = "https://gw.example:8883"
+call_base_url = "https://calls.example"
+app_id = "app"
+app_token = "{TOKEN}"
+user_name = "boss"
+transport = "asyncio"
+concurrency = 7
+rates = ["50/s"]
+timeout = 2.5
+deadline = 9
+"""
+
+
+async def test_a_client_is_as_the_profile_says(home):
+    home.write("project", PROFILE)
+    stub = Stub()
+
+    async with load().client(transport=stub, clock=stub.clock) as client:
+        await client.send(READ)
+
+    (request,) = stub.requests
+    signed = AppSigner(Credentials(app_id="app", app_token=TOKEN), clock=stub.clock).sign(request)
+    assert (request.origin, request.query) == ("https://gw.example:8883", signed.query)
+    assert json.loads(request.body) == {"userName": "boss", "groupId": "g1"}
+    assert (client._settings.timeout, client._settings.deadline) == (2.5, 9.0)
+    assert client._core.codec.origins["call_base_url"] == "https://calls.example"
+
+
+def test_limits_and_transport_are_as_the_profile_says(home):
+    home.write("project", PROFILE)
+    made = []
+
+    class Recording(AsyncClient):
+        def __init__(self, **options):
+            made.append(options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rbim.client.AsyncClient", Recording)
+        load().client()
+        load(transport="httpx").client(limits=Limits(concurrency=1), user_name=None)
+
+    assert made[0]["limits"] == Limits(concurrency=7, rates=(Rate(50.0),))
+    assert isinstance(made[0]["transport"], AsyncioTransport)
+    assert (made[1]["limits"], made[1]["user_name"]) == (Limits(concurrency=1), None)
+    assert isinstance(made[1]["transport"], HttpxTransport)
+
+
+@pytest.mark.parametrize("name", ["httpx", "httpx2", "aiohttp", "pyreqwest", "asyncio"])
+async def test_every_transport_can_be_named(name):
+    client = load(base_url="http://x", app_id="app", app_token=TOKEN, transport=name).client()
+
+    assert type(client._core.transport).__name__ == f"{name.capitalize()}Transport"
+
+
+def test_a_transport_whose_extra_is_missing_names_the_pip_command(monkeypatch):
+    monkeypatch.setitem(sys.modules, "httpx2", None)
+    monkeypatch.delitem(sys.modules, "rbim.transports.httpx2", raising=False)
+    with pytest.raises(ModuleNotFoundError, match=r"rbim\[httpx2\]"):
+        load(base_url="http://x", app_id="app", app_token=TOKEN, transport="httpx2").client()
+
+
+def test_options_go_before_the_configuration():
+    credentials = Credentials(app_id="mine", app_token=TOKEN)
+    client = load().client(base_url="http://mine", credentials=credentials)
+    assert "of mine," in repr(client)
+    assert "of mine," in repr(load(base_url="http://x").client(signer=AppSigner(credentials)))
+
+
+def test_a_value_that_a_client_refuses_is_named_with_its_source(home):
+    home.write("project", PROFILE.replace("https://gw", "gopher://gw"))
+
+    with pytest.raises(InvalidRequest) as caught:
+        load().client()
+
+    assert caught.value.__notes__ == [f"base_url is from: {home.project} [profiles.test]"]

@@ -1,0 +1,124 @@
+"""The recipes of docs/callbacks.md run as they stand: real servers, a delivery signed by hand, what their handlers print."""
+
+import hashlib
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from helpers.pages import blocks_of, run_program
+
+APP_ID, TOKEN = "aaf98f8947b5d6c80147b8a2b7c30123", "7f0c4b9de2a14f5c8b3e6d1a90c2f4e8"
+
+BLOCKS = {block.title: block.text for block in blocks_of("docs/callbacks.md", "python")}
+SERVED = {"With FastAPI": "asgi", "With Starlette": "asgi", "With aiohttp": "aiohttp", "With Django": "asgi"}
+PROGRAMS = {
+    "What happens when": r"",
+    "Looking after it": r"Counts\(waiting=0, done=0, dead=0, quarantined=0\)\n0 events are handled again\n",
+    "Without the receiver": r"Verified\(key=.*\)\n你好\nbody_mismatch\n",
+}
+
+# What serves an application of a module called `recipe`, says at which port, and ends well on SIGTERM.
+SERVE = {
+    "asgi": """
+import socket, uvicorn
+from recipe import app
+with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
+    print(listener.getsockname()[1], flush=True)
+    uvicorn.Server(uvicorn.Config(app, log_level="error", ws="none")).run(sockets=[listener])
+""",
+    "aiohttp": """
+import asyncio, signal
+from aiohttp import web
+from recipe import app
+async def main():
+    over = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, over.set)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    print(runner.addresses[0][1], flush=True)
+    await over.wait()
+    await runner.cleanup()
+asyncio.run(main())
+""",
+}
+
+
+def test_every_block_is_run_here():
+    assert set(BLOCKS) == {*SERVED, *PROGRAMS}
+
+
+@pytest.fixture
+def environment():
+    return os.environ | {"RBIM_APP_ID": APP_ID, "RBIM_APP_TOKEN": TOKEN, "PYTHONUTF8": "1"}
+
+
+def post(port, msg_type, conv_type, *, path="/copies", **changed):
+    """Post a delivery that is signed with nothing but the standard library; return the status."""
+    member = [f"{APP_ID}#1002"]
+    document = {
+        "eventType": "1",
+        "convType": conv_type,
+        "to": "g1",
+        "fromAccount": f"{APP_ID}#1001",
+        "msgType": msg_type,
+        "body": "你好",
+        "msgId": msg_type,
+        "tMembers": member,
+    }
+    body = json.dumps(document, ensure_ascii=False).encode()
+    digest = hashlib.md5(body).hexdigest().upper()
+    moment = str(int(time.time() * 1000))
+    checksum = hashlib.md5(f"{APP_ID}{TOKEN}{digest}{moment}".encode()).hexdigest().upper()
+    headers = {"Content-Type": "application/json", "MD5": digest, "CurTime": moment, "CheckSum": checksum} | changed
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    try:
+        connection.request("POST", path, body, headers)
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+SAID = {
+    "With FastAPI": ["g1 lost 1002", "1001 said 你好 in g1", "also came: TEAM_JOIN"],
+}
+
+
+@pytest.mark.parametrize("title", SERVED)
+def test_a_recipe_receives_refuses_and_handles(title, environment, tmp_path):
+    (tmp_path / "recipe.py").write_text(BLOCKS[title], encoding="utf-8")
+    server = subprocess.Popen(
+        [sys.executable, "-c", SERVE[SERVED[title]]],
+        cwd=tmp_path,
+        env=environment | {"PYTHONPATH": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+    )
+    try:
+        port = int(server.stdout.readline())
+        kinds = {"TEAM_KICK": "NOTIFY_TEAM", "TEXT": "TEAM", "TEAM_JOIN": "NOTIFY_TEAM"}
+        assert [post(port, *each) for each in kinds.items()] == [200, 200, 200]
+        assert post(port, "TEXT", "TEAM", MD5="0" * 32) == 401
+        said = [server.stdout.readline().rstrip("\n") for _ in kinds]
+        assert said == SAID.get(title, [f"came: {each}" for each in kinds])
+    finally:
+        server.send_signal(signal.SIGTERM)
+        out, complaints = server.communicate(timeout=30)
+    assert (out, server.returncode in {0, -signal.SIGTERM}) == ("", True)
+    assert "Traceback" not in complaints
+    assert (tmp_path / "events.db").exists()
+
+
+@pytest.mark.parametrize("title", PROGRAMS)
+def test_another_block_runs_as_a_program(title, environment, tmp_path):
+    assert re.fullmatch(PROGRAMS[title], run_program(BLOCKS[title], tmp_path, environment))

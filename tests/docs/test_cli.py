@@ -1,0 +1,102 @@
+"""What docs/cli.md shows is what runs, and its tables are those of the code."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from helpers.commands import commands
+from helpers.pages import blocks_of
+from helpers.paths import ROOT
+from helpers.serving import served
+from rbim.cli import Exit, run
+from rbim.cli.everywhere import FLAGS, SWITCHES
+from rbim.cli.exits import JobExit
+from rbim.emulator import Emulator
+
+PAGE = "docs/cli.md"
+TEXT = (ROOT / PAGE).read_text(encoding="utf-8")
+SHELL = [block for block in blocks_of(PAGE, "sh") if block.not_run is None]
+(TOML,) = blocks_of(PAGE, "toml")
+PATIENCE = 60
+
+
+@pytest.fixture
+def emulator(tmp_path, monkeypatch):
+    """Somebody with the page's file, whose platform is the emulator."""
+    for name in [name for name in os.environ if name.startswith("RBIM_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.chdir(tmp_path)
+    Path("task.toml").write_text(TOML.text, encoding="utf-8")
+    emulator = Emulator()
+    with served(emulator.asgi) as url:
+        monkeypatch.setenv("RBIM_BASE_URL", url)
+        monkeypatch.setenv("RBIM_APP_ID", emulator.credentials.app_id)
+        monkeypatch.setenv("RBIM_APP_TOKEN", emulator.credentials.app_token.reveal())
+        yield emulator
+
+
+def in_bash(line):
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    done = subprocess.run(
+        ["bash", "-uo", "pipefail", "-c", line],
+        env=os.environ | {"PATH": path, "PYTHONUTF8": "1"},
+        capture_output=True,
+        encoding="utf-8",
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def test_the_commands_of_the_page_work_one_after_the_other(emulator, capsys):
+    lines = [line for block in SHELL for line in block.text.splitlines()]
+    printed = {}
+    for line in lines:
+        (group,) = emulator.state.groups or ["g80000049837291"]
+        command = line.replace("g80000049837291", group)
+        if "|" in line or "$" in line:
+            printed[line] = in_bash(command)
+        else:
+            assert run(shlex.split(command)[1:]) == Exit.DONE, line
+            out, err = capsys.readouterr()
+            assert err == ""
+            printed[line] = out
+    assert '"产品公告"' in printed["rbim groups search --name 产品公告 --json"]
+    assert printed[next(line for line in lines if "len(json" in line)] == "11\n"
+    tasks = [task.request for task in emulator.state.tasks.values()]
+    assert [task.task_name for task in tasks] == ["续费提醒", "续费提醒二"]
+    assert not emulator.state.groups
+
+
+def table_of(head):
+    """Return the rows of the table with this head."""
+    rows = TEXT[TEXT.index(head) :].split("\n\n")[0].splitlines()[2:]
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+
+
+def test_the_exit_codes_are_those_of_the_code():
+    assert table_of("| exit code |") == [[str(int(code)), code.meaning] for code in Exit]
+    assert table_of("| exit code of a job |") == [[str(int(code)), code.meaning] for code in sorted(JobExit)]
+    order = re.search(r"in this order: ([\d, ]+)\.", TEXT)[1]
+    assert order == ", ".join(str(int(code)) for code in JobExit)
+
+
+def test_the_tree_is_that_of_the_code():
+    told = set()
+    for cell, _ in table_of("| command |"):
+        first, *others = re.findall(r"`(?:rbim )?([a-z -]+)`", cell)
+        above = first.rpartition(" ")[0]
+        told |= {first, *(f"{above} {other}".strip() for other in others)}
+    every = commands()
+    assert told == {command for command in every if not any(other.startswith(f"{command} ") for other in every)}
+
+
+def test_the_flags_of_every_command_are_named():
+    assert all(f"`--{name}`" in TEXT for name in (*FLAGS, *SWITCHES))

@@ -1,0 +1,352 @@
+"""The examples of docs/examples do what they say: each in a process of its own, against the emulator over real HTTP."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+
+import anyio
+import httpx
+import pytest
+from attrs import define
+
+from helpers.paths import ROOT
+from helpers.serving import served
+from rbim import CreateGroup, InviteJoinGroup, QueryGroupDetail, SearchPublicGroups
+from rbim.emulator import Emulator
+from rbim.emulator.faults import Fault, Latency, ResetAfter, Status
+
+EXAMPLES = ROOT / "docs" / "examples"
+PATIENCE = 60
+
+
+def test_every_example_is_run_here():
+    assert {path.name for path in EXAMPLES.glob("*.py")} == {"bulk.py", "service.py", "test_service.py"}
+
+
+def environment_of(emulator, base_url):
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("RBIM_")}
+    return clean | {
+        "RBIM_BASE_URL": base_url,
+        "RBIM_APP_ID": emulator.credentials.app_id,
+        "RBIM_APP_TOKEN": emulator.credentials.app_token.reveal(),
+        "PYTHONPATH": str(EXAMPLES),
+        "PYTHONUTF8": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+
+
+@pytest.fixture
+def platform():
+    emulator = Emulator()
+    with served(emulator.asgi) as base_url:
+        yield emulator, base_url
+
+
+# ---------------------------------------------------------------------------------- the service
+
+
+@define
+class Service:
+    """A service that runs, its platform, and what it logs."""
+
+    http: httpx.Client
+    platform: Emulator
+    url: str
+    lines: list[str]
+    more: threading.Condition
+
+    def logs(self, words):
+        with self.more:
+            return self.more.wait_for(lambda: any(words in line for line in self.lines), PATIENCE)
+
+
+@contextmanager
+def reading(stream, service):
+    """Collect a stream's lines in a thread, so that its writer never waits."""
+
+    def read():
+        for line in stream:
+            with service.more:
+                service.lines.append(line)
+                service.more.notify_all()
+        with service.more:
+            service.more.notify_all()
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join(PATIENCE)
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory):
+    """The service as its first lines say it is started, but for the port."""
+    emulator = Emulator()
+    text = (EXAMPLES / "service.py").read_text(encoding="utf-8")
+    command = re.search(r"^ +uvicorn (--factory service:create_app) --port 8000$", text, re.MULTILINE)[1].split()
+    with served(emulator.asgi) as base_url:
+        process = subprocess.Popen(
+            [sys.executable, "-W", "error", "-m", "uvicorn", *command, "--port", "0"],
+            cwd=tmp_path_factory.mktemp("service"),
+            env=environment_of(emulator, base_url),
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            encoding="utf-8",
+        )
+        made = Service(httpx.Client(timeout=PATIENCE, trust_env=False), emulator, "", [], threading.Condition())
+        with process, made.http, reading(process.stderr, made):
+            try:
+                assert made.logs("running on http://"), made.lines
+                made.url = re.search(r"running on (http://\S+)", "".join(made.lines))[1]
+                made.http.base_url = made.url
+                yield made
+            finally:
+                process.send_signal(signal.SIGTERM)
+    assert "Traceback" not in "".join(made.lines)
+
+
+@pytest.fixture
+def group_id(service):
+    """A group of account 1000's."""
+    answer = service.http.post("/groups", json={"name": "产品公告"}, headers={"X-Account": "1000"})
+    assert answer.status_code == 201
+    return answer.json()["group_id"]
+
+
+def test_a_request_acts_for_its_account(service, group_id):
+    assert service.platform.state.groups[group_id].owner == "1000"
+
+    assert service.http.get(f"/groups/{group_id}").json() == {
+        "group_id": group_id,
+        "name": "产品公告",
+        "owner": "1000",
+        "count": 1,
+    }
+
+
+def test_who_could_not_be_invited_is_named_with_the_reason(service, group_id):
+    service.platform.never_logged_in("1002")
+
+    answer = service.http.post(f"/groups/{group_id}/members", json={"accounts": ["1001", "1002"]})
+
+    assert (answer.status_code, list(answer.json()["refused"])) == (200, ["1002"])
+    assert list(service.platform.state.groups[group_id].members) == ["1000", "1001"]
+
+
+@pytest.mark.parametrize("operation", [CreateGroup, InviteJoinGroup, QueryGroupDetail])
+def test_what_may_have_been_done_is_told_so(service, group_id, operation):
+    number = len(service.platform.requests)
+    lost = Latency(2) if operation is QueryGroupDetail else ResetAfter()
+    service.platform.faults.add(Fault(effect=lost, operation=operation))
+    requests = {
+        CreateGroup: ("POST", "/groups", {"name": "内部测试"}),
+        InviteJoinGroup: ("POST", f"/groups/{group_id}/members", {"accounts": ["1001"]}),
+        QueryGroupDetail: ("GET", f"/groups/{group_id}", None),
+    }
+    method, path, document = requests[operation]
+    try:
+        answer = service.http.request(method, path, json=document, headers={"X-Deadline": "1"})
+    finally:
+        service.platform.faults.clear()
+
+    assert (answer.status_code, answer.json()["outcome"]) == (504, "unknown")
+    assert "Look before sending it again" in answer.json()["advice"]
+    if operation is CreateGroup:
+        assert len(service.platform.requests) == number + 1  # once, and not again
+
+
+def test_what_the_caller_got_wrong_is_told_apart(service):
+    http = service.http
+    assert http.get("/groups/g1").status_code == 404
+    assert (long := http.post("/groups", json={"name": "公" * 51})).status_code == 422
+    assert long.json()["outcome"] == "not sent"
+    assert http.get("/groups/g1", headers={"X-Deadline": "0"}).status_code == 422
+
+
+def test_copies_are_received_and_handled_and_forgeries_are_not(service, group_id):
+    emulator = service.platform
+    service.http.post(f"/groups/{group_id}/members", json={"accounts": ["1001"]})
+    emulator.copy_to(f"{service.url}/copies")
+    emulator.say("1001", group_id, "大家好")
+
+    anyio.run(emulator.deliver)
+
+    assert service.logs(f"1001 said '大家好' in {group_id}")
+    assert [delivery.status for delivery in emulator.deliveries] == [200] * len(emulator.deliveries)
+    assert service.http.post("/copies", content=b"{}").status_code == 401
+
+
+def test_a_caller_is_told_when_to_come_back(service, group_id):
+    """Last of those that need the service: its client heeds the pause, too."""
+    service.platform.faults.add(Fault(effect=Status(429, retry_after=2)))
+
+    answer = service.http.get(f"/groups/{group_id}", headers={"X-Deadline": "1"})
+
+    assert (answer.status_code, answer.json()["outcome"]) == (429, "refused")
+    assert answer.headers["Retry-After"] == "2"
+
+
+def test_every_error_has_a_status(tmp_path):
+    """Imported in an interpreter of its own: FastAPI brings pydantic, which this one stays without."""
+    program = """
+import json
+import rbim
+from rbim import errors
+from service import status_of
+
+def table(outcome):
+    kinds = [getattr(errors, name) for name in errors.__all__ if name != "Outcome"]
+    made = [kind() for kind in kinds if issubclass(kind, errors.RbimError)]
+    for error in made:
+        error.outcome = outcome or error.outcome
+    return {type(error).__name__: status_of(error) for error in made}
+
+print(json.dumps([table(None), table(errors.Outcome.UNKNOWN)]))
+"""
+    command = [sys.executable, "-W", "error", "-c", program]
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(EXAMPLES), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        encoding="utf-8",
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    usual, unknown = json.loads(done.stdout)
+    assert set(unknown.values()) == {504}
+    assert usual == {
+        "InvalidRequest": 422,
+        "NotFound": 404,
+        "Throttled": 429,
+        "AuthenticationError": 502,
+        "TimestampExpired": 502,
+        "AlreadyMember": 409,
+        "NotMember": 409,
+        "ApiError": 409,
+        "NotSent": 503,
+        "DeadlineExceeded": 503,
+        "ClientClosed": 503,
+        "CallbackRejected": 503,
+        "RbimError": 503,
+        "TransportError": 504,
+        "Unanswered": 504,
+        "AnswerTooLarge": 504,
+        "ProtocolError": 504,
+        "ServerTrouble": 504,
+    }
+
+
+def test_the_examples_tests_pass(tmp_path):
+    for name in ("service.py", "test_service.py"):
+        shutil.copy(EXAMPLES / name, tmp_path)
+    command = [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:asyncio", "-p", "no:cacheprovider"]
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("RBIM_", "PYTEST_", "COV_"))}
+
+    done = subprocess.run(
+        [*command, "test_service.py"],
+        cwd=tmp_path,
+        env=clean | {"PYTHONUTF8": "1"},
+        capture_output=True,
+        encoding="utf-8",
+        timeout=PATIENCE,
+        check=False,
+    )
+
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert re.search(r"^4 passed", done.stdout, re.MULTILINE)
+
+
+# ----------------------------------------------------------------------------------- the script
+
+
+def bulk(environment, where, *tokens):
+    return subprocess.Popen(
+        [sys.executable, "-W", "error", str(EXAMPLES / "bulk.py"), *tokens],
+        cwd=where,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+    )
+
+
+@pytest.fixture
+def members(platform, tmp_path):
+    """A file of 600 accounts for a group that exists, and an environment for the script."""
+    emulator, base_url = platform
+    environment = environment_of(emulator, base_url)
+
+    async def create():
+        from rbim import AsyncClient, GroupType
+
+        async with AsyncClient(base_url=base_url, credentials=emulator.credentials) as client:
+            return (await client.groups.create(name="全体客户", type=GroupType.PAID_1000)).group_id
+
+    group_id = anyio.run(create)
+    rows = "".join(f"{group_id},{10_000 + number}\n" for number in range(600))
+    (tmp_path / "members.csv").write_text(f"group,account\n{rows}", encoding="utf-8")
+    return emulator, environment, group_id
+
+
+def test_everybody_in_a_file_is_invited_but_one(members, tmp_path):
+    emulator, environment, group_id = members
+    emulator.never_logged_in("10007")
+
+    with bulk(environment, tmp_path, "members.csv") as process:
+        out, err = process.communicate(timeout=PATIENCE)
+
+    assert process.returncode == 3
+    assert out.splitlines()[0] == "599 invited, 1 refused, 0 failed, 0 unknown, 0 not sent, 0 unusable"
+    assert re.fullmatch(r" +1 refused: .+", out.splitlines()[1])
+    assert err.splitlines()[-1].startswith("600 of 600 rows, ")
+    assert len(emulator.state.groups[group_id].members) == 1 + 599
+
+
+def test_an_interrupted_script_goes_on_where_it_ended(members, tmp_path):
+    emulator, environment, group_id = members
+
+    with bulk(environment, tmp_path, "members.csv", "--rate", "2/s") as process:
+        first = process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, "Traceback" in err) == (130, False)
+    assert re.match(r"\d+ of 600 rows", first)
+    assert "stopping" in err
+    invited = int(re.match(r"(\d+) invited, 0 refused, 0 failed, 0 unknown, (\d+) not sent", out)[1])
+    assert len(emulator.state.groups[group_id].members) == 1 + invited < 600
+
+    with bulk(environment, tmp_path, "members.csv") as process:
+        out, _ = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, out) == (0, "600 invited, 0 refused, 0 failed, 0 unknown, 0 not sent, 0 unusable\n")
+    assert len(emulator.requests.of(InviteJoinGroup)) == 12  # nobody twice
+
+
+@pytest.mark.parametrize(
+    ("tokens", "changed", "code"),
+    [
+        (["missing.csv"], {}, 2),
+        (["members.csv", "--rate", "often"], {}, 2),
+        (["members.csv"], {"RBIM_BASE_URL": ""}, 2),
+        (["members.csv"], {"RBIM_APP_TOKEN": "wrong"}, 1),
+    ],
+)
+def test_what_is_wrong_is_one_line_and_an_exit_code(members, tmp_path, tokens, changed, code):
+    emulator, environment, _ = members
+
+    with bulk(environment | changed, tmp_path, *tokens) as process:
+        out, err = process.communicate(timeout=PATIENCE)
+
+    assert (process.returncode, out) == (code, "")
+    assert "Traceback" not in err
+    assert "wrong" not in err
+    assert emulator.requests.of(SearchPublicGroups) == []

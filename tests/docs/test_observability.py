@@ -1,0 +1,121 @@
+"""The page on observers: its programs run, and its tables say what the code says."""
+
+import json
+import re
+
+import pytest
+from opentelemetry.metrics import NoOpMeter, NoOpMeterProvider
+
+from helpers.pages import blocks_of, run_program
+from helpers.paths import ROOT
+from helpers.serving import platform_of_a_reader
+from helpers.stubs import ALREADY_MEMBER, GARBAGE, INVITE, OK, REFUSED, Stub, client_over, ending
+from helpers.telemetry import Telemetry
+from rbim import LoggingObserver, Unanswered
+from rbim.otel import OtelObserver
+
+PAGE = "docs/observability.md"
+TEXT = (ROOT / PAGE).read_text(encoding="utf-8")
+SPANS = blocks_of(PAGE, "text")[-1].text
+PRINTED = [r"0\n", None, None, re.escape(SPANS), r"0 500\n", r"", r""]
+"""What each program prints; None where it writes to its log, and nothing else."""
+PROGRAMS = blocks_of(PAGE, "python")
+
+
+@pytest.fixture(scope="module")
+def platform():
+    with platform_of_a_reader() as variables:
+        yield variables
+
+
+def needs(program):
+    for module in ("structlog", "fastapi"):
+        if f"import {module}" in program or f"from {module}" in program:
+            pytest.importorskip(module)
+
+
+@pytest.mark.parametrize(("block", "printed"), [*zip(PROGRAMS, PRINTED, strict=True)], ids=str)
+def test_a_program_runs(block, printed, platform, tmp_path):
+    needs(block.text)
+    if printed is not None:
+        assert re.fullmatch(printed, run_program(block.text, tmp_path, platform))
+        return
+    out = run_program(block.text.replace("StreamHandler()", "StreamHandler(__import__('sys').stdout)"), tmp_path, platform)
+    documents = [json.loads(line) for line in out.splitlines()]
+    (call,) = [document for document in documents if document.get("rbim_event") == "call"]
+    assert (call["level"].upper(), call["rbim_operation"], call["rbim_status"]) == ("INFO", "SearchPublicGroups", 200)
+    assert set(keys_of_the_page()) <= call.keys()
+
+
+def rows(*headings):
+    """Return the cells of the page's tables that have these headings."""
+    found = []
+    for table in re.findall(r"(?:^\|.*\n)+", TEXT, flags=re.MULTILINE):
+        lines = [[cell.strip() for cell in line.strip("|\n").split(" | ")] for line in table.splitlines()]
+        if [cell.strip("| ") for cell in lines[0]] == list(headings):
+            found += lines[2:]
+    assert found
+    return found
+
+
+def keys_of_the_page():
+    return [re.fullmatch(r"`(\w+)`", row[0])[1] for row in rows("key", "what it is")]
+
+
+def test_the_keys_of_the_page_are_those_of_the_log():
+    assert keys_of_the_page() == re.findall(r"^ *``(rbim_\w+)``", LoggingObserver.__doc__, flags=re.MULTILINE)
+
+
+class Meter(NoOpMeter):
+    """Notes what is made."""
+
+    def __init__(self, made):
+        super().__init__("rbim")
+        self.made = made
+
+    def __getattribute__(self, name):
+        if not name.startswith("create_"):
+            return super().__getattribute__(name)
+        kind = name.removeprefix("create_").removeprefix("observable_").replace("up_down_counter", "up-down counter")
+
+        def create(name, *how, **_):
+            unit = how[1] if callable(getattr(how[0], "append", None)) else how[0]
+            self.made[name] = (kind, unit)
+
+        return create
+
+
+class Meters(NoOpMeterProvider):
+    def __init__(self):
+        self.made = {}
+
+    def get_meter(self, *_, **__):
+        return Meter(self.made)
+
+
+def test_the_metrics_of_the_page_are_those_there_are():
+    meters = Meters()
+    OtelObserver(None, meters)
+    listed = {
+        row[0].strip("`"): tuple(part.strip("`") for part in row[1].split(", "))
+        for row in [
+            *rows("metric", "kind, unit", "attributes", "what it is"),
+            *rows("metric", "kind, unit", "what it is"),
+        ]
+    }
+    assert listed == meters.made
+
+
+async def test_the_attributes_of_the_page_are_those_of_spans():
+    telemetry = Telemetry()
+    for script in ((GARBAGE, OK), (Unanswered, ALREADY_MEMBER), (REFUSED,)):
+        async with client_over(Stub(*script), observers=[telemetry.observer]) as client:
+            await ending(client.send(INVITE))
+    seen = {"call": set(), "attempt": set()}
+    for span in telemetry.ended:
+        seen["call" if span.name.startswith("rbim ") else "attempt"] |= set(span.attributes)
+    listed = {"call": set(), "attempt": set()}
+    for names, where, *_ in rows("attribute", "of", "what it is"):
+        for kind in ("call", "attempt") if where == "both" else (where,):
+            listed[kind] |= set(re.findall(r"`([^`]+)`", names))
+    assert listed == seen

@@ -1,0 +1,85 @@
+"""The page on transports: its programs run as they stand, and its tables say what the code and the suite say."""
+
+import importlib
+import inspect
+import re
+import subprocess
+import sys
+
+import pytest
+
+from helpers.pages import blocks_of
+from helpers.paths import DOCS
+from helpers.serving import platform_of_a_reader
+from helpers.transports import TRANSPORTS, UVLOOP
+from rbim.transports.conformance import CASES
+
+PAGE = (DOCS / "transports.md").read_text(encoding="utf-8")
+USE, WRITE, TRY = [block.text for block in blocks_of("docs/transports.md", "python")]
+
+
+def rows(heading):
+    """Return the cells of the first table below a heading, without its own head."""
+    table = re.search(r"^\|.*?\n\n", PAGE[PAGE.index(f"\n## {heading}\n") :], flags=re.MULTILINE | re.DOTALL)[0]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:] if line]
+
+
+def transport(module):
+    return getattr(importlib.import_module(f"rbim.transports.{module}"), TRANSPORTS[module][0])
+
+
+@pytest.fixture(scope="module")
+def platform():
+    with platform_of_a_reader() as variables:
+        yield variables
+
+
+@pytest.mark.parametrize(
+    ("program", "printed"),
+    [
+        pytest.param(USE, "客户交流\n", id="using one"),
+        pytest.param(WRITE, "{'200': 1, 'slow': 0}\n", id="writing one"),
+        pytest.param(TRY, f"{len(CASES)} of {len(CASES)} passed\n", id="testing it"),
+    ],
+)
+def test_a_program_runs(program, printed, platform, monkeypatch, tmp_path):
+    for name, value in platform.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "counting.py").write_text(WRITE, encoding="utf-8")
+    command = [sys.executable, "-W", "error", "-X", "utf8", "-c", program]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, encoding="utf-8", timeout=100, check=False)
+    assert (done.stdout, done.stderr, done.returncode) == (printed, "", 0)
+
+
+def test_the_table_of_transports_is_what_the_suite_is_told():
+    named = {cells[1].strip("`"): cells for cells in rows("Which one")}
+    assert named.keys() == TRANSPORTS.keys()
+    for module, (name, features, loops) in TRANSPORTS.items():
+        title, _, needs, on, tls, proxies, unix, newest, cancelled = named[module]
+        assert title == f"`{name}`"
+        extra = {"httpx": "nothing more", "asyncio": "`rbim[fast]`"}.get(module, f"`rbim[{module}]`")
+        assert needs == extra
+        assert set(on.split(", ")) == {"uvloop" if loop is UVLOOP else loop for loop in loops}
+        assert ("no context" in tls) == features.get("bundle", False)
+        assert ("http" in proxies) == features.get("proxy", False)
+        assert unix == ("yes" if "uds" in inspect.signature(transport(module)).parameters else "no")
+        assert newest == ("yes" if features.get("lifo", True) else "no")
+        assert cancelled == ("is closed" if features.get("cancels", True) else "lives on")
+
+
+def test_the_table_of_options_is_the_constructors():
+    told = {cells[0].strip("`"): cells[1:] for cells in rows("Options")}
+    taken = {}
+    for module in TRANSPORTS:
+        for name, parameter in inspect.signature(transport(module)).parameters.items():
+            taken.setdefault(name, {})[module] = parameter.default
+    assert told.keys() == taken.keys()
+    for name, (default, meaning) in told.items():
+        assert {repr(value) for value in taken[name].values()} == {default.strip("`")}
+        only = {module for module, (title, *_) in TRANSPORTS.items() if f"`{title}`" in meaning}
+        assert taken[name].keys() == (only or taken[name].keys())
+        assert "only" in meaning or name == "uds" or taken[name].keys() == TRANSPORTS.keys()
+
+
+def test_the_page_counts_the_cases():
+    assert f"holds {len(CASES)} cases" in PAGE

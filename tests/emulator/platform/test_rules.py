@@ -1,0 +1,433 @@
+"""What the emulator does on request only (strict dialect, roles, known accounts), what it makes of junk, and its journal."""
+
+import base64
+import hashlib
+import json
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from helpers.stubs import CREDENTIALS
+from rbim import (
+    ApiError,
+    AsyncClient,
+    CreateGroup,
+    DeleteGroup,
+    DeleteGroupMember,
+    Dialect,
+    GroupType,
+    InviteJoinGroup,
+    JoinGroup,
+    LogoutGroup,
+    ModifyGroup,
+    Permission,
+    QueryGroupDetail,
+    Role,
+    SearchPublicGroups,
+    SetMemberRole,
+    catalogue,
+)
+from rbim.emulator import EmulatedClock, Emulator
+from rbim.emulator.faults import Fault, ResetAfter, ResetBefore, Status
+from rbim.emulator.rules import DependsOnDialect
+
+ID = "g80000049837291"
+CREATE = CreateGroup(name="公告", type=GroupType.TEMPORARY)
+
+
+@asynccontextmanager
+async def platform(**options):
+    """An emulator and a client of it."""
+    emulator = Emulator(credentials=CREDENTIALS, clock=EmulatedClock(auto=True), **options)
+    async with AsyncClient(
+        base_url="http://emulator",
+        transport=emulator,
+        credentials=CREDENTIALS,
+        clock=emulator.clock,
+        dialect=emulator.dialect,
+    ) as client:
+        yield emulator, client
+
+
+def invite(*members, **more):
+    return InviteJoinGroup(group_id=ID, members=members, **more)
+
+
+def modify(permission, **more):
+    return ModifyGroup(group_id=ID, name="新", permission=permission, **more)
+
+
+# -------------------------------------------------------------------------------------------------------- strict dialect
+
+CROWD = [f"m{n}" for n in range(150)]
+FULL = [invite(*CROWD[:50]), invite(*CROWD[50:99])]
+SEVEN_FREE = [invite(*CROWD[:50]), invite(*CROWD[50:92])]
+GUESSES = {
+    "modify_resets_permission": [
+        (Permission.PRIVATE, [], modify(None)),
+        (Permission.VERIFIED, [], modify(None, declared="x")),
+    ],
+    "invited_member_fails": [
+        (Permission.OPEN, [], invite("admin")),
+        (Permission.OPEN, [invite("1001")], invite("1002", "1001")),
+        (Permission.OPEN, [JoinGroup(group_id=ID, user_name="1001")], invite("1001", needs_confirmation=True)),
+    ],
+    "private_join_refused": [(Permission.PRIVATE, [], JoinGroup(group_id=ID, user_name="1001"))],
+    "empty_search_finds_all": [(Permission.OPEN, [], SearchPublicGroups())],
+    "administrators_inherit": [
+        (Permission.OPEN, [invite("1001")], LogoutGroup(group_id=ID)),
+        (Permission.OPEN, [invite("1001", "1002")], DeleteGroupMember(group_id=ID, members=["1001", "admin"])),
+    ],
+    "overflow_fails": [
+        (Permission.OPEN, FULL, invite("1001")),
+        (Permission.OPEN, SEVEN_FREE, invite(*CROWD[92:100])),
+    ],
+}
+
+
+async def test_a_role_passes_to_somebody_who_stays():
+    async with platform() as (emulator, client):
+        await client.send(CREATE)
+        await client.send(invite("1001", "1002"))
+        await client.send(DeleteGroupMember(group_id=ID, members=["admin", "1001"]))
+        assert emulator.state.groups[ID].members == {"1002": Role.CREATOR}
+        passed_on = [each for each in emulator.world.happenings if each.cause == "hand_over"]
+        assert [(each.actor, each.members) for each in passed_on] == [("admin", ("1002",))]
+
+
+async def test_each_choice_does_what_it_says():
+    dialect = Dialect(
+        private_join_refused=False, private_shown_as="0", empty_search_finds_all=False, administrators_inherit=False
+    )
+    async with platform(dialect=dialect) as (emulator, client):
+        group_id = (await client.groups.create(name="a", type=GroupType.VIP, permission=Permission.PRIVATE)).group_id
+        await client.acting_as("1001").groups.join(group_id=group_id)
+        group = emulator.state.groups[group_id]
+        assert (list(group.applied), list(group.members)) == (["1001"], ["admin"])
+        assert (await client.groups.detail(group_id=group_id)).permission is Permission.OPEN
+        await client.groups.create(name="b", type=GroupType.VIP)
+        assert len(await client.groups.search()) == 0
+        assert len(await client.groups.search(name="b")) == 1
+        await client.groups.invite(group_id=group_id, members=["1002", "1003"])
+        await client.groups.set_role(group_id=group_id, member="1003", role=Role.ADMINISTRATOR)
+        await client.groups.leave(group_id=group_id)
+        assert group.members == {"1002": Role.CREATOR, "1003": Role.ADMINISTRATOR}
+
+
+@pytest.mark.parametrize(
+    ("field", "permission", "before", "op"),
+    [(field, *case) for field, cases in GUESSES.items() for case in cases],
+)
+@pytest.mark.parametrize("choice", [True, False])
+async def test_a_strict_emulator_fails_the_test_that_depends_on_a_guess_and_does_nothing(
+    field, permission, before, op, choice
+):
+    dialect = Dialect(**{field: choice})
+    create = CreateGroup(name="a", type=GroupType.TEMPORARY, permission=permission)
+    async with platform(strict_dialect=True, dialect=dialect) as (emulator, client):
+        for each in [create, *before]:
+            await client.send(each)
+        state = emulator.snapshot()
+        with pytest.raises(DependsOnDialect, match=rf"not described: it depends on Dialect\.{field}$") as caught:
+            await client.send(op)
+        assert caught.value.field == field
+        assert isinstance(caught.value, AssertionError)
+        assert emulator.snapshot() == state
+        last = list(emulator.requests)[-1]
+        assert (last.operation, last.effect, last.code) == (op, False, None)
+    async with platform(dialect=dialect) as (emulator, client):  # and no other does
+        with suppress(ApiError):  # an overflow, by the other choice
+            for each in [create, *before, op]:
+                await client.send(each)
+        assert emulator.requests.of(type(op))[-1] == op
+
+
+@pytest.mark.parametrize(
+    ("permission", "ops"),
+    [
+        (Permission.OPEN, [modify(None), modify(Permission.PRIVATE), modify(Permission.OPEN), modify(None)]),
+        (
+            Permission.PRIVATE,
+            [modify(Permission.VERIFIED), invite("1001"), DeleteGroupMember(group_id=ID, members=["1001"])],
+        ),
+        (Permission.OPEN, [invite("1001", "1001"), invite("1002", needs_confirmation=True), invite("1002")]),
+        (Permission.OPEN, [*FULL, invite("late", needs_confirmation=True), invite("never")]),
+        (Permission.OPEN, [*SEVEN_FREE, invite(*CROWD[92:99]), LogoutGroup(group_id=ID, user_name="m1"), invite("m1")]),
+        (Permission.VERIFIED, [JoinGroup(group_id=ID, user_name="1"), invite("1"), SearchPublicGroups(name="a")]),
+        (
+            Permission.OPEN,
+            [
+                invite("1"),
+                SetMemberRole(group_id=ID, member="1", role=Role.CREATOR),
+                QueryGroupDetail(group_id=ID),
+                DeleteGroup(group_id=ID),
+            ],
+        ),
+    ],
+)
+async def test_a_strict_emulator_lets_everything_else_pass(permission, ops):
+    async with platform(strict_dialect=True) as (emulator, client):
+        emulator.never_logged_in("never")
+        await client.send(CreateGroup(name="a", type=GroupType.TEMPORARY, permission=permission))
+        for op in ops:
+            await client.send(op)
+        assert all(record.effect for record in emulator.requests)
+
+
+# ------------------------------------------------------------------------------------------------------------- roles
+
+CREATOR, ADMINISTRATOR, MEMBER, STRANGER = "1000", "1001", "1002", "1009"
+TASKS = [
+    # the operation, who of the four may
+    (lambda who: ModifyGroup(group_id=ID, name="b", permission=None, user_name=who), [CREATOR, ADMINISTRATOR]),
+    (lambda who: DeleteGroup(group_id=ID, user_name=who), [CREATOR]),
+    (lambda who: SearchPublicGroups(user_name=who), [CREATOR, ADMINISTRATOR, MEMBER, STRANGER]),
+    (lambda who: QueryGroupDetail(group_id=ID, user_name=who), [CREATOR, ADMINISTRATOR, MEMBER, STRANGER]),
+    (lambda who: invite("1003", user_name=who), [CREATOR, ADMINISTRATOR]),
+    (lambda who: DeleteGroupMember(group_id=ID, members=["1004"], user_name=who), [CREATOR, ADMINISTRATOR]),
+    (lambda who: SetMemberRole(group_id=ID, member="1004", role=Role.ADMINISTRATOR, user_name=who), [CREATOR]),
+    (lambda who: SetMemberRole(group_id=ID, member="1004", role=Role.CREATOR, user_name=who), [CREATOR]),
+]
+
+
+@pytest.mark.parametrize("checked", [True, False])
+@pytest.mark.parametrize(("task", "allowed"), TASKS)
+@pytest.mark.parametrize("who", [CREATOR, ADMINISTRATOR, MEMBER, STRANGER, None])
+async def test_roles_are_checked_where_that_is_asked_for_and_nowhere_else(checked, task, allowed, who):
+    async with platform(check_roles=checked) as (emulator, client):
+        await client.send(CreateGroup(name="a", type=GroupType.TEMPORARY, user_name=CREATOR))
+        await client.send(invite(ADMINISTRATOR, MEMBER, "1004", user_name=CREATOR))
+        await client.send(SetMemberRole(group_id=ID, member=ADMINISTRATOR, role=Role.ADMINISTRATOR, user_name=CREATOR))
+        state = emulator.snapshot()
+        if not checked or who in allowed or len(allowed) == 4:
+            await client.send(task(who))
+        else:  # the platform's administrator, too, who acts where nobody is named: he is not in the group
+            with pytest.raises(ApiError, match=f"{who or 'admin'} may not do this to {ID}") as refused:
+                await client.send(task(who))
+            assert refused.value.code == "900403"
+            assert emulator.snapshot() == state
+
+
+async def test_the_administrator_acts_where_no_account_is_named():
+    async with platform(administrator="chief") as (emulator, client):
+        await client.send(CREATE)
+        await client.send(JoinGroup(group_id=ID, user_name="1001"))
+        assert emulator.state.groups[ID].members == {"chief": Role.CREATOR, "1001": Role.MEMBER}
+        await client.send(LogoutGroup(group_id=ID))
+        assert emulator.state.groups[ID].owner == "1001"
+
+
+# ---------------------------------------------------------------------------------------------------------- accounts
+
+
+async def refused_in(client, *members):
+    answer = await client.send(invite(*members))
+    assert {fail.reason for fail in answer.fails} <= {"the account has never logged in"}
+    return [fail.member for fail in answer.fails]
+
+
+async def test_every_account_has_logged_in_but_those_that_are_said_not_to():
+    async with platform() as (emulator, client):
+        await client.send(CREATE)
+        emulator.never_logged_in("1001", "张三")
+        emulator.never_logged_in("1003")
+        assert await refused_in(client, "1001", "1002", "1003", "张三") == ["1001", "1003", "张三"]
+        assert list(emulator.state.groups[ID].members) == ["admin", "1002"]
+
+
+@pytest.mark.parametrize("needs_confirmation", [True, False])
+async def test_with_a_list_of_known_accounts_no_others_have(needs_confirmation):
+    async with platform(accounts=iter(["1001", "1002"])) as (emulator, client):
+        await client.send(CREATE)
+        emulator.never_logged_in("1002")
+        answer = await client.send(invite("1001", "1002", "1003", needs_confirmation=needs_confirmation))
+        assert [fail.member for fail in answer.fails] == ["1002", "1003"]
+        group = emulator.state.groups[ID]
+        assert (list(group.invited) if needs_confirmation else list(group.members)[1:]) == ["1001"]
+
+
+async def test_an_empty_list_of_known_accounts_knows_nobody():
+    async with platform(accounts=[]) as (_, client):
+        await client.send(CREATE)
+        assert await refused_in(client, "1001") == ["1001"]
+        await client.send(JoinGroup(group_id=ID, user_name="1001"))  # the rule is one about invitations
+
+
+# ------------------------------------------------------------------------------------------------------------- journal
+
+
+async def test_the_journal_holds_every_request_decoded_with_attempt_answer_effect_and_trouble():
+    async with platform() as (emulator, client):
+        emulator.faults.add(
+            Fault(effect=ResetAfter(), operation=InviteJoinGroup, nth=[1]),
+            Fault(effect=ResetBefore(), operation=InviteJoinGroup, nth=[2]),
+            Fault(effect=Status(503), operation=DeleteGroup),
+        )
+        await client.send(CREATE)
+        await client.send(invite("1001"))
+        with pytest.raises(ApiError):
+            await client.send(QueryGroupDetail(group_id="nowhere"))
+        await client.acting_as("1002").send(invite("1001"))
+        facts = [
+            (type(each.operation).__name__, each.attempt, each.code, each.effect, each.trouble) for each in emulator.requests
+        ]
+        assert facts == [
+            ("CreateGroup", 1, "000000", True, ()),
+            ("InviteJoinGroup", 1, "000000", True, ("reset_after",)),
+            ("InviteJoinGroup", 2, None, False, ("reset_before",)),
+            ("InviteJoinGroup", 3, "000000", True, ()),
+            ("QueryGroupDetail", 1, "900404", False, ()),
+            ("InviteJoinGroup", 1, "000000", True, ()),
+        ]
+        assert [record.number for record in emulator.requests] == [1, 2, 3, 4, 5, 6]
+        assert len(emulator.requests) == 6
+        assert emulator.requests.of(InviteJoinGroup) == [*[invite("1001")] * 3, invite("1001", user_name="1002")]
+        assert emulator.requests.of(QueryGroupDetail) == [QueryGroupDetail(group_id="nowhere")]
+        assert emulator.requests.of(LogoutGroup) == []
+        emulator.requests.clear()
+        assert list(emulator.requests) == []
+        await client.send(invite("1001"))
+        assert [record.attempt for record in emulator.requests] == [1]
+
+
+async def test_the_journal_tells_when_on_the_emulators_clock():
+    async with platform() as (emulator, client):
+        await client.send(CREATE)
+        await emulator.clock.sleep(3600)
+        await client.send(QueryGroupDetail(group_id=ID))
+        assert [record.at for record in emulator.requests] == [0, 3600]
+
+
+async def test_the_trace_is_a_line_of_json_for_each_request():
+    async with platform() as (emulator, client):
+        await client.send(CREATE)
+        await client.send(invite("1001", "张三"))
+        emulator.platform.serve("GET", "/nowhere", {}, {}, b"")
+        lines = [json.loads(line) for line in emulator.requests.trace().splitlines()]
+        assert [line["path"].rpartition("/")[2] for line in lines] == ["CreateGroup", "InviteJoinGroup", "nowhere"]
+        assert lines[1]["operation"] == "InviteJoinGroup"
+        assert lines[1]["values"] == {
+            "user_name": None,
+            "group_id": ID,
+            "members": ["1001", "张三"],
+            "needs_confirmation": False,
+            "declared": None,
+        }
+        assert "operation" not in lines[2]
+
+
+# --------------------------------------------------------------------------------------------------------------- junk
+
+
+def post(emulator, name, body):
+    """Post bytes to an operation, signed without the client's code."""
+    app_id, token = emulator.credentials.app_id, emulator.credentials.app_token.reveal()
+    sig = hashlib.md5(f"{app_id}{token}20260102110405".encode()).hexdigest()
+    authorization = base64.b64encode(f"{app_id}:20260102110405".encode()).decode()
+    path = next(entry.operation for entry in catalogue.entries() if entry.operation.spec.name == name).spec.paths[0]
+    path = path.format(version="2013-12-26", app_id=app_id, name=name)
+    served = emulator.platform.serve("POST", path, {"sig": sig}, {"Authorization": authorization}, body)
+    assert served.response.status == 200
+    answer = json.loads(served.response.body)
+    return answer.get("statusCode") or answer["code"], answer.get("statusMsg") or answer.get("msg")
+
+
+def box():
+    return Emulator(credentials=CREDENTIALS, clock=EmulatedClock())
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "says"),
+    [
+        ("CreateGroup", rb'{"name": "\ud800", "type": "0"}', "a character that UTF-8 cannot carry"),
+        ("CreateGroup", rb'{"name": "a", "type": "0", "whatever": ["\uDFFF"]}', "a character that UTF-8 cannot carry"),
+        ("CreateGroup", b'{"name": "a", "type": "0", "x": ' + b"[" * 10_000 + b"]" * 10_000 + b"}", "nested too deep"),
+        ("CreateGroup", b'{"name": NaN, "type": "0"}', "NaN is not JSON"),
+        ("CreateGroup", b'{"name": "a", "type": ' + b"1" * 5000 + b"}", "a number with too many digits"),
+        ("CreateGroup", b'{"name": "", "type": "0"}', "name: must not be empty"),
+        ("CreateGroup", b'{"name": "a", "type": "5"}', "'5' is not a valid GroupType @ $.type"),
+        ("CreateGroup", b'{"name": "a", "type": "0", "permission": "3"}', "'3' is not a valid Permission @ $.permission"),
+        ("CreateGroup", b'{"name": "a", "type": "0", "target": "2"}', "'2' is not a valid Target @ $.target"),
+        ("CreateGroup", b'{"name": "a"}', "required field missing @ $.type"),
+        ("ModifyGroup", b'{"groupId": "g"}', "required field missing @ $.name"),
+        ("InviteJoinGroup", b'{"groupId": "g", "members": {}}', "required field missing @ $.members"),
+        ("InviteJoinGroup", b'{"groupId": "g", "members": ["1"], "confirm": "2"}', "'2' is none of 0, 1 @ $.confirm"),
+        (
+            "InviteJoinGroup",
+            b'{"groupId": "g", "members": [""]}',
+            "members: each account is a text that is not empty, not ''",
+        ),
+        ("SetMemberRole", b'{"groupId": "g", "member": "1", "role": "3"}', "'3' is not a valid Role @ $.role"),
+        ("SetMemberRole", b'{"groupId": "g", "member": "1"}', "required field missing @ $.role"),
+        ("LogoutGroup", b'{"groupId": ""}', "group_id: must not be empty"),
+        ("CreateCallTask", b"[]", "an object is needed, not list @ $"),
+    ],
+)
+def test_a_body_that_breaks_a_rule_is_refused_with_the_rule(name, body, says):
+    emulator = box()
+    assert post(emulator, name, body) == ("900400", says)
+    assert not emulator.state.groups
+    assert not emulator.state.tasks
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+KEYS = ["name", "type", "permission", "groupId", "members", "member", "role", "confirm", "declared", "target", "userName"]
+TASK = {
+    "bot_id": 1,
+    "task_name": "a",
+    "start_date": "2026-01-02",
+    "end_date": "2026-01-02",
+    "max_concurrent": 2,
+    "min_concurrent": 1,
+    "isrecord": 0,
+    "caller": "1",
+}
+POLICY = {"policy_type": 0, "policy_name": "a", "policy_date": "00:00:00,09:00:00"}
+BODIES = {
+    **dict.fromkeys(
+        [entry.operation.spec.name for entry in catalogue.entries()], st.dictionaries(st.sampled_from(KEYS), JSON)
+    ),
+    "CreateCallTask": st.dictionaries(
+        st.sampled_from([*TASK, "call_policy", "task_desc", "disnumber"]), JSON, max_size=2
+    ).map(lambda changes: TASK | changes),
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+@settings(deadline=None, max_examples=30)
+@given(data=st.data())
+@example(data=None)
+def test_whatever_json_comes_is_answered_with_a_code_and_what_was_taken_can_be_told(name, data):
+    emulator = box()
+    post(emulator, "CreateGroup", b'{"name": "a", "type": "0"}')
+    body = {"groupId": ID, "name": "b", "type": "0", "members": ["1"], "member": "admin", "role": "0"}
+    if data is not None:
+        body |= data.draw(BODIES[name])
+    post(emulator, name, json.dumps(body).encode())
+    code, _ = post(emulator, "SearchPublicGroups", b"{}")
+    assert code == "000000"
+    assert len(emulator.requests.trace().splitlines()) == 3
+
+
+@settings(deadline=None, max_examples=60)
+@given(entry=st.dictionaries(st.sampled_from([*POLICY]), JSON, max_size=2), kind=JSON)
+def test_whatever_policy_comes_is_answered_with_a_code(entry, kind):
+    for policy in (json.dumps(POLICY | entry), POLICY | entry, kind):
+        document = TASK | {"call_policy": [{"type": 0, "policy": [policy]}]}
+        assert post(box(), "CreateCallTask", json.dumps(document).encode())[0] in {"000000", "900400"}
+    post(box(), "CreateCallTask", json.dumps(TASK | {"call_policy": kind}).encode())
+    post(box(), "CreateCallTask", json.dumps(TASK | {"call_policy": [kind]}).encode())
+    post(box(), "CreateCallTask", json.dumps(TASK | {"call_policy": [{"type": kind, "policy": []}]}).encode())
+
+
+@pytest.mark.parametrize("path", ["", "/", "//", "/Application", "/a/Application/", "*", "/api/application//aicall/task"])
+def test_a_path_that_leads_nowhere_is_answered_with_a_code(path):
+    served = box().platform.serve("POST", path, {}, {}, b"{}")
+    document = json.loads(served.response.body)
+    assert document.get("statusCode") or document["code"]

@@ -1,0 +1,21 @@
+"""The commands of ``rbim``, read from the application itself."""
+
+from cyclopts import App
+
+from rbim.cli import build_app
+
+
+def commands(app: App | None = None, above: tuple[str, ...] = ()) -> list[str]:
+    """Return every command of the tree, groups of commands before what is in them."""
+    app = app or build_app()
+    found: list[str] = []
+    for name in app:
+        if not name.startswith("-"):
+            found += [" ".join([*above, name]), *commands(app[name], (*above, name))]
+    return found
+
+
+def leaves() -> list[str]:
+    """Return the commands that do something themselves."""
+    every = commands()
+    return [command for command in every if not any(other.startswith(f"{command} ") for other in every)]

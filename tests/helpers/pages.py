@@ -1,0 +1,113 @@
+"""The code blocks of README.md and docs/*.md: what they are, why some are not run, and how the others are."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from attrs import frozen
+
+from helpers.paths import ROOT
+
+FENCE = re.compile(r"^( *)```(\S+)\n(.*?)^\1```$", flags=re.DOTALL | re.MULTILINE)
+REASON = re.compile(r"<!-- not run: (.+?) -->\s*\Z", flags=re.DOTALL)
+HEADING = re.compile(r"^#+ (.*)$", flags=re.MULTILINE)
+PATIENCE = 60
+END = "---- the end of a program"
+
+
+@frozen
+class Block:
+    """One fenced block: its page (a path from the root), the heading it stands under, its language, its text.
+
+    ``not_run`` is the reason given in a comment above it, ``<!-- not run: ... -->``; None where there is none.
+    """
+
+    page: str
+    title: str
+    language: str
+    text: str
+    not_run: str | None
+
+    def __str__(self) -> str:
+        return f"{self.page}: {self.title}"
+
+
+def blocks_of(page: str, *languages: str) -> list[Block]:
+    """Return a page's blocks, in order; of these languages, or of all."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    found: list[Block] = []
+    for fence in FENCE.finditer(text):
+        before = text[: fence.start()]
+        headings = HEADING.findall(re.sub(FENCE, "", before))
+        reason = REASON.search(before)
+        found.append(Block(page, headings[-1], fence[2], fence[3], reason[1] if reason else None))
+    return [block for block in found if not languages or block.language in languages]
+
+
+def run_program(program: str, where: Path, environment: dict[str, str] | None = None) -> str:
+    """Run a Python program in an interpreter of its own, where warnings are errors, and return what it prints."""
+    command = [sys.executable, "-W", "error", "-X", "utf8", "-c", program]
+    return run(command, where, environment)
+
+
+def run_programs(programs: list[str], where: Path, environment: dict[str, str] | None = None) -> list[str]:
+    """Run programs one after the other, each in a namespace of its own; return what each prints.
+
+    They share an interpreter, for its start and the imports cost more than most of them.
+    """
+    one_by_one = "\n".join(f"exec({program!r}, {{'__name__': '__main__'}}); print({END!r})" for program in programs)
+    return run_program(one_by_one, where, environment).split(f"{END}\n")[:-1]
+
+
+def run(command: list[str], where: Path, environment: dict[str, str] | None = None) -> str:
+    """Run a command that must succeed and complain of nothing; return what it prints."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("RBIM_")}
+    done = subprocess.run(
+        command,
+        cwd=where,
+        env=clean | {"PYTHONUTF8": "1"} | (environment or {}),
+        capture_output=True,
+        encoding="utf-8",
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def run_newcomer(commands: list[str], where: Path) -> str:
+    """Run shell commands that start an emulator and wait for it, as somebody at a prompt would; return what they print.
+
+    On a free port. A person waits two seconds; a busy machine waits until somebody listens, or nobody is left to do so.
+    """
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    listens = f"(: < /dev/tcp/127.0.0.1/{port}) 2> /dev/null"
+    wait = f"sleep() {{ until {listens}; do kill -0 $! && command sleep 0.05 || return 1; done; }}"
+    script = "\n".join([wait, *commands, "kill $!", "wait"])
+    if "--port" not in script:
+        script = script.replace("rbim emulator", "rbim emulator --port 8883")
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    with subprocess.Popen(
+        ["bash", "-euc", script.replace("8883", port)],
+        cwd=where,
+        env={"PATH": path, "PYTHONUTF8": "1", "no_proxy": "*", "HOME": str(where)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+        start_new_session=True,
+    ) as shell:
+        try:
+            out, err = shell.communicate(timeout=PATIENCE)
+        finally:
+            if shell.returncode is None:
+                os.killpg(shell.pid, signal.SIGKILL)
+    assert (shell.returncode, err) == (0, "")
+    return out

@@ -1,0 +1,20 @@
+"""Message copies of one application, and how a receiver is given them without a server."""
+
+import json
+
+from rbim import Credentials
+from rbim.callbacks import sign
+
+APP_ID, TOKEN = "aaf98f8947b5d6c80147b8a2b7c30123", "7f0c4b9de2a14f5c8b3e6d1a90c2f4e8"
+CREDENTIALS = Credentials(app_id=APP_ID, app_token=TOKEN)
+OLD = Credentials(app_id=APP_ID, app_token="0" * 32)
+
+
+def body(**fields):
+    document = {"eventType": "1", "convType": "TEAM", "to": "g1", "fromAccount": f"{APP_ID}#1001", "msgType": "TEXT"}
+    return json.dumps(document | {"body": "你好", "msgId": "m1"} | fields).encode()
+
+
+async def post(receiver, content, *, credentials=CREDENTIALS, at=None, **changed):
+    headers = sign(content, credentials=credentials, now=at or receiver.clock.now()) | changed
+    return await receiver.receive(headers, content)

@@ -1,0 +1,558 @@
+"""The ten group operations as the interface description declares them: fields, limits, defaults, and what the wire reads."""
+
+import copy
+import json
+import pickle
+from datetime import UTC, datetime
+
+import attrs
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from helpers.strategies import operations
+from rbim import CHINA, Dialect, InvalidRequest, MembersShape, Outcome, Repeat
+from rbim.codec import Codec
+from rbim.converter import make_converter
+from rbim.groups import (
+    GROUP,
+    CreateGroup,
+    DeleteGroup,
+    DeleteGroupMember,
+    GroupOperation,
+    GroupType,
+    InviteJoinGroup,
+    JoinGroup,
+    LogoutGroup,
+    ModifyGroup,
+    Permission,
+    QueryGroupDetail,
+    Role,
+    SearchPublicGroups,
+    SetMemberRole,
+    Success,
+    Target,
+)
+from rbim.operation import Operation, operation
+
+ID = "g80000049837291"
+
+
+class FixedClock:
+    def now(self):
+        return datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+def codec(**choices):
+    return Codec(app_id="app", base_url="https://host:8883", dialect=Dialect(**choices), clock=FixedClock())
+
+
+def wire(op, user_name=None, **choices):
+    """Return what the platform's JSON parser makes of the request's body."""
+    return json.loads(codec(**choices).encode(op, user_name).body)
+
+
+# Every operation with as little and with as much as it takes, and its body as somebody would write it by hand.
+LEAST = [
+    (
+        CreateGroup(name="研发", type=GroupType.TEMPORARY),
+        {"name": "研发", "type": "0", "permission": "0", "target": "1"},
+    ),
+    (ModifyGroup(group_id=ID, name="研发", permission=None), {"groupId": ID, "name": "研发"}),
+    (DeleteGroup(group_id=ID), {"groupId": ID}),
+    (SearchPublicGroups(), {}),
+    (QueryGroupDetail(group_id=ID), {"groupId": ID}),
+    (JoinGroup(group_id=ID), {"groupId": ID}),
+    (InviteJoinGroup(group_id=ID, members=["1001"]), {"groupId": ID, "members": ["1001"], "confirm": "1"}),
+    (DeleteGroupMember(group_id=ID, members=["1001"]), {"groupId": ID, "members": ["1001"]}),
+    (LogoutGroup(group_id=ID), {"groupId": ID}),
+    (SetMemberRole(group_id=ID, member="1001", role=Role.CREATOR), {"groupId": ID, "member": "1001", "role": "0"}),
+]
+MOST = [
+    (
+        CreateGroup(
+            user_name="admin",
+            name="研发",
+            type=GroupType.VIP,
+            permission=Permission.PRIVATE,
+            declared="公告 🎉",
+            target=Target.DISCUSSION,
+            group_domain='{"a": 1}',
+        ),
+        {
+            "userName": "admin",
+            "name": "研发",
+            "type": "4",
+            "permission": "2",
+            "declared": "公告 🎉",
+            "target": "0",
+            "groupDomain": '{"a": 1}',
+        },
+    ),
+    (
+        ModifyGroup(
+            user_name="admin",
+            group_id=ID,
+            name="研发",
+            permission=Permission.VERIFIED,
+            declared="公告",
+            group_domain="x",
+        ),
+        {
+            "userName": "admin",
+            "groupId": ID,
+            "name": "研发",
+            "permission": "1",
+            "declared": "公告",
+            "groupDomain": "x",
+        },
+    ),
+    (DeleteGroup(user_name="admin", group_id=ID), {"userName": "admin", "groupId": ID}),
+    (
+        SearchPublicGroups(user_name="admin", group_id=ID, name="研"),
+        {"userName": "admin", "groupId": ID, "name": "研"},
+    ),
+    (QueryGroupDetail(user_name="admin", group_id=ID), {"userName": "admin", "groupId": ID}),
+    (
+        JoinGroup(user_name="1001", group_id=ID, declared="你好"),
+        {"userName": "1001", "groupId": ID, "declared": "你好"},
+    ),
+    (
+        InviteJoinGroup(user_name="admin", group_id=ID, members=("1001", "1002"), needs_confirmation=True, declared="来吧"),
+        {
+            "userName": "admin",
+            "groupId": ID,
+            "members": ["1001", "1002"],
+            "confirm": "0",
+            "declared": "来吧",
+        },
+    ),
+    (
+        DeleteGroupMember(user_name="admin", group_id=ID, members=("1001", "1002")),
+        {"userName": "admin", "groupId": ID, "members": ["1001", "1002"]},
+    ),
+    (LogoutGroup(user_name="1001", group_id=ID), {"userName": "1001", "groupId": ID}),
+    (
+        SetMemberRole(user_name="admin", group_id=ID, member="1001", role=Role.ADMINISTRATOR),
+        {"userName": "admin", "groupId": ID, "member": "1001", "role": "1"},
+    ),
+]
+EVERY = [op for op, _ in MOST]
+
+
+def named(value):
+    return type(value).__name__ if hasattr(value, "spec") else ""
+
+
+@pytest.mark.parametrize(("op", "body"), LEAST, ids=named)
+def test_an_operation_with_as_little_as_it_takes_writes_its_defaults_and_nothing_else(op, body):
+    assert wire(op) == body
+
+
+@pytest.mark.parametrize(("op", "body"), MOST, ids=named)
+def test_an_operation_with_all_it_takes_writes_every_field_by_its_wire_name(op, body):
+    assert wire(op) == body
+
+
+# The tables of the interface description: required fields, then optional ones; `userName` is optional everywhere.
+TABLES = {
+    CreateGroup: ({"name", "type"}, {"permission", "declared", "target", "group_domain"}),
+    ModifyGroup: ({"group_id", "name", "permission"}, {"declared", "group_domain"}),
+    DeleteGroup: ({"group_id"}, set()),
+    SearchPublicGroups: (set(), {"group_id", "name"}),
+    QueryGroupDetail: ({"group_id"}, set()),
+    JoinGroup: ({"group_id"}, {"declared"}),
+    InviteJoinGroup: ({"group_id", "members"}, {"needs_confirmation", "declared"}),
+    DeleteGroupMember: ({"group_id", "members"}, set()),
+    LogoutGroup: ({"group_id"}, set()),
+    SetMemberRole: ({"group_id", "member", "role"}, set()),
+}
+
+
+@pytest.mark.parametrize(("kind", "table"), TABLES.items(), ids=lambda value: getattr(value, "__name__", ""))
+def test_an_operation_has_the_fields_of_its_table_by_keyword_only(kind, table):
+    required, optional = table
+    fields = {a.name: a for a in attrs.fields(kind)}
+    assert {name for name, a in fields.items() if a.default is attrs.NOTHING} == required
+    assert {name for name, a in fields.items() if a.default is not attrs.NOTHING} == optional | {"user_name"}
+    with pytest.raises(TypeError, match="positional"):
+        kind("positional")
+
+
+@pytest.mark.parametrize("op", EVERY, ids=named)
+def test_a_required_field_cannot_be_left_out(op):
+    given_fields = attrs.asdict(op, recurse=False)
+    for name in TABLES[type(op)][0]:
+        with pytest.raises(TypeError, match=name):
+            type(op)(**{key: value for key, value in given_fields.items() if key != name})
+
+
+def test_a_modification_that_leaves_the_permission_out_must_say_so():
+    with pytest.raises(TypeError, match="permission"):
+        ModifyGroup(group_id=ID, name="研发")
+    assert "permission" not in wire(ModifyGroup(group_id=ID, name="研发", permission=None))
+    assert wire(ModifyGroup(group_id=ID, name="研发", permission=Permission.OPEN))["permission"] == "0"
+
+
+# ---------------------------------------------------------------------------------- limits
+
+TEXTS = {  # "Limits": characters
+    ("CreateGroup", "name"): (lambda text: CreateGroup(name=text, type=GroupType.VIP), 50),
+    ("CreateGroup", "declared"): (lambda text: CreateGroup(name="a", type=GroupType.VIP, declared=text), 200),
+    ("ModifyGroup", "name"): (lambda text: ModifyGroup(group_id=ID, name=text, permission=None), 50),
+    ("ModifyGroup", "declared"): (
+        lambda text: ModifyGroup(group_id=ID, name="a", permission=None, declared=text),
+        200,
+    ),
+    ("JoinGroup", "declared"): (lambda text: JoinGroup(group_id=ID, declared=text), 50),
+    ("InviteJoinGroup", "declared"): (lambda text: InviteJoinGroup(group_id=ID, members=["1"], declared=text), 50),
+}
+
+
+@pytest.mark.parametrize("character", ["a", "群", "🎉"])
+@pytest.mark.parametrize(("operation", "name"), TEXTS)
+def test_a_text_of_exactly_the_limit_in_characters_passes_whole(operation, name, character):
+    make, limit = TEXTS[operation, name]
+    assert wire(make(character * limit))[name] == character * limit
+
+
+@pytest.mark.parametrize("character", ["a", "群", "🎉"])
+@pytest.mark.parametrize(("operation", "name"), TEXTS)
+def test_a_text_of_one_character_too_many_is_refused_with_field_limit_and_length(operation, name, character):
+    make, limit = TEXTS[operation, name]
+    with pytest.raises(InvalidRequest, match=f"{name}: at most {limit} characters, not {limit + 1}") as caught:
+        make(character * (limit + 1))
+    error = caught.value
+    assert (error.field, error.limit, error.length) == (name, limit, limit + 1)
+    assert isinstance(error, ValueError)
+    assert error.outcome is Outcome.NOT_SENT
+
+
+def test_texts_without_a_written_limit_may_be_long():
+    long = "群" * 1000
+    assert wire(CreateGroup(name="a", type=GroupType.VIP, group_domain=long))["groupDomain"] == long
+    assert wire(SearchPublicGroups(name=long))["name"] == long
+
+
+@pytest.mark.parametrize(("kind", "table"), TABLES.items(), ids=lambda value: getattr(value, "__name__", ""))
+def test_a_required_text_is_neither_empty_nor_something_else(kind, table):
+    good = attrs.asdict(next(op for op in EVERY if type(op) is kind), recurse=False)
+    for name in table[0] & {"group_id", "name", "member"}:
+        for bad in ("", None, 12345, b"g1"):
+            with pytest.raises(InvalidRequest) as caught:
+                kind(**(good | {name: bad}))
+            assert caught.value.field == name
+
+
+@pytest.mark.parametrize("op", EVERY, ids=named)
+def test_an_optional_text_is_a_text_or_none(op):
+    good = attrs.asdict(op, recurse=False)
+    for name in (TABLES[type(op)][1] | {"user_name"}) & {"user_name", "declared", "group_domain"}:
+        with pytest.raises(InvalidRequest, match=f"{name}: a text is needed, not int"):
+            type(op)(**(good | {name: 7}))
+
+
+@pytest.mark.parametrize(
+    ("field", "make"),
+    [
+        ("type", lambda: CreateGroup(name="a", type="1")),
+        ("type", lambda: CreateGroup(name="a", type=Role.MEMBER)),
+        ("permission", lambda: CreateGroup(name="a", type=GroupType.VIP, permission="1")),
+        ("permission", lambda: CreateGroup(name="a", type=GroupType.VIP, permission=None)),
+        ("permission", lambda: ModifyGroup(group_id=ID, name="a", permission="2")),
+        ("target", lambda: CreateGroup(name="a", type=GroupType.VIP, target=1)),
+        ("role", lambda: SetMemberRole(group_id=ID, member="1", role="2")),
+        ("needs_confirmation", lambda: InviteJoinGroup(group_id=ID, members=["1"], needs_confirmation="0")),
+        ("needs_confirmation", lambda: InviteJoinGroup(group_id=ID, members=["1"], needs_confirmation=1)),
+    ],
+)
+def test_a_choice_is_a_member_of_its_own_enum(field, make):
+    with pytest.raises(InvalidRequest, match=f"{field}: .* is needed, not ") as caught:
+        make()
+    assert caught.value.field == field
+
+
+def test_the_enums_hold_the_values_of_the_tables():
+    assert [(each.value, each.member_limit) for each in GroupType] == [
+        ("0", 100),
+        ("1", 300),
+        ("2", 500),
+        ("3", 1000),
+        ("4", 2000),
+    ]
+    assert [each.value for each in Permission] == ["0", "1", "2"]
+    assert [(each.name, each.value) for each in Role] == [("CREATOR", "0"), ("ADMINISTRATOR", "1"), ("MEMBER", "2")]
+    assert (Target.DISCUSSION.value, Target.GROUP.value) == ("0", "1")
+
+
+def test_a_discussion_group_gets_at_most_type_two():
+    assert [each.for_discussion.value for each in GroupType] == ["0", "1", "2", "2", "2"]
+    assert all(isinstance(each.for_discussion, GroupType) for each in GroupType)
+
+
+# --------------------------------------------------------------------------------- members
+
+WITH_MEMBERS = [InviteJoinGroup, DeleteGroupMember]
+
+
+@pytest.mark.parametrize("kind", WITH_MEMBERS)
+@pytest.mark.parametrize("bare", ["1001", ""])
+def test_a_bare_string_for_members_is_refused_with_what_to_write(kind, bare):
+    with pytest.raises(InvalidRequest) as caught:
+        kind(group_id=ID, members=bare)
+    assert caught.value.field == "members"
+    assert f"write [{bare!r}]" in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", WITH_MEMBERS)
+@pytest.mark.parametrize("nothing", [None, 1001])
+def test_what_has_no_entries_is_no_members(kind, nothing):
+    with pytest.raises(InvalidRequest, match="members: several accounts are meant"):
+        kind(group_id=ID, members=nothing)
+
+
+@pytest.mark.parametrize("kind", WITH_MEMBERS)
+@pytest.mark.parametrize("members", [[], (), set(), iter(())])
+def test_empty_members_are_refused(kind, members):
+    with pytest.raises(InvalidRequest, match="members: at least one account") as caught:
+        kind(group_id=ID, members=members)
+    assert (caught.value.field, caught.value.length) == ("members", 0)
+
+
+@pytest.mark.parametrize("kind", WITH_MEMBERS)
+@pytest.mark.parametrize("wrong", ["", None, 1001, b"1001"])
+def test_each_account_is_a_text_that_is_not_empty(kind, wrong):
+    with pytest.raises(InvalidRequest, match="members: each account"):
+        kind(group_id=ID, members=["1001", wrong])
+
+
+class Once:
+    """An iterable that gives its entries to the first who asks."""
+
+    def __init__(self):
+        self.entries = iter(["b", "a"])
+
+    def __iter__(self):
+        found, self.entries = self.entries, iter(())
+        return found
+
+
+@pytest.mark.parametrize("members", [["b", "a"], ("b", "a"), {"b": 1, "a": 2}.keys(), (each for each in "ba"), Once()])
+def test_any_collection_of_accounts_keeps_its_order(members):
+    assert DeleteGroupMember(group_id=ID, members=members).members == ("b", "a")
+
+
+def test_members_are_written_in_the_shape_of_the_dialect():
+    nested = {"members": {"member": ["1001", "1002"]}}
+    for op in (op for op in EVERY if type(op) in WITH_MEMBERS):
+        assert wire(op)["members"] == ["1001", "1002"]
+        assert wire(op, members_shape=MembersShape.NESTED).items() >= nested.items()
+
+
+def test_an_invitation_takes_as_many_members_as_the_dialect_says():
+    fifty = InviteJoinGroup(group_id=ID, members=[str(n) for n in range(50)])
+    assert len(wire(fifty)["members"]) == 50
+    assert len(wire(InviteJoinGroup(group_id=ID, members=list("abcde")), invite_limit=5)["members"]) == 5
+
+
+@pytest.mark.parametrize("limit", [1, 5, 50])
+def test_more_members_are_refused_when_encoded_and_pointed_to_bulk(limit):
+    op = InviteJoinGroup(group_id=ID, members=[str(n) for n in range(limit + 1)])  # a value that may be queued
+    with pytest.raises(InvalidRequest, match="bulk") as caught:
+        wire(op, invite_limit=limit)
+    error = caught.value
+    assert (error.field, error.limit, error.length) == ("members", limit, limit + 1)
+
+
+def test_no_limit_is_written_for_removals():
+    op = DeleteGroupMember(group_id=ID, members=[str(n) for n in range(200)])
+    assert len(wire(op, invite_limit=5)["members"]) == 200
+
+
+# ------------------------------------------------------------------------------- user_name
+
+
+@pytest.mark.parametrize(("op", "body"), LEAST, ids=named)
+def test_the_acting_account_is_filled_in_where_the_operation_names_none(op, body):
+    assert wire(op, "clerk") == {**body, "userName": "clerk"}
+
+
+@pytest.mark.parametrize(("op", "body"), MOST, ids=named)
+def test_the_acting_account_does_not_replace_the_operations_own(op, body):
+    assert wire(op, "clerk") == body
+
+
+# ------------------------------------------------------------------------------------ values
+
+
+@pytest.mark.parametrize("op", EVERY, ids=named)
+def test_an_operation_is_a_value(op):
+    twin = type(op)(**attrs.asdict(op, recurse=False))
+    assert twin == op
+    assert twin is not op
+    assert {op: "found"}[twin] == "found"
+    assert op != attrs.evolve(op, user_name="somebody else")
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        op.user_name = "x"
+    with pytest.raises((AttributeError, TypeError)):
+        op.unheard_of = "x"
+
+
+@pytest.mark.parametrize("op", EVERY, ids=named)
+def test_an_operation_survives_pickle_and_copy(op):
+    for each in (pickle.loads(pickle.dumps(op)), copy.copy(op), copy.deepcopy(op)):
+        assert each == op
+        assert type(each) is type(op)
+        assert wire(each) == wire(op)
+
+
+def test_operations_of_different_kinds_are_never_equal():
+    assert DeleteGroup(group_id=ID) != LogoutGroup(group_id=ID)
+    assert len(set(EVERY)) == 10
+
+
+def test_a_changed_copy_is_checked_like_the_first():
+    with pytest.raises(InvalidRequest):
+        attrs.evolve(EVERY[0], name="x" * 51)
+
+
+# ----------------------------------------------------------------------------------- repeating
+
+INVITE = InviteJoinGroup(group_id=ID, members=["1"])
+ROLE = SetMemberRole(group_id=ID, member="1", role=Role.MEMBER)
+
+
+@pytest.mark.parametrize(
+    ("op", "repeat"),
+    [
+        (CreateGroup(name="a", type=GroupType.VIP), Repeat.NEVER),
+        (ModifyGroup(group_id=ID, name="a", permission=None), Repeat.CONVERGES),
+        (DeleteGroup(group_id=ID), Repeat.CONVERGES),
+        (SearchPublicGroups(), Repeat.FREELY),
+        (QueryGroupDetail(group_id=ID), Repeat.FREELY),
+        (JoinGroup(group_id=ID), Repeat.NEVER),
+        (INVITE, Repeat.CONVERGES),
+        (attrs.evolve(INVITE, needs_confirmation=True), Repeat.NEVER),
+        (DeleteGroupMember(group_id=ID, members=["1"]), Repeat.CONVERGES),
+        (LogoutGroup(group_id=ID), Repeat.CONVERGES),
+        (ROLE, Repeat.CONVERGES),
+        (attrs.evolve(ROLE, role=Role.ADMINISTRATOR), Repeat.CONVERGES),
+        (attrs.evolve(ROLE, role=Role.CREATOR), Repeat.NEVER),
+    ],
+)
+def test_how_each_operation_may_be_repeated_and_what_its_request_says(op, repeat):
+    assert op.repeat is repeat
+    assert codec().encode(op).repeatable is (repeat is not Repeat.NEVER)
+
+
+# ------------------------------------------------------------------------- there and back again
+
+
+@pytest.mark.parametrize("shape", MembersShape)
+@settings(deadline=None)
+@given(op=st.one_of(*map(operations, TABLES)))
+def test_whatever_is_written_reads_back_as_the_same_operation(shape, op):
+    document = wire(op, members_shape=shape)
+    assert make_converter(CHINA, shape).structure(document, type(op)) == op
+
+
+# ------------------------------------------------------------------ what a server reads, as clients write it
+
+
+def read(kind, document):
+    return make_converter(CHINA, MembersShape.PLAIN).structure(document, kind)
+
+
+@pytest.mark.parametrize(
+    ("members", "accounts"),
+    [
+        (["1001", "1002"], ("1001", "1002")),
+        ({"member": ["1001", "1002"]}, ("1001", "1002")),
+        ({"member": "1001"}, ("1001",)),
+        ("1001", ("1001",)),
+        ([1001], ("1001",)),
+    ],
+)
+@pytest.mark.parametrize("kind", WITH_MEMBERS)
+def test_members_are_read_in_every_shape(kind, members, accounts):
+    assert read(kind, {"groupId": ID, "members": members}).members == accounts
+
+
+@pytest.mark.parametrize("nothing", [None, ""])
+def test_null_and_empty_are_as_good_as_absent_where_there_is_a_default(nothing):
+    document = {"userName": nothing, "groupId": ID, "members": ["1"], "confirm": nothing, "declared": nothing}
+    assert read(InviteJoinGroup, document) == InviteJoinGroup(group_id=ID, members=["1"])
+    document = {"groupId": ID, "name": "a", "permission": nothing}
+    assert read(ModifyGroup, document) == ModifyGroup(group_id=ID, name="a", permission=None)
+
+
+def test_numbers_are_read_where_text_is_declared_and_what_is_unknown_is_ignored():
+    document = {"appId": "x", "name": 5, "type": 4, "permission": 1, "target": 0, "more": {}}
+    assert read(CreateGroup, document) == CreateGroup(
+        name="5", type=GroupType.VIP, permission=Permission.VERIFIED, target=Target.DISCUSSION
+    )
+    assert [read(InviteJoinGroup, {"groupId": ID, "members": ["1"], "confirm": n}).needs_confirmation for n in (0, 1)] == [
+        True,
+        False,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "document"),
+    [
+        (DeleteGroup, {}),
+        (DeleteGroup, {"groupId": None}),
+        (DeleteGroup, {"groupId": ""}),
+        (DeleteGroup, []),
+        (DeleteGroup, "g1"),
+        (CreateGroup, {"name": "a", "type": "5"}),
+        (CreateGroup, {"name": "x" * 51, "type": "1"}),
+        (SetMemberRole, {"groupId": ID, "member": "1", "role": "3"}),
+        (InviteJoinGroup, {"groupId": ID, "members": []}),
+        (InviteJoinGroup, {"groupId": ID, "members": {}}),
+        (InviteJoinGroup, {"groupId": ID, "members": ["1"], "confirm": "2"}),
+    ],
+)
+def test_a_request_that_breaks_a_rule_is_not_read(kind, document):
+    with pytest.raises((ValueError, KeyError, TypeError)):
+        read(kind, document)
+
+
+@pytest.mark.parametrize("value", [None, 1001, b"1001"])
+def test_what_is_no_collection_is_refused_as_members(value):
+    with pytest.raises(InvalidRequest, match=f"several accounts are meant, not {value!r}$"):
+        InviteJoinGroup(group_id=ID, members=value)
+
+
+def test_a_wrong_enum_is_told_the_names_of_the_right_ones():
+    with pytest.raises(InvalidRequest, match=r"GroupType \(TEMPORARY, .*, VIP\) is needed, not '4'"):
+        CreateGroup(name="a", type="4")
+
+
+def test_a_refusal_quotes_no_more_than_a_few_words_of_a_long_value():
+    with pytest.raises(InvalidRequest) as caught:
+        InviteJoinGroup(group_id=ID, members="1001," * 100_000)
+    assert len(str(caught.value)) < 600
+
+
+# ----------------------------------------------------------------------------------- declaring one
+
+
+def test_an_operation_that_names_no_answer_is_refused_when_it_is_declared():
+    with pytest.raises(TypeError, match="Nameless does not name its answer"):
+
+        @operation("Nameless")
+        @attrs.frozen
+        class Nameless(Operation):
+            endpoint = GROUP
+
+
+def test_an_operation_is_never_repeated_unless_it_says_so():
+    @operation("Dangerous")
+    @attrs.frozen(kw_only=True)
+    class Dangerous(GroupOperation[Success]):
+        pass
+
+    assert Dangerous().repeat is Repeat.NEVER
+    assert Dangerous.spec.answer is Success
+    assert Dangerous.spec.paths == ("/{version}/Application/{app_id}/IM/Group/Dangerous",)

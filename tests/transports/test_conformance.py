@@ -1,0 +1,223 @@
+"""Every transport of rbim passes the whole conformance suite, on each event loop that it runs on; broken ones fail it."""
+
+import builtins
+import gc
+import importlib
+import os
+import re
+import socket
+import struct
+import threading
+from functools import partial
+from unittest import SkipTest
+
+import anyio
+import pytest
+
+from helpers.broken_transports import BROKEN
+from helpers.handmade_transport import MADE, Handmade
+from helpers.transports import ASYNCIO, LOOPS, TRANSPORTS, UVLOOP
+from rbim.message import Response
+from rbim.transports.conformance import CASES, SLOW_CASES, Case, Conformance, NonConforming, failures
+from rbim.transports.conformance_base import environment
+from rbim.transports.conformance_server import RawServer
+from rbim.transports.conformance_tls import Authority, authority
+
+AT_ONCE = 16
+CASE = {case.name: case for case in CASES}
+
+
+SUBJECTS = [
+    pytest.param(
+        module,
+        loop,
+        id=f"{module} on {'uvloop' if loop is UVLOOP else loop}",
+        marks=[] if loop is loops[0] else [pytest.mark.slow],
+    )
+    for module, (_, _, loops) in TRANSPORTS.items()
+    for loop in loops
+    if loop in LOOPS
+]
+CROWDED = [each for each in SUBJECTS if each.values[0] == "asyncio" or each.values[1] is not UVLOOP]
+
+
+def subject(module):
+    name, features, _ = TRANSPORTS[module]
+    return Conformance(getattr(importlib.import_module(f"rbim.transports.{module}"), name), **features)
+
+
+def told(failing):
+    """Return failures as what a failing test is to show."""
+    return [str(failure) for failure in failing.values()]
+
+
+@pytest.mark.parametrize(("module", "anyio_backend"), SUBJECTS)
+async def test_conformance_side_by_side(module):
+    """Which cases fail, and why; ``test_conformance``, of the long form, has each of them by itself."""
+    assert told(await failures(subject(module), at_once=AT_ONCE)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize(("module", "anyio_backend"), [each for each in SUBJECTS if not each.marks])
+async def test_conformance(module, case):
+    try:
+        await case(subject(module))
+    except SkipTest as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", SLOW_CASES, ids=str)
+@pytest.mark.parametrize(("module", "anyio_backend"), CROWDED)
+async def test_conformance_of_a_crowd(module, case):
+    await case(subject(module))
+
+
+# The suite itself: it passes what keeps the contract, and fails what breaks it in any one point.
+
+
+@pytest.fixture
+async def closing_what_is_left():
+    yield
+    while MADE:
+        MADE.pop().close()
+    await anyio.sleep(0.001)
+
+
+def needing(*features):
+    return [case for case in CASES if not case.needs & set(features)]
+
+
+@pytest.mark.parametrize("anyio_backend", [ASYNCIO])
+async def test_a_transport_by_hand_passes():
+    assert told(await failures(Handmade, needing("proxy"), at_once=AT_ONCE)) == []
+
+
+@pytest.mark.parametrize("anyio_backend", [ASYNCIO])
+@pytest.mark.usefixtures("closing_what_is_left")
+async def test_each_broken_transport_fails():
+    """In the first of the cases that find it; the others are tried in the long form."""
+    unfound = []
+
+    async def tries(broken, case):
+        if not await failures(broken, [case]):
+            unfound.append(f"{broken.__name__} passes {case.name}")
+
+    with environment({}):
+        first = [(broken, CASE[names[0]]) for broken, names in BROKEN.items()]
+        async with anyio.create_task_group() as tasks:
+            for broken, case in first:
+                if not case.alone:
+                    tasks.start_soon(tries, broken, case)
+        for broken, case in first:
+            if case.alone:
+                await tries(broken, case)
+    assert unfound == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("broken", "name"),
+    [pytest.param(broken, name, id=f"{broken.__name__} fails {name}") for broken, names in BROKEN.items() for name in names],
+)
+@pytest.mark.parametrize("anyio_backend", [ASYNCIO])
+@pytest.mark.usefixtures("closing_what_is_left")
+async def test_a_broken_transport_fails(broken, name):
+    with pytest.raises(NonConforming, match=f"^{re.escape(name)}: "):
+        await CASE[name](broken)
+
+
+def test_cases_have_names_of_their_own():
+    names = [case.name for case in (*CASES, *SLOW_CASES)]
+    assert len(set(names)) == len(names)
+    assert [str(case) for case in CASES] == names[: len(CASES)]
+
+
+class Answering:
+    """A transport that answers everything alike."""
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *_):
+        pass
+
+    async def send(self, _request, /, *, timeout):
+        assert timeout > 0
+        return Response(204)
+
+
+@pytest.mark.parametrize("anyio_backend", [ASYNCIO])
+async def test_failures_says_which_cases_fail_and_why():
+    names = {"empty: a length of 0", "framing: a length", "proxy: 407 in place of a tunnel is not sent"}
+    few = [case for case in CASES if case.name in names]
+    assert await failures(Handmade, few) == {}
+    failing = await failures(Answering, few)
+    assert [str(failure) for failure in failing.values()] == [
+        "framing: a length: status 204 in place of 200",
+        "empty: a length of 0: status 204 in place of 200",
+    ]
+    assert [*failing] == ["framing: a length", "empty: a length of 0"]
+
+
+async def test_cases_run_side_by_side_but_for_those_that_have_to_run_alone(monkeypatch):
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
+    both, running, proxies = anyio.Event(), [], []
+
+    async def meets(_, name):
+        running.append(name)
+        if len(running) > 1:
+            both.set()
+        await both.wait()
+        await anyio.sleep(0.001 * len(name))
+        proxies.append(os.environ.get("HTTPS_PROXY"))
+        running.remove(name)
+        raise NonConforming(name)
+
+    async def alone(_):
+        assert running == []
+        await anyio.sleep(0.001)
+
+    cases = [
+        Case("first", partial(meets, name="longer")),
+        Case("in between", alone, alone=True),
+        Case("last", partial(meets, name="short")),
+    ]
+    assert told(await failures(Answering, cases, at_once=2)) == ["first: longer", "last: short"]
+    assert (proxies, os.environ["HTTPS_PROXY"]) == ([None, None], "http://127.0.0.1:9")
+
+
+def test_a_connection_that_is_reset_before_a_servers_handshake_leaves_no_socket_open():
+    is_reset, context = threading.Event(), authority().of_a_server()
+
+    def greet(peer):
+        assert is_reset.wait(10)
+        peer.start_tls(context)
+
+    with RawServer(greet=greet) as server:
+        with socket.create_connection(("127.0.0.1", server.port)) as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        is_reset.set()
+        assert server.wait_until(lambda server: server.accepted and not server.open)
+    gc.collect()
+
+
+@pytest.mark.parametrize("anyio_backend", [ASYNCIO])
+async def test_a_case_that_needs_what_a_transport_has_not_is_skipped():
+    (case,) = (case for case in CASES if case.name == "connection: the one used last is the first to be used again")
+    with pytest.raises(SkipTest, match="the transport has no lifo"):
+        await case(Conformance(Handmade, lifo=False))
+
+
+def test_a_missing_trustme_is_named(monkeypatch):
+    real = builtins.__import__
+
+    def without_trustme(name, *arguments, **options):
+        if name == "trustme":
+            raise ImportError(name)
+        return real(name, *arguments, **options)
+
+    monkeypatch.setattr(builtins, "__import__", without_trustme)
+    with pytest.raises(ImportError, match="python -m pip install trustme"):
+        Authority()

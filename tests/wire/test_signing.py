@@ -1,0 +1,312 @@
+"""The application scheme against sums that other programs worked out, and credentials that do not show their token."""
+
+import base64
+import copy
+import json
+import logging
+import pickle
+import shutil
+import subprocess
+import sys
+import traceback
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import attrs
+import pytest
+
+from helpers.paths import PACKAGE
+from rbim import CHINA, AppSigner, AsyncClient, Credentials, InvalidRequest, Request, Response, Signer
+from rbim.signing import Secret
+
+# Invented credentials.
+APP = "aaf98f8947b5d6c80147b8a2b7c30123"
+TOKEN = "7f0c4b9de2a14f5c8b3e6d1a90c2f4e8"
+
+
+class Clock:
+    """Says what it was last told."""
+
+    def __init__(self, moment):
+        self.moment = moment
+
+    def now(self):
+        return self.moment
+
+
+MOMENT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=CHINA)
+REQUEST = Request(origin="https://host", path="/x", headers={"Accept": "application/json"}, body=b"{}", repeatable=True)
+
+
+def credentials():
+    return Credentials(app_id=APP, app_token=TOKEN)
+
+
+def signer(moment=MOMENT, **options):
+    return AppSigner(credentials(), clock=Clock(moment), **options)
+
+
+def stamp_of(request):
+    app_id, stamp = base64.b64decode(request.headers["Authorization"], validate=True).decode().split(":")
+    assert app_id == APP
+    return stamp
+
+
+# --------------------------------------------------------------------------------------- the scheme
+
+
+@pytest.mark.skipif(not (shutil.which("md5sum") and shutil.which("base64")), reason="no md5sum or base64 here")
+def test_the_scheme_against_md5sum_and_base64():
+    def shell(command, text):
+        return subprocess.run(command, input=text.encode(), capture_output=True, check=True).stdout.decode()
+
+    digest = shell(["md5sum"], APP + TOKEN + "20260102030405").split()[0]
+    encoded = shell(["base64", "-w0"], APP + ":" + "20260102030405")
+    signed = signer().sign(REQUEST)
+    assert signed.query == {"sig": digest.upper()}
+    assert signed.headers == {"Accept": "application/json", "Authorization": encoded}
+
+
+def test_the_scheme_against_values_written_down():
+    """The same sums, kept for machines without the two programs."""
+    signed = signer().sign(REQUEST)
+    assert signed.query["sig"] == "E35447613E0ED7E209475760F07AAEE5"
+    assert signed.headers["Authorization"] == "YWFmOThmODk0N2I1ZDZjODAxNDdiOGEyYjdjMzAxMjM6MjAyNjAxMDIwMzA0MDU="
+
+
+def test_signing_changes_nothing_else_and_not_the_request_itself():
+    signed = signer().sign(REQUEST)
+    assert attrs.evolve(signed, query={}, headers=REQUEST.headers) == REQUEST
+    assert "Authorization" not in REQUEST.headers
+    assert signed.target == f"/x?sig={signed.query['sig']}"
+
+
+def test_a_query_that_is_there_already_stays():
+    signed = signer().sign(attrs.evolve(REQUEST, query={"a": "b"}))
+    assert list(signed.query) == ["a", "sig"]
+
+
+@pytest.mark.parametrize(
+    ("moment", "zone", "stamp"),
+    [
+        (datetime(2026, 1, 1, 19, 4, 5, tzinfo=UTC), CHINA, "20260102030405"),
+        (datetime(2026, 1, 1, 19, 4, 5, 999_999, tzinfo=UTC), UTC, "20260101190405"),
+        (datetime(2026, 1, 2, 3, 4, 5, tzinfo=CHINA), timezone(timedelta(hours=-5)), "20260101140405"),
+        (datetime(2026, 7, 1, 12, 0, tzinfo=UTC), ZoneInfo("Europe/Berlin"), "20260701140000"),
+    ],
+)
+def test_the_timestamp_is_in_the_zone_that_is_configured(moment, zone, stamp):
+    assert stamp_of(signer(moment, zone=zone).sign(REQUEST)) == stamp
+
+
+def test_the_zone_is_chinas_unless_told():
+    assert stamp_of(signer(datetime(2026, 1, 1, 19, 4, 5, tzinfo=UTC)).sign(REQUEST)) == "20260102030405"
+
+
+def test_each_second_has_a_signature_of_its_own_also_when_the_clock_is_set_back():
+    signing = signer()
+    seen = []
+    for seconds in (0, 0.9, 1, 86_400, 0):
+        signing.clock.moment = MOMENT + timedelta(seconds=seconds)
+        signed = signing.sign(REQUEST)
+        seen.append((stamp_of(signed), signed.query["sig"]))
+    assert [stamp for stamp, _ in seen] == [
+        "20260102030405",
+        "20260102030405",
+        "20260102030406",
+        "20260103030405",
+        "20260102030405",
+    ]
+    assert len(set(seen)) == 3
+
+
+def test_a_signer_is_made_from_credentials_alone():
+    stamp = stamp_of(AppSigner(credentials()).sign(REQUEST))
+    written = datetime.strptime(stamp, "%Y%m%d%H%M%S").replace(tzinfo=CHINA)
+    assert abs(datetime.now(UTC) - written) < timedelta(minutes=1)
+
+
+# ----------------------------------------------------------------------------------- the credentials
+
+
+@pytest.mark.parametrize("name", ["app_id", "app_token"])
+@pytest.mark.parametrize("wrong", ["", " ", "a b", "a\n", " a", "a\u00a0", "令牌", "a\u200b", "\uff41", None, b"a", 5])
+def test_an_identifier_or_token_that_cannot_be_one_is_refused_and_not_repeated(name, wrong):
+    with pytest.raises(InvalidRequest, match=f"^{name}: ASCII text without white space is needed$") as caught:
+        Credentials(**{"app_id": APP, "app_token": TOKEN, name: wrong})
+    assert caught.value.field == name
+
+
+def test_credentials_are_equal_when_id_and_token_are():
+    assert credentials() == credentials()
+    assert hash(credentials()) == hash(credentials())
+    assert credentials() != Credentials(app_id=APP, app_token="other")
+    assert credentials() == Credentials(app_id=APP, app_token=Secret(TOKEN))
+    assert Secret("a") != "a"
+
+
+def test_credentials_are_frozen_and_by_keyword():
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        credentials().app_token = "other"
+    with pytest.raises(TypeError):
+        Credentials(APP, TOKEN)
+
+
+def test_the_token_is_revealed_when_asked_for():
+    assert credentials().app_token.reveal() == TOKEN
+
+
+def shown():
+    """Yield every way in which somebody may look at credentials without meaning to see the token."""
+    secret = credentials()
+    yield "repr", lambda: repr(secret)
+    yield "str", lambda: str(secret)
+    yield "format", lambda: f"{secret} {secret!r} {secret.app_token} {secret.app_token!r:>40}"
+    yield "percent", lambda: "%s %r %s" % (secret, secret, secret.app_token)  # noqa: UP031  # one of the ways
+    yield "in a container", lambda: repr([secret, {"a": secret.app_token}])
+    yield "asdict", lambda: repr(attrs.asdict(secret))
+    yield "astuple", lambda: repr(attrs.astuple(secret))
+    yield "json", lambda: json.dumps(attrs.asdict(secret), default=str)
+    yield "json by repr", lambda: json.dumps(secret, default=repr)
+    yield "dir", lambda: repr({name: repr(getattr(secret.app_token, name, "")) for name in dir(secret) if name != "_text"})
+    yield "a signer", lambda: repr(AppSigner(secret))
+    yield "a signer's inside", lambda: repr(vars(AppSigner(secret)))
+    yield "a client", lambda: repr(AsyncClient(base_url="https://host", credentials=secret, transport=Stub()))
+    yield "a signed request", lambda: repr(signer().sign(REQUEST))
+
+
+class Stub:
+    async def send(self, _, /, **__):
+        return Response(200, {}, b'{"statusCode":"000000"}')
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *_):
+        return None
+
+
+@pytest.mark.parametrize("look", [pytest.param(look, id=name) for name, look in shown()])
+def test_no_look_at_credentials_shows_the_token(look):
+    text = look()
+    assert text
+    assert TOKEN not in text
+
+
+@pytest.mark.parametrize("value", [credentials(), credentials().app_token], ids=["credentials", "secret"])
+def test_the_token_gets_neither_into_json_nor_into_a_dict_of_its_attributes(value):
+    with pytest.raises(TypeError):
+        json.dumps(value)
+    with pytest.raises(TypeError):
+        vars(value)
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.parametrize("value", [credentials(), credentials().app_token], ids=["credentials", "secret"])
+def test_the_token_is_not_pickled_and_the_refusal_says_what_to_do(value, protocol):
+    with pytest.raises(TypeError, match="read it anew"):
+        pickle.dumps(value, protocol)
+
+
+def test_a_signer_is_not_pickled_either():
+    with pytest.raises(TypeError):
+        pickle.dumps(AppSigner(credentials()))
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, attrs.evolve])
+def test_credentials_can_be_copied(copied):
+    assert copied(credentials()) == credentials()
+    assert copied([credentials()] if copied is not attrs.evolve else credentials())
+
+
+def test_logging_shows_no_token(caplog):
+    with caplog.at_level(logging.DEBUG):
+        logging.getLogger("app").info("starting with %s and %r", credentials(), credentials().app_token)
+        signer().sign(REQUEST)
+    assert caplog.records
+    assert TOKEN not in caplog.text
+
+
+BAD = TOKEN[:-1] + " "  # a real token, pasted with white space
+
+
+def test_a_traceback_with_its_locals_shows_no_token():
+    """Error trackers record the locals of every frame; those of rbim's own must not hold it."""
+
+    def refuse():
+        try:
+            Credentials(app_id=APP, app_token="".join(BAD))
+        except InvalidRequest as error:
+            return traceback.TracebackException.from_exception(error, capture_locals=True)
+
+    frames = refuse().stack
+    inside = [frame for frame in frames if Path(frame.filename).is_relative_to(PACKAGE)]
+    assert inside
+    assert TOKEN[:-1] not in "".join(str(frame.locals) for frame in inside)
+
+
+def test_a_traceback_through_the_signer_shows_no_token():
+    class Broken:
+        def now(self):
+            reason = "no time"
+            raise RuntimeError(reason)
+
+    signing = AppSigner(credentials(), clock=Broken())
+    try:
+        signing.sign(REQUEST)
+    except RuntimeError as error:
+        recorded = traceback.TracebackException.from_exception(error, capture_locals=True)
+    text = "".join(recorded.format())
+    assert "no time" in text
+    assert TOKEN not in text
+
+
+def test_a_crash_with_an_ordinary_traceback_shows_no_token():
+    program = f"from rbim import Credentials\nimport os\nCredentials(app_id={APP!r}, app_token=os.environ['T'])"
+    done = subprocess.run([sys.executable, "-c", program], env={"T": BAD}, capture_output=True, text=True, check=False)
+    assert "InvalidRequest: app_token" in done.stderr
+    assert TOKEN[:-1] not in done.stderr
+
+
+# ------------------------------------------------------------------------------- a scheme of one's own
+
+
+class HeaderSigner:
+    """Some gateway's own scheme."""
+
+    app_id = "gateway-app"
+
+    def __init__(self):
+        self.signed = 0
+
+    def sign(self, request, /):
+        self.signed += 1
+        return attrs.evolve(request, headers={**request.headers, "X-Key": f"k{self.signed}"})
+
+
+class Recorder(Stub):
+    def __init__(self):
+        self.requests = []
+
+    async def send(self, request, /, **_):
+        self.requests.append(request)
+        return await super().send(request)
+
+
+async def test_a_signer_of_ones_own_takes_the_place_of_the_scheme():
+    own: Signer = HeaderSigner()
+    carrier = Recorder()
+    async with AsyncClient(base_url="https://host", signer=own, transport=carrier) as client:
+        await client.groups.delete(group_id="g1")
+        await client.groups.delete(group_id="g2")
+    assert [request.headers["X-Key"] for request in carrier.requests] == ["k1", "k2"]
+    assert all(not request.query and "Authorization" not in request.headers for request in carrier.requests)
+    assert carrier.requests[0].path == "/2013-12-26/Application/gateway-app/IM/Group/DeleteGroup"
+
+
+def test_what_requests_of_one_second_share_cannot_be_changed_by_who_gets_it():
+    request = signer().sign(Request(origin="https://im.example", path="/", headers={"Accept": "a"}))
+    for shared in (request.headers, request.query):
+        with pytest.raises(TypeError):
+            shared["Authorization"] = "mine"
