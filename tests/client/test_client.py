@@ -1,15 +1,13 @@
 """The client over a scripted transport on emulated time: deadlines, limits, closing, views, and many tasks at once."""
 
-import asyncio
 import json
 import traceback
 from contextlib import asynccontextmanager
 
 import anyio
 import pytest
-from anyio import CancelScope, create_task_group, move_on_after
+from anyio import CancelScope, create_task_group
 from anyio.lowlevel import checkpoint
-from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,12 +16,12 @@ from helpers.stubs import (
     APP_ID,
     BUSY,
     CREDENTIALS,
-    FULL_PAUSES,
     GARBAGE,
     HANGS,
     NEVER,
     NO_PAUSES,
     OK,
+    ONCE,
     READ,
     REFUSED,
     TOKEN,
@@ -32,13 +30,13 @@ from helpers.stubs import (
     answer,
     client_over,
     ending,
+    failing,
     waits,
 )
 from rbim import (
     AlreadyMember,
     ApiError,
     AppSigner,
-    AsyncClient,
     AuthenticationError,
     ClientClosed,
     CreateGroup,
@@ -60,11 +58,8 @@ from rbim import (
     Unanswered,
 )
 from rbim.call import BACKSTOP
-from rbim.client import GRACE
 from rbim.emulator.clock import EmulatedClock
 from rbim.transports.httpx import HttpxTransport
-
-ONCE = Retry(attempts=1)
 
 
 @asynccontextmanager
@@ -73,12 +68,6 @@ async def by_hand(*script, **options):
     stub = Stub(*script, clock=EmulatedClock())
     async with create_task_group() as tasks, client_over(stub, **options) as client:
         yield client, stub, stub.clock, tasks
-
-
-async def failing(call) -> RbimError:
-    with pytest.raises(RbimError) as caught:
-        await call
-    return caught.value
 
 
 # One call
@@ -508,290 +497,6 @@ async def test_calls_cancelled_in_whatever_moment_leave_no_place_taken(moments, 
     assert stub.most <= places
 
 
-# Opening and closing
-
-
-async def test_before_it_is_entered_a_client_refuses_at_once():
-    stub = Stub()
-    error = await failing(client_over(stub).send(READ))
-    assert isinstance(error, ClientClosed)
-    assert (error.outcome, error.operation) == (Outcome.NOT_SENT, "QueryGroupDetail")
-    assert "async with" in error.message
-    assert stub.requests == []
-
-
-async def test_after_it_was_left_a_client_refuses_at_once():
-    stub = Stub()
-    async with client_over(stub) as client:
-        view = client.acting_as("boss")
-    for sender in (client, view):
-        error = await failing(sender.send(READ))
-        assert isinstance(error, ClientClosed)
-        assert "already left" in error.message
-    assert stub.requests == []
-
-
-async def test_a_client_is_entered_once():
-    stub = Stub()
-    async with client_over(stub) as client:
-        with pytest.raises(RuntimeError, match="entered once"):
-            await client.__aenter__()
-    with pytest.raises(RuntimeError, match="entered once"):
-        await client.__aenter__()
-    assert (stub.entered, stub.left) == (1, 1)
-
-
-async def test_of_two_tasks_that_enter_a_client_at_once_one_is_refused():
-    stub, refused = Stub(), []
-    client = client_over(stub)
-
-    async def enter():
-        try:
-            await client.__aenter__()
-        except RuntimeError as error:
-            refused.append(error)
-
-    async with create_task_group() as tasks:
-        tasks.start_soon(enter)
-        tasks.start_soon(enter)
-    assert (stub.entered, len(refused)) == (1, 1)
-    await client.__aexit__(None, None, None)
-
-
-async def test_a_transport_that_cannot_be_entered_leaves_a_client_that_can_be():
-    class Reluctant(Stub):
-        willing = False
-
-        async def __aenter__(self):
-            if not self.willing:
-                reason = "not yet"
-                raise OSError(reason)
-            return await super().__aenter__()
-
-    stub = Reluctant()
-    client = client_over(stub)
-    with pytest.raises(OSError, match="not yet"):
-        await client.__aenter__()
-    assert isinstance(await failing(client.send(READ)), ClientClosed)
-    stub.willing = True
-    async with client:
-        await client.send(READ)
-    assert (stub.entered, stub.left) == (1, 1)
-
-
-SITUATIONS = {  # what the call under test does when its client is left; and what is then known of it
-    "in flight": ((HANGS,), NEVER, Outcome.UNKNOWN),
-    "in a pause": ((NotSent, HANGS), READ, Outcome.NOT_SENT),
-    "in a pause after a refusal": ((BUSY, HANGS), READ, Outcome.REFUSED),
-    "in a pause after an unknown outcome": ((Unanswered, HANGS), READ, Outcome.UNKNOWN),
-    "in flight again": ((NotSent, HANGS), READ, Outcome.UNKNOWN),
-}
-
-
-@pytest.mark.parametrize("situation", SITUATIONS)
-async def test_leaving_ends_calls_wherever_they_are(situation):
-    script, op, outcome = SITUATIONS[situation]
-    stub = Stub(*script, clock=EmulatedClock())
-    async with create_task_group() as tasks:
-        async with client_over(stub) as client:
-            call = Background(tasks, client.send(op))
-            await stub.clock.advance(0.3 if situation == "in flight again" else 0.1)
-            assert call.ended is None
-        assert stub.left == 1
-        assert stub.in_flight == 0
-        await checkpoint()
-        await checkpoint()
-        assert isinstance(call.ended, ClientClosed)
-    assert call.ended.outcome is outcome
-    assert call.ended.operation == op.spec.name
-    assert len(call.ended.attempts) == len(stub.requests)
-    assert stub.clock.elapsed == pytest.approx(0.3 if situation == "in flight again" else 0.1)
-
-
-@pytest.mark.parametrize(
-    "limits",
-    [Limits(concurrency=1), Limits(rates=[Rate(1, per=5)])],
-    ids=["waiting at the gate", "waiting for a rate"],
-)
-async def test_leaving_ends_calls_that_were_not_let_go_yet(limits):
-    stub = Stub(HANGS, clock=EmulatedClock())
-    async with create_task_group() as tasks, client_over(stub, limits=limits) as client:
-        calls = []
-        for _ in range(5):
-            calls.append(Background(tasks, client.send(READ)))
-            await stub.clock.advance()
-    assert [type(call.ended) for call in calls] == [ClientClosed] * 5
-    assert [call.ended.outcome for call in calls] == [Outcome.UNKNOWN] + [Outcome.NOT_SENT] * 4
-    assert stub.left == 1
-
-
-async def test_leaving_lets_no_call_begin_any_more():
-    stub = Stub(HANGS, clock=EmulatedClock())
-    seen = []
-
-    async def call_again(client):
-        seen.extend([await failing(client.send(READ)) for _ in range(2)])
-
-    async with create_task_group() as tasks, client_over(stub) as client:
-        tasks.start_soon(call_again, client)
-        await stub.clock.advance()
-    assert [type(error) for error in seen] == [ClientClosed] * 2
-    assert [error.outcome for error in seen] == [Outcome.UNKNOWN, Outcome.NOT_SENT]
-    assert len(stub.requests) == 1
-
-
-async def test_leaving_when_nothing_runs_waits_for_nothing():
-    stub = Stub()
-    async with client_over(stub) as client:
-        await client.send(READ)
-    assert stub.left == 1
-    assert stub.clock.elapsed == 0
-
-
-async def test_an_exception_in_the_block_comes_out_and_the_transport_is_left():
-    stub = Stub(clock=EmulatedClock())
-    with pytest.raises(KeyError) as caught:
-        async with client_over(stub):
-            raise KeyError("mine")  # noqa: EM101  # any exception
-    assert caught.value.args == ("mine",)
-    assert stub.left == 1
-
-
-async def test_a_transport_that_fails_to_close_still_leaves_a_closed_client():
-    class Broken(Stub):
-        async def __aexit__(self, *_):
-            self.left += 1
-            reason = "broken pipe"
-            raise OSError(reason)
-
-    stub = Broken()
-    client = client_over(stub)
-    with pytest.raises(OSError, match="broken pipe"):
-        async with client:
-            pass
-    assert isinstance(await failing(client.send(READ)), ClientClosed)
-    assert "closed" in repr(client)
-
-
-async def test_leaving_in_a_cancelled_scope_still_ends_calls_and_closes_the_transport():
-    stub = Stub(HANGS, clock=EmulatedClock())
-    async with create_task_group() as tasks:
-        with CancelScope() as scope:
-            async with client_over(stub) as client:
-                call = Background(tasks, client.send(READ))
-                await stub.clock.advance()
-                scope.cancel()
-                await checkpoint()
-        assert scope.cancelled_caught
-    assert isinstance(call.ended, ClientClosed)
-    assert stub.left == 1
-
-
-class Stubborn(Stub):
-    """A transport whose requests do not heed their cancellation for so many seconds."""
-
-    seconds = 3.0
-
-    async def respond(self, *_):
-        with CancelScope(shield=True):
-            await self.clock.sleep(self.seconds)
-        return OK
-
-
-async def test_leaving_waits_for_calls_that_take_a_while_to_end():
-    stub = Stubborn(clock=EmulatedClock(auto=True))
-    async with create_task_group() as tasks:
-        async with client_over(stub) as client:
-            call = Background(tasks, client.send(READ))
-            for _ in range(3):
-                await checkpoint()
-        assert stub.in_flight == 0
-    assert call.ended is not None
-    assert stub.clock.elapsed == 3
-
-
-async def test_leaving_does_not_wait_for_ever_for_calls_that_do_not_end():
-    stub = Stubborn(clock=EmulatedClock(auto=True))
-    stub.seconds = 1000.0
-    async with create_task_group() as tasks:
-        async with client_over(stub) as client:
-            Background(tasks, client.send(READ))
-            for _ in range(3):
-                await checkpoint()
-        assert stub.clock.elapsed == GRACE
-        assert stub.left == 1
-
-
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_asyncios_own_cancel_while_leaving_still_closes_the_transport():
-    stub = Stubborn(clock=EmulatedClock())
-
-    async def work():
-        async with client_over(stub) as client:
-            task = asyncio.create_task(client.send(READ))
-            for _ in range(3):
-                await asyncio.sleep(0)
-        return task
-
-    task = asyncio.create_task(work())
-    for _ in range(10):
-        await asyncio.sleep(0)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert stub.left == 1
-    await stub.clock.advance(3)
-
-
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-@pytest.mark.parametrize("turns", range(12))
-async def test_asyncios_own_cancel_in_any_turn_of_the_loop_leaves_nothing_behind(turns):
-    stub = Stub(NotSent, OK)
-    async with client_over(stub, limits=Limits(concurrency=1), retry=NO_PAUSES) as client:
-        task = asyncio.create_task(client.send(READ))
-        for _ in range(turns):
-            await asyncio.sleep(0)
-        task.cancel()
-        try:
-            await task
-        except asyncio.CancelledError:
-            assert task.cancelling() == 1
-        assert client._core.gate.free == 1
-        assert client._core.running == set()
-
-
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_asyncios_own_timeout_around_a_call_works():
-    stub = Stub(HANGS, clock=EmulatedClock())
-    async with client_over(stub) as client:
-        with pytest.raises(TimeoutError) as caught:
-            await asyncio.wait_for(client.send(READ), 0)
-        assert not isinstance(caught.value, RbimError)
-        task = asyncio.create_task(client.send(READ))
-        await stub.clock.advance()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-
-async def test_a_callers_cancellation_is_no_error_of_the_call():
-    stub = Stub(HANGS, clock=EmulatedClock())
-    async with client_over(stub) as client, create_task_group() as tasks:
-        with stub.clock.scope(3) as scope:
-            tasks.start_soon(stub.clock.advance, 5)
-            await client.send(READ)
-        assert scope.cancelled_caught
-
-
-async def test_a_move_on_after_of_no_time_sends_at_most_one_request():
-    stub = Stub()
-    async with client_over(stub) as client:
-        with move_on_after(0) as scope:
-            await client.send(NEVER)
-        assert scope.cancelled_caught
-    assert len(stub.requests) <= 1
-
-
 # On the machine's own clock, with nothing that waits for it
 
 
@@ -817,120 +522,6 @@ async def test_on_the_machines_own_clock_calls_are_carried_out_and_ended_the_sam
 async def test_without_a_transport_of_ones_own_it_is_httpxs():
     async with client_over(None, clock=None) as client:
         assert isinstance(client._core.transport, HttpxTransport)
-
-
-# Views
-
-
-def view_of(client, kind):
-    return {
-        "client": lambda: client,
-        "acting_as": lambda: client.acting_as("boss"),
-        "tuned": lambda: client.tuned(timeout=9),
-        "both": lambda: client.tuned(deadline=25).acting_as("boss").tuned(retry=FULL_PAUSES),
-    }[kind]()
-
-
-VIEWS = pytest.mark.parametrize("kind", ["acting_as", "tuned", "both"])
-
-
-async def test_views_act_as_another_account_and_change_nothing_else():
-    stub = Stub()
-    async with client_over(stub, user_name="owner") as client:
-        boss = client.acting_as("boss")
-        for sender in (client, boss, boss.acting_as("third"), boss.acting_as(None), client):
-            await sender.send(READ)
-    assert [document.get("userName") for document in stub.documents] == ["owner", "boss", "third", None, "owner"]
-
-
-async def test_an_account_named_by_the_operation_goes_before_the_views():
-    stub = Stub()
-    async with client_over(stub, user_name="owner") as client:
-        await client.acting_as("boss").send(evolve(READ, user_name="me"))
-        await client.acting_as("boss").groups.detail(group_id="g1", user_name="me")
-    assert [document["userName"] for document in stub.documents] == ["me", "me"]
-
-
-async def test_views_compose_in_any_order():
-    stub = Stub()
-    async with client_over(stub) as client:
-        one = client.acting_as("a").tuned(timeout=3).acting_as("boss").tuned(deadline=2)
-        other = client.tuned(deadline=1).tuned(deadline=2).tuned(timeout=3).acting_as("boss")
-        for sender in (one, other, client):
-            await sender.send(READ)
-    assert [document.get("userName") for document in stub.documents] == ["boss", "boss", None]
-    assert stub.timeouts == [2, 2, 10]
-
-
-async def test_a_tuned_view_repeats_as_it_was_told():
-    stub = Stub(NotSent)
-    async with client_over(stub) as client:
-        for sender, attempts in ((client.tuned(retry=ONCE), 1), (client, 3), (client.tuned(retry=Retry(attempts=5)), 5)):
-            assert len((await failing(sender.send(READ))).attempts) == attempts
-
-
-@VIEWS
-async def test_views_share_the_gate(kind):
-    stub = Stub(waits(1))
-    async with client_over(stub, limits=Limits(concurrency=1)) as client, create_task_group() as tasks:
-        for sender in (client, view_of(client, kind), client, view_of(client, kind)):
-            tasks.start_soon(sender.send, READ)
-    assert stub.most == 1
-
-
-@VIEWS
-async def test_views_share_rates_and_halts(kind):
-    stub = Stub(OK, OK, answer("160016", status=429, retry_after="7"), OK)
-    async with client_over(stub, limits=Limits(rates=[Rate(1)])) as client:
-        view = view_of(client, kind)
-        await client.send(READ)
-        await view.send(READ)
-        await failing(view.tuned(retry=ONCE).send(READ))
-        await client.send(READ)
-    assert stub.times == [0, 1, 2, 10]  # while all was halted, the clock of the rates stood still
-
-
-@VIEWS
-async def test_views_share_the_retry_budget(kind):
-    stub = Stub(NotSent)
-    async with client_over(stub, retry=NO_PAUSES) as client:
-        for _ in range(60):
-            await failing(view_of(client, kind).send(READ))
-        error = await failing(client.tuned(retry=Retry(attempts=9, random=lambda: 0.0)).send(READ))
-    assert len(error.attempts) <= 2
-    assert "retry budget" in error.__notes__[0]
-
-
-@VIEWS
-async def test_views_cannot_be_entered_left_or_closed(kind):
-    view = view_of(client_over(Stub()), kind)
-    assert not isinstance(view, AsyncClient)
-    assert not [name for name in ("__aenter__", "__aexit__", "__enter__", "close", "aclose") if hasattr(view, name)]
-
-
-@VIEWS
-async def test_views_see_what_becomes_of_their_client(kind):
-    client = client_over(Stub())
-    view = view_of(client, kind)
-    assert isinstance(await failing(view.send(READ)), ClientClosed)
-    async with client:
-        await view.send(READ)
-    assert isinstance(await failing(view.send(READ)), ClientClosed)
-
-
-async def test_views_are_cheap_enough_for_one_per_call():
-    stub = Stub()
-    async with client_over(stub) as client:
-        for number in range(2000):
-            await client.acting_as(f"u{number}").groups.detail(group_id="g1")
-    assert [document["userName"] for document in stub.documents] == [f"u{number}" for number in range(2000)]
-
-
-async def test_names_that_nobody_declared_are_no_attributes():
-    with pytest.raises(AttributeError, match="nothing"):
-        _ = client_over(Stub()).nothing
-    with pytest.raises(AttributeError, match="_hidden"):
-        _ = client_over(Stub())._hidden
 
 
 # Secrets

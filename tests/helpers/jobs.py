@@ -5,6 +5,8 @@ from collections import Counter, deque
 from contextlib import asynccontextmanager, closing
 
 from anyio.lowlevel import checkpoint
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
 
 from rbim import (
     AsyncClient,
@@ -151,3 +153,8 @@ def script(*steps):
     """Return what does these steps in turn, and then nothing out of the ordinary."""
     left = deque(steps)
     return lambda _: left.popleft() if left else None
+
+
+ACCOUNTS = st.integers(0, 11).map(lambda number: f"a{number}")
+LONG = settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
+SHORT = settings(LONG, max_examples=20)

@@ -4,6 +4,7 @@ import json
 from collections import deque
 from collections.abc import Awaitable, Callable
 
+import pytest
 from anyio.lowlevel import checkpoint
 
 from rbim import (
@@ -33,6 +34,7 @@ NEVER = JoinGroup(group_id="g1")  # must not be repeated
 INVITE = InviteJoinGroup(group_id="g1", members=["u1"])
 
 FULL_PAUSES = Retry(random=lambda: 1.0)  # 0.2 s, then 0.4 s
+ONCE = Retry(attempts=1)
 NO_PAUSES = Retry(random=lambda: 0.0)
 
 AGES = 1e6  # seconds that no call lasts
@@ -186,3 +188,9 @@ class Recorder(Observer):
     @property
     def kinds(self) -> list[str]:
         return [type(event).__name__ for event in self.events]
+
+
+async def failing(call) -> RbimError:
+    with pytest.raises(RbimError) as caught:
+        await call
+    return caught.value

@@ -16,10 +16,10 @@ from itertools import pairwise
 import anyio
 import pytest
 import trustme
-from anyio import to_thread
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from helpers.exchanges import ENOUGH, PATH, became, is_left
 from helpers.waiting import until
 from rbim import AnswerTooLarge, InvalidRequest, NotSent, Unanswered
 from rbim.message import Request, Response
@@ -29,8 +29,6 @@ from rbim.transports.asyncio import AsyncioTransport
 from rbim.transports.asyncio_answer import HEAD_LIMIT, AnswerReader, Known
 from rbim.transports.conformance_server import RawServer, chunked, closing, head, refusing_port, reply, silent
 
-PATH = "/2013-12-26/Application/a1/IM/Group/QueryGroupDetail"
-ENOUGH = 10.0
 SHORT = 0.1
 WHOLE = b'{"statusCode":"000000"}'
 SECRET = "0A1B2C3D4E5F"
@@ -65,14 +63,6 @@ async def answered(transport, sent, body=WHOLE, timeout=ENOUGH):
     response = await transport.send(sent, timeout=timeout)
     assert response.body == body
     return response
-
-
-async def became(server, fits):
-    return await to_thread.run_sync(server.wait_until, fits)
-
-
-async def is_left(server):
-    return await became(server, lambda server: not server.open)
 
 
 def on(server):

@@ -21,6 +21,7 @@ import pytest
 import trustme
 from anyio import create_task_group, to_thread
 
+from helpers.exchanges import BODY, ENOUGH, PATH, SHORT, is_left
 from rbim import (
     AsyncClient,
     Credentials,
@@ -39,8 +40,6 @@ from rbim.transports.httpx2 import Httpx2Transport
 from rbim.transports.pyreqwest import PyreqwestTransport
 from rbim.transports.trouble import unframed
 
-PATH = "/2013-12-26/Application/a1/IM/Group/QueryGroupDetail"
-BODY = b'{"groupId":"g1"}'
 SIG = "0A1B2C3D4E5F"
 AUTHORIZATION = "YTE6MjAyNg=="
 HEADERS = {
@@ -49,8 +48,6 @@ HEADERS = {
     "Content-Type": "application/json;charset=utf-8",
     "Authorization": AUTHORIZATION,
 }
-ENOUGH = 10.0
-SHORT = 0.25
 
 EACH = pytest.mark.parametrize("make", [AiohttpTransport, PyreqwestTransport, Httpx2Transport])
 ON_ASYNCIO = pytest.mark.parametrize("make", [AiohttpTransport, PyreqwestTransport])
@@ -59,11 +56,6 @@ ON_ASYNCIO = pytest.mark.parametrize("make", [AiohttpTransport, PyreqwestTranspo
 def request(origin, **differently):
     told = {"body": BODY, "repeatable": True, "headers": HEADERS, "query": {"sig": SIG}} | differently
     return Request(origin=origin, path=PATH, **told)
-
-
-async def is_left(server):
-    """Whether the client's end of every connection gets closed."""
-    return await to_thread.run_sync(server.wait_until, lambda server: not server.open)
 
 
 async def failure(transport, sent, timeout=ENOUGH):

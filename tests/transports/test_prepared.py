@@ -2,6 +2,7 @@
 
 import pytest
 
+from helpers.exchanges import ENOUGH
 from rbim.message import Request
 from rbim.transports.aiohttp import AiohttpTransport
 from rbim.transports.asyncio import AsyncioTransport
@@ -11,7 +12,6 @@ from rbim.transports.httpx2 import Httpx2Transport
 from rbim.transports.prepared import KEPT, Prepared
 from rbim.transports.pyreqwest import PyreqwestTransport
 
-ENOUGH = 10.0
 EACH = pytest.mark.parametrize(
     "make", [AsyncioTransport, HttpxTransport, Httpx2Transport, AiohttpTransport, PyreqwestTransport]
 )

@@ -61,11 +61,6 @@ def clock():
 
 
 @pytest.fixture
-def facts():
-    return []
-
-
-@pytest.fixture
 def make(clock, facts):
     def make(sink=None, **options):
         settings = {"credentials": CREDENTIALS, "sink": sink or Sink(), "clock": clock, "observers": [facts.append]}

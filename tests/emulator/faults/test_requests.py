@@ -16,7 +16,7 @@ import anyio
 import pytest
 
 from helpers.paths import TESTS
-from helpers.stubs import CREDENTIALS, NO_PAUSES
+from helpers.stubs import CREDENTIALS, NO_PAUSES, ONCE
 from rbim import (
     ApiError,
     AsyncClient,
@@ -65,7 +65,6 @@ from rbim.emulator.faults import (
 ID = "g80000049837291"
 CREATE = CreateGroup(name="公告", type=GroupType.TEMPORARY)
 INVITE = InviteJoinGroup(group_id=ID, members=["1001"])
-ONCE = Retry(attempts=1)
 
 
 @asynccontextmanager

@@ -1,0 +1,247 @@
+"""A worker in a thread of its own, or as a task."""
+
+import threading
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+
+from helpers.waiting import until
+from helpers.workers import moment, router_of, text
+from rbim import InvalidRequest, SystemClock
+from rbim.callbacks import thread as thread_module
+from rbim.callbacks.backoff import Backoff
+from rbim.callbacks.inbox import SqliteInbox
+from rbim.callbacks.memory import MemorySink
+from rbim.callbacks.router import Router
+from rbim.callbacks.thread import WorkerTask, WorkerThread
+from rbim.callbacks.wake import backend
+from rbim.callbacks.watch import Watch
+from rbim.callbacks.worker import Worker
+
+# ---------------------------------------------------------------------------------- a thread of its own
+
+
+def quick(inbox, handler, **options):
+    """A worker by the machine's clock, with pauses nobody notices."""
+    options = {"drain": 5.0, "backoff": Backoff(first=0.001, most=0.001), **options}
+    return Worker(inbox, router_of(handler), clock=SystemClock(), **options)
+
+
+async def test_a_handler_that_blocks_delays_nobody_outside(tmp_path):
+    for inbox in (MemorySink(), SqliteInbox(tmp_path / "inbox.db", poll=0.02)):
+        release, log, threads = threading.Event(), [], set()
+
+        async def handler(event, release=release, log=log, threads=threads):
+            threads.add(threading.current_thread().name)
+            if event.to == "blocks":
+                log.append("blocks")
+                assert release.wait(10)
+            log.append(event.to)
+
+        async with inbox:
+            await inbox.accept(text(1, "blocks"))
+            async with WorkerThread(quick(inbox, handler)):
+                await until(lambda log=log: log)
+                for number in range(20):
+                    assert await inbox.accept(text(number, "other"))
+                assert log == ["blocks"]
+                release.set()
+                await until(lambda log=log: len(log) == 22)
+        assert log == ["blocks", "blocks"] + ["other"] * 20
+        assert threads == {"rbim-worker"}
+
+
+async def test_leaving_waits_for_handlers_without_blocking(caplog):
+    sink, release, log = MemorySink(), threading.Event(), []
+
+    async def handler(_event):
+        log.append("begins")
+        assert release.wait(10)
+        log.append("ends")
+
+    async with anyio.create_task_group() as tasks:
+
+        async def let_go():
+            await moment()
+            log.append("this loop goes on")
+            release.set()
+
+        async with WorkerThread(quick(sink, handler)):
+            await sink.accept(text(1))
+            await until(lambda: log)
+            tasks.start_soon(let_go)
+    assert log == ["begins", "this loop goes on", "ends"]
+    assert sink.events == ()
+    assert not caplog.records
+
+
+async def test_a_thread_that_does_not_end_is_left_behind(monkeypatch, caplog):
+    monkeypatch.setattr(thread_module, "LEAVING", 0.03)
+    sink, release, log = MemorySink(), threading.Event(), []
+
+    async def handler(_event):
+        log.append("begins")
+        release.wait(10)
+
+    async with WorkerThread(quick(sink, handler, drain=0.01)):
+        await sink.accept(text(1))
+        await until(lambda: log)
+    assert "has not ended after 0.04 s" in caplog.text
+    (thread,) = [each for each in threading.enumerate() if each.name == "rbim-worker"]
+    assert thread.daemon
+    release.set()
+    await anyio.to_thread.run_sync(thread.join, 10)
+    assert not thread.is_alive()
+
+
+@pytest.fixture(params=[WorkerThread, WorkerTask])
+def runs(request):
+    return request.param
+
+
+async def test_around_is_entered_where_handlers_run(runs):
+    sink, log = MemorySink(), []
+
+    @asynccontextmanager
+    async def around():
+        log.append(("enters", threading.current_thread().name, backend()))
+        yield
+        log.append(("leaves", threading.current_thread().name, backend()))
+
+    async def handler(_event):
+        log.append(("handles", threading.current_thread().name, backend()))
+
+    async with runs(quick(sink, handler), around=around):
+        assert log[0][0] == "enters"
+        await sink.accept(text(1))
+        await until(lambda: len(log) == 2)
+    where = "rbim-worker" if runs is WorkerThread else threading.current_thread().name
+    assert log == [(what, where, backend()) for what in ("enters", "handles", "leaves")]
+
+
+@asynccontextmanager
+async def cannot_be_entered():
+    reason = "no database"
+    raise ConnectionError(reason)
+    yield
+
+
+@asynccontextmanager
+async def cannot_be_left():
+    yield
+    reason = "the database went away"
+    raise ConnectionError(reason)
+
+
+async def test_what_keeps_a_worker_from_running_is_raised_on_entering(runs, caplog):
+    with pytest.raises(ConnectionError, match="no database"):
+        async with runs(quick(MemorySink(), print), around=cannot_be_entered):
+            pytest.fail("it was entered")
+    with pytest.raises(InvalidRequest, match="fallback"):
+        async with runs(Worker(MemorySink(), Router())):
+            pytest.fail("it was entered")
+    stopped = quick(MemorySink(), print)
+    stopped.stop()
+    with pytest.raises(InvalidRequest, match="was stopped before it ran"):
+        async with runs(stopped):
+            pytest.fail("it was entered")
+    assert not caplog.records
+
+
+async def test_what_ends_a_worker_is_logged_and_raised_on_leaving(runs, caplog):
+    with pytest.raises(ConnectionError, match="went away"):
+        async with runs(quick(MemorySink(), print), around=cannot_be_left):
+            pass
+    assert "no more events are handled" in caplog.text
+    with pytest.raises(KeyError):  # what went wrong inside counts more
+        async with runs(quick(MemorySink(), print), around=cannot_be_left):
+            raise KeyError
+
+
+async def test_what_ends_the_worker_is_logged_at_once_and_raised_on_leaving(caplog):
+    sink = MemorySink()
+
+    class Broken(Watch):
+        def tell(self, _):
+            raise SystemExit(3)
+
+    async def handle():
+        async with WorkerThread(quick(sink, print, watch=Broken())):
+            await sink.accept(text(1))
+            await until(lambda: "no more events are handled" in caplog.text)
+
+    with pytest.raises(RuntimeError, match="the worker was ended by"):
+        await handle()
+
+
+async def test_entering_can_be_cancelled(runs):
+    log = []
+
+    @asynccontextmanager
+    async def slow():
+        log.append("enters")
+        for _ in range(50):
+            await anyio.sleep(0.001)
+        yield
+
+    async with anyio.create_task_group() as tasks:
+
+        async def enter():
+            async with runs(quick(MemorySink(), print), around=slow):
+                log.append("entered")
+
+        tasks.start_soon(enter)
+        await until(lambda: log)
+        tasks.cancel_scope.cancel()
+    assert log == ["enters"]
+    await until(lambda: all(each.name != "rbim-worker" for each in threading.enumerate()))
+
+
+async def test_a_cancelled_block_gives_its_events_back(runs):
+    sink, log = MemorySink(), []
+
+    async def handler(event):
+        log.append(event.body)
+        await anyio.sleep_forever()
+
+    async with anyio.create_task_group() as tasks:
+
+        async def receive():
+            async with runs(quick(sink, handler, drain=0.01)):
+                await sink.accept(text(1))
+                await anyio.sleep_forever()
+
+        tasks.start_soon(receive)
+        await until(lambda: log)
+        tasks.cancel_scope.cancel()
+    assert len(sink.events) == 1
+
+
+class Panic(BaseException):
+    """What bindings to other languages raise."""
+
+
+@pytest.mark.parametrize("ending", [SystemExit(1), Panic(), KeyboardInterrupt()], ids=["exit", "panic", "interrupt"])
+@pytest.mark.parametrize("blocking", [True, False])
+async def test_a_handler_that_wants_to_end_everything_only_fails(ending, blocking):
+    """In the worker's own thread, where no Ctrl-C arrives."""
+    if blocking and isinstance(ending, KeyboardInterrupt):
+        ending = SystemExit(2)  # anyio hands no KeyboardInterrupt from one thread to another
+    sink, log = MemorySink(), []
+    for said, group in (("bad", "g1"), ("good", "g2"), ("after", "g1")):
+        await sink.accept(text(said, group))
+
+    def handle(event):
+        log.append(event.body)
+        if event.body == "bad":
+            raise ending
+
+    async def handler(event):
+        handle(event)
+
+    worker = Worker(sink, router_of(handle if blocking else handler), backoff=Backoff(attempts=1))
+    async with WorkerThread(worker):
+        await until(lambda: len(log) == 3)
+    assert sorted(log) == ["after", "bad", "good"]
+    assert [type(ending).__name__ in letter.error for letter in sink.dead] == [True]

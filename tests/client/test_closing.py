@@ -1,0 +1,314 @@
+"""Opening and closing a client: who may do it when, and what becomes of the calls that are under way; cancellation."""
+
+import asyncio
+
+import pytest
+from anyio import CancelScope, create_task_group, move_on_after
+from anyio.lowlevel import checkpoint
+
+from helpers.stubs import (
+    BUSY,
+    HANGS,
+    NEVER,
+    NO_PAUSES,
+    OK,
+    READ,
+    Background,
+    Stub,
+    client_over,
+    failing,
+)
+from rbim import (
+    ClientClosed,
+    Limits,
+    NotSent,
+    Outcome,
+    Rate,
+    RbimError,
+    Unanswered,
+)
+from rbim.client import GRACE
+from rbim.emulator.clock import EmulatedClock
+
+# Opening and closing
+
+
+async def test_before_it_is_entered_a_client_refuses_at_once():
+    stub = Stub()
+    error = await failing(client_over(stub).send(READ))
+    assert isinstance(error, ClientClosed)
+    assert (error.outcome, error.operation) == (Outcome.NOT_SENT, "QueryGroupDetail")
+    assert "async with" in error.message
+    assert stub.requests == []
+
+
+async def test_after_it_was_left_a_client_refuses_at_once():
+    stub = Stub()
+    async with client_over(stub) as client:
+        view = client.acting_as("boss")
+    for sender in (client, view):
+        error = await failing(sender.send(READ))
+        assert isinstance(error, ClientClosed)
+        assert "already left" in error.message
+    assert stub.requests == []
+
+
+async def test_a_client_is_entered_once():
+    stub = Stub()
+    async with client_over(stub) as client:
+        with pytest.raises(RuntimeError, match="entered once"):
+            await client.__aenter__()
+    with pytest.raises(RuntimeError, match="entered once"):
+        await client.__aenter__()
+    assert (stub.entered, stub.left) == (1, 1)
+
+
+async def test_of_two_tasks_that_enter_a_client_at_once_one_is_refused():
+    stub, refused = Stub(), []
+    client = client_over(stub)
+
+    async def enter():
+        try:
+            await client.__aenter__()
+        except RuntimeError as error:
+            refused.append(error)
+
+    async with create_task_group() as tasks:
+        tasks.start_soon(enter)
+        tasks.start_soon(enter)
+    assert (stub.entered, len(refused)) == (1, 1)
+    await client.__aexit__(None, None, None)
+
+
+async def test_a_transport_that_cannot_be_entered_leaves_a_client_that_can_be():
+    class Reluctant(Stub):
+        willing = False
+
+        async def __aenter__(self):
+            if not self.willing:
+                reason = "not yet"
+                raise OSError(reason)
+            return await super().__aenter__()
+
+    stub = Reluctant()
+    client = client_over(stub)
+    with pytest.raises(OSError, match="not yet"):
+        await client.__aenter__()
+    assert isinstance(await failing(client.send(READ)), ClientClosed)
+    stub.willing = True
+    async with client:
+        await client.send(READ)
+    assert (stub.entered, stub.left) == (1, 1)
+
+
+SITUATIONS = {  # what the call under test does when its client is left; and what is then known of it
+    "in flight": ((HANGS,), NEVER, Outcome.UNKNOWN),
+    "in a pause": ((NotSent, HANGS), READ, Outcome.NOT_SENT),
+    "in a pause after a refusal": ((BUSY, HANGS), READ, Outcome.REFUSED),
+    "in a pause after an unknown outcome": ((Unanswered, HANGS), READ, Outcome.UNKNOWN),
+    "in flight again": ((NotSent, HANGS), READ, Outcome.UNKNOWN),
+}
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+async def test_leaving_ends_calls_wherever_they_are(situation):
+    script, op, outcome = SITUATIONS[situation]
+    stub = Stub(*script, clock=EmulatedClock())
+    async with create_task_group() as tasks:
+        async with client_over(stub) as client:
+            call = Background(tasks, client.send(op))
+            await stub.clock.advance(0.3 if situation == "in flight again" else 0.1)
+            assert call.ended is None
+        assert stub.left == 1
+        assert stub.in_flight == 0
+        await checkpoint()
+        await checkpoint()
+        assert isinstance(call.ended, ClientClosed)
+    assert call.ended.outcome is outcome
+    assert call.ended.operation == op.spec.name
+    assert len(call.ended.attempts) == len(stub.requests)
+    assert stub.clock.elapsed == pytest.approx(0.3 if situation == "in flight again" else 0.1)
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [Limits(concurrency=1), Limits(rates=[Rate(1, per=5)])],
+    ids=["waiting at the gate", "waiting for a rate"],
+)
+async def test_leaving_ends_calls_that_were_not_let_go_yet(limits):
+    stub = Stub(HANGS, clock=EmulatedClock())
+    async with create_task_group() as tasks, client_over(stub, limits=limits) as client:
+        calls = []
+        for _ in range(5):
+            calls.append(Background(tasks, client.send(READ)))
+            await stub.clock.advance()
+    assert [type(call.ended) for call in calls] == [ClientClosed] * 5
+    assert [call.ended.outcome for call in calls] == [Outcome.UNKNOWN] + [Outcome.NOT_SENT] * 4
+    assert stub.left == 1
+
+
+async def test_leaving_lets_no_call_begin_any_more():
+    stub = Stub(HANGS, clock=EmulatedClock())
+    seen = []
+
+    async def call_again(client):
+        seen.extend([await failing(client.send(READ)) for _ in range(2)])
+
+    async with create_task_group() as tasks, client_over(stub) as client:
+        tasks.start_soon(call_again, client)
+        await stub.clock.advance()
+    assert [type(error) for error in seen] == [ClientClosed] * 2
+    assert [error.outcome for error in seen] == [Outcome.UNKNOWN, Outcome.NOT_SENT]
+    assert len(stub.requests) == 1
+
+
+async def test_leaving_when_nothing_runs_waits_for_nothing():
+    stub = Stub()
+    async with client_over(stub) as client:
+        await client.send(READ)
+    assert stub.left == 1
+    assert stub.clock.elapsed == 0
+
+
+async def test_an_exception_in_the_block_comes_out_and_the_transport_is_left():
+    stub = Stub(clock=EmulatedClock())
+    with pytest.raises(KeyError) as caught:
+        async with client_over(stub):
+            raise KeyError("mine")  # noqa: EM101  # any exception
+    assert caught.value.args == ("mine",)
+    assert stub.left == 1
+
+
+async def test_a_transport_that_fails_to_close_still_leaves_a_closed_client():
+    class Broken(Stub):
+        async def __aexit__(self, *_):
+            self.left += 1
+            reason = "broken pipe"
+            raise OSError(reason)
+
+    stub = Broken()
+    client = client_over(stub)
+    with pytest.raises(OSError, match="broken pipe"):
+        async with client:
+            pass
+    assert isinstance(await failing(client.send(READ)), ClientClosed)
+    assert "closed" in repr(client)
+
+
+async def test_leaving_in_a_cancelled_scope_still_ends_calls_and_closes_the_transport():
+    stub = Stub(HANGS, clock=EmulatedClock())
+    async with create_task_group() as tasks:
+        with CancelScope() as scope:
+            async with client_over(stub) as client:
+                call = Background(tasks, client.send(READ))
+                await stub.clock.advance()
+                scope.cancel()
+                await checkpoint()
+        assert scope.cancelled_caught
+    assert isinstance(call.ended, ClientClosed)
+    assert stub.left == 1
+
+
+class Stubborn(Stub):
+    """A transport whose requests do not heed their cancellation for so many seconds."""
+
+    seconds = 3.0
+
+    async def respond(self, *_):
+        with CancelScope(shield=True):
+            await self.clock.sleep(self.seconds)
+        return OK
+
+
+async def test_leaving_waits_for_calls_that_take_a_while_to_end():
+    stub = Stubborn(clock=EmulatedClock(auto=True))
+    async with create_task_group() as tasks:
+        async with client_over(stub) as client:
+            call = Background(tasks, client.send(READ))
+            for _ in range(3):
+                await checkpoint()
+        assert stub.in_flight == 0
+    assert call.ended is not None
+    assert stub.clock.elapsed == 3
+
+
+async def test_leaving_does_not_wait_for_ever_for_calls_that_do_not_end():
+    stub = Stubborn(clock=EmulatedClock(auto=True))
+    stub.seconds = 1000.0
+    async with create_task_group() as tasks:
+        async with client_over(stub) as client:
+            Background(tasks, client.send(READ))
+            for _ in range(3):
+                await checkpoint()
+        assert stub.clock.elapsed == GRACE
+        assert stub.left == 1
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_asyncios_own_cancel_while_leaving_still_closes_the_transport():
+    stub = Stubborn(clock=EmulatedClock())
+
+    async def work():
+        async with client_over(stub) as client:
+            task = asyncio.create_task(client.send(READ))
+            for _ in range(3):
+                await asyncio.sleep(0)
+        return task
+
+    task = asyncio.create_task(work())
+    for _ in range(10):
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert stub.left == 1
+    await stub.clock.advance(3)
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("turns", range(12))
+async def test_asyncios_own_cancel_in_any_turn_of_the_loop_leaves_nothing_behind(turns):
+    stub = Stub(NotSent, OK)
+    async with client_over(stub, limits=Limits(concurrency=1), retry=NO_PAUSES) as client:
+        task = asyncio.create_task(client.send(READ))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        try:
+            await task
+        except asyncio.CancelledError:
+            assert task.cancelling() == 1
+        assert client._core.gate.free == 1
+        assert client._core.running == set()
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_asyncios_own_timeout_around_a_call_works():
+    stub = Stub(HANGS, clock=EmulatedClock())
+    async with client_over(stub) as client:
+        with pytest.raises(TimeoutError) as caught:
+            await asyncio.wait_for(client.send(READ), 0)
+        assert not isinstance(caught.value, RbimError)
+        task = asyncio.create_task(client.send(READ))
+        await stub.clock.advance()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+async def test_a_callers_cancellation_is_no_error_of_the_call():
+    stub = Stub(HANGS, clock=EmulatedClock())
+    async with client_over(stub) as client, create_task_group() as tasks:
+        with stub.clock.scope(3) as scope:
+            tasks.start_soon(stub.clock.advance, 5)
+            await client.send(READ)
+        assert scope.cancelled_caught
+
+
+async def test_a_move_on_after_of_no_time_sends_at_most_one_request():
+    stub = Stub()
+    async with client_over(stub) as client:
+        with move_on_after(0) as scope:
+            await client.send(NEVER)
+        assert scope.cancelled_caught
+    assert len(stub.requests) <= 1
