@@ -2,4 +2,19 @@
 
 import pytest
 
-pytest.register_assert_rewrite("helpers")
+from rbim.emulator import EmulatedClock
+
+pytest.register_assert_rewrite("helpers")  # before anybody imports one of them: they assert, too
+
+
+@pytest.fixture
+def clock():
+    """Emulated time, which stands still until a test lets it pass."""
+    return EmulatedClock()
+
+
+@pytest.fixture
+def no_proxy_of_this_machine(monkeypatch):
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)

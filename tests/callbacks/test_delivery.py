@@ -11,7 +11,9 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from rbim import AsyncClient, Credentials, GroupType, jsontext
+from helpers.credentials import APP_ID, CREDENTIALS, OTHER_APP
+from helpers.deliveries import bytes_of
+from rbim import AsyncClient, GroupType, jsontext
 from rbim.callbacks import events
 from rbim.callbacks.delivery import Delivery, delivery_of
 from rbim.callbacks.events import Event, UnknownEvent
@@ -21,34 +23,26 @@ from rbim.callbacks.signature import Verified, verify
 from rbim.emulator import EmulatedClock, Emulator
 from rbim.emulator.messages import Message
 
-APP = "aaf98f8947b5d6c80147b8a2b7c30123"
-TOKEN = "7f0c4b9de2a14f5c8b3e6d1a90c2f4e8"
-OTHER_APP = "bbf98f8947b5d6c80147b8a2b7c30456"
-CREDENTIALS = Credentials(app_id=APP, app_token=TOKEN)
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 PERSON = {
     "eventType": "1",
     "convType": "PERSON",
     "to": "1002",
-    "fromAccount": f"{APP}#1001",
+    "fromAccount": f"{APP_ID}#1001",
     "msgTimestamp": "1767323045000",
     "msgType": "TEXT",
     "body": "你好",
     "msgId": "m80000070010001",
 }
-TEAM = {**PERSON, "convType": "TEAM", "to": "g1", "tMembers": [f"{APP}#1002", f"{APP}#1003"]}
+TEAM = {**PERSON, "convType": "TEAM", "to": "g1", "tMembers": [f"{APP_ID}#1002", f"{APP_ID}#1003"]}
 PUSH = {**TEAM, "convType": "CUSTOM_PERSON", "to": "REST"}
 NOTICE = {**TEAM, "convType": "NOTIFY_TEAM", "msgType": "TEAM_JOIN"}
 KINDS = {"PERSON": PERSON, "TEAM": TEAM, "CUSTOM_PERSON": PUSH, "NOTIFY_TEAM": NOTICE}
 kinds = pytest.mark.parametrize("document", KINDS.values(), ids=KINDS)
 
 
-def bytes_of(document):
-    return json.dumps(document, ensure_ascii=False).encode()
-
-
-def filed(body, app_id=APP):
+def filed(body, app_id=APP_ID):
     return delivery_of(bytes_of(body) if isinstance(body, dict) else body, app_id=app_id, received=NOW)
 
 
@@ -72,10 +66,10 @@ def on_both_roads(function):
 def test_a_delivery_has_everything_that_its_handling_needs(document):
     body = bytes_of(document)
     delivery = filed(body)
-    assert (delivery.body, delivery.app_id, delivery.received, delivery.problem) == (body, APP, NOW, None)
+    assert (delivery.body, delivery.app_id, delivery.received, delivery.problem) == (body, APP_ID, NOW, None)
     assert delivery.event.body == "你好"
     assert re.fullmatch("[0-9a-f]{32}", delivery.key)
-    assert delivery.conversation.startswith(f"{APP}/")
+    assert delivery.conversation.startswith(f"{APP_ID}/")
     assert filed(body) == delivery
     assert pickle.loads(pickle.dumps(delivery)) == copy.deepcopy(delivery) == delivery
     with pytest.raises(AttributeError):
@@ -155,10 +149,10 @@ def test_an_event_of_another_event_type_has_another_key():
 
 
 def test_pushes_of_one_id_to_other_receivers_have_other_keys():
-    both, reversed_ = [f"{APP}#1002", f"{APP}#1003"], [f"{APP}#1003", f"{APP}#1002"]
+    both, reversed_ = [f"{APP_ID}#1002", f"{APP_ID}#1003"], [f"{APP_ID}#1003", f"{APP_ID}#1002"]
     keys = [
         filed({**PUSH, "tMembers": members}).key
-        for members in (both, both[:1], both[1:], ["1002", "1003"], ["1002"], ["10021003"], [], [*both, f"{APP}#1004"])
+        for members in (both, both[:1], both[1:], ["1002", "1003"], ["1002"], ["10021003"], [], [*both, f"{APP_ID}#1004"])
     ]
     assert len(set(keys)) == len(keys)
     assert filed({**PUSH, "tMembers": reversed_}).key == filed({**PUSH, "tMembers": {"member": both}}).key == keys[0]
@@ -231,7 +225,7 @@ def test_nothing_can_be_shifted_from_one_part_to_another(document, more, data):
     places = ["msgId", "msgType", "to"]
     one, two = data.draw(st.permutations(places))[:2]
     left, right = {**document, one: document[one] + more}, {**document, two: more + document[two]}
-    assume(identity(APP, left) != identity(APP, right))
+    assume(identity(APP_ID, left) != identity(APP_ID, right))
     assert filed(left).key != filed(right).key
 
 
@@ -244,18 +238,18 @@ def conversation(document, /, **changed):
 
 def test_both_directions_between_two_accounts_are_one_conversation():
     there = conversation(PERSON)
-    back = conversation(PERSON, to="1001", fromAccount=f"{APP}#1002")
-    assert there == back == f"{APP}/person/1001|1002"
+    back = conversation(PERSON, to="1001", fromAccount=f"{APP_ID}#1002")
+    assert there == back == f"{APP_ID}/person/1001|1002"
     assert conversation(PERSON, fromAccount="1001") == there
-    assert conversation(PUSH, tMembers=[f"{APP}#1002"]) == there
-    assert conversation(PUSH, tMembers=[f"{APP}#1001"], fromAccount=f"{APP}#1002") == there
+    assert conversation(PUSH, tMembers=[f"{APP_ID}#1002"]) == there
+    assert conversation(PUSH, tMembers=[f"{APP_ID}#1001"], fromAccount=f"{APP_ID}#1002") == there
     assert conversation(PERSON, msgType="NEW") == there
-    others = [conversation(PERSON, to="1003"), conversation(PERSON, fromAccount=f"{APP}#1003"), conversation(PUSH)]
+    others = [conversation(PERSON, to="1003"), conversation(PERSON, fromAccount=f"{APP_ID}#1003"), conversation(PUSH)]
     assert len({there, *others}) == 4
 
 
 @settings(deadline=None)
-@given(one=st.text("ab1", min_size=1), two=st.text("ab1", min_size=1), app=st.sampled_from([APP, None]))
+@given(one=st.text("ab1", min_size=1), two=st.text("ab1", min_size=1), app=st.sampled_from([APP_ID, None]))
 def test_any_two_accounts_are_in_one_conversation_either_way(one, two, app):
     def said(sender, to):
         return conversation(PERSON, fromAccount=sender if app is None else f"{app}#{sender}", to=to)
@@ -265,7 +259,7 @@ def test_any_two_accounts_are_in_one_conversation_either_way(one, two, app):
 
 def test_whatever_happens_in_a_group_is_one_conversation():
     team = conversation(TEAM)
-    assert team == f"{APP}/team/g1"
+    assert team == f"{APP_ID}/team/g1"
     assert conversation(TEAM, convType="CUSTOM_TEAM", fromAccount="bot") == conversation(NOTICE, tMembers=["1009"]) == team
     assert conversation(NOTICE, msgType="TEAM_NEW") == conversation(TEAM, msgType="NEW") == team
     assert conversation(TEAM, to="g2") != team
@@ -277,7 +271,7 @@ def test_who_pushes_to_several_is_in_one_conversation_with_rest():
     several = conversation(PUSH)
     assert several == conversation(PUSH, tMembers=["1", "2", "3"])
     assert several != conversation(PUSH, fromAccount="1009")
-    assert several == f"{APP}/person/1001|REST"
+    assert several == f"{APP_ID}/person/1001|REST"
 
 
 def test_applications_share_no_conversation():
@@ -310,16 +304,16 @@ def test_an_event_knows_its_group():
 def test_a_sender_of_another_application_is_a_problem(document):
     delivery = filed({**document, "fromAccount": f"{OTHER_APP}#1001"})
     assert delivery.problem.startswith("app_mismatch: ")
-    assert APP in delivery.problem
+    assert APP_ID in delivery.problem
     assert OTHER_APP in delivery.problem
     assert delivery.event.from_account == Account(OTHER_APP, "1001")
-    assert delivery.app_id == APP
+    assert delivery.app_id == APP_ID
     assert delivery.key == filed(document).key
     assert delivery.conversation == filed(document).conversation
     assert filed({**document, "fromAccount": f"{OTHER_APP}#1001"}, OTHER_APP).problem is None
 
 
-@pytest.mark.parametrize("sender", ["1001", "", None, f"{APP}#", f"{APP}#1001", f"{APP}#{OTHER_APP}#1001", 1001])
+@pytest.mark.parametrize("sender", ["1001", "", None, f"{APP_ID}#", f"{APP_ID}#1001", f"{APP_ID}#{OTHER_APP}#1001", 1001])
 def test_a_sender_without_an_application_is_none(sender):
     assert filed({**PERSON, "fromAccount": sender}).problem is None
     assert filed(without(PERSON, "fromAccount")).problem is None
@@ -371,8 +365,8 @@ DOCUMENTS = st.dictionaries(NAMES, JSON | WORDS, max_size=11)
 
 
 @settings(deadline=None)
-@given(document=DOCUMENTS, app_id=st.sampled_from([APP, "", "a"]), escaped=st.booleans())
-@example(document={"eventType": "2", "x": {"\ud83d": ["\ud800"]}}, app_id=APP, escaped=True)
+@given(document=DOCUMENTS, app_id=st.sampled_from([APP_ID, "", "a"]), escaped=st.booleans())
+@example(document={"eventType": "2", "x": {"\ud83d": ["\ud800"]}}, app_id=APP_ID, escaped=True)
 def test_any_object_has_a_delivery_the_same_on_both_roads(document, app_id, escaped):
     body = json.dumps(document, ensure_ascii=escaped).encode("utf-8", "replace")
     fast, slow = on_both_roads(lambda: filed(body, app_id))
@@ -431,7 +425,7 @@ class Receiver:
     async def receive(self, headers, body):
         now = self.emulator.clock.now()
         assert isinstance(verify(headers, body, credentials=CREDENTIALS, now=now), Verified)
-        self.deliveries.append(delivery_of(body, app_id=APP, received=now))
+        self.deliveries.append(delivery_of(body, app_id=APP_ID, received=now))
         return self.statuses.pop(0) if self.statuses else 200
 
     @property
@@ -503,10 +497,10 @@ async def test_what_happens_to_the_emulators_groups_arrives_as_what_it_is():
     await emulator.deliver()
     assert [type(event) for event in receiver.events] == [class_of(word) for word in NOTIFIED]
     for delivery in receiver.deliveries:
-        assert delivery.event.t_members == (Account(APP, "1002"),)
-        assert delivery.event.from_account == Account(APP, "1001")
+        assert delivery.event.t_members == (Account(APP_ID, "1002"),)
+        assert delivery.event.from_account == Account(APP_ID, "1001")
         assert delivery.event.group_id == "g80000000000001"
-        assert delivery.conversation == f"{APP}/team/g80000000000001"
+        assert delivery.conversation == f"{APP_ID}/team/g80000000000001"
 
 
 async def test_every_field_that_the_emulator_writes_is_read():
@@ -533,7 +527,7 @@ async def test_every_field_that_the_emulator_writes_is_read():
     assert event == events.Link(
         conv_type="CUSTOM_PERSON",
         to="REST",
-        from_account=Account(APP, "bot"),
+        from_account=Account(APP_ID, "bot"),
         from_client_type="Android PAD",
         from_device_id="d-1",
         from_nick="小王",
@@ -545,8 +539,8 @@ async def test_every_field_that_the_emulator_writes_is_read():
         msg_id="m80000070010001",
         custom_save_flag=True,
         custom_apns_text="new",
-        t_members=(Account(APP, "1002"), Account(APP, "1003")),
-        at_user=(Account(APP, "1002"),),
+        t_members=(Account(APP_ID, "1002"), Account(APP_ID, "1003")),
+        at_user=(Account(APP_ID, "1002"),),
         ext='{"a":1}',
         link_info="<title>",
         antispam=True,
@@ -581,7 +575,7 @@ async def test_what_the_emulator_copies_raw_is_filed_as_it_is():
 def test_a_message_of_the_emulators_is_read_without_it_as_well(word):
     message = Message(conv_type=ConvType.PERSON, to="1002", sender="1001", msg_type=word, text="a")
     for conv in (ConvType.PERSON, ConvType.TEAM, ConvType.CUSTOM_PERSON, ConvType.CUSTOM_TEAM, ConvType.NOTIFY_TEAM):
-        body = bytes_of(attrs.evolve(message, conv_type=conv, members=("1002",)).body(app_id=APP, msg_id="1", sent=NOW))
+        body = bytes_of(attrs.evolve(message, conv_type=conv, members=("1002",)).body(app_id=APP_ID, msg_id="1", sent=NOW))
         event = filed(body).event
         assert type(event) is (UnknownEvent if conv == "NOTIFY_TEAM" else class_of(word))
         assert event.sent_at == NOW

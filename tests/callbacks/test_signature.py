@@ -20,19 +20,17 @@ from hypothesis import strategies as st
 from multidict import CIMultiDict, CIMultiDictProxy, MultiDict
 from starlette.datastructures import Headers as StarletteHeaders
 
+from helpers.credentials import APP_ID, OTHER_APP, TOKEN
 from helpers.md5_extension import START, digest_from, extended
 from helpers.paths import PACKAGE
 from helpers.signatures import (
-    APP,
     ARABIC,
     BODY,
     MINE,
     NOW,
     OLD_TOKEN,
     OLDER_TOKEN,
-    OTHER_APP,
     OTHER_TOKEN,
-    TOKEN,
     assert_refused,
     check,
     credentials,
@@ -83,9 +81,9 @@ VECTORS = [
 def test_what_is_signed_against_md5sum(text, now, moment):
     headers = sign(text.encode(), credentials=MINE, now=now)
     digest = md5sum(text).upper()
-    assert headers == {"MD5": digest, "CurTime": moment, "CheckSum": md5sum(APP + TOKEN + digest + moment).upper()}
+    assert headers == {"MD5": digest, "CurTime": moment, "CheckSum": md5sum(APP_ID + TOKEN + digest + moment).upper()}
     assert check(headers, text.encode(), now=now) == Verified(
-        key=Key(APP, 0), age=pytest.approx(0, abs=0.001), cur_time=int(moment)
+        key=Key(APP_ID, 0), age=pytest.approx(0, abs=0.001), cur_time=int(moment)
     )
 
 
@@ -100,7 +98,7 @@ def test_what_is_signed_against_values_written_down():
 
 def test_the_sum_is_of_the_md5_header_as_it_stands_in_upper_case_as_in_lower_case():
     upper, lower = md5sum(BODY).upper(), md5sum(BODY)
-    sums = {digest: md5sum(APP + TOKEN + digest + MILLISECONDS) for digest in (upper, lower)}
+    sums = {digest: md5sum(APP_ID + TOKEN + digest + MILLISECONDS) for digest in (upper, lower)}
     assert sums[upper] != sums[lower]
     for digest, other in ((upper, lower), (lower, upper)):
         headers = {"MD5": digest, "CurTime": MILLISECONDS, "CheckSum": sums[digest]}
@@ -147,7 +145,7 @@ BODIES = st.binary(max_size=300) | st.text(max_size=100).map(lambda text: text.e
 def test_what_was_signed_verifies(body, now):
     result = check(sign(body, credentials=MINE, now=now), body, now=now)
     assert isinstance(result, Verified)
-    assert result.key == Key(APP, 0)
+    assert result.key == Key(APP_ID, 0)
     assert abs(result.age) <= 0.001
 
 
@@ -350,7 +348,7 @@ def test_the_extension_of_md5_is_md5():
         assert digest == md5(text + glue).hexdigest()
 
 
-LENGTH = len(APP + TOKEN) + 32 + 13  # no secret: identifiers and tokens have 32 characters
+LENGTH = len(APP_ID + TOKEN) + 32 + 13  # no secret: identifiers and tokens have 32 characters
 
 
 @pytest.mark.parametrize("suffix", [b"", b"9", b"9999999999999", b"0" * 64])
@@ -359,7 +357,7 @@ def test_the_sum_cannot_be_extended_through_curtime(suffix):
     glue, checksum = extended(captured["CheckSum"], LENGTH, suffix)
     moment = captured["CurTime"].encode() + glue
     # the forger's sum is right, and was made without the token
-    assert checksum == md5(f"{APP}{TOKEN}{captured['MD5']}".encode() + moment).hexdigest()
+    assert checksum == md5(f"{APP_ID}{TOKEN}{captured['MD5']}".encode() + moment).hexdigest()
     pairs = [(b"MD5", captured["MD5"].encode()), (b"CurTime", moment), (b"CheckSum", checksum.encode())]
     assert_refused(check(pairs, policy=ANY_TIME), Reason.BAD_FORMAT)
     assert_refused(check(dict(pairs), policy=ANY_TIME), Reason.BAD_FORMAT)
@@ -372,7 +370,7 @@ def test_the_sum_cannot_be_extended_through_md5_with_a_fresh_curtime_behind():
     fresh = str(int(MILLISECONDS) + 86_400_000)
     glue, checksum = extended(captured["CheckSum"], LENGTH, fresh.encode())
     digest = (captured["MD5"] + captured["CurTime"]).encode() + glue[: -len(fresh)]
-    assert checksum == md5(f"{APP}{TOKEN}".encode() + digest + fresh.encode()).hexdigest()
+    assert checksum == md5(f"{APP_ID}{TOKEN}".encode() + digest + fresh.encode()).hexdigest()
     pairs = [(b"md5", digest), (b"curtime", fresh.encode()), (b"checksum", checksum.encode())]
     assert_refused(check(pairs, now=NOW + timedelta(days=1)), Reason.BAD_FORMAT)
 
@@ -418,7 +416,7 @@ def test_a_header_of_another_form_is_refused_although_the_sum_is_right(name, mak
     headers = signed()
     headers[name] = make(headers[name])
     if name != "CheckSum":
-        told = (APP + TOKEN + headers["MD5"] + headers["CurTime"]).encode("utf-8", "surrogatepass")
+        told = (APP_ID + TOKEN + headers["MD5"] + headers["CurTime"]).encode("utf-8", "surrogatepass")
         headers["CheckSum"] = md5(told).hexdigest()
     results = [check(headers, policy=ANY_TIME)]
     raw = {each: value.encode("utf-8", "surrogatepass") for each, value in headers.items()}
@@ -605,10 +603,10 @@ ALL = (CURRENT, OTHER, OLD, OLDER)
 @pytest.mark.parametrize(
     ("by", "key", "current", "shown"),
     [
-        (CURRENT, Key(APP, 0), True, APP),
+        (CURRENT, Key(APP_ID, 0), True, APP_ID),
         (OTHER, Key(OTHER_APP, 0), True, OTHER_APP),
-        (OLD, Key(APP, 1), False, f"{APP} (older token 1)"),
-        (OLDER, Key(APP, 2), False, f"{APP} (older token 2)"),
+        (OLD, Key(APP_ID, 1), False, f"{APP_ID} (older token 1)"),
+        (OLDER, Key(APP_ID, 2), False, f"{APP_ID} (older token 2)"),
     ],
     ids=["current", "other application", "old", "older"],
 )
@@ -625,11 +623,11 @@ def test_what_was_signed_with_none_of_them_is_refused():
     headers = signed(by=OLD)
     assert_refused(check(headers, by=[CURRENT, OTHER]), Reason.CHECKSUM_MISMATCH)
     assert_refused(check(signed(by=credentials(OTHER_APP, TOKEN)), by=[CURRENT, OTHER]), Reason.CHECKSUM_MISMATCH)
-    assert_refused(check(signed(by=credentials(APP, OTHER_TOKEN)), by=[CURRENT, OTHER]), Reason.CHECKSUM_MISMATCH)
+    assert_refused(check(signed(by=credentials(APP_ID, OTHER_TOKEN)), by=[CURRENT, OTHER]), Reason.CHECKSUM_MISMATCH)
 
 
 def test_the_same_token_given_twice_is_the_current_one():
-    assert check(signed(), by=[CURRENT, CURRENT]).key == Key(APP, 0)
+    assert check(signed(), by=[CURRENT, CURRENT]).key == Key(APP_ID, 0)
 
 
 def test_at_least_one_token_is_needed():
@@ -708,7 +706,7 @@ def test_every_reason_is_reached():
     for reason, refuse in REASONS.items():
         assert_refused(refuse(), reason)
     body = b'{"fromAccount":"%b#1001"}' % OTHER_APP.encode()
-    assert delivery_of(body, app_id=APP, received=NOW).problem.startswith(f"{Reason.APP_MISMATCH.value}:")
+    assert delivery_of(body, app_id=APP_ID, received=NOW).problem.startswith(f"{Reason.APP_MISMATCH.value}:")
     assert {*REASONS, Reason.APP_MISMATCH} == set(Reason)
 
 
@@ -763,7 +761,7 @@ def test_the_exception_of_a_refusal_says_the_same_and_shows_no_token(make):
 
 def test_keys_are_not_pickled_and_show_no_token():
     keys = Keys(*ALL)
-    assert repr(keys) == f"Keys({APP}, {OTHER_APP}, {APP} (older token 1), {APP} (older token 2))"
+    assert repr(keys) == f"Keys({APP_ID}, {OTHER_APP}, {APP_ID} (older token 1), {APP_ID} (older token 2))"
     assert_no_token(repr(vars(keys)))
     with pytest.raises(TypeError):
         pickle.dumps(keys)
@@ -818,7 +816,7 @@ hashlib.new = new
 from datetime import UTC, datetime
 from rbim import Credentials
 from rbim.callbacks.signature import Keys, sign, verify
-mine, old = Credentials(app_id="{APP}", app_token="{TOKEN}"), Credentials(app_id="{APP}", app_token="{OLD_TOKEN}")
+mine, old = Credentials(app_id="{APP_ID}", app_token="{TOKEN}"), Credentials(app_id="{APP_ID}", app_token="{OLD_TOKEN}")
 now = datetime(2026, 1, 2, tzinfo=UTC)
 for by in (mine, old):
     print(verify(sign(b"{{}}", credentials=by, now=now), b"{{}}", credentials=Keys(mine, old), now=now))

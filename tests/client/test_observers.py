@@ -29,6 +29,7 @@ from helpers.stubs import (
     Stub,
     answer,
     client_over,
+    echo,
     ending,
     waits,
 )
@@ -497,12 +498,6 @@ def everything(caplog) -> str:
         if record.exc_info:
             shown.extend(traceback.format_exception(record.exc_info[1]))
     return "\n".join(shown)
-
-
-def echo(request: httpx.Request) -> httpx.Response:
-    """Answer with a refusal that repeats what signed the request."""
-    said = f"{request.url} {request.headers['Authorization']}"
-    return httpx.Response(400, json={"statusCode": "999123", "statusMsg": said})
 
 
 def lost(request: httpx.Request) -> httpx.Response:

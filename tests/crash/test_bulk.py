@@ -45,13 +45,13 @@ from itertools import pairwise
 
 import pytest
 
+from helpers.credentials import APP_ID, TOKEN
 from helpers.paths import HELPERS
 from rbim import Credentials, Dialect
 from rbim.emulator import Emulator
 from rbim.emulator.server import serve
 
 JOB = HELPERS / "bulkjob.py"
-APP_ID, TOKEN = "aaf98f8947b5d6c80147b8a2b7c30123", "7f0c4b9de2a14f5c8b3e6d1a90c2f4e8"
 OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 PATIENCE = 120
 CHUNK = 10

@@ -8,19 +8,12 @@ import pytest
 
 from helpers.pages import blocks_of, run_program
 from helpers.paths import ROOT
-from helpers.serving import platform_of_a_reader
 from rbim.bulk.schema import JOURNAL
 
 PAGE = (ROOT / "docs" / "bulk.md").read_text(encoding="utf-8")
 PROGRAMS = [block.text for block in blocks_of("docs/bulk.md", "python")]
 QUERIES = [block.text for block in blocks_of("docs/bulk.md", "sql")]
 PRINTED = ["1500 of 1500\n1500 0 0\n", "20\n"]
-
-
-@pytest.fixture(scope="module")
-def platform():
-    with platform_of_a_reader() as variables:
-        yield variables
 
 
 @pytest.mark.parametrize(("program", "printed"), [*zip(PROGRAMS, PRINTED, strict=True)])

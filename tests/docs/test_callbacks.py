@@ -12,9 +12,8 @@ import time
 
 import pytest
 
+from helpers.credentials import APP_ID, TOKEN
 from helpers.pages import blocks_of, run_program
-
-APP_ID, TOKEN = "aaf98f8947b5d6c80147b8a2b7c30123", "7f0c4b9de2a14f5c8b3e6d1a90c2f4e8"
 
 BLOCKS = {block.title: block.text for block in blocks_of("docs/callbacks.md", "python")}
 SERVED = {"With FastAPI": "asgi", "With Starlette": "asgi", "With aiohttp": "aiohttp", "With Django": "asgi"}

@@ -8,7 +8,6 @@ from opentelemetry.metrics import NoOpMeter, NoOpMeterProvider
 
 from helpers.pages import blocks_of, run_program
 from helpers.paths import ROOT
-from helpers.serving import platform_of_a_reader
 from helpers.stubs import ALREADY_MEMBER, GARBAGE, INVITE, OK, REFUSED, Stub, client_over, ending
 from helpers.telemetry import Telemetry
 from rbim import LoggingObserver, Unanswered
@@ -20,12 +19,6 @@ SPANS = blocks_of(PAGE, "text")[-1].text
 PRINTED = [r"0\n", None, None, re.escape(SPANS), r"0 500\n", r"", r""]
 """What each program prints; None where it writes to its log, and nothing else."""
 PROGRAMS = blocks_of(PAGE, "python")
-
-
-@pytest.fixture(scope="module")
-def platform():
-    with platform_of_a_reader() as variables:
-        yield variables
 
 
 def needs(program):

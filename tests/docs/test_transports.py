@@ -10,7 +10,6 @@ import pytest
 
 from helpers.pages import blocks_of
 from helpers.paths import DOCS
-from helpers.serving import platform_of_a_reader
 from helpers.transports import TRANSPORTS, UVLOOP
 from rbim.transports.conformance import CASES
 
@@ -26,12 +25,6 @@ def rows(heading):
 
 def transport(module):
     return getattr(importlib.import_module(f"rbim.transports.{module}"), TRANSPORTS[module][0])
-
-
-@pytest.fixture(scope="module")
-def platform():
-    with platform_of_a_reader() as variables:
-        yield variables
 
 
 @pytest.mark.parametrize(

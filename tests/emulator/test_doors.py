@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from helpers.credentials import CREDENTIALS
 from helpers.serving import served
 from helpers.strategies import operations, texts
 from rbim import (
@@ -27,7 +28,6 @@ from rbim import (
 from rbim.emulator import EmulatedClock, Emulator
 from rbim.transports.httpx import HttpxTransport
 
-CREDENTIALS = Credentials(app_id="aaf98f8947b5d6c80147b8a2b7c30123", app_token="7f0c4b9de2a14f5c8b3e6d1a90c2f4e8")
 KINDS = [entry.operation for entry in catalogue.entries()]
 
 # What is there before each example: an open group, a verifying one with members, a private one.

@@ -8,6 +8,7 @@ from datetime import date, datetime, timedelta
 import httpx
 import pytest
 
+from helpers.credentials import APP_ID, TOKEN
 from helpers.serving import served
 from rbim import (
     AlreadyMember,
@@ -29,12 +30,9 @@ from rbim.calls import NoCallPolicy, Weekday, default_no_call_policies
 from rbim.emulator import EmulatedClock, Emulator
 from rbim.transports.httpx import HttpxTransport
 
-APP = "aaf98f8947b5d6c80147b8a2b7c30123"
-TOKEN = "7f0c4b9de2a14f5c8b3e6d1a90c2f4e8"
-
 
 def box(**options):
-    return Emulator(credentials=Credentials(app_id=APP, app_token=TOKEN), clock=EmulatedClock(), **options)
+    return Emulator(credentials=Credentials(app_id=APP_ID, app_token=TOKEN), clock=EmulatedClock(), **options)
 
 
 @asynccontextmanager
@@ -225,7 +223,7 @@ async def test_a_task_is_kept_as_it_was_asked_for(door):
 
 async def test_a_wrong_token_another_application_and_an_old_timestamp_are_refused():
     emulator = box()
-    wrong = Credentials(app_id=APP, app_token="0" * 32)
+    wrong = Credentials(app_id=APP_ID, app_token="0" * 32)
     other = Credentials(app_id="b" * 32, app_token=TOKEN)
     for credentials in (wrong, other):
         async with client_of(emulator, credentials=credentials) as client:
@@ -258,7 +256,7 @@ async def test_a_wrong_token_another_application_and_an_old_timestamp_are_refuse
 )
 def test_junk_gets_a_json_error_with_a_code(path, body, code):
     emulator = box()
-    answer = emulator.platform.serve("POST", f"/2013-12-26/Application/{APP}/{path}", *signed(emulator), body).response
+    answer = emulator.platform.serve("POST", f"/2013-12-26/Application/{APP_ID}/{path}", *signed(emulator), body).response
     document = json.loads(answer.body)
     assert (answer.status, document["statusCode"]) == (200, code)
     assert document["statusMsg"]
@@ -266,11 +264,11 @@ def test_junk_gets_a_json_error_with_a_code(path, body, code):
 
 def test_an_unposted_and_an_unsigned_request_get_a_code_too():
     emulator = box()
-    path = f"/2013-12-26/Application/{APP}/IM/Group/SearchPublicGroups"
+    path = f"/2013-12-26/Application/{APP_ID}/IM/Group/SearchPublicGroups"
     query, headers = signed(emulator)
     assert json.loads(emulator.platform.serve("GET", path, query, headers, b"").response.body)["statusCode"] == "900400"
     junk = ["", "?", "YWJj", "Og==", headers["Authorization"] + "x"]
-    no_time = subprocess.run(["base64", "-w0"], input=f"{APP}:20269999999999".encode(), capture_output=True, check=True)
+    no_time = subprocess.run(["base64", "-w0"], input=f"{APP_ID}:20269999999999".encode(), capture_output=True, check=True)
     for authorization in [*junk, no_time.stdout.decode()]:
         answer = emulator.platform.serve("POST", path, query, {"Authorization": authorization}, b"{}").response
         assert json.loads(answer.body)["statusCode"] == "111109"
@@ -279,8 +277,8 @@ def test_an_unposted_and_an_unsigned_request_get_a_code_too():
 def signed(emulator, *, lower=False):
     """Sign with md5sum and base64, as a shell would."""
     stamp = (emulator.clock.now() + timedelta(hours=8)).strftime("%Y%m%d%H%M%S")
-    digest = subprocess.run(["md5sum"], input=f"{APP}{TOKEN}{stamp}".encode(), capture_output=True, check=True)
-    encoded = subprocess.run(["base64", "-w0"], input=f"{APP}:{stamp}".encode(), capture_output=True, check=True)
+    digest = subprocess.run(["md5sum"], input=f"{APP_ID}{TOKEN}{stamp}".encode(), capture_output=True, check=True)
+    encoded = subprocess.run(["base64", "-w0"], input=f"{APP_ID}:{stamp}".encode(), capture_output=True, check=True)
     sig = digest.stdout.decode().split()[0]
     return {"sig": sig if lower else sig.upper()}, {"Authorization": encoded.stdout.decode()}
 
@@ -288,7 +286,7 @@ def signed(emulator, *, lower=False):
 @pytest.mark.parametrize(
     "body",
     [
-        {"name": "a", "type": 1, "appId": APP, "whatever": [1, {}]},
+        {"name": "a", "type": 1, "appId": APP_ID, "whatever": [1, {}]},
         {"type": "1", "name": "a", "userName": "1000", "permission": 0, "declared": "", "target": None},
     ],
 )
@@ -297,7 +295,7 @@ def test_foreign_clients_are_understood(body, ascii_only):
     emulator = box()
     query, headers = signed(emulator, lower=True)
     headers = {"authorization": headers["Authorization"] + ";", "ACCEPT": "application/json;"}
-    path = f"/2016-01-01/Application/{APP}/IM/Group/CreateGroup"
+    path = f"/2016-01-01/Application/{APP_ID}/IM/Group/CreateGroup"
     document = {**body, "declared": "公告"}
     answer = emulator.platform.serve(
         "POST", path, query, headers, json.dumps(document, ensure_ascii=ascii_only).encode()
@@ -314,7 +312,7 @@ def test_members_are_read_in_every_shape(members):
         ("CreateGroup", {"name": "a", "type": "0"}),
         ("InviteJoinGroup", {"groupId": "g80000049837291", "members": members, "confirm": 1}),
     ):
-        path = f"/2013-12-26/Application/{APP}/IM/Group/{name}"
+        path = f"/2013-12-26/Application/{APP_ID}/IM/Group/{name}"
         emulator.platform.serve("POST", path, *signed(emulator), json.dumps(document).encode())
     assert list(emulator.state.groups["g80000049837291"].members) == ["admin", "1001"]
 
@@ -322,8 +320,8 @@ def test_members_are_read_in_every_shape(members):
 SCRIPT = r"""
 set -eu
 stamp=$(TZ=Asia/Shanghai date +%Y%m%d%H%M%S)
-sig=$(printf %s "$APP$TOKEN$stamp" | md5sum | cut -d' ' -f1 | tr a-z A-Z)
-authorization=$(printf %s "$APP:$stamp" | base64 -w0)
+sig=$(printf %s "$APP_ID$TOKEN$stamp" | md5sum | cut -d' ' -f1 | tr a-z A-Z)
+authorization=$(printf %s "$APP_ID:$stamp" | base64 -w0)
 curl --silent --show-error --noproxy '*' --max-time 20 \
     -H 'Accept: application/json;' -H 'Content-Type: application/json;charset=utf-8;' -H "Authorization: $authorization" \
     --data-binary "$2" "$BASE$1?sig=$sig"
@@ -331,16 +329,16 @@ curl --silent --show-error --noproxy '*' --max-time 20 \
 
 
 def test_a_request_written_by_hand_is_accepted_over_http():
-    emulator = Emulator(credentials=Credentials(app_id=APP, app_token=TOKEN))
+    emulator = Emulator(credentials=Credentials(app_id=APP_ID, app_token=TOKEN))
     with served(emulator.asgi) as base:
 
         def curl(path, body):
-            environment = {"APP": APP, "TOKEN": TOKEN, "BASE": base, "PATH": "/usr/bin:/bin"}
+            environment = {"APP_ID": APP_ID, "TOKEN": TOKEN, "BASE": base, "PATH": "/usr/bin:/bin"}
             script = ["bash", "-c", SCRIPT, "script", path, body]
             done = subprocess.run(script, env=environment, capture_output=True, check=True, timeout=60)
             return json.loads(done.stdout)
 
-        group = f"/2013-12-26/Application/{APP}/IM/Group"
+        group = f"/2013-12-26/Application/{APP_ID}/IM/Group"
         made = curl(f"{group}/CreateGroup", '{"name": "手写", "type": "0"}')
         assert made["statusCode"] == "000000"
         detail = curl(f"{group}/QueryGroupDetail", json.dumps({"groupId": made["groupId"]}))
@@ -358,9 +356,9 @@ def test_a_request_written_by_hand_is_accepted_over_http():
             "isrecord": 0,
             "caller": "1",
         }
-        answer = curl(f"/api/application/{APP}/aicall/task", json.dumps(task))
+        answer = curl(f"/api/application/{APP_ID}/aicall/task", json.dumps(task))
         assert (answer["code"], answer["msg"], list(answer["data"])) == ("000000", "success", ["taskId"])
-        refused = curl(f"/api/application/{APP}/aicall/task/save", json.dumps({**task, "min_concurrent": 0}))
+        refused = curl(f"/api/application/{APP_ID}/aicall/task/save", json.dumps({**task, "min_concurrent": 0}))
         assert (refused["code"], refused["msg"]) == ("900400", "min_concurrent: at least 1, not 0")
         too_long = curl(f"{group}/CreateGroup", '{"name": "%s"}' % ("a" * 100_000))
         assert too_long["statusCode"] == "900400"

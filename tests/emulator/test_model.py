@@ -14,14 +14,13 @@ from hypothesis import HealthCheck, note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
+from helpers.credentials import APP_ID, TOKEN
 from rbim import Credentials, Dialect
 from rbim.emulator import EmulatedClock, Emulator
 
-APP = "aaf98f8947b5d6c80147b8a2b7c30123"
-TOKEN = "7f0c4b9de2a14f5c8b3e6d1a90c2f4e8"
 STAMP = "20260102110405"  # an EmulatedClock's first moment, in UTC+8
-SIGNED = {"sig": hashlib.md5(f"{APP}{TOKEN}{STAMP}".encode()).hexdigest().upper()}
-HEADERS = {"Authorization": base64.b64encode(f"{APP}:{STAMP}".encode()).decode()}
+SIGNED = {"sig": hashlib.md5(f"{APP_ID}{TOKEN}{STAMP}".encode()).hexdigest().upper()}
+HEADERS = {"Authorization": base64.b64encode(f"{APP_ID}:{STAMP}".encode()).decode()}
 
 LIMIT = {"0": 100, "1": 300, "2": 500, "3": 1000, "4": 2000}
 TEXTS = {
@@ -287,7 +286,7 @@ class Groups(RuleBasedStateMachine):
     )
     def begin(self, resets, member_fails, overflow_fails, crowd):
         dialect = Dialect(modify_resets_permission=resets, invited_member_fails=member_fails, overflow_fails=overflow_fails)
-        credentials = Credentials(app_id=APP, app_token=TOKEN)
+        credentials = Credentials(app_id=APP_ID, app_token=TOKEN)
         self.emulator = Emulator(credentials=credentials, clock=EmulatedClock(), dialect=dialect, check_roles=self.roles)
         self.emulator.never_logged_in(*NEVER_LOGGED_IN)
         self.model = Model(resets=resets, member_fails=member_fails, overflow_fails=overflow_fails, roles=self.roles)
@@ -339,7 +338,7 @@ class Groups(RuleBasedStateMachine):
         return answer, expected
 
     def asked(self, operation, document):
-        path = f"/2013-12-26/Application/{APP}/IM/Group/{operation}"
+        path = f"/2013-12-26/Application/{APP_ID}/IM/Group/{operation}"
         served = self.emulator.platform.serve("POST", path, SIGNED, HEADERS, json.dumps(document).encode())
         assert served.response.status == 200
         return json.loads(served.response.body)

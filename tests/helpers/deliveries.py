@@ -20,3 +20,7 @@ def delivery(msg_id, team="b", *, at=START, msg_type="TEXT", **changes):
 
 def unreadable(text="no JSON", *, at=START):
     return delivery_of(text.encode(), app_id="app", received=at)
+
+
+def bytes_of(document):
+    return json.dumps(document, ensure_ascii=False).encode()

@@ -2,11 +2,10 @@
 
 import json
 
+from helpers.credentials import APP_ID, CREDENTIALS
 from rbim import Credentials
 from rbim.callbacks import sign
 
-APP_ID, TOKEN = "aaf98f8947b5d6c80147b8a2b7c30123", "7f0c4b9de2a14f5c8b3e6d1a90c2f4e8"
-CREDENTIALS = Credentials(app_id=APP_ID, app_token=TOKEN)
 OLD = Credentials(app_id=APP_ID, app_token="0" * 32)
 
 

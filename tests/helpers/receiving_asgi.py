@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import anyio
 from anyio.lowlevel import checkpoint
 
-from helpers.receiving import APP_ID, CREDENTIALS
+from helpers.credentials import APP_ID, CREDENTIALS
 from rbim.callbacks import Event, sign
 
 LIMIT = 1024 * 1024

@@ -3,21 +3,18 @@
 from datetime import UTC, datetime
 from hashlib import md5
 
+from helpers.credentials import APP_ID, TOKEN
 from rbim import Credentials
 from rbim.callbacks.signature import Rejected, sign, verify
 
-# Invented credentials.
-APP = "aaf98f8947b5d6c80147b8a2b7c30123"
-TOKEN = "7f0c4b9de2a14f5c8b3e6d1a90c2f4e8"
 OLD_TOKEN = "00112233445566778899aabbccddeeff"
 OLDER_TOKEN = "ffeeddccbbaa99887766554433221100"
-OTHER_APP = "bbf98f8947b5d6c80147b8a2b7c30456"
 OTHER_TOKEN = "8e0c4b9de2a14f5c8b3e6d1a90c2f4e9"
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 BODY = '{"eventType":"1","convType":"PERSON","msgType":"TEXT","body":"你好 🎉"}'.encode()
 
 
-def credentials(app_id=APP, token=TOKEN):
+def credentials(app_id=APP_ID, token=TOKEN):
     return Credentials(app_id=app_id, app_token=token)
 
 
@@ -32,7 +29,7 @@ def check(headers, body=BODY, *, now=NOW, by=MINE, **options):
     return verify(headers, body, credentials=by, now=now, **options)
 
 
-def own_sum(digest, moment, app_id=APP, token=TOKEN):
+def own_sum(digest, moment, app_id=APP_ID, token=TOKEN):
     """Return the CheckSum of these texts, worked out here."""
     return md5(f"{app_id}{token}{digest}{moment}".encode()).hexdigest().upper()
 

@@ -4,6 +4,7 @@ import json
 from collections import deque
 from collections.abc import Awaitable, Callable
 
+import httpx
 import pytest
 from anyio.lowlevel import checkpoint
 
@@ -194,3 +195,9 @@ async def failing(call) -> RbimError:
     with pytest.raises(RbimError) as caught:
         await call
     return caught.value
+
+
+def echo(request: httpx.Request) -> httpx.Response:
+    """Answer with a refusal that repeats what signed the request."""
+    said = f"{request.url} {request.headers['Authorization']}"
+    return httpx.Response(400, json={"statusCode": "999123", "statusMsg": said})

@@ -28,3 +28,7 @@ async def moment():
     """Let pass what needs a moment."""
     for _ in range(10):
         await anyio.sleep(0.002)
+
+
+class Panic(BaseException):
+    """What bindings to other languages raise."""

@@ -3,13 +3,13 @@
 import copy
 import json
 import pickle
-from datetime import UTC, datetime
 
 import attrs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.fixed_clock import FixedClock
 from helpers.strategies import operations
 from rbim import CHINA, Dialect, InvalidRequest, MembersShape, Outcome, Repeat
 from rbim.codec import Codec
@@ -36,11 +36,6 @@ from rbim.groups import (
 from rbim.operation import Operation, operation
 
 ID = "g80000049837291"
-
-
-class FixedClock:
-    def now(self):
-        return datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
 def codec(**choices):

@@ -8,10 +8,10 @@ from datetime import timedelta
 import anyio
 import pytest
 
+from helpers.credentials import APP_ID, CREDENTIALS
 from helpers.deliveries import delivery, unreadable
 from helpers.jobs import Sending, World
-from helpers.receiving import APP_ID, CREDENTIALS, OLD, body, post
-from helpers.telemetry import Telemetry
+from helpers.receiving import OLD, body, post
 from helpers.waiting import until
 from rbim import AlreadyMember, Throttled
 from rbim.bulk.job import InviteJob
@@ -30,13 +30,8 @@ from rbim.callbacks import (
     Spooled,
     SqliteInbox,
 )
-from rbim.emulator.clock import START, EmulatedClock
+from rbim.emulator.clock import START
 from rbim.otel_metrics import LEVELS
-
-
-@pytest.fixture
-def telemetry():
-    return Telemetry()
 
 
 def test_every_level_has_a_name_of_its_own_and_a_unit():
@@ -128,11 +123,6 @@ async def test_another_thread_may_collect_whenever_it_likes(telemetry, tmp_path,
 
 def events(telemetry):
     return {about["rbim.state"]: value for about, value in telemetry.points("rbim.inbox.events")}
-
-
-@pytest.fixture
-def clock():
-    return EmulatedClock()
 
 
 async def test_an_inbox_is_counted_again_and_again_and_its_lag_is_the_age_of_what_waits_longest(telemetry, tmp_path, clock):

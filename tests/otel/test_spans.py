@@ -32,6 +32,7 @@ from helpers.stubs import (
     Stub,
     answer,
     client_over,
+    echo,
     ending,
     waits,
 )
@@ -58,11 +59,6 @@ from rbim.otel import OtelObserver
 from rbim.transports.httpx import HttpxTransport
 
 TEMPLATE = "/{version}/Application/{app_id}/IM/Group/QueryGroupDetail"
-
-
-@pytest.fixture
-def telemetry():
-    return Telemetry()
 
 
 def request_of(template=TEMPLATE, **changed):
@@ -522,12 +518,6 @@ async def test_what_is_gone_is_watched_no_more_and_names_keep_several_apart(tele
 
 
 # --------------------------------------------------------------------------------------- secrets
-
-
-def echo(request: httpx.Request) -> httpx.Response:
-    """Answer with a refusal that repeats what signed the request."""
-    said = f"{request.url} {request.headers['Authorization']}"
-    return httpx.Response(400, json={"statusCode": "999123", "statusMsg": said})
 
 
 def lost(request: httpx.Request) -> httpx.Response:

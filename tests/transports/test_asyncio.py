@@ -29,6 +29,8 @@ from rbim.transports.asyncio import AsyncioTransport
 from rbim.transports.asyncio_answer import HEAD_LIMIT, AnswerReader, Known
 from rbim.transports.conformance_server import RawServer, chunked, closing, head, refusing_port, reply, silent
 
+pytestmark = pytest.mark.usefixtures("no_proxy_of_this_machine")
+
 SHORT = 0.1
 WHOLE = b'{"statusCode":"000000"}'
 SECRET = "0A1B2C3D4E5F"
@@ -44,13 +46,6 @@ UVLOOP = pytest.param(
 @pytest.fixture(params=[ASYNCIO, UVLOOP])
 def anyio_backend(request):
     return request.param
-
-
-@pytest.fixture(autouse=True)
-def no_proxy_of_this_machine(monkeypatch):
-    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.upper(), raising=False)
 
 
 def request(origin, *, body=b"{}", repeatable=True, **changed):

@@ -41,12 +41,7 @@ from rbim.transports.conformance_server import (
 )
 from rbim.transports.httpx import HttpxTransport
 
-
-@pytest.fixture(autouse=True)
-def no_proxy_of_this_machine(monkeypatch):
-    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.upper(), raising=False)
+pytestmark = pytest.mark.usefixtures("no_proxy_of_this_machine")
 
 
 # On the wire.

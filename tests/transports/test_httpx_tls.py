@@ -26,6 +26,8 @@ from rbim.transports.conformance_server import (
 )
 from rbim.transports.httpx import HttpxTransport
 
+pytestmark = pytest.mark.usefixtures("no_proxy_of_this_machine")
+
 # TLS.
 
 

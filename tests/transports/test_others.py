@@ -40,6 +40,8 @@ from rbim.transports.httpx2 import Httpx2Transport
 from rbim.transports.pyreqwest import PyreqwestTransport
 from rbim.transports.trouble import unframed
 
+pytestmark = pytest.mark.usefixtures("no_proxy_of_this_machine")
+
 SIG = "0A1B2C3D4E5F"
 AUTHORIZATION = "YTE6MjAyNg=="
 HEADERS = {
@@ -82,13 +84,6 @@ def told_by(error):
 def anyio_backend():
     """Most of these transports run on asyncio only."""
     return "asyncio"
-
-
-@pytest.fixture(autouse=True)
-def no_proxy_of_this_machine(monkeypatch):
-    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.upper(), raising=False)
 
 
 # On the wire.

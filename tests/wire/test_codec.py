@@ -11,6 +11,7 @@ from attrs import field, frozen
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.fixed_clock import FixedClock
 from rbim import (
     CODES,
     AlreadyMember,
@@ -53,11 +54,6 @@ from rbim.groups import (
     Success,
 )
 from rbim.operation import Answer, operation, wire
-
-
-class FixedClock:
-    def now(self):
-        return datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
 def make(base_url="https://host:8883", *, app_id="app", call_base_url=None, hooks=None, **choices):

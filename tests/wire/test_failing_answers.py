@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from helpers.credentials import APP_ID, TOKEN
 from helpers.paths import PACKAGE, TESTS
 from rbim import (
     AnswerTooLarge,
@@ -56,8 +57,8 @@ from rbim.transports.conformance_server import (
 )
 from rbim.transports.httpx import HttpxTransport
 
-APP_ID = "aaf98f8947b5d6c80147b8a2b7c30123"
-TOKEN = "7f0c4b9de2a14f5c8b3e6d1a90c2f4e8"
+pytestmark = pytest.mark.usefixtures("no_proxy_of_this_machine")
+
 ANSWER_LIMIT = 20_000
 UNKNOWN, REFUSED, NOT_SENT = Outcome.UNKNOWN, Outcome.REFUSED, Outcome.NOT_SENT
 DETAIL = QueryGroupDetail(group_id="g80000049837291")
@@ -259,13 +260,6 @@ async def error_of(client: AsyncClient, operation: Any) -> RbimError:
     with pytest.raises(RbimError) as raised:
         await client.send(operation)
     return raised.value
-
-
-@pytest.fixture(autouse=True)
-def no_proxy_of_this_machine(monkeypatch):
-    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.upper(), raising=False)
 
 
 @pytest.fixture(autouse=True)

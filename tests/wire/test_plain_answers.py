@@ -1,6 +1,5 @@
 """Answers that say nothing but their success, in bytes that said so before: read once, and the same as if read each time."""
 
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -8,6 +7,7 @@ from attrs import field, frozen
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.fixed_clock import FixedClock
 from rbim import ApiError, Dialect, ProtocolError, Response, jsontext
 from rbim.codec import Codec
 from rbim.groups import (
@@ -22,11 +22,6 @@ from rbim.groups import (
     Success,
 )
 from rbim.operation import Answer, operation, wire
-
-
-class FixedClock:
-    def now(self):
-        return datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
 def make(hooks=None):

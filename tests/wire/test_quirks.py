@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.fixed_clock import FixedClock
 from rbim import CHINA, ApiError, Dialect, MembersShape, Outcome, ProtocolError, RbimError, Response, jsontext
 from rbim.calls import CallTaskCreated, CreateCallTask
 from rbim.codec import Codec
@@ -39,11 +40,6 @@ def road(request):
         if request.param != "orjson":
             patch.setattr(jsontext, "orjson", None)
         yield
-
-
-class FixedClock:
-    def now(self):
-        return datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
 CODEC = Codec(app_id="app", base_url="https://host:8883", dialect=Dialect(), clock=FixedClock())

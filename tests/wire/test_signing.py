@@ -16,13 +16,10 @@ from zoneinfo import ZoneInfo
 import attrs
 import pytest
 
+from helpers.credentials import APP_ID, TOKEN
 from helpers.paths import PACKAGE
 from rbim import CHINA, AppSigner, AsyncClient, Credentials, InvalidRequest, Request, Response, Signer
 from rbim.signing import Secret
-
-# Invented credentials.
-APP = "aaf98f8947b5d6c80147b8a2b7c30123"
-TOKEN = "7f0c4b9de2a14f5c8b3e6d1a90c2f4e8"
 
 
 class Clock:
@@ -40,7 +37,7 @@ REQUEST = Request(origin="https://host", path="/x", headers={"Accept": "applicat
 
 
 def credentials():
-    return Credentials(app_id=APP, app_token=TOKEN)
+    return Credentials(app_id=APP_ID, app_token=TOKEN)
 
 
 def signer(moment=MOMENT, **options):
@@ -49,7 +46,7 @@ def signer(moment=MOMENT, **options):
 
 def stamp_of(request):
     app_id, stamp = base64.b64decode(request.headers["Authorization"], validate=True).decode().split(":")
-    assert app_id == APP
+    assert app_id == APP_ID
     return stamp
 
 
@@ -61,8 +58,8 @@ def test_the_scheme_against_md5sum_and_base64():
     def shell(command, text):
         return subprocess.run(command, input=text.encode(), capture_output=True, check=True).stdout.decode()
 
-    digest = shell(["md5sum"], APP + TOKEN + "20260102030405").split()[0]
-    encoded = shell(["base64", "-w0"], APP + ":" + "20260102030405")
+    digest = shell(["md5sum"], APP_ID + TOKEN + "20260102030405").split()[0]
+    encoded = shell(["base64", "-w0"], APP_ID + ":" + "20260102030405")
     signed = signer().sign(REQUEST)
     assert signed.query == {"sig": digest.upper()}
     assert signed.headers == {"Accept": "application/json", "Authorization": encoded}
@@ -134,15 +131,15 @@ def test_a_signer_is_made_from_credentials_alone():
 @pytest.mark.parametrize("wrong", ["", " ", "a b", "a\n", " a", "a\u00a0", "令牌", "a\u200b", "\uff41", None, b"a", 5])
 def test_an_identifier_or_token_that_cannot_be_one_is_refused_and_not_repeated(name, wrong):
     with pytest.raises(InvalidRequest, match=f"^{name}: ASCII text without white space is needed$") as caught:
-        Credentials(**{"app_id": APP, "app_token": TOKEN, name: wrong})
+        Credentials(**{"app_id": APP_ID, "app_token": TOKEN, name: wrong})
     assert caught.value.field == name
 
 
 def test_credentials_are_equal_when_id_and_token_are():
     assert credentials() == credentials()
     assert hash(credentials()) == hash(credentials())
-    assert credentials() != Credentials(app_id=APP, app_token="other")
-    assert credentials() == Credentials(app_id=APP, app_token=Secret(TOKEN))
+    assert credentials() != Credentials(app_id=APP_ID, app_token="other")
+    assert credentials() == Credentials(app_id=APP_ID, app_token=Secret(TOKEN))
     assert Secret("a") != "a"
 
 
@@ -150,7 +147,7 @@ def test_credentials_are_frozen_and_by_keyword():
     with pytest.raises(attrs.exceptions.FrozenInstanceError):
         credentials().app_token = "other"
     with pytest.raises(TypeError):
-        Credentials(APP, TOKEN)
+        Credentials(APP_ID, TOKEN)
 
 
 def test_the_token_is_revealed_when_asked_for():
@@ -236,7 +233,7 @@ def test_a_traceback_with_its_locals_shows_no_token():
 
     def refuse():
         try:
-            Credentials(app_id=APP, app_token="".join(BAD))
+            Credentials(app_id=APP_ID, app_token="".join(BAD))
         except InvalidRequest as error:
             return traceback.TracebackException.from_exception(error, capture_locals=True)
 
@@ -263,7 +260,7 @@ def test_a_traceback_through_the_signer_shows_no_token():
 
 
 def test_a_crash_with_an_ordinary_traceback_shows_no_token():
-    program = f"from rbim import Credentials\nimport os\nCredentials(app_id={APP!r}, app_token=os.environ['T'])"
+    program = f"from rbim import Credentials\nimport os\nCredentials(app_id={APP_ID!r}, app_token=os.environ['T'])"
     done = subprocess.run([sys.executable, "-c", program], env={"T": BAD}, capture_output=True, text=True, check=False)
     assert "InvalidRequest: app_token" in done.stderr
     assert TOKEN[:-1] not in done.stderr

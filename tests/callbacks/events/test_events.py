@@ -10,6 +10,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from helpers.credentials import APP_ID
+from helpers.deliveries import bytes_of
 from rbim import CallbackRejected, RbimError, jsontext
 from rbim.callbacks import events
 from rbim.callbacks.events import Event, Message, Notification, UnknownEvent, class_names, event_class
@@ -30,7 +32,6 @@ def road(request):
 
 # The table of the description, in its words and its order.
 
-APP = "aaf98f8947b5d6c80147b8a2b7c30123"
 MEANT_FOR_ONE = ["PERSON", "CUSTOM_PERSON"]
 MEANT_FOR_GROUPS = ["TEAM", "CUSTOM_TEAM"]
 SAID = {
@@ -69,7 +70,7 @@ TABLE = {
     "eventType": ("event_type", "1", "1", "1"),
     "convType": ("conv_type", "TEAM", ConvType.TEAM, None),
     "to": ("to", "g80000049837291", "g80000049837291", ""),
-    "fromAccount": ("from_account", f"{APP}#1001", Account(APP, "1001"), Account(None, "")),
+    "fromAccount": ("from_account", f"{APP_ID}#1001", Account(APP_ID, "1001"), Account(None, "")),
     "fromClientType": ("from_client_type", "Android PAD", ClientType.ANDROID_PAD, None),
     "fromDeviceId": ("from_device_id", "D-1", "D-1", ""),
     "fromNick": ("from_nick", "张三 🎉", "张三 🎉", ""),
@@ -82,17 +83,13 @@ TABLE = {
     "customSaveFlag": ("custom_save_flag", "1", True, False),
     "customApnsFlag": ("custom_apns_flag", "1", True, False),
     "customApnsText": ("custom_apns_text", "新消息", "新消息", ""),
-    "tMembers": ("t_members", [f"{APP}#1001", "1002"], (Account(APP, "1001"), Account(None, "1002")), ()),
-    "atUser": ("at_user", [f"{APP}#1002"], (Account(APP, "1002"),), ()),
+    "tMembers": ("t_members", [f"{APP_ID}#1001", "1002"], (Account(APP_ID, "1001"), Account(None, "1002")), ()),
+    "atUser": ("at_user", [f"{APP_ID}#1002"], (Account(APP_ID, "1002"),), ()),
     "ext": ("ext", '{"a":1}', '{"a":1}', ""),
     "linkInfo": ("link_info", "a link", "a link", ""),
     "antispam": ("antispam", "true", True, False),
 }
 SAMPLE = {name: sent for name, (_, sent, _, _) in TABLE.items()}
-
-
-def bytes_of(document):
-    return json.dumps(document, ensure_ascii=False).encode()
 
 
 def read(document=None, /, **changed):
@@ -238,7 +235,7 @@ def test_an_event_of_another_kind_keeps_the_whole_document(changed):
     assert type(event) is UnknownEvent
     assert event.document == document
     assert event.body == SAMPLE["body"]
-    assert event.from_account == Account(APP, "1001")
+    assert event.from_account == Account(APP_ID, "1001")
     assert event.extra == {"newField": [1, {"a": None}]}
     assert not isinstance(event, (Message, Notification))
 
@@ -306,16 +303,16 @@ def test_zero_and_nothing_written_otherwise_set_no_flag(value):
     assert (event.resend_flag, event.antispam) == (False, False)
 
 
-A, B = Account(APP, "1001"), Account(APP, "1002")
+A, B = Account(APP_ID, "1001"), Account(APP_ID, "1002")
 SHAPES = [
-    ([f"{APP}#1001", f"{APP}#1002"], (A, B)),
-    ([f"{APP}#1002", f"{APP}#1001", f"{APP}#1002"], (B, A, B)),
-    ({"member": [f"{APP}#1001", f"{APP}#1002"]}, (A, B)),
-    ({"member": f"{APP}#1001"}, (A,)),
-    (f"{APP}#1001", (A,)),
+    ([f"{APP_ID}#1001", f"{APP_ID}#1002"], (A, B)),
+    ([f"{APP_ID}#1002", f"{APP_ID}#1001", f"{APP_ID}#1002"], (B, A, B)),
+    ({"member": [f"{APP_ID}#1001", f"{APP_ID}#1002"]}, (A, B)),
+    ({"member": f"{APP_ID}#1001"}, (A,)),
+    (f"{APP_ID}#1001", (A,)),
     (["1001", 1002], (Account(None, "1001"), Account(None, "1002"))),
     (1001, (Account(None, "1001"),)),
-    ([f"{APP}#1001", None, ""], (A,)),
+    ([f"{APP_ID}#1001", None, ""], (A,)),
     ([0, False], (Account(None, "0"), Account(None, "false"))),
 ]
 
@@ -329,7 +326,7 @@ def test_accounts_come_in_many_shapes(name, value, accounts):
 
 
 ACCOUNTS = [
-    (f"{APP}#1001", APP, "1001"),
+    (f"{APP_ID}#1001", APP_ID, "1001"),
     ("1001", None, "1001"),
     ("a#b#c", "a", "b#c"),
     ("a##c", "a", "#c"),

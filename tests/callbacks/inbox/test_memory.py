@@ -5,7 +5,6 @@ import subprocess
 import sys
 import threading
 from collections import defaultdict
-from datetime import UTC, datetime
 from itertools import chain
 
 import anyio
@@ -15,6 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from helpers.workers import NOON
 from rbim import InvalidRequest
 from rbim.callbacks.backoff import Backoff
 from rbim.callbacks.delivery import LeaseLost, delivery_of
@@ -23,8 +23,6 @@ from rbim.callbacks.router import Router
 from rbim.callbacks.wake import backend, waker
 from rbim.callbacks.worker import Worker
 from rbim.emulator.clock import EmulatedClock
-
-NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 
 
 def text(said, group="g1"):

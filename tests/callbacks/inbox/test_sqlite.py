@@ -30,11 +30,6 @@ from rbim.emulator.clock import START, EmulatedClock
 
 
 @pytest.fixture
-def path(tmp_path):
-    return tmp_path / "inbox.db"
-
-
-@pytest.fixture
 def rows(path):
     """Executes a statement over a connection that has nothing to do with the inbox."""
 

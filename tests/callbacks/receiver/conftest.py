@@ -2,7 +2,7 @@
 
 import pytest
 
-from helpers.receiving import CREDENTIALS
+from helpers.credentials import CREDENTIALS
 from helpers.receiving_asgi import Sink
 from rbim.callbacks import Receiver
 

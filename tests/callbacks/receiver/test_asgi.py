@@ -6,7 +6,7 @@ from datetime import timedelta
 import anyio
 import pytest
 
-from helpers.receiving import CREDENTIALS
+from helpers.credentials import CREDENTIALS
 from helpers.receiving_asgi import LIMIT, SOON, TINY, Peer, Server, Sink, call, content, nothing, scope_of, signed
 from rbim import InvalidRequest
 from rbim.callbacks import Policy, Reason, Receiver, Refused, SqliteInbox, Text

@@ -12,7 +12,7 @@ from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.routing import Mount, Route
 
-from helpers.receiving import CREDENTIALS
+from helpers.credentials import CREDENTIALS
 from helpers.receiving_asgi import SOON, TINY, Server, Sink, call, content, scope_of, signed
 from rbim import Credentials
 from rbim.callbacks import Receiver, SqliteInbox, sign

@@ -17,14 +17,12 @@ import pytest
 import uvicorn
 from anyio.lowlevel import checkpoint
 
-from rbim import Credentials
+from helpers.credentials import APP_ID, CREDENTIALS, TOKEN
 from rbim.callbacks import Backoff, Event, Handling, MemorySink, Receiver, Router, SqliteInbox, Worker, sign
 from rbim.callbacks.intake import SPOOLING
 from rbim.callbacks.thread import WorkerThread
 from rbim.emulator import EmulatedClock
 
-APP_ID, TOKEN = "aaf98f8947b5d6c80147b8a2b7c30123", "7f0c4b9de2a14f5c8b3e6d1a90c2f4e8"
-CREDENTIALS = Credentials(app_id=APP_ID, app_token=TOKEN)
 GIVES_UP = 5.0  # seconds in which the platform wants its answer
 SOON = 0.03  # a budget, in seconds of real time
 LITTLE = 1.0  # what may come on top of it on a machine that is busy

@@ -9,8 +9,10 @@ from contextlib import asynccontextmanager, closing
 import anyio
 import pytest
 
-from helpers.receiving import APP_ID, CREDENTIALS, OLD, TOKEN, body, post
+from helpers.credentials import APP_ID, CREDENTIALS, TOKEN
+from helpers.receiving import OLD, body, post
 from helpers.waiting import until
+from helpers.workers import Panic
 from rbim import Credentials, InvalidRequest
 from rbim.callbacks import (
     Accepted,
@@ -53,11 +55,6 @@ class Sink:
             await self._accept(delivery)
         self.deliveries.append(delivery)
         return True
-
-
-@pytest.fixture
-def clock():
-    return EmulatedClock(auto=False)
 
 
 @pytest.fixture
@@ -369,10 +366,6 @@ async def test_an_event_that_both_the_slow_sink_and_the_spool_took_is_handled_on
         assert (await post(receiver, body(msgId="after"))).status == 200
         await until(lambda: len(handled) == 2, clock)
     assert handled == ["m1", "after"]
-
-
-class Panic(BaseException):
-    """What bindings to other languages raise."""
 
 
 async def stray_cancellation(_):

@@ -13,8 +13,8 @@ import anyio
 import pytest
 import uvicorn
 
+from helpers.credentials import CREDENTIALS
 from helpers.rawclient import connected, http
-from helpers.receiving import CREDENTIALS
 from helpers.receiving_asgi import LIMIT, SOON, TINY, Server, content, nothing, scope_of, signed
 from rbim.callbacks import Receiver, SqliteInbox, Text
 

@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from helpers.waiting import until
-from helpers.workers import moment, router_of, text
+from helpers.workers import Panic, moment, router_of, text
 from rbim import InvalidRequest, SystemClock
 from rbim.callbacks import thread as thread_module
 from rbim.callbacks.backoff import Backoff
@@ -216,10 +216,6 @@ async def test_a_cancelled_block_gives_its_events_back(runs):
         await until(lambda: log)
         tasks.cancel_scope.cancel()
     assert len(sink.events) == 1
-
-
-class Panic(BaseException):
-    """What bindings to other languages raise."""
 
 
 @pytest.mark.parametrize("ending", [SystemExit(1), Panic(), KeyboardInterrupt()], ids=["exit", "panic", "interrupt"])

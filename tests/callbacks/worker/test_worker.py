@@ -30,11 +30,6 @@ from rbim.emulator.clock import EmulatedClock
 NO_JITTER = Backoff(random=lambda: 1.0)  # 1, 4, 16, 64, 256, 300, 300 s
 
 
-@pytest.fixture
-def clock():
-    return EmulatedClock()
-
-
 @pytest.fixture(params=["memory", "sqlite"])
 def inbox(request, clock, tmp_path):
     """Every inbox behaves alike; with leases that emulated time cannot end by mistake."""

@@ -19,6 +19,7 @@ import pytest
 import trustme
 
 from helpers.callback_process import APP, FULL, MINE, PATIENCE, Process, event, serving
+from helpers.sockets import speaks_ipv6
 from rbim.callbacks.signature import sign
 from rbim.cli import Exit
 from rbim.cli.callback_connection import ANSWERED, AT_ONCE, BEGUN, most
@@ -290,14 +291,6 @@ def test_it_ends_at_once_if_told_so(tmp_path, cli, monkeypatch):
         "",
     )
     assert (signal.getsignal(signal.SIGINT), list(logging.getLogger("rbim").handlers)) == before
-
-
-def speaks_ipv6():
-    try:
-        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
-    except OSError:
-        return False
-    return True
 
 
 IPV6 = [("::", "[::1]")] if speaks_ipv6() else []  # a machine without it has no such address

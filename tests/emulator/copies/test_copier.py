@@ -11,14 +11,14 @@ import anyio
 import httpx
 import pytest
 
-from rbim import AsyncClient, Credentials, Dialect, GroupType, InvalidRequest, NotMember, Permission, Role
+from helpers.credentials import APP_ID, TOKEN
+from helpers.emulators import box
+from rbim import AsyncClient, Dialect, GroupType, InvalidRequest, NotMember, Permission, Role
 from rbim.callbacks.kinds import ClientType, MsgType, Notice
-from rbim.emulator import EmulatedClock, Emulator
+from rbim.emulator import Emulator
 from rbim.emulator.rules import DependsOnDialect, Refusal
 from rbim.transports.httpx import HttpxTransport
 
-APP = "aaf98f8947b5d6c80147b8a2b7c30123"
-TOKEN = "7f0c4b9de2a14f5c8b3e6d1a90c2f4e8"
 START = "1767323045000"  # 2026-01-02 03:04:05 UTC in milliseconds
 GROUP = "g80000049837291"
 
@@ -36,12 +36,6 @@ class Inbox:
     @property
     def documents(self):
         return [json.loads(body) for _, body in self.deliveries]
-
-
-def box(**options):
-    return Emulator(
-        **{"credentials": Credentials(app_id=APP, app_token=TOKEN), "clock": EmulatedClock(), **options},
-    )
 
 
 def copied_box(**options):
@@ -80,7 +74,7 @@ async def test_a_message_to_a_person_is_the_interfaces_body():
             "eventType": "1",
             "convType": "PERSON",
             "to": "1002",
-            "fromAccount": f"{APP}#1001",
+            "fromAccount": f"{APP_ID}#1001",
             "msgTimestamp": START,
             "msgType": "TEXT",
             "body": "你好",
@@ -114,7 +108,7 @@ async def test_every_field_of_the_table_is_there_when_it_is_given():
             "eventType": "1",
             "convType": "PERSON",
             "to": "1002",
-            "fromAccount": f"{APP}#1001",
+            "fromAccount": f"{APP_ID}#1001",
             "fromClientType": "Android PAD",
             "fromDeviceId": "d-1",
             "fromNick": "小王",
@@ -123,7 +117,7 @@ async def test_every_field_of_the_table_is_there_when_it_is_given():
             "body": "",
             "attach": "https://files.example/1.jpg",
             "msgId": "m80000070010001",
-            "atUser": [f"{APP}#1002", f"{APP}#1003"],
+            "atUser": [f"{APP_ID}#1002", f"{APP_ID}#1003"],
             "ext": '{"a":1}',
             "linkInfo": "<title>",
             "antispam": "true",
@@ -132,7 +126,7 @@ async def test_every_field_of_the_table_is_there_when_it_is_given():
             "eventType": "1",
             "convType": "CUSTOM_PERSON",
             "to": "REST",
-            "fromAccount": f"{APP}#bot",
+            "fromAccount": f"{APP_ID}#bot",
             "msgTimestamp": "1767323046234",
             "msgType": "TEXT",
             "body": "hi",
@@ -140,7 +134,7 @@ async def test_every_field_of_the_table_is_there_when_it_is_given():
             "customSaveFlag": "1",
             "customApnsFlag": "0",
             "customApnsText": "new",
-            "tMembers": [f"{APP}#1002", f"{APP}#1003"],
+            "tMembers": [f"{APP_ID}#1002", f"{APP_ID}#1003"],
             "antispam": "false",
         },
     ]
@@ -183,7 +177,7 @@ async def test_every_kind_of_message_in_every_kind_of_conversation(kind):
     emulator.push(group_id, "x", msg_type=kind)
     await emulator.deliver()
     common = {"eventType": "1", "msgTimestamp": START, "msgType": kind, "body": "x"}
-    admin, owner, one, two, three = (f"{APP}#{account}" for account in ("admin", "1000", "1001", "1002", "1003"))
+    admin, owner, one, two, three = (f"{APP_ID}#{account}" for account in ("admin", "1000", "1001", "1002", "1003"))
     expected = [
         {"convType": "PERSON", "to": "1002", "fromAccount": one},
         {"convType": "TEAM", "to": GROUP, "fromAccount": one, "tMembers": [owner, two]},
@@ -205,8 +199,9 @@ async def test_every_kind_of_notification(notice):
     await emulator.deliver()
     common = {"eventType": "1", "convType": "NOTIFY_TEAM", "to": "g1", "msgTimestamp": START, "msgType": notice}
     assert inbox.documents == [
-        common | {"fromAccount": f"{APP}#1000", "body": "why", "msgId": "m80000070010001", "tMembers": [f"{APP}#1001"]},
-        common | {"fromAccount": f"{APP}#admin", "msgId": "m80000070010002"},
+        common
+        | {"fromAccount": f"{APP_ID}#1000", "body": "why", "msgId": "m80000070010001", "tMembers": [f"{APP_ID}#1001"]},
+        common | {"fromAccount": f"{APP_ID}#admin", "msgId": "m80000070010002"},
     ]
 
 
@@ -296,7 +291,7 @@ SCRIPT = r"""
 set -eu
 upper() { tr a-f A-F; }
 digest=$(md5sum < "$BODY" | cut -d' ' -f1 | upper)
-sum=$(printf %s "$APP$TOKEN$digest$CURTIME" | md5sum | cut -d' ' -f1 | upper)
+sum=$(printf %s "$APP_ID$TOKEN$digest$CURTIME" | md5sum | cut -d' ' -f1 | upper)
 [ "$digest" = "$MD5" ] || { echo "MD5 is $digest, not $MD5"; exit 1; }
 [ "$sum" = "$CHECKSUM" ] || { echo "CheckSum is $sum, not $CHECKSUM"; exit 1; }
 [ "$(date -u -d "@$(printf %s "$CURTIME" | cut -c1-10)" +%FT%TZ)" = "$TIME" ] || { echo "CurTime is off"; exit 1; }
@@ -308,7 +303,7 @@ def verified(headers, body, path, time):
     """Verify a delivery with md5sum alone."""
     path.write_bytes(body)
     environment = {
-        "APP": APP,
+        "APP_ID": APP_ID,
         "TOKEN": TOKEN,
         "BODY": str(path),
         "MD5": headers["MD5"],
@@ -327,7 +322,7 @@ def expected_headers(body, milliseconds):
         "Content-Type": "application/json",
         "CurTime": milliseconds,
         "MD5": digest,
-        "CheckSum": md5(f"{APP}{TOKEN}{digest}{milliseconds}".encode()).hexdigest().upper(),
+        "CheckSum": md5(f"{APP_ID}{TOKEN}{digest}{milliseconds}".encode()).hexdigest().upper(),
     }
 
 
@@ -446,7 +441,7 @@ async def told(emulator, inbox):
     documents = [(document["msgType"], document["fromAccount"], document["tMembers"]) for document in inbox.documents]
     inbox.deliveries.clear()
     return [
-        (kind, sender.removeprefix(f"{APP}#"), [member.removeprefix(f"{APP}#") for member in members])
+        (kind, sender.removeprefix(f"{APP_ID}#"), [member.removeprefix(f"{APP_ID}#") for member in members])
         for kind, sender, members in documents
     ]
 

@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rbim import AsyncClient, Credentials, Dialect, GroupType, InvalidRequest
+from helpers.credentials import APP_ID, TOKEN
+from helpers.emulators import box
+from rbim import AsyncClient, Dialect, GroupType, InvalidRequest
 from rbim.emulator import EmulatedClock, Emulator
 from rbim.emulator.copy_faults import (
     CopyFault,
@@ -26,16 +28,8 @@ from rbim.emulator.copy_faults import (
 )
 from rbim.emulator.lanes import Lanes, Parcel
 
-APP = "aaf98f8947b5d6c80147b8a2b7c30123"
-TOKEN = "7f0c4b9de2a14f5c8b3e6d1a90c2f4e8"
 START = 1767323045000
 AGES = 1e6  # seconds that nothing lasts
-
-
-def box(**options):
-    return Emulator(
-        **{"credentials": Credentials(app_id=APP, app_token=TOKEN), "clock": EmulatedClock(), **options},
-    )
 
 
 class Peer:
@@ -741,7 +735,7 @@ def genuine_document(delivery):
         "eventType": "1",
         "convType": "PERSON",
         "to": "3",
-        "fromAccount": f"{APP}#1",
+        "fromAccount": f"{APP_ID}#1",
         "msgTimestamp": str(START),
         "msgType": "TEXT",
         "body": "x",
@@ -762,7 +756,7 @@ async def test_a_stale_time_is_old_and_correctly_signed(age, shift):
     digest = md5(body).hexdigest().upper()
     assert headers["CurTime"] == moment
     assert headers["MD5"] == digest
-    assert headers["CheckSum"] == md5(f"{APP}{TOKEN}{digest}{moment}".encode()).hexdigest().upper()
+    assert headers["CheckSum"] == md5(f"{APP_ID}{TOKEN}{digest}{moment}".encode()).hexdigest().upper()
     assert json.loads(body)["msgTimestamp"] == str(START)
     assert log_of(emulator, "trouble") == [(("stale",),)]
 

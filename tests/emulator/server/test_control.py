@@ -33,11 +33,6 @@ async def asgi(app, method, path, body=b""):
 
 
 @pytest.fixture
-def emulator():
-    return Emulator(clock=EmulatedClock())
-
-
-@pytest.fixture
 def control_of():
     """A function that gives a function which carries out commands of an emulator and returns status and document."""
 

@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from helpers.rawclient import ask, connected, http, signed
+from helpers.sockets import speaks_ipv6
 from rbim.emulator import EmulatedClock, Emulator
 from rbim.emulator.faults import (
     Code,
@@ -35,11 +36,6 @@ from rbim.emulator.server import run, serve
 @pytest.fixture
 def anyio_backend():
     return "asyncio"
-
-
-@pytest.fixture
-def emulator():
-    return Emulator(clock=EmulatedClock())
 
 
 @pytest.fixture
@@ -447,14 +443,6 @@ async def test_servers_live_side_by_side_and_a_taken_port_is_an_error():
     finally:
         for server in servers:
             await server.__aexit__(None, None, None)
-
-
-def speaks_ipv6():
-    try:
-        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
-    except OSError:
-        return False
-    return True
 
 
 IPV6 = [("::1", "[::1]"), ("::", "[::1]")] if speaks_ipv6() else []  # a machine without it has no such addresses

@@ -43,16 +43,6 @@ class Run:
         return run
 
 
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "inbox.db"
-
-
-@pytest.fixture
-def clock():
-    return EmulatedClock()
-
-
 @contextmanager
 def opened(path, clock, *, lease=30.0, retention=WEEK, kind=INBOX):
     each = Store(path, retention=retention, lease=lease, clock=clock, kind=kind)

@@ -1,0 +1,8 @@
+"""A clock for codecs, which ask for nothing but the time of day."""
+
+from datetime import UTC, datetime
+
+
+class FixedClock:
+    def now(self):
+        return datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

@@ -1,0 +1,11 @@
+"""What sockets of this machine can."""
+
+import socket
+
+
+def speaks_ipv6():
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
