@@ -38,14 +38,12 @@ def served_platform():
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
+def folder(tmp_path, bare_environment):
     """A working directory with nothing in it, and nothing of the machine's own."""
-    for name in [name for name in os.environ if name.startswith("RBIM_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    bare_environment.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     here = tmp_path / "work"
     here.mkdir()
-    monkeypatch.chdir(here)
+    bare_environment.chdir(here)
     return here
 
 

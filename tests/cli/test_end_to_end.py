@@ -83,14 +83,12 @@ def environment():
 
 
 @pytest.fixture(autouse=True)
-def reader(environment, tmp_path, monkeypatch):
+def reader(environment, tmp_path, bare_environment):
     """Somebody in a directory of their own, whose platform is the emulator."""
-    for name in [name for name in os.environ if name.startswith("RBIM_")]:
-        monkeypatch.delenv(name)
     for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.chdir(tmp_path)
+        bare_environment.setenv(name, value)
+    bare_environment.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    bare_environment.chdir(tmp_path)
 
 
 @pytest.fixture

@@ -1,4 +1,7 @@
-"""What ``rbim --help`` and the help of every command show; ``python tests/cli/test_help.py`` writes the pages down again."""
+"""What ``rbim --help`` and the help of every command show.
+
+``PYTHONPATH=tests python tests/cli/test_help.py`` writes the pages down again.
+"""
 
 import io
 import re
@@ -49,9 +52,9 @@ def sections(text: str) -> dict[str, str]:
 
 def test_the_pages_are_those_of_the_snapshot():
     shown, kept = sections(pages()), sections(SNAPSHOT.read_text(encoding="utf-8"))
-    assert list(shown) == list(kept), "python tests/cli/test_help.py writes the snapshot"
+    assert list(shown) == list(kept), "PYTHONPATH=tests python tests/cli/test_help.py writes the snapshot"
     for command, text in shown.items():
-        assert text == kept[command], "python tests/cli/test_help.py writes the snapshot"
+        assert text == kept[command], "PYTHONPATH=tests python tests/cli/test_help.py writes the snapshot"
 
 
 def test_a_namespace_without_words_of_its_own_has_none_of_its_bases():

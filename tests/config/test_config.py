@@ -67,12 +67,10 @@ class Home:
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    for name in [name for name in os.environ if name.startswith("RBIM_")]:
-        monkeypatch.delenv(name)
+def home(tmp_path, bare_environment):
     made = Home(tmp_path)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(made.user.parents[1]))
-    monkeypatch.chdir(made.here)
+    bare_environment.setenv("XDG_CONFIG_HOME", str(made.user.parents[1]))
+    bare_environment.chdir(made.here)
     return made
 
 

@@ -26,18 +26,16 @@ PATIENCE = 60
 
 
 @pytest.fixture
-def emulator(tmp_path, monkeypatch):
+def emulator(tmp_path, bare_environment):
     """Somebody with the page's file, whose platform is the emulator."""
-    for name in [name for name in os.environ if name.startswith("RBIM_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.chdir(tmp_path)
+    bare_environment.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    bare_environment.chdir(tmp_path)
     Path("task.toml").write_text(TOML.text, encoding="utf-8")
     emulator = Emulator()
     with served(emulator.asgi) as url:
-        monkeypatch.setenv("RBIM_BASE_URL", url)
-        monkeypatch.setenv("RBIM_APP_ID", emulator.credentials.app_id)
-        monkeypatch.setenv("RBIM_APP_TOKEN", emulator.credentials.app_token.reveal())
+        bare_environment.setenv("RBIM_BASE_URL", url)
+        bare_environment.setenv("RBIM_APP_ID", emulator.credentials.app_id)
+        bare_environment.setenv("RBIM_APP_TOKEN", emulator.credentials.app_token.reveal())
         yield emulator
 
 

@@ -1,6 +1,5 @@
 """What docs/configuration.md shows is what runs."""
 
-import os
 import re
 
 import pytest
@@ -27,12 +26,10 @@ def url():
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(tmp_path, bare_environment):
     """A working directory with the page's file, and nothing of the machine's own."""
-    for name in [name for name in os.environ if name.startswith("RBIM_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.chdir(tmp_path)
+    bare_environment.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    bare_environment.chdir(tmp_path)
     (tmp_path / "rbim.toml").write_text(TOML.text, encoding="utf-8")
     (tmp_path / "test.token").write_text(TOKEN, encoding="utf-8")
     (tmp_path / "test.token").chmod(0o600)

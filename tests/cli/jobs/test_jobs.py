@@ -57,12 +57,10 @@ def served_platform():
 
 
 @pytest.fixture
-def environment(monkeypatch, tmp_path):
+def environment(bare_environment, tmp_path):
     """An environment without a platform, and a working directory of one's own."""
-    for name in [name for name in os.environ if name.startswith("RBIM_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
-    return monkeypatch
+    bare_environment.chdir(tmp_path)
+    return bare_environment
 
 
 @pytest.fixture
