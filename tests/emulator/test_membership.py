@@ -4,7 +4,8 @@ from datetime import UTC, date, datetime, time, timedelta, timezone
 
 import pytest
 
-from rbim import AsyncClient, Dialect, GroupType, Permission, Role, Weekday
+from helpers.emulators import client_of
+from rbim import Dialect, GroupType, Permission, Role, Weekday
 from rbim.calls import NoCallPolicy, default_no_call_policies
 from rbim.emulator import EmulatedClock, Emulator
 from rbim.emulator.rules import FULL, Happening, Refusal
@@ -14,16 +15,6 @@ CHINA = timezone(timedelta(hours=8))
 
 def box(start=datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), **options):
     return Emulator(clock=EmulatedClock(start), **options)
-
-
-def client_of(emulator):
-    return AsyncClient(
-        base_url="http://emulator",
-        credentials=emulator.credentials,
-        transport=emulator,
-        clock=emulator.clock,
-        dialect=emulator.dialect,
-    )
 
 
 async def a_group(client, emulator, *, members=(), invited=(), applied=(), type=GroupType.TEMPORARY):  # noqa: A002

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from helpers.credentials import APP_ID, TOKEN
-from helpers.emulators import box
+from helpers.emulators import box, client_of
 from rbim import AsyncClient, Dialect, GroupType, InvalidRequest, NotMember, Permission, Role
 from rbim.callbacks.kinds import ClientType, MsgType, Notice
 from rbim.emulator import Emulator
@@ -42,17 +42,6 @@ def copied_box(**options):
     emulator, inbox = box(**options), Inbox()
     emulator.copy_to(inbox)
     return emulator, inbox
-
-
-def client_of(emulator, **options):
-    return AsyncClient(
-        base_url="http://emulator",
-        credentials=emulator.credentials,
-        clock=emulator.clock,
-        dialect=emulator.dialect,
-        transport=emulator,
-        **options,
-    )
 
 
 async def group_of(emulator, *members):

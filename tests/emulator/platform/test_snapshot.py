@@ -8,18 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rbim import AsyncClient, CreateCallTask, GroupType, InvalidRequest, Permission, Role, Target, Weekday
+from helpers.emulators import client_of
+from rbim import CreateCallTask, GroupType, InvalidRequest, Permission, Role, Target, Weekday
 from rbim.calls import Hours, NoCallPolicy, default_no_call_policies
 from rbim.emulator import EmulatedClock, Emulator, Group, State, Task
 from rbim.emulator.snapshot import VERSION, export_state, load_state
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
-
-
-def client_of(emulator):
-    return AsyncClient(
-        base_url="http://emulator", credentials=emulator.credentials, transport=emulator, clock=emulator.clock
-    )
 
 
 def a_group(group_id="g1", **facts):

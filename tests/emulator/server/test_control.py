@@ -2,14 +2,14 @@
 
 import json
 import re
-from contextlib import asynccontextmanager
 from datetime import date, timedelta
 
 import pytest
 
+from helpers.emulators import client_of
 from helpers.paths import DOCS
 from helpers.rawclient import ask, http
-from rbim import AsyncClient, GroupType, Permission
+from rbim import GroupType, Permission
 from rbim.emulator import EmulatedClock, Emulator, control
 from rbim.emulator.commands import ABOUT, COMMANDS, PREFIX
 from rbim.emulator.control import Control
@@ -54,13 +54,6 @@ def control_of():
 @pytest.fixture
 def call(emulator, control_of):
     return control_of(emulator)
-
-
-@asynccontextmanager
-async def client_of(emulator):
-    options = {"credentials": emulator.credentials, "clock": emulator.clock, "dialect": emulator.dialect}
-    async with AsyncClient(base_url="http://emulator", transport=emulator, **options) as client:
-        yield client
 
 
 async def a_group(emulator, **facts):
