@@ -43,12 +43,12 @@ from benchmarks.httpload import ROOT, process, serve_app, tell_time
 from benchmarks.results import Goal, Result, Table, shown
 from rbim import InviteJoinGroup
 from rbim.bulk import Done, InviteJob, RowFile, fan_out, open_job
-from rbim.bulk.loading import Loaded
-from rbim.bulk.running import Running
-from rbim.bulk.schema import State
+from rbim.bulk.dispatcher import Running
+from rbim.bulk.journal.loading import Loaded
+from rbim.bulk.pace.controller import Steering
+from rbim.bulk.progress import Tally
 from rbim.bulk.settings import Settings
-from rbim.bulk.steering import Steering
-from rbim.bulk.tally import Tally
+from rbim.bulk.states import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence

@@ -10,11 +10,11 @@ from anyio.lowlevel import checkpoint
 
 from rbim import AsyncClient, Credentials
 from rbim.bulk import InviteJob, Row
-from rbim.bulk.journal import Facts, Journal
-from rbim.bulk.loading import Loaded
+from rbim.bulk.journal.journal import Facts, Journal
+from rbim.bulk.journal.loading import Loaded
 from rbim.bulk.work import Chunk
 from rbim.clock import SystemClock
-from rbim.message import Response
+from rbim.http import Response
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from rbim.bulk.settings import Settings
-    from rbim.message import Request
+    from rbim.http import Request
 
     Sending = tuple[str, tuple[str, ...]]
 

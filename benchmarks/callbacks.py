@@ -32,7 +32,7 @@ from attrs import frozen
 from benchmarks.httpload import Served, constant, keep_to_core, on_cores, process, serve_app, tell_time
 from benchmarks.results import Goal, Result, Table, shown
 from rbim.callbacks import MemorySink, Receiver, SqliteInbox
-from rbim.signing import Credentials
+from rbim.credentials import Credentials
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

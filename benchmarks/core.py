@@ -17,11 +17,12 @@ from benchmarks.results import Goal, Result, Table, interleaved, ratio, versions
 from benchmarks.target import BODY
 from benchmarks.throughput import CORE, FLOOR, Plan, Rbim, turn
 from benchmarks.work import ACCOUNTS, APP_ID, APP_TOKEN, GROUP, Stopwatch
-from rbim import Credentials, Dialect, InviteJoinGroup, NotSent, Retry, jsontext
+from rbim import Credentials, Dialect, InviteJoinGroup, NotSent, Retry
+from rbim._support import json as jsontext
 from rbim.clock import SystemClock
-from rbim.codec import Codec
-from rbim.message import Response
-from rbim.signing import AppSigner
+from rbim.http import Response
+from rbim.wire.codec import Codec
+from rbim.wire.signing import AppSigner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
     from benchmarks.httpload import Served
     from benchmarks.results import Options
-    from rbim.message import Request
+    from rbim.http import Request
 
 __all__ = ["NullTransport", "parts", "run"]
 

@@ -32,8 +32,8 @@ from rbim import (
 from rbim.emulator import Emulator
 
 if TYPE_CHECKING:
-    from rbim.message import Request, Response
-    from rbim.operation import Operation
+    from rbim.http import Request, Response
+    from rbim.operations.base import Operation
 
 CREDENTIALS = Credentials(app_id="aaf98f8947b5d6c80147b8a2b7c30123", app_token="7f0c4b9de2a14f5c8b3e6d1a90c2f4e8")
 GROUP_ID = "g80000049837291"

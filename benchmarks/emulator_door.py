@@ -24,9 +24,9 @@ from itertools import repeat
 from typing import Any
 
 from benchmarks.httpload import Served, constant, process, serve_app, tell_time
+from rbim.credentials import Credentials
 from rbim.emulator import Emulator
-from rbim.emulator.server import serve
-from rbim.signing import Credentials
+from rbim.emulator.server.server import serve
 
 APP_ID, TOKEN = "aaf98f8947b5d6c80147b8a2b7c30123", "7f0c4b9de2a14f5c8b3e6d1a90c2f4e8"
 GROUP_ID = "g80000049837291"

@@ -58,7 +58,7 @@ STARTS: dict[str, tuple[str, ...]] = {
     "import aiohttp": ("-c", "import aiohttp"),
     "import rbim": ("-c", "import rbim"),
     IN_USE: ("-c", CLIENT),
-    "rbim --help": ("-c", "from rbim.cli import main; main(['--help'])"),
+    "rbim --help": ("-c", "from rbim.cli.entry_point import main; main(['--help'])"),
 }
 
 

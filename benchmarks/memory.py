@@ -135,7 +135,7 @@ class Line(asyncio.Protocol):
 def client_of(port: int, concurrency: int) -> AsyncClient:
     """Return a client of the server on a port."""
     from rbim import AsyncClient, Credentials, Limits
-    from rbim.transports.asyncio import AsyncioTransport
+    from rbim.transports.asyncio.transport import AsyncioTransport
 
     return AsyncClient(
         base_url=f"http://127.0.0.1:{port}",

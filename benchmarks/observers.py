@@ -25,7 +25,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import NoOpTracerProvider
 
 from rbim import AsyncClient, Credentials, LoggingObserver, Observer, QueryGroupDetail, Response
-from rbim.otel import OtelObserver
+from rbim.otel.observer import OtelObserver
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from opentelemetry.sdk.trace import ReadableSpan
 
-    from rbim.message import Request
+    from rbim.http import Request
 
 __all__ = ["main", "observers"]
 

@@ -16,7 +16,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from rbim.bulk.steering import Steering
+from rbim.bulk.pace.controller import Steering
 from tests.helpers.platform_simulation import INVITE, Platform, simulate  # pyright: ignore[reportUnknownVariableType]  # no types
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from benchmarks.httpload import Served
     from benchmarks.results import Options
     from benchmarks.work import Carrier
-    from rbim.message import Transport
+    from rbim.http import Transport
 
 __all__ = ["CLIENTS", "CORE", "FLOOR", "PACKAGES", "Contender", "Plan", "Rbim", "run", "turn"]
 

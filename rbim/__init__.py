@@ -2,200 +2,98 @@
 
 Group operations of its instant messaging, automated outbound-call tasks, and the signed message copy callback. The public
 names are resolved when they are first used (PEP 562): importing the package alone costs next to nothing. What declares
-operations of one's own is in ``rbim.operation``.
+operations of one's own is in ``rbim.operations``.
 """
 
 from typing import TYPE_CHECKING
 
-from rbim.lazy import homes, resolve
+from rbim._support.lazy_names import lazy_names
 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from rbim.bulk.fanout import Done, Failed, fan_out
-    from rbim.call import Exchange
-    from rbim.calls import (
-        Calls,
-        CallTaskCreated,
-        CreateCallTask,
-        NoCallPolicy,
-        Weekday,
-        default_no_call_policies,
+    from rbim.client.call import Exchange as Exchange
+    from rbim.client.client import AsyncClient as AsyncClient, View as View
+    from rbim.client.fan_out import Done as Done, Failed as Failed, fan_out as fan_out
+    from rbim.client.limits import Limits as Limits, Rate as Rate
+    from rbim.client.observers import (
+        AttemptEnded as AttemptEnded,
+        AttemptStarted as AttemptStarted,
+        CallEnded as CallEnded,
+        CallStarted as CallStarted,
+        LoggingObserver as LoggingObserver,
+        Observer as Observer,
     )
-    from rbim.client import AsyncClient, View
-    from rbim.clock import SystemClock
-    from rbim.core import Load
-    from rbim.dialect import CHINA, CODES, Code, Dialect, Grade, MembersShape
+    from rbim.client.retry import Retry as Retry
+    from rbim.client.shared import Load as Load
+    from rbim.clock import Clock as Clock, SystemClock as SystemClock
+    from rbim.credentials import Credentials as Credentials
+    from rbim.dialect import (
+        CHINA as CHINA,
+        CODES as CODES,
+        Code as Code,
+        Dialect as Dialect,
+        Grade as Grade,
+        MembersShape as MembersShape,
+    )
     from rbim.errors import (
-        AlreadyMember,
-        AnswerTooLarge,
-        ApiError,
-        AuthenticationError,
-        CallbackRejected,
-        ClientClosed,
-        DeadlineExceeded,
-        InvalidRequest,
-        NotFound,
-        NotMember,
-        NotSent,
-        Outcome,
-        ProtocolError,
-        RbimError,
-        ServerTrouble,
-        Throttled,
-        TimestampExpired,
-        TransportError,
-        Unanswered,
+        AlreadyMember as AlreadyMember,
+        AnswerTooLarge as AnswerTooLarge,
+        ApiError as ApiError,
+        Attempt as Attempt,
+        AuthenticationError as AuthenticationError,
+        CallbackRejected as CallbackRejected,
+        ClientClosed as ClientClosed,
+        DeadlineExceeded as DeadlineExceeded,
+        InvalidRequest as InvalidRequest,
+        NotFound as NotFound,
+        NotMember as NotMember,
+        NotSent as NotSent,
+        Outcome as Outcome,
+        ProtocolError as ProtocolError,
+        RbimError as RbimError,
+        ServerTrouble as ServerTrouble,
+        Throttled as Throttled,
+        TimestampExpired as TimestampExpired,
+        TransportError as TransportError,
+        Unanswered as Unanswered,
     )
-    from rbim.groups import (
-        Created,
-        CreateGroup,
-        DeleteGroup,
-        DeleteGroupMember,
-        Fail,
-        GroupDetail,
-        GroupFound,
-        GroupOperation,
-        Groups,
-        GroupsFound,
-        GroupType,
-        Invited,
-        InviteJoinGroup,
-        JoinGroup,
-        LogoutGroup,
-        ModifyGroup,
-        Permission,
-        QueryGroupDetail,
-        Role,
-        SearchPublicGroups,
-        SetMemberRole,
-        Success,
-        Target,
+    from rbim.http import Request as Request, Response as Response, Signer as Signer, Transport as Transport
+    from rbim.operations.base import Answer as Answer, Endpoint as Endpoint, Operation as Operation, Repeat as Repeat
+    from rbim.operations.call_tasks import (
+        Calls as Calls,
+        CallTaskCreated as CallTaskCreated,
+        CreateCallTask as CreateCallTask,
+        NoCallPolicy as NoCallPolicy,
+        Weekday as Weekday,
+        default_no_call_policies as default_no_call_policies,
     )
-    from rbim.message import Attempt, Clock, Request, Response, Signer, Transport
-    from rbim.observe import AttemptEnded, AttemptStarted, CallEnded, CallStarted, LoggingObserver, Observer
-    from rbim.operation import Answer, Endpoint, Method, Namespace, Operation, Repeat, Sender
-    from rbim.pace import Limits, Rate
-    from rbim.retry import Retry
-    from rbim.signing import AppSigner, Credentials
-
-_HOME = {
-    "rbim.bulk.fanout": "Done Failed fan_out",
-    "rbim.call": "Exchange",
-    "rbim.calls": "CallTaskCreated Calls CreateCallTask NoCallPolicy Weekday default_no_call_policies",
-    "rbim.client": "AsyncClient View",
-    "rbim.clock": "SystemClock",
-    "rbim.core": "Load",
-    "rbim.dialect": "CHINA CODES Code Dialect Grade MembersShape",
-    "rbim.errors": "AlreadyMember AnswerTooLarge ApiError AuthenticationError CallbackRejected ClientClosed"
-    " DeadlineExceeded InvalidRequest NotFound NotMember NotSent Outcome ProtocolError RbimError ServerTrouble"
-    " Throttled TimestampExpired TransportError Unanswered",
-    "rbim.groups": "CreateGroup Created DeleteGroup DeleteGroupMember Fail GroupDetail GroupFound GroupOperation"
-    " GroupType Groups GroupsFound InviteJoinGroup Invited JoinGroup LogoutGroup ModifyGroup Permission"
-    " QueryGroupDetail Role SearchPublicGroups SetMemberRole Success Target",
-    "rbim.message": "Attempt Clock Request Response Signer Transport",
-    "rbim.observe": "AttemptEnded AttemptStarted CallEnded CallStarted LoggingObserver Observer",
-    "rbim.operation": "Answer Endpoint Method Namespace Operation Repeat Sender",
-    "rbim.pace": "Limits Rate",
-    "rbim.retry": "Retry",
-    "rbim.signing": "AppSigner Credentials",
-}
-_WHERE = homes(_HOME)
-
-__all__ = [
-    "CHINA",
-    "CODES",
-    "AlreadyMember",
-    "Answer",
-    "AnswerTooLarge",
-    "ApiError",
-    "AppSigner",
-    "AsyncClient",
-    "Attempt",
-    "AttemptEnded",
-    "AttemptStarted",
-    "AuthenticationError",
-    "CallEnded",
-    "CallStarted",
-    "CallTaskCreated",
-    "CallbackRejected",
-    "Calls",
-    "ClientClosed",
-    "Clock",
-    "Code",
-    "CreateCallTask",
-    "CreateGroup",
-    "Created",
-    "Credentials",
-    "DeadlineExceeded",
-    "DeleteGroup",
-    "DeleteGroupMember",
-    "Dialect",
-    "Done",
-    "Endpoint",
-    "Exchange",
-    "Fail",
-    "Failed",
-    "Grade",
-    "GroupDetail",
-    "GroupFound",
-    "GroupOperation",
-    "GroupType",
-    "Groups",
-    "GroupsFound",
-    "InvalidRequest",
-    "InviteJoinGroup",
-    "Invited",
-    "JoinGroup",
-    "Limits",
-    "Load",
-    "LoggingObserver",
-    "LogoutGroup",
-    "MembersShape",
-    "Method",
-    "ModifyGroup",
-    "Namespace",
-    "NoCallPolicy",
-    "NotFound",
-    "NotMember",
-    "NotSent",
-    "Observer",
-    "Operation",
-    "Outcome",
-    "Permission",
-    "ProtocolError",
-    "QueryGroupDetail",
-    "Rate",
-    "RbimError",
-    "Repeat",
-    "Request",
-    "Response",
-    "Retry",
-    "Role",
-    "SearchPublicGroups",
-    "Sender",
-    "ServerTrouble",
-    "SetMemberRole",
-    "Signer",
-    "Success",
-    "SystemClock",
-    "Target",
-    "Throttled",
-    "TimestampExpired",
-    "Transport",
-    "TransportError",
-    "Unanswered",
-    "View",
-    "Weekday",
-    "__version__",
-    "default_no_call_policies",
-    "fan_out",
-]
-
-
-def __getattr__(name: str) -> object:
-    return resolve(globals(), _WHERE, name)
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *_WHERE])
+    from rbim.operations.groups import (
+        Created as Created,
+        CreateGroup as CreateGroup,
+        DeleteGroup as DeleteGroup,
+        DeleteGroupMember as DeleteGroupMember,
+        Fail as Fail,
+        GroupDetail as GroupDetail,
+        GroupFound as GroupFound,
+        GroupOperation as GroupOperation,
+        Groups as Groups,
+        GroupsFound as GroupsFound,
+        GroupType as GroupType,
+        Invited as Invited,
+        InviteJoinGroup as InviteJoinGroup,
+        JoinGroup as JoinGroup,
+        LogoutGroup as LogoutGroup,
+        ModifyGroup as ModifyGroup,
+        Permission as Permission,
+        QueryGroupDetail as QueryGroupDetail,
+        Role as Role,
+        SearchPublicGroups as SearchPublicGroups,
+        SetMemberRole as SetMemberRole,
+        Success as Success,
+        Target as Target,
+    )
+    from rbim.operations.namespace import Method as Method, Namespace as Namespace, Sender as Sender
+    from rbim.wire.signing import AppSigner as AppSigner
+else:
+    __getattr__, __dir__ = lazy_names(__name__)

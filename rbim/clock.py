@@ -1,17 +1,23 @@
-"""The machine's own clock. anyio is imported only when something waits, so that pure modules may hold a clock."""
+"""Clocks: the protocol that client, jobs, receiver and emulator take, and the machine's own clock.
+
+anyio is imported only when something waits, so that pure modules may hold a clock.
+"""
 
 from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
-from rbim.lazy import late_anyio
+from rbim._support.lazy_names import late_anyio
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from anyio import CancelScope
 
-__all__ = ["SystemClock"]
+
+__all__ = ["Clock", "Scope", "SystemClock"]
 
 
 class SystemClock:
@@ -33,3 +39,36 @@ class SystemClock:
         """Return an anyio cancel scope with a deadline ``seconds`` from now."""
         scope: CancelScope = late_anyio().move_on_after(seconds)
         return scope
+
+
+class Scope(Protocol):
+    """A cancel scope, as anyio's: what runs inside is cancelled when the scope is, or when its time is over."""
+
+    @property
+    def cancelled_caught(self) -> bool:
+        """Whether the scope ended what ran inside it."""
+        ...
+
+    def cancel(self) -> Any:  # anyio returns an awaitable in one version and None in the next
+        """End what runs inside."""
+        ...
+
+
+class Clock(Protocol):
+    """What tells the time and waits, so that tests run on emulated time."""
+
+    def now(self) -> datetime:
+        """Return the wall-clock time, with a time zone."""
+        ...
+
+    def monotonic(self) -> float:
+        """Return seconds that never run backwards."""
+        ...
+
+    async def sleep(self, seconds: float, /) -> None:
+        """Wait."""
+        ...
+
+    def scope(self, seconds: float, /) -> AbstractContextManager[Scope]:
+        """Return a cancel scope whose time is over after so many seconds."""
+        ...

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import Attribute, field, fields, frozen
 
-from rbim.checks import at_least_one
 from rbim.errors import (
     AlreadyMember,
     ApiError,
@@ -26,6 +25,7 @@ from rbim.errors import (
     Throttled,
     TimestampExpired,
 )
+from rbim.validators import at_least_one
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

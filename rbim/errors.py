@@ -28,17 +28,17 @@ platform cannot have seen the request, refused it, or may have acted on it. Retr
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rbim.message import excerpt, one_line
+from attrs import frozen
 
-if TYPE_CHECKING:
-    from rbim.message import Attempt
+from rbim._support.text import excerpt, one_line
 
 __all__ = [
     "AlreadyMember",
     "AnswerTooLarge",
     "ApiError",
+    "Attempt",
     "AuthenticationError",
     "CallbackRejected",
     "ClientClosed",
@@ -56,6 +56,7 @@ __all__ = [
     "TransportError",
     "Unanswered",
 ]
+
 
 MESSAGE = 500
 """Characters of the platform's own message, or of one that quotes a value, that an error message shows."""
@@ -251,10 +252,27 @@ class ClientClosed(RbimError):
 class CallbackRejected(RbimError):
     """A message copy delivery that is not authentic, or one that cannot be read.
 
-    ``reason`` is the text of a :class:`~rbim.callbacks.signature.Reason`; ``body`` the raw bytes where they cannot be read.
+    ``reason`` is the text of a :class:`~rbim.callbacks.Reason`; ``body`` the raw bytes where they cannot be read.
     """
 
     def __init__(self, message: str = "", *, reason: str = "", body: bytes = b"") -> None:
         super().__init__(one_line(message, MESSAGE))
         self.reason = reason
         self.body = body
+
+
+@frozen(kw_only=True)
+class Attempt:
+    """What happened to one attempt of a call.
+
+    ``elapsed`` counts seconds from handing the request to the transport; ``status`` and ``code`` are None where no answer
+    (or none with a code) came; ``outcome`` and ``error`` are None for the attempt that was answered well. ``error`` is the
+    name of the exception's class.
+    """
+
+    number: int
+    elapsed: float
+    status: int | None = None
+    code: str | None = None
+    outcome: Outcome | None = None
+    error: str | None = None

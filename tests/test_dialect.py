@@ -8,8 +8,9 @@ from types import MappingProxyType
 import attrs
 import pytest
 
-from rbim import CHINA, CODES, Code, Dialect, Grade, InvalidRequest, MembersShape, NotFound, Repeat, catalogue, dialect
+from rbim import CHINA, CODES, Code, Dialect, Grade, InvalidRequest, MembersShape, NotFound, Repeat, dialect
 from rbim.errors import AlreadyMember, ApiError, NotMember, Throttled
+from rbim.operations import catalogue
 
 FIELDS = [each.name for each in attrs.fields(Dialect)]
 

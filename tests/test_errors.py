@@ -9,9 +9,11 @@ import traceback
 import pytest
 
 from rbim import errors
+from rbim._support.text import excerpt
 from rbim.errors import (
     AnswerTooLarge,
     ApiError,
+    Attempt,
     DeadlineExceeded,
     InvalidRequest,
     NotSent,
@@ -22,7 +24,6 @@ from rbim.errors import (
     Throttled,
     Unanswered,
 )
-from rbim.message import Attempt, excerpt
 
 CLASSES = {
     name: value for name, value in vars(errors).items() if inspect.isclass(value) and issubclass(value, BaseException)

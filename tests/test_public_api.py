@@ -22,12 +22,11 @@ import pytest
 
 SNAPSHOT = Path(__file__).parent / "snapshots" / "api.txt"
 PATHS = [
-    *("rbim", "rbim.operation", "rbim.errors", "rbim.groups", "rbim.codec", "rbim.config", "rbim.bulk", "rbim.callbacks"),
-    *("rbim.emulator", "rbim.emulator.faults", "rbim.emulator.copy_faults", "rbim.emulator.selection"),
-    *("rbim.emulator.snapshot", "rbim.emulator.journal", "rbim.emulator.messages", "rbim.emulator.rules"),
-    *("rbim.emulator.server", "rbim.emulator.control", "rbim.testing", "rbim.transports.httpx", "rbim.transports.asyncio"),
-    *("rbim.transports.httpx2", "rbim.transports.aiohttp", "rbim.transports.pyreqwest", "rbim.transports.conformance"),
-    *("rbim.otel", "rbim.cli"),
+    *("rbim", "rbim.operations", "rbim.errors", "rbim.wire.codec", "rbim.config", "rbim.bulk", "rbim.callbacks"),
+    *("rbim.emulator", "rbim.emulator.faults", "rbim.emulator.platform.snapshot", "rbim.emulator.request_log"),
+    *("rbim.emulator.copies.messages", "rbim.emulator.platform.rules", "rbim.emulator.server"),
+    *("rbim.testing", "rbim.transports.httpx", "rbim.transports.asyncio", "rbim.transports.httpx2"),
+    *("rbim.transports.aiohttp", "rbim.transports.pyreqwest", "rbim.testing.conformance", "rbim.otel", "rbim.cli"),
 ]
 """What the README, the pages, the examples and the API reference import from; a name is described at the first of them."""
 

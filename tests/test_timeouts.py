@@ -8,9 +8,9 @@ import pytest
 import trio
 
 from helpers.stubs import BASE_URL, CREDENTIALS, READ, Stub, answer
-from rbim import AsyncClient, ClientClosed, DeadlineExceeded, NotSent, Outcome, SystemClock, deadlines
-from rbim.deadlines import deadlines_of
+from rbim import AsyncClient, ClientClosed, DeadlineExceeded, NotSent, Outcome, SystemClock, timeouts as deadlines
 from rbim.emulator import EmulatedClock
+from rbim.timeouts import deadlines_of
 
 
 class ByAnyio(SystemClock):

@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from helpers.paths import ROOT
-from rbim import catalogue
-from rbim.groups import CreateGroup, Groups, GroupType
+from rbim.operations import catalogue
+from rbim.operations.groups import CreateGroup, Groups, GroupType
 
 API = ROOT / "tests" / "typing" / "api.py"
 

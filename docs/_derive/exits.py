@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from _derive.markdown import table
-from rbim.cli.exits import Exit
+from rbim.cli import Exit
 
 __all__ = ["exits"]
 

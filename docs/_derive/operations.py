@@ -15,15 +15,15 @@ import attrs
 import rbim
 from _derive.markdown import code, inline, table, words_below
 from rbim import AsyncClient, Dialect, GroupType, InvalidRequest, Permission, Role, Target, Weekday
-from rbim.catalogue import BUILT_IN, Entry, repeating
-from rbim.converter import wire_names
 from rbim.emulator import EmulatedClock, Emulator
-from rbim.operation import Operation, fields_of, wire_of
+from rbim.operations import Operation, fields_of, wire_of
+from rbim.operations.catalogue import BUILT_IN, Entry, repeating
+from rbim.wire.hooks import wire_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rbim.message import Request, Response
+    from rbim import Request, Response
 
 __all__ = ["EXAMPLES", "operations_page", "run_example"]
 

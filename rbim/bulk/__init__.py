@@ -5,53 +5,23 @@ Names are resolved when they are first used.
 
 from typing import TYPE_CHECKING
 
-from rbim.lazy import homes, resolve
+from rbim._support.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from rbim.bulk.fanout import Done, Failed, fan_out
-    from rbim.bulk.formats import Format
-    from rbim.bulk.job import Estimate, InviteJob, Job, RemoveJob, open_job
-    from rbim.bulk.reading import RowFile
-    from rbim.bulk.report import Report, read_report
-    from rbim.bulk.rows import BadRow, Row
-    from rbim.bulk.run import Run
-    from rbim.bulk.tally import Snapshot
-
-_HOME = {
-    "rbim.bulk.fanout": "Done Failed fan_out",
-    "rbim.bulk.formats": "Format",
-    "rbim.bulk.job": "Estimate InviteJob Job RemoveJob open_job",
-    "rbim.bulk.reading": "RowFile",
-    "rbim.bulk.report": "Report read_report",
-    "rbim.bulk.rows": "BadRow Row",
-    "rbim.bulk.run": "Run",
-    "rbim.bulk.tally": "Snapshot",
-}
-_WHERE = homes(_HOME)
-
-__all__ = [
-    "BadRow",
-    "Done",
-    "Estimate",
-    "Failed",
-    "Format",
-    "InviteJob",
-    "Job",
-    "RemoveJob",
-    "Report",
-    "Row",
-    "RowFile",
-    "Run",
-    "Snapshot",
-    "fan_out",
-    "open_job",
-    "read_report",
-]
-
-
-def __getattr__(name: str) -> object:
-    return resolve(globals(), _WHERE, name)
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *_WHERE])
+    from rbim.bulk.input.file import RowFile as RowFile
+    from rbim.bulk.input.format import Format as Format
+    from rbim.bulk.input.rows import BadRow as BadRow, Row as Row
+    from rbim.bulk.job import (
+        Estimate as Estimate,
+        InviteJob as InviteJob,
+        Job as Job,
+        RemoveJob as RemoveJob,
+        open_job as open_job,
+    )
+    from rbim.bulk.progress import Snapshot as Snapshot
+    from rbim.bulk.report.model import Report as Report
+    from rbim.bulk.report.reading import read_report as read_report
+    from rbim.bulk.run import Run as Run
+    from rbim.client.fan_out import Done as Done, Failed as Failed, fan_out as fan_out
+else:
+    __getattr__, __dir__ = lazy_names(__name__)

@@ -11,32 +11,33 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from anyio.to_thread import run_sync
 from attrs import frozen
 
-from rbim import catalogue
-from rbim.bulk.journal import Journal, OnUnknown
-from rbim.bulk.loading import Loader, batches
-from rbim.bulk.report import read_report
+from rbim.bulk.journal.journal import Journal, OnUnknown
+from rbim.bulk.journal.loading import Loader, batches
+from rbim.bulk.progress import Fuse
+from rbim.bulk.report.reading import read_report
 from rbim.bulk.run import Parts, Run
-from rbim.bulk.schema import State
 from rbim.bulk.settings import Settings
-from rbim.bulk.tally import Fuse
+from rbim.bulk.states import State
 from rbim.bulk.work import Work
-from rbim.client import View
+from rbim.client.client import View
+from rbim.client.retry import Retry
 from rbim.clock import SystemClock
 from rbim.dialect import Dialect
 from rbim.errors import InvalidRequest
-from rbim.groups import DeleteGroupMember, Invited, InviteJoinGroup, Success
-from rbim.retry import Retry
+from rbim.operations import catalogue
+from rbim.operations.groups import DeleteGroupMember, Invited, InviteJoinGroup, Success
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from os import PathLike
 
-    from rbim.bulk.journal import Facts
-    from rbim.bulk.loading import Rows
-    from rbim.bulk.report import Report
-    from rbim.message import Clock
-    from rbim.operation import Operation, Sender
-    from rbim.pace import Rate
+    from rbim.bulk.journal.journal import Facts
+    from rbim.bulk.journal.loading import Rows
+    from rbim.bulk.report.model import Report
+    from rbim.client.limits import Rate
+    from rbim.clock import Clock
+    from rbim.operations.base import Operation
+    from rbim.operations.namespace import Sender
 
 __all__ = ["Estimate", "InviteJob", "Job", "RemoveJob", "facts_of", "open_job"]
 
@@ -140,7 +141,7 @@ class Job(Generic[R]):
     def run(self, rows: Rows, on_unknown: OnUnknown = "auto") -> Run:
         """Return the run of the whole job; use it with ``async with``, or await it for its report.
 
-        ``rows`` is a :class:`~rbim.bulk.reading.RowFile` or any iterable, asynchronous ones included, of ``(group,
+        ``rows`` is a :class:`~rbim.bulk.RowFile` or any iterable, asynchronous ones included, of ``(group,
         account)`` or ``(group, account, acting account)``. Where the journal holds this very job already, it goes on; where
         it holds another one, InvalidRequest says what differs. ``on_unknown`` is that of :meth:`resume`.
         """

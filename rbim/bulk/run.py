@@ -11,20 +11,20 @@ from anyio.lowlevel import cancel_shielded_checkpoint
 from anyio.to_thread import run_sync
 from attrs import evolve, frozen
 
-from rbim.bulk.failures import Failures
-from rbim.bulk.formats import Format
-from rbim.bulk.journal import Facts, Journal
-from rbim.bulk.loading import Loaded, Loader, batches
-from rbim.bulk.lock import JobLock
-from rbim.bulk.reading import RowFile
-from rbim.bulk.report import read_report
-from rbim.bulk.running import Running
-from rbim.bulk.schema import State
-from rbim.bulk.steering import Steering
-from rbim.bulk.tally import Tally
+from rbim._support.task_errors import Failures
+from rbim.bulk.dispatcher import Running
+from rbim.bulk.input.file import RowFile
+from rbim.bulk.input.format import Format
+from rbim.bulk.journal.journal import Facts, Journal
+from rbim.bulk.journal.loading import Loaded, Loader, batches
+from rbim.bulk.journal.lock import JobLock
+from rbim.bulk.pace.controller import Steering
+from rbim.bulk.progress import Tally
+from rbim.bulk.report.reading import read_report
+from rbim.bulk.states import State
 from rbim.clock import SystemClock
-from rbim.commits import committing
 from rbim.errors import AuthenticationError, InvalidRequest
+from rbim.storage.group_commit import committing
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Generator, Sequence
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from rbim.bulk.journal import OnUnknown
-    from rbim.bulk.loading import Rows
-    from rbim.bulk.report import Report
+    from rbim.bulk.journal.journal import OnUnknown
+    from rbim.bulk.journal.loading import Rows
+    from rbim.bulk.progress import Phase, Snapshot
+    from rbim.bulk.report.model import Report
     from rbim.bulk.settings import Settings
-    from rbim.bulk.tally import Phase, Snapshot
     from rbim.bulk.work import Work
-    from rbim.commits import Commits
-    from rbim.message import Clock
-    from rbim.operation import Sender
+    from rbim.clock import Clock
+    from rbim.operations.namespace import Sender
+    from rbim.storage.group_commit import Commits
 
 __all__ = ["Parts", "Run", "source_of"]
 

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
-from rbim.bulk.tally import Fuse
-from rbim.checks import above_zero, at_least_one
+from rbim.bulk.progress import Fuse
+from rbim.client.limits import Rate
+from rbim.client.retry import Retry
 from rbim.errors import InvalidRequest
-from rbim.pace import Rate
-from rbim.retry import Retry
+from rbim.validators import above_zero, at_least_one
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from rbim.operation import Operation
+    from rbim.operations.base import Operation
 
 __all__ = ["Settings"]
 

@@ -10,12 +10,12 @@ import attrs
 from attrs import define, field, frozen
 from cattrs.preconf.json import make_converter
 
-from rbim.bulk.schema import DONE_WORDS, Sent, State
-from rbim.checks import at_least_one
+from rbim._support.text import one_line
+from rbim.bulk.states import DONE_WORDS, Sent, State
 from rbim.errors import InvalidRequest, RbimError
-from rbim.groups import InviteJoinGroup
-from rbim.message import one_line
-from rbim.operation import Operation, fields_of
+from rbim.operations.base import Operation, fields_of
+from rbim.operations.groups import InviteJoinGroup
+from rbim.validators import at_least_one
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -7,162 +7,83 @@ public names are resolved when they are first used.
 
 from typing import TYPE_CHECKING
 
-from rbim.lazy import homes, resolve
+from rbim._support.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from rbim.callbacks.backoff import Backoff
-    from rbim.callbacks.delivery import Backlog, Claim, Delivery, Inbox, LeaseLost, Sink, delivery_of
-    from rbim.callbacks.events import (
-        At,
-        Audio,
-        Event,
-        File,
-        FileCompress,
-        Link,
-        Location,
-        Message,
-        Notification,
-        Picture,
-        TeamAddAdmin,
-        TeamApply,
-        TeamApplyAccept,
-        TeamApplyReject,
-        TeamDismiss,
-        TeamInvite,
-        TeamInviteAccept,
-        TeamInviteReject,
-        TeamJoin,
-        TeamKick,
-        TeamMemberUpdate,
-        TeamQuit,
-        TeamRoleUpdate,
-        TeamUpdate,
-        Text,
-        UnknownEvent,
-        Video,
+    from rbim.callbacks.delivery import Delivery as Delivery, delivery_of as delivery_of
+    from rbim.callbacks.diagnosis.explain import Finding as Finding, explain as explain
+    from rbim.callbacks.events.enums import (
+        ClientType as ClientType,
+        ConvType as ConvType,
+        MsgType as MsgType,
+        Notice as Notice,
     )
-    from rbim.callbacks.explanation import Finding, explain
-    from rbim.callbacks.inbox import SqliteInbox
-    from rbim.callbacks.kinds import ClientType, ConvType, MsgType, Notice
-    from rbim.callbacks.memory import MemorySink
-    from rbim.callbacks.parsing import parse
-    from rbim.callbacks.quirks import Account
-    from rbim.callbacks.receiver import Receiver
-    from rbim.callbacks.reply import Reply
-    from rbim.callbacks.router import Handling, Router
-    from rbim.callbacks.signature import Key, Keys, Policy, Reason, Rejected, Verified, sign, verify
-    from rbim.callbacks.store import Counts, Letter
-    from rbim.callbacks.watch import (
-        Accepted,
-        Buried,
-        Fact,
-        Handled,
-        HandlingFailed,
-        OldToken,
-        Quarantined,
-        Refused,
-        Spooled,
+    from rbim.callbacks.events.fields import Account as Account
+    from rbim.callbacks.events.parsing import parse as parse
+    from rbim.callbacks.events.types import (
+        At as At,
+        Audio as Audio,
+        Event as Event,
+        File as File,
+        FileCompress as FileCompress,
+        Link as Link,
+        Location as Location,
+        Message as Message,
+        Notification as Notification,
+        Picture as Picture,
+        TeamAddAdmin as TeamAddAdmin,
+        TeamApply as TeamApply,
+        TeamApplyAccept as TeamApplyAccept,
+        TeamApplyReject as TeamApplyReject,
+        TeamDismiss as TeamDismiss,
+        TeamInvite as TeamInvite,
+        TeamInviteAccept as TeamInviteAccept,
+        TeamInviteReject as TeamInviteReject,
+        TeamJoin as TeamJoin,
+        TeamKick as TeamKick,
+        TeamMemberUpdate as TeamMemberUpdate,
+        TeamQuit as TeamQuit,
+        TeamRoleUpdate as TeamRoleUpdate,
+        TeamUpdate as TeamUpdate,
+        Text as Text,
+        UnknownEvent as UnknownEvent,
+        Video as Video,
     )
-    from rbim.callbacks.worker import Worker
-
-_HOME = {
-    "rbim.callbacks.backoff": "Backoff",
-    "rbim.callbacks.delivery": "Backlog Claim Delivery Inbox LeaseLost Sink delivery_of",
-    "rbim.callbacks.events": "At Audio Event File FileCompress Link Location Message Notification Picture"
-    " TeamAddAdmin TeamApply TeamApplyAccept TeamApplyReject TeamDismiss TeamInvite TeamInviteAccept TeamInviteReject"
-    " TeamJoin TeamKick TeamMemberUpdate TeamQuit TeamRoleUpdate TeamUpdate Text UnknownEvent Video",
-    "rbim.callbacks.explanation": "Finding explain",
-    "rbim.callbacks.inbox": "SqliteInbox",
-    "rbim.callbacks.kinds": "ClientType ConvType MsgType Notice",
-    "rbim.callbacks.memory": "MemorySink",
-    "rbim.callbacks.parsing": "parse",
-    "rbim.callbacks.quirks": "Account",
-    "rbim.callbacks.receiver": "Receiver",
-    "rbim.callbacks.reply": "Reply",
-    "rbim.callbacks.router": "Handling Router",
-    "rbim.callbacks.signature": "Key Keys Policy Reason Rejected Verified sign verify",
-    "rbim.callbacks.store": "Counts Letter",
-    "rbim.callbacks.watch": "Accepted Buried Fact Handled HandlingFailed OldToken Quarantined Refused Spooled",
-    "rbim.callbacks.worker": "Worker",
-}
-_WHERE = homes(_HOME)
-
-__all__ = [
-    "Accepted",
-    "Account",
-    "At",
-    "Audio",
-    "Backlog",
-    "Backoff",
-    "Buried",
-    "Claim",
-    "ClientType",
-    "ConvType",
-    "Counts",
-    "Delivery",
-    "Event",
-    "Fact",
-    "File",
-    "FileCompress",
-    "Finding",
-    "Handled",
-    "Handling",
-    "HandlingFailed",
-    "Inbox",
-    "Key",
-    "Keys",
-    "LeaseLost",
-    "Letter",
-    "Link",
-    "Location",
-    "MemorySink",
-    "Message",
-    "MsgType",
-    "Notice",
-    "Notification",
-    "OldToken",
-    "Picture",
-    "Policy",
-    "Quarantined",
-    "Reason",
-    "Receiver",
-    "Refused",
-    "Rejected",
-    "Reply",
-    "Router",
-    "Sink",
-    "Spooled",
-    "SqliteInbox",
-    "TeamAddAdmin",
-    "TeamApply",
-    "TeamApplyAccept",
-    "TeamApplyReject",
-    "TeamDismiss",
-    "TeamInvite",
-    "TeamInviteAccept",
-    "TeamInviteReject",
-    "TeamJoin",
-    "TeamKick",
-    "TeamMemberUpdate",
-    "TeamQuit",
-    "TeamRoleUpdate",
-    "TeamUpdate",
-    "Text",
-    "UnknownEvent",
-    "Verified",
-    "Video",
-    "Worker",
-    "delivery_of",
-    "explain",
-    "parse",
-    "sign",
-    "verify",
-]
-
-
-def __getattr__(name: str) -> object:
-    return resolve(globals(), _WHERE, name)
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *_WHERE])
+    from rbim.callbacks.inbox.memory import MemorySink as MemorySink
+    from rbim.callbacks.inbox.protocols import (
+        Backlog as Backlog,
+        Claim as Claim,
+        Inbox as Inbox,
+        LeaseLost as LeaseLost,
+        Sink as Sink,
+    )
+    from rbim.callbacks.inbox.sqlite import SqliteInbox as SqliteInbox
+    from rbim.callbacks.inbox.statements import Counts as Counts, Letter as Letter
+    from rbim.callbacks.observers import (
+        Accepted as Accepted,
+        Buried as Buried,
+        Fact as Fact,
+        Handled as Handled,
+        HandlingFailed as HandlingFailed,
+        OldToken as OldToken,
+        Quarantined as Quarantined,
+        Refused as Refused,
+        Spooled as Spooled,
+    )
+    from rbim.callbacks.receiver.receiver import Receiver as Receiver
+    from rbim.callbacks.receiver.replies import Reply as Reply
+    from rbim.callbacks.signature import (
+        Key as Key,
+        Keys as Keys,
+        Policy as Policy,
+        Reason as Reason,
+        Rejected as Rejected,
+        Verified as Verified,
+        sign as sign,
+        verify as verify,
+    )
+    from rbim.callbacks.worker.backoff import Backoff as Backoff
+    from rbim.callbacks.worker.router import Handling as Handling, Router as Router
+    from rbim.callbacks.worker.worker import Worker as Worker
+else:
+    __getattr__, __dir__ = lazy_names(__name__)

@@ -18,9 +18,9 @@ from typing import Any, cast
 
 from attrs import field, frozen
 
-from rbim.checks import above_zero, at_least_one, finite, or_none
+from rbim.credentials import Credentials
 from rbim.errors import CallbackRejected, InvalidRequest
-from rbim.signing import Credentials
+from rbim.validators import above_zero, at_least_one, finite, or_none
 
 __all__ = ["Headers", "Key", "Keys", "Policy", "Reason", "Rejected", "Verified", "keys_of", "sign", "verify"]
 

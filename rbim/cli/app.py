@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, CycloptsError, MissingArgumentError, Parameter
 
 from rbim import __version__
-from rbim.cli.bulk_flags import EXITS
-from rbim.cli.everywhere import EVERYWHERE
-from rbim.cli.exits import Exit, complain, fault, leave_quietly, unusable
+from rbim.cli.errors import complain, fault, leave_quietly, unusable
+from rbim.cli.exit_codes import Exit
 from rbim.cli.extras import MissingExtra, needed
-from rbim.cli.front import COMMANDS, SUMMARY
-from rbim.cli.help_page import HelpPage
-from rbim.cli.operations import add_operations
+from rbim.cli.global_flags import EVERYWHERE
+from rbim.cli.help.front_page import COMMANDS, SUMMARY
+from rbim.cli.help.page import HelpPage
+from rbim.cli.jobs.flags import EXITS
+from rbim.cli.operations.commands import add_operations
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,7 +62,7 @@ def demo(*, csv: Path | None = None, plain: Flag = False, json: Flag = False) ->
         Print the figures as one JSON object, in the last line of standard output.
     """
     needed("cli,server", "uvicorn")
-    from rbim.cli.demo import run_demo
+    from rbim.cli.demo.demo import run_demo
 
     return run_demo(csv, plain=plain, as_json=json)
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from cyclopts import Parameter
 
-from rbim.cli.everywhere import FLAGS, SWITCHES
-from rbim.cli.exits import Exit, complain
-from rbim.config_keys import TRANSPORTS
+from rbim.cli.errors import complain
+from rbim.cli.exit_codes import Exit
+from rbim.cli.global_flags import FLAGS, SWITCHES
+from rbim.config.keys import TRANSPORTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
-from rbim.cli.exits import Exit, complain, printable, report
+from rbim.cli.errors import complain, report
+from rbim.cli.exit_codes import Exit
+from rbim.cli.printable import printable
 from rbim.errors import RbimError
 
 if TYPE_CHECKING:
-    from rbim.config import Config, Setting
+    from rbim.config.config import Config, Setting
 
 __all__ = ["config", "path", "show"]
 
@@ -29,8 +31,8 @@ config = App(name="config", help=HELP, help_format="markdown")
 @config.command(sort_key=0)
 def show(*, as_json: Json = False) -> int:
     """Show each setting and where it comes from; tokens are masked. What is missing is said, and no error."""
-    from rbim.cli.connection import configuration
-    from rbim.cli.show import show_json
+    from rbim.cli.context import configuration
+    from rbim.cli.output import show_json
 
     try:
         found = configuration()
@@ -50,7 +52,7 @@ def show(*, as_json: Json = False) -> int:
 def _show(found: Config) -> None:
     from rich.text import Text
 
-    from rbim.cli.show import console, table
+    from rbim.cli.output import console, table
 
     made = table("key", "value", "source", whole=("key",))
     for key, setting in found.values.items():
@@ -69,9 +71,9 @@ def path(*, as_json: Json = False) -> int:
     """Show which files are looked for, the one that goes before the others first, and which of them exist."""
     from rich.text import Text
 
-    from rbim.cli.everywhere import told
-    from rbim.cli.show import console, show_json, table
-    from rbim.config_files import places
+    from rbim.cli.global_flags import told
+    from rbim.cli.output import console, show_json, table
+    from rbim.config.files import places
 
     looked = places(told().config)
     if as_json:
@@ -86,7 +88,7 @@ def path(*, as_json: Json = False) -> int:
 
 def _document(setting: Setting) -> Any:  # JSON
     """Return a value as it may be shown."""
-    from rbim.config_keys import TOKEN_FORMS
+    from rbim.config.keys import TOKEN_FORMS
 
     if setting.value is None:
         return None

@@ -15,17 +15,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from rbim import jsontext
-from rbim.cli.exits import Exit, complain
+from rbim._support import json as jsontext
+from rbim.cli.errors import complain
+from rbim.cli.exit_codes import Exit
 from rbim.cli.extras import needed
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
+    from rbim.credentials import Credentials
     from rbim.emulator import Emulator
-    from rbim.emulator.server import Server
-    from rbim.signing import Credentials
+    from rbim.emulator.server.server import Server
 
 __all__ = ["emulator"]
 
@@ -68,7 +69,7 @@ def emulator(  # noqa: PLR0913  # flags, each with a default
         Let time stand still, from now on, until POST /_emulator/clock/advance lets it pass.
     """
     needed("server", "uvicorn")
-    from rbim.emulator.server import run
+    from rbim.emulator.server.server import run
 
     codes: list[Exit] = []
 
@@ -99,8 +100,8 @@ def emulator(  # noqa: PLR0913  # flags, each with a default
 
 def _credentials() -> tuple[Credentials, bool]:
     """Return the configured credentials, or fresh ones and True."""
-    from rbim.cli.connection import configuration
-    from rbim.signing import Credentials
+    from rbim.cli.context import configuration
+    from rbim.credentials import Credentials
 
     config = configuration()
     if config.has_credentials:
@@ -119,7 +120,7 @@ def _made(credentials: Credentials, *, seed: int, emulated_clock: bool) -> Emula
 
 def _load(box: Emulator, faults: Path | None, state: Path | None) -> None:
     """Give the emulator what its files say. Raises InvalidRequest that names the file."""
-    from rbim.emulator.faults import faults_from
+    from rbim.emulator.faults.requests import faults_from
 
     if faults is not None:
         with _naming(faults):
@@ -166,7 +167,7 @@ def _save(box: Emulator, path: Path) -> Exit:
 
 def _tell(server: Server, *, fresh: bool) -> None:
     """Write the base URL first, then lines that a shell may read."""
-    from rbim.emulator.commands import ABOUT, PREFIX
+    from rbim.emulator.server.commands import ABOUT, PREFIX
 
     credentials = server.emulator.credentials
     lines = [server.url, f"# {ABOUT}", f"# Control interface: {server.url}{PREFIX}"]

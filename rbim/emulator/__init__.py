@@ -4,8 +4,14 @@ One state, reached as a transport (no sockets), as an ASGI app, or directly. Wha
 the same :class:`~rbim.dialect.Dialect` that the client has.
 """
 
-from rbim.emulator.clock import EmulatedClock
-from rbim.emulator.emulator import Emulator
-from rbim.emulator.state import Group, State, Task
+from typing import TYPE_CHECKING
 
-__all__ = ["EmulatedClock", "Emulator", "Group", "State", "Task"]
+from rbim._support.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from rbim.emulator.clock import EmulatedClock as EmulatedClock
+    from rbim.emulator.emulator import Emulator as Emulator
+    from rbim.emulator.platform.rules import DependsOnDialect as DependsOnDialect, Refusal as Refusal
+    from rbim.emulator.platform.state import Group as Group, State as State, Task as Task
+else:
+    __getattr__, __dir__ = lazy_names(__name__)

@@ -6,26 +6,19 @@ import re
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import parse_qsl
 
-from rbim import jsontext
-from rbim.asgi import TooLarge, body_of, lifespan
-from rbim.emulator.rules import MALFORMED
-from rbim.message import Response
+from rbim._support import json as jsontext
+from rbim._support.asgi import TooLarge, body_of, lifespan
+from rbim.emulator.platform.rules import MALFORMED
+from rbim.http import Response
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from rbim.asgi import Receive, Scope, Send
-    from rbim.emulator.platform import Platform, Served
-    from rbim.message import Clock
+    from rbim._support.asgi import Receive, Scope, Send
+    from rbim.clock import Clock
+    from rbim.emulator.platform.service import Platform, Served
 
-__all__ = [
-    "BODILESS",
-    "CONNECTION",
-    "App",
-    "Connection",
-    "failure",
-    "write",
-]
+__all__ = ["BODILESS", "CONNECTION", "App", "Connection", "failure", "write"]
 
 CONNECTION = "rbim.connection"
 """The ASGI extension by which the emulator's own server hands out its connections."""

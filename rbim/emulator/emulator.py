@@ -8,27 +8,28 @@ from typing import TYPE_CHECKING
 from anyio.lowlevel import checkpoint
 
 from rbim.clock import SystemClock
+from rbim.credentials import Credentials
 from rbim.dialect import Dialect
 from rbim.emulator.asgi import App
-from rbim.emulator.copy import Copier
-from rbim.emulator.faults import Faults
-from rbim.emulator.journal import Journal
-from rbim.emulator.pending import Pending
-from rbim.emulator.platform import Platform
-from rbim.emulator.rules import World
-from rbim.emulator.signature import Gatekeeper
-from rbim.emulator.snapshot import Snapshot, export_state, load_state
-from rbim.emulator.state import State
-from rbim.emulator.talk import Talk
+from rbim.emulator.copies.copier import Copier
+from rbim.emulator.faults.requests import Faults
+from rbim.emulator.membership import Pending
+from rbim.emulator.messaging import Talk
+from rbim.emulator.platform.rules import World
+from rbim.emulator.platform.service import Platform
+from rbim.emulator.platform.signature import Gatekeeper
+from rbim.emulator.platform.snapshot import Snapshot, export_state, load_state
+from rbim.emulator.platform.state import State
+from rbim.emulator.request_log import Journal
 from rbim.errors import NotSent, Unanswered
-from rbim.signing import Credentials
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from types import TracebackType
     from typing import Any, Self
 
-    from rbim.message import Clock, Request, Response
+    from rbim.clock import Clock
+    from rbim.http import Request, Response
 
 __all__ = ["Emulator"]
 
@@ -41,7 +42,7 @@ class Emulator(Pending, Talk):
     client's, ``administrator`` the account that acts where none is named, ``seed`` the root of all chance in its faults.
     Every account counts as logged in before, unless :meth:`never_logged_in` or a list of known ``accounts`` says otherwise.
     It checks no roles unless ``check_roles`` is set: which ones may do what is not described. With ``strict_dialect`` a
-    request whose effect is a guess of the dialect's raises :class:`~rbim.emulator.rules.DependsOnDialect`; how requests are
+    request whose effect is a guess of the dialect's raises :class:`~rbim.emulator.DependsOnDialect`; how requests are
     written (versions, shapes, limits, zone), which code says what, and what answers show of a private group do not count.
     """
 

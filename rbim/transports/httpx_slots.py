@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 import anyio
 
 from rbim.errors import AnswerTooLarge, InvalidRequest, NotSent, TransportError, Unanswered
-from rbim.message import Request, Response
-from rbim.transports.prepared import Prepared
-from rbim.transports.surroundings import proxy_for, tls_context
-from rbim.transports.trouble import LogBlotter, blotted, unframed, untraced
+from rbim.http import Request, Response
+from rbim.transports._shared.network import proxy_for, tls_context
+from rbim.transports._shared.prepared import Prepared
+from rbim.transports._shared.redaction import LogBlotter, blotted, unframed, untraced
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping

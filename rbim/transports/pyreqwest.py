@@ -21,11 +21,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from rbim._support.text import one_line
 from rbim.errors import AnswerTooLarge, InvalidRequest, NotSent, TransportError, Unanswered
-from rbim.message import Request, Response, one_line
-from rbim.transports.prepared import Prepared
-from rbim.transports.surroundings import in_grains
-from rbim.transports.trouble import LogBlotter, blotted
+from rbim.http import Request, Response
+from rbim.transports._shared.network import in_grains
+from rbim.transports._shared.prepared import Prepared
+from rbim.transports._shared.redaction import LogBlotter, blotted
 
 try:
     from pyreqwest.client import ClientBuilder

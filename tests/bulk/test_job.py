@@ -14,8 +14,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from anyio.lowlevel import checkpoint
 from attrs import field, frozen
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from helpers.jobs import (
     ACCOUNTS,
@@ -56,9 +55,9 @@ from rbim import (
     SetMemberRole,
 )
 from rbim.bulk.job import InviteJob, Job, RemoveJob, open_job
-from rbim.bulk.loading import BATCH
+from rbim.bulk.journal.loading import BATCH
 from rbim.emulator import Emulator
-from rbim.emulator.faults import (
+from rbim.emulator.faults.requests import (
     Code,
     CutShort,
     InvalidJson,
@@ -69,8 +68,9 @@ from rbim.emulator.faults import (
     Status,
     Throttle,
 )
-from rbim.groups import Fail, GroupOperation, Invited, Success
-from rbim.operation import Method, Namespace, operation
+from rbim.operations.base import operation
+from rbim.operations.groups import Fail, GroupOperation, Invited, Success
+from rbim.operations.namespace import Method, Namespace
 
 # -------------------------------------------------------------------------- whatever goes wrong
 

@@ -7,8 +7,7 @@ from tempfile import TemporaryDirectory
 
 import anyio
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from helpers.jobs import (
     ACCOUNTS,
@@ -39,10 +38,7 @@ from rbim import (
     Unanswered,
 )
 from rbim.bulk.job import InviteJob, open_job
-from rbim.emulator.faults import (
-    Code,
-    Throttle,
-)
+from rbim.emulator.faults.requests import Code, Throttle
 
 # ----------------------------------------------------------------------------------------- limits
 

@@ -11,8 +11,7 @@ from tempfile import TemporaryDirectory
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from helpers.jobs import (
     DONE,
@@ -32,22 +31,11 @@ from helpers.jobs import (
     whole,
     world,
 )
-from rbim import (
-    ApiError,
-    Dialect,
-    InvalidRequest,
-    Retry,
-    Throttled,
-    Unanswered,
-)
+from rbim import ApiError, Dialect, InvalidRequest, Retry, Throttled, Unanswered
 from rbim.bulk.job import InviteJob, RemoveJob, open_job
-from rbim.bulk.loading import BATCH
-from rbim.emulator.faults import (
-    Code,
-    Latency,
-    ResetAfter,
-)
-from rbim.groups import Fail, Invited
+from rbim.bulk.journal.loading import BATCH
+from rbim.emulator.faults.requests import Code, Latency, ResetAfter
+from rbim.operations.groups import Fail, Invited
 
 # ----------------------------------------------------------------------- ended early, and resumed
 

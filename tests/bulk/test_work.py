@@ -5,8 +5,7 @@ from itertools import product
 
 import attrs
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from rbim import (
     AlreadyMember,
@@ -34,12 +33,12 @@ from rbim import (
     TimestampExpired,
     Unanswered,
 )
-from rbim.bulk.loading import Loaded
-from rbim.bulk.schema import Sent, State
-from rbim.bulk.tally import Fuse, Tally
-from rbim.bulk.verdict import Signal, Step, failed, judge
+from rbim.bulk.failure_policy import Signal, Step, failed, judge
+from rbim.bulk.journal.loading import Loaded
+from rbim.bulk.progress import Fuse, Tally
+from rbim.bulk.states import Sent, State
 from rbim.bulk.work import Chunk, Settlement, Why, Work, why_of
-from rbim.groups import Fail, Invited, Success
+from rbim.operations.groups import Fail, Invited, Success
 
 DIALECT = Dialect(already_reasons={"there already"})
 THREE = Retry(attempts=3, random=lambda: 0.5)
@@ -443,8 +442,8 @@ def test_the_present_rate_is_that_of_the_last_ten_seconds():
 
 def test_options_that_json_has_not():
     """Checked here for dates, which no built-in operation takes."""
-    from rbim.groups import GroupOperation
-    from rbim.operation import operation
+    from rbim.operations.base import operation
+    from rbim.operations.groups import GroupOperation
 
     @operation("Expire")
     @attrs.frozen(kw_only=True)

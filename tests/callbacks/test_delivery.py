@@ -8,20 +8,20 @@ from datetime import UTC, datetime
 
 import attrs
 import pytest
-from hypothesis import assume, example, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, example, given, settings, strategies as st
 
 from helpers.credentials import APP_ID, CREDENTIALS, OTHER_APP
 from helpers.deliveries import bytes_of
-from rbim import AsyncClient, GroupType, jsontext
-from rbim.callbacks import events
+from rbim import AsyncClient, GroupType
+from rbim._support import json as jsontext
 from rbim.callbacks.delivery import Delivery, delivery_of
-from rbim.callbacks.events import Event, UnknownEvent
-from rbim.callbacks.kinds import ConvType
-from rbim.callbacks.quirks import Account
+from rbim.callbacks.events import types as events
+from rbim.callbacks.events.enums import ConvType
+from rbim.callbacks.events.fields import Account
+from rbim.callbacks.events.types import Event, UnknownEvent
 from rbim.callbacks.signature import Verified, verify
 from rbim.emulator import EmulatedClock, Emulator
-from rbim.emulator.messages import Message
+from rbim.emulator.copies.messages import Message
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 

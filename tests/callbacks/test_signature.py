@@ -15,8 +15,7 @@ import attrs
 import httpx
 import pytest
 from django.http.request import HttpHeaders
-from hypothesis import assume, example, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, example, given, settings, strategies as st
 from multidict import CIMultiDict, CIMultiDictProxy, MultiDict
 from starlette.datastructures import Headers as StarletteHeaders
 

@@ -4,8 +4,7 @@ import random
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from helpers.signatures import ARABIC, BODY, MINE, NOW, OLD_TOKEN, assert_refused, check, credentials, signed
 from rbim.callbacks.signature import Keys, Reason, Rejected, Verified, verify

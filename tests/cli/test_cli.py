@@ -19,17 +19,17 @@ from attrs import field, frozen
 from cyclopts import App, CycloptsError
 
 from helpers.serving import served
-from rbim import catalogue
-from rbim.calls import NoCallPolicy, Weekday, default_no_call_policies
-from rbim.cli import Exit, build_app, run
 from rbim.cli.app import run_app
-from rbim.cli.flags import flags_of, help_of
-from rbim.cli.operations import _folded
-from rbim.cli.show import document_of, show
+from rbim.cli.entry_point import Exit, build_app, run
+from rbim.cli.operations.commands import _folded
+from rbim.cli.operations.flags import flags_of, help_of
+from rbim.cli.output import document_of, show
+from rbim.credentials import Credentials
 from rbim.emulator import Emulator
-from rbim.groups import GROUP, GroupFound, GroupsFound, GroupType, ModifyGroup, Permission, Role, Success
-from rbim.operation import Endpoint, Operation, operation
-from rbim.signing import Credentials
+from rbim.operations import catalogue
+from rbim.operations.base import Endpoint, Operation, operation
+from rbim.operations.call_tasks import NoCallPolicy, Weekday, default_no_call_policies
+from rbim.operations.groups import GROUP, GroupFound, GroupsFound, GroupType, ModifyGroup, Permission, Role, Success
 
 TASK = {
     "--bot-id": "7",
@@ -260,7 +260,7 @@ class Colour(IntEnum):
 @operation("TryEverything")
 @frozen(kw_only=True)
 class TryEverything(Operation[Success]):
-    """``colour`` is RED unless told; see :class:`~rbim.groups.Role`."""
+    """``colour`` is RED unless told; see :class:`~rbim.operations.groups.Role`."""
 
     endpoint: ClassVar[Endpoint] = GROUP
     whole: int

@@ -16,14 +16,16 @@ import pytest
 from cyclopts import App
 
 from helpers.serving import served
-from rbim import catalogue
-from rbim.cli import Exit, build_app, everywhere, front, run
-from rbim.cli.everywhere import Everywhere, split, told
-from rbim.cli.exits import REPORTING
+from rbim.cli import global_flags as everywhere
+from rbim.cli.entry_point import Exit, build_app, run
+from rbim.cli.errors import REPORTING
+from rbim.cli.global_flags import Everywhere, split, told
+from rbim.cli.help import front_page as front
+from rbim.credentials import Credentials
 from rbim.emulator import Emulator
-from rbim.groups import CreateGroup, InviteJoinGroup, QueryGroupDetail
-from rbim.signing import Credentials
-from rbim.transports.asyncio import AsyncioTransport
+from rbim.operations import catalogue
+from rbim.operations.groups import CreateGroup, InviteJoinGroup, QueryGroupDetail
+from rbim.transports.asyncio.transport import AsyncioTransport
 
 TOKEN = "the-token-nobody-may-see"
 APP = "app-of-the-profile"
@@ -254,7 +256,7 @@ def test_a_wrong_flag_is_said_in_two_lines(cli, tokens, says):
 
 def test_flags_hold_for_one_command_only(cli, monkeypatch):
     seen = []
-    monkeypatch.setattr("rbim.cli.front.answer", lambda _: seen.append(told()) or "")
+    monkeypatch.setattr("rbim.cli.help.front_page.answer", lambda _: seen.append(told()) or "")
 
     cli("--profile", "a", "--debug")
 
@@ -354,7 +356,7 @@ def test_what_nobody_expected_is_two_lines_and_with_debug_a_traceback(cli, monke
         reason = "it is\x1b[31m broken"
         raise LookupError(reason)
 
-    monkeypatch.setattr("rbim.cli.operations.entries", break_down)
+    monkeypatch.setattr("rbim.cli.operations.commands.entries", break_down)
     monkeypatch.setattr("rbim.cli.app.add_operations", lambda _: None)
     expected = f"rbim: a fault of rbim: LookupError: it is\ufffd[31m broken\n{REPORTING}\n"
 

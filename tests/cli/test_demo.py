@@ -17,11 +17,11 @@ from rich.cells import cell_len
 
 import rbim.cli
 from rbim import InviteJoinGroup, QueryGroupDetail
-from rbim.cli import Exit, run
+from rbim.cli.entry_point import Exit, run
 from rbim.emulator import Emulator
-from rbim.emulator.faults import Code, Fault, InvalidJson
+from rbim.emulator.faults.requests import Code, Fault, InvalidJson
 
-SHIPPED = Path(rbim.cli.__file__).with_name("demo.csv")
+SHIPPED = Path(rbim.cli.entry_point.__file__).with_name("demo.csv")
 DEMO = [sys.executable, "-c", "from rbim.cli import main; main()", "demo"]
 PATIENCE = 120
 CONTROLS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -240,7 +240,7 @@ class Troubled(Emulator):
 
 
 def test_figures_that_do_not_agree_are_complained_of(monkeypatch, write, capsys):
-    monkeypatch.setattr("rbim.cli.demo.Emulator", Troubled)
+    monkeypatch.setattr("rbim.cli.demo.demo.Emulator", Troubled)
     rows = [(name, f"user-{number}") for name in "abcd" for number in range(3)]
     file = write([("group", "account"), *rows])
 

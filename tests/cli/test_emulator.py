@@ -17,9 +17,9 @@ import pytest
 
 from helpers.pages import blocks_of, run_program
 from helpers.paths import DOCS
-from rbim.cli import Exit, run
-from rbim.emulator.commands import ABOUT
-from rbim.emulator.faults import KINDS, faults_from
+from rbim.cli.entry_point import Exit, run
+from rbim.emulator.faults.requests import KINDS, faults_from
+from rbim.emulator.server.commands import ABOUT
 
 PAGE = (DOCS / "emulator.md").read_text(encoding="utf-8")
 COMMAND = [sys.executable, "-X", "utf8", "-c", "from rbim.cli import main; main()", "emulator"]

@@ -26,12 +26,13 @@ import pytest
 from cyclopts import CycloptsError
 
 from helpers.commands import commands, leaves
-from rbim.catalogue import entries, namespaces
-from rbim.cli import build_app, front, run
-from rbim.cli.everywhere import split
-from rbim.cli.examples import EXAMPLES, examples_of
-from rbim.cli.exits import Exit, JobExit
-from rbim.operation import fields_of
+from rbim.cli.entry_point import build_app, run
+from rbim.cli.exit_codes import Exit, JobExit
+from rbim.cli.global_flags import split
+from rbim.cli.help import front_page as front
+from rbim.cli.help.examples import EXAMPLES, examples_of
+from rbim.operations.base import fields_of
+from rbim.operations.catalogue import entries, namespaces
 
 PATIENCE = 60
 COMMAND = [sys.executable, "-c", "from rbim.cli import main; main()"]
@@ -668,7 +669,7 @@ def test_a_fault_has_its_own_code_and_says_what_to_do(cli, monkeypatch):
 
 
 def test_a_namespace_of_somebody_elses_that_breaks_is_two_lines(cli, monkeypatch):
-    monkeypatch.setattr("rbim.cli.front.answer", lambda _: 1 / 0)
+    monkeypatch.setattr("rbim.cli.help.front_page.answer", lambda _: 1 / 0)
     code, _, err = cli("--help")
     assert (code, len(err.splitlines())) == (Exit.FAULT, 2)
 

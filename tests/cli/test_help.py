@@ -15,11 +15,11 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from helpers.commands import commands
-from rbim.catalogue import namespaces
-from rbim.cli import build_app, run
-from rbim.cli.examples import EXAMPLES, examples_of, folded
-from rbim.cli.exits import Exit, JobExit
-from rbim.cli.front import COMMANDS, summary_of
+from rbim.cli.entry_point import build_app, run
+from rbim.cli.exit_codes import Exit, JobExit
+from rbim.cli.help.examples import EXAMPLES, examples_of, folded
+from rbim.cli.help.front_page import COMMANDS
+from rbim.operations.catalogue import namespaces, summary_of
 
 SNAPSHOT = Path(__file__).parent / "snapshots" / "help.txt"
 RULE = "=" * 80

@@ -8,8 +8,7 @@ import anyio
 import pytest
 from anyio import CancelScope, create_task_group
 from anyio.lowlevel import checkpoint
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from helpers.stubs import (
     ALREADY_MEMBER,
@@ -57,7 +56,7 @@ from rbim import (
     Throttled,
     Unanswered,
 )
-from rbim.call import BACKSTOP
+from rbim.client.call import BACKSTOP
 from rbim.emulator.clock import EmulatedClock
 from rbim.transports.httpx import HttpxTransport
 

@@ -18,16 +18,8 @@ from helpers.stubs import (
     client_over,
     failing,
 )
-from rbim import (
-    ClientClosed,
-    Limits,
-    NotSent,
-    Outcome,
-    Rate,
-    RbimError,
-    Unanswered,
-)
-from rbim.client import GRACE
+from rbim import ClientClosed, Limits, NotSent, Outcome, Rate, RbimError, Unanswered
+from rbim.client.client import GRACE
 from rbim.emulator.clock import EmulatedClock
 
 # Opening and closing

@@ -10,8 +10,7 @@ import pytest
 import trio
 from anyio import CancelScope, ClosedResourceError, Event, create_task_group, sleep_forever
 from anyio.lowlevel import checkpoint
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from helpers.stubs import READ, Stub, answer, client_over, waits
 from rbim import (

@@ -9,8 +9,7 @@ from math import inf
 import pytest
 from anyio import CancelScope, Event, create_task_group
 from anyio.lowlevel import checkpoint
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from rbim import (
     CreateGroup,
@@ -23,8 +22,7 @@ from rbim import (
     Rate,
     SearchPublicGroups,
 )
-from rbim.gate import Gate
-from rbim.pace import PRUNE, Pace
+from rbim.client.limits import PRUNE, Gate, Pace
 
 DETAIL = QueryGroupDetail(group_id="g1")
 JOIN = JoinGroup(group_id="g1")

@@ -53,9 +53,9 @@ from rbim import (
     Retry,
     Unanswered,
 )
-from rbim.core import Load
+from rbim.client.observers import CallStarted
+from rbim.client.shared import Load
 from rbim.emulator.clock import EmulatedClock
-from rbim.observe import CallStarted
 from rbim.transports.httpx import HttpxTransport
 
 PATH = f"/2013-12-26/Application/{APP_ID}/IM/Group"

@@ -5,8 +5,7 @@ from itertools import pairwise
 import pytest
 from anyio import create_task_group
 from attrs import evolve
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from helpers.stubs import (
     ALREADY_MEMBER,
@@ -63,7 +62,7 @@ from rbim import (
     TransportError,
     Unanswered,
 )
-from rbim.retry import RetryBudget
+from rbim.client.retry import RetryBudget
 
 OPERATIONS = {Repeat.FREELY: READ, Repeat.CONVERGES: CONVERGING, Repeat.NEVER: NEVER}
 BEFORE = {

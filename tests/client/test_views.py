@@ -16,14 +16,7 @@ from helpers.stubs import (
     failing,
     waits,
 )
-from rbim import (
-    AsyncClient,
-    ClientClosed,
-    Limits,
-    NotSent,
-    Rate,
-    Retry,
-)
+from rbim import AsyncClient, ClientClosed, Limits, NotSent, Rate, Retry
 
 # Views
 

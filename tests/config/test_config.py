@@ -15,9 +15,9 @@ import pytest
 from helpers.stubs import READ, Stub
 from rbim import AppSigner, AsyncClient, Credentials, InvalidRequest, Limits, Rate
 from rbim.config import Source, load
-from rbim.config_files import places
-from rbim.config_keys import KEYS
-from rbim.transports.asyncio import AsyncioTransport
+from rbim.config.files import places
+from rbim.config.keys import KEYS
+from rbim.transports.asyncio.transport import AsyncioTransport
 from rbim.transports.httpx import HttpxTransport
 
 TOKEN = "the-token-nobody-may-see"
@@ -553,7 +553,7 @@ def test_limits_and_transport_are_as_the_profile_says(home):
             made.append(options)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rbim.client.AsyncClient", Recording)
+        patch.setattr("rbim.client.client.AsyncClient", Recording)
         load().client()
         load(transport="httpx").client(limits=Limits(concurrency=1), user_name=None)
 

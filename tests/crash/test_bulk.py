@@ -49,7 +49,7 @@ from helpers.credentials import APP_ID, TOKEN
 from helpers.paths import HELPERS
 from rbim import Credentials, Dialect
 from rbim.emulator import Emulator
-from rbim.emulator.server import serve
+from rbim.emulator.server.server import serve
 
 JOB = HELPERS / "bulkjob.py"
 OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))

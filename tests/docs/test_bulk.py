@@ -8,7 +8,7 @@ import pytest
 
 from helpers.pages import blocks_of, run_program
 from helpers.paths import ROOT
-from rbim.bulk.schema import JOURNAL
+from rbim.bulk.journal.schema import JOURNAL
 
 PAGE = (ROOT / "docs" / "bulk.md").read_text(encoding="utf-8")
 PROGRAMS = [block.text for block in blocks_of("docs/bulk.md", "python")]

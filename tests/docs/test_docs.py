@@ -12,8 +12,8 @@ from helpers.pages import blocks_of, run_newcomer, run_program, run_programs
 from helpers.paths import ROOT, TESTS
 from helpers.serving import platform_of_a_reader
 from rbim import CODES, CreateGroup, Dialect, GroupType, InvalidRequest, InviteJoinGroup, errors
-from rbim.cli.exits import Exit
-from rbim.retry import Retry, RetryBudget
+from rbim.cli.exit_codes import Exit
+from rbim.client.retry import Retry, RetryBudget
 
 EXPECTED = {
     "README.md": {

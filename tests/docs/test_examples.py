@@ -19,7 +19,7 @@ from helpers.paths import ROOT
 from helpers.serving import served
 from rbim import CreateGroup, InviteJoinGroup, QueryGroupDetail, SearchPublicGroups
 from rbim.emulator import Emulator
-from rbim.emulator.faults import Fault, Latency, ResetAfter, Status
+from rbim.emulator.faults.requests import Fault, Latency, ResetAfter, Status
 
 EXAMPLES = ROOT / "docs" / "examples"
 PATIENCE = 60

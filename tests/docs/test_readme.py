@@ -11,7 +11,7 @@ import pytest
 
 from helpers.pages import FENCE, blocks_of, run_newcomer
 from helpers.paths import ROOT
-from rbim import catalogue
+from rbim.operations import catalogue
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 CHINESE = (ROOT / "docs" / "README.zh.md").read_text(encoding="utf-8")

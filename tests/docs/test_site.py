@@ -11,7 +11,15 @@ from helpers.paths import DOCS
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("sphinx") is None, reason="the site needs rbim[docs]")
 
-PUBLIC = ["rbim", "rbim.bulk", "rbim.callbacks", "rbim.config", "rbim.emulator", "rbim.emulator.faults", "rbim.operation"]
+PUBLIC = [
+    "rbim",
+    "rbim.bulk",
+    "rbim.callbacks",
+    "rbim.config",
+    "rbim.emulator",
+    "rbim.emulator.faults",
+    "rbim.operations",
+]
 PUBLIC += ["rbim.otel", "rbim.testing"]
 TRANSPORTS = ["httpx", "asyncio", "aiohttp", "pyreqwest", "httpx2", "conformance"]
 

@@ -11,7 +11,7 @@ import pytest
 from helpers.pages import blocks_of
 from helpers.paths import DOCS
 from helpers.transports import TRANSPORTS, UVLOOP
-from rbim.transports.conformance import CASES
+from rbim.testing.conformance.suite import CASES
 
 PAGE = (DOCS / "transports.md").read_text(encoding="utf-8")
 USE, WRITE, TRY = [block.text for block in blocks_of("docs/transports.md", "python")]

@@ -6,8 +6,7 @@ import anyio
 import attrs
 import httpx
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from helpers.credentials import CREDENTIALS
 from helpers.serving import served
@@ -23,9 +22,9 @@ from rbim import (
     RbimError,
     Role,
     SetMemberRole,
-    catalogue,
 )
 from rbim.emulator import EmulatedClock, Emulator
+from rbim.operations import catalogue
 from rbim.transports.httpx import HttpxTransport
 
 KINDS = [entry.operation for entry in catalogue.entries()]

@@ -26,8 +26,8 @@ from rbim import (
     Target,
     TimestampExpired,
 )
-from rbim.calls import NoCallPolicy, Weekday, default_no_call_policies
 from rbim.emulator import EmulatedClock, Emulator
+from rbim.operations.call_tasks import NoCallPolicy, Weekday, default_no_call_policies
 from rbim.transports.httpx import HttpxTransport
 
 

@@ -6,9 +6,9 @@ import pytest
 
 from helpers.emulators import client_of
 from rbim import Dialect, GroupType, Permission, Role, Weekday
-from rbim.calls import NoCallPolicy, default_no_call_policies
 from rbim.emulator import EmulatedClock, Emulator
-from rbim.emulator.rules import FULL, Happening, Refusal
+from rbim.emulator.platform.rules import FULL, Happening, Refusal
+from rbim.operations.call_tasks import NoCallPolicy, default_no_call_policies
 
 CHINA = timezone(timedelta(hours=8))
 

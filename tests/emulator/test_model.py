@@ -10,8 +10,7 @@ import re
 from random import Random
 
 import pytest
-from hypothesis import HealthCheck, note, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, note, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from helpers.credentials import APP_ID, TOKEN

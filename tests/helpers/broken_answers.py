@@ -6,7 +6,7 @@ import gzip
 from contextlib import suppress
 
 from helpers.handmade_transport import HEAD, Breaking, Handmade, Junk, parsed
-from rbim.message import Response
+from rbim.http import Response
 
 __all__ = ["BROKEN"]
 

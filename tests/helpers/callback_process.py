@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import anyio
 
 from rbim import Credentials
-from rbim.callbacks.inbox import SqliteInbox
+from rbim.callbacks.inbox.sqlite import SqliteInbox
 from rbim.callbacks.signature import sign
 
 APP, TOKEN, OLD_TOKEN = "an-app", "the-very-token", "the-old-token"

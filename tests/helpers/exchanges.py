@@ -3,13 +3,8 @@
 import pytest
 from anyio import to_thread
 
-from rbim import (
-    AnswerTooLarge,
-    NotSent,
-    TransportError,
-    Unanswered,
-)
-from rbim.message import Request
+from rbim import AnswerTooLarge, NotSent, TransportError, Unanswered
+from rbim.http import Request
 
 PATH = "/2013-12-26/Application/a1/IM/Group/QueryGroupDetail"
 BODY = b'{"groupId":"g1"}'

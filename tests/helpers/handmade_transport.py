@@ -11,7 +11,7 @@ from collections import defaultdict
 from urllib.parse import urlsplit
 
 from rbim.errors import AnswerTooLarge, NotSent, TransportError, Unanswered
-from rbim.message import Response
+from rbim.http import Response
 
 __all__ = ["MADE", "Breaking", "Connection", "Handmade", "Junk", "parsed"]
 

@@ -5,22 +5,13 @@ from collections import Counter, deque
 from contextlib import asynccontextmanager, closing
 
 from anyio.lowlevel import checkpoint
-from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, settings, strategies as st
 
-from rbim import (
-    AsyncClient,
-    Dialect,
-    GroupType,
-    InviteJoinGroup,
-    Retry,
-)
+from rbim import AsyncClient, Dialect, GroupType, InviteJoinGroup, Retry
 from rbim.bulk.job import InviteJob
 from rbim.emulator import EmulatedClock, Emulator
-from rbim.emulator.faults import (
-    Fault,
-)
-from rbim.groups import Invited
+from rbim.emulator.faults.requests import Fault
+from rbim.operations.groups import Invited
 
 NO_PAUSES = Retry(attempts=3, random=lambda: 0.0)
 WAITING, DONE, REFUSED, FAILED, UNKNOWN, AGAIN = 0, 1, 2, 3, 4, 6

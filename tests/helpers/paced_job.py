@@ -9,7 +9,7 @@ from pathlib import Path
 from rbim import AsyncClient, Credentials, GroupType
 from rbim.bulk import InviteJob
 from rbim.emulator import EmulatedClock, Emulator
-from rbim.emulator.faults import Fault, Latency, Refuse, Throttle
+from rbim.emulator.faults.requests import Fault, Latency, Refuse, Throttle
 
 CREDENTIALS = Credentials(app_id="aaf98f8947b5d6c80147b8a2b7c30123", app_token="7f0c4b9de2a14f5c8b3e6d1a90c2f4e8")
 GROUP_SIZE = 1900

@@ -16,7 +16,7 @@ from rbim import InviteJoinGroup
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from rbim.bulk.steering import Steering
+    from rbim.bulk.pace.controller import Steering
 
 INVITE = InviteJoinGroup(group_id="g1", members=["1001"])
 ANSWERED, THROTTLED, LOST = "answered", "throttled", "lost"

@@ -5,8 +5,8 @@ from datetime import date, time, timedelta
 from hypothesis import strategies as st
 
 from rbim import CreateCallTask, NoCallPolicy, Weekday
-from rbim.groups import GroupType, Permission, Role, Target
-from rbim.operation import fields_of
+from rbim.operations.base import fields_of
+from rbim.operations.groups import GroupType, Permission, Role, Target
 
 TODAY = date(2026, 1, 2)  # an EmulatedClock's first day, in UTC+8
 LIMITS = {

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import anyio
 
 from rbim.callbacks.delivery import delivery_of
-from rbim.callbacks.router import Router
+from rbim.callbacks.worker.router import Router
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 
 from helpers.strategies import LEAST, POLICIES, operations
 from rbim import CHINA, CreateCallTask, Dialect, InvalidRequest, MembersShape, NoCallPolicy, Repeat, Weekday
-from rbim.calls import Dates, Hours, PolicyType, Weekdays, default_no_call_policies
-from rbim.codec import Codec
-from rbim.converter import make_converter
+from rbim.operations.call_tasks import Dates, Hours, PolicyType, Weekdays, default_no_call_policies
+from rbim.wire.codec import Codec
+from rbim.wire.converter import make_converter
 
 
 class FixedClock:

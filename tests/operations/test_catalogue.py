@@ -8,9 +8,10 @@ from datetime import timedelta, timezone
 
 import pytest
 
-from rbim import AsyncClient, Credentials, Dialect, Response, catalogue
-from rbim.calls import CreateCallTask
-from rbim.groups import (
+from rbim import AsyncClient, Credentials, Dialect, Response
+from rbim.operations import catalogue
+from rbim.operations.call_tasks import CreateCallTask
+from rbim.operations.groups import (
     CreateGroup,
     DeleteGroup,
     DeleteGroupMember,
@@ -23,7 +24,7 @@ from rbim.groups import (
     SearchPublicGroups,
     SetMemberRole,
 )
-from rbim.operation import Method, Namespace
+from rbim.operations.namespace import Method, Namespace
 
 ELEVEN = [
     ("groups", "create", CreateGroup),

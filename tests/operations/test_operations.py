@@ -6,15 +6,13 @@ import pickle
 
 import attrs
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from helpers.fixed_clock import FixedClock
 from helpers.strategies import operations
 from rbim import CHINA, Dialect, InvalidRequest, MembersShape, Outcome, Repeat
-from rbim.codec import Codec
-from rbim.converter import make_converter
-from rbim.groups import (
+from rbim.operations.base import Operation, operation
+from rbim.operations.groups import (
     GROUP,
     CreateGroup,
     DeleteGroup,
@@ -33,7 +31,8 @@ from rbim.groups import (
     Success,
     Target,
 )
-from rbim.operation import Operation, operation
+from rbim.wire.codec import Codec
+from rbim.wire.converter import make_converter
 
 ID = "g80000049837291"
 

@@ -31,7 +31,7 @@ from rbim.callbacks import (
     SqliteInbox,
 )
 from rbim.emulator.clock import START
-from rbim.otel_metrics import LEVELS
+from rbim.otel.metrics import LEVELS
 
 
 def test_every_level_has_a_name_of_its_own_and_a_unit():

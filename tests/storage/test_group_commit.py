@@ -19,8 +19,8 @@ from anyio import CancelScope, create_task_group, fail_after, from_thread
 from anyio.lowlevel import checkpoint
 from anyio.to_thread import current_default_thread_limiter, run_sync
 
-from rbim.commits import Commits, committing
-from rbim.database import Database, Failure, Kind
+from rbim.storage.group_commit import Commits, committing
+from rbim.storage.sqlite import Database, Failure, Kind
 
 HERE = sys.modules[Commits.__module__]
 

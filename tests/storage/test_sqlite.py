@@ -19,7 +19,7 @@ import pytest
 from attrs import evolve
 
 from rbim import InvalidRequest
-from rbim.database import Database, Failure, Kind
+from rbim.storage.sqlite import Database, Failure, Kind
 
 HERE = sys.modules[Database.__module__]
 

@@ -6,7 +6,7 @@ from math import inf
 import anyio
 import pytest
 
-from rbim.asgi import TooLarge, body_of, lifespan
+from rbim._support.asgi import TooLarge, body_of, lifespan
 
 
 class Messages:

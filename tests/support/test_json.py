@@ -6,11 +6,10 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 
-from rbim import jsontext
-from rbim.jsontext import NotJson, dumps, loads
+from rbim._support import json as jsontext
+from rbim._support.json import NotJson, dumps, loads
 
 pytest.importorskip("orjson")
 

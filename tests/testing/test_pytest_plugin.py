@@ -20,9 +20,9 @@ from rbim import (
     JoinGroup,
     NotSent,
     Throttled,
-    testing,
 )
-from rbim.emulator.faults import Fault, Refuse, Throttle
+from rbim.emulator.faults.requests import Fault, Refuse, Throttle
+from rbim.testing import pytest_plugin as testing
 
 pytest_plugins = ["pytester"]
 
@@ -230,7 +230,7 @@ def test_other_comparisons_are_pytests_own(op, left, right):
 
 
 def test_without_operations_there_is_nothing_to_compare(monkeypatch):
-    monkeypatch.delitem(testing.sys.modules, "rbim.operation")
+    monkeypatch.delitem(testing.sys.modules, "rbim.operations.base")
     assert testing.pytest_assertrepr_compare("==", [1], [2]) is None
 
 
@@ -239,16 +239,16 @@ def test_without_operations_there_is_nothing_to_compare(monkeypatch):
 
 def test_the_plugin_is_an_entry_point():
     (entry,) = (entry for entry in entry_points(group="pytest11") if entry.name == "rbim")
-    assert entry.value == "rbim.testing"
+    assert entry.value == "rbim.testing.pytest_plugin"
 
 
 UNTOUCHED = """
     import sys
 
-    HEAVY = ("rbim.emulator", "rbim.client", "rbim.operation", "anyio", "httpx", "attr", "attrs", "cattrs")
+    HEAVY = ("rbim.emulator", "rbim.client.client", "rbim.operations.base", "anyio", "httpx", "attr", "attrs", "cattrs")
 
     def test_nothing_is_imported_before_a_fixture_is_used():
-        assert "rbim.testing" in sys.modules
+        assert "rbim.testing.pytest_plugin" in sys.modules
         assert {name for name in sys.modules if name.startswith(HEAVY)} == set()
 
     def test_own_failures_are_shown_as_ever():

@@ -16,18 +16,16 @@ from itertools import pairwise
 import anyio
 import pytest
 import trustme
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from helpers.exchanges import ENOUGH, PATH, became, is_left
 from helpers.waiting import until
 from rbim import AnswerTooLarge, InvalidRequest, NotSent, Unanswered
-from rbim.message import Request, Response
-from rbim.transports import asyncio as asyncio_transport
-from rbim.transports import asyncio_connection
-from rbim.transports.asyncio import AsyncioTransport
-from rbim.transports.asyncio_answer import HEAD_LIMIT, AnswerReader, Known
-from rbim.transports.conformance_server import RawServer, chunked, closing, head, refusing_port, reply, silent
+from rbim.http import Request, Response
+from rbim.testing.conformance.server import RawServer, chunked, closing, head, refusing_port, reply, silent
+from rbim.transports.asyncio import connection as asyncio_connection, transport as asyncio_transport
+from rbim.transports.asyncio.answer import HEAD_LIMIT, AnswerReader, Known
+from rbim.transports.asyncio.transport import AsyncioTransport
 
 pytestmark = pytest.mark.usefixtures("no_proxy_of_this_machine")
 
@@ -779,7 +777,7 @@ async def test_an_answer_that_is_too_large_says_the_limit():
 
 
 def test_without_httptools_it_says_what_to_install():
-    program = "import sys; sys.modules['httptools'] = None; import rbim.transports.asyncio"
+    program = "import sys; sys.modules['httptools'] = None; import rbim.transports.asyncio.transport"
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
     assert 'ImportError: this transport needs httptools: python -m pip install "rbim[fast]"' in told.stderr
 

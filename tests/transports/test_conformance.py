@@ -17,11 +17,11 @@ import pytest
 from helpers.broken_transports import BROKEN
 from helpers.handmade_transport import MADE, Handmade
 from helpers.transports import ASYNCIO, LOOPS, TRANSPORTS, UVLOOP
-from rbim.message import Response
-from rbim.transports.conformance import CASES, SLOW_CASES, Case, Conformance, NonConforming, failures
-from rbim.transports.conformance_base import environment
-from rbim.transports.conformance_server import RawServer
-from rbim.transports.conformance_tls import Authority, authority
+from rbim.http import Response
+from rbim.testing.conformance.case import environment
+from rbim.testing.conformance.server import RawServer
+from rbim.testing.conformance.suite import CASES, SLOW_CASES, Case, Conformance, NonConforming, failures
+from rbim.testing.conformance.tls import Authority, authority
 
 AT_ONCE = 16
 CASE = {case.name: case for case in CASES}

@@ -16,18 +16,9 @@ import pytest
 from anyio import CancelScope, create_task_group
 
 from helpers.exchanges import BODY, ENOUGH, PATH, SHORT, became, failure, is_left, request
-from rbim import (
-    AnswerTooLarge,
-    AsyncClient,
-    Credentials,
-    Limits,
-    NotSent,
-    Outcome,
-    Retry,
-    Unanswered,
-)
-from rbim.message import Request
-from rbim.transports.conformance_server import (
+from rbim import AnswerTooLarge, AsyncClient, Credentials, Limits, NotSent, Outcome, Retry, Unanswered
+from rbim.http import Request
+from rbim.testing.conformance.server import (
     Peer,
     RawServer,
     byte_by_byte,

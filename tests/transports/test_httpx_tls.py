@@ -10,20 +10,8 @@ import trustme
 from anyio import create_task_group
 
 from helpers.exchanges import ENOUGH, PATH, SHORT, became, failure, is_left, request
-from rbim import (
-    InvalidRequest,
-    NotSent,
-    Unanswered,
-)
-from rbim.transports.conformance_server import (
-    RawServer,
-    closing,
-    head,
-    refusing_port,
-    reply,
-    resetting,
-    silent,
-)
+from rbim import InvalidRequest, NotSent, Unanswered
+from rbim.testing.conformance.server import RawServer, closing, head, refusing_port, reply, resetting, silent
 from rbim.transports.httpx import HttpxTransport
 
 pytestmark = pytest.mark.usefixtures("no_proxy_of_this_machine")

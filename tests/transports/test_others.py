@@ -22,23 +22,14 @@ import trustme
 from anyio import create_task_group, to_thread
 
 from helpers.exchanges import BODY, ENOUGH, PATH, SHORT, is_left
-from rbim import (
-    AsyncClient,
-    Credentials,
-    InvalidRequest,
-    Limits,
-    NotSent,
-    Retry,
-    TransportError,
-    Unanswered,
-)
-from rbim.message import Request
-from rbim.transports import surroundings
-from rbim.transports.aiohttp import AiohttpTransport
-from rbim.transports.conformance_server import RawServer, closing, head, refusing_port, reply, silent
+from rbim import AsyncClient, Credentials, InvalidRequest, Limits, NotSent, Retry, TransportError, Unanswered
+from rbim.http import Request
+from rbim.testing.conformance.server import RawServer, closing, head, refusing_port, reply, silent
+from rbim.transports._shared import network as surroundings
+from rbim.transports._shared.redaction import unframed
+from rbim.transports.aiohttp.transport import AiohttpTransport
 from rbim.transports.httpx2 import Httpx2Transport
 from rbim.transports.pyreqwest import PyreqwestTransport
-from rbim.transports.trouble import unframed
 
 pytestmark = pytest.mark.usefixtures("no_proxy_of_this_machine")
 

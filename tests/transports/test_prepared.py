@@ -3,13 +3,13 @@
 import pytest
 
 from helpers.exchanges import ENOUGH
-from rbim.message import Request
-from rbim.transports.aiohttp import AiohttpTransport
-from rbim.transports.asyncio import AsyncioTransport
-from rbim.transports.conformance_server import RawServer, reply
+from rbim.http import Request
+from rbim.testing.conformance.server import RawServer, reply
+from rbim.transports._shared.prepared import KEPT, Prepared
+from rbim.transports.aiohttp.transport import AiohttpTransport
+from rbim.transports.asyncio.transport import AsyncioTransport
 from rbim.transports.httpx import HttpxTransport
 from rbim.transports.httpx2 import Httpx2Transport
-from rbim.transports.prepared import KEPT, Prepared
 from rbim.transports.pyreqwest import PyreqwestTransport
 
 EACH = pytest.mark.parametrize(

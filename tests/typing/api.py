@@ -54,8 +54,9 @@ from rbim import (
     default_no_call_policies,
     fan_out,
 )
-from rbim.groups import Fail, GroupFound
-from rbim.operation import operation, text, wire
+from rbim.operations.base import operation, wire
+from rbim.operations.groups import Fail, GroupFound
+from rbim.validators import text
 
 R = TypeVar("R")
 

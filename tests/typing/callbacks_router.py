@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, assert_type
 
-from rbim.callbacks.events import Event, Message, TeamKick, Text, UnknownEvent
-from rbim.callbacks.kinds import ConvType
-from rbim.callbacks.router import Handling, Router
-from rbim.callbacks.worker import Worker
+from rbim.callbacks.events.enums import ConvType
+from rbim.callbacks.events.types import Event, Message, TeamKick, Text, UnknownEvent
+from rbim.callbacks.worker.router import Handling, Router
+from rbim.callbacks.worker.worker import Worker
 
 if TYPE_CHECKING:
-    from rbim.callbacks.delivery import Inbox
-    from rbim.callbacks.memory import MemorySink
+    from rbim.callbacks.inbox.memory import MemorySink
+    from rbim.callbacks.inbox.protocols import Inbox
 
 router = Router()
 

@@ -8,8 +8,7 @@ from decimal import Decimal
 import attrs
 import pytest
 from attrs import field, frozen
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from helpers.fixed_clock import FixedClock
 from rbim import (
@@ -32,11 +31,11 @@ from rbim import (
     Throttled,
     TimestampExpired,
     Unanswered,
-    jsontext,
 )
-from rbim.codec import Codec, Converters, retry_after
+from rbim._support import json as jsontext
 from rbim.dialect import CHINA
-from rbim.groups import (
+from rbim.operations.base import Answer, operation, wire
+from rbim.operations.groups import (
     CreateGroup,
     DeleteGroup,
     DeleteGroupMember,
@@ -53,7 +52,8 @@ from rbim.groups import (
     SetMemberRole,
     Success,
 )
-from rbim.operation import Answer, operation, wire
+from rbim.wire.codec import Codec, retry_after
+from rbim.wire.converter import Converters
 
 
 def make(base_url="https://host:8883", *, app_id="app", call_base_url=None, hooks=None, **choices):

@@ -40,10 +40,10 @@ from rbim import (
     TimestampExpired,
     TransportError,
     Unanswered,
-    jsontext,
 )
-from rbim.observe import LoggingObserver
-from rbim.transports.conformance_server import (
+from rbim._support import json as jsontext
+from rbim.client.observers import LoggingObserver
+from rbim.testing.conformance.server import (
     RawServer,
     Received,
     byte_by_byte,

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 from attrs import field, frozen
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from helpers.fixed_clock import FixedClock
-from rbim import ApiError, Dialect, ProtocolError, Response, jsontext
-from rbim.codec import Codec
-from rbim.groups import (
+from rbim import ApiError, Dialect, ProtocolError, Response
+from rbim._support import json as jsontext
+from rbim.operations.base import Answer, operation, wire
+from rbim.operations.groups import (
     CreateGroup,
     DeleteGroup,
     GroupOperation,
@@ -21,7 +21,7 @@ from rbim.groups import (
     SearchPublicGroups,
     Success,
 )
-from rbim.operation import Answer, operation, wire
+from rbim.wire.codec import Codec
 
 
 def make(hooks=None):

@@ -4,15 +4,13 @@ import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from helpers.fixed_clock import FixedClock
-from rbim import CHINA, ApiError, Dialect, MembersShape, Outcome, ProtocolError, RbimError, Response, jsontext
-from rbim.calls import CallTaskCreated, CreateCallTask
-from rbim.codec import Codec
-from rbim.converter import EXTRA, make_converter
-from rbim.groups import (
+from rbim import CHINA, ApiError, Dialect, MembersShape, Outcome, ProtocolError, RbimError, Response
+from rbim._support import json as jsontext
+from rbim.operations.call_tasks import CallTaskCreated, CreateCallTask
+from rbim.operations.groups import (
     Created,
     CreateGroup,
     DeleteGroup,
@@ -29,6 +27,9 @@ from rbim.groups import (
     Success,
     Target,
 )
+from rbim.wire.codec import Codec
+from rbim.wire.converter import make_converter
+from rbim.wire.hooks import EXTRA
 
 
 @pytest.fixture(params=["orjson", "standard library"], scope="module", autouse=True)

@@ -19,7 +19,7 @@ import pytest
 from helpers.credentials import APP_ID, TOKEN
 from helpers.paths import PACKAGE
 from rbim import CHINA, AppSigner, AsyncClient, Credentials, InvalidRequest, Request, Response, Signer
-from rbim.signing import Secret
+from rbim.credentials import Secret
 
 
 class Clock:

@@ -9,14 +9,11 @@ import sys
 from itertools import chain, islice, repeat
 
 import pytest
-from hypothesis import HealthCheck, assume, example, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, assume, example, given, settings, strategies as st
 
-from rbim.bulk.formats import Format, codec
-from rbim.bulk.formats_writing import Rejected, write_rows
-from rbim.bulk.reading import RowFile
-from rbim.bulk.reading_cells import cleaned
-from rbim.bulk.rows import BadRow, Row
+from rbim.bulk.input.file import RowFile
+from rbim.bulk.input.format import Format, Rejected, codec, write_rows
+from rbim.bulk.input.rows import BadRow, Row, cleaned
 from rbim.errors import InvalidRequest
 
 LONGEST = 1 << 20
@@ -538,9 +535,7 @@ def test_a_byte_order_mark_as_printf_makes_it(tmp_path):
 
 
 def test_standard_input_through_a_pipe():
-    program = (
-        "import sys; from rbim.bulk.reading import RowFile\nfor row in RowFile(sys.stdin.buffer): print(*row, flush=True)\n"
-    )
+    program = "import sys; from rbim.bulk.input.file import RowFile\nfor row in RowFile(sys.stdin.buffer): print(*row, flush=True)\n"
     with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         process.stdin.write(b"group\taccount\ng\t1\n")
         process.stdin.flush()

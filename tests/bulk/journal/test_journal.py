@@ -14,20 +14,19 @@ from tempfile import TemporaryDirectory
 
 import anyio
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from rbim import InvalidRequest
-from rbim.bulk import loading
-from rbim.bulk.journal import Facts, Journal, Sample
-from rbim.bulk.loading import BATCH, Loaded, Loader, batches, row_of
-from rbim.bulk.lock import JobLock, is_locked
-from rbim.bulk.rows import BadRow, Row
-from rbim.bulk.schema import Sent, State
+from rbim.bulk.input.rows import BadRow, Row
+from rbim.bulk.journal import loading
+from rbim.bulk.journal.journal import Facts, Journal, Sample
+from rbim.bulk.journal.loading import BATCH, Loaded, Loader, batches, row_of
+from rbim.bulk.journal.lock import JobLock, is_locked
+from rbim.bulk.states import Sent, State
 from rbim.bulk.work import Settlement, Why
 from rbim.clock import SystemClock
-from rbim.database import Failure
 from rbim.emulator import EmulatedClock
+from rbim.storage.sqlite import Failure
 
 SHORT = settings(max_examples=40, deadline=None)
 DONE = Settlement(outcome=Sent.ANSWERED, state=State.DONE)

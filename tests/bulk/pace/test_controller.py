@@ -9,12 +9,11 @@ from itertools import pairwise
 from time import process_time
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from helpers.platform_simulation import INVITE, LOST, THROTTLED, Platform, simulate
 from rbim import InvalidRequest, InviteJoinGroup, JoinGroup, QueryGroupDetail, Rate
-from rbim.bulk.steering import LONGEST_HALT, Steering
+from rbim.bulk.pace.controller import LONGEST_HALT, Steering
 
 OTHER = InviteJoinGroup(group_id="g2", members=["1001"])
 JOIN = JoinGroup(group_id="g1")

@@ -16,17 +16,15 @@ from datetime import UTC, datetime
 from xml.etree import ElementTree as ET
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
-from rbim.bulk.formats import Format
-from rbim.bulk.formats_writing import write_rows
-from rbim.bulk.plot import plot_report
-from rbim.bulk.report import read_report
-from rbim.bulk.report_rows import COLUMNS, every_bad_row, not_done, write_report_csv
-from rbim.bulk.report_text import report_text, sparkline
-from rbim.bulk.rows import BadRow
-from rbim.bulk.schema import JOURNAL, STATEMENTS
+from rbim.bulk.input.format import Format, write_rows
+from rbim.bulk.input.rows import BadRow
+from rbim.bulk.journal.schema import JOURNAL, STATEMENTS
+from rbim.bulk.report.plot import plot_report
+from rbim.bulk.report.reading import read_report
+from rbim.bulk.report.rows import COLUMNS, every_bad_row, not_done, write_report_csv
+from rbim.bulk.report.text import report_text, sparkline
 from rbim.errors import InvalidRequest
 
 BEGAN = 1_790_000_000.0

@@ -13,14 +13,13 @@ from email.utils import format_datetime
 from hashlib import md5, sha1, sha256
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from rbim import Credentials, InvalidRequest
-from rbim.callbacks.explanation import explain
-from rbim.callbacks.explanation.bodies import VARIANTS
-from rbim.callbacks.explanation.headers import DIGESTS, TIMES, read_digest, read_time
-from rbim.callbacks.explanation.sums import RECIPES
+from rbim.callbacks.diagnosis.bodies import VARIANTS
+from rbim.callbacks.diagnosis.checksums import RECIPES
+from rbim.callbacks.diagnosis.explain import explain
+from rbim.callbacks.diagnosis.headers import DIGESTS, TIMES, read_digest, read_time
 from rbim.callbacks.signature import Policy, Reason, Rejected, verify
 
 # Invented credentials.

@@ -7,17 +7,17 @@ from datetime import UTC, datetime, timedelta
 
 import attrs
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from helpers.credentials import APP_ID
 from helpers.deliveries import bytes_of
-from rbim import CallbackRejected, RbimError, jsontext
-from rbim.callbacks import events
-from rbim.callbacks.events import Event, Message, Notification, UnknownEvent, class_names, event_class
-from rbim.callbacks.kinds import ClientType, ConvType, MsgType, Notice
-from rbim.callbacks.parsing import parse
-from rbim.callbacks.quirks import Account
+from rbim import CallbackRejected, RbimError
+from rbim._support import json as jsontext
+from rbim.callbacks.events import types as events
+from rbim.callbacks.events.enums import ClientType, ConvType, MsgType, Notice
+from rbim.callbacks.events.fields import Account
+from rbim.callbacks.events.parsing import parse
+from rbim.callbacks.events.types import Event, Message, Notification, UnknownEvent, class_names, event_class
 
 
 @pytest.fixture(params=["orjson", "standard library"], scope="module", autouse=True)

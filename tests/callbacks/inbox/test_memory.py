@@ -10,18 +10,18 @@ from itertools import chain
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
-from hypothesis import settings
-from hypothesis import strategies as st
+from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from helpers.workers import NOON
 from rbim import InvalidRequest
-from rbim.callbacks.backoff import Backoff
-from rbim.callbacks.delivery import LeaseLost, delivery_of
-from rbim.callbacks.memory import MemorySink
-from rbim.callbacks.router import Router
-from rbim.callbacks.wake import backend, waker
-from rbim.callbacks.worker import Worker
+from rbim._support.event_loops import backend, waker
+from rbim.callbacks.delivery import delivery_of
+from rbim.callbacks.inbox.memory import MemorySink
+from rbim.callbacks.inbox.protocols import LeaseLost
+from rbim.callbacks.worker.backoff import Backoff
+from rbim.callbacks.worker.router import Router
+from rbim.callbacks.worker.worker import Worker
 from rbim.emulator.clock import EmulatedClock
 
 

@@ -20,13 +20,14 @@ from anyio.to_thread import run_sync
 
 from helpers.deliveries import delivery, unreadable
 from helpers.paths import TESTS
-from rbim import InvalidRequest, commits
-from rbim.callbacks.delivery import LeaseLost
-from rbim.callbacks.events import Event, Message, Notification, Picture, Text
-from rbim.callbacks.inbox import SqliteInbox
-from rbim.callbacks.kinds import MsgType
-from rbim.callbacks.wake import waker
+from rbim import InvalidRequest
+from rbim._support.event_loops import waker
+from rbim.callbacks.events.enums import MsgType
+from rbim.callbacks.events.types import Event, Message, Notification, Picture, Text
+from rbim.callbacks.inbox.protocols import LeaseLost
+from rbim.callbacks.inbox.sqlite import SqliteInbox
 from rbim.emulator.clock import START, EmulatedClock
+from rbim.storage import group_commit as commits
 
 
 @pytest.fixture

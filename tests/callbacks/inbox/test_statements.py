@@ -10,18 +10,17 @@ from tempfile import TemporaryDirectory
 
 import pytest
 from attrs import evolve
-from hypothesis import settings
-from hypothesis import strategies as st
+from hypothesis import settings, strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
 from helpers.deliveries import delivery, unreadable
-from rbim import InvalidRequest, database
-from rbim.callbacks import store
-from rbim.callbacks.delivery import LeaseLost
-from rbim.callbacks.schema import INBOX
-from rbim.callbacks.store import Store, Wish
-from rbim.database import Failure
+from rbim import InvalidRequest
+from rbim.callbacks.inbox import statements as store
+from rbim.callbacks.inbox.protocols import LeaseLost
+from rbim.callbacks.inbox.statements import INBOX, Store, Wish
 from rbim.emulator.clock import START, EmulatedClock
+from rbim.storage import sqlite as database
+from rbim.storage.sqlite import Failure
 
 WEEK = 7 * 24 * 3600.0
 ALL = Wish(since=float("-inf"), classes=None, msg_type=None, dead_only=False)

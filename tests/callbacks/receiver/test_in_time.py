@@ -19,8 +19,8 @@ from anyio.lowlevel import checkpoint
 
 from helpers.credentials import APP_ID, CREDENTIALS, TOKEN
 from rbim.callbacks import Backoff, Event, Handling, MemorySink, Receiver, Router, SqliteInbox, Worker, sign
-from rbim.callbacks.intake import SPOOLING
-from rbim.callbacks.thread import WorkerThread
+from rbim.callbacks.receiver.intake import SPOOLING
+from rbim.callbacks.worker.runner import WorkerThread
 from rbim.emulator import EmulatedClock
 
 GIVES_UP = 5.0  # seconds in which the platform wants its answer

@@ -3,14 +3,13 @@
 from functools import partial
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from rbim import InvalidRequest
-from rbim.callbacks.backoff import Backoff
-from rbim.callbacks.events import At, Event, Message, Notification, Picture, TeamKick, TeamQuit, Text, UnknownEvent
-from rbim.callbacks.kinds import ConvType
-from rbim.callbacks.router import Router
+from rbim.callbacks.events.enums import ConvType
+from rbim.callbacks.events.types import At, Event, Message, Notification, Picture, TeamKick, TeamQuit, Text, UnknownEvent
+from rbim.callbacks.worker.backoff import Backoff
+from rbim.callbacks.worker.router import Router
 
 
 def found(router, event):

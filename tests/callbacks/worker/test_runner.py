@@ -9,15 +9,15 @@ import pytest
 from helpers.waiting import until
 from helpers.workers import Panic, moment, router_of, text
 from rbim import InvalidRequest, SystemClock
-from rbim.callbacks import thread as thread_module
-from rbim.callbacks.backoff import Backoff
-from rbim.callbacks.inbox import SqliteInbox
-from rbim.callbacks.memory import MemorySink
-from rbim.callbacks.router import Router
-from rbim.callbacks.thread import WorkerTask, WorkerThread
-from rbim.callbacks.wake import backend
-from rbim.callbacks.watch import Watch
-from rbim.callbacks.worker import Worker
+from rbim._support.event_loops import backend
+from rbim.callbacks.inbox.memory import MemorySink
+from rbim.callbacks.inbox.sqlite import SqliteInbox
+from rbim.callbacks.observers import Watch
+from rbim.callbacks.worker import runner as thread_module
+from rbim.callbacks.worker.backoff import Backoff
+from rbim.callbacks.worker.router import Router
+from rbim.callbacks.worker.runner import WorkerTask, WorkerThread
+from rbim.callbacks.worker.worker import Worker
 
 # ---------------------------------------------------------------------------------- a thread of its own
 

@@ -10,21 +10,21 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from helpers.waiting import until
 from helpers.workers import NOON, moment, router_of, text
 from rbim import InvalidRequest, SystemClock
-from rbim.callbacks.backoff import Backoff
-from rbim.callbacks.delivery import LeaseLost, delivery_of
-from rbim.callbacks.inbox import SqliteInbox
-from rbim.callbacks.lane import GRACE, TURN
-from rbim.callbacks.memory import MemorySink
-from rbim.callbacks.router import Router
-from rbim.callbacks.wake import backend
-from rbim.callbacks.watch import Buried, Handled, HandlingFailed, Watch
-from rbim.callbacks.worker import Worker
+from rbim._support.event_loops import backend
+from rbim.callbacks.delivery import delivery_of
+from rbim.callbacks.inbox.memory import MemorySink
+from rbim.callbacks.inbox.protocols import LeaseLost
+from rbim.callbacks.inbox.sqlite import SqliteInbox
+from rbim.callbacks.observers import Buried, Handled, HandlingFailed, Watch
+from rbim.callbacks.worker.backoff import Backoff
+from rbim.callbacks.worker.conversation import GRACE, TURN
+from rbim.callbacks.worker.router import Router
+from rbim.callbacks.worker.worker import Worker
 from rbim.emulator.clock import EmulatedClock
 
 NO_JITTER = Backoff(random=lambda: 1.0)  # 1, 4, 16, 64, 256, 300, 300 s

@@ -16,9 +16,9 @@ import pytest
 from helpers.callback_process import APP, CLEAN, COMMAND, FULL, KNOWN, MINE, OLD_TOKEN, PATIENCE, TOKEN, event, serving
 from rbim import Credentials, InvalidRequest
 from rbim.callbacks.signature import sign
-from rbim.cli import Exit
-from rbim.cli.callback_capture import capture_of
-from rbim.environment import callback_credentials_from_env
+from rbim.cli.callback.capture import capture_of
+from rbim.cli.entry_point import Exit
+from rbim.credentials import callback_credentials_from_env
 
 # ------------------------------------------------------------------------------------------------------------------- send
 
@@ -279,7 +279,7 @@ def test_an_inbox_that_fails_is_said(tmp_path, cli, monkeypatch):
     inbox = tmp_path / "events.db"
     with serving(inbox) as receiver:
         receiver.stop()
-    monkeypatch.setattr("rbim.callbacks.inbox.SqliteInbox.replay", fails)
+    monkeypatch.setattr("rbim.callbacks.inbox.sqlite.SqliteInbox.replay", fails)
     assert cli("replay", "--inbox", inbox) == (Exit.USAGE, "", f"rbim: {inbox}: database or disk is full\n")
 
 

@@ -20,11 +20,11 @@ import trustme
 
 from helpers.callback_process import APP, FULL, MINE, PATIENCE, Process, event, serving
 from helpers.sockets import speaks_ipv6
+from rbim._support.sockets import bound_to
 from rbim.callbacks.signature import sign
-from rbim.cli import Exit
-from rbim.cli.callback_connection import ANSWERED, AT_ONCE, BEGUN, most
-from rbim.cli.callback_serve import Serving, _config, _Server
-from rbim.sockets import bound_to
+from rbim.cli.callback.connection import ANSWERED, AT_ONCE, BEGUN, most
+from rbim.cli.callback.serve import Serving, _config, _Server
+from rbim.cli.entry_point import Exit
 
 # ------------------------------------------------------------------------------------------------------------ connections
 
@@ -86,7 +86,7 @@ async def connecting(app=None, **tls):
 async def test_what_asks_for_nothing_is_closed(monkeypatch):
     """Where no head comes, or not all of it, or not the rest of a body that nobody wants any more."""
     assert BEGUN == 5
-    monkeypatch.setattr("rbim.cli.callback_connection.BEGUN", 0.05)
+    monkeypatch.setattr("rbim.cli.callback.connection.BEGUN", 0.05)
     async with connecting() as connect:
         resting = await connect()
         assert await resting.ask() == 200
@@ -102,7 +102,7 @@ async def test_what_asks_for_nothing_is_closed(monkeypatch):
 
 
 async def test_the_idle_give_way(monkeypatch):
-    monkeypatch.setattr("rbim.cli.callback_connection.most", lambda: 3)
+    monkeypatch.setattr("rbim.cli.callback.connection.most", lambda: 3)
     async with connecting() as connect:
         known, first, second = [await connect() for _ in range(3)]
         assert await known.ask() == 200
@@ -116,7 +116,7 @@ async def test_the_idle_give_way(monkeypatch):
 
 
 async def test_where_nobody_is_idle_the_next_one_is_told(monkeypatch):
-    monkeypatch.setattr("rbim.cli.callback_connection.most", lambda: 2)
+    monkeypatch.setattr("rbim.cli.callback.connection.most", lambda: 2)
     begun, goes_on = [], asyncio.Event()
 
     async def slow(_scope, _receive, send):
@@ -137,7 +137,7 @@ async def test_where_nobody_is_idle_the_next_one_is_told(monkeypatch):
 async def test_an_answer_that_is_not_there_in_time_ends_the_connection(monkeypatch):
     """Such as one that nobody reads, while more is asked for."""
     assert ANSWERED == 15
-    monkeypatch.setattr("rbim.cli.callback_connection.ANSWERED", 0.05)
+    monkeypatch.setattr("rbim.cli.callback.connection.ANSWERED", 0.05)
     told = []
 
     async def stuck(_scope, receive, _send):
@@ -161,7 +161,7 @@ async def test_requests_one_after_the_other_have_their_time_each():
 
 
 async def test_a_handshake_that_does_not_come_is_not_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setattr("rbim.cli.callback_connection.BEGUN", 0.05)
+    monkeypatch.setattr("rbim.cli.callback.connection.BEGUN", 0.05)
     both = tmp_path / "both.pem"
     trustme.CA().issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(both)
     async with connecting(certfile=both) as connect:
@@ -283,7 +283,7 @@ async def test_of_several_addresses_the_first_that_can_be_had(monkeypatch):
 
 def test_it_ends_at_once_if_told_so(tmp_path, cli, monkeypatch):
     """Whoever presses Ctrl-C as soon as there is something to read."""
-    monkeypatch.setattr("rbim.cli.callback_serve._url", lambda *_: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr("rbim.cli.callback.serve._url", lambda *_: signal.raise_signal(signal.SIGINT))
     before = signal.getsignal(signal.SIGINT), list(logging.getLogger("rbim").handlers)
     assert cli("serve", "--inbox", tmp_path / "events.db", "--port", "0", "--print", "--host", "0.0.0.0") == (
         0,
@@ -338,6 +338,6 @@ def test_a_store_that_fails_is_said(tmp_path, cli, monkeypatch):
     def fails(_):
         raise FULL
 
-    monkeypatch.setattr("rbim.callbacks.inbox.SqliteInbox.__aenter__", fails)
+    monkeypatch.setattr("rbim.callbacks.inbox.sqlite.SqliteInbox.__aenter__", fails)
     code, out, err = cli("serve", "--inbox", tmp_path / "events.db", "--port", "0")
     assert (code, out, err) == (Exit.USAGE, "", f"rbim: {tmp_path}/events.db: database or disk is full\n")

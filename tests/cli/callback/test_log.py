@@ -10,10 +10,10 @@ from concurrent.futures import CancelledError
 import pytest
 
 from helpers.callback_process import PATIENCE, counts, event, serving
+from rbim.callbacks.observers import Buried, HandlingFailed, Quarantined, Refused, Spooled
 from rbim.callbacks.signature import Reason
-from rbim.callbacks.watch import Buried, HandlingFailed, Quarantined, Refused, Spooled
-from rbim.cli.callback_log import WAITING, Trickle
-from rbim.cli.callback_scribe import Scribe
+from rbim.cli.callback.log import WAITING, Trickle
+from rbim.cli.callback.log_callback_scribe import Scribe
 
 # -------------------------------------------------------------------------------------------------------- standard error
 
@@ -90,7 +90,7 @@ def test_lines_that_nobody_reads_are_counted():
 
 def test_a_scribe_waits_for_nobody(monkeypatch):
     """Neither the one who has something written, nor the end."""
-    monkeypatch.setattr("rbim.cli.callback_scribe.LAST_WORDS", 0.01)
+    monkeypatch.setattr("rbim.cli.callback.log_callback_scribe.LAST_WORDS", 0.01)
     reading, writing = os.pipe()
     with open(writing, "w", encoding="utf-8") as stream:  # noqa: PTH123  # a descriptor
         with Scribe(stream) as scribe:

@@ -18,10 +18,9 @@ import pytest
 from helpers.callback_process import APP, MINE, OLD_TOKEN, PATIENCE, TOKEN, Process, counts, event, serving
 from rbim import Credentials
 from rbim.callbacks.signature import sign
-from rbim.cli import Exit
-from rbim.cli.callback_scribe import LAST_WORDS
-from rbim.cli.callback_serve import DRAIN, _signals
-from rbim.cli.callback_serve import PATIENCE as REQUESTS
+from rbim.cli.callback.log_callback_scribe import LAST_WORDS
+from rbim.cli.callback.serve import DRAIN, PATIENCE as REQUESTS, _signals
+from rbim.cli.entry_point import Exit
 
 # ------------------------------------------------------------------------------------------------------------------ serve
 
@@ -277,8 +276,8 @@ def test_it_stops_though_nobody_reads_what_it_prints(tmp_path, cli, monkeypatch)
     assert REQUESTS + DRAIN + 2 * LAST_WORDS < 8
     inbox, stdout = tmp_path / "events.db", Stuck()
     monkeypatch.setattr(sys, "stdout", stdout)
-    monkeypatch.setattr("rbim.cli.callback_serve.DRAIN", 0.05)
-    monkeypatch.setattr("rbim.cli.callback_scribe.LAST_WORDS", 0.01)
+    monkeypatch.setattr("rbim.cli.callback.serve.DRAIN", 0.05)
+    monkeypatch.setattr("rbim.cli.callback.log_callback_scribe.LAST_WORDS", 0.01)
     began = time.monotonic()
     code, _, err = cli("serve", "--inbox", inbox, "--port", "0", "--print")
     assert time.monotonic() - began < 6

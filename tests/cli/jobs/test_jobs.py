@@ -25,19 +25,20 @@ from rich.console import Console
 from helpers.holding import Holding
 from helpers.serving import served
 from rbim import AsyncClient
-from rbim.bulk.lock import JobLock
-from rbim.bulk.schema import JOURNAL
-from rbim.bulk.tally import Snapshot
-from rbim.cli import bulk_progress, run
-from rbim.cli.bulk_flags import Showing
-from rbim.cli.bulk_input import Input
-from rbim.cli.bulk_progress import Progress
-from rbim.cli.bulk_run import command_line
-from rbim.cli.exits import JobExit
+from rbim.bulk.journal.lock import JobLock
+from rbim.bulk.journal.schema import JOURNAL
+from rbim.bulk.progress import Snapshot
+from rbim.cli import run
+from rbim.cli.exit_codes import JobExit
+from rbim.cli.jobs import progress as bulk_progress
+from rbim.cli.jobs.flags import Showing
+from rbim.cli.jobs.input import Input
+from rbim.cli.jobs.progress import Progress
+from rbim.cli.jobs.run import command_line
+from rbim.credentials import Credentials
 from rbim.emulator import Emulator
-from rbim.emulator.faults import Code, Fault, InvalidJson, Status
-from rbim.groups import DeleteGroupMember, GroupType, InviteJoinGroup
-from rbim.signing import Credentials
+from rbim.emulator.faults.requests import Code, Fault, InvalidJson, Status
+from rbim.operations.groups import DeleteGroupMember, GroupType, InviteJoinGroup
 from rbim.transports.httpx import HttpxTransport
 
 ACCOUNTS = ["total", "invited", "refused", "failed", "unknown", "skipped", "duplicate"]

@@ -18,9 +18,9 @@ from helpers.holding import Holding
 from helpers.paths import ROOT
 from helpers.serving import served
 from rbim import AsyncClient, Credentials
-from rbim.cli.exits import JobExit
+from rbim.cli.exit_codes import JobExit
 from rbim.emulator import Emulator
-from rbim.groups import GroupType, InviteJoinGroup
+from rbim.operations.groups import GroupType, InviteJoinGroup
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals")
 

@@ -14,9 +14,9 @@ import pytest
 from helpers.credentials import APP_ID, TOKEN
 from helpers.emulators import box, client_of
 from rbim import AsyncClient, Dialect, GroupType, InvalidRequest, NotMember, Permission, Role
-from rbim.callbacks.kinds import ClientType, MsgType, Notice
+from rbim.callbacks.events.enums import ClientType, MsgType, Notice
 from rbim.emulator import Emulator
-from rbim.emulator.rules import DependsOnDialect, Refusal
+from rbim.emulator.platform.rules import DependsOnDialect, Refusal
 from rbim.transports.httpx import HttpxTransport
 
 START = "1767323045000"  # 2026-01-02 03:04:05 UTC in milliseconds

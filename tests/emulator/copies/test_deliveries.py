@@ -8,14 +8,14 @@ from random import Random
 
 import anyio
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from helpers.credentials import APP_ID, TOKEN
 from helpers.emulators import box
 from rbim import AsyncClient, Dialect, GroupType, InvalidRequest
 from rbim.emulator import EmulatedClock, Emulator
-from rbim.emulator.copy_faults import (
+from rbim.emulator.copies.queue import Lanes, Parcel
+from rbim.emulator.faults.copies import (
     CopyFault,
     CopyFaults,
     Delay,
@@ -26,7 +26,6 @@ from rbim.emulator.copy_faults import (
     copy_faults_from,
     verdict_of,
 )
-from rbim.emulator.lanes import Lanes, Parcel
 
 START = 1767323045000
 AGES = 1e6  # seconds that nothing lasts

@@ -44,7 +44,7 @@ from rbim import (
     Unanswered,
 )
 from rbim.emulator import EmulatedClock, Emulator
-from rbim.emulator.faults import (
+from rbim.emulator.faults.requests import (
     Code,
     CutShort,
     DuplicateFields,

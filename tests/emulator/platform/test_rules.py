@@ -6,8 +6,7 @@ import json
 from contextlib import asynccontextmanager, suppress
 
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from helpers.stubs import CREDENTIALS
 from rbim import (
@@ -27,11 +26,11 @@ from rbim import (
     Role,
     SearchPublicGroups,
     SetMemberRole,
-    catalogue,
 )
 from rbim.emulator import EmulatedClock, Emulator
-from rbim.emulator.faults import Fault, ResetAfter, ResetBefore, Status
-from rbim.emulator.rules import DependsOnDialect
+from rbim.emulator.faults.requests import Fault, ResetAfter, ResetBefore, Status
+from rbim.emulator.platform.rules import DependsOnDialect
+from rbim.operations import catalogue
 
 ID = "g80000049837291"
 CREATE = CreateGroup(name="公告", type=GroupType.TEMPORARY)

@@ -5,14 +5,13 @@ import json
 from datetime import UTC, date, datetime, time, timedelta, timezone
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from helpers.emulators import client_of
 from rbim import CreateCallTask, GroupType, InvalidRequest, Permission, Role, Target, Weekday
-from rbim.calls import Hours, NoCallPolicy, default_no_call_policies
 from rbim.emulator import EmulatedClock, Emulator, Group, State, Task
-from rbim.emulator.snapshot import VERSION, export_state, load_state
+from rbim.emulator.platform.snapshot import VERSION, export_state, load_state
+from rbim.operations.call_tasks import Hours, NoCallPolicy, default_no_call_policies
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
 

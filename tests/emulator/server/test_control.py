@@ -10,12 +10,13 @@ from helpers.emulators import client_of
 from helpers.paths import DOCS
 from helpers.rawclient import ask, http
 from rbim import GroupType, Permission
-from rbim.emulator import EmulatedClock, Emulator, control
-from rbim.emulator.commands import ABOUT, COMMANDS, PREFIX
-from rbim.emulator.control import Control
-from rbim.emulator.faults import Fault, Latency, Refuse, Status
-from rbim.emulator.server import serve
-from rbim.transports.conformance_server import RawServer, reply
+from rbim.emulator import EmulatedClock, Emulator
+from rbim.emulator.faults.requests import Fault, Latency, Refuse, Status
+from rbim.emulator.server import control
+from rbim.emulator.server.commands import ABOUT, COMMANDS, PREFIX
+from rbim.emulator.server.control import Control
+from rbim.emulator.server.server import serve
+from rbim.testing.conformance.server import RawServer, reply
 
 
 async def asgi(app, method, path, body=b""):

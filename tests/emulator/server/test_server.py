@@ -16,7 +16,7 @@ import pytest
 from helpers.rawclient import ask, connected, http, signed
 from helpers.sockets import speaks_ipv6
 from rbim.emulator import EmulatedClock, Emulator
-from rbim.emulator.faults import (
+from rbim.emulator.faults.requests import (
     Code,
     CutShort,
     DuplicateFields,
@@ -30,7 +30,7 @@ from rbim.emulator.faults import (
     Status,
     Throttle,
 )
-from rbim.emulator.server import run, serve
+from rbim.emulator.server.server import run, serve
 
 
 @pytest.fixture
@@ -466,7 +466,7 @@ async def test_a_host_that_is_not_this_machine_is_an_error(emulator):
 
 
 def test_without_uvicorn_the_error_names_the_pip_command():
-    code = "import sys; sys.modules['uvicorn'] = None; import rbim.emulator.server"
+    code = "import sys; sys.modules['uvicorn'] = None; import rbim.emulator.server.server"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.stderr.splitlines()[-1] == (
         'ModuleNotFoundError: serving the emulator needs uvicorn, which comes with: python -m pip install "rbim[server]"'

@@ -1,0 +1,184 @@
+"""CSV to rows: the header, the character between the cells, and a quote that is not closed, which costs one line."""
+
+from __future__ import annotations
+
+import csv
+from typing import TYPE_CHECKING, NamedTuple
+
+from attrs import frozen
+
+from rbim.bulk.input.lines import LONGEST, Lines
+from rbim.bulk.input.rows import BadRow, Row, bad_row, checked, cleaned, same_name
+from rbim.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator
+
+__all__ = ["DELIMITERS", "Header", "Wanted", "csv_rows", "find_header"]
+
+DELIMITERS = ",;\t|"
+"""What may stand between cells, where nothing else is asked for."""
+
+RECORD = 100
+"""Lines that one row may have; beyond them a quote was not closed."""
+
+# Row's own constructor, which calls this, takes twice the time
+_new: Callable[[type[Row], tuple[str, str, str | None]], Row] = tuple.__new__  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+
+_WINDOW = 256
+"""Lines that are read on from a mistake: more than a row may have, not many more."""
+
+_UNCLOSED = "a quote that is not closed"
+
+
+@frozen(kw_only=True)
+class Wanted:
+    """What to look for in a header: names of columns (None: the usual one, if there is one), the group given."""
+
+    group: str | None
+    group_column: str | None
+    account_column: str | None
+    user_name_column: str | None
+    delimiters: str
+
+
+class Header(NamedTuple):
+    """Where the columns are: ``width`` counts them, ``lines`` the lines of the header; the others are places, from 0.
+
+    ``given`` is the group of rows that name none.
+    ``names`` are the names of the columns as they are spelled, none where the file has no header.
+    """
+
+    delimiter: str
+    lines: int
+    width: int
+    account: int
+    group: int | None
+    user_name: int | None
+    given: str | None
+    names: list[str]
+
+
+def find_header(lines: list[str], wanted: Wanted) -> Header | None:
+    """Read the header, which the lines begin with; None where it does not end in them.
+
+    Among the delimiters, the one counts that gives the columns looked for, or else the most cells. A single column under
+    another name is a list of accounts without a header, where the group is given and no column asked for. Raises
+    InvalidRequest where a column is not there.
+    """
+    names = [same_name(wanted.account_column or "account"), same_name(wanted.group_column or "group")]
+    best: tuple[int, int] = (-1, -1)
+    found: tuple[str, int, list[str]] | None = None
+    for delimiter in wanted.delimiters:
+        reader = csv.reader(lines, delimiter=delimiter, strict=True)
+        try:
+            cells = [cleaned(cell) for cell in next(reader)]
+        except csv.Error:
+            continue
+        score = len({same_name(cell) for cell in cells} & set(names)), len(cells)
+        if score > best:
+            best, found = score, (delimiter, reader.line_num, cells)
+    if found is None:
+        return None
+    delimiter, count, cells = found
+    unnamed = wanted.account_column is wanted.group_column is wanted.user_name_column is None and wanted.group is not None
+    if unnamed and len(cells) == 1 and same_name(cells[0]) != names[0]:
+        return Header(delimiter, 0, 1, 0, None, None, wanted.group, [])
+    account = _place(cells, wanted.account_column, "account", needed=True)
+    group = _place(cells, wanted.group_column, "group", needed=wanted.group is None)
+    user_name = _place(cells, wanted.user_name_column, "user_name", needed=False)
+    return Header(delimiter, count, len(cells), account or 0, group, user_name, wanted.group, cells)
+
+
+def _place(cells: list[str], asked: str | None, usual: str, *, needed: bool) -> int | None:
+    name = same_name(asked or usual)
+    places = [place for place, cell in enumerate(cells) if same_name(cell) == name]
+    if len(places) == 1:
+        return places[0]
+    if not places and not needed and asked is None:
+        return None
+    option = f"--{usual.replace('_', '-')}-column" + (" or --group" if usual == "group" else "")
+    many = f"{len(places)} columns" if places else "no column"
+    reason = f"header: {many} {asked or usual!r} among {', '.join(map(repr, cells))} ({option} tells which one is meant)"
+    raise InvalidRequest(reason, field=f"{usual}_column")
+
+
+def _within_bounds(record: list[str]) -> bool:
+    return len(record) <= RECORD and sum(map(len, record)) <= LONGEST
+
+
+def csv_rows(parts: Iterator[Lines], header: Header) -> Iterator[Row | BadRow]:
+    """Read what follows the header.
+
+    A quoted cell may go on over lines. Where a quote is not closed, the line with it is a bad row and reading goes on with
+    the next one: it must not cost the rows after it.
+    """
+    left = Lines(0, [], {})
+    for part in parts:
+        left = yield from _rows(left.followed_by(part), header, last=False)
+    yield from _rows(left, header, last=True)
+
+
+def _rows(part: Lines, header: Header, *, last: bool) -> Generator[Row | BadRow, None, Lines]:
+    """Yield the rows of these lines and return the lines of one that has not ended."""
+    lines = part.lines
+    _, _, width, account_at, group_at, user_name_at, given, _ = header
+    seen, group = "", given or ""
+    begin = 0  # where the row at hand begins in the lines
+    while begin < len(lines):
+        base = begin
+        window = lines[base : base + _WINDOW]
+        reader = csv.reader(window, delimiter=header.delimiter, strict=True)
+        try:
+            for cells in reader:
+                end = base + reader.line_num
+                if end - begin == 1 and len(cells) == width and not part.faults:  # most rows end here
+                    account = cells[account_at].strip()
+                    if group_at is not None and cells[group_at] != seen:
+                        seen = cells[group_at]
+                        group = _plain_group(seen, given)
+                    user_name = None if user_name_at is None else cells[user_name_at].strip() or None
+                    if account and group and account.isprintable() and (user_name is None or user_name.isprintable()):
+                        begin = end
+                        yield _new(Row, (group, account, user_name))
+                        continue
+                if end - begin > 1 and not _within_bounds(lines[begin:end]):
+                    yield bad_row(part.before + begin + 1, _UNCLOSED, lines[begin])
+                    begin += 1
+                    break
+                rows = _judged(part, begin, end, cells, header)
+                begin = end
+                yield from rows
+        except csv.Error as error:
+            end = base + reader.line_num
+            if end == base + len(window) and not (last and end == len(lines)) and _within_bounds(lines[begin:end]):
+                if end == len(lines):
+                    break  # it may go on in the lines to come
+                continue  # it may go on beyond the window, the next of which begins with it
+            unclosed = end - begin > 1 or "unexpected end" in str(error)
+            yield bad_row(part.before + begin + 1, _UNCLOSED if unclosed else f"no CSV: {error}", lines[begin])
+            begin += 1
+    return part.skipping(begin)
+
+
+def _plain_group(cell: str, given: str | None) -> str:
+    """Return the group of a cell that needs no further look, or an empty text."""
+    group = cell.strip()
+    return group if group.isprintable() and given in {None, group} else ""
+
+
+def _judged(part: Lines, begin: int, end: int, cells: list[str], header: Header) -> list[Row | BadRow]:
+    """Return what the lines from ``begin`` to ``end`` are: a row, a bad one, or none if they are blank."""
+    line = part.before + begin + 1
+    fault = next((part.faults[place] for place in range(begin, end) if place in part.faults), None)
+    if fault is not None:
+        return [BadRow(line, *fault)]
+    text = "".join(part.lines[begin:end])
+    if not cleaned(text):
+        return []
+    if len(cells) != header.width:
+        return [bad_row(line, f"{len(cells)} cells, where the header has {header.width}", text)]
+    group = None if header.group is None else cells[header.group]
+    user_name = None if header.user_name is None else cells[header.user_name]
+    row = checked(group, cells[header.account], user_name, header.given)
+    return [bad_row(line, row, text) if isinstance(row, str) else row]

@@ -1,0 +1,237 @@
+"""Files and streams to rows: CSV, JSON lines or plain text, whatever their encoding, length and mistakes."""
+
+from __future__ import annotations
+
+from io import TextIOBase
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, cast
+
+from attrs import define, evolve, field
+
+from rbim.bulk.input.csv import DELIMITERS, Header, Wanted, csv_rows, find_header
+from rbim.bulk.input.format import Format, Kind, codec, delimiter, is_kind
+from rbim.bulk.input.lines import Lines, lines_of
+from rbim.bulk.input.one_per_line import json_rows, text_rows
+from rbim.bulk.input.rows import cleaned, excerpt_of, same_name
+from rbim.errors import InvalidRequest
+from rbim.validators import or_none
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from os import PathLike
+    from types import TracebackType
+    from typing import Self
+
+    from rbim.bulk.input.rows import BadRow, Row
+
+__all__ = ["RowFile"]
+
+_ENDINGS: dict[str, Kind] = {
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".txt": "text",
+}
+_HEADER = 100
+_MARK = "\ufeff"
+_NOTHING = Lines(0, [], {})
+
+
+def _group(value: object) -> str | None:
+    if value is None or (isinstance(value, str) and cleaned(value)):
+        return None if value is None else cleaned(value)
+    reason = f"group: a text that is not empty is needed, not {value!r}"
+    raise InvalidRequest(reason, field="group")
+
+
+def _codec(value: str | None) -> str:
+    return codec("utf-8" if value is None else value)
+
+
+@define(eq=False)
+class RowFile:
+    """Read a file, or a stream of bytes (``sys.stdin.buffer``), as rows: ``Row | BadRow``, lazily and in bounded memory.
+
+    ``kind`` is told from the name (``.csv``, ``.tsv``, ``.jsonl``, ``.ndjson``, ``.txt``), or else from the first line;
+    ``delimiter``, one of ``,`` ``;`` tab ``|``, from the header of a CSV file. ``encoding`` is UTF-8 unless asked otherwise
+    (``gb18030`` for what Chinese spreadsheets export), with or without a byte order mark. The columns are ``group``,
+    ``account`` and, where there is one, ``user_name`` (the acting account), or those that are named; case and space around
+    a name do not count, and other columns are of no matter. ``group`` is the group of rows that name none: text never does.
+    A row that names another group is a bad row then. A CSV file of a single column under another name is a list of accounts
+    without a header, where ``group`` is given and no column asked for.
+
+    Whatever is wrong with a row makes it a ``BadRow``; ``line`` is where it begins, counted from 1. Blank lines are no rows.
+    A line may have 1 MiB, a row 100 lines. Raises InvalidRequest, when iteration begins, where the file cannot be opened or
+    has no such columns, and later only where it cannot be read further.
+
+    It is read once. Leaving its block closes the file that it opened, never a stream that it was given.
+    """
+
+    source: str | PathLike[str] | BinaryIO
+    kind: Kind | None = field(default=None, kw_only=True, validator=or_none(is_kind))
+    encoding: str = field(default=None, kw_only=True, converter=_codec)
+    delimiter: str | None = field(default=None, kw_only=True, validator=or_none(delimiter))
+    group: str | None = field(default=None, kw_only=True, converter=_group)
+    group_column: str | None = field(default=None, kw_only=True)
+    account_column: str | None = field(default=None, kw_only=True)
+    user_name_column: str | None = field(default=None, kw_only=True)
+    _opened: BinaryIO | None = field(default=None, init=False, repr=False)
+    _format: Format | None = field(default=None, init=False, repr=False)
+    _rows: Iterator[Row | BadRow] = field(default=iter(()), init=False, repr=False)
+
+    @property
+    def name(self) -> str:
+        """What the source is called: the path, or the name of the stream."""
+        if hasattr(self.source, "read"):
+            name = getattr(self.source, "name", None)
+            return name if isinstance(name, str) else "the input"
+        return str(self.source)
+
+    @property
+    def path(self) -> Path | None:
+        """The file's absolute path; None for a stream."""
+        return None if hasattr(self.source, "read") else Path(cast("str", self.source)).absolute()
+
+    @property
+    def format(self) -> Format:
+        """How the rows are written, for writing some of them back. Asking for it begins to read."""
+        if self._format is None:
+            try:
+                self._format, self._rows = self._begin()
+            except InvalidRequest:
+                self.close()
+                raise
+        return self._format
+
+    def __iter__(self) -> Iterator[Row | BadRow]:
+        _ = self.format
+        return self._rows
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file, if it was opened here; iteration ends."""
+        self._rows = iter(())
+        if self._opened is not None:
+            self._opened.close()
+
+    def _stream(self) -> BinaryIO:
+        if isinstance(self.source, TextIOBase):
+            reason = "source: a stream of bytes is needed (sys.stdin.buffer), not one of text"
+            raise InvalidRequest(reason, field="source")
+        if hasattr(self.source, "read"):
+            return cast("BinaryIO", self.source)
+        try:
+            self._opened = Path(cast("str", self.source)).open("rb")  # noqa: SIM115  # close() does
+        except (OSError, ValueError) as error:
+            reason = f"{self.name}: cannot be opened: {getattr(error, 'strerror', None) or error}"
+            raise InvalidRequest(reason, field="source") from error
+        return self._opened
+
+    def _parts(self) -> Iterator[Lines]:
+        try:
+            yield from lines_of(self._stream(), self.encoding)
+        except OSError as error:
+            reason = f"{self.name}: cannot be read: {error.strerror or error}"
+            raise InvalidRequest(reason, field="source") from error
+        finally:
+            if self._opened is not None:
+                self._opened.close()
+
+    def _begin(self) -> tuple[Format, Iterator[Row | BadRow]]:
+        parts = self._parts()
+        head = next(parts, _NOTHING)
+        first = head.lines[0] if head.lines else ""
+        bom = first.startswith(_MARK)
+        head = head._replace(lines=[first.removeprefix(_MARK), *head.lines[1:]])
+        line_end = "\r\n" if first.endswith("\r\n") else "\r" if first.endswith("\r") else "\n"
+        while (head := _from_first_row(head)) is _NOTHING and (more := next(parts, None)) is not None:
+            head = more
+        kind = self.kind or _ENDINGS.get(Path(self.name).suffix.lower()) or self._kind_of(head)
+        shape = Format(
+            kind=kind,
+            encoding=self.encoding,
+            bom=bom,
+            delimiter=self.delimiter or ",",
+            line_end=line_end,
+            group_column=self.group_column or "group",
+            account_column=self.account_column or "account",
+            user_name_column=self.user_name_column or "user_name",
+            group=self.group,
+        )
+        if kind == "text":
+            return shape, text_rows(chain([head], parts), shape)
+        if kind == "jsonl":
+            return shape, json_rows(chain([head], parts), shape)
+        if head is _NOTHING:
+            return shape, iter(())
+        header, head = self._header(head, parts)
+        return _spelled(shape, header), csv_rows(chain([head.skipping(header.lines)], parts), header)
+
+    def _kind_of(self, head: Lines) -> Kind:
+        line = cleaned(head.lines[0]) if head.lines else ""
+        if line.startswith("{"):
+            return "jsonl"
+        if self.group is None or self.delimiter is not None:
+            return "csv"
+        for character in DELIMITERS:
+            line = line.replace(character, ",")
+        names = [same_name(each.strip('"')) for each in line.split(",")]
+        return "csv" if same_name(self.account_column or "account") in names else "text"
+
+    def _header(self, head: Lines, parts: Iterator[Lines]) -> tuple[Header, Lines]:
+        """Return the header, and the lines from its first one on, as many as it took to find its end."""
+        usual = "\t,;|" if self.name.lower().endswith(".tsv") else DELIMITERS
+        wanted = Wanted(
+            group=self.group,
+            group_column=self.group_column,
+            account_column=self.account_column,
+            user_name_column=self.user_name_column,
+            delimiters=self.delimiter or usual,
+        )
+        self._check_header(head, 1)
+        while (header := find_header(head.lines[:_HEADER], wanted)) is None and len(head.lines) < _HEADER:
+            if (more := next(parts, None)) is None:
+                break
+            head = head.followed_by(more)
+        if header is None:
+            reason = f"{self.name}: the header is no CSV: {excerpt_of(head.lines[0])}"
+            raise InvalidRequest(reason, field="source")
+        self._check_header(head, header.lines)
+        return header, head
+
+    def _check_header(self, head: Lines, count: int) -> None:
+        fault = next((fault for place, fault in head.faults.items() if place < count), None)
+        if fault is not None:
+            reason = f"{self.name}: the header is {fault.reason} (--encoding gb18030 is what spreadsheets in China write)"
+            raise InvalidRequest(reason, field="encoding")
+
+
+def _from_first_row(head: Lines) -> Lines:
+    """Return the lines from the first one that is not blank on, or ``_NOTHING``."""
+    for place, line in enumerate(head.lines):
+        if place in head.faults or cleaned(line):
+            return head.skipping(place)
+    return _NOTHING
+
+
+def _spelled(shape: Format, header: Header) -> Format:
+    """Return the format with the columns of the header, as they are spelled there."""
+    if not header.names:
+        return evolve(shape, delimiter=header.delimiter, user_name_column=None)
+    return evolve(
+        shape,
+        delimiter=header.delimiter,
+        account_column=header.names[header.account],
+        group_column=shape.group_column if header.group is None else header.names[header.group],
+        user_name_column=None if header.user_name is None else header.names[header.user_name],
+        group=shape.group if header.group is None else None,
+    )

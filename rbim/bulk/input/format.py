@@ -1,0 +1,258 @@
+"""The format of an input file: detected when it is read, and kept when rows are written back."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import json
+from functools import lru_cache
+from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+
+from attrs import asdict, field, frozen
+
+from rbim._support.text import one_line
+from rbim.bulk.input.rows import Row, checked, cleaned, same_name
+from rbim.errors import InvalidRequest
+from rbim.validators import or_none
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    import attrs
+
+__all__ = ["ADDED", "Format", "Kind", "Rejected", "codec", "delimiter", "is_kind", "write_rows"]
+
+
+Kind = Literal["csv", "jsonl", "text"]
+
+ADDED = ("state", "reason")
+"""The columns that writing back adds; no other column may be called so."""
+
+_ASCII = "".join(map(chr, range(32, 127))) + "\t\r\n"
+_UNDELIMITING = '"\r\n\0 '
+
+
+def codec(name: str) -> str:
+    """Return Python's name of an encoding that rows can be read in line by line. Raises InvalidRequest.
+
+    That is any whose ASCII characters are the bytes of ASCII (UTF-8, GB18030, GBK, Big5, Latin-1, ...), so not UTF-16.
+    ``utf-8-sig`` is UTF-8: a byte order mark is recognised in any case.
+    """
+    try:
+        found = codecs.lookup(name).name
+        usable = _ASCII.encode(found.removesuffix("-sig")) == _ASCII.encode("ascii")
+    except (LookupError, TypeError, ValueError):
+        reason = f"encoding: the name of an encoding is needed (utf-8, gb18030), not {name!r}"
+        raise InvalidRequest(reason, field="encoding") from None
+    if not usable:
+        reason = f"encoding: {found} cannot be read line by line; convert the file first (iconv -f {found} -t utf-8)"
+        raise InvalidRequest(reason, field="encoding")
+    return found.removesuffix("-sig")
+
+
+def is_kind(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    """Validator: a kind of file."""
+    if value not in get_args(Kind):
+        reason = f"{attribute.name}: one of {', '.join(get_args(Kind))} is needed, not {value!r}"
+        raise InvalidRequest(reason, field=attribute.name)
+
+
+def delimiter(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    """Validator: one character that can stand between cells; no quote, space or line break."""
+    if not isinstance(value, str) or len(value) != 1 or value in _UNDELIMITING:
+        reason = f"{attribute.name}: one character is needed, no quote, space or line break, not {value!r}"
+        raise InvalidRequest(reason, field=attribute.name)
+
+
+def _name(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    if not isinstance(value, str) or not cleaned(value):
+        reason = f"{attribute.name}: a text that is not empty is needed, not {value!r}"
+        raise InvalidRequest(reason, field=attribute.name)
+
+
+def _boolean(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    if not isinstance(value, bool):
+        reason = f"{attribute.name}: True or False is needed, not {value!r}"
+        raise InvalidRequest(reason, field=attribute.name)
+
+
+def _line_end(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    if value not in ("\n", "\r\n", "\r"):  # junk need not be hashable
+        reason = f"{attribute.name}: a line end is needed, not {value!r}"
+        raise InvalidRequest(reason, field=attribute.name)
+
+
+def _encodes(encoding: str) -> bool:
+    try:
+        return bool("\ufeff".encode(encoding))
+    except UnicodeError:
+        return False
+
+
+@frozen(kw_only=True)
+class Format:
+    r"""How rows are written in a file.
+
+    ``delimiter`` is CSV's; the columns are those of its header, as they are spelled there, or the keys of JSONL. Where
+    ``group`` is given (always for text), the file has no group column and that is the group of every row; where
+    ``user_name_column`` is None, it has no column of acting accounts. ``line_end`` is ``\n``, ``\r\n`` or ``\r``.
+    Raises InvalidRequest for what cannot be, and for two columns of one name, ``state`` and ``reason`` among them.
+    """
+
+    kind: Kind = field(validator=is_kind)
+    encoding: str = field(default="utf-8", converter=codec)
+    bom: bool = field(default=False, validator=_boolean)
+    delimiter: str = field(default=",", validator=delimiter)
+    line_end: str = field(default="\n", validator=_line_end)
+    group_column: str = field(default="group", validator=_name)
+    account_column: str = field(default="account", validator=_name)
+    user_name_column: str | None = field(default="user_name", validator=or_none(_name))
+    group: str | None = field(default=None, validator=or_none(_name))
+
+    def __attrs_post_init__(self) -> None:
+        if self.kind == "text" and self.group is None:
+            reason = "group: text has no column of groups; name the group of its rows (--group)"
+            raise InvalidRequest(reason, field="group")
+        if self.bom and not _encodes(self.encoding):
+            reason = f"bom: {self.encoding} has no byte order mark"
+            raise InvalidRequest(reason, field="bom")
+        columns = [each for each in (self.group_column, self.account_column, self.user_name_column) if each is not None]
+        if len({same_name(each) for each in (*columns, *ADDED)}) != len(columns) + len(ADDED):
+            reason = (
+                f"columns: {', '.join((*columns, *ADDED))} must be different names (the last two are added when writing)"
+            )
+            raise InvalidRequest(reason, field="account_column")
+
+    def columns(self) -> list[str]:
+        """Return the columns that a file of this format has, before those that writing back adds."""
+        group = [] if self.group is not None else [self.group_column]
+        user_name = [] if self.user_name_column is None else [self.user_name_column]
+        return [*group, self.account_column, *user_name]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain JSON values, for :meth:`from_json`."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, document: object) -> Format:
+        """Read what :meth:`to_json` gave. Raises InvalidRequest for anything else."""
+        fields: Any = document  # the validators tell what its values are
+        try:
+            return cls(**fields)
+        except TypeError:
+            reason = f"format: no description of a file's format: {document!r}"
+            raise InvalidRequest(reason, field="format") from None
+
+
+REASON = 500
+"""Characters of a reason that are written."""
+
+_AT_ONCE = 1000
+
+
+class Rejected(NamedTuple):
+    """A row that was not done: its ``state`` (refused, failed, unknown, skipped) and why."""
+
+    group: str
+    account: str
+    user_name: str | None
+    state: str
+    reason: str
+
+
+class _Echo:
+    """A file for csv.writer, whose rows are then what it returns."""
+
+    @staticmethod
+    def write(text: str) -> str:
+        return text
+
+
+def _as_csv(shape: Format) -> Callable[[list[str]], str]:
+    # Cells that begin with = + - @ stay as they are: the file is to be fed back, and an apostrophe before an account would
+    # make it another account. Whoever opens it in a spreadsheet imports its columns as text.
+    plain = csv.writer(_Echo(), delimiter=shape.delimiter, lineterminator=shape.line_end)
+    quoting = csv.writer(_Echo(), delimiter=shape.delimiter, lineterminator=shape.line_end, quoting=csv.QUOTE_ALL)
+
+    def line(cells: list[str]) -> str:
+        text = "".join(cells)
+        usual = text.isprintable() and all(cell == cleaned(cell) for cell in cells)
+        written: str = (plain if usual else quoting).writerow(cells)
+        return written
+
+    return line
+
+
+def _csv_lines(shape: Format, rows: Iterable[Rejected]) -> Iterator[str]:
+    line = _as_csv(shape)
+    yield line([*shape.columns(), *ADDED])
+    for group, account, user_name, *added in rows:
+        before = [] if shape.group is not None else [group]
+        after = [] if shape.user_name_column is None else [user_name or ""]
+        yield line([*before, account, *after, *added])
+
+
+def _json_lines(shape: Format, rows: Iterable[Rejected]) -> Iterator[str]:
+    for group, account, user_name, *added in rows:
+        document = {} if shape.group is not None else {shape.group_column: group}
+        document[shape.account_column] = account
+        if user_name and shape.user_name_column is not None:
+            document[shape.user_name_column] = user_name
+        document |= zip(ADDED, added, strict=True)
+        text = json.dumps(document, ensure_ascii=False)
+        try:
+            text.encode(shape.encoding)
+        except UnicodeError:
+            text = json.dumps(document)
+        yield text + shape.line_end
+
+
+def _text_lines(shape: Format, rows: Iterable[Rejected]) -> Iterator[str]:
+    for group, account, _, *added in rows:
+        if checked(group, account, None, None) != Row(group, account):
+            reason = f"account: {account!r} cannot be written as a line of text that is read back as it is"
+            raise InvalidRequest(reason, field="account")
+        yield "\t".join((account, *added)) + shape.line_end
+
+
+def _fitting(shape: Format, rows: Iterable[Rejected]) -> Iterator[Rejected]:
+    """Yield rows that the format has places for, with reasons of one line that it can encode."""
+
+    @lru_cache(maxsize=1000)
+    def shown(reason: str) -> str:
+        line = one_line(reason, REASON)
+        return line.encode(shape.encoding, "backslashreplace").decode(shape.encoding)
+
+    for row in rows:
+        if shape.group is not None and row.group != shape.group:
+            reason = f"group: {row.group!r} in a file without a column of groups, all of whose rows are for {shape.group!r}"
+            raise InvalidRequest(reason, field="group")
+        if row.user_name and (shape.user_name_column is None or shape.kind == "text"):
+            reason = f"user_name: {row.user_name!r} in a file without a column of acting accounts"
+            raise InvalidRequest(reason, field="user_name")
+        yield row._replace(reason=shown(row.reason))
+
+
+def write_rows(stream: IO[bytes], shape: Format, rows: Iterable[Rejected]) -> int:
+    """Write rows as their input was written, with their state and reason in two more columns, and return their number.
+
+    RowFile reads the file again, with the options that the input was read with. CSV always has a header; text has the
+    account, a tab, the state, a tab and the reason. Accounts are never altered. Raises InvalidRequest where a row does not
+    fit: another group or acting account than the format has a column for, an account that the encoding (or a line of text)
+    has no characters for. In a reason, these become escapes.
+    """
+    writers = {"csv": _csv_lines, "jsonl": _json_lines, "text": _text_lines}
+    count = 0
+    waiting: list[bytes] = ["\ufeff".encode(shape.encoding)] if shape.bom else []
+    for line in writers[shape.kind](shape, _fitting(shape, rows)):
+        try:
+            waiting.append(line.encode(shape.encoding))
+        except UnicodeError as error:
+            reason = f"account: {shape.encoding} has no characters for a part of {line!r}"
+            raise InvalidRequest(reason, field="account") from error
+        count += 1
+        if len(waiting) >= _AT_ONCE:
+            stream.write(b"".join(waiting))
+            waiting.clear()
+    stream.write(b"".join(waiting))
+    return count - (shape.kind == "csv")

@@ -1,0 +1,122 @@
+"""A stream of bytes to lines of text, many at a time, in bounded memory whatever the bytes are."""
+
+from __future__ import annotations
+
+import codecs
+from io import StringIO
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+
+from rbim.bulk.input.rows import excerpt_of
+from rbim.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["LONGEST", "Fault", "Lines", "lines_of"]
+
+LONGEST = 1 << 20
+"""Bytes that a line may have, its end not counted."""
+
+_BLOCK = 1 << 17
+_SHOWN = 1000
+
+
+class Fault(NamedTuple):
+    """Why a line cannot be used, and what it said (a part of it)."""
+
+    reason: str
+    raw: str
+
+
+class Lines(NamedTuple):
+    """Lines with their ends; those before them in the file are counted by ``before``.
+
+    ``faults`` has the lines that are too long, or in another encoding, by their place in ``lines``. There, a line that is
+    too long is an empty one and bytes that cannot be decoded are escapes.
+    """
+
+    before: int
+    lines: list[str]
+    faults: dict[int, Fault]
+
+    def skipping(self, count: int) -> Lines:
+        """Return what is left without the first ``count`` lines."""
+        if not count:
+            return self
+        faults = {place - count: fault for place, fault in self.faults.items() if place >= count}
+        return Lines(self.before + count, self.lines[count:], faults)
+
+    def followed_by(self, more: Lines) -> Lines:
+        """Return these lines and those that come after them."""
+        if not self.lines:
+            return more
+        shift = len(self.lines)
+        faults = self.faults | {place + shift: fault for place, fault in more.faults.items()}
+        return Lines(self.before, self.lines + more.lines, faults)
+
+
+def _whole_lines(stream: BinaryIO) -> Iterator[bytes]:
+    """Yield the stream in parts that end where a line ends; of a line that is too long only the beginning is kept.
+
+    A carriage return at the end of what was read may be half of a line end: it waits for what follows.
+    """
+    read = getattr(stream, "read1", stream.read)  # which waits for some bytes of a pipe, not for all
+    rest = b""
+    while block := read(_BLOCK):
+        rest += block
+        cut = rest.rfind(b"\n") + 1 or rest.rfind(b"\r", 0, -1) + 1
+        if cut:
+            yield rest[:cut]
+            rest = rest[cut:]
+        if len(rest) > LONGEST + 2:
+            rest = rest[: LONGEST + 1] + rest[-1:]
+    if rest:
+        yield rest
+
+
+def _one_by_one(part: bytes, encoding: str) -> tuple[list[str], dict[int, Fault]]:
+    lines: list[str] = []
+    faults: dict[int, Fault] = {}
+    for place, line in enumerate(part.splitlines(keepends=True)):
+        if len(line.rstrip(b"\r\n")) > LONGEST:
+            shown = line[:_SHOWN].decode(encoding, "replace")
+            faults[place] = Fault("a line longer than 1 MiB", excerpt_of(shown))
+            lines.append("\n")
+            continue
+        try:
+            lines.append(line.decode(encoding))
+        except UnicodeError as error:
+            where = f" at byte {error.start + 1} of the line" if isinstance(error, UnicodeDecodeError) else ""
+            lines.append(line.decode(encoding, "backslashreplace"))
+            faults[place] = Fault(f"not {encoding}{where}", excerpt_of(lines[-1]))
+    return lines, faults
+
+
+def _check_order_mark(part: bytes, encoding: str) -> None:
+    if part.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        reason = "encoding: the input is UTF-16; convert it first (iconv -f utf-16 -t utf-8), or save it as UTF-8"
+        raise InvalidRequest(reason, field="encoding")
+    if part.startswith(codecs.BOM_UTF8) and encoding != "utf-8":
+        reason = f"encoding: the input begins with the mark of UTF-8, but {encoding} was asked for (--encoding)"
+        raise InvalidRequest(reason, field="encoding")
+
+
+def lines_of(stream: BinaryIO, encoding: str) -> Iterator[Lines]:
+    r"""Read a stream to its end. Line ends (``\n``, ``\r\n``, ``\r``) are kept, and so is a byte order mark.
+
+    Raises InvalidRequest where the input begins with the mark of another encoding.
+    """
+    before = 0
+    for part in _whole_lines(stream):
+        if not before:
+            _check_order_mark(part, encoding)
+        try:
+            text = part.decode(encoding) if len(part) <= LONGEST else None
+        except UnicodeError:
+            text = None
+        if text is None:
+            lines, faults = _one_by_one(part, encoding)
+        else:
+            lines, faults = list(StringIO(text, newline="")), {}
+        yield Lines(before, lines, faults)
+        before += len(lines)

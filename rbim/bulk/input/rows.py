@@ -1,0 +1,93 @@
+"""Rows of a job's input: an account and its group, and what makes a cell valid."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+from rbim._support.text import one_line
+
+__all__ = ["BadRow", "Row", "bad_row", "checked", "cleaned", "excerpt_of", "same_name"]
+
+
+RAW = 200
+"""Characters of a bad row that are kept."""
+
+# what str.strip() takes away and the byte order mark, which editors leave anywhere when they join files
+_SPACE = (
+    "\t\n\v\f\r\x1c\x1d\x1e\x1f \x85\xa0\u1680"
+    + "".join(map(chr, range(0x2000, 0x200B)))
+    + "\u2028\u2029\u202f\u205f\u3000\ufeff"
+)
+_UNFIT = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+
+
+def cleaned(text: str) -> str:
+    """Return it without the white space around it, ideographic spaces and byte order marks included."""
+    return text.strip(_SPACE)
+
+
+def same_name(name: str) -> str:
+    """Return what two names of a column have in common where they are the same to a reader: case and space do not count."""
+    return cleaned(name).casefold()
+
+
+def excerpt_of(text: str) -> str:
+    """Return the beginning of a row as one printable line of at most 200 characters."""
+    return one_line(text, RAW - len("..."))
+
+
+def bad_row(line: int, reason: str, text: str) -> BadRow:
+    """Return a row that cannot be used; ``text`` is the row as it was read."""
+    return BadRow(line, one_line(reason, RAW), excerpt_of(text))
+
+
+def _text(name: str, value: Any) -> tuple[str, str | None]:
+    """Return the text of a value and None, or anything and what is wrong with it."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value), None
+    if not isinstance(value, str):
+        return "", f"{name}: a text or a whole number is needed, not {one_line(repr(value), 40)}"
+    text = cleaned(value)
+    unfit = _UNFIT.search(text)
+    if unfit is None:
+        return text, None
+    what = "a line break" if unfit[0] in "\r\n" else f"the character U+{ord(unfit[0]):04X}"
+    return text, f"{name}: {what} inside"
+
+
+def checked(group: Any, account: Any, user_name: Any, given: str | None) -> Row | str:
+    """Return the row that these values make, or why they make none.
+
+    None is for what is not there. ``given`` is the group of rows that name none; a row that names another makes none.
+    """
+    if account is None:
+        return "no account"
+    account, flaw = _text("account", account)
+    if flaw or not account:
+        return flaw or "empty account"
+    group, flaw = (given or "", None) if group is None else _text("group", group)
+    if flaw:
+        return flaw
+    if given is not None and group not in {"", given}:
+        return f"group: {group!r}, where {given!r} is given for all rows"
+    if not (group := group or given):
+        return "empty group"
+    user_name, flaw = ("", None) if user_name is None else _text("user name", user_name)
+    return flaw or Row(group, account, user_name or None)
+
+
+class Row(NamedTuple):
+    """An account for a group. ``user_name`` is the account that acts, where this row names one of its own."""
+
+    group: str
+    account: str
+    user_name: str | None = None
+
+
+class BadRow(NamedTuple):
+    """A row that cannot be used: its ``line`` in the input (from 1), why, and what it said (its beginning, if long)."""
+
+    line: int
+    reason: str
+    raw: str

@@ -1,0 +1,1 @@
+"""The SQLite file of a job: its plan and its log."""

@@ -1,0 +1,276 @@
+"""The journal of a job: what it is, who runs it, each sending before and after, and what an ended run has left behind."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+
+from attrs import frozen
+
+from rbim.bulk.journal.loading import Loaded, Loader
+from rbim.bulk.journal.planning import Planner
+from rbim.bulk.journal.schema import JOURNAL
+from rbim.bulk.states import State
+from rbim.bulk.work import Why
+from rbim.storage.sqlite import Database
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from rbim.bulk.work import Chunk, Settlement
+    from rbim.clock import Clock
+
+__all__ = ["Facts", "Journal", "OnUnknown", "Sample"]
+
+OnUnknown = Literal["auto", "resend", "report"]
+
+LOST = Why("the run ended before an answer came")
+
+BEGIN = """INSERT INTO request (lane, first, last, members, attempt, repeats, resent, begun, waited, outcome)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 0)"""
+BEGIN_PLANNED = "UPDATE request SET begun = ?, waited = ?, outcome = 0, todo = 0 WHERE id = ?"
+END = "UPDATE request SET ended = ?, elapsed = ?, outcome = ?, reason = ?, todo = ? WHERE id = ?"
+SETTLE = """UPDATE account SET state = ?, request = ?, reason = ?
+    WHERE lane = ? AND seq BETWEEN ? AND ? AND state <= 0"""
+APART = """UPDATE account SET state = ?, reason = ?
+    WHERE party = (SELECT party FROM lane WHERE id = ?) AND account = ?"""
+PLAN = """INSERT INTO request (lane, first, last, members, attempt, repeats, resent, outcome, todo)
+    VALUES (?, ?, ?, ?, 1, ?, ?, 5, 1)"""
+LEFT = """SELECT id, lane, first, last, begun, 4 FROM request WHERE outcome = 0
+    UNION ALL SELECT id, lane, first, last, begun, outcome FROM request
+    WHERE todo = 1 AND (outcome = 4 OR resent = 1 AND outcome <> 5)"""
+AGAIN = "UPDATE request SET outcome = ?, todo = 1 WHERE id = ?"
+NO_MORE = "UPDATE request SET outcome = ?, reason = coalesce(reason, ?), todo = 0 WHERE id = ?"
+SAMPLE = """INSERT INTO sample (run, at, seconds, requests, accounts, throttled, failed, in_flight, concurrency, rate)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+
+
+@frozen(kw_only=True)
+class Facts:
+    """What a journal says of its job. ``loaded`` is None where the input was not read to its end: then nothing was sent."""
+
+    operation: str
+    options: dict[str, Any]
+    chunk: int
+    settings: dict[str, Any]
+    source: dict[str, Any]
+    created: float
+    loaded: float | None
+    input: Loaded
+
+
+class Sample(NamedTuple):
+    """What happened in about a second; see the schema."""
+
+    at: float
+    seconds: float
+    requests: int
+    accounts: int
+    throttled: int
+    failed: int
+    in_flight: float
+    concurrency: int
+    rate: float | None
+
+
+class Journal:
+    """The file of one job, between ``open`` and ``close``. All else that writes is a command for ``commit``."""
+
+    def __init__(self, path: Path, *, clock: Clock) -> None:
+        self.path = path
+        self.database = Database(path, JOURNAL, clock=lambda: clock.now().timestamp())
+        self._planner: Planner | None = None
+        self._run = 0
+        self._failed: Exception | None = None
+
+    def open(self) -> None:
+        """Open the file, make it if need be. Raises InvalidRequest where it is something else, or made by a newer rbim."""
+        self.database.open()
+
+    def close(self) -> None:
+        """Undo one ``open``."""
+        self.database.close()
+
+    def commit(self, commands: Sequence[Callable[[], Any]], *, hurried: Callable[[], bool] = bool) -> list[Any]:
+        """Carry out commands in one transaction, durably, all or none. After one that failed there is no other.
+
+        What is recorded later would otherwise hide what is missing before it.
+        """
+        if self._failed is not None:
+            raise self._failed
+        try:
+            return self.database.commit(commands, hurried=hurried, apart=False)
+        except Exception as error:
+            self._failed = error
+            raise
+
+    # What the job is.
+
+    def facts(self) -> Facts | None:
+        """Read what the job is; None where the file is new."""
+        row = self.database.read(lambda: self.database.execute("SELECT * FROM job").fetchone())
+        if row is None:
+            return None
+        operation, options, chunk, settings, source, created, loaded, rows, bad, duplicates, digest = row
+        return Facts(
+            operation=operation,
+            options=json.loads(options),
+            chunk=chunk,
+            settings=json.loads(settings),
+            source=json.loads(source),
+            created=created,
+            loaded=loaded,
+            input=Loaded(rows=rows, bad=bad, duplicates=duplicates, digest=digest),
+        )
+
+    def create(self, facts: Facts, done: str) -> Loader:
+        """Make this the journal of a job whose input is loaded next; what an unfinished loading has left is removed."""
+        for table in ("job", "party", "lane", "account", "bad_row", "duplicate"):
+            self.database.execute(f"DELETE FROM {table}")  # noqa: S608  # a constant
+        self.database.execute("UPDATE account_state SET name = ? WHERE id = ?", (done, State.DONE))
+        texts = [json.dumps(each, ensure_ascii=False) for each in (facts.options, facts.settings, facts.source)]
+        self.database.execute(
+            "INSERT INTO job (operation, options, chunk, settings, source, created) VALUES (?, ?, ?, ?, ?, ?)",
+            (facts.operation, texts[0], facts.chunk, texts[1], texts[2], self.database.now),
+        )
+        return Loader(self.database)
+
+    def hasten(self, *, loading: bool) -> None:
+        """Let what is loaded be lost with the machine's power, which a job that was not loaded to its end is anyway."""
+        mode = "NORMAL" if loading else "FULL"
+        self.database.read(lambda: self.database.execute(f"PRAGMA synchronous = {mode}"))
+
+    def loaded(self, loader: Loader, source: dict[str, Any]) -> None:
+        """Note that the input was read to its end."""
+        found = loader.loaded
+        self.database.execute(
+            "UPDATE job SET loaded = ?, rows = ?, bad = ?, duplicates = ?, digest = ?, source = ?",
+            (
+                self.database.now,
+                found.rows,
+                found.bad,
+                found.duplicates,
+                found.digest,
+                json.dumps(source, ensure_ascii=False),
+            ),
+        )
+
+    # Runs.
+
+    def begin_run(self, settings: dict[str, Any]) -> None:
+        """Note that a run begins."""
+        text = json.dumps(settings)
+        self.database.execute("UPDATE job SET settings = ?", (text,))
+        cursor = self.database.execute("INSERT INTO run (began, settings) VALUES (?, ?)", (self.database.now, text))
+        self._run = cast("int", cursor.lastrowid)
+        ((chunk,),) = self.database.execute("SELECT chunk FROM job")
+        self._planner = Planner(self.database, chunk)
+
+    def end_run(self, why: str) -> None:
+        """Note that the run ends, and why."""
+        self.database.execute("UPDATE run SET ended = ?, why = ? WHERE id = ?", (self.database.now, why, self._run))
+
+    def sample(self, sample: Sample) -> None:
+        """Note what happened lately."""
+        self.database.execute(SAMPLE, (self._run, *sample))
+
+    def recover(self, on_unknown: OnUnknown, resend_within: float) -> None:
+        """Settle what an ended run has left open.
+
+        With ``auto``, requests younger than ``resend_within`` seconds are to be sent again.
+        """
+        for number, lane, first, last, begun, outcome in self.database.execute(LEFT).fetchall():
+            young = 0 <= self.database.now - begun < resend_within  # a clock that was set back says nothing of its age
+            if on_unknown == "resend" or (on_unknown == "auto" and young):
+                self.database.execute(AGAIN, (outcome, number))
+                continue
+            reason = self._reason(LOST)
+            self.database.execute(NO_MORE, (outcome, reason, number))
+            self.database.execute(SETTLE, (State.UNKNOWN, number, reason, lane, first, last))
+
+    def retry(self, states: Sequence[State]) -> int:
+        """Let accounts in these states wait again; return how many."""
+        marks = ", ".join("?" * len(states))
+        cursor = self.database.execute(
+            f"UPDATE account SET state = CASE state WHEN {State.UNKNOWN:d} THEN {State.AGAIN:d} ELSE {State.WAITING:d} END"  # noqa: S608  # constants
+            f" WHERE state IN ({marks})",
+            tuple(states),
+        )
+        self.database.execute("UPDATE lane SET cursor = 0 WHERE id IN (SELECT DISTINCT lane FROM account WHERE state <= 0)")
+        return cursor.rowcount
+
+    def counts(self) -> dict[State, int]:
+        """Read how many accounts are in which state."""
+        statement = "SELECT state, count(*) FROM account GROUP BY state"
+        found = dict(self.database.read(lambda: self.database.execute(statement).fetchall()))
+        return {state: found.get(state, 0) for state in State}
+
+    def planned(self, chunk: int) -> tuple[int, int]:
+        """Read how many groups there are, and how many requests of so many accounts all that wait would take."""
+        statement = """SELECT (SELECT count(*) FROM party), coalesce(sum((waiting + ?) / ?), 0) FROM
+            (SELECT count(*) AS waiting FROM account WHERE state <= 0 GROUP BY lane)"""
+        ((groups, requests),) = self.database.read(lambda: self.database.execute(statement, (chunk - 1, chunk)).fetchall())
+        return groups, requests
+
+    # Sendings.
+
+    def plan(self, most: int) -> list[Chunk]:
+        """Read what is sent next, at most so many; nothing where nothing is left to be planned."""
+        planner = self._planner
+        assert planner is not None  # noqa: S101  # a run has begun
+        return self.database.read(lambda: planner.plan(most))
+
+    def begin(self, chunk: Chunk) -> None:
+        """Record that a chunk is to be sent now; give it the request's number."""
+        database, now = self.database, self.database.now
+        assert self._planner is not None  # noqa: S101  # a run has begun
+        if chunk.planned is not None:
+            database.execute(BEGIN_PLANNED, (now, chunk.waited, chunk.planned))
+            chunk.number = chunk.planned
+            return
+        values = (
+            chunk.lane,
+            chunk.first,
+            chunk.last,
+            len(chunk.accounts),
+            chunk.attempt,
+            chunk.repeats,
+            chunk.resent,
+            now,
+            chunk.waited,
+        )
+        chunk.number = cast("int", database.execute(BEGIN, values).lastrowid)
+        if chunk.repeats is not None:
+            database.execute("UPDATE request SET todo = 0 WHERE id = ?", (chunk.repeats,))
+        self._planner.sent(chunk)
+
+    def settle(self, chunk: Chunk, settlement: Settlement, elapsed: float) -> None:
+        """Record what became of a request and its accounts."""
+        database, number, reason = self.database, chunk.number, self._reason(settlement.why)
+        again = settlement.again
+        database.execute(END, (database.now, elapsed, settlement.outcome, reason, again, number))
+        if settlement.state is not None:
+            database.execute(SETTLE, (settlement.state, number, reason, chunk.lane, chunk.first, chunk.last))
+        for place, state, why in settlement.apart:
+            database.execute(APART, (state, self._reason(why), chunk.lane, chunk.accounts[place]))
+        for account, why in settlement.anomalies:
+            values = (number, account, self._reason(why))
+            database.execute("INSERT INTO anomaly (request, account, reason) VALUES (?, ?, ?)", values)
+
+    def split(self, chunk: Chunk, settlement: Settlement, elapsed: float) -> list[Chunk]:
+        """Record that a request was refused and that its halves are to be sent; return them."""
+        assert self._planner is not None  # noqa: S101  # a run has begun
+        self.settle(chunk, settlement, elapsed)
+        halves = self._planner.halves(chunk)
+        for half in halves:
+            values = (half.lane, half.first, half.last, len(half.accounts), chunk.number, half.resent)
+            half.repeats, half.planned = chunk.number, cast("int", self.database.execute(PLAN, values).lastrowid)
+        return halves
+
+    def _reason(self, why: Why | None) -> int | None:
+        if why is None:
+            return None
+        self.database.execute("INSERT OR IGNORE INTO reason (text, code, error) VALUES (?, ?, ?)", why)
+        ((number,),) = self.database.execute("SELECT id FROM reason WHERE text = ? AND code = ? AND error = ?", why)
+        return cast("int", number)

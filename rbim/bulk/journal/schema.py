@@ -1,0 +1,119 @@
+"""What is in a job's journal: the tables, and the views for people who look into it.
+
+A row of the input has a number, ``seq``, from 1. An account is sent once per group, whoever acts. What is sent one after the
+other is a lane: a group and an acting account. A request holds those accounts of its lane that waited when it was sent and
+whose numbers lie between its ``first`` and its ``last``; no two requests that are open or to be sent share one.
+"""
+
+from __future__ import annotations
+
+from rbim.storage.sqlite import Kind
+
+__all__ = ["JOURNAL", "STATEMENTS"]
+
+
+STATEMENTS = (
+    """CREATE TABLE job (
+        operation TEXT NOT NULL,
+        options TEXT NOT NULL,
+        chunk INTEGER NOT NULL,
+        settings TEXT NOT NULL,
+        source TEXT NOT NULL,
+        created REAL NOT NULL,
+        loaded REAL,
+        rows INTEGER NOT NULL DEFAULT 0,
+        bad INTEGER NOT NULL DEFAULT 0,
+        duplicates INTEGER NOT NULL DEFAULT 0,
+        digest TEXT NOT NULL DEFAULT ''
+    )""",
+    "CREATE TABLE party (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)",
+    """CREATE TABLE lane (
+        id INTEGER PRIMARY KEY,
+        party INTEGER NOT NULL,
+        user_name TEXT NOT NULL DEFAULT '',
+        last INTEGER NOT NULL DEFAULT 0,
+        cursor INTEGER NOT NULL DEFAULT 0,
+        UNIQUE (party, user_name)
+    )""",
+    "CREATE INDEX lane_open ON lane (party, id) WHERE cursor < last",
+    """CREATE TABLE account (
+        lane INTEGER NOT NULL,
+        seq INTEGER NOT NULL,
+        party INTEGER NOT NULL,
+        account TEXT NOT NULL,
+        state INTEGER NOT NULL DEFAULT 0,
+        request INTEGER,
+        reason INTEGER,
+        PRIMARY KEY (lane, seq)
+    ) WITHOUT ROWID""",
+    "CREATE UNIQUE INDEX account_once ON account (party, account)",
+    """CREATE TABLE request (
+        id INTEGER PRIMARY KEY,
+        lane INTEGER NOT NULL,
+        first INTEGER NOT NULL,
+        last INTEGER NOT NULL,
+        members INTEGER NOT NULL,
+        attempt INTEGER NOT NULL,
+        repeats INTEGER,
+        resent INTEGER NOT NULL DEFAULT 0,
+        begun REAL,
+        ended REAL,
+        elapsed REAL,
+        waited REAL NOT NULL DEFAULT 0,
+        outcome INTEGER NOT NULL,
+        reason INTEGER,
+        todo INTEGER NOT NULL DEFAULT 0
+    )""",
+    "CREATE INDEX request_todo ON request (id) WHERE todo = 1",
+    "CREATE INDEX request_open ON request (id) WHERE outcome = 0",
+    """CREATE TABLE reason (
+        id INTEGER PRIMARY KEY,
+        text TEXT NOT NULL,
+        code TEXT NOT NULL DEFAULT '',
+        error TEXT NOT NULL DEFAULT '',
+        UNIQUE (text, code, error)
+    )""",
+    "CREATE TABLE bad_row (line INTEGER NOT NULL, reason TEXT NOT NULL, raw TEXT NOT NULL)",
+    """CREATE TABLE duplicate (
+        seq INTEGER PRIMARY KEY,
+        party INTEGER NOT NULL,
+        account TEXT NOT NULL,
+        first INTEGER NOT NULL
+    )""",
+    "CREATE TABLE anomaly (request INTEGER NOT NULL, account TEXT NOT NULL, reason INTEGER NOT NULL)",
+    "CREATE TABLE run (id INTEGER PRIMARY KEY, began REAL NOT NULL, ended REAL, why TEXT, settings TEXT NOT NULL)",
+    """CREATE TABLE sample (
+        run INTEGER NOT NULL,
+        at REAL NOT NULL,
+        seconds REAL NOT NULL,
+        requests INTEGER NOT NULL,
+        accounts INTEGER NOT NULL,
+        throttled INTEGER NOT NULL,
+        failed INTEGER NOT NULL,
+        in_flight REAL NOT NULL,
+        concurrency INTEGER NOT NULL,
+        rate REAL
+    )""",
+    "CREATE TABLE account_state (id INTEGER PRIMARY KEY, name TEXT NOT NULL)",
+    """INSERT INTO account_state (id, name) VALUES
+        (0, 'waiting'), (1, 'done'), (2, 'refused'), (3, 'failed'), (4, 'unknown'), (-1, 'waiting again')""",
+    "CREATE TABLE request_outcome (id INTEGER PRIMARY KEY, name TEXT NOT NULL)",
+    """INSERT INTO request_outcome (id, name) VALUES
+        (0, 'open'), (1, 'answered'), (2, 'refused'), (3, 'not sent'), (4, 'unknown'), (5, 'planned')""",
+    """CREATE VIEW accounts AS SELECT account.seq AS seq, party.name AS "group", lane.user_name AS user_name,
+        account.account AS account, account_state.name AS state, reason.text AS reason, reason.code AS code,
+        reason.error AS error, account.request AS request
+        FROM account JOIN lane ON lane.id = account.lane JOIN party ON party.id = account.party
+        JOIN account_state ON account_state.id = account.state LEFT JOIN reason ON reason.id = account.reason""",
+    """CREATE VIEW requests AS SELECT request.id AS id, party.name AS "group", lane.user_name AS user_name,
+        request.members AS members, request.attempt AS attempt, request.repeats AS repeats, request.resent AS resent,
+        datetime(request.begun, 'unixepoch') AS begun, datetime(request.ended, 'unixepoch') AS ended,
+        request.elapsed AS elapsed, request.waited AS waited, request_outcome.name AS outcome, reason.text AS reason,
+        reason.code AS code, reason.error AS error
+        FROM request JOIN lane ON lane.id = request.lane JOIN party ON party.id = lane.party
+        JOIN request_outcome ON request_outcome.id = request.outcome LEFT JOIN reason ON reason.id = request.reason""",
+)
+"""What makes an empty file a journal."""
+
+JOURNAL = Kind(name="a job's journal", mark=b"rbjb", schema=(STATEMENTS,), cache=4_000)
+"""The file of a job."""

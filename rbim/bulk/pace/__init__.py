@@ -1,0 +1,1 @@
+"""How fast a job sends: pure calculation."""

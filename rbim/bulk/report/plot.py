@@ -1,0 +1,182 @@
+"""A job's course as a picture: requests per second, what was in flight, and what was throttled or failed."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from math import nan
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rbim._support.text import one_line
+from rbim.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from rbim.bulk.report.model import Interval, Report
+
+__all__ = ["ENDINGS", "plot_report"]
+
+ENDINGS = (".png", ".svg")
+"""What the name of a picture may end with."""
+
+WIDTH = 10.0  # inches
+HEIGHTS = (2.6, 2.0, 1.3)  # inches of each panel
+AROUND = 1.3  # inches for the title and below
+RESOLUTION = 130  # dots per inch
+NAME = 60  # characters of the source's name
+BREAK = 0.006  # the share of the time axis that is left white between two runs
+BREAKS = 0.06  # that of all of them
+ROOM = 0.2  # the share of it that a run must take so that its beginning can be written there
+
+# Okabe and Ito's colours, which people tell apart who see few
+BLUE, SKY, ORANGE, VERMILION, GREY = "#0072B2", "#56B4E9", "#E69F00", "#D55E00", "#555555"
+
+PLAIN = "DejaVu Sans"  # comes with matplotlib
+CHINESE = (
+    "Noto Sans CJK SC",
+    "Noto Sans SC",
+    "Source Han Sans SC",
+    "Microsoft YaHei",
+    "PingFang SC",
+    "Hiragino Sans GB",
+    "WenQuanYi Micro Hei",
+    "WenQuanYi Zen Hei",
+    "SimHei",
+    "Arial Unicode MS",
+)
+UNITS = ((3 * 3600.0, 3600.0, "h"), (300.0, 60.0, "min"), (0.0, 1.0, "s"))
+
+
+def plot_report(report: Report, path: str | Path) -> None:
+    """Draw a report over its running time into a file, PNG or SVG by its ending. Where a run ends, the lines break.
+
+    Raises InvalidRequest for another ending, and where matplotlib is not installed (the extra ``plot``).
+    """
+    path = Path(path)
+    ending = path.suffix.lower()
+    if ending not in ENDINGS:
+        reason = f"path: a picture's name ends with {' or '.join(ENDINGS)}, not with {path.suffix!r}"
+        raise InvalidRequest(reason, field="path")
+    try:
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError as error:
+        if error.name != "matplotlib":
+            raise
+        reason = 'a picture needs matplotlib, which comes with: python -m pip install "rbim[plot]"'
+        raise InvalidRequest(reason, field="path") from None
+    intervals = report.over_time
+    panels: list[Callable[[Any, _Course], None]] = [_draw_requests, _draw_in_flight]
+    if any(each.throttled or each.failed for each in intervals):
+        panels.append(_draw_trouble)
+    heights = HEIGHTS[: len(panels)]
+    figure: Any = Figure(figsize=(WIDTH, sum(heights) + AROUND), dpi=RESOLUTION, layout="constrained")
+    axes = figure.subplots(len(panels), sharex=True, height_ratios=heights)
+    course = _Course(intervals)
+    for draw, each in zip(panels, axes, strict=True):
+        _prepare(each)
+        draw(each, course)
+        each.set_ylim(bottom=0)
+        if intervals:
+            each.legend(loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2, ncols=3, frameon=False, fontsize=9)
+    _draw_runs(axes, course)
+    axes[-1].set_xlabel(f"running time ({course.unit})")
+    title, font = _title(report)
+    figure.suptitle(title, font=font, fontsize=13, parse_math=False)
+    about = {"Title": title} | ({"Date": None} if ending == ".svg" else {})
+    figure.savefig(path, format=ending[1:], metadata=about)
+
+
+class _Course:
+    """The intervals run by run, and the time axis."""
+
+    def __init__(self, intervals: Sequence[Interval]) -> None:
+        self.intervals = intervals
+        self.length = intervals[-1].at + intervals[-1].seconds if intervals else 0.0
+        self._second, self.unit = next((size, name) for least, size, name in UNITS if self.length >= least)
+        self.runs = [list(group) for _, group in groupby(intervals, key=lambda each: each.run)]
+
+    def time(self, seconds: float) -> float:
+        """Return a time in the axis's unit."""
+        return seconds / self._second
+
+    def draw(self, axes: Any, values: Callable[[Interval], float | None], label: str, **style: Any) -> None:
+        """Draw one value of the intervals as steps, with a break between two runs."""
+        for number, run in enumerate(self.runs):
+            edges = [self.time(each.at) for each in run] + [self.time(run[-1].at + run[-1].seconds)]
+            heights = [nan if (value := values(each)) is None else value for each in run]
+            axes.stairs(heights, edges, label=None if number else label, **style)
+
+
+def _prepare(axes: Any) -> None:
+    axes.grid(visible=True, color="#dddddd", linewidth=0.7)
+    axes.set_axisbelow(True)
+    axes.margins(x=0.01)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    axes.tick_params(labelsize=9)
+
+
+def _draw_requests(axes: Any, course: _Course) -> None:
+    course.draw(axes, lambda each: each.requests, "requests ended", fill=True, color=SKY, alpha=0.35)
+    course.draw(axes, lambda each: each.requests, "", baseline=None, color=BLUE, linewidth=1.4)
+    if any(each.rate is not None for each in course.intervals):
+        course.draw(
+            axes, lambda each: each.rate, "allowed by the adaptive rate", baseline=None, color=VERMILION, linewidth=1.6
+        )
+    axes.set_ylabel("requests per second")
+    if not course.intervals:
+        axes.text(0.5, 0.5, "nothing was measured", transform=axes.transAxes, ha="center", color=GREY)
+        axes.set_xlim(0, 1)
+
+
+def _draw_in_flight(axes: Any, course: _Course) -> None:
+    course.draw(axes, lambda each: each.in_flight, "in flight (mean)", fill=True, color=SKY, alpha=0.35)
+    course.draw(axes, lambda each: each.in_flight, "", baseline=None, color=BLUE, linewidth=1.4)
+    course.draw(axes, lambda each: each.concurrency, "allowed at once", baseline=None, color=ORANGE, linewidth=1.6)
+    axes.set_ylabel("requests at once")
+
+
+def _draw_trouble(axes: Any, course: _Course) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    middles = [course.time(each.at + each.seconds / 2) for each in course.intervals]
+    widths = [course.time(each.seconds) * 0.8 for each in course.intervals]
+    throttled = [each.throttled for each in course.intervals]
+    failed = [each.failed for each in course.intervals]
+    axes.bar(middles, throttled, widths, color=ORANGE, label="throttled")
+    axes.bar(middles, failed, widths, bottom=throttled, color=VERMILION, hatch="////", edgecolor="white", label="failed")
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=4))
+    axes.set_ylabel("requests")
+
+
+def _draw_runs(panels: Sequence[Any], course: _Course) -> None:
+    half = course.time(course.length) * min(BREAK, BREAKS / max(1, len(course.runs))) / 2
+    for run in course.runs[1:]:
+        border = course.time(run[0].at)
+        for axes in panels:
+            axes.axvspan(border - half, border + half, color="white", linewidth=0, zorder=5)
+            axes.axvline(border, color=GREY, linewidth=1.2, linestyle=(0, (2, 2)), zorder=6)
+    if len(course.runs) < 2:  # noqa: PLR2004  # one needs no name
+        return
+    first = panels[0]
+    first.set_ylim(top=first.get_ylim()[1] * 1.1)  # room for their names
+    for run in course.runs:
+        if run[-1].at + run[-1].seconds - run[0].at >= course.length * ROOM:
+            when = f"  run {run[0].run}: {run[0].time:%Y-%m-%d %H:%M} UTC"
+            place = (course.time(run[0].at), 1)
+            first.annotate(when, place, xycoords=("data", "axes fraction"), va="top", fontsize=8, color=GREY)
+
+
+def _title(report: Report) -> tuple[str, Any]:
+    """Return the title, without what no font can show, and its font."""
+    from matplotlib import font_manager
+
+    known: Any = font_manager  # parts of it have no types
+    source = f" of {one_line(report.source_name, NAME)}" if report.source_name else ""
+    text = f"{report.operation}: {report.accounts.total:,} rows{source}"
+    installed = {each.name for each in known.fontManager.ttflist}
+    families = [PLAIN, *(name for name in CHINESE if name in installed)]
+    fonts = [known.get_font(known.findfont(known.FontProperties(family=name))) for name in families]
+    shown = "".join(each if any(font.get_char_index(ord(each)) for font in fonts) else "?" for each in text)
+    return shown, known.FontProperties(family=families)

@@ -1,0 +1,346 @@
+"""What a report asks a job's journal: aggregates only, in the same memory for ten accounts and for ten million."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime
+from heapq import nlargest
+from itertools import islice
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+from attrs import frozen
+
+from rbim.bulk.input.rows import BadRow
+from rbim.bulk.report.model import (
+    AccountCounts,
+    Anomaly,
+    CodeCount,
+    DuplicateRow,
+    Interval,
+    Latency,
+    ReasonCount,
+    ReasonsLeftOff,
+    RequestFigures,
+    RunFigures,
+)
+from rbim.bulk.states import Sent, State
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterator, Mapping
+
+__all__ = [
+    "NUMBERS",
+    "REACHED",
+    "Settled",
+    "accounts_and_reasons",
+    "anomalies",
+    "bad_rows",
+    "codes",
+    "duplicates",
+    "moment",
+    "over_time",
+    "request_figures",
+    "runs",
+]
+
+LISTED = 20
+"""Anomalies, duplicates and bad rows that a report lists."""
+
+REASONS = 50
+"""Reasons, and codes, that a report lists."""
+
+INTERVALS = 120
+"""Intervals at most that the samples are condensed to."""
+
+SHORT = 0.5
+"""Seconds below which a sample is a part of the one before it: its figures per second would say nothing."""
+
+
+def moment(seconds: float) -> datetime:
+    """Return a time of the journal as one with a zone, UTC."""
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def _one(connection: sqlite3.Connection, statement: str, **values: float) -> Any:
+    (row,) = connection.execute(statement, NUMBERS | values)
+    return row
+
+
+# ------------------------------------------------------------------------------ accounts
+
+_SETTLED = """
+    SELECT found.state, name.name, found.count, reason.id, reason.text, reason.code, reason.error
+    FROM (SELECT state, reason, count(*) AS count FROM account GROUP BY state, reason) AS found
+    LEFT JOIN account_state AS name ON name.id = found.state
+    LEFT JOIN reason ON reason.id = found.reason
+"""
+
+NUMBERS = {f"state_{each.name.lower()}": int(each) for each in State} | {
+    f"sent_{each.name.lower()}": int(each) for each in Sent
+}
+"""The schema's numbers, as parameters of statements."""
+
+REACHED = """
+    SELECT account.lane AS lane, account.seq AS seq, max(request.outcome = :sent_open) AS open
+    FROM request JOIN account ON account.lane = request.lane AND account.seq BETWEEN request.first AND request.last
+    WHERE account.state IN (:state_waiting, :state_again) AND request.id IN (
+        SELECT id FROM request WHERE outcome = 0
+        UNION ALL SELECT id FROM request WHERE todo = 1 AND (outcome = :sent_unknown OR resent = 1)
+    )
+    GROUP BY account.lane, account.seq
+"""
+"""Accounts not settled that a request may have reached: one is open, or they are to be sent again after an unknown one.
+
+The literals are those of the partial indexes.
+"""
+
+
+_REACHED = f"""SELECT total(reached.open), total(account.state = :state_waiting) FROM ({REACHED}) AS reached
+    JOIN account ON account.lane = reached.lane AND account.seq = reached.seq"""  # noqa: S608  # a constant
+
+
+@frozen(kw_only=True)
+class Settled:
+    """What became of the rows and why; accounts by code of the platform; how many wait or may be under way."""
+
+    accounts: AccountCounts
+    reasons: tuple[ReasonCount, ...]
+    left_off: ReasonsLeftOff | None
+    codes: Mapping[str, int]
+    waiting: int
+
+
+class _Tally:
+    """Passes rows of ``_SETTLED`` on that have a reason, and counts all of them."""
+
+    def __init__(self) -> None:
+        self.states = Counter[int]()
+        self.codes = Counter[str]()
+        self.reasons = 0
+        self.with_reason = 0
+
+    def reasons_of(self, rows: Iterator[tuple[Any, ...]]) -> Iterator[ReasonCount]:
+        for state, name, count, reason, text, code, error in rows:
+            self.states[state] += count
+            if reason is not None and state != State.WAITING:  # those who wait again keep the last one
+                self.reasons += 1
+                self.with_reason += count
+                if code:
+                    self.codes[code] += count
+                shown = State.UNKNOWN.name.lower() if state == State.AGAIN else name
+                yield ReasonCount(state=shown, text=text, code=code, error=error, accounts=count)
+
+
+def accounts_and_reasons(connection: sqlite3.Connection, *, running: bool) -> Settled:
+    """Return what became of the rows, and why: the most frequent reasons first."""
+    settled = _Tally()
+    found = settled.reasons_of(connection.execute(_SETTLED))
+    reasons = tuple(nlargest(REASONS, found, key=lambda each: each.accounts))
+    rest = settled.reasons - len(reasons)
+    left_off = ReasonsLeftOff(reasons=rest, accounts=settled.with_reason - sum(each.accounts for each in reasons))
+
+    under_way, waiting = map(int, _one(connection, _REACHED))
+    states = settled.states
+    loaded, rows, bad, twice = _one(connection, "SELECT loaded, rows, bad, duplicates FROM job")
+    if loaded is None:  # the totals are told when the input has been read to its end
+        (bad,) = _one(connection, "SELECT count(*) FROM bad_row")
+        (twice,) = _one(connection, "SELECT count(*) FROM duplicate")
+        rows = states.total() + bad + twice
+    accounts = AccountCounts(
+        total=rows,
+        done=states[State.DONE],
+        refused=states[State.REFUSED],
+        failed=states[State.FAILED],
+        unknown=states[State.UNKNOWN] + states[State.AGAIN] + waiting,
+        bad=bad,
+        not_sent=states[State.WAITING] - waiting,
+        duplicate=twice,
+        in_flight=under_way if running else 0,
+    )
+    return Settled(
+        accounts=accounts,
+        reasons=reasons,
+        left_off=left_off if rest else None,
+        codes=settled.codes,
+        waiting=states[State.WAITING] + states[State.AGAIN],
+    )
+
+
+def codes(connection: sqlite3.Connection, settled: Mapping[str, int]) -> tuple[CodeCount, ...]:
+    """Return the platform's codes, those of most requests first; ``settled`` is how many accounts each settled."""
+    statement = """SELECT reason.code, sum(found.count) FROM
+        (SELECT reason, count(*) AS count FROM request WHERE reason IS NOT NULL GROUP BY reason) AS found
+        JOIN reason ON reason.id = found.reason WHERE reason.code <> '' GROUP BY reason.code"""
+    requests, accounts = Counter(dict(connection.execute(statement))), Counter(settled)
+    by_frequency = sorted(requests | accounts, key=lambda code: (-requests[code], -accounts[code], code))
+    return tuple(CodeCount(code=each, accounts=accounts[each], requests=requests[each]) for each in by_frequency[:REASONS])
+
+
+# ------------------------------------------------------------------------------ requests
+
+
+_SENDINGS = """
+    SELECT count(*), count(*) FILTER (WHERE outcome = :sent_open), count(*) FILTER (WHERE outcome = :sent_answered),
+        count(*) FILTER (WHERE outcome = :sent_refused), count(*) FILTER (WHERE outcome = :sent_not_sent),
+        count(*) FILTER (WHERE outcome = :sent_unknown), count(*) FILTER (WHERE attempt > 1 AND NOT resent),
+        count(*) FILTER (WHERE resent), count(*) FILTER (WHERE outcome = :sent_refused AND reason IN
+            (SELECT id FROM reason WHERE error = 'Throttled')),
+        count(*) FILTER (WHERE outcome IN (:sent_answered, :sent_refused) AND elapsed IS NOT NULL), total(waited)
+    FROM request WHERE outcome <> :sent_planned
+"""
+
+_TIMES = """SELECT elapsed FROM request WHERE outcome IN (:sent_answered, :sent_refused) AND elapsed IS NOT NULL
+    ORDER BY elapsed"""
+
+
+def request_figures(connection: sqlite3.Connection, *, seconds: float, running: bool) -> RequestFigures:
+    """Return the figures of the sendings; the job has run for so many seconds."""
+    sent, underway, answered, refused, not_sent, unknown, repeated, resent, throttled, timed, waited = _one(
+        connection, _SENDINGS
+    )
+    # a half lies between its parent's numbers; what is sent again goes from the same to the same
+    (split,) = _one(
+        connection,
+        """SELECT count(DISTINCT part.repeats) FROM request AS part JOIN request AS whole ON whole.id = part.repeats
+        WHERE (part.first, part.last) <> (whole.first, whole.last)""",
+    )
+    return RequestFigures(
+        sent=sent,
+        answered=answered,
+        refused=refused,
+        not_sent=not_sent,
+        unknown=unknown + underway,
+        in_flight=underway if running else 0,
+        throttled=throttled,
+        repeated=repeated,
+        resent=resent,
+        split=split,
+        per_second=answered / seconds if seconds else 0.0,
+        latency=_latency(connection, timed) if timed else None,
+        waited=waited,
+    )
+
+
+def _latency(connection: sqlite3.Connection, count: int) -> Latency:
+    ordered = connection.execute(_TIMES, NUMBERS)
+    values: list[float] = []
+    passed, value = 0, 0.0
+    for percent in (50, 95, 99, 100):
+        rank = -(-count * percent // 100)  # the nearest one: of so many, the first that has this share at or below it
+        if rank > passed:
+            ((value,),) = islice(ordered, rank - passed - 1, rank - passed)
+            passed = rank
+        values.append(value)
+    return Latency(p50=values[0], p95=values[1], p99=values[2], max=values[3])
+
+
+# ------------------------------------------------------------------------------ time
+
+
+def runs(connection: sqlite3.Connection) -> tuple[RunFigures, ...]:
+    """Return the runs in order. Where no end is recorded, the last thing known of a run is taken for its seconds."""
+    rows: list[tuple[int, float, float | None, str | None]] = connection.execute(
+        "SELECT id, began, ended, why FROM run ORDER BY id"
+    ).fetchall()
+    sampled: dict[int, float] = {}
+    if any(ended is None for _, _, ended, _ in rows):
+        sampled = dict(connection.execute("SELECT run, max(at) FROM sample GROUP BY run"))
+    found: list[RunFigures] = []
+    for (key, began, ended, why), next_one in zip(rows, [*(row[1] for row in rows[1:]), inf], strict=False):
+        last = ended if ended is not None else max(sampled.get(key, began), _last_request(connection, began, next_one))
+        found.append(
+            RunFigures(
+                id=key,
+                began=moment(began),
+                ended=None if ended is None else moment(ended),
+                why=why,
+                seconds=max(0.0, last - began),  # a clock may be set back
+            )
+        )
+    return tuple(found)
+
+
+def _last_request(connection: sqlite3.Connection, began: float, next_one: float) -> float:
+    """Return when a request of a run last began or ended; that of a killed run may be settled by the next one."""
+    statement = """SELECT max(CASE WHEN ended < :until THEN ended ELSE begun END) FROM request
+        WHERE begun >= :began AND begun < :until"""
+    (last,) = _one(connection, statement, began=began, until=next_one)
+    return began if last is None else float(last)
+
+
+_CONDENSED = """
+    SELECT min(run), min(at - seconds), sum(seconds), sum(requests) / sum(seconds), sum(accounts) / sum(seconds),
+        sum(in_flight * seconds) / sum(seconds), sum(concurrency * seconds) / sum(seconds),
+        sum(rate * seconds) / sum(CASE WHEN rate IS NOT NULL THEN seconds END), sum(throttled), sum(failed)
+    FROM (
+        SELECT *, rowid AS place, run * :apart AS part,
+            max(1, sum(seconds >= :short) OVER (PARTITION BY run * :apart ORDER BY rowid)) - 1 AS number
+        FROM sample WHERE seconds > 0
+    ) GROUP BY part, number / :each ORDER BY min(place)
+"""
+
+
+def over_time(connection: sqlite3.Connection) -> tuple[Interval, ...]:
+    """Return the samples, condensed; an interval belongs to one run as long as there are not too many runs for that."""
+    statement = "SELECT max(1, sum(seconds >= ?)) FROM sample WHERE seconds > 0 GROUP BY run"
+    lengths: list[int] = [length for (length,) in connection.execute(statement, (SHORT,))]
+    apart = len(lengths) <= INTERVALS // 2
+    spare = INTERVALS - len(lengths) if apart else INTERVALS
+    each = 1 if sum(lengths) <= INTERVALS else -(-sum(lengths) // spare)
+    found: list[Interval] = []
+    at = 0.0
+    for run, time, seconds, requests, accounts, in_flight, concurrency, rate, throttled, failed in connection.execute(
+        _CONDENSED, {"apart": apart, "short": SHORT, "each": each}
+    ):
+        found.append(
+            Interval(
+                run=run,
+                time=moment(time),
+                at=at,
+                seconds=seconds,
+                requests=requests,
+                accounts=accounts,
+                in_flight=in_flight,
+                concurrency=concurrency,
+                rate=rate,
+                throttled=throttled,
+                failed=failed,
+            )
+        )
+        at += seconds
+    return tuple(found)
+
+
+# ------------------------------------------------------------------------------ what is odd
+
+
+def anomalies(connection: sqlite3.Connection) -> tuple[int, tuple[Anomaly, ...]]:
+    """Return how many anomalies there are, and the first of them."""
+    rows = connection.execute(
+        """SELECT coalesce(party.name, ''), anomaly.account, coalesce(reason.text, ''), anomaly.request FROM anomaly
+        LEFT JOIN request ON request.id = anomaly.request LEFT JOIN lane ON lane.id = request.lane
+        LEFT JOIN party ON party.id = lane.party LEFT JOIN reason ON reason.id = anomaly.reason
+        ORDER BY anomaly.rowid LIMIT ?""",
+        (LISTED,),
+    )
+    listed = tuple(Anomaly(group=group, account=account, reason=why, request=number) for group, account, why, number in rows)
+    (count,) = _one(connection, "SELECT count(*) FROM anomaly")
+    return count, listed
+
+
+def duplicates(connection: sqlite3.Connection) -> tuple[DuplicateRow, ...]:
+    """Return the first rows that repeat an earlier one."""
+    rows = connection.execute(
+        """SELECT party.name, duplicate.account, duplicate.seq, duplicate.first FROM duplicate
+        JOIN party ON party.id = duplicate.party ORDER BY duplicate.seq LIMIT ?""",
+        (LISTED,),
+    )
+    return tuple(DuplicateRow(group=group, account=account, row=row, first_row=first) for group, account, row, first in rows)
+
+
+def bad_rows(connection: sqlite3.Connection) -> tuple[BadRow, ...]:
+    """Return the first rows that cannot be used."""
+    rows = connection.execute("SELECT line, reason, raw FROM bad_row ORDER BY rowid LIMIT ?", (LISTED,))
+    return tuple(BadRow(line, reason, raw) for line, reason, raw in rows)

@@ -1,0 +1,126 @@
+"""Reads a report from a job's journal, while the job runs or at any time later."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rbim.bulk.journal.schema import JOURNAL
+from rbim.bulk.report import queries as report_queries
+from rbim.bulk.report.model import Report
+from rbim.bulk.states import State
+from rbim.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+
+__all__ = ["read_report"]
+
+
+PATIENCE = 10.0
+"""Seconds that a reader waits for a writer who changes the file's form."""
+
+
+def read_report(journal: str | Path | sqlite3.Connection, *, running: bool = False) -> Report:
+    """Read the report of a job from its journal; ``running`` says that the job runs right now.
+
+    The file is opened for reading only. Everything is of one moment, also where the job goes on meanwhile. Raises
+    InvalidRequest where the file is not there or is no journal of a job.
+    """
+    if isinstance(journal, sqlite3.Connection):
+        with _one_moment(journal):
+            return _read(journal, running=running)
+    with closing(_opened(Path(journal))) as connection, _one_moment(connection):
+        return _read(connection, running=running)
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    if not path.is_file():
+        reason = f"there is no journal {path}"
+        raise InvalidRequest(reason, field="journal")
+    why = "it is no journal of a job"
+    try:
+        connection = _reader(path)
+        try:
+            ((mark,),) = connection.execute("PRAGMA application_id")
+            ((version,),) = connection.execute("PRAGMA user_version")
+            if mark.to_bytes(4, "big", signed=True) == JOURNAL.mark and 1 <= version <= len(JOURNAL.schema):
+                return connection
+        except BaseException:
+            connection.close()
+            raise
+        connection.close()
+    except sqlite3.DatabaseError as error:
+        why = str(error)
+    reason = f"{path} cannot be read: {why}"
+    raise InvalidRequest(reason, field="journal")
+
+
+def _reader(path: Path) -> sqlite3.Connection:
+    """Open a file to read it. Where it may be written, leaving it leaves no log of SQLite's beside it."""
+    for mode in ("rw", "ro"):
+        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=PATIENCE)
+        try:
+            connection.execute("PRAGMA query_only = ON")
+            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        except BaseException as error:
+            connection.close()
+            if mode == "ro" or not isinstance(error, sqlite3.OperationalError):
+                raise
+        else:
+            return connection
+    raise AssertionError  # one of both was returned, or has raised
+
+
+@contextmanager
+def _one_moment(connection: sqlite3.Connection) -> Generator[None]:
+    if connection.in_transaction:
+        yield
+        return
+    connection.execute("BEGIN")
+    try:
+        yield
+    finally:
+        connection.execute("ROLLBACK")  # nothing was written
+
+
+def _read(connection: sqlite3.Connection, *, running: bool) -> Report:
+    facts = connection.execute("SELECT operation, options, chunk, source, created, loaded FROM job").fetchone()
+    if facts is None:
+        reason = "no job was begun in the journal"
+        raise InvalidRequest(reason, field="journal")
+    operation, options, chunk, source, created, loaded = facts
+    ((done_word,),) = connection.execute("SELECT name FROM account_state WHERE id = ?", (State.DONE,))
+    settled = report_queries.accounts_and_reasons(connection, running=running)
+    runs = report_queries.runs(connection)
+    seconds = sum(run.seconds for run in runs)
+    ((again,),) = connection.execute("SELECT EXISTS (SELECT 1 FROM request WHERE todo = 1)")
+    complete = loaded is not None and not settled.waiting and not again
+    state = "loading" if loaded is None else "running" if running else "complete" if complete else "incomplete"
+    anomalies, first_anomalies = report_queries.anomalies(connection)
+    return Report(
+        operation=operation,
+        done_word=done_word,
+        options=json.loads(options),
+        chunk=chunk,
+        source=json.loads(source),
+        created=report_queries.moment(created),
+        state=state,
+        complete=complete,
+        seconds=seconds,
+        accounts=settled.accounts,
+        requests=report_queries.request_figures(connection, seconds=seconds, running=running),
+        reasons=settled.reasons,
+        reasons_left_off=settled.left_off,
+        codes=report_queries.codes(connection, settled.codes),
+        runs=runs,
+        over_time=report_queries.over_time(connection),
+        anomalies=anomalies,
+        first_anomalies=first_anomalies,
+        first_duplicates=report_queries.duplicates(connection),
+        first_bad_rows=report_queries.bad_rows(connection),
+    )

@@ -1,0 +1,109 @@
+"""The rows of a job's input with what became of each, in the input's order: as CSV, and those to be fed back."""
+
+from __future__ import annotations
+
+import csv
+from typing import IO, TYPE_CHECKING
+
+from rbim.bulk.input.format import Rejected
+from rbim.bulk.input.rows import BadRow
+from rbim.bulk.report.queries import NUMBERS, REACHED
+from rbim.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Collection, Iterator
+
+__all__ = ["COLUMNS", "NOT_DONE", "every_bad_row", "not_done", "write_report_csv"]
+
+COLUMNS = ("row", "group", "account", "user_name", "state", "reason", "code", "error", "request")
+"""The columns of a report in CSV."""
+
+NOT_DONE = ("refused", "failed", "unknown", "skipped")
+"""The states of accounts that are not done; ``skipped`` ones were not sent."""
+
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""What a spreadsheet takes for the beginning of a formula."""
+
+_SETTLED = f"""
+    WITH reached AS MATERIALIZED ({REACHED})
+    SELECT account.seq AS place, party.name, account.account, lane.user_name,
+        CASE WHEN account.state = :state_again OR reached.seq IS NOT NULL THEN 'unknown'
+            WHEN account.state = :state_waiting THEN 'skipped' ELSE account_state.name END AS state,
+        CASE WHEN account.state = :state_waiting AND reached.seq IS NULL THEN 'not sent'
+            WHEN account.state = :state_waiting OR account.reason IS NULL AND account.state = :state_again
+            THEN 'no answer is known' ELSE coalesce(reason.text, '') END,
+        iif(account.state = :state_waiting, '', coalesce(reason.code, '')),
+        iif(account.state = :state_waiting, '', coalesce(reason.error, '')), account.request
+    FROM account CROSS JOIN party ON party.id = account.party CROSS JOIN lane ON lane.id = account.lane
+    CROSS JOIN account_state ON account_state.id = account.state LEFT JOIN reason ON reason.id = account.reason
+    LEFT JOIN reached ON reached.lane = account.lane AND reached.seq = account.seq
+"""  # noqa: S608  # a constant
+
+_EVERY = f"""
+    SELECT * FROM ({_SETTLED})
+    UNION ALL SELECT duplicate.seq, party.name, duplicate.account, '', 'duplicate', 'the same as row ' || duplicate.first,
+        '', '', NULL FROM duplicate JOIN party ON party.id = duplicate.party
+    ORDER BY place
+"""  # noqa: S608  # constants
+
+
+def write_report_csv(stream: IO[str], connection: sqlite3.Connection) -> None:
+    r"""Write one line per row of the input, in its order, under a line of :data:`COLUMNS`.
+
+    The stream is one that leaves line ends as they are (``open(..., newline="")``): they are ``\r\n``, as usual for CSV.
+
+    ``row`` counts from 1; ``state`` is ``invited`` (or what else the job calls it), ``refused``, ``failed``, ``unknown``,
+    ``skipped`` (not sent, or a row that cannot be used: then without group and account) or ``duplicate``; ``request`` is the
+    number of the sending that settled it.
+
+    What comes from the input (group, account, acting account) stands as it was there, so that it can be compared and fed
+    back: an account may well begin with ``+``. What the platform said is somebody else's text: where it begins like a
+    formula (``= + - @``, tab, carriage return), an apostrophe stands before it.
+    """
+    write = csv.writer(stream).writerow
+    write(COLUMNS)
+    rows = connection.execute(_EVERY, NUMBERS)
+    bad = every_bad_row(connection)
+    expected = 1
+    for row in rows:
+        number, group, account, user_name, state, reason, code, error, request = row
+        while expected < number and (each := next(bad, None)) is not None:  # bad rows are numbered, too
+            write(_bad(expected, each))
+            expected += 1
+        write((number, group, account, user_name, state, _harmless(reason), _harmless(code), error, request))
+        expected = number + 1
+    for number, each in enumerate(bad, expected):
+        write(_bad(number, each))
+
+
+def _bad(number: int, row: BadRow) -> tuple[object, ...]:
+    return (number, "", "", "", "skipped", f"line {row.line}: {row.reason}: {row.raw}", "", "", "")
+
+
+def _harmless(text: str) -> str:
+    return f"'{text}" if text.startswith(FORMULA) else text
+
+
+def not_done(connection: sqlite3.Connection, states: Collection[str] = NOT_DONE) -> Iterator[Rejected]:
+    """Yield the rows whose accounts are in one of the states, in the input's order: no duplicates, no bad rows.
+
+    Raises InvalidRequest for a state that is none of :data:`NOT_DONE`.
+    """
+    if wrong := sorted(set(states) - set(NOT_DONE)):
+        reason = f"states: {', '.join(NOT_DONE)} are those not done, not {', '.join(wrong)}"
+        raise InvalidRequest(reason, field="states")
+    return _not_done(connection, {f"shown_{number}": state for number, state in enumerate(states)})
+
+
+def _not_done(connection: sqlite3.Connection, states: dict[str, str]) -> Iterator[Rejected]:
+    marks = ", ".join(f":{name}" for name in states)
+    statement = f"SELECT * FROM ({_SETTLED}) WHERE state IN ({marks}) ORDER BY place"  # noqa: S608  # constants
+    for _, group, account, user_name, state, reason, *_ in connection.execute(statement, NUMBERS | states):
+        yield Rejected(group, account, user_name or None, state, reason)
+
+
+def every_bad_row(connection: sqlite3.Connection) -> Iterator[BadRow]:
+    """Yield the rows that cannot be used, in the input's order."""
+    for line, reason, raw in connection.execute("SELECT line, reason, raw FROM bad_row ORDER BY rowid"):
+        yield BadRow(line, reason, raw)

@@ -1,0 +1,290 @@
+"""A job's report for people: plain text of at most 100 columns, what is asked first at its top."""
+
+from __future__ import annotations
+
+import unicodedata
+from itertools import accumulate
+from textwrap import wrap
+from typing import TYPE_CHECKING
+
+from rbim._support.text import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from rbim.bulk.report.model import Interval, Report
+
+__all__ = ["WIDTH", "report_text", "sparkline"]
+
+WIDTH = 100
+"""Columns at most; a Chinese character takes two."""
+
+BARS_AT_MOST = 60  # in a line over time, and one more for each run
+GAPS = 10  # runs that are shown apart in it
+REASONS = 20  # lines of reasons, and of codes
+RUNS = 10  # lines of runs: the latest ones
+EXAMPLES = 5  # lines of rows that are odd
+BARS = "▁▂▃▄▅▆▇█"
+TIME = "%Y-%m-%d %H:%M:%S"
+MINUTE = 60.0
+HOUR = 3600.0
+
+STATES = {
+    "loading": "loading: the input was not read to its end so far, nothing was sent",
+    "running": "running",
+    "complete": "complete",
+    "incomplete": "not complete: resume it to send the rest",
+}
+
+
+def report_text(report: Report) -> str:
+    """Return a report as lines of text, the last of which ends with a line break.
+
+    Times are in UTC. Of what has many lines (reasons, runs, rows that are odd) the most important ones are shown.
+    """
+    sections = [
+        _accounts(report),
+        _reasons(report),
+        _codes(report),
+        _requests(report),
+        _over_time(report.over_time),
+        _runs(report),
+        _odd(report),
+        _job(report),
+    ]
+    shown = [[_fit(line, WIDTH).rstrip() for line in section] for section in sections]
+    return "\n\n".join("\n".join(lines) for lines in shown if lines) + "\n"
+
+
+# ------------------------------------------------------------------------------ sections
+
+
+def _accounts(report: Report) -> Iterator[str]:
+    accounts = report.accounts
+    source = f" of {_clean(report.source_name)}" if report.source_name else ""
+    yield _fit(f"{report.operation}: {_count(accounts.total, 'row')}{source}", WIDTH)
+    yield STATES[report.state]
+    yield ""
+    skipped = [(accounts.not_sent, "not sent"), (accounts.bad, "cannot be used")]
+    notes = {"skipped": _listed(skipped)}
+    unknown = accounts.unknown - accounts.in_flight
+    counts = [
+        (report.done_word, accounts.done),
+        ("refused", accounts.refused),
+        ("failed", accounts.failed),
+        ("unknown", unknown),
+        ("in flight", accounts.in_flight),
+        ("skipped", accounts.skipped),
+        ("duplicate", accounts.duplicate),
+    ]
+    notes["unknown"] = "may have taken effect"
+    width = len(f"{accounts.total:,}")
+    for place, (name, count) in enumerate(counts):
+        if count or not place:
+            share = f"{count / accounts.total:7.1%}" if accounts.total else ""
+            yield f"  {name:<10} {count:>{width},} {share}   {notes.get(name, '')}"
+    if not report.adds_up:
+        yield "  These do not add up: the journal was changed by something else."
+
+
+def _reasons(report: Report) -> Iterator[str]:
+    if not report.reasons:
+        return
+    yield "Reasons"
+    shown, hidden, left_off = report.reasons[:REASONS], report.reasons[REASONS:], report.reasons_left_off
+    others = len(hidden) + (left_off.reasons if left_off else 0)
+    of_others = sum(each.accounts for each in hidden) + (left_off.accounts if left_off else 0)
+    width = len(f"{max(shown[0].accounts, of_others):,}")
+    states = max(len(each.state) for each in shown)
+    for each in shown:
+        error = f" ({each.error})" if each.error else ""
+        code = f"{_clean(each.code)} " if each.code and each.code not in each.text else ""
+        yield _fit(f"  {each.accounts:>{width},}  {each.state:<{states}}  {code}{_clean(each.text)}{error}", WIDTH)
+    if others:
+        yield f"  {of_others:>{width},}  for {_count(others, 'reason')} more"
+
+
+def _codes(report: Report) -> Iterator[str]:
+    if not report.codes:
+        return
+    yield "Codes of the platform"
+    for each in report.codes[:REASONS]:
+        yield f"  {_clean(each.code)}  {_count(each.requests, 'request')}, {_count(each.accounts, 'account')}"
+    if len(report.codes) > REASONS:
+        yield f"  and {len(report.codes) - REASONS:,} more"
+
+
+def _requests(report: Report) -> Iterator[str]:
+    requests = report.requests
+    if not requests.sent:
+        return
+    parts = [
+        (requests.answered, "answered"),
+        (requests.refused, "refused"),
+        (requests.not_sent, "could not be sent"),
+        (requests.unknown - requests.in_flight, "without a known outcome"),
+        (requests.in_flight, "in flight"),
+    ]
+    notes = [
+        (requests.throttled, "throttled"),
+        (requests.repeated, "sent again since nothing had been done"),
+        (requests.resent, "sent again after an unknown outcome"),
+        (requests.split, "divided into halves"),
+    ]
+    yield f"Requests: {requests.sent:,}"
+    yield from _wrapped(_listed(parts))
+    if any(number for number, _ in notes):
+        yield from _wrapped(f"of these {_listed(notes)}")
+    if requests.per_second:
+        rates = f"{_figure(requests.per_second)} requests and {_figure(report.accounts_per_second)} accounts a second"
+        yield f"  {rates}, for {_duration(report.seconds)}"
+    if requests.latency:
+        times = requests.latency
+        parts_of_time = [
+            ("half within", times.p50),
+            ("95% within", times.p95),
+            ("99% within", times.p99),
+            ("all within", times.max),
+        ]
+        yield f"  answers: {', '.join(f'{what} {_duration(value)}' for what, value in parts_of_time)}"
+    if requests.waited:
+        mean = _duration(requests.mean_wait)
+        yield f"  waited for rates and halts: {_duration(requests.waited)} in all, {mean} on average"
+
+
+def _over_time(intervals: Sequence[Interval]) -> Iterator[str]:
+    if len(intervals) < 2:  # noqa: PLR2004  # one of them shows no course
+        return
+    length = sum(each.seconds for each in intervals)
+    pauses = " of running (a gap: another run)" if 1 < len({each.run for each in intervals}) <= GAPS else ""
+    yield f"Over time: {_duration(length)}{pauses}"
+    rows = [
+        ("requests/s", [each.requests for each in intervals]),
+        ("accounts/s", [each.accounts for each in intervals]),
+        ("in flight", [each.in_flight for each in intervals]),
+        ("allowed", [each.concurrency for each in intervals]),
+        ("throttled/s", [each.throttled / each.seconds for each in intervals]),
+    ]
+    for name, values in rows:
+        if any(values):
+            yield f"  {name:<11} {_line(intervals, values)}  {_figure(max(values))} at most"
+
+
+def _line(intervals: Sequence[Interval], values: Sequence[float]) -> str:
+    """Return a sparkline, with a gap where another run begins (unless there are many)."""
+    each = -(-len(values) // BARS_AT_MOST)
+    apart = len({interval.run for interval in intervals}) <= GAPS
+    columns: list[list[int]] = []  # the places of what one of them shows
+    for place, interval in enumerate(intervals):
+        same = bool(columns) and (not apart or intervals[columns[-1][0]].run == interval.run)
+        if same and len(columns[-1]) < each:
+            columns[-1].append(place)
+        else:
+            columns.append([place])
+    means = [
+        sum(values[place] * intervals[place].seconds for place in places) / sum(intervals[place].seconds for place in places)
+        for places in columns
+    ]
+    bars = sparkline(means)
+    shown = bars[:1]
+    for (before, *_), (first, *_), bar in zip(columns, columns[1:], bars[1:], strict=False):
+        shown += f" {bar}" if apart and intervals[before].run != intervals[first].run else bar
+    return shown
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """Return one character per value, from ``▁`` (0) to ``█`` (the highest)."""
+    highest = max(values, default=0.0)
+    if highest <= 0:
+        return BARS[0] * len(values)
+    return "".join(BARS[round(max(value, 0.0) / highest * (len(BARS) - 1))] for value in values)
+
+
+def _runs(report: Report) -> Iterator[str]:
+    if not report.runs:
+        return
+    yield "Runs, in UTC" if len(report.runs) <= RUNS else f"Runs, in UTC: the latest {RUNS} of {len(report.runs):,}"
+    for run in report.runs[-RUNS:]:
+        running = report.state == "running" and run is report.runs[-1]
+        ended = f"{run.ended:{TIME}}" if run.ended else "now" if running else "some time"
+        why = run.why or ("running" if running else "killed")
+        yield f"  {run.id:>3}  {run.began:{TIME}} to {ended:<19}  {_duration(run.seconds):>10}  {_clean(why)}"
+
+
+def _odd(report: Report) -> Iterator[str]:
+    anomalies = [
+        f"{_clean(each.account)} of {_clean(each.group)}: {_clean(each.reason)} (request {each.request:,})"
+        for each in report.first_anomalies
+    ]
+    bad = [f"line {each.line:,}: {_clean(each.reason)}: {_clean(each.raw)}" for each in report.first_bad_rows]
+    twice = [
+        f"row {each.row:,}: {_clean(each.account)} of {_clean(each.group)}, as in row {each.first_row:,}"
+        for each in report.first_duplicates
+    ]
+    lists = [
+        ("Refused although not in the request", anomalies, report.anomalies),
+        ("Rows that cannot be used", bad, report.accounts.bad),
+        ("Duplicates", twice, report.accounts.duplicate),
+    ]
+    for place, (title, lines, count) in enumerate([each for each in lists if each[2]]):
+        if place:
+            yield ""
+        yield f"{title}: {count:,}"
+        yield from (f"  {line}" for line in lines[:EXAMPLES])
+        if count > EXAMPLES:
+            yield f"  and {count - min(EXAMPLES, len(lines)):,} more"
+
+
+def _job(report: Report) -> Iterator[str]:
+    options = [f"{name} {_clean(str(value))}" for name, value in report.options.items() if value is not None]
+    yield f"Job: made {report.created:{TIME}} UTC, {_count(report.chunk, 'account')} a request at most"
+    if options:
+        yield f"  with {', '.join(options)}"
+
+
+# ------------------------------------------------------------------------------ words and figures
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _listed(counts: Iterable[tuple[int, str]]) -> str:
+    return ", ".join(f"{number:,} {what}" for number, what in counts if number)
+
+
+def _wrapped(text: str) -> list[str]:
+    return wrap(text, WIDTH, initial_indent="  ", subsequent_indent="    ")
+
+
+def _figure(number: float) -> str:
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"  # noqa: PLR2004  # three digits
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 1:
+        return f"{seconds * 1000:.3g} ms"
+    if seconds < MINUTE:
+        return f"{seconds:.3g} s"
+    minutes, left = divmod(round(seconds), 60)
+    if seconds < HOUR:
+        return f"{minutes}:{left:02} min"
+    return f"{minutes // 60:,}:{minutes % 60:02}:{left:02} h"
+
+
+def _clean(text: str) -> str:
+    return one_line(text, WIDTH)
+
+
+def _fit(text: str, columns: int) -> str:
+    """Return a text, cut where it would take more columns."""
+    if sum(map(_columns, text)) <= columns:
+        return text
+    kept = (each for each, end in zip(text, accumulate(map(_columns, text)), strict=True) if end < columns)
+    return f"{''.join(kept)}…"
+
+
+def _columns(character: str) -> int:
+    if unicodedata.combining(character):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in {"W", "F"} else 1

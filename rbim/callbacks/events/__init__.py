@@ -1,0 +1,1 @@
+"""What the platform sends, as typed events."""

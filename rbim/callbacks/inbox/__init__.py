@@ -1,0 +1,1 @@
+"""Where accepted deliveries are kept: an SQLite file, or memory."""

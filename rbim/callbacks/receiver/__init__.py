@@ -1,0 +1,1 @@
+"""Accepts deliveries over HTTP, in time."""

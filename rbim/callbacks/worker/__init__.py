@@ -1,0 +1,1 @@
+"""Runs handlers over an inbox."""

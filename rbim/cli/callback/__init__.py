@@ -1,0 +1,1 @@
+"""``rbim callback``."""

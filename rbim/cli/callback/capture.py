@@ -1,0 +1,133 @@
+"""A captured message copy, from a file to what is the matter with it: what ``rbim callback explain`` does."""
+
+from __future__ import annotations
+
+import re
+import sys
+from base64 import b64decode
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, cast
+
+from rich.text import Text
+
+from rbim._support import json as jsontext
+from rbim.callbacks.diagnosis.explain import explain
+from rbim.callbacks.signature import Reason
+from rbim.cli.context import callback_credentials
+from rbim.cli.exit_codes import Exit
+from rbim.cli.printable import printable
+from rbim.errors import InvalidRequest
+
+__all__ = ["capture_of", "explain_capture"]
+
+Pairs = list[tuple[bytes, bytes]]
+
+OLD = "Captured a while ago? Then this is all: with --at and the time at which it came, it is judged as of then."
+NEEDED = "needed are header lines, an empty line and the body"
+REQUEST_LINE = re.compile(rb"[A-Za-z]+ \S+( HTTP/[0-9.]+)?\s*")
+EMPTY_LINE = re.compile(rb"\r?\n\r?\n")
+HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+)[ \t]*:(.*)", re.DOTALL)
+BLANKS = b" \t"
+
+
+def explain_capture(file: str, at: datetime | None, *, as_json: bool = False) -> Exit:
+    """Print what is the matter with a capture. Raises InvalidRequest where it cannot be read."""
+    credentials = callback_credentials()
+    try:
+        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    except OSError as error:
+        reason = f"{file}: {error.strerror}"
+        raise InvalidRequest(reason) from None
+    try:
+        headers, body = capture_of(data)
+    except InvalidRequest as error:
+        reason = f"{file}: {error.message}"
+        raise InvalidRequest(reason) from None
+    from rbim.cli.output import console, show_json
+
+    findings = explain(headers, body, credentials=credentials, now=at or datetime.now(UTC))
+    code = Exit.DONE if findings[0].reason is None else Exit.REFUSED
+    if as_json:
+        show_json([{"reason": finding.reason, "text": finding.text} for finding in findings])
+        return code
+    out = console()
+    for finding in findings:
+        reason = "" if finding.reason is None else f"{finding.reason}: "
+        out.print(Text(printable(f"{reason}{finding.text}")))
+    if at is None and [finding.reason for finding in findings] == [Reason.STALE]:
+        out.print(Text(OLD))
+    return code
+
+
+def capture_of(data: bytes) -> tuple[Pairs, bytes]:
+    """Return headers and body of a capture: an HTTP request, or a JSON object. Raises InvalidRequest."""
+    return _from_json(data) if data.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{") else _from_http(data)
+
+
+def _from_http(data: bytes) -> tuple[Pairs, bytes]:
+    head, body = data.lstrip(b"\r\n"), b""
+    end = EMPTY_LINE.search(head)
+    if end is not None:
+        head, body = head[: end.start()], head[end.end() :]
+    lines = _unfolded(head)
+    if lines and REQUEST_LINE.fullmatch(lines[0]):
+        del lines[0]
+    pairs: Pairs = []
+    for line in lines:
+        header = HEADER.fullmatch(line)
+        if header is None:
+            # without the line: it may be anything
+            reason = f"line {len(pairs) + 1} of the headers has no name and ':'; {NEEDED}"
+            raise InvalidRequest(reason)
+        pairs.append((header[1], header[2].strip(BLANKS)))
+    if not pairs:
+        reason = f"there are no headers; {NEEDED}"
+        raise InvalidRequest(reason)
+    return pairs, body
+
+
+def _unfolded(head: bytes) -> list[bytes]:
+    """Return the lines of a head, those that begin with a blank joined to the one before them."""
+    lines: list[list[bytes]] = []
+    for line in head.splitlines():
+        if lines and line.startswith((b" ", b"\t")):
+            lines[-1].append(line.lstrip(BLANKS))
+        else:
+            lines.append([line])
+    return [b" ".join(parts) for parts in lines]
+
+
+def _from_json(data: bytes) -> tuple[Pairs, bytes]:
+    try:
+        document = cast("dict[str, Any]", jsontext.loads(data))
+    except jsontext.NotJson as error:
+        raise InvalidRequest(str(error)) from None
+    try:
+        headers = document["headers"]
+        listed = cast("Any", headers.items() if isinstance(headers, dict) else headers)
+        pairs = [(_bytes(name), _bytes(each)) for name, value in listed for each in _several(value)]
+    except (KeyError, TypeError, ValueError, AttributeError):
+        reason = '"headers" is needed: an object, or a list of pairs, of texts'
+        raise InvalidRequest(reason) from None
+    return pairs, _body_of(document)
+
+
+def _body_of(document: dict[str, Any]) -> bytes:
+    body, encoded = document.get("body"), document.get("body_base64")
+    if encoded is None and document.get("isBase64Encoded") is True:  # as API gateways write it
+        encoded = body
+    try:
+        return _bytes(body) if encoded is None else b64decode(_bytes(encoded), validate=True)
+    except (AttributeError, ValueError):
+        reason = 'the body as a text is needed, in "body", or in Base64 in "body_base64"'
+        raise InvalidRequest(reason) from None
+
+
+def _bytes(text: Any) -> bytes:  # JSON
+    encoded: bytes = text.encode("utf-8", "surrogatepass")
+    return encoded
+
+
+def _several(value: Any) -> list[Any]:  # JSON
+    return cast("Any", value) if isinstance(value, list) else [value]

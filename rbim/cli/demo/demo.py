@@ -1,0 +1,173 @@
+"""The demonstration: a whole invitation job against the emulator, over real HTTP, with its figures checked."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from contextlib import contextmanager, suppress
+from itertools import islice, zip_longest
+from typing import TYPE_CHECKING, cast
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from rbim.cli.demo.report import Figures, tell, tell_json
+from rbim.cli.demo.rows import read_rows
+from rbim.cli.errors import complain, report
+from rbim.cli.exit_codes import Exit
+from rbim.cli.output import console
+from rbim.client.client import AsyncClient
+from rbim.client.fan_out import Done, Failed, fan_out
+from rbim.credentials import Credentials
+from rbim.dialect import Dialect
+from rbim.emulator import Emulator
+from rbim.emulator.server.server import serve
+from rbim.errors import Outcome, RbimError
+from rbim.operations.groups import InviteJoinGroup
+from rbim.transports.httpx import HttpxTransport
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator
+    from pathlib import Path
+
+    from rich.console import Console
+
+    from rbim.cli.demo.rows import Party, Rows
+    from rbim.http import Request, Response
+    from rbim.operations.groups import Invited
+
+__all__ = ["run_demo"]
+
+OWNER = "rbim-demo-owner"
+WORKERS = 50
+TENTHS = 10
+
+
+def run_demo(path: Path | None, *, plain: bool, as_json: bool) -> int:
+    """Run the demonstration on a file's rows (the ones that come with rbim unless told) and return the exit code."""
+    try:
+        rows = read_rows(path)
+        with _progress(rows.total - rows.duplicates, plain=plain, as_json=as_json) as advance:
+            figures = asyncio.run(_demonstrate(rows, advance))
+    except RbimError as error:
+        return report(error, "rbim demo")
+    if as_json:
+        tell_json(figures)
+    else:
+        tell(figures)
+    complaints = list(figures.complaints())
+    for complaint in complaints:
+        complain(complaint)
+    return Exit.REFUSED if complaints else Exit.DONE
+
+
+class _Counting(HttpxTransport):
+    """The default transport, counting what goes over the wire."""
+
+    sent = 0
+
+    async def send(self, request: Request, /, *, timeout: float) -> Response:  # noqa: ASYNC109  # the protocol's
+        self.sent += 1
+        return await super().send(request, timeout=timeout)
+
+
+async def _demonstrate(rows: Rows, advance: Callable[[int], None]) -> Figures:
+    credentials = Credentials(app_id=secrets.token_hex(16), app_token=secrets.token_hex(16))
+    emulator = Emulator(credentials=credentials)
+    emulator.never_logged_in(*rows.never_logged_in)
+    transport = _Counting(trust_env=False)  # no proxy stands between this machine and itself
+    async with (
+        serve(emulator) as server,
+        AsyncClient(
+            base_url=server.url,
+            credentials=credentials,
+            user_name=OWNER,
+            transport=transport,
+        ) as client,
+    ):
+        figures = Figures(rows=rows, address=server.url)
+        for party in rows.parties.values():
+            party.group_id = (await client.groups.create(name=party.name, type=party.type)).group_id
+        before, began = transport.sent, time.perf_counter()
+        figures.calls = await _invite(client, rows, advance)
+        figures.seconds = time.perf_counter() - began
+        figures.requests = transport.sent - before
+        for party in rows.parties.values():
+            with suppress(RbimError):  # the figures say what is missing
+                party.holds = (await client.groups.detail(group_id=party.group_id)).count
+    return figures
+
+
+async def _invite(client: AsyncClient, rows: Rows, advance: Callable[[int], None]) -> int:
+    """Invite everybody, note what became of them, and return how many calls that took."""
+    calls = 0
+    by_id = {party.group_id: party for party in rows.parties.values()}
+    async with fan_out(client, _invitations(rows), workers=WORKERS) as outcomes:
+        async for outcome in outcomes:
+            op = cast("InviteJoinGroup", outcome.operation)
+            _note(by_id[op.group_id], op.members, outcome)
+            calls += 1
+            advance(len(op.members))
+    return calls
+
+
+def _invitations(rows: Rows) -> Iterator[InviteJoinGroup]:
+    """Yield the invitations, one of each group in turn."""
+    limit = Dialect().invite_limit
+    for round_ in zip_longest(*(_of_one_group(party, limit) for party in rows.parties.values())):
+        yield from (op for op in round_ if op is not None)
+
+
+def _of_one_group(party: Party, limit: int) -> Iterator[InviteJoinGroup]:
+    accounts = iter(party.accounts)
+    while members := tuple(islice(accounts, limit)):
+        yield InviteJoinGroup(group_id=party.group_id, members=members)
+
+
+def _note(party: Party, members: tuple[str, ...], outcome: Done[Invited] | Failed[Invited]) -> None:
+    if isinstance(outcome, Done):
+        reasons = {fail.member: fail.reason for fail in outcome.answer.fails if fail.member in members}
+        party.refused.update(reasons.values())
+        party.invited += len(members) - len(reasons)
+        return
+    error = outcome.error
+    counter = party.unknown if error.outcome is Outcome.UNKNOWN else party.failed
+    counter[f"{type(error).__name__}: {error.message}"] += len(members)
+
+
+@contextmanager
+def _progress(total: int, *, plain: bool, as_json: bool) -> Generator[Callable[[int], None]]:
+    """Show how far it is: a bar on a terminal, else a line every tenth; nothing but a bar goes beside JSON."""
+    out = console(stderr=as_json)
+    if plain or not out.file.isatty():
+        yield _silence if as_json else _lines(out, total)
+        return
+    bar = Progress(
+        TextColumn("Inviting"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("accounts"),
+        TimeElapsedColumn(),
+        console=out,
+    )
+    with bar:
+        task = bar.add_task("", total=total)
+        yield lambda accounts: bar.advance(task, accounts)
+    out.print()
+
+
+def _silence(_: int) -> None:
+    """Say nothing."""
+
+
+def _lines(out: Console, total: int) -> Callable[[int], None]:
+    done = said = 0
+
+    def advance(accounts: int) -> None:
+        nonlocal done, said
+        done += accounts
+        if done * TENTHS // total > said:
+            said = done * TENTHS // total
+            out.print(f"{done:,} of {total:,} accounts")
+
+    return advance

@@ -1,0 +1,118 @@
+"""What the demonstration invites: the rows of a CSV file, by group."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from attrs import define, field
+
+from rbim.errors import InvalidRequest
+from rbim.operations.groups import CreateGroup, GroupType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["Party", "Rows", "read_rows"]
+
+SHIPPED = Path(__file__).with_name("demo.csv")
+LOGGED_IN = {"yes": True, "no": False, "": True}
+
+
+@define(eq=False)
+class Party:
+    """The accounts meant for one group, and what became of them; the counters say why by how many."""
+
+    name: str
+    accounts: dict[str, None] = field(factory=dict[str, None])
+    group_id: str = ""
+    invited: int = 0
+    refused: Counter[str] = field(factory=Counter[str])
+    failed: Counter[str] = field(factory=Counter[str])
+    unknown: Counter[str] = field(factory=Counter[str])
+    holds: int | None = None
+
+    @property
+    def type(self) -> GroupType:
+        """The smallest type that holds the accounts and the owner; the largest where none does."""
+        return next((kind for kind in GroupType if kind.member_limit > len(self.accounts)), GroupType.VIP)
+
+    @property
+    def expected(self) -> int:
+        """The members that the group must have: those invited, and the owner."""
+        return self.invited + 1
+
+
+@define(eq=False)
+class Rows:
+    """All rows of a file: how many there are, how many of them say again what another said, and the rest by group."""
+
+    total: int = 0
+    duplicates: int = 0
+    parties: dict[str, Party] = field(factory=dict[str, Party])
+    never_logged_in: set[str] = field(factory=set[str])
+
+
+def read_rows(path: Path | None) -> Rows:
+    """Read a file, or the one that comes with rbim. Raises InvalidRequest that names file and line."""
+    source = path or SHIPPED
+    try:
+        with source.open(encoding="utf-8-sig", newline="") as lines:
+            return _read(lines, str(source))
+    except OSError as error:
+        reason = f"{source}: {error.strerror or error}"
+    except UnicodeDecodeError:
+        reason = f"{source}: not UTF-8; save it as CSV in UTF-8"
+    raise InvalidRequest(reason, field="csv")
+
+
+def _read(lines: Iterable[str], source: str) -> Rows:
+    rows = Rows()
+    reader = csv.reader(lines, strict=True)
+    try:
+        headings = _headings(next(reader, list[str]()))
+        for cells in reader:
+            if cells:
+                _add(rows, headings, [cell.strip() for cell in cells])
+    except (csv.Error, InvalidRequest) as error:
+        what = error.message if isinstance(error, InvalidRequest) else str(error)
+        reason = f"{source}, line {max(reader.line_num, 1)}: {what}"
+        raise InvalidRequest(reason, field="csv") from None
+    if not rows.total:
+        reason = f"{source}: no accounts in it"
+        raise InvalidRequest(reason, field="csv")
+    return rows
+
+
+def _headings(cells: list[str]) -> list[str]:
+    headings = [cell.strip().lower() for cell in cells]
+    if not {"group", "account"} <= set(headings):
+        reason = "the first line must name the columns group and account"
+        raise InvalidRequest(reason)
+    return headings
+
+
+def _add(rows: Rows, headings: list[str], cells: list[str]) -> None:
+    row = dict(zip(headings, cells, strict=False))
+    group, account = row.get("group", ""), row.get("account", "")
+    logged_in = LOGGED_IN.get(row.get("logged_in", "").lower())
+    if len(cells) > len(headings):
+        reason = "more cells than columns"
+        raise InvalidRequest(reason)
+    if not group or not account:
+        reason = f"the {'account' if group else 'group'} is missing"
+        raise InvalidRequest(reason)
+    if logged_in is None:
+        reason = f"logged_in: yes or no, not {row['logged_in']!r}"
+        raise InvalidRequest(reason)
+    if group not in rows.parties:
+        CreateGroup(name=group, type=GroupType.VIP)  # knows what a name may be
+        rows.parties[group] = Party(group)
+    accounts = rows.parties[group].accounts
+    rows.total += 1
+    rows.duplicates += account in accounts
+    accounts[account] = None
+    if not logged_in:
+        rows.never_logged_in.add(account)

@@ -1,0 +1,1 @@
+"""Help pages, and the examples in them."""

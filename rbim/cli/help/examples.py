@@ -1,0 +1,168 @@
+"""Examples of every command, as its help shows them: those of operations follow from their declaration."""
+
+from __future__ import annotations
+
+import re
+from datetime import date, datetime, time
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+
+import attrs
+
+from rbim.operations.base import Repeat, fields_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from rbim.operations.base import Operation
+    from rbim.operations.catalogue import Entry
+
+__all__ = ["EXAMPLES", "examples_of", "folded"]
+
+EXAMPLES = {
+    "operations": ("rbim operations", "rbim operations --json"),
+    "invite": (
+        "rbim invite members.csv --dry-run",
+        "rbim invite members.csv --rate 50/s --not-done rest.csv",
+        "rbim invite members.txt --group g80000049837291 --json",
+    ),
+    "remove": (
+        "rbim remove leavers.csv --dry-run",
+        "rbim remove leavers.csv --rate 50/s --yes",
+    ),
+    "job": ("rbim job status members.csv.invite.journal", "rbim job resume members.csv.invite.journal"),
+    "job status": ("rbim job status members.csv.invite.journal", "rbim job status members.csv.invite.journal --json"),
+    "job resume": ("rbim job resume members.csv.invite.journal", "rbim job resume members.csv.invite.journal --rate 20/s"),
+    "job retry": ("rbim job retry members.csv.invite.journal", "rbim job retry members.csv.invite.journal --only failed"),
+    "job report": (
+        "rbim job report members.csv.invite.journal",
+        "rbim job report members.csv.invite.journal --csv rows.csv",
+        "rbim job report members.csv.invite.journal --not-done rest.csv",
+    ),
+    "callback": ("rbim callback serve --inbox events.db --print", "rbim callback explain capture.http"),
+    "callback serve": (
+        "rbim callback serve --inbox events.db --print",
+        "rbim callback serve --inbox events.db --port 8000 --mode high-guarantee",
+    ),
+    "callback send": (
+        "rbim callback send TEXT --to 1002 --sender 1001 --text hello",
+        "rbim callback send TEAM_KICK --to g80000049837291 --sender 1001 --member 1002",
+    ),
+    "callback explain": (
+        "rbim callback explain capture.http",
+        "rbim callback explain capture.json --at 2026-01-31T09:00:00+08:00",
+    ),
+    "callback replay": (
+        "rbim callback replay --inbox events.db --since 24h",
+        "rbim callback replay --inbox events.db --kind TEAM_KICK --dead",
+    ),
+    "config": ("rbim config show", "rbim config path"),
+    "config show": ("rbim config show", "rbim config show --profile production --json"),
+    "config path": ("rbim config path", "rbim config path --json"),
+    "emulator": (
+        "rbim emulator",
+        "rbim emulator --port 0 --state platform.json",
+    ),
+    "demo": ("rbim demo", "rbim demo --json"),
+    "completion": ('eval "$(rbim completion bash)"', "rbim completion zsh --install"),
+}
+"""Of every command but those of operations: lines that can be copied into a shell."""
+
+FOLD = " \\"  # what joins a line to the next
+GROUP = 3
+"""Examples of a group of operations: its first, and those that only read."""
+
+TEXTS = {
+    "group_id": "g80000049837291",
+    "member": "1001",
+    "members": "1001 1002",
+    "name": "Product news",
+    "task_name": "Renewals",
+    "caller": "1000",
+    "bot_id": "7",
+    "end_date": "2099-01-31",
+}
+"""What fields are in examples, where their type does not say enough."""
+
+TYPES: dict[Any, str] = {
+    bool: "yes",
+    int: "1",
+    float: "1.5",
+    date: "2099-01-01",
+    time: "09:00:00",
+    datetime: "2099-01-01T09:00:00+08:00",
+}
+
+
+def examples_of(command: str) -> tuple[str, ...]:
+    """Return the examples of a command, named without ``rbim``; none where it has none."""
+    if command in EXAMPLES:
+        return EXAMPLES[command]
+    from rbim.operations.catalogue import entries
+
+    of_group: list[tuple[bool, str]] = []
+    for entry in entries():
+        name = f"{entry.namespace} {entry.method}".replace("_", "-")
+        if command in {name, entry.namespace}:
+            lines = _of_operation(f"rbim {name}", entry.operation, _file_of(entry))
+            if command == name:
+                return lines
+            of_group.append((entry.operation.spec.repeat is Repeat.FREELY, lines[0]))
+    first, rest = of_group[:1], of_group[1:]
+    return tuple(line for _, line in [*first, *(each for each in rest if each[0])][:GROUP])
+
+
+def folded(line: str, width: int) -> str:
+    """Return a command in lines that a shell joins again, each of so many characters if that can be."""
+    if len(line) <= width:
+        return line
+    lines = [""]
+    for part in re.split(" (?=--)", line):
+        if lines[-1] and len(lines[-1]) + len(part) + len(FOLD) > width:
+            lines.append("  ")
+        lines[-1] += f"{' ' * bool(lines[-1].strip())}{part}"
+    return f"{FOLD}\n".join(lines)
+
+
+def _file_of(entry: Entry) -> str:
+    """Return a name for a file of fields."""
+    _, _, what = entry.method.rpartition("_")
+    return f"{what if what != entry.method else entry.namespace.removesuffix('s')}.toml"
+
+
+def _of_operation(command: str, kind: type[Operation[Any]], file: str) -> tuple[str, ...]:
+    """Return a command with what is required; and one with what is wanted next: no question, JSON, a file of fields."""
+    from rbim.cli.operations.commands import our_flag
+
+    fields = [attribute for attribute in fields_of(kind) if attribute.init]
+    required = [attribute for attribute in fields if attribute.default is attrs.NOTHING]
+    first = " ".join([command, *_tokens(required or [a for a in fields if a.name in TEXTS][-1:])])
+    if kind.spec.destroys is not None:
+        return first, f"{first} {our_flag('yes', kind)}"
+    if kind.spec.repeat is Repeat.FREELY:
+        return first, f"{first} {our_flag('json', kind)}"
+    if any(attribute.name == "group_id" for attribute in required):
+        group = _tokens([attribute for attribute in required if attribute.name == "group_id"])
+        return first, " ".join([command, *group, our_flag("file", kind), file])
+    return first, f"{command} {file}"
+
+
+def _tokens(fields: Iterable[attrs.Attribute[Any]]) -> list[str]:
+    from rbim.cli.operations.flags import flag_of
+
+    tokens: list[str] = []
+    for attribute in fields:
+        value = TEXTS.get(attribute.name) or _by_type(attribute.type) or attribute.name
+        words = f'"{value}"' if " " in value and attribute.name != "members" else value
+        positional = attribute.name == "group_id" and attribute.default is attrs.NOTHING
+        tokens += [words] if positional else [flag_of(attribute), words]
+    return tokens
+
+
+def _by_type(kind: Any) -> str | None:  # a type expression
+    for each in (kind, *get_args(kind)):
+        if isinstance(each, type) and issubclass(each, Enum):
+            return list(each)[-1].name.lower()
+        if each in TYPES:
+            return TYPES[each]
+    return str(get_args(kind)[0]) if get_origin(kind) is Literal else None

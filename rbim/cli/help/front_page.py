@@ -1,0 +1,104 @@
+"""The tree of commands, and what ``rbim --help`` shows: made without the parser of commands, so that it is there at once."""
+
+from __future__ import annotations
+
+import os
+import sys
+import textwrap
+from typing import TYPE_CHECKING
+
+from rbim import __version__
+from rbim.cli.exit_codes import Exit
+from rbim.cli.global_flags import FLAGS, SWITCHES
+from rbim.operations.catalogue import summary_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+__all__ = ["COMMANDS", "SUMMARY", "answer"]
+
+
+SUMMARY = "An asyncio SDK for a Chinese communications platform: its operations, jobs of any number of them, an emulator."
+
+COMMANDS = {
+    "operations": (
+        "rbim.cli.operations.commands:operations",
+        "List the operations: how they are called here and on the wire.",
+    ),
+    "invite": ("rbim.cli.jobs.begin_commands:invite", "Invite any number of accounts into any number of groups."),
+    "remove": ("rbim.cli.jobs.begin_commands:remove", "Remove any number of members from any number of groups."),
+    "job": ("rbim.cli.jobs.job_commands:job", "Go on with a job that was begun, or say what has become of it."),
+    "callback": (
+        "rbim.cli.callback.commands:callback",
+        "Receive message copies, send some, and find out why one is refused.",
+    ),
+    "emulator": ("rbim.cli.emulator:emulator", "Serve an emulator of the platform on this machine."),
+    "demo": ("rbim.cli.app:demo", "Invite 5,000 accounts into groups of an emulated platform."),
+    "config": ("rbim.cli.config:config", "Show what is configured, and where from."),
+    "completion": ("rbim.cli.completion:completion", "Make a shell complete commands and flags."),
+}
+"""Every command but those of operations: where it is, and what it does."""
+
+SECTIONS = {
+    "Jobs": ("invite", "remove", "job"),
+    "Message copies": ("callback",),
+    "An emulated platform": ("emulator", "demo"),
+    "This installation": ("config", "completion"),
+}
+
+EXAMPLES = """\
+  rbim emulator
+  rbim groups create --name "Product news" --type vip
+  rbim groups detail g8 --json
+  rbim invite members.csv --rate 50/s --dry-run
+  rbim --profile production config show
+"""
+
+MORE = "Jobs have more of them: see `rbim invite --help`."
+NARROWEST, USUAL, WIDEST = 40, 80, 100  # characters in a line
+EXIT = 7  # and in the column of exit codes
+
+
+def answer(tokens: Sequence[str]) -> str | None:
+    """Return what a command line without a command prints: the page, or the version. None where there is a command."""
+    if list(tokens) == ["--version"]:
+        return f"rbim {__version__}\n"
+    return _page() if list(tokens) in ([], ["--help"], ["-h"]) else None
+
+
+def _page() -> str:
+    from rbim.operations.catalogue import namespaces
+
+    operations = {name: summary_of(kind) for name, kind in namespaces().items()}
+    parts = {"Operations": {**operations, "operations": COMMANDS["operations"][1]}}
+    parts |= {title: {name: COMMANDS[name][1] for name in names} for title, names in SECTIONS.items()}
+    flags = {f"--{name} {value}": what for name, (value, what) in FLAGS.items()}
+    flags |= {f"--{name}": what for name, what in SWITCHES.items()}
+    flags |= {"--help, -h": "Show this, or the help of a command.", "--version": "Show the version."}
+    parts["Flags, before or behind any command"] = flags
+    width = _width()
+    room = max(len(name) for part in parts.values() for name in part) + 4
+    lines = ["Usage: rbim COMMAND", "", *textwrap.wrap(SUMMARY, width)]
+    for title, part in parts.items():
+        lines += ["", f"{title}:"]
+        for name, what in part.items():
+            lines += _beside(f"  {name}", textwrap.wrap(what, max(width - room, NARROWEST // 2)), room)
+    lines += ["", "Examples:", EXAMPLES, "Exit codes:"]
+    for code in Exit:
+        lines += _beside(f"  {int(code)}", textwrap.wrap(code.meaning, width - EXIT), EXIT)
+    lines += ["", *textwrap.wrap(MORE, width)]
+    return "\n".join(lines) + "\n"
+
+
+def _width() -> int:
+    """Return the characters in a line: those of the terminal, within reason."""
+    try:
+        return max(NARROWEST, min(os.get_terminal_size(sys.stdout.fileno()).columns, WIDEST))
+    except (OSError, ValueError):  # no terminal, or no file at all
+        return USUAL
+
+
+def _beside(name: str, lines: list[str], room: int) -> list[str]:
+    first, *more = lines or [""]
+    return [f"{name:{room}}{first}".rstrip(), *(f"{'':{room}}{line}" for line in more)]

@@ -1,0 +1,88 @@
+"""How the help of a command looks: sections as `rbim --help` has them, and examples."""
+
+from __future__ import annotations
+
+import re
+from itertools import takewhile
+from textwrap import indent
+from typing import TYPE_CHECKING, Any
+
+from cyclopts.help.specs import DescriptionRenderer
+from rich.table import Table
+from rich.text import Text
+
+from rbim.cli.help.examples import examples_of, folded
+
+if TYPE_CHECKING:
+    from cyclopts.help import HelpEntry, HelpPanel
+    from rich.console import Console, ConsoleOptions
+
+__all__ = ["HelpPage"]
+
+INDENT = "  "
+WIDEST = 100  # characters in a line, as in `rbim --help`
+NAMES = 30  # characters at most in the column of names, unless one word is longer
+SPELLED = {"Parameters": "Flags", "[OPTIONS]": "[FLAGS]"}
+POSITIONAL = {"completion": "[SHELL]", "callback send": "[MSG-TYPE]"}
+"""What may be given without a flag, and need not be: a file of fields, where nothing else is said."""
+
+COMMAND = re.compile("[a-z][a-z-]*")
+
+
+class HelpPage:
+    """What cyclopts calls a help formatter: the sections of one page, plain, and examples below the last."""
+
+    def __init__(self) -> None:
+        self._command = self._after = ""
+
+    def render_usage(self, console: Console, options: ConsoleOptions, usage: Any) -> None:  # noqa: ARG002  # cyclopts names them
+        """Write the line of usage, and remember whose page this is."""
+        words = str(usage).removeprefix("Usage: ").split()
+        self._command, self._after = " ".join(takewhile(COMMAND.fullmatch, words[1:])), ""
+        line = " ".join(SPELLED.get(word, word) for word in words)
+        line = line.replace("[ARGS]", POSITIONAL.get(self._command, "[FILE]"))
+        console.print(Text(f"Usage: {line}", style="bold"), width=_width(console))
+
+    def render_description(self, console: Console, options: ConsoleOptions, description: Any) -> None:  # noqa: ARG002  # cyclopts names them
+        """Write what the command does."""
+        console.print()
+        console.print(description, width=_width(console))  # cyclopts writes an empty line behind it
+
+    def __call__(self, console: Console, options: ConsoleOptions, panel: HelpPanel) -> None:  # noqa: ARG002  # cyclopts names them
+        """Write one section."""
+        if not panel.entries:
+            return
+        title = str(panel.title)
+        grid = Table.grid(padding=(0, 2, 0, 0))
+        grid.add_column(max_width=NAMES, overflow="fold")
+        grid.add_column(overflow="fold")
+        for entry in sorted(panel.entries, key=lambda entry: panel.format == "parameter" and not entry.required):
+            grid.add_row(Text(f"{INDENT}{_label(entry)}", style="bold"), DescriptionRenderer()(entry))
+        console.print(Text(f"{self._after}{SPELLED.get(title, title)}:", style="bold"))
+        self._after = "\n"
+        console.print(grid, width=_width(console))
+        if title != "Arguments":  # flags, or commands, come after them
+            self._tell_examples(console)
+
+    def _tell_examples(self, console: Console) -> None:
+        lines = examples_of(self._command)
+        if lines:
+            console.print()
+            console.print(Text("Examples:", style="bold"))
+        for line in lines:
+            shown = indent(folded(line, _width(console) - len(INDENT)), INDENT)
+            console.print(Text(shown), soft_wrap=True)  # to be copied whole
+
+
+def _label(entry: HelpEntry) -> str:
+    """Return the names of an entry: `GROUP-ID`, `--name STR`, `--[no-]isrecord`."""
+    positive = [*entry.positive_names, *entry.positive_shorts]
+    if entry.negative_names and entry.negative_names[0] == f"--no-{entry.positive_names[0][2:]}":
+        return f"--[no-]{entry.positive_names[0][2:]}"
+    if entry.positional_label:
+        return ", ".join([entry.positional_label, *positive])
+    return f"{', '.join(positive)}{f' {entry.metavar}' if entry.metavar else ''}"
+
+
+def _width(console: Console) -> int:
+    return min(console.width, WIDEST)

@@ -1,0 +1,1 @@
+"""``rbim invite``, ``rbim remove`` and ``rbim job``."""

@@ -1,0 +1,140 @@
+"""How far a job is, on standard error: two lines that change on a terminal, else a line every few seconds."""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING
+
+from rich.console import Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from rbim.cli.jobs.input import SHOWN, line_of
+from rbim.cli.output import console
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    from rbim.bulk.progress import Snapshot
+    from rbim.cli.jobs.flags import Showing
+    from rbim.cli.jobs.input import Input
+
+__all__ = ["Progress", "figures", "time_left"]
+
+SECONDS = 5.0
+"""Between two lines, where there is no bar."""
+
+MINUTE, HOUR = 60, 3600
+STATES = {
+    "halted": "waiting: the platform wants a pause, or does not answer",
+    "draining": "stopping",
+}
+
+
+class Progress:
+    """Shows snapshots while its block runs; what is said meanwhile goes above them. Needs rich."""
+
+    def __init__(self, showing: Showing, rows: Input | None) -> None:
+        self._rows = rows
+        self._told = 0  # rows that cannot be used
+        self._console = console(stderr=True)
+        self._quiet = showing.quiet
+        self._live: Live | None = None
+        if not (showing.plain or showing.quiet) and sys.stderr.isatty() and not self._console.is_dumb_terminal:
+            self._live = Live(console=self._console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
+        self._block = ExitStack()
+        self._next = time.monotonic() + SECONDS
+
+    def __enter__(self) -> Self:
+        if self._live is not None:
+            self._block.enter_context(self._live)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._block.__exit__(kind, error, trace)
+        if self._rows is not None and self._rows.bad_count > self._told:
+            self._tell_bad_rows(self._rows)
+        if self._rows is not None and self._rows.bad_count > SHOWN:
+            self.say(f"{self._rows.bad_count:,} rows cannot be used, of which these are the first {SHOWN}")
+
+    def say(self, line: str) -> None:
+        """Write a line above what is shown."""
+        with suppress(OSError):  # whoever read it has left; the job goes on
+            if self._live is not None:
+                self._console.print(Text(line), soft_wrap=True)
+            else:
+                sys.stderr.write(f"{line}\n")
+                sys.stderr.flush()
+
+    def update(self, snapshot: Snapshot) -> None:
+        """Show how far it is now."""
+        if self._rows is not None:
+            self._tell_bad_rows(self._rows)
+        if self._live is not None:
+            with suppress(OSError):
+                self._live.update(_bar(snapshot), refresh=True)
+        elif not self._quiet and time.monotonic() >= self._next:
+            self._next = time.monotonic() + SECONDS
+            self.say(_line(snapshot))
+
+    def _tell_bad_rows(self, rows: Input) -> None:
+        for row in rows.bad[self._told :]:
+            self.say(line_of(row))
+            self._told += 1
+
+
+def figures(snapshot: Snapshot) -> str:
+    """Return what happens, in words."""
+    allowed = f"{snapshot.in_flight:,} of {snapshot.concurrency:,} at once"
+    counts = [
+        (snapshot.refused, "refused"),
+        (snapshot.failed, "failed"),
+        (snapshot.unknown, "unknown"),
+        (snapshot.throttled, "throttled"),
+    ]
+    told = [f"{number:,} {what}" for number, what in counts if number]
+    return ", ".join([f"{snapshot.request_rate:,.1f} requests/s", allowed, *told])
+
+
+def time_left(seconds: float) -> str:
+    """Return a duration as hours, minutes and seconds."""
+    whole = round(seconds)
+    return f"{whole // HOUR}:{whole % HOUR // MINUTE:02}:{whole % MINUTE:02}"
+
+
+def _line(snapshot: Snapshot) -> str:
+    if snapshot.phase == "loading":
+        return f"reading: {snapshot.total:,} rows"
+    state = f"{STATES[snapshot.phase]}; " if snapshot.phase in STATES else ""
+    left = "" if snapshot.eta is None or not snapshot.waiting else f", {time_left(snapshot.eta)} left"
+    return f"{state}{_settled(snapshot):,} of {snapshot.total:,} rows; {figures(snapshot)}{left}"
+
+
+def _settled(snapshot: Snapshot) -> int:
+    return snapshot.total - snapshot.waiting
+
+
+def _bar(snapshot: Snapshot) -> Group | Text:
+    if snapshot.phase == "loading":
+        return Text(_line(snapshot))
+    grid = Table.grid(padding=(0, 2), expand=True)
+    grid.add_column(ratio=1)
+    for _ in range(3):
+        grid.add_column(no_wrap=True)
+    left = "-:--:--" if snapshot.eta is None else time_left(snapshot.eta)
+    grid.add_row(
+        ProgressBar(total=max(snapshot.total, 1), completed=_settled(snapshot)),
+        f"{_settled(snapshot):,}/{snapshot.total:,}",
+        f"{_settled(snapshot) / max(snapshot.total, 1):.0%}",
+        f"{left} left" if snapshot.waiting else "",
+    )
+    state = STATES.get(snapshot.phase)
+    below = [Text(figures(snapshot))]
+    if state is not None:
+        below.append(Text(state, style="yellow"))
+    return Group(grid, *below)

@@ -1,0 +1,1 @@
+"""One command for each operation, derived from its declaration."""

@@ -1,0 +1,168 @@
+"""Commands for operations, all of them computed from the catalogue: ``rbim groups create``, ``rbim operations``."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import App, Parameter
+
+from rbim.cli.confirm import HELP as YES_HELP, consented
+from rbim.cli.context import make_client
+from rbim.cli.errors import HINTS, complain, report
+from rbim.cli.exit_codes import Exit
+from rbim.cli.operations.fields_file import filler
+from rbim.cli.operations.flags import flag_of, flags_of, help_of
+from rbim.errors import RbimError
+from rbim.operations.base import Repeat, fields_of
+from rbim.operations.catalogue import entries, namespaces, summary_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rbim.client.client import AsyncClient
+    from rbim.operations.base import Operation
+    from rbim.operations.catalogue import Entry
+
+__all__ = ["add_operations", "operations", "our_flag"]
+
+_SEGMENT = re.compile(r"/?[^/]+")
+
+# parameters of every operation's command; no operation's field is called so
+FILE, JSON, YES = "rbim_file", "rbim_as_json", "rbim_yes"
+FILE_HELP = "A TOML file with fields, required ones too. Flags go before it."
+JSON_HELP = "Print the answer as one JSON object."
+
+
+def add_operations(app: App) -> None:
+    """Add a command for every operation of every namespace that exists."""
+    kinds = namespaces()
+    for place, entry in enumerate(entries()):
+        if entry.namespace not in app:
+            app.command(App(name=entry.namespace, help=summary_of(kinds[entry.namespace])))
+        name = entry.method.replace("_", "-")
+        fill = filler(entry.operation, our_flag("file", entry.operation))
+        app[entry.namespace].command(_command(entry), name=name, help=help_of(entry.operation), config=fill, sort_key=place)
+
+
+def our_flag(name: str, kind: type[Operation[Any]]) -> str:
+    """Return the flag of that name which every operation's command has; a field of the operation goes before it."""
+    taken = {flag_of(attribute) for attribute in fields_of(kind)}
+    return f"--rbim-{name}" if f"--{name}" in taken else f"--{name}"
+
+
+def _signature(kind: type[Operation[Any]]) -> inspect.Signature:
+    """Return the parameters of an operation's command: its fields, and ours."""
+
+    def switch(parameter: str, name: str, words: str) -> inspect.Parameter:
+        told = Parameter(name=our_flag(name, kind), negative=(), show_default=False, help=words)
+        return inspect.Parameter(parameter, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, told])
+
+    fields = flags_of(kind)
+    bare = all(field.kind is inspect.Parameter.KEYWORD_ONLY for field in fields)
+    file = inspect.Parameter(
+        FILE,
+        inspect.Parameter.POSITIONAL_OR_KEYWORD if bare else inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[
+            Path | None, Parameter(name=our_flag("file", kind), negative=(), metavar="FILE", help=FILE_HELP)
+        ],
+    )
+    ours = [switch(JSON, "json", JSON_HELP)]
+    if kind.spec.destroys is not None:
+        ours.append(switch(YES, "yes", YES_HELP))
+    return inspect.Signature([file, *fields, *ours] if bare else [*fields, file, *ours])
+
+
+def _command(entry: Entry) -> Callable[..., int]:
+    kind = entry.operation
+    signature = _signature(kind)
+    command = f"rbim {entry.namespace} {entry.method}".replace("_", "-")
+    named = {attribute.name: flag_of(attribute) for attribute in fields_of(kind)}
+    unasked = f"{command} {our_flag('yes', kind)}"
+
+    def run(*args: Any, **kwargs: Any) -> int:
+        values = signature.bind(*args, **kwargs).arguments
+        values.pop(FILE, None)  # it has given its values to the flags
+        as_json, yes = values.pop(JSON, False), values.pop(YES, False)
+        try:
+            op = kind(**values)
+            client = make_client()
+            if kind.spec.destroys is not None and not yes and not consented(kind.spec.destroys(op), unasked):
+                return Exit.USAGE
+            answer = _send(client, op)
+        except RbimError as error:
+            return report(error, command, flags=named, freely=kind.spec.repeat is Repeat.FREELY)
+        from rbim.cli.output import document_of, show, show_json
+
+        if as_json:
+            show_json(document_of(answer))
+        else:
+            show(answer)
+        return Exit.DONE
+
+    run.__name__ = entry.method
+    run.__doc__ = None
+    run.__annotations__ = {}  # the signature's stand in their place
+    run.__signature__ = signature  # type: ignore[attr-defined]  # read by inspect
+    return run
+
+
+def _send(client: AsyncClient, op: Operation[Any]) -> Any:  # the operation's answer
+    import anyio
+
+    async def send() -> Any:
+        async with client:
+            return await client.send(op)
+
+    try:
+        return anyio.run(send)
+    except KeyboardInterrupt:
+        if op.repeat is not Repeat.FREELY:
+            complain("ended by Ctrl-C", HINTS[Exit.UNKNOWN])
+        raise
+
+
+def operations(
+    *, as_json: Annotated[bool, Parameter(name="--json", negative=(), show_default=False, help="Print a JSON list.")] = False
+) -> int:
+    """List the operations: how they are called here and on the wire, how they may be repeated, and their path.
+
+    Where repeating depends, it depends on the operation's values.
+    """
+    from rbim.cli.output import console, show_json, table
+
+    rows = [_row(entry) for entry in entries()]
+    if as_json:
+        show_json(rows)
+        return Exit.DONE
+    out, columns = console(), ("operation", "wire", "repeat")
+    room = out.width - sum(max(len(row[column]) for row in rows) + 2 for column in columns)
+    made = table(*columns, "path")
+    for row in rows:
+        made.add_row(*(row[column] for column in columns), _folded(row["path"], room))
+    out.print(made)
+    return Exit.DONE
+
+
+def _folded(path: str, room: int) -> str:
+    """Return the path in lines that end where a segment does."""
+    lines = [""]
+    for segment in _SEGMENT.findall(path):
+        if lines[-1] and len(lines[-1] + segment) > room:
+            lines.append("")
+        lines[-1] += segment
+    return "\n".join(lines)
+
+
+def _row(entry: Entry) -> dict[str, str]:
+    spec = entry.operation.spec
+    repeat = spec.repeat.value if isinstance(spec.repeat, Repeat) else "depends"
+    return {
+        "operation": f"{entry.namespace}.{entry.method}",
+        "wire": spec.name,
+        "repeat": repeat,
+        "path": spec.paths[0],
+    }

@@ -1,0 +1,120 @@
+"""How answers are shown: aligned for people, one JSON document for pipes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import date, time
+from enum import Enum
+from typing import Any, cast
+
+import attrs
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from rbim.cli.printable import printable
+from rbim.operations.base import Answer
+
+__all__ = ["console", "document_of", "show", "show_json", "table"]
+
+ENDLESS = 10_000  # characters in a line where no terminal is: nothing is folded
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Return a console for standard output or error, as wide as the terminal or as any line."""
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(file=stream, width=None if stream.isatty() else ENDLESS, highlight=False)
+
+
+def table(*headings: str, numbers: Sequence[str] = (), whole: Sequence[str] = ()) -> Table:
+    """Return an empty table: ``numbers`` aligned to the right, long texts folded, neither numbers nor ``whole`` ever so."""
+    made = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    for heading in headings:
+        right = heading in numbers
+        made.add_column(heading, justify="right" if right else "left", no_wrap=right or heading in whole, overflow="fold")
+    return made
+
+
+def show_json(document: Any) -> None:  # JSON
+    """Write one line of JSON to standard output; characters that it cannot carry are escaped."""
+    unicode = (sys.stdout.encoding or "").lower().startswith("utf")
+    sys.stdout.write(json.dumps(document, ensure_ascii=not unicode) + "\n")
+
+
+def document_of(value: object) -> Any:  # an answer or a field of one in, JSON out
+    """Return an answer as JSON: its fields by name, enums as their value, dates in ISO format, ``extra`` if there is any."""
+    fields = _fields(value)
+    if fields is not None:
+        return {name: document_of(each) for name, each in fields.items() if name != "extra" or each}
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, (date, time)):
+        return value.isoformat()
+    if isinstance(value, Mapping):
+        return {str(key): document_of(each) for key, each in cast("Any", value).items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [document_of(each) for each in cast("Any", value)]
+    return value if value is None or isinstance(value, (str, int, float)) else str(value)
+
+
+def show(answer: object) -> None:
+    """Show an answer to a person: fields beside their values, rows of fields as tables below them."""
+    out = console()
+    fields = _seen(answer)
+    rows = {name: value for name, value in fields.items() if _is_rows(value)}
+    plain = {name: value for name, value in fields.items() if name not in rows}
+    if plain:
+        grid = Table.grid(padding=(0, 2))
+        grid.add_column(no_wrap=True)
+        grid.add_column(overflow="fold")
+        for name, value in plain.items():
+            grid.add_row(Text(name, style="bold"), _text(value))
+        out.print(grid)
+    for name, value in rows.items():
+        out.print(Text(f"{name}: {len(value)}", style="bold"))
+        if value:
+            out.print(_rows(value))
+    if not fields:
+        out.print("done")
+
+
+def _fields(value: object) -> dict[str, Any] | None:
+    """Return the fields of an attrs object by name; None for anything else."""
+    kind = type(value)
+    return {a.name: getattr(value, a.name) for a in attrs.fields(kind)} if attrs.has(kind) else None
+
+
+def _seen(answer: object) -> dict[str, Any]:
+    """Return what is to be seen of an answer: raw texts only where nothing could be read from them."""
+    fields = _fields(answer)
+    if fields is None:
+        return {"answer": answer}
+    extra = fields.pop("extra", {})
+    read = {f"{name}_text" for name, value in fields.items() if value is not None}
+    return {name: value for name, value in fields.items() if name not in read} | dict(extra)
+
+
+def _is_rows(value: object) -> bool:
+    return isinstance(value, tuple) and all(isinstance(row, Answer) for row in cast("Any", value))
+
+
+def _rows(rows: tuple[Answer, ...]) -> Table:
+    fields = [_seen(row) for row in rows]
+    names = dict.fromkeys(name for row in fields for name in row)
+    made = table(*names)
+    for row in fields:
+        made.add_row(*(_text(row.get(name)) for name in names))
+    return made
+
+
+def _text(value: object) -> Text:
+    if isinstance(value, Enum):
+        return Text(f"{value.name.lower()} ({value.value})")
+    if value is None or value == "":
+        return Text("-", style="dim")
+    if isinstance(value, (Mapping, list, tuple)):
+        return Text(printable(json.dumps(document_of(cast("Any", value)), ensure_ascii=False)))
+    return Text(printable(str(value)))

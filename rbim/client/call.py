@@ -1,0 +1,320 @@
+"""One call from its operation to its answer: admission, attempts, pauses, and what is known when it fails."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+
+from attrs import evolve, frozen
+
+from rbim.errors import (
+    ApiError,
+    Attempt,
+    ClientClosed,
+    DeadlineExceeded,
+    Outcome,
+    ProtocolError,
+    RbimError,
+    Throttled,
+    TransportError,
+)
+from rbim.wire.codec import SUCCESS
+
+if TYPE_CHECKING:
+    from rbim.client.observers import Watchers
+    from rbim.client.shared import Core, Settings
+    from rbim.http import Request, Response
+    from rbim.operations.base import Operation
+
+__all__ = ["Call", "Exchange"]
+
+R = TypeVar("R")
+
+LONGEST_HALT = 300.0
+"""Seconds that one ``Retry-After`` can halt a client for: a slip of the platform's must not end it."""
+
+BACKSTOP = 0.05
+"""Seconds past the deadline after which a transport that has not kept its time-out is cut off."""
+
+
+@frozen(kw_only=True)
+class Exchange(Generic[R]):
+    """A call seen from outside: the answer with all that led to it.
+
+    ``elapsed`` counts seconds from the call to the answer, ``waited`` those of them spent on rates, halts and the gate.
+    ``confirmed_by_repeat`` is True where an attempt of unknown outcome was followed by the answer that it is so already.
+    """
+
+    operation: Operation[R]
+    answer: R
+    response: Response
+    attempts: tuple[Attempt, ...]
+    elapsed: float
+    waited: float
+    confirmed_by_repeat: bool
+
+
+class Call(Generic[R]):
+    """The state of one call while it runs. Sleeping holds no place at the gate; one deadline is over everything."""
+
+    __slots__ = (
+        "_began",
+        "_core",
+        "_handed_over",
+        "_history",
+        "_latest",
+        "_number",
+        "_op",
+        "_path",
+        "_settings",
+        "_started",
+        "_waited",
+        "confirmed",
+        "response",
+    )
+
+    def __init__(self, core: Core, settings: Settings, op: Operation[R]) -> None:
+        self._core = core
+        self._settings = settings
+        self._op = op
+        self._path = ""
+        self._began = self._started = core.clock.monotonic()
+        self._latest = self._began + settings.deadline
+        self._handed_over = False
+        self._history: list[Attempt] = []
+        self._waited = 0.0
+        core.calls += 1
+        self._number = core.calls
+        self.confirmed = False
+        self.response: Response | None = None
+
+    async def run(self) -> R:
+        """Carry out the operation. Raises RbimError."""
+        core = self._core
+        failure: Exception | None = None
+        answered = False
+        try:
+            if core.watchers is not None:
+                core.watchers.call_started(call=self._number, operation=self._operation)
+            request = self._encode()
+            core.budget.earn()
+            with core.scope(self._settings.deadline + BACKSTOP) as scope:
+                core.running.add(scope)
+                try:
+                    answer = await self._attempts(request)
+                    answered = True
+                    return answer
+                finally:
+                    core.ended(scope)
+            self._interrupted()
+        except RbimError as error:
+            failure = self._facts(error)
+            raise
+        except BaseException as error:  # the caller's cancellation, or a transport or signer that broke its promise
+            failure = error if isinstance(error, Exception) else None
+            if self._handed_over:
+                self._ended(error)
+            raise
+        finally:
+            if core.watchers is not None:
+                self._tell_ended(core.watchers, failure, cancelled=failure is None and not answered)
+
+    def _encode(self) -> Request:
+        core = self._core
+        if core.state != "open":
+            early = core.state in {"new", "opening"}
+            reason = f"the client was {'not yet entered: use it with `async with`' if early else 'already left'}"
+            raise ClientClosed(reason)
+        request = core.codec.encode(self._op, self._settings.user_name)
+        self._path = request.path
+        return request
+
+    async def _attempts(self, request: Request) -> R:
+        core, settings = self._core, self._settings
+        while True:
+            if not self._walked_in():
+                await self._admission()
+            try:
+                signed = core.signer.sign(request)
+                try:
+                    return await self._attempt(signed)
+                except (TransportError, ApiError, ProtocolError) as error:
+                    failure = error
+            finally:
+                core.gate.leave()
+            uncertain = any(made.outcome is Outcome.UNKNOWN for made in self._history[:-1])
+            if uncertain and (answer := core.codec.confirmed(self._op, failure)) is not None:
+                self.confirmed = True
+                return answer
+            if isinstance(failure, Throttled) and failure.retry_after is not None:
+                now = core.clock.monotonic()
+                core.pace.halt(now + min(failure.retry_after, LONGEST_HALT), now)
+            if core.state != "open":  # what a transport made of the cancellation
+                raise self._closed(failure.outcome) from failure
+            if isinstance(failure, TransportError) and core.clock.monotonic() >= self._latest:
+                raise self._late(failure.outcome) from failure
+            failure.attempts = tuple(self._history)
+            pause = settings.retry.pause(self._op, failure, len(self._history), core.codec.dialect.codes)
+            if pause is None or core.clock.monotonic() + pause >= self._latest:
+                raise failure
+            if not core.budget.spend():
+                failure.add_note("not tried again: the client's retry budget is spent")
+                raise failure
+            await core.clock.sleep(pause)
+
+    def _walked_in(self) -> bool:
+        """Take a place at the gate, where nothing holds the call back; otherwise take none."""
+        core = self._core
+        now = core.clock.monotonic()
+        return now < self._latest and core.pace.free(now) and core.gate.take()
+
+    async def _admission(self) -> None:
+        """Wait for the rates, then for a place at the gate; leave the gate again where a halt came meanwhile."""
+        core, pace, clock = self._core, self._core.pace, self._core.clock
+        start = now = clock.monotonic()
+        when = pace.reserve(self._op, now, self._latest)
+        halted_for = pace.halted_for
+        try:
+            while when is not None and max(when, now) < self._latest:
+                if when > now:
+                    await clock.sleep(when - now)
+                await core.gate.enter()
+                now = clock.monotonic()
+                planned, when = when, pace.postponed(when, halted_for)
+                halted_for = pace.halted_for
+                if now < self._latest and (when == planned or when <= now):
+                    return
+                core.gate.leave()
+        finally:
+            self._waited += clock.monotonic() - start
+        reason = f"the limits let nothing go before the deadline of {self._settings.deadline:g} s"
+        raise DeadlineExceeded(reason)
+
+    async def _attempt(self, signed: Request) -> R:
+        core = self._core
+        if core.watchers is not None:
+            core.watchers.attempt_started(
+                **self._name(),
+                number=len(self._history) + 1,
+                waited=self._waited,
+                method=signed.method,
+                origin=signed.origin,
+                template=self._op.path(core.codec.dialect),
+            )
+        self._started = core.clock.monotonic()
+        timeout = min(self._settings.timeout, self._latest - self._started)
+        self.response = None
+        self._handed_over = True
+        try:
+            self.response = await core.transport.send(signed, timeout=timeout)
+            answer = self._decode(signed, self.response)
+        except RbimError as error:
+            self._ended(error)
+            raise
+        self._ended(None)
+        return answer
+
+    def _decode(self, signed: Request, response: Response) -> R:
+        """Decode; where the answer is an error that repeats what signed the request, blot that out first."""
+        decode = self._core.codec.decode
+        try:
+            return decode(self._op, response)
+        except RbimError:
+            harmless = _blotted(response, signed.secrets)
+            if harmless is response:
+                raise
+        self.response = response = harmless  # under no name stays a body that shows them, lest a traceback does
+        return decode(self._op, response)
+
+    def _ended(self, error: BaseException | None) -> None:
+        """Write the attempt into the history and tell the observers."""
+        core = self._core
+        self._handed_over = False
+        if error is None and core.watchers is None and not self._history:
+            return  # the common case: nobody will ask; `exchange` makes up for it
+        self._history.append(self._made(error))
+        if core.watchers is not None:
+            core.watchers.attempt_ended(**self._name(), attempt=self._history[-1])
+
+    def _made(self, error: BaseException | None) -> Attempt:
+        known = error.outcome if isinstance(error, RbimError) else Outcome.UNKNOWN
+        code = error.code if isinstance(error, ApiError) else None
+        return Attempt(
+            number=len(self._history) + 1,
+            elapsed=self._core.clock.monotonic() - self._started,
+            status=self.response.status if self.response is not None else None,
+            code=(SUCCESS if error is None else code) or None,
+            outcome=None if error is None else known,
+            error=type(error).__name__ if error is not None else None,
+        )
+
+    def _interrupted(self) -> NoReturn:
+        """Raise what the scope's end means: the client was closed, or the deadline passed."""
+        # a request in the transport's hands may have left in part or whole
+        outcome = Outcome.UNKNOWN if self._handed_over else Outcome.NOT_SENT
+        closed = self._core.state != "open"
+        failure = self._closed(outcome) if closed else self._late(outcome)
+        if self._handed_over:
+            self._ended(failure)
+        raise failure
+
+    @staticmethod
+    def _closed(outcome: Outcome) -> ClientClosed:
+        return ClientClosed("the client was closed under this call", outcome=outcome)
+
+    def _late(self, outcome: Outcome) -> DeadlineExceeded:
+        reason = f"no answer within the deadline of {self._settings.deadline:g} s"
+        return DeadlineExceeded(reason, outcome=outcome)
+
+    def _facts(self, error: RbimError) -> RbimError:
+        """Give the error its operation, its history and the outcome of the whole call."""
+        error.operation = self._op.spec.name
+        error.attempts = tuple(self._history)
+        for made in self._history:
+            if made.outcome is not None:
+                error.outcome |= made.outcome
+        return error
+
+    def _name(self) -> dict[str, Any]:
+        """Return what every fact for observers begins with."""
+        return {"call": self._number, "operation": self._operation, "path": self._path}
+
+    @property
+    def _operation(self) -> str:
+        spec = getattr(self._op, "spec", None)
+        return type(self._op).__name__ if spec is None else str(spec.name)  # what is no operation has no spec
+
+    def _tell_ended(self, watchers: Watchers, failure: Exception | None, *, cancelled: bool) -> None:
+        watchers.call_ended(
+            **self._name(),
+            attempts=tuple(self._history),
+            elapsed=self._core.clock.monotonic() - self._began,
+            waited=self._waited,
+            error=failure,
+            cancelled=cancelled,
+            confirmed_by_repeat=self.confirmed,
+        )
+
+    def exchange(self, answer: R) -> Exchange[R]:
+        """Return the finished call as its caller may look at it."""
+        if not self._history:
+            self._history.append(self._made(None))
+        assert self.response is not None  # noqa: S101  # an answer came, so there is a response
+        return Exchange(
+            operation=self._op,
+            answer=answer,
+            response=self.response,
+            attempts=tuple(self._history),
+            elapsed=self._core.clock.monotonic() - self._began,
+            waited=self._waited,
+            confirmed_by_repeat=self.confirmed,
+        )
+
+
+def _blotted(response: Response, secrets: tuple[str, ...]) -> Response:
+    """Return the response with every secret in its body blotted out; the very same where it shows none."""
+    body, lowered = response.body, response.body.lower()
+    for secret in map(str.encode, secrets):
+        if secret.lower() in lowered:  # servers take a `sig` in either case, and may repeat it in either
+            body = re.sub(re.escape(secret), b"***", body, flags=re.IGNORECASE)
+    return response if body is response.body else evolve(response, body=body)

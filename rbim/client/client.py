@@ -1,0 +1,263 @@
+"""The client: one gate, one pace, one retry budget over one transport, and views that share them."""
+
+from __future__ import annotations
+
+import os
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from attrs import evolve
+
+from rbim.client.call import Call, Exchange
+from rbim.client.limits import Limits
+from rbim.client.retry import Retry
+from rbim.client.shared import Core, Settings
+from rbim.clock import SystemClock
+from rbim.credentials import Credentials, credentials_from_env, needed
+from rbim.dialect import Dialect
+from rbim.errors import InvalidRequest
+from rbim.operations.groups import Groups
+from rbim.timeouts import deadlines_of
+from rbim.wire.codec import Codec
+from rbim.wire.signing import AppSigner
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from types import TracebackType
+    from typing import Self
+
+    from cattrs import Converter
+
+    from rbim.client.observers import Observer, Watchers
+    from rbim.client.shared import Load
+    from rbim.clock import Clock
+    from rbim.http import Signer, Transport
+    from rbim.operations.base import Operation
+    from rbim.operations.call_tasks import Calls
+    from rbim.operations.namespace import Namespace
+    from rbim.timeouts import Deadlines
+
+__all__ = ["AsyncClient", "View"]
+
+R = TypeVar("R")
+
+TIMEOUT = 10.0
+DEADLINE = 30.0
+GRACE = 5.0
+"""Seconds that a client which is left waits for calls that do not heed their cancellation."""
+
+
+class View:
+    """A client as one user of it sees it: it may act as another account or wait longer, and shares everything else.
+
+    ``groups`` and ``calls`` hold the operations as methods; :meth:`send` takes any operation, one's own included.
+    Namespaces of one's own are attributes too, under their class name in lower case (and ``MyNamespace(client)`` is the
+    same, with its types).
+    """
+
+    def __init__(self, core: Core, settings: Settings) -> None:
+        self._core = core
+        self._settings = settings
+
+    def __repr__(self) -> str:
+        user = f" as {self._settings.user_name}" if self._settings.user_name else ""
+        return f"<{type(self).__name__} of {self._core.codec.app_id}{user}, {self._core.state}>"
+
+    @property
+    def dialect(self) -> Dialect:
+        """What settles the choices that the interface leaves open."""
+        return self._core.codec.dialect
+
+    @property
+    def clock(self) -> Clock:
+        """What tells the client the time."""
+        return self._core.clock
+
+    @property
+    def load(self) -> Load:
+        """How many requests are in flight, what waits, and what is left of the retry budget; of all views together."""
+        return self._core.load
+
+    @cached_property
+    def groups(self) -> Groups:
+        """The ten group operations."""
+        return Groups(self)
+
+    @cached_property
+    def calls(self) -> Calls:
+        """The operations on outbound-call tasks."""
+        from rbim.operations.call_tasks import Calls
+
+        return Calls(self)
+
+    if not TYPE_CHECKING:  # type checkers shall go on refusing names that nobody declared
+
+        def __getattr__(self, name: str) -> Namespace:
+            from rbim.operations import catalogue
+
+            kind = None if name.startswith("_") else catalogue.namespaces().get(name)
+            if kind is None:
+                reason = f"{type(self).__name__!r} object has no attribute {name!r}"
+                raise AttributeError(reason)
+            return kind(self)
+
+    async def send(self, operation: Operation[R], /) -> R:
+        """Carry out one operation and return its answer.
+
+        Raises InvalidRequest (before anything is sent), TransportError, ProtocolError, ApiError, DeadlineExceeded or
+        ClientClosed; the error's ``outcome`` tells whether the platform may have acted.
+        """
+        return await Call(self._core, self._settings, operation).run()
+
+    async def exchange(self, operation: Operation[R], /) -> Exchange[R]:
+        """Carry out one operation and return its answer with the raw response, the attempts and the timings."""
+        call = Call(self._core, self._settings, operation)
+        return call.exchange(await call.run())
+
+    def acting_as(self, user_name: str | None) -> View:
+        """Return a view in which operations that name no account of their own act as ``user_name``."""
+        return View(self._core, evolve(self._settings, user_name=user_name))
+
+    def tuned(self, *, timeout: float | None = None, deadline: float | None = None, retry: Retry | None = None) -> View:
+        """Return a view with other seconds per attempt, seconds per call, or retrying; None keeps what is."""
+        told: dict[str, Any] = {"timeout": timeout, "deadline": deadline, "retry": retry}
+        return View(self._core, evolve(self._settings, **{k: v for k, v in told.items() if v is not None}))
+
+
+class AsyncClient(View):
+    """The client of one application.
+
+    ``base_url`` is the address of the group operations (``https://host:8883``), ``call_base_url`` that of the call tasks
+    where it differs. Either ``credentials``, or a ``signer`` of one's own. ``user_name`` is the account that acts where an
+    operation names none. ``transport`` carries the requests (httpx's unless told), ``dialect`` settles what the interface
+    leaves open, ``limits`` says how many requests may be in flight at once (100) and at which rates, ``timeout`` is in
+    seconds for one attempt (10), ``deadline`` for the whole call with its waits and retries (30), ``retry`` how failed
+    attempts are repeated (at most 3 in all). ``clock`` and ``observers`` are for tests and for those who watch; ``hooks``
+    is called with each cattrs converter, for the types of operations of one's own.
+
+    Use it with ``async with``, once, and share it between as many tasks as there are. Leaving ends what is in flight with
+    ``ClientClosed``.
+    """
+
+    def __init__(  # noqa: PLR0913  # options, each by keyword and with a default
+        self,
+        *,
+        base_url: str,
+        call_base_url: str | None = None,
+        credentials: Credentials | None = None,
+        signer: Signer | None = None,
+        user_name: str | None = None,
+        transport: Transport | None = None,
+        dialect: Dialect | None = None,
+        limits: Limits | None = None,
+        timeout: float = TIMEOUT,
+        deadline: float = DEADLINE,
+        retry: Retry | None = None,
+        clock: Clock | None = None,
+        observers: Iterable[Observer] = (),
+        hooks: Callable[[Converter], None] | None = None,
+    ) -> None:
+        dialect = dialect or Dialect()
+        clock = clock or SystemClock()
+        signer = _signer(credentials, signer, clock, dialect)
+        core = Core(
+            transport=transport or _default_transport(),
+            signer=signer,
+            codec=Codec(
+                app_id=signer.app_id,
+                base_url=base_url,
+                call_base_url=call_base_url,
+                dialect=dialect,
+                clock=clock,
+                hooks=hooks,
+            ),
+            clock=clock,
+            limits=limits or Limits(),
+            watchers=_watchers(tuple(observers)),
+        )
+        settings = Settings(user_name=user_name, timeout=timeout, deadline=deadline, retry=retry or Retry())
+        super().__init__(core, settings)
+        self._deadlines: Deadlines | None = None
+
+    @classmethod
+    def from_env(cls, **options: Any) -> Self:  # the constructor's own
+        """Make a client from ``RBIM_BASE_URL``, ``RBIM_APP_ID``, ``RBIM_APP_TOKEN`` or ``RBIM_APP_TOKEN_FILE``, and
+        ``RBIM_USER_NAME``.
+
+        The token file holds the token and nothing else. ``options`` go to the constructor, and before the environment.
+        Raises InvalidRequest that names the variable that is missing.
+        """
+        if "base_url" not in options:
+            options["base_url"] = needed("RBIM_BASE_URL")
+        if not options.get("credentials") and not options.get("signer"):
+            options["credentials"] = credentials_from_env()
+        options.setdefault("user_name", os.environ.get("RBIM_USER_NAME") or None)
+        return cls(**options)
+
+    async def __aenter__(self) -> Self:
+        if self._core.state != "new":
+            reason = "a client is entered once; make another"
+            raise RuntimeError(reason)
+        self._core.state = "opening"
+        try:
+            await self._core.transport.__aenter__()
+        except BaseException:
+            self._core.state = "new"
+            raise
+        self._deadlines = deadlines_of(self._core.clock)
+        if self._deadlines is not None:
+            self._core.scope = self._deadlines.scope
+        self._core.state = "open"
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        from anyio import CancelScope
+
+        core = self._core
+        core.state = "closing"
+        with CancelScope(shield=True):  # whoever leaves, leaves nothing behind
+            try:
+                await _end_calls(core)
+            finally:  # a task's own cancel() gets through every shield of anyio's
+                try:
+                    await core.transport.__aexit__(kind, error, trace)
+                finally:
+                    core.state = "closed"
+                    if self._deadlines is not None:
+                        self._deadlines.close()
+
+
+async def _end_calls(core: Core) -> None:
+    if core.running:
+        from anyio import Event
+
+        core.all_ended = Event()
+        for scope in tuple(core.running):
+            scope.cancel()
+        with core.clock.scope(GRACE):
+            await core.all_ended.wait()
+
+
+def _signer(credentials: Credentials | None, signer: Signer | None, clock: Clock, dialect: Dialect) -> Signer:
+    if signer is not None and credentials is None:
+        return signer
+    if signer is not None or not isinstance(cast("object", credentials), Credentials):
+        reason = "credentials: Credentials(app_id=..., app_token=...) or a signer= of your own is needed, and not both"
+        raise InvalidRequest(reason, field="credentials")
+    return AppSigner(cast("Credentials", credentials), clock=clock, zone=dialect.zone)
+
+
+def _watchers(observers: tuple[Observer, ...]) -> Watchers | None:
+    if not observers:
+        return None
+    from rbim.client.observers import Watchers
+
+    return Watchers(observers)
+
+
+def _default_transport() -> Transport:
+    from rbim.transports.httpx import HttpxTransport
+
+    return HttpxTransport()

@@ -1,0 +1,136 @@
+"""Many operations over one sender: as they come, bounded in memory, nothing left running."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+import anyio
+from anyio.lowlevel import cancel_shielded_checkpoint
+from attrs import frozen
+
+from rbim._support.task_errors import Failures
+from rbim.errors import AuthenticationError, InvalidRequest, RbimError
+
+if TYPE_CHECKING:
+    from anyio.streams.memory import MemoryObjectSendStream
+
+    from rbim.operations.base import Operation
+    from rbim.operations.namespace import Sender
+
+__all__ = ["Done", "Failed", "fan_out"]
+
+R = TypeVar("R")
+
+WORKERS = 100
+
+
+@frozen
+class Done(Generic[R]):
+    """An operation that was answered; ``index`` is its place in the input, from 0."""
+
+    index: int
+    operation: Operation[R]
+    answer: R
+
+
+@frozen
+class Failed(Generic[R]):
+    """An operation that failed with an error of rbim; ``index`` is its place in the input, from 0."""
+
+    index: int
+    operation: Operation[R]
+    error: RbimError
+
+
+@asynccontextmanager
+async def fan_out(
+    sender: Sender,
+    operations: Iterable[Operation[R]] | AsyncIterable[Operation[R]],
+    *,
+    workers: int = WORKERS,
+) -> AsyncGenerator[AsyncIterator[Done[R] | Failed[R]], None]:
+    """Send every operation, at most ``workers`` at once, and give the outcomes as they come.
+
+    ::
+
+        async with fan_out(client, operations) as outcomes:
+            async for outcome in outcomes:
+                ...
+
+    The input is read as it is needed, never more than ``workers`` ahead, and waits where outcomes are not taken. Leaving
+    the block cancels what is still running. An AuthenticationError stops everything and is raised, since no further
+    request would fare better; so is whatever the input raises. It comes out bare, not in an exception group; further
+    errors of the same moment are its notes. What the block itself raises comes out as it is.
+    """
+    if not isinstance(cast("object", workers), int) or workers < 1:
+        reason = f"workers: a whole number of at least 1 is needed, not {workers!r}"
+        raise InvalidRequest(reason, field="workers", limit=1)
+    source = _Source(operations)
+    give, take = anyio.create_memory_object_stream[Done[R] | Failed[R]](0)
+    tasks = anyio.create_task_group()
+    failures = Failures(tasks)
+    left = False
+    try:
+        async with take, tasks:
+            async with give:
+                for _ in range(workers):
+                    tasks.start_soon(_work, sender, source, give.clone(), failures)
+            with failures:
+                yield take
+            left = True
+            tasks.cancel_scope.cancel()
+    except anyio.get_cancelled_exc_class():
+        if not failures.errors:
+            raise
+    if failures.errors:
+        # Where asyncio has thrown a cancellation into this task, whatever comes out before it next gives way gets that
+        # cancellation for its context.
+        await cancel_shielded_checkpoint()
+        failures.raise_first()
+    if not left:  # asyncio: a future that the sender awaited was cancelled; the task group says nothing about it
+        reason = "a worker was cancelled by the sender: some operations have no outcome"
+        raise RuntimeError(reason)
+
+
+class _Source(Generic[R]):
+    """The input, handed out one by one to whoever asks, with its count."""
+
+    def __init__(self, operations: Iterable[Operation[R]] | AsyncIterable[Operation[R]]) -> None:
+        self._count = 0
+        self._lock = anyio.Lock(fast_acquire=True)
+        self._ended = False
+        self._plain = None if isinstance(operations, AsyncIterable) else iter(operations)
+        self._async = aiter(operations) if isinstance(operations, AsyncIterable) else None
+
+    async def next(self) -> tuple[int, Operation[R]] | None:
+        async with self._lock:
+            if self._ended:
+                return None
+            try:
+                op = next(self._plain) if self._plain is not None else await anext(cast("Any", self._async))
+            except (StopIteration, StopAsyncIteration):
+                self._ended = True
+                return None
+            except BaseException:
+                self._ended = True  # what has raised is not asked again
+                raise
+            self._count += 1
+            return self._count - 1, op
+
+
+async def _work(
+    sender: Sender, source: _Source[R], give: MemoryObjectSendStream[Done[R] | Failed[R]], failures: Failures
+) -> None:
+    async with give:
+        with failures:
+            while (item := await source.next()) is not None:
+                index, op = item
+                try:
+                    outcome: Done[R] | Failed[R] = Done(index, op, await sender.send(op))
+                except AuthenticationError:
+                    raise
+                except RbimError as error:
+                    outcome = Failed(index, op, error)
+                await give.send(outcome)

@@ -1,0 +1,109 @@
+"""Whether and when a failed attempt is followed by another: decisions only, nothing here waits.
+
+What decides is the attempt's outcome and how the operation may be repeated:
+
+==========================  =================  ==================  =====================================
+the attempt                 reads freely       converges           never repeated
+==========================  =================  ==================  =====================================
+was not sent                again              again               again
+outcome unknown             again              again               no
+throttled                   again              again               HTTP 429, or a code "before any effect"
+timestamp expired           again, once        again, once         again, once (not with HTTP 5xx)
+refused for other reasons   no                 no                  no
+==========================  =================  ==================  =====================================
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from attrs import field, frozen
+
+from rbim.dialect import CODES, Code
+from rbim.errors import ApiError, Outcome, ProtocolError, RbimError, Throttled, TimestampExpired, TransportError
+from rbim.operations.base import Repeat
+from rbim.validators import above_zero, at_least_one
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from rbim.operations.base import Operation
+
+__all__ = ["Retry", "RetryBudget"]
+
+TOO_MANY_REQUESTS = 429
+DOUBLINGS = 1000  # more of them are past what a float holds
+
+
+def _even() -> float:
+    from random import random
+
+    return random()  # noqa: S311  # spreads retries, guards nothing
+
+
+@frozen(kw_only=True)
+class Retry:
+    """How a call repeats failed attempts.
+
+    At most ``attempts`` in all (1: no retries). The pause before the n-th retry is drawn evenly between 0 and
+    ``base * 2**(n-1)`` seconds, at most ``cap``: full jitter. A ``Retry-After`` of the platform is waited for in any case.
+    """
+
+    attempts: int = field(default=3, validator=at_least_one)
+    base: float = field(default=0.2, validator=above_zero)
+    cap: float = field(default=5.0, validator=above_zero)
+    random: Callable[[], float] = field(default=_even, eq=False, repr=False)
+
+    def pause(self, op: Operation[Any], error: RbimError, attempt: int, codes: Mapping[str, Code] = CODES) -> float | None:
+        """Return the seconds to wait before the next attempt, or None where there must be none.
+
+        ``error`` is what attempt number ``attempt`` (from 1) ended with; its ``attempts`` are the history.
+        """
+        if attempt >= self.attempts or not self._may_repeat(op, error, codes):
+            return None
+        if isinstance(error, TimestampExpired):
+            return 0.0
+        jitter: float = self.random() * min(self.cap, self.base * 2.0 ** min(attempt - 1, DOUBLINGS))
+        asked = error.retry_after if isinstance(error, (ApiError, ProtocolError)) else None
+        return jitter if asked is None else asked + jitter
+
+    @staticmethod
+    def _may_repeat(op: Operation[Any], error: RbimError, codes: Mapping[str, Code]) -> bool:
+        if not isinstance(error, (TransportError, ApiError, ProtocolError)):
+            return False
+        if error.outcome is Outcome.NOT_SENT:
+            return True
+        if error.outcome is Outcome.UNKNOWN and op.repeat is Repeat.NEVER:  # whatever the code says: HTTP 5xx, for one
+            return False
+        if isinstance(error, TimestampExpired):
+            return sum(made.code == error.code for made in error.attempts) <= 1
+        if isinstance(error, Throttled) and op.repeat is Repeat.NEVER:
+            row = codes.get(error.code)
+            return error.status == TOO_MANY_REQUESTS or (row is not None and row.before_effect)
+        if isinstance(error, Throttled) or error.outcome is Outcome.UNKNOWN:
+            return op.repeat is not Repeat.NEVER
+        return False
+
+
+class RetryBudget:
+    """What a client may spend on retries, so that a storm of failures does not become a storm of retries.
+
+    Each call earns ``share`` of a retry, each retry costs one; at most ``reserve`` are saved up, and a new budget is full.
+    """
+
+    def __init__(self, *, share: float = 0.2, reserve: float = 50.0) -> None:
+        self.share = share
+        self.reserve = reserve
+        self.left = reserve
+
+    def earn(self) -> None:
+        """Note that a call begins."""
+        if self.left < self.reserve:
+            self.left = min(self.reserve, self.left + self.share)
+
+    def spend(self) -> bool:
+        """Pay for one retry; False where nothing is left to pay with."""
+        if self.left < 1:
+            return False
+        self.left -= 1
+        return True

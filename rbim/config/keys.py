@@ -1,0 +1,176 @@
+"""What can be configured: the keys of a profile, the environment variable of each, and how its text or value is read."""
+
+from __future__ import annotations
+
+import os
+import re
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, cast
+
+from attrs import frozen
+
+from rbim.client.limits import Rate
+from rbim.credentials import Secret
+from rbim.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
+
+__all__ = ["KEYS", "TOKEN", "TOKEN_FORMS", "TRANSPORTS", "Key", "Sealed", "nearest"]
+
+TRANSPORTS = ("httpx", "httpx2", "aiohttp", "pyreqwest", "asyncio")
+"""The transports by name; all but httpx and asyncio need an extra of that name."""
+
+TOKEN = "app_token"  # noqa: S105  # the name of a key
+TOKEN_FORMS = (TOKEN, "token_file", "token_env")
+"""The keys that say what the token is, or where; of one source, one of them."""
+
+
+class Sealed:
+    """A value that no repr shows: nobody knows yet whether it is a token under a wrong name."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: object) -> None:
+        self._value = value
+
+    def opened(self) -> object:
+        """Return the value."""
+        return self._value
+
+    def __repr__(self) -> str:
+        return "Sealed(***)"
+
+
+@frozen(kw_only=True)
+class Key:
+    """One setting.
+
+    ``read`` makes it from what a file or a caller says, beside the directory that relative paths start from, and raises
+    ValueError with what is needed instead; ``parse`` makes what ``read`` takes from the text of an environment variable.
+    """
+
+    name: str
+    read: Callable[[object, Path], Any]
+    variable: str | None = None
+    parse: Callable[[str], object] = str
+
+    def value(self, sealed: Sealed, base: Path) -> tuple[Any, str]:
+        """Return the setting, or None and why it is none. Raises nothing whose traceback could show a token."""
+        try:
+            return self.read(sealed.opened(), base), ""
+        except InvalidRequest as error:
+            return None, error.message
+        except ValueError as error:
+            return None, str(error)
+
+    def from_text(self, text: Sealed, base: Path) -> tuple[Any, str]:
+        """Return the setting that an environment variable's text says, or None and why it is none."""
+        try:
+            parsed: object = self.parse(cast("str", text.opened()))
+        except ValueError:
+            parsed = text.opened()
+        return self.value(Sealed(parsed), base)
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return a question that names the known word which is most like this one, or all of them where none is."""
+    from difflib import get_close_matches
+
+    words = list(known)
+    found = get_close_matches(word, words, n=1)
+    return f"is {found[0]} meant?" if found else f"known are {', '.join(words)}"
+
+
+# ------------------------------------------------------------------------------ readers
+
+
+def _text(value: object, _: Path) -> str:
+    if not isinstance(value, str) or not value:
+        reason = "a text is needed"
+        raise ValueError(reason)
+    return value
+
+
+def _secret(value: object, base: Path) -> Secret:
+    return value if isinstance(value, Secret) else Secret(_text(value, base))
+
+
+def _path(value: object, base: Path) -> Path:
+    text = os.fspath(cast("os.PathLike[str]", value)) if isinstance(value, os.PathLike) else _text(value, base)
+    return base / os.path.expanduser(text)  # noqa: PTH111  # pathlib's raises where there is no such home
+
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def _variable(value: object, base: Path) -> str:
+    if not _VARIABLE.fullmatch(_text(value, base)):
+        reason = "the name of an environment variable is needed"
+        raise ValueError(reason)
+    return cast("str", value)
+
+
+def _seconds(value: object, _: Path) -> float:
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < float("inf"):
+        reason = f"a number of seconds above zero is needed, not {_shown(value)}"
+        raise ValueError(reason)
+    return float(value)
+
+
+def _whole(value: object, _: Path) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        reason = f"a whole number from 1 is needed, not {_shown(value)}"
+        raise ValueError(reason)
+    return value
+
+
+def _rates(value: object, _: Path) -> tuple[Rate, ...]:
+    entries = list(cast("Iterable[object]", value)) if type(value) in {list, tuple} else [None]
+    if not all(isinstance(entry, (str, Rate)) for entry in entries):
+        reason = f'a list of rates is needed, such as ["50/s", "600/min"], not {_shown(value)}'
+        raise ValueError(reason)
+    return tuple(entry if isinstance(entry, Rate) else Rate.parse(cast("str", entry)) for entry in entries)
+
+
+def _transport(value: object, _: Path) -> str:
+    if not isinstance(value, str) or value not in TRANSPORTS:
+        reason = f"{_shown(value)} is no transport; {nearest(str(value), TRANSPORTS)}"
+        raise ValueError(reason)
+    return value
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+
+
+SHOWN = 40
+
+
+def _split(text: str) -> list[str]:
+    return [each.strip() for each in text.split(",") if each.strip()]
+
+
+KEYS: Mapping[str, Key] = MappingProxyType(
+    {
+        key.name: key
+        for key in (
+            Key(name="base_url", variable="RBIM_BASE_URL", read=_text),
+            Key(name="call_base_url", variable="RBIM_CALL_BASE_URL", read=_text),
+            Key(name="app_id", variable="RBIM_APP_ID", read=_text),
+            Key(name="app_token", variable="RBIM_APP_TOKEN", read=_secret),
+            Key(name="token_file", variable="RBIM_APP_TOKEN_FILE", read=_path),
+            Key(name="token_env", read=_variable),
+            Key(name="user_name", variable="RBIM_USER_NAME", read=_text),
+            Key(name="transport", variable="RBIM_TRANSPORT", read=_transport),
+            Key(name="concurrency", variable="RBIM_CONCURRENCY", read=_whole, parse=int),
+            Key(name="rates", variable="RBIM_RATES", read=_rates, parse=_split),
+            Key(name="timeout", variable="RBIM_TIMEOUT", read=_seconds, parse=float),
+            Key(name="deadline", variable="RBIM_DEADLINE", read=_seconds, parse=float),
+            Key(name="callback_credentials_file", variable="RBIM_CALLBACK_CREDENTIALS_FILE", read=_path),
+        )
+    }
+)
+"""Every key of a profile, in the order in which they are shown."""

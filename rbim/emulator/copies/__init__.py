@@ -1,0 +1,1 @@
+"""Sends message copies, as the platform does."""

@@ -1,0 +1,164 @@
+"""What the platform tells of one message: the event bodies of the interface ("Conversation message event body").
+
+Built from the description's table alone, so that a receiver can be tested against something that shares nothing with the
+code under test. What the table leaves open is settled here and is the emulator's own: ``tMembers`` lists the members of the
+group but the sender for ``TEAM``, all members for ``CUSTOM_TEAM``, the receivers for ``CUSTOM_PERSON``, those whom a change
+of the group concerns for ``NOTIFY_TEAM``; ``msgTimestamp`` counts milliseconds since 1970-01-01 00:00:00 UTC, as ``CurTime``
+does; a text that is not given is absent, one that is given empty is empty.
+"""
+
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Any, TypedDict, TypeVar
+
+from attrs import field, frozen
+
+from rbim.callbacks.events.enums import ClientType, ConvType, MsgType
+from rbim.errors import InvalidRequest
+from rbim.validators import Accounts, accounts, each_account, text
+
+__all__ = ["Extras", "Message", "PushExtras", "milliseconds"]
+
+CONVERSATION_MESSAGE = "1"
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+E = TypeVar("E", bound=StrEnum)
+
+
+class Extras(TypedDict, total=False):
+    """What can be said of a message besides sender, receiver and text. What is left out is absent from its body.
+
+    ``msg_type`` is ``TEXT`` unless told. ``attach`` is the address of an attachment, ``ext`` the extension field,
+    ``at_user`` the accounts that are mentioned, ``nick``, ``client_type`` and ``device_id`` describe the sender,
+    ``link_info`` what is inside a link message, ``antispam`` whether the check for black words hit the message.
+    """
+
+    msg_type: MsgType | str
+    attach: str
+    ext: str
+    at_user: Accounts
+    nick: str
+    client_type: ClientType | str
+    device_id: str
+    link_info: str
+    antispam: bool
+
+
+class PushExtras(Extras, total=False):
+    """What can be said of a push, besides: ``save``, whether it is stored for those who are offline; ``apns``, whether they
+    are notified of it; ``apns_text``, with which text.
+    """
+
+    save: bool
+    apns: bool
+    apns_text: str
+
+
+def _one_of(kind: type[E], value: E | str, name: str) -> E:
+    try:
+        return kind(value)
+    except ValueError:
+        reason = f"{name}: {value!r} is none of {', '.join(kind)}"
+        raise InvalidRequest(reason, field=name) from None
+
+
+def _client_type(value: ClientType | str | None) -> ClientType | None:
+    return None if value is None else _one_of(ClientType, value, "client_type")
+
+
+def _said(message: "Message", attribute: Any, value: str) -> None:  # an attrs validator
+    if message.conv_type is not ConvType.NOTIFY_TEAM:
+        _one_of(MsgType, value, attribute.name)
+
+
+def _several(value: Accounts | None) -> tuple[str, ...] | None:
+    return None if value is None else accounts(value)
+
+
+def _each(message: "Message", attribute: Any, value: tuple[str, ...] | None) -> None:  # an attrs validator
+    pushed = attribute.name == "members" and message.conv_type is ConvType.CUSTOM_PERSON
+    if value or pushed:
+        each_account(message, attribute, value)
+
+
+@frozen(kw_only=True)
+class Message:
+    """One message. Fields are those of the table; see :class:`Extras` and :class:`PushExtras`.
+
+    ``members`` and ``at_user`` are bare accounts, as ``sender`` and ``to`` are. The ``msg_type`` of a notification is what
+    the dialect says, whether it is a :class:`~rbim.callbacks.Notice` or not.
+    """
+
+    conv_type: ConvType
+    to: str = field(validator=text())
+    sender: str = field(validator=text())
+    msg_type: str = field(default=MsgType.TEXT, validator=_said)
+    text: str | None = None
+    members: tuple[str, ...] | None = field(default=None, converter=_several, validator=_each)
+    attach: str | None = None
+    ext: str | None = None
+    at_user: tuple[str, ...] | None = field(default=None, converter=_several, validator=_each)
+    nick: str | None = None
+    client_type: ClientType | None = field(default=None, converter=_client_type)
+    device_id: str | None = None
+    link_info: str | None = None
+    antispam: bool | None = None
+    save: bool | None = None
+    apns: bool | None = None
+    apns_text: str | None = None
+
+    @property
+    def key(self) -> str:
+        """The conversation: a group's id, or two accounts in alphabetical order with ``|`` between them.
+
+        Who pushes to several at once is in one conversation with ``REST``.
+        """
+        if self.conv_type is ConvType.CUSTOM_PERSON:
+            other = self.members[0] if self.members and len(self.members) == 1 else self.to
+        elif self.conv_type is ConvType.PERSON:
+            other = self.to
+        else:
+            return self.to
+        return "|".join(sorted((self.sender, other)))
+
+    def body(self, *, app_id: str, msg_id: str, sent: datetime) -> dict[str, Any]:
+        """Return the event body, in the order of the table, for ``json.dumps``."""
+
+        def account(user: str) -> str:
+            return f"{app_id}#{user}"
+
+        def each(users: tuple[str, ...] | None) -> list[str] | None:
+            return None if users is None else [account(user) for user in users]
+
+        fields = {
+            "eventType": CONVERSATION_MESSAGE,
+            "convType": self.conv_type.value,
+            "to": self.to,
+            "fromAccount": account(self.sender),
+            "fromClientType": self.client_type and self.client_type.value,
+            "fromDeviceId": self.device_id,
+            "fromNick": self.nick,
+            "msgTimestamp": str(milliseconds(sent)),
+            "msgType": str(self.msg_type),
+            "body": self.text,
+            "attach": self.attach,
+            "msgId": msg_id,
+            "customSaveFlag": _flag(self.save, "0", "1"),
+            "customApnsFlag": _flag(self.apns, "0", "1"),
+            "customApnsText": self.apns_text,
+            "tMembers": each(self.members),
+            "atUser": each(self.at_user),
+            "ext": self.ext,
+            "linkInfo": self.link_info,
+            "antispam": _flag(self.antispam, "false", "true"),
+        }
+        return {name: value for name, value in fields.items() if value is not None}
+
+
+def _flag(value: bool | None, no: str, yes: str) -> str | None:  # noqa: FBT001  # three values, not two
+    return None if value is None else (yes if value else no)
+
+
+def milliseconds(moment: datetime) -> int:
+    """Return the whole milliseconds from 1970-01-01 00:00:00 UTC to the moment."""
+    return (moment - EPOCH) // timedelta(milliseconds=1)

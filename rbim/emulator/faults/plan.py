@@ -1,0 +1,137 @@
+"""What the fault plans of requests and of copies share: which of many are hit, and plans out of JSON documents."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args
+
+from attrs import Attribute, field, frozen
+from cattrs import Converter, transform_error
+from cattrs.gen import make_dict_structure_fn, override
+from cattrs.v import format_exception
+
+from rbim.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ["Picker", "Selection", "choice", "in_words", "kinds_of", "read_plan", "within"]
+
+
+F = TypeVar("F")
+
+
+def kinds_of(effects: Any) -> dict[str, type[Any]]:
+    """Return the classes of a union of effects by the names that a document gives them: ``ResetAfter``, ``reset_after``."""
+    return {_snake(kind.__name__): kind for kind in get_args(effects)}
+
+
+def read_plan(
+    document: Any,
+    fault: type[F],
+    kinds: Mapping[str, type[Any]],
+    *,
+    field: str,
+    check: Callable[[F, Mapping[str, Any]], None] | None = None,
+) -> tuple[F, ...]:
+    """Read a list of faults, each an object whose ``effect`` is an object with a ``kind``.
+
+    ``check`` may refuse a fault that was read, seeing its document. Raises InvalidRequest about ``field`` that says what is
+    wrong and where.
+    """
+    converter = Converter(forbid_extra_keys=True)
+
+    def read_effect(value: Any, _: Any) -> Any:  # JSON in, an effect out
+        told = dict(_an(dict, value))
+        return converter.structure(told, choice("kind", str(told.pop("kind", "")), kinds))
+
+    read = make_dict_structure_fn(
+        fault,
+        converter,
+        effect=override(struct_hook=read_effect),
+        match=override(struct_hook=lambda value, _: _an(dict, value)),  # its values are compared as they are
+    )
+
+    def read_fault(value: Any, _: Any) -> F:  # JSON
+        made = read(_an(dict, value), fault)
+        if check is not None:
+            check(made, value)
+        return made
+
+    converter.register_structure_hook(fault, read_fault)
+    try:
+        return converter.structure(_an(list, document), tuple[fault, ...])  # type: ignore[valid-type]
+    except Exception as error:  # whatever is wrong with a document
+        reason = "; ".join(transform_error(error, format_exception=in_words))
+        raise InvalidRequest(reason, field=field) from None
+
+
+def choice(what: str, name: str, choices: Mapping[str, Any]) -> Any:
+    """Return what the name stands for. Raises InvalidRequest that lists the names there are."""
+    if name not in choices:
+        reason = f"{what}: {name!r} is none of {', '.join(choices)}"
+        raise InvalidRequest(reason)
+    return choices[name]
+
+
+def _an(kind: type[Any], document: Any) -> Any:  # JSON
+    if not isinstance(document, kind):
+        wanted = "an object" if kind is dict else "a list"
+        reason = f"{wanted} is needed, not {type(document).__name__}"
+        raise InvalidRequest(reason)
+    return document
+
+
+def _snake(name: str) -> str:
+    return "".join(f"_{c.lower()}" if c.isupper() else c for c in name).lstrip("_")
+
+
+def in_words(error: BaseException, kind: type[Any] | None) -> str:
+    """Return what is wrong in one part of a document, for ``cattrs.transform_error``."""
+    return error.message if isinstance(error, InvalidRequest) else format_exception(error, kind)
+
+
+def within(least: float, most: float = math.inf) -> Callable[[object, Attribute[Any], object], None]:
+    """Validator: a number between these two, or each of several, or None."""
+
+    def validate(_: object, attribute: Attribute[Any], value: object) -> None:
+        numbers = cast("tuple[float | None, ...]", value if isinstance(value, tuple) else (value,))
+        for number in numbers:
+            if number is not None and not least <= number <= most:
+                bounds = f"at least {least:g}" if most == math.inf else f"{least:g} to {most:g}"
+                reason = f"{attribute.name}: {bounds}, not {number!r}"
+                raise InvalidRequest(reason, field=attribute.name)
+
+    return validate
+
+
+@frozen(kw_only=True)
+class Selection:
+    """Of what matches so far, ``nth`` picks some by number (from 1), ``every`` only each so many, ``probability`` a share
+    by chance. ``times`` ends it after so many.
+    """
+
+    nth: tuple[int, ...] = field(default=(), converter=tuple[int, ...], validator=within(1))
+    every: int = field(default=1, validator=within(1))
+    probability: float = field(default=1.0, validator=within(0, 1))
+    times: int | None = field(default=None, validator=within(0))
+
+
+class Picker:
+    """The counts of one rule and its own stream of chance, which ``seed`` determines. Who is picked counts in ``done``."""
+
+    def __init__(self, rule: Selection, seed: str) -> None:
+        self.chance = Random(seed)  # noqa: S311  # reproducible on purpose
+        self.matched = 0
+        self.done = 0
+        self._rule = rule
+
+    def picks(self) -> bool:
+        """Count one more that matches, and tell whether it is picked."""
+        rule = self._rule
+        self.matched += 1
+        lucky = self.chance.random() < rule.probability  # drawn for each that matches: counts do not shift the stream
+        picked = self.matched in rule.nth if rule.nth else self.matched % rule.every == 0
+        return lucky and picked and (rule.times is None or self.done < rule.times)

@@ -1,0 +1,1 @@
+"""The state of the platform, and what each operation does to it."""

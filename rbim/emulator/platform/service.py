@@ -1,0 +1,170 @@
+"""A request in, an answer and its verdict out: routing, signature, reading, faults, rules, journal. Nothing here waits."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import ceil
+from typing import TYPE_CHECKING, Any
+
+from attrs import frozen
+
+from rbim._support import json as jsontext
+from rbim.emulator.platform.rules import MALFORMED, RULES, UNKNOWN_OPERATION, DependsOnDialect, Refusal, Rule, World
+from rbim.errors import InvalidRequest
+from rbim.http import Response
+from rbim.operations import catalogue
+from rbim.operations.groups import GROUP
+from rbim.wire.codec import SUCCESS
+from rbim.wire.converter import Converters
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rbim.emulator.faults.requests import Faults, Verdict
+    from rbim.emulator.platform.signature import Gatekeeper
+    from rbim.emulator.request_log import Journal
+    from rbim.operations.base import Endpoint, Operation
+
+__all__ = ["Platform", "Served"]
+
+JSON = {"content-type": "application/json;charset=utf-8"}
+HTML = {"content-type": "text/html;charset=utf-8"}
+ROUTES = 1024  # paths that are kept: there are as many as clients make up versions
+
+_shared = lru_cache(Converters)  # compiling costs milliseconds: emulators of the same dialect share the result
+
+
+@frozen
+class Served:
+    """An answer and how a door is to deliver it."""
+
+    response: Response
+    verdict: Verdict
+
+
+class Platform:
+    """The described behaviour over one world."""
+
+    def __init__(self, world: World, gatekeeper: Gatekeeper, faults: Faults, journal: Journal) -> None:
+        self.world = world
+        self.faults = faults
+        self.journal = journal
+        self._gatekeeper = gatekeeper
+        self._converters = _shared(world.dialect.zone, world.dialect.members_shape)
+        self._routes: dict[str, type[Operation[Any]]] = {}
+
+    def serve(self, method: str, path: str, query: Mapping[str, str], headers: Mapping[str, str], body: bytes) -> Served:
+        """Answer one request. Whatever it is, the answer is JSON with a code, but where the fault plan wants another."""
+        world = self.world
+        kind = self._route(path)
+        endpoint = kind.endpoint if kind is not None else GROUP
+        op: Operation[Any] | None = None
+        rule: Rule | None = None
+        refusal: Refusal | None = None
+        try:
+            _posted(method)
+            self._gatekeeper.check(_app_id(path), query, {name.lower(): value for name, value in headers.items()})
+            rule, kind = _known(kind, path)
+            op = self._read(kind, body)
+        except Refusal as why:
+            refusal = why
+        verdict = self.faults.judge(op)
+        answer: dict[str, Any] | None = None
+        if verdict.code is not None:
+            refusal = Refusal(verdict.message, code=verdict.code)
+        elif rule is not None and op is not None and not verdict.spares_the_state:
+            try:
+                answer = self._converters.fast.unstructure(rule(world, op))
+            except Refusal as why:
+                refusal = why
+            except DependsOnDialect:
+                self._note(path, op, verdict, None)
+                raise
+        code = _code(world, refusal)
+        said = refusal.why if refusal is not None else "success"
+        response = _spoilt(self._answer(endpoint, code, said, answer), verdict)
+        self._note(path, op, verdict, None if verdict.leaves_no_code else code, effect=answer is not None)
+        return Served(response, verdict)
+
+    def _note(
+        self, path: str, op: Operation[Any] | None, verdict: Verdict, code: str | None, *, effect: bool = False
+    ) -> None:
+        at = self.world.clock.monotonic()
+        self.journal.note(op, at=at, path=path, code=code, effect=effect, trouble=verdict.names)
+
+    def _route(self, path: str) -> type[Operation[Any]] | None:
+        kind = self._routes.get(path) or catalogue.find(path)
+        if kind is not None and len(self._routes) < ROUTES:
+            self._routes[path] = kind
+        return kind
+
+    def _read(self, kind: type[Operation[Any]], body: bytes) -> Operation[Any]:
+        try:
+            document = jsontext.loads(body)
+            if rb"\u" in body:  # which may be half of a pair: no answer could repeat that
+                jsontext.dumps(document)
+        except jsontext.NotJson as error:
+            raise Refusal(str(error), code=MALFORMED) from None
+        except (ValueError, RecursionError):
+            reason = "a character that UTF-8 cannot carry"
+            raise Refusal(reason, code=MALFORMED) from None
+        try:
+            op: Operation[Any] = self._converters.fast.structure(document, kind)
+            op.check(self.world.dialect, self.world.clock)
+        except InvalidRequest as error:
+            raise Refusal(error.message, code=MALFORMED) from None
+        except Exception:
+            reason = self._converters.why_not(document, kind)
+            raise Refusal(reason, code=MALFORMED) from None
+        return op
+
+    @staticmethod
+    def _answer(endpoint: Endpoint, code: str, said: str, answer: dict[str, Any] | None) -> Response:
+        document: dict[str, Any] = {endpoint.code: code}
+        if answer is None or endpoint.payload is not None:  # a group operation's success carries no message
+            document[endpoint.message] = said
+        if answer is not None:
+            document |= {endpoint.payload: answer} if endpoint.payload is not None else answer
+        return Response(200, JSON, jsontext.dumps(document))
+
+
+def _posted(method: str) -> None:
+    if method != "POST":
+        reason = f"{method} is not described: operations are posted"
+        raise Refusal(reason, code=MALFORMED)
+
+
+def _known(kind: type[Operation[Any]] | None, path: str) -> tuple[Rule, type[Operation[Any]]]:
+    rule = None if kind is None else RULES.get(kind)
+    if kind is None or rule is None:
+        reason = f"the emulator does not know what {path.rpartition('/')[2]} does"
+        raise Refusal(reason, code=UNKNOWN_OPERATION)
+    return rule, kind
+
+
+def _code(world: World, refusal: Refusal | None) -> str:
+    if refusal is None:
+        return SUCCESS
+    return refusal.code or world.dialect.code_of(refusal.kind)
+
+
+def _spoilt(response: Response, verdict: Verdict) -> Response:
+    """Return the answer as the verdict wants it."""
+    asked = {} if verdict.retry_after is None else {"retry-after": str(ceil(verdict.retry_after))}
+    if verdict.status is not None:
+        page = f"<html><body><h1>{verdict.status}</h1>a fault of the emulator's plan</body></html>"
+        return Response(verdict.status, HTML | asked, page.encode())
+    body = response.body
+    if verdict.duplicate_fields:
+        body = b"{" + body[1:-1] + b"," + body[1:]
+    if verdict.invalid_json:
+        body = body[:-1] + b",'"
+    return Response(response.status, {**response.headers, **asked}, body) if asked or body is not response.body else response
+
+
+def _app_id(path: str) -> str:
+    """Return the application of either path shape; empty where there is none."""
+    parts = path.split("/")
+    names = [part.lower() for part in parts]
+    at = names.index("application") + 1 if "application" in names else len(parts)
+    return parts[at] if at < len(parts) else ""

@@ -1,0 +1,80 @@
+"""The platform's side of the signature, worked out from the written scheme and sharing no code with the signer.
+
+``sig`` is compared ignoring case: official text wants upper case, several clients send lower case. The timestamp holds for
+24 hours, in the dialect's zone.
+"""
+
+from __future__ import annotations
+
+import binascii
+import re
+from datetime import datetime, timedelta
+from hashlib import md5
+from hmac import compare_digest
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from attrs import frozen
+
+from rbim.emulator.platform.rules import Refusal
+from rbim.errors import AuthenticationError, TimestampExpired
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import tzinfo
+
+    from rbim.clock import Clock
+    from rbim.credentials import Credentials
+
+__all__ = ["Gatekeeper"]
+
+VALID = timedelta(hours=24)
+_STAMP = re.compile(r"([0-9]{4})([0-9]{2})([0-9]{2})([0-9]{2})([0-9]{2})([0-9]{2})")
+
+
+@frozen
+class Gatekeeper:
+    """Knows the one application's credentials and the time."""
+
+    credentials: Credentials
+    clock: Clock
+    zone: tzinfo
+
+    def check(self, app_id: str, query: Mapping[str, str], headers: Mapping[str, str]) -> None:
+        """Refuse what is not signed by the application in the path, where it may stand percent-encoded.
+
+        ``headers`` has lower-case names.
+        """
+        claimed, stamp = _authorization(headers.get("authorization", ""))
+        token = self.credentials.app_token.reveal()
+        expected = md5((claimed + token + stamp).encode(), usedforsecurity=False).hexdigest()
+        genuine = compare_digest(query.get("sig", "").lower().encode(), expected.encode())
+        own = self.credentials.app_id
+        if not genuine or claimed != own or (app_id != own and app_id != quote(own, safe="")):
+            reason = "the signature is not that of this application"
+            raise Refusal(reason, kind=AuthenticationError)
+        if abs(self.clock.now() - _moment(stamp, self.zone)) > VALID:
+            reason = f"the timestamp {stamp} is more than 24 hours off"
+            raise Refusal(reason, kind=TimestampExpired)
+
+
+def _authorization(header: str) -> tuple[str, str]:
+    try:
+        decoded = binascii.a2b_base64(header.strip().rstrip(";").encode("ascii"), strict_mode=True).decode("ascii")
+    except (ValueError, UnicodeError):
+        decoded = ""
+    app_id, colon, stamp = decoded.rpartition(":")
+    if not colon or not app_id:
+        reason = "Authorization is not the Base64 of application id, colon and timestamp"
+        raise Refusal(reason, kind=AuthenticationError)
+    return app_id, stamp
+
+
+def _moment(stamp: str, zone: tzinfo) -> datetime:
+    parts = _STAMP.fullmatch(stamp)
+    try:
+        year, month, day, hour, minute, second = map(int, parts.groups() if parts else ())
+        return datetime(year, month, day, hour, minute, second, tzinfo=zone)
+    except ValueError:
+        reason = f"the timestamp {stamp!r} is not of the form yyyyMMddHHmmss"
+        raise Refusal(reason, kind=AuthenticationError) from None

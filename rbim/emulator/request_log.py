@@ -1,0 +1,103 @@
+"""What was asked of the emulator: every request decoded, in order, with what became of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import attrs
+from attrs import define, field, frozen
+
+from rbim._support import json as jsontext
+from rbim.operations.base import fields_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rbim.operations.base import Operation
+
+__all__ = ["Journal", "Recorded"]
+
+O = TypeVar("O", bound="Operation[Any]")  # noqa: E741  # an operation
+
+
+@frozen(kw_only=True)
+class Recorded:
+    """One request. ``at`` counts seconds of the emulator's clock.
+
+    ``operation`` is None where the request could not be read; ``attempt`` counts the requests so far that asked for the very
+    same (from 1). ``code`` is the platform's answer, None where a fault left none; ``effect`` tells whether the operation
+    took effect; ``trouble`` names the faults that it met.
+    """
+
+    number: int
+    at: float
+    path: str
+    operation: Operation[Any] | None
+    attempt: int
+    code: str | None
+    effect: bool
+    trouble: tuple[str, ...] = ()
+
+
+@define
+class Journal:
+    """The requests so far. It iterates over all of them; :meth:`of` gives the operations of one class.
+
+    With a ``limit`` it keeps about so many of the latest requests, for a server that runs for long.
+    """
+
+    records: list[Recorded] = field(factory=list[Recorded])
+    limit: int | None = None
+    _count: int = 0
+    _seen: Counter[Operation[Any]] = field(factory=Counter["Operation[Any]"])
+
+    def __iter__(self) -> Iterator[Recorded]:
+        return iter(self.records)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def of(self, kind: type[O]) -> list[O]:
+        """Return the operations of this class that arrived, in order.
+
+        A list of plain values: in an assertion, pytest shows field by field where it differs from what was expected.
+        """
+        return [record.operation for record in self.records if isinstance(record.operation, kind)]
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.records.clear()
+        self._seen.clear()
+        self._count = 0
+
+    def note(self, op: Operation[Any] | None, **facts: Any) -> None:
+        """Write down one request."""
+        attempt = 1
+        if op is not None:
+            attempt = self._seen[op] = self._seen[op] + 1
+        self._count += 1
+        self.records.append(Recorded(number=self._count, operation=op, attempt=attempt, **facts))
+        if self.limit is not None and len(self.records) > self.limit:
+            del self.records[: self.limit // 10 + 1]
+            self._seen = Counter(record.operation for record in self.records if record.operation is not None)
+
+    def trace(self) -> bytes:
+        """Return the whole journal as JSON lines: the same for the same requests, seed and clock, to the byte."""
+        return b"".join(jsontext.dumps(_plain(record)) + b"\n" for record in self.records)
+
+
+def _plain(record: Recorded) -> dict[str, Any]:
+    plain = {a.name: getattr(record, a.name) for a in attrs.fields(Recorded) if a.name != "operation"}
+    op = record.operation
+    if op is not None:
+        values = {a.name: getattr(op, a.name) for a in fields_of(type(op))}
+        plain["operation"] = op.spec.name
+        plain["values"] = {name: _text(value) for name, value in values.items()}
+    return plain
+
+
+def _text(value: object) -> object:
+    if isinstance(value, tuple):
+        return [_text(each) for each in cast("tuple[object, ...]", value)]
+    return value if isinstance(value, (str, int, type(None))) else str(value)

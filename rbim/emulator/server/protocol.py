@@ -1,0 +1,141 @@
+"""uvicorn's HTTP protocol with a hand on its connections. Needs the extra ``server``; asyncio only.
+
+What no ASGI application can do to a connection is done here: reset it, or close it in the middle of an answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import struct
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from rbim.emulator.asgi import BODILESS, CONNECTION, failure, write
+from rbim.emulator.platform.rules import DependsOnDialect
+
+try:
+    import h11
+    from uvicorn import Config
+    from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
+    from uvicorn.server import ServerState
+except ModuleNotFoundError as missing:
+    REASON = f'serving the emulator needs {missing.name}, which comes with: python -m pip install "rbim[server]"'
+    raise ModuleNotFoundError(REASON, name=missing.name) from None
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rbim._support.asgi import Receive, Scope, Send
+    from rbim.http import Response
+
+__all__ = ["Config", "Protocol", "ServerState"]
+
+logger = logging.getLogger("rbim.emulator")
+
+INTERNAL = "900500"
+HEADS = 4096  # heads that are kept: there are as many as lengths of answers
+ABORTING = struct.pack("hh" if os.name == "nt" else "ii", 1, 0)  # SO_LINGER for 0 seconds: closing sends an RST
+
+
+class Protocol(H11Protocol):
+    """One connection. It is a :class:`~rbim.emulator.asgi.Connection` to the applications that it serves.
+
+    ``wanted`` tells whether connections are taken at this moment.
+    """
+
+    def __init__(self, config: Config, state: ServerState, wanted: Callable[[], bool]) -> None:
+        super().__init__(config, state, {})
+        self._wanted = wanted
+        self._inner: Any = self.app
+        self.app = self._answer
+        self.access_log = False  # it would write the sig
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
+        """Take the connection, unless the loop accepted it before it heard that none is wanted."""
+        super().connection_made(transport)
+        if not self._wanted():
+            transport.abort()
+
+    def eof_received(self) -> Any:  # a bool; uvicorn's never keeps the connection
+        """Answer a peer that has nothing more to say, if it is owed an answer; tell whether it is."""
+        unread = self.conn.their_state is h11.SEND_BODY
+        if self.conn.our_state in (h11.SEND_RESPONSE, h11.SEND_BODY) and not unread:
+            self.cycle.keep_alive = False
+            return True
+        if unread or self.conn.trailing_data[0]:
+            self.send_400_response("the request ends too early")
+        return False
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no HTTP, and close."""
+        self._end(failure(400, msg))
+
+    def reset(self) -> None:
+        """Close the connection by an RST."""
+        self.cycle.disconnected = True
+        if not self.transport.is_closing():
+            self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, ABORTING)
+            self.transport.abort()
+
+    def cut(self, response: Response, keep: float) -> None:
+        """Write the head and less than all of the body, and close."""
+        self.cycle.disconnected = True
+        whole = len(response.body)
+        self._end(response, max(0, min(int(whole * keep), whole - 1)))
+
+    async def answer(self, response: Response) -> None:
+        """Write a whole answer at once, where an application's events would be written one by one."""
+        if self.flow.write_paused:
+            await self.flow.drain()
+        cycle = self.cycle
+        if cycle.disconnected:
+            return
+        cycle.response_started = cycle.response_complete = True
+        bodiless = response.status in BODILESS or self.scope["method"] == "HEAD"
+        events = (
+            _head(response.status, tuple(response.headers.items()), len(response.body)),
+            h11.Data(data=b"" if bodiless else response.body),
+            h11.EndOfMessage(),
+        )
+        self.transport.write(b"".join(self.conn.send(event) or b"" for event in events))
+        cycle.message_event.set()
+        if self.conn.our_state is h11.MUST_CLOSE or not cycle.keep_alive:
+            self.conn.send(h11.ConnectionClosed())
+            self.transport.close()
+        cycle.on_response()
+
+    def _end(self, response: Response, length: int | None = None) -> None:
+        """Close the connection, with so much of an answer's body before that, where one may still begin."""
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            headers = (*response.headers.items(), ("connection", "close"))
+            head = self.conn.send(_head(response.status, headers, len(response.body)))
+            self.transport.write((head or b"") + response.body[:length])
+        self.transport.close()
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let the application answer, and answer for it where it fails."""
+        scope["extensions"] = {CONNECTION: self}
+        try:
+            await self._inner(scope, receive, send)
+        except asyncio.CancelledError:  # the server's end; uvicorn would make an error and a traceback of it
+            self.transport.close()
+            self.cycle.disconnected = True
+        except Exception as error:
+            if self.cycle.response_started:
+                raise
+            if isinstance(error, DependsOnDialect):
+                why = str(error)
+            else:
+                why = "the emulator failed; its log says why"
+                logger.exception("the emulator failed")
+            await write(send, failure(500, why, INTERNAL))
+
+
+@lru_cache(HEADS)
+def _head(status: int, headers: tuple[tuple[str, str], ...], length: int) -> h11.Response:
+    """Return an answer's head. It is made once: h11 checks each name and value of one that is new."""
+    framed = headers if status in BODILESS else (*headers, ("content-length", str(length)))
+    return h11.Response(status_code=status, headers=list(framed), reason=STATUS_PHRASES[status])

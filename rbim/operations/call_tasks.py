@@ -1,0 +1,353 @@
+"""Automated outbound calls: the creation of a task, its no-call policies, and the namespace ``client.calls``.
+
+Field names are the wire's own ("Outbound-call task" of the interface description).
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import date, datetime, time
+from enum import IntEnum
+from typing import Any, ClassVar, TypeVar, cast
+
+from attrs import Attribute, field, frozen
+
+from rbim._support import json as jsontext
+from rbim._support.text import empty
+from rbim.clock import Clock
+from rbim.dialect import Dialect
+from rbim.errors import InvalidRequest
+from rbim.operations.base import Answer, Endpoint, Operation, operation, wire
+from rbim.operations.namespace import Method, Namespace
+from rbim.validators import at_least_one, one_of, text
+
+__all__ = [
+    "CallTaskCreated",
+    "Calls",
+    "CreateCallTask",
+    "Dates",
+    "Hours",
+    "NoCallPolicy",
+    "PolicyType",
+    "Weekday",
+    "Weekdays",
+    "default_no_call_policies",
+]
+
+T = TypeVar("T", date, time)
+
+TASK_NAME = 32
+TASK_DESCRIPTION = 64
+ENTRY = 255
+
+
+class PolicyType(IntEnum):
+    """What a no-call policy's period is made of."""
+
+    DAY = 0
+    WEEK = 1
+    DATES = 2
+
+
+class Weekday(IntEnum):
+    """Days of the week, numbered as ``date.weekday()`` does."""
+
+    MONDAY = 0
+    TUESDAY = 1
+    WEDNESDAY = 2
+    THURSDAY = 3
+    FRIDAY = 4
+    SATURDAY = 5
+    SUNDAY = 6
+
+    @property
+    def wire(self) -> str:
+        """The Chinese name that the platform reads."""
+        return "周" + "一二三四五六日"[self]
+
+
+def _whole(_: object, attribute: "Attribute[Any]", value: object) -> None:
+    kind = time if attribute.type is time else date
+    fits = isinstance(value, kind) and not isinstance(value, datetime)
+    if not fits or (isinstance(value, time) and (value.tzinfo is not None or value.microsecond)):
+        reason = f"{attribute.name}: a {kind.__name__} is needed (whole seconds, no zone), not {value!r}"
+        raise InvalidRequest(reason, field=attribute.name)
+
+
+def _in_order(start: date | time, end: date | time) -> None:
+    if cast("Any", end) < start:
+        reason = f"end: {end} is before the start, {start}; a night is two policies, one to 23:59:59 and one from 00:00:00"
+        raise InvalidRequest(reason, field="end")
+
+
+@frozen
+class Hours:
+    """A part of every day, from ``start`` to ``end``, whole seconds in the platform's time."""
+
+    type: ClassVar[PolicyType] = PolicyType.DAY
+    start: time = field(validator=_whole)
+    end: time = field(validator=_whole)
+
+    def __attrs_post_init__(self) -> None:
+        _in_order(self.start, self.end)
+
+    @property
+    def wire(self) -> str:
+        """``HH:MM:SS,HH:MM:SS``."""
+        return f"{self.start.isoformat('seconds')},{self.end.isoformat('seconds')}"
+
+    def covers(self, moment: datetime) -> bool:
+        """Tell whether the moment (in the platform's time) is inside."""
+        return self.start <= moment.time().replace(microsecond=0) <= self.end
+
+
+def _days(value: Iterable[Weekday]) -> frozenset[Weekday]:
+    days = tuple(value) if isinstance(cast("object", value), Iterable) else ()
+    if not days or not all(isinstance(cast("object", day), Weekday) for day in days):
+        reason = "days: several are meant, at least one Weekday and nothing else"
+        raise InvalidRequest(reason, field="days")
+    return frozenset(days)
+
+
+@frozen
+class Weekdays:
+    """Whole days of every week."""
+
+    type: ClassVar[PolicyType] = PolicyType.WEEK
+    days: frozenset[Weekday] = field(converter=_days)
+
+    @property
+    def wire(self) -> str:
+        """The days' Chinese names from Monday on, comma separated."""
+        return ",".join(day.wire for day in sorted(self.days))
+
+    def covers(self, moment: datetime) -> bool:
+        """Tell whether the moment (in the platform's time) is inside."""
+        return moment.weekday() in self.days
+
+
+@frozen
+class Dates:
+    """Whole days from ``start`` to ``end``, both included."""
+
+    type: ClassVar[PolicyType] = PolicyType.DATES
+    start: date = field(validator=_whole)
+    end: date = field(validator=_whole)
+
+    def __attrs_post_init__(self) -> None:
+        _in_order(self.start, self.end)
+
+    @property
+    def wire(self) -> str:
+        """``YYYY-MM-DD,YYYY-MM-DD``."""
+        return f"{self.start.isoformat()},{self.end.isoformat()}"
+
+    def covers(self, moment: datetime) -> bool:
+        """Tell whether the moment (in the platform's time) is inside."""
+        return self.start <= moment.date() <= self.end
+
+
+def _is_period(_: object, attribute: "Attribute[Any]", value: object) -> None:
+    if not isinstance(value, (Hours, Weekdays, Dates)):
+        reason = f"{attribute.name}: Hours, Weekdays or Dates are needed, not {value!r}"
+        raise InvalidRequest(reason, field=attribute.name)
+
+
+@frozen
+class NoCallPolicy:
+    """A period in which a task must not call, under a name that is unique within the task.
+
+    Made with :meth:`hours`, :meth:`weekdays` or :meth:`dates`. On the wire it is a *text* that holds a JSON object, at most
+    255 characters long.
+    """
+
+    name: str = field(validator=text())
+    period: Hours | Weekdays | Dates = field(validator=_is_period)
+
+    def __attrs_post_init__(self) -> None:
+        length = len(self.entry.decode())
+        if length > ENTRY:
+            reason = f"name: the policy's entry has at most {ENTRY} characters, not {length}"
+            raise InvalidRequest(reason, field="name", limit=ENTRY, length=length)
+
+    @classmethod
+    def hours(cls, name: str, start: time, end: time) -> "NoCallPolicy":
+        """Forbid a part of every day; a night is two policies."""
+        return cls(name, Hours(start, end))
+
+    @classmethod
+    def weekdays(cls, name: str, days: Iterable[Weekday]) -> "NoCallPolicy":
+        """Forbid whole days of every week."""
+        return cls(name, Weekdays(days))
+
+    @classmethod
+    def dates(cls, name: str, start: date, end: date) -> "NoCallPolicy":
+        """Forbid whole days, from the first to the last."""
+        return cls(name, Dates(start, end))
+
+    @property
+    def entry(self) -> bytes:
+        """The JSON object inside the entry's text, in UTF-8."""
+        try:
+            return jsontext.dumps(
+                {"policy_type": int(self.period.type), "policy_name": self.name, "policy_date": self.period.wire}
+            )
+        except ValueError:
+            reason = "name: has a character that UTF-8 cannot carry"
+            raise InvalidRequest(reason, field="name") from None
+
+    @classmethod
+    def from_entry(cls, entry: str) -> "NoCallPolicy":
+        """Read an entry's text. Raises InvalidRequest."""
+        if isinstance(cast("object", entry), str) and len(entry) > ENTRY:
+            reason = f"policy: an entry has at most {ENTRY} characters, not {len(entry)}"
+            raise InvalidRequest(reason, field="call_policy", limit=ENTRY, length=len(entry))
+        try:
+            document = jsontext.loads(entry.encode())
+            return cls(document["policy_name"], _period(int(document["policy_type"]), document["policy_date"]))
+        except InvalidRequest:
+            raise
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
+            reason = f"policy: an entry is a text holding policy_type, policy_name and policy_date, not {entry!r}"
+            raise InvalidRequest(reason, field="call_policy") from None
+
+
+def _period(kind: int, wire_date: str) -> Hours | Weekdays | Dates:
+    parts = wire_date.split(",")
+    if kind == PolicyType.WEEK:
+        names = {day.wire: day for day in Weekday}
+        return Weekdays(names[part] for part in parts)
+    start, end = parts
+    period: Hours | Dates
+    if PolicyType(kind) is PolicyType.DAY:
+        period = Hours(time.fromisoformat(start), time.fromisoformat(end))
+    else:
+        period = Dates(date.fromisoformat(start), date.fromisoformat(end))
+    if period.wire != wire_date:  # ISO has other ways to write them, the platform has one
+        raise ValueError(wire_date)
+    return period
+
+
+def default_no_call_policies() -> tuple[NoCallPolicy, NoCallPolicy]:
+    """Return the platform's default no-call policies: 00:00:00 to 09:00:00 and 21:00:00 to 23:59:59."""
+    return (
+        NoCallPolicy.hours("morning", time(0, 0, 0), time(9, 0, 0)),
+        NoCallPolicy.hours("night", time(21, 0, 0), time(23, 59, 59)),
+    )
+
+
+@frozen(kw_only=True)
+class CallTaskCreated(Answer):
+    """The new task's ``task_id``."""
+
+    task_id: str
+    extra: Mapping[str, Any] = field(factory=empty, hash=False)
+
+
+CALL = Endpoint(
+    path="/api/application/{app_id}/aicall/task/save",
+    origin="call_base_url",
+    code="code",
+    message="msg",
+    payload="data",
+    camel=False,
+)
+"""What task operations share: no version segment, ``code`` and ``msg`` instead of ``statusCode``, the answer in ``data``."""
+
+
+def _digits(_: object, attribute: "Attribute[Any]", value: str | None) -> None:
+    if value is not None and not (value.isascii() and value.isdigit()):
+        reason = f"{attribute.name}: ASCII digits only, not {value!r}"
+        raise InvalidRequest(reason, field=attribute.name)
+
+
+def _names_differ(_: object, attribute: "Attribute[Any]", value: object) -> None:
+    names: list[str] = []
+    for policy in cast("tuple[object, ...]", value) if isinstance(value, tuple) else (value,):
+        if not isinstance(policy, NoCallPolicy) or not isinstance(value, tuple):
+            reason = f"{attribute.name}: NoCallPolicy values in a list are needed, not {policy!r}"
+            raise InvalidRequest(reason, field=attribute.name)
+        names.append(policy.name)
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        reason = f"{attribute.name}: policy names are unique within a task, {twice!r} is there twice"
+        raise InvalidRequest(reason, field=attribute.name)
+
+
+def _policies(value: Iterable[NoCallPolicy]) -> tuple[NoCallPolicy, ...]:
+    # what has no entries is left for the validator to refuse
+    return tuple(value) if isinstance(cast("object", value), Iterable) else cast("tuple[NoCallPolicy, ...]", value)
+
+
+# Type 0 is "no-call", the only one described; each entry is a text that holds a JSON object:
+# `"call_policy": [{"type": 0, "policy": ["{\"policy_type\": 0, ...}"]}]`
+def _write_policies(value: tuple[NoCallPolicy, ...]) -> list[dict[str, Any]]:
+    return [{"type": 0, "policy": [policy.entry.decode() for policy in value]}]
+
+
+def _read_policies(value: Any) -> tuple[NoCallPolicy, ...]:
+    return tuple(NoCallPolicy.from_entry(entry) for each in value if int(each["type"]) == 0 for entry in each["policy"])
+
+
+@operation("CreateCallTask", paths=(CALL.path, CALL.path.removesuffix("/save")))
+@frozen(kw_only=True)
+class CreateCallTask(Operation[CallTaskCreated]):
+    """Create an automated outbound-call task bound to a robot. Never repeated on its own: a second time calls twice.
+
+    ``task_name`` has at most 32 characters, ``task_desc`` 64. ``start_date`` is today (in the dialect's zone) or later,
+    ``end_date`` the start or later. ``min_concurrent`` is at least 1; ``max_concurrent`` at most the application's
+    concurrency, where the dialect knows it, and, which is rbim's own sanity check, not below ``min_concurrent``.
+    ``disnumber`` is the number shown, ``caller`` the one that calls. ``call_policy`` lists the periods in which the task
+    must not call (see :func:`default_no_call_policies`). ``rand`` is the ``Rand`` header, whose purpose is not described:
+    ASCII digits, fresh random ones unless given.
+    """
+
+    endpoint: ClassVar[Endpoint] = CALL
+    bot_id: int = field(validator=one_of(int))
+    task_name: str = field(validator=text(at_most=TASK_NAME))
+    task_desc: str | None = field(default=None, validator=text(at_most=TASK_DESCRIPTION, optional=True))
+    start_date: date = field(validator=_whole)
+    end_date: date = field(validator=_whole)
+    max_concurrent: int = field(validator=one_of(int))
+    min_concurrent: int = field(validator=at_least_one)
+    isrecord: bool = field(default=False, validator=one_of(bool), metadata=wire(values={True: 1, False: 0}))
+    disnumber: str | None = field(default=None, validator=text(optional=True))
+    caller: str = field(validator=text())
+    call_policy: tuple[NoCallPolicy, ...] = field(
+        default=(),
+        converter=_policies,
+        validator=_names_differ,
+        metadata=wire(write=_write_policies, read=_read_policies),
+    )
+    rand: str | None = field(default=None, validator=[text(optional=True), _digits], metadata=wire(header="Rand"))
+
+    @classmethod
+    def path(cls, dialect: Dialect) -> str:
+        """Return the path with ``/save``, or the bare one of the request sample."""
+        return cls.spec.paths[dialect.bare_task_path]
+
+    def check(self, dialect: Dialect, clock: Clock, /) -> None:
+        """Refuse dates that are over, and bounds that contradict each other or the application's concurrency."""
+        today = clock.now().astimezone(dialect.zone).date()
+        most = dialect.application_concurrency
+        if self.start_date < today:
+            _refuse("start_date", f"{self.start_date} is before today, {today}")
+        if self.end_date < self.start_date:
+            _refuse("end_date", f"{self.end_date} is before the start, {self.start_date}")
+        if self.max_concurrent < self.min_concurrent:
+            _refuse("max_concurrent", f"{self.max_concurrent} is below min_concurrent, {self.min_concurrent}")
+        if most is not None and self.max_concurrent > most:
+            _refuse("max_concurrent", f"{self.max_concurrent} is above the application's concurrency, {most}", most)
+
+    def headers(self, digits: Callable[[], str], /) -> Mapping[str, str]:
+        """Return the ``Rand`` header."""
+        return {"Rand": self.rand or digits()}
+
+
+def _refuse(name: str, reason: str, limit: int | None = None) -> None:
+    message = f"{name}: {reason}"
+    raise InvalidRequest(message, field=name, limit=limit)
+
+
+class Calls(Namespace):
+    """The operations on outbound-call tasks as methods."""
+
+    create_task = Method(CreateCallTask)

@@ -1,0 +1,363 @@
+"""The ten group operations, their answers, and the namespace ``client.groups``.
+
+Fields, limits and defaults are those of the interface description ("Resources and their fields", "Endpoints", "Limits").
+``user_name`` is optional everywhere, since the description says both; the client can fill it in.
+"""
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, ClassVar, TypeVar
+
+from attrs import field, frozen
+
+from rbim._support.text import empty
+from rbim.dialect import Dialect
+from rbim.errors import InvalidRequest
+from rbim.operations.base import Answer, Endpoint, Operation, Repeat, operation, wire
+from rbim.operations.namespace import Method, Namespace
+from rbim.validators import accounts, each_account, one_of, text
+
+__all__ = [
+    "GROUP",
+    "CreateGroup",
+    "Created",
+    "DeleteGroup",
+    "DeleteGroupMember",
+    "Fail",
+    "GroupDetail",
+    "GroupFound",
+    "GroupOperation",
+    "GroupType",
+    "Groups",
+    "GroupsFound",
+    "InviteJoinGroup",
+    "Invited",
+    "JoinGroup",
+    "LogoutGroup",
+    "ModifyGroup",
+    "Permission",
+    "QueryGroupDetail",
+    "Role",
+    "SearchPublicGroups",
+    "SetMemberRole",
+    "Success",
+    "Target",
+]
+
+R_co = TypeVar("R_co", covariant=True)
+
+NAME = 50
+ANNOUNCEMENT = 200
+REASON = 50
+
+NAMED = 3
+"""Accounts that are said one by one."""
+
+
+class GroupType(StrEnum):
+    """What kind of group, and with it how many members it takes ("Group type and capacity")."""
+
+    TEMPORARY = "0"
+    PAID_300 = "1"
+    PAID_500 = "2"
+    PAID_1000 = "3"
+    VIP = "4"
+
+    @property
+    def member_limit(self) -> int:
+        """The most members a group of this type holds, its owner included."""
+        return {"0": 100, "1": 300, "2": 500, "3": 1000, "4": 2000}[self.value]
+
+    @property
+    def for_discussion(self) -> "GroupType":
+        """The type that a discussion group gets when this one is asked for: above 2 becomes 2."""
+        return min(self, GroupType.PAID_500)
+
+
+class Permission(StrEnum):
+    """How accounts get into a group. Answers show only ``OPEN`` and ``VERIFIED``."""
+
+    OPEN = "0"
+    """Joining is direct."""
+
+    VERIFIED = "1"
+    """Joining needs an identity verification."""
+
+    PRIVATE = "2"
+    """A private group; no search finds it."""
+
+
+class Target(StrEnum):
+    """Discussion group or group."""
+
+    DISCUSSION = "0"
+    GROUP = "1"
+
+
+class Role(StrEnum):
+    """What a member may be."""
+
+    CREATOR = "0"
+    ADMINISTRATOR = "1"
+    MEMBER = "2"
+
+
+@frozen(kw_only=True)
+class Success(Answer):
+    """The answer of operations that answer nothing but their success."""
+
+    extra: Mapping[str, Any] = field(factory=empty, hash=False)
+
+
+@frozen(kw_only=True)
+class Created(Answer):
+    """The new group's ``group_id``: opaque text such as ``g80000049837291``."""
+
+    group_id: str
+    extra: Mapping[str, Any] = field(factory=empty, hash=False)
+
+
+@frozen(kw_only=True)
+class Fail(Answer):
+    """An invitee who could not be added, and why. The values of ``reason`` are not described anywhere."""
+
+    member: str = ""
+    reason: str = ""
+    extra: Mapping[str, Any] = field(factory=empty, hash=False)
+
+
+@frozen(kw_only=True)
+class Invited(Answer):
+    """The answer to an invitation: ``fails`` lists those who could not be added; everybody else was."""
+
+    fails: tuple[Fail, ...] = ()
+    extra: Mapping[str, Any] = field(factory=empty, hash=False)
+
+
+@frozen(kw_only=True)
+class GroupFound(Answer):
+    """One group of a search. ``count`` is None where its text, kept in ``count_text``, is no number.
+
+    ``type`` and ``permission`` stay the text they are where it is outside their enum.
+    """
+
+    group_id: str = ""
+    name: str = ""
+    type: GroupType | str | None = None
+    count: int | None = None
+    count_text: str = field(default="", metadata=wire("count"))
+    permission: Permission | str | None = None
+    extra: Mapping[str, Any] = field(factory=empty, hash=False)
+
+
+@frozen(kw_only=True)
+class GroupsFound(Answer):
+    """The answer to a search: ``groups``, over which it iterates; none matched where it is empty."""
+
+    groups: tuple[GroupFound, ...] = field(default=(), metadata=wire(nest="group"))
+    extra: Mapping[str, Any] = field(factory=empty, hash=False)
+
+    def __iter__(self) -> Iterator[GroupFound]:
+        return iter(self.groups)
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+
+@frozen(kw_only=True)
+class GroupDetail(Answer):
+    """What the platform says of a group.
+
+    ``count`` and ``date_created`` are None where their text, kept in ``count_text`` and ``date_created_text``, cannot be
+    read; the date is in the dialect's zone. ``permission`` is never ``PRIVATE`` in an answer.
+    """
+
+    name: str = ""
+    owner: str = ""
+    declared: str = ""
+    count: int | None = None
+    count_text: str = field(default="", metadata=wire("count"))
+    date_created: datetime | None = None
+    date_created_text: str = field(default="", metadata=wire("dateCreated"))
+    permission: Permission | str | None = None
+    target: Target | str | None = None
+    type: GroupType | str | None = None
+    group_domain: str | None = None
+    extra: Mapping[str, Any] = field(factory=empty, hash=False)
+
+
+GROUP = Endpoint(path="/{version}/Application/{app_id}/IM/Group/{name}")
+"""What the group operations share ("Common rules for the group operations")."""
+
+
+@frozen(kw_only=True)
+class GroupOperation(Operation[R_co]):
+    """The base of group operations, one's own included. ``user_name`` is the acting account."""
+
+    endpoint: ClassVar[Endpoint] = GROUP
+    user_name: str | None = field(default=None, validator=text(optional=True))
+
+
+@operation("CreateGroup")
+@frozen(kw_only=True)
+class CreateGroup(GroupOperation[Created]):
+    """Create a group.
+
+    ``name`` has at most 50 characters, ``declared`` (the announcement) at most 200. A discussion group (``target``) of a
+    type above ``PAID_500`` becomes one of ``PAID_500``. Never repeated on its own: a second time makes a second group.
+    """
+
+    name: str = field(validator=text(at_most=NAME))
+    type: GroupType = field(validator=one_of(GroupType))
+    permission: Permission = field(default=Permission.OPEN, validator=one_of(Permission))
+    declared: str | None = field(default=None, validator=text(at_most=ANNOUNCEMENT, optional=True))
+    target: Target = field(default=Target.GROUP, validator=one_of(Target))
+    group_domain: str | None = field(default=None, validator=text(optional=True))
+
+
+@operation("ModifyGroup", repeat=Repeat.CONVERGES)
+@frozen(kw_only=True)
+class ModifyGroup(GroupOperation[Success]):
+    """Change a group's name, join mode, announcement or extension field.
+
+    ``permission`` must be said, None leaves it out: the platform's default for a missing one is ``OPEN``, which would open
+    a private group, and no answer ever shows that a group is private. ``name`` has at most 50 characters, ``declared`` 200.
+    """
+
+    group_id: str = field(validator=text())
+    name: str = field(validator=text(at_most=NAME))
+    permission: Permission | None = field(validator=one_of(Permission, optional=True))
+    declared: str | None = field(default=None, validator=text(at_most=ANNOUNCEMENT, optional=True))
+    group_domain: str | None = field(default=None, validator=text(optional=True))
+
+
+@operation("DeleteGroup", repeat=Repeat.CONVERGES, destroys=lambda op: f"delete group {op.group_id}")
+@frozen(kw_only=True)
+class DeleteGroup(GroupOperation[Success]):
+    """Delete a group."""
+
+    group_id: str = field(validator=text())
+
+
+@operation(
+    "SearchPublicGroups",
+    paths=(GROUP.path, GROUP.path.replace("{name}", "SearchPublicGroup")),
+    repeat=Repeat.FREELY,
+)
+@frozen(kw_only=True)
+class SearchPublicGroups(GroupOperation[GroupsFound]):
+    """Search the groups that are not private.
+
+    ``group_id`` goes before ``name``. The search by name is fuzzy, but a name of digits only, or of letters only, must be
+    the whole name. There are no pages: what the platform gives is all there is.
+    """
+
+    group_id: str | None = field(default=None, validator=text(optional=True))
+    name: str | None = field(default=None, validator=text(optional=True))
+
+    @classmethod
+    def path(cls, dialect: Dialect) -> str:
+        """Return the plural path, or the singular one of the request sample."""
+        return cls.spec.paths[dialect.singular_search]
+
+
+@operation("QueryGroupDetail", repeat=Repeat.FREELY)
+@frozen(kw_only=True)
+class QueryGroupDetail(GroupOperation[GroupDetail]):
+    """Ask for a group's name, owner, announcement, member count, creation time and join mode."""
+
+    group_id: str = field(validator=text())
+
+
+@operation("JoinGroup")
+@frozen(kw_only=True)
+class JoinGroup(GroupOperation[Success]):
+    """Join a group, or ask to where the group verifies; ``declared`` is the reason, at most 50 characters."""
+
+    group_id: str = field(validator=text())
+    declared: str | None = field(default=None, validator=text(at_most=REASON, optional=True))
+
+
+def _inviting(op: "InviteJoinGroup") -> Repeat:
+    """converges; never with confirmation"""  # noqa: D400  # a cell of the operations table
+    return Repeat.NEVER if op.needs_confirmation else Repeat.CONVERGES
+
+
+@operation("InviteJoinGroup", repeat=_inviting)
+@frozen(kw_only=True)
+class InviteJoinGroup(GroupOperation[Invited]):
+    """Invite users into a group (by an administrator).
+
+    ``members`` are accounts that have logged in before, at most the dialect's ``invite_limit`` (50) at once. With
+    ``needs_confirmation`` each invitee must agree; without, they join at once. ``declared`` is the reason, at most 50
+    characters.
+    """
+
+    group_id: str = field(validator=text())
+    members: tuple[str, ...] = field(converter=accounts, validator=each_account)
+    needs_confirmation: bool = field(
+        default=False, validator=one_of(bool), metadata=wire("confirm", values={True: "0", False: "1"})
+    )
+    declared: str | None = field(default=None, validator=text(at_most=REASON, optional=True))
+
+    def check(self, dialect: Dialect, _clock: object, /) -> None:
+        """Refuse more members than one request takes: nothing is split silently."""
+        if len(self.members) > dialect.invite_limit:
+            reason = (
+                f"members: at most {dialect.invite_limit} in one request, not {len(self.members)}; "
+                "rbim.bulk splits and tracks larger jobs"
+            )
+            raise InvalidRequest(reason, field="members", limit=dialect.invite_limit, length=len(self.members))
+
+
+def _removing(op: "DeleteGroupMember") -> str:
+    few = len(op.members) <= NAMED
+    return f"remove {', '.join(op.members) if few else f'{len(op.members)} accounts'} from group {op.group_id}"
+
+
+@operation("DeleteGroupMember", repeat=Repeat.CONVERGES, destroys=_removing)
+@frozen(kw_only=True)
+class DeleteGroupMember(GroupOperation[Success]):
+    """Remove members from a group (by an administrator)."""
+
+    group_id: str = field(validator=text())
+    members: tuple[str, ...] = field(converter=accounts, validator=each_account)
+
+
+@operation("LogoutGroup", repeat=Repeat.CONVERGES)
+@frozen(kw_only=True)
+class LogoutGroup(GroupOperation[Success]):
+    """Leave a group (by a member)."""
+
+    group_id: str = field(validator=text())
+
+
+def _giving_role(op: "SetMemberRole") -> Repeat:
+    """converges; never for the creator's role"""  # noqa: D400  # a cell of the operations table
+    return Repeat.NEVER if op.role is Role.CREATOR else Repeat.CONVERGES
+
+
+@operation("SetMemberRole", repeat=_giving_role)
+@frozen(kw_only=True)
+class SetMemberRole(GroupOperation[Success]):
+    """Set a member's role. Handing over the creator's role is never repeated on its own."""
+
+    group_id: str = field(validator=text())
+    member: str = field(validator=text())
+    role: Role = field(validator=one_of(Role))
+
+
+class Groups(Namespace):
+    """The ten group operations as methods."""
+
+    create = Method(CreateGroup)
+    modify = Method(ModifyGroup)
+    delete = Method(DeleteGroup)
+    search = Method(SearchPublicGroups)
+    detail = Method(QueryGroupDetail)
+    join = Method(JoinGroup)
+    invite = Method(InviteJoinGroup)
+    remove = Method(DeleteGroupMember)
+    leave = Method(LogoutGroup)
+    set_role = Method(SetMemberRole)

@@ -1,0 +1,72 @@
+"""The metrics of message copies: what a receiver answered and how long it took, and what its worker came to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rbim.callbacks.observers import Accepted, Buried, Handled, HandlingFailed, OldToken, Quarantined, Refused, Spooled
+from rbim.otel.metrics import CALL_BUCKETS
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import Meter
+
+    from rbim.callbacks.observers import Fact
+
+__all__ = ["ALLOWED", "CopyMetrics"]
+
+ALLOWED = 5.0
+"""Seconds after which the platform gives up (Delivery rules, 4)."""
+
+HEADROOM_BUCKETS = (0.0, 0.5, 1.0, 2.0, 3.0, 3.5, 4.0, 4.5, 4.75, 4.9, 4.95, 5.0)
+
+
+class CopyMetrics:
+    """Counts facts. It is called by the receiver's and by the worker's thread."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._deliveries = meter.create_counter(
+            "rbim.receiver.deliveries", "{delivery}", "Deliveries by what became of them."
+        )
+        self._headroom = meter.create_histogram(
+            "rbim.receiver.headroom",
+            "s",
+            "What was left of the platform's 5 seconds when a delivery was accepted.",
+            explicit_bucket_boundaries_advisory=HEADROOM_BUCKETS,
+        )
+        self._spooled = meter.create_counter("rbim.receiver.spooled", "{delivery}", "Deliveries that only the spool took.")
+        self._quarantined = meter.create_counter(
+            "rbim.receiver.quarantined", "{delivery}", "Deliveries kept and not handled."
+        )
+        self._old = meter.create_counter("rbim.receiver.old_tokens", "{delivery}", "Deliveries signed with an older token.")
+        self._handled = meter.create_histogram(
+            "rbim.worker.handling.duration",
+            "s",
+            "Duration of attempts to handle an event that succeeded.",
+            explicit_bucket_boundaries_advisory=CALL_BUCKETS,
+        )
+        self._failed = meter.create_counter("rbim.worker.failures", "{attempt}", "Attempts to handle an event that failed.")
+        self._dead = meter.create_counter("rbim.worker.dead_letters", "{event}", "Events whose last attempt failed.")
+
+    def told(self, fact: Fact) -> None:
+        """Count one fact."""
+        match fact:
+            case Accepted(new=new, elapsed=elapsed):
+                self._deliveries.add(1, {"rbim.result": "accepted" if new else "known"})
+                self._headroom.record(max(0.0, ALLOWED - elapsed))  # 0: the platform has given up
+            case Refused(reason=reason):
+                self._deliveries.add(1, {"rbim.result": "refused", "error.type": str(reason)})
+            case Spooled(kept=True):
+                self._spooled.add(1)
+            case Spooled():
+                self._deliveries.add(1, {"rbim.result": "unavailable"})
+            case Quarantined():
+                self._quarantined.add(1)
+            case OldToken():
+                self._old.add(1)
+            case Handled(elapsed=elapsed):
+                self._handled.record(elapsed)
+            case HandlingFailed():
+                self._failed.add(1)
+            case Buried():
+                self._failed.add(1)
+                self._dead.add(1)

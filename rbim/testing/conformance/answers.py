@@ -1,0 +1,295 @@
+"""Conformance: what answers there are, how they are framed, which are refused, and how long they may be."""
+
+from __future__ import annotations
+
+import gzip
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+from rbim.errors import AnswerTooLarge, Unanswered
+from rbim.testing.conformance.case import WHOLE, Cases, Conformance, answered, check, failed, is_left, request, served
+from rbim.testing.conformance.server import byte_by_byte, chunked, closing, ending, head, reply
+
+if TYPE_CHECKING:
+    from rbim.testing.conformance.server import Peer, Received, Script
+
+__all__ = ["CASES"]
+
+CASES = Cases()
+
+CHUNKS = head("200 OK", "Transfer-Encoding: chunked")
+
+
+def _in_pieces(*pieces: bytes) -> Script:
+    """Send an answer in several writes."""
+
+    def script(peer: Peer, _: Received) -> None:
+        for piece in pieces:
+            peer.send(piece)
+
+    return script
+
+
+# Answers that mean the same, and whether their connection is kept.
+FRAMINGS: dict[str, tuple[Script, bool]] = {
+    "a length": (reply(WHOLE), True),
+    "one chunk": (chunked(WHOLE), True),
+    "a chunk for each byte": (chunked(*(WHOLE[i : i + 1] for i in range(len(WHOLE)))), True),
+    "chunks with extensions": (CHUNKS + b'17;a;b="c;d"\r\n%b\r\n0;last\r\n\r\n' % WHOLE, True),
+    "chunks with trailers": (CHUNKS + b"17\r\n%b\r\n0\r\nX-Sum: 1\r\nX-More: 999\r\n\r\n" % WHOLE, True),
+    "chunk sizes in upper case with zeros": (
+        CHUNKS + b"0000A\r\n%b\r\n00D\r\n%b\r\n000\r\n\r\n" % (WHOLE[:10], WHOLE[10:]),
+        True,
+    ),
+    "until the connection is closed": (closing(head("200 OK") + WHOLE), False),
+    "a length, Connection: close": (closing(reply(WHOLE, "200 OK", "Connection: close")), False),
+    "chunks, Connection: close": (
+        closing(CHUNKS.replace(b"\r\n\r\n", b"\r\nConnection: Close\r\n\r\n") + chunked(WHOLE)[len(CHUNKS) :]),
+        False,
+    ),
+    "Connection: close from a server that does not": (reply(WHOLE, "200 OK", "Connection: close"), False),
+    "HTTP/1.0, until closed": (closing(b"HTTP/1.0 200 OK\r\n\r\n" + WHOLE), False),
+    "HTTP/1.0, a length": (b"HTTP/1.0 200 OK\r\nContent-Length: 23\r\n\r\n" + WHOLE, False),
+    "byte by byte": (byte_by_byte(reply(WHOLE)), True),
+    "chunks byte by byte": (byte_by_byte(chunked(WHOLE[:9], WHOLE[9:])), True),
+    "100 first": (head("100 Continue") + reply(WHOLE), True),
+    "100 first, in a write of its own": (_in_pieces(head("100 Continue"), reply(WHOLE)), True),
+    "102 and 103 first": (head("102 Processing") + head("103 Early Hints", "Link: </x>") * 3 + chunked(WHOLE), True),
+    "100 first, byte by byte": (byte_by_byte(head("100 Continue") + reply(WHOLE)), True),
+    "no reason phrase": (b"HTTP/1.1 200 \r\nContent-Length: 23\r\n\r\n" + WHOLE, True),
+}
+
+
+async def _framing(subject: Conformance, script: Script, *, kept: bool) -> None:
+    async with served(subject, script) as (server, transport):
+        await answered(transport, request(server.url()), times=3)
+    seen = [each.connection for each in server.requests]
+    check(len(seen) == 3, f"3 requests arrived as {len(seen)}")  # noqa: PLR2004  # as sent above
+    wanted = [0, 0, 0] if kept else [0, 1, 2]
+    check(seen == wanted, f"the requests came on the connections {seen} in place of {wanted}")
+
+
+for _name, (_script, _kept) in FRAMINGS.items():
+    CASES.add(f"framing: {_name}")(partial(_framing, script=_script, kept=_kept))
+
+
+EMPTY: dict[str, tuple[int, bytes]] = {
+    "204": (204, head("204 No Content")),
+    "304": (304, head("304 Not Modified", 'ETag: "x"')),
+    "304 with the length of what it stands for": (304, head("304 Not Modified", "Content-Length: 1000")),
+    "a length of 0": (200, reply(b"")),
+    "no chunk but the last": (200, chunked()),
+}
+
+
+async def _empty(subject: Conformance, script: bytes, status: int) -> None:
+    async with served(subject, script, script, reply(WHOLE)) as (server, transport):
+        await answered(transport, request(server.url()), b"", status=status, times=2)
+        await answered(transport, request(server.url()))
+    check(server.accepted == 1, "the connection was not kept after an answer without a body")
+
+
+for _name, (_status, _bytes) in EMPTY.items():
+    CASES.add(f"empty: {_name}")(partial(_empty, script=_bytes, status=_status))
+
+
+STATUSES = [
+    (300, "300 Multiple Choices", "Location: /elsewhere"),
+    (301, "301 Moved Permanently", "Location: /elsewhere"),
+    (302, "302 Found", "Location: http://127.0.0.1:9/"),
+    (303, "303 See Other", "Location: /elsewhere"),
+    (307, "307 Temporary Redirect", "Location: /elsewhere"),
+    (308, "308 Permanent Redirect", "Location: /elsewhere"),
+    (400, "400 Bad Request", "X-A: b"),
+    (401, "401 Unauthorized", 'WWW-Authenticate: Basic realm="x"'),
+    (404, "404 Not Found", "X-A: b"),
+    (408, "408 Request Timeout", "X-A: b"),
+    (421, "421 Misdirected Request", "X-A: b"),
+    (425, "425 Too Early", "Retry-After: 0"),
+    (429, "429 Too Many Requests", "Retry-After: 0"),
+    (500, "500 Internal Server Error", "X-A: b"),
+    (503, "503 Service Unavailable", "Retry-After: 0"),
+    (599, "599 Whatever", "X-A: b"),
+]
+
+
+@CASES.add("status: every one is an answer, read whole, followed nowhere and not repeated")
+async def _statuses(subject: Conformance) -> None:
+    page = b"<p>" * 1000
+    scripts = [reply(page, line, header) for _, line, header in STATUSES]
+    async with served(subject, *scripts, reply(WHOLE)) as (server, transport):
+        for status, line, header in STATUSES:
+            response = await answered(transport, request(server.url()), page, status=status)
+            name, _, value = header.partition(": ")
+            check(response.headers.get(name.lower()) == value, f"{line}: {name} is {response.headers.get(name.lower())!r}")
+        await answered(transport, request(server.url()))
+    check(len(server.requests) == len(STATUSES) + 1, f"{len(STATUSES) + 1} requests arrived as {len(server.requests)}")
+    check(server.accepted == 1, f"answers of any status keep the connection; there were {server.accepted}")
+
+
+@CASES.add("headers: repeated ones are joined, names are lowered, values are kept")
+async def _headers(subject: Conformance) -> None:
+    many = [f"X-{n}: {'v' * n}" for n in range(60)]
+    answer = reply(WHOLE, "200 OK", *many, "X-Two: a", "x-two:   b  ", "X-TWO: c", "X-Empty:", "X-Colon: a:b: c")
+    async with served(subject, answer) as (server, transport):
+        headers = (await answered(transport, request(server.url()))).headers
+    wanted = {f"x-{n}": "v" * n for n in range(60)} | {"x-two": "a, b, c", "x-empty": "", "x-colon": "a:b: c"}
+    wrong = {name: headers.get(name) for name, value in wanted.items() if headers.get(name) != value}
+    check(not wrong, f"headers differ from those sent: {wrong}")
+
+
+@CASES.add("headers: a folded one is refused or one value, never two headers")
+async def _folded(subject: Conformance) -> None:
+    answer = head("200 OK", "X-Folded: a", " X-Other: b", "\tContent-Length: 2", "Content-Length: 23") + WHOLE
+    async with served(subject, closing(answer)) as (server, transport):
+        try:
+            response = await answered(transport, request(server.url()))
+        except Unanswered:
+            return
+        value = " ".join(response.headers.get("x-folded", "").split())
+        check(value == "a X-Other: b Content-Length: 2", f"a folded header was read as {value!r}")
+        check("x-other" not in response.headers, "a folded line was read as a header of its own")
+
+
+@CASES.add("body: compressed although nobody asked is given as it came")
+async def _compressed(subject: Conformance) -> None:
+    body = gzip.compress(WHOLE, mtime=0)
+    async with served(subject, reply(body, "200 OK", "Content-Encoding: gzip")) as (server, transport):
+        untold: dict[str, str] = {}
+        for headers in (None, untold):
+            response = await answered(transport, request(server.url(), headers=headers), body)
+            check(response.headers.get("content-encoding") == "gzip", "Content-Encoding is gone")
+    for seen in server.requests:
+        asked = seen.header("Accept-Encoding")
+        check(asked in {"", "identity"}, f"Accept-Encoding: {asked} was sent, which nobody asked for")
+
+
+REFUSED: dict[str, bytes] = {
+    "no HTTP": b"SSH-2.0-OpenSSH_9.6\r\n\r\n",
+    "a request": b"POST / HTTP/1.1\r\nHost: x\r\n\r\n",
+    "a bare body": WHOLE + b"\r\n\r\n",
+    "TLS": bytes.fromhex("150301000202280d0a0d0a"),
+    "zeros": bytes(1000),
+    "a status of letters": b"HTTP/1.1 abc OK\r\n\r\n",
+    "a status of four digits": b"HTTP/1.1 2000 OK\r\nContent-Length: 0\r\n\r\n",
+    "101 that nobody asked for": head("101 Switching Protocols", "Upgrade: x", "Connection: upgrade") + b"junk",
+    "a header without colon": b"HTTP/1.1 200 OK\r\nContent-Length 2\r\n\r\n{}",
+    "a header with a zero byte": b"HTTP/1.1 200 OK\r\nX: a\x00b\r\nContent-Length: 2\r\n\r\n{}",
+    "a negative length": b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\n{}",
+    "a length of letters": b"HTTP/1.1 200 OK\r\nContent-Length: two\r\n\r\n{}",
+    "two lengths": b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{} ",
+    "a length of 5,000 digits": b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 5_000 + b"\r\n\r\n{}",
+    "a chunk size of letters": CHUNKS + b"zz\r\n{}\r\n0\r\n\r\n",
+    "a negative chunk size": CHUNKS + b"-2\r\n{}\r\n0\r\n\r\n",
+    "a chunk longer than its size": CHUNKS + b"1\r\n{}\r\n0\r\n\r\n",
+    "a chunk cut short": CHUNKS + b"5\r\n{}",
+    "no last chunk": CHUNKS + b"2\r\n{}\r\n",
+    "chunks without the last empty line": CHUNKS + b"2\r\n{}\r\n0\r\n",
+    "half a status line": b"HTTP/1.1 20",
+    "half a head": b"HTTP/1.1 200 OK\r\nContent-Le",
+    "a length cut short": head("200 OK", "Content-Length: 3") + b"{}",
+    "only an interim answer": head("100 Continue"),
+    "nothing": b"",
+}
+
+
+async def _refused(subject: Conformance, junk: bytes) -> None:
+    async with served(subject, ending(junk), reply(WHOLE)) as (server, transport):
+        await failed(transport, request(server.url(), repeatable=True), Unanswered)
+        check(await is_left(server, 0), "the connection of what was no answer is not closed")
+        await answered(transport, request(server.url()))
+    check(len(server.requests) == 2, f"2 requests arrived as {len(server.requests)}")  # noqa: PLR2004  # as sent above
+    check(server.accepted == 2, "the connection of what was no answer was used again")  # noqa: PLR2004  # one each
+
+
+for _name, _bytes in REFUSED.items():
+    CASES.add(f"no answer: {_name}")(partial(_refused, junk=_bytes))
+
+
+ENDLESS = {
+    "a header without end": (b"HTTP/1.1 200 OK\r\nX: ", b"x" * 4096),
+    "headers without end": (b"HTTP/1.1 200 OK\r\n", b"".join(b"X-%d: y\r\n" % n for n in range(400))),
+    "a status line without end": (b"HTTP/1.1 200 ", b"x" * 4096),
+    "interim answers with headers without end": (b"HTTP/1.1 103 Early Hints\r\n", b"X: y\r\n" * 600),
+    "trailers without end": (CHUNKS + b"17\r\n%b\r\n0\r\n" % WHOLE, b"X: y\r\n" * 600),
+}
+MOST = 32 * 1024 * 1024
+"""Bytes that may leave the server, most into buffers of the system, before a head without end is given up."""
+
+
+async def _endless(subject: Conformance, beginning: bytes, more: bytes) -> None:
+    sent = 0
+
+    def script(peer: Peer, _: Received) -> None:
+        nonlocal sent
+        peer.send(beginning)
+        while sent < MOST:
+            peer.send(more)
+            sent += len(more)
+        peer.close()
+
+    async with served(subject, script, reply(WHOLE)) as (server, transport):
+        await failed(transport, request(server.url()), Unanswered)
+        await answered(transport, request(server.url()))
+    check(sent < MOST, f"{sent} bytes of a head were read, and no end")
+
+
+for _name, (_beginning, _more) in ENDLESS.items():
+    CASES.add(f"no answer: {_name}")(partial(_endless, beginning=_beginning, more=_more))
+
+
+LIMIT = 100_000
+LONG: dict[str, tuple[Script, Script]] = {
+    "a length": (reply(b"x" * LIMIT), reply(b"x" * (LIMIT + 1))),
+    "chunks": (chunked(*[b"x" * 1000] * 100), chunked(*[b"x" * 1000] * 100, b"x")),
+    "until closed": (closing(head("200 OK") + b"x" * LIMIT), closing(head("200 OK") + b"x" * (LIMIT + 1))),
+}
+
+
+async def _limit(subject: Conformance, longest: Script, too_long: Script) -> None:
+    options = {"answer_limit": LIMIT}
+    async with served(subject, longest, too_long, reply(WHOLE), options=options) as (server, transport):
+        await answered(transport, request(server.url()), b"x" * LIMIT)
+        error = await failed(transport, request(server.url()), AnswerTooLarge)
+        limit = getattr(error, "limit", None)
+        check(limit == LIMIT, f"AnswerTooLarge says limit {limit} in place of {LIMIT}")
+        await answered(transport, request(server.url()))
+
+
+for _name, (_longest, _too_long) in LONG.items():
+    CASES.add(f"size: {_name}, at the limit and past it")(partial(_limit, longest=_longest, too_long=_too_long))
+
+
+def _endless_body(peer: Peer, _: Received) -> None:
+    peer.send(head("200 OK"))
+    for _part in range(MOST // 65536 * 2):
+        peer.send(b"x" * 65536)
+
+
+@CASES.add("size: a body without end, and its connection is closed at once")
+async def _endless_answer(subject: Conformance) -> None:
+    async with served(subject, _endless_body, reply(WHOLE), options={"answer_limit": 10 * LIMIT}) as (server, transport):
+        await failed(transport, request(server.url()), AnswerTooLarge)
+        await answered(transport, request(server.url()))
+
+
+@CASES.add("size: there is a limit below 64 MiB although none was given")
+async def _some_limit(subject: Conformance) -> None:
+    async with served(subject, _endless_body) as (server, transport):
+        await failed(transport, request(server.url()), AnswerTooLarge)
+
+
+def _early(peer: Peer, received: Received) -> None:
+    peer.send(reply(b"too large", "413 Content Too Large", "Connection: close"))
+    peer.read_body(received.head)
+    peer.close()
+
+
+@CASES.add("early: an answer that comes before the whole request is read is this answer or none")
+async def _before_the_end(subject: Conformance) -> None:
+    async with served(subject, _early, head_only=True) as (server, transport):
+        sent = request(server.url(), body=b" " * 3_000_000)
+        with suppress(Unanswered):
+            await answered(transport, sent, b"too large", status=413)
+        check(server.accepted == 1, "the request was sent again")

@@ -1,0 +1,354 @@
+"""Conformance: cancellation at every await, and answers that reach their own callers, however many there are."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+import threading
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import anyio
+import anyio.lowlevel
+from anyio import CancelScope, create_task_group, move_on_after
+
+from rbim.errors import Unanswered
+from rbim.http import Request
+from rbim.testing.conformance.case import (
+    BODY,
+    ENOUGH,
+    LENIENCY,
+    SIG,
+    WHOLE,
+    Cases,
+    Conformance,
+    answered,
+    became,
+    check,
+    is_left,
+    request,
+    served,
+)
+from rbim.testing.conformance.crowd_server import CrowdServer
+from rbim.testing.conformance.server import PATIENCE, Peer, Received, reply, silent
+from rbim.testing.conformance.tls import authority
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine, Generator
+
+    from rbim.http import Response, Transport
+
+__all__ = ["CASES", "SLOW_CASES"]
+
+CASES = Cases()
+SLOW_CASES = Cases()
+
+R = TypeVar("R")
+
+MOST_OPEN = 2
+"""Connections that may be idle after requests one after the other: one, and one that was opened for a cancelled request."""
+
+MOST_AWAITS = 1000
+"""Suspensions of one ``send`` after which a case stops looking for its end."""
+
+
+class _Stepwise(Generic[R]):
+    """A coroutine that has something done to it at its n-th suspension, or before it begins."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, R], at: int, do: Callable[[], object]) -> None:
+        self.suspensions = 0
+        self._coroutine = coroutine
+        self._at = at
+        self._do = do
+
+    def __await__(self) -> Generator[Any, Any, R]:
+        steps = self._coroutine.__await__()
+        step: Callable[[Any], Any] = steps.send
+        given: Any = None
+        if self._at == 0:
+            self._do()
+        while True:
+            try:
+                yielded = step(given)
+            except StopIteration as end:
+                result: R = end.value
+                return result
+            self.suspensions += 1
+            if self.suspensions == self._at:
+                self._do()
+            try:
+                given = yield yielded
+                step = steps.send
+            except BaseException as error:  # whatever it is, it is the coroutine's
+                given, step = error, steps.throw
+
+
+def _repeats(peer: Peer, received: Received) -> None:
+    """Answer with what the request carried, head and body apart."""
+    answer = reply(received.body)
+    peer.send(answer[:-1])
+    peer.send(answer[-1:])
+
+
+def _repeats_and_closes(peer: Peer, received: Received) -> None:
+    peer.send(reply(received.body, "200 OK", "Connection: close"))
+    peer.close()
+
+
+async def _cancelled_at(transport: Transport, sent: Request, at: int) -> bool:
+    """Cancel a request at its n-th suspension; return whether there were so many."""
+    response: Response | None = None
+    scope = CancelScope()
+    run = _Stepwise(transport.send(sent, timeout=ENOUGH), at, scope.cancel)
+    with scope:
+        response = await run
+    check(response is None or response.body == sent.body, "a cancelled request got another one's answer")
+    check(response is not None or scope.cancelled_caught, "a cancelled request ended with neither")
+    return run.suspensions >= at
+
+
+async def _every_await(
+    subject: Conformance,
+    script: Callable[[Peer, Received], None],
+    scheme: str = "http",
+    *,
+    greet: Callable[[Peer], None] | None = None,
+    **options: Any,
+) -> None:
+    async with served(subject, script, greet=greet, options=options) as (server, transport):
+        origin = server.url(scheme)
+        await answered(transport, request(origin), BODY)
+        more, at = True, -1
+        while more:
+            at += 1
+            check(at < MOST_AWAITS, f"a request was suspended {at} times")
+            more = await _cancelled_at(transport, request(origin, body=b"cancelled %d" % at), at)
+            body = b"after %d" % at
+            await answered(transport, request(origin, body=body), body)
+        few = not subject.cancels or await became(server, lambda server: len(server.open) <= MOST_OPEN, LENIENCY)
+        check(few, f"{len(server.open)} connections are left open by requests one after the other")
+    gc.collect()
+
+
+@CASES.add("cancelled: at every await of a request on a new connection")
+async def _new_connection(subject: Conformance) -> None:
+    await _every_await(subject, _repeats_and_closes, "http")
+
+
+@CASES.add("cancelled: at every await of a request on a kept connection")
+async def _kept_connection(subject: Conformance) -> None:
+    await _every_await(subject, _repeats, "http")
+
+
+@CASES.add("cancelled: at every await of a request over TLS", "tls")
+async def _over_tls(subject: Conformance) -> None:
+    context = authority().of_a_server()
+    await _every_await(
+        subject,
+        _repeats_and_closes,
+        "https",
+        greet=lambda peer: peer.start_tls(context),
+        **authority().trusted_by(subject),
+    )
+
+
+def _half(peer: Peer, _: Received) -> None:
+    peer.send(reply(WHOLE)[:-1])
+    silent(peer)
+
+
+async def _cancelled(transport: Transport, sent: Request, when: Callable[[], Awaitable[object]]) -> None:
+    """Cancel a request by a scope when the time has come, and check that nothing but the cancellation comes out."""
+    scope, began = CancelScope(), 0.0
+
+    async def sends() -> None:
+        with scope:
+            await transport.send(sent, timeout=ENOUGH)
+
+    async with create_task_group() as tasks:
+        tasks.start_soon(sends)
+        await when()
+        began = time.monotonic()
+        scope.cancel()
+    check(scope.cancelled_caught, "a cancelled request ended in another way")
+    took = time.monotonic() - began
+    check(took < LENIENCY, f"a cancelled request ended after {took:.2f} s")
+
+
+async def _in_silence(subject: Conformance, script: Callable[[Peer, Received], None]) -> None:
+    async with served(subject, script, reply(WHOLE), leaves=subject.cancels) as (server, transport):
+        await _cancelled(transport, request(server.url()), partial(became, server, lambda server: server.requests))
+        check(not subject.cancels or await is_left(server, 0), "the connection of a cancelled request is not closed")
+        await answered(transport, request(server.url()))
+    check(server.accepted == 2, "the connection of a cancelled request was used again")  # noqa: PLR2004  # one each
+
+
+for _name, _script in {"before an answer": silent, "in the middle of an answer": _half}.items():
+    CASES.add(f"cancelled: {_name}, at once, and the connection is closed")(partial(_in_silence, script=_script))
+
+
+@CASES.add("cancelled: a task of asyncio, whose count of cancellations is left alone")
+async def _task(subject: Conformance) -> None:
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        return  # another event loop's tasks are cancelled by scopes only
+    async with served(subject, silent, reply(WHOLE), leaves=subject.cancels) as (server, transport):
+        task = loop.create_task(_sends(transport, request(server.url())))
+        await became(server, lambda server: server.requests)
+        task.cancel("why")
+        (result,) = await asyncio.gather(task, return_exceptions=True)
+        check(isinstance(result, asyncio.CancelledError), f"a cancelled task ended with {result!r}")
+        check(task.cancelling() == 1, f"the task's count of cancellations is {task.cancelling()} in place of 1")
+        await answered(transport, request(server.url()))
+
+
+async def _sends(transport: Transport, sent: Request) -> Response:
+    return await transport.send(sent, timeout=ENOUGH)
+
+
+@CASES.add("cancelled: the late answer to a cancelled request is nobody's")
+async def _late(subject: Conformance) -> None:
+    may_answer = threading.Event()
+
+    def late(peer: Peer, _: Received) -> None:
+        may_answer.wait(PATIENCE)
+        peer.send(reply(b"late"))
+
+    async with served(subject, reply(WHOLE), late, reply(b"2")) as (server, transport):
+        await answered(transport, request(server.url()))
+        try:
+            seen = partial(became, server, lambda server: len(server.requests) > 1)
+            await _cancelled(transport, request(server.url()), seen)
+        finally:
+            may_answer.set()
+        for _ in range(3):
+            await answered(transport, request(server.url()), b"2")
+        check(not subject.cancels or await is_left(server, 0), "the connection of a cancelled request is not closed")
+
+
+@CASES.add("cancelled: while connecting, with TLS silent", "tls")
+async def _handshake(subject: Conformance) -> None:
+    options = authority().trusted_by(subject)
+    async with served(subject, greet=silent, options=options, leaves=subject.cancels) as (server, transport):
+        await _cancelled(transport, request(server.url("https")), partial(became, server, lambda server: server.open))
+        check(not subject.cancels or await is_left(server), "the connection of a cancelled handshake is not closed")
+
+
+FIRST = b"the first"
+BURST = 200
+"""Requests, at most, of which one begins at every turn of the event loop until an answer has come."""
+
+ENOUGH_BEGUN = 6
+"""Requests of a burst that the server has read when it ends the answer."""
+
+AFTERWARDS = 10
+"""Requests of a burst that begin when the server has ended the answer, while that arrives and is taken."""
+
+
+@CASES.add("crowd: an answer nobody asked for behind the end of another one, while others begin, is nobody's")
+async def _junk_in_a_crowd(subject: Conformance) -> None:
+    """The head has come before; the connection may be given back in the very read that brings what nobody asked for.
+
+    Whoever takes it then, before the first caller runs again, must not take that for an answer.
+    """
+    for turn in range(3):
+        await _burst(subject, turn)
+
+
+async def _burst(subject: Conformance, turn: int) -> None:
+    may_end, ended = threading.Semaphore(0), threading.Event()
+
+    def first(peer: Peer, received: Received) -> None:
+        answer = reply(received.body)
+        peer.send(answer[: -len(received.body)])
+        for _ in range(ENOUGH_BEGUN):
+            may_end.acquire(timeout=PATIENCE)
+        peer.send(received.body + reply(b"nobody's"))
+        ended.set()
+
+    def other(peer: Peer, received: Received) -> None:
+        may_end.release()
+        ended.wait(PATIENCE)
+        time.sleep(0.005)  # all of the burst shall begin before there are other connections to go over
+        peer.send(reply(received.body))
+
+    async def asks(transport: Transport, origin: str, body: bytes) -> None:
+        try:
+            response = await transport.send(request(origin, body=body), timeout=ENOUGH)
+        except Unanswered:
+            check(body == FIRST, f"{body!r} got no answer")  # the first may be doubted, since there is more behind it
+        else:
+            check(response.body == body, f"{body!r} got {response.body!r}")
+
+    async with served(subject, first, other) as (server, transport), create_task_group() as tasks:
+        tasks.start_soon(asks, transport, server.url(), FIRST)
+        await became(server, lambda server: server.requests)
+        await anyio.sleep(0.01)  # in which the head comes
+        number = last = 0
+        while number < (last or BURST):
+            number += 1
+            tasks.start_soon(asks, transport, server.url(), b"number %d of %d" % (number, turn))
+            await anyio.lowlevel.checkpoint()
+            if ended.is_set() and not last:
+                last = number + AFTERWARDS
+
+
+GIVE_UP = 0.3
+"""The share of requests whose callers give up."""
+
+
+async def _at_most(server: CrowdServer, connections: int) -> bool:
+    """Whether so few connections are open, in a while."""
+    until = time.monotonic() + LENIENCY
+    while server.open > connections and time.monotonic() < until:  # noqa: ASYNC110  # the server has a thread of its own
+        await anyio.sleep(0.01)
+    return server.open <= connections
+
+
+async def _crowd(subject: Conformance, *, calls: int, in_flight: int, latency: float) -> None:
+    """Every answer reaches its own caller, while three in ten give up at a random time."""
+    chance = random.Random(7)  # noqa: S311  # no secret
+    numbers = iter(range(calls))
+    done = given_up = 0
+
+    async def works(transport: Transport, origin: str) -> None:
+        nonlocal done, given_up
+        for number in numbers:
+            body = b"number %d" % number
+            sent = Request(origin=origin, path=f"/{number}", query={"sig": SIG}, body=body, repeatable=number % 2 == 0)
+            response: Response | None = None
+            patience = chance.random() * 1.5 * latency if chance.random() < GIVE_UP else ENOUGH
+            with move_on_after(patience):
+                response = await transport.send(sent, timeout=3 * ENOUGH)
+            if response is None:
+                check(patience < ENOUGH, f"request {number} got no answer")
+                given_up += 1
+                continue
+            check(response.body == body, f"request {number} got the answer {response.body!r}")
+            done += 1
+
+    with CrowdServer(latency=latency, seed=calls) as server:
+        async with subject.make() as transport:
+            async with create_task_group() as tasks:
+                for _ in range(in_flight):
+                    tasks.start_soon(works, transport, server.origin)
+            check(done + given_up == calls, f"{done} answered and {given_up} given up are not {calls}")
+            check(given_up > calls * GIVE_UP / 4, f"only {given_up} of {calls} were given up: the case is too gentle")
+            for number in range(10):
+                body = b"afterwards %d" % number
+                await answered(transport, request(server.origin, body=body), body)
+            most = in_flight if subject.cancels else calls
+            check(await _at_most(server, most), f"{server.open} connections are open for {in_flight} requests in flight")
+        check(await _at_most(server, 0), f"{server.open} connections are left open")
+    gc.collect()
+
+
+CASES.add("crowd: 1,000 requests, random cancellations, each answer for its own caller")(
+    partial(_crowd, calls=1_000, in_flight=100, latency=0.01)
+)
+SLOW_CASES.add("crowd: 100,000 requests, random cancellations, each answer for its own caller", seconds=1800.0)(
+    partial(_crowd, calls=100_000, in_flight=200, latency=0.02)
+)

@@ -1,0 +1,225 @@
+"""Conformance: which connection a request goes over, and which one never again."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+import anyio
+from anyio import create_task_group, to_thread
+
+from rbim.errors import NotSent, Unanswered
+from rbim.http import Request
+from rbim.testing.conformance.case import (
+    PATH,
+    SIG,
+    WHOLE,
+    Cases,
+    Conformance,
+    answered,
+    became,
+    check,
+    failed,
+    is_left,
+    request,
+    served,
+)
+from rbim.testing.conformance.server import PATIENCE, Peer, RawServer, Received, closing, head, reply, resetting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rbim.http import Transport
+    from rbim.testing.conformance.server import Script
+
+__all__ = ["CASES"]
+
+CASES = Cases()
+
+MOMENT = 0.02
+"""Seconds in which a transport can notice what has reached this machine."""
+
+
+def _on(server: RawServer) -> list[int]:
+    return [each.connection for each in server.requests]
+
+
+@CASES.add("connection: kept and used again, for what must not be repeated too")
+async def _kept(subject: Conformance) -> None:
+    async with served(subject, reply(WHOLE)) as (server, transport):
+        for repeatable in (False, True, False):
+            await answered(transport, request(server.url(), repeatable=repeatable), times=2)
+    check(server.accepted == 1, f"6 requests one after the other took {server.accepted} connections")
+
+
+@CASES.add("connection: the one used last is the first to be used again", "lifo")
+async def _last_first(subject: Conformance) -> None:
+    may_answer = [threading.Event() for _ in range(3)]
+    all_there = threading.Barrier(3)
+
+    def in_turn(peer: Peer, received: Received) -> None:
+        all_there.wait(PATIENCE)
+        may_answer[int(received.body)].wait(PATIENCE)
+        peer.send(reply(received.body))
+
+    async def asks(transport: Transport, origin: str, number: int) -> None:
+        body = b"%d" % number
+        await answered(transport, request(origin, body=body), body)
+        ended[number].set()
+
+    async with served(subject, in_turn, in_turn, in_turn, reply(WHOLE)) as (server, transport):
+        ended = [anyio.Event() for _ in range(3)]
+        async with create_task_group() as tasks:
+            for number in range(3):
+                tasks.start_soon(asks, transport, server.url(), number)
+            for number in (1, 2, 0):
+                may_answer[number].set()
+                await ended[number].wait()
+        await answered(transport, request(server.url()), times=3)
+        latest = next(each.connection for each in server.requests if each.body == b"0")
+        check(_on(server)[3:] == [latest] * 3, f"connections {_on(server)[3:]} in place of {latest}, the one used last")
+
+
+UNASKED: dict[str, bytes] = {
+    "junk": b"junk\r\n\r\n",
+    "one byte": b"x",
+    "an empty line": b"\r\n",
+    "an answer nobody asked for": reply(b'{"wrong":1}'),
+    "an answer nobody asked for, in chunks": head("200 OK", "Transfer-Encoding: chunked") + b"5\r\nwrong\r\n0\r\n\r\n",
+    "an interim answer nobody asked for": head("103 Early Hints"),
+}
+
+
+async def _together(subject: Conformance, extra: bytes, answer: bytes) -> None:
+    """What follows an answer in the same read belongs to nobody, and least of all to the next caller.
+
+    A transport may doubt the answer before it, too: Unanswered.
+    """
+    body = b"" if answer.startswith(b"HTTP/1.1 204") else WHOLE
+    status = 200 if body else 204
+    async with served(subject, answer + extra, reply(b"2"), reply(b"3")) as (server, transport):
+        with suppress(Unanswered):
+            await answered(transport, request(server.url()), body, status=status)
+        await answered(transport, request(server.url()), b"2")
+        await answered(transport, request(server.url()), b"3")
+    check(_on(server) == [0, 1, 1], f"the requests came on the connections {_on(server)} in place of [0, 1, 1]")
+
+
+ANSWERS = {
+    "a length": reply(WHOLE),
+    "chunks": head("200 OK", "Transfer-Encoding: chunked") + b"17\r\n%b\r\n0\r\n\r\n" % WHOLE,
+    "204": head("204 No Content"),
+}
+for _extra, _bytes in UNASKED.items():
+    if _extra != "an empty line":  # which RFC 9112 lets a reader skip before a message
+        for _framing, _answer in ANSWERS.items():
+            CASES.add(f"discarded: {_extra} together with an answer ({_framing})")(
+                partial(_together, extra=_bytes, answer=_answer)
+            )
+
+
+def _then(before: bytes, go: threading.Event, afterwards: Callable[[Peer], object], done: threading.Event) -> Script:
+    """Answer; when told so, do something to the idle connection."""
+
+    def script(peer: Peer, _: Received) -> None:
+        peer.send(before)
+        go.wait(PATIENCE)
+        afterwards(peer)
+        done.set()
+
+    return script
+
+
+async def _while_idle(subject: Conformance, afterwards: Callable[[Peer], object], *, repeatable: bool) -> None:
+    go, done = threading.Event(), threading.Event()
+    script = _then(reply(WHOLE), go, afterwards, done)
+    async with served(subject, script, reply(b"2"), reply(b"3")) as (server, transport):
+        try:
+            await answered(transport, request(server.url(), repeatable=repeatable))
+        finally:
+            go.set()
+        await to_thread.run_sync(done.wait, PATIENCE)
+        await anyio.sleep(MOMENT)
+        await became(server, lambda server: 0 not in server.open, MOMENT)
+        await answered(transport, request(server.url(), repeatable=repeatable), b"2")
+        await answered(transport, request(server.url(), repeatable=repeatable), b"3")
+    check(_on(server) == [0, 1, 1], f"the requests came on the connections {_on(server)} in place of [0, 1, 1]")
+
+
+def _sends(data: bytes) -> Callable[[Peer], object]:
+    return lambda peer: peer.send(data)
+
+
+def _says_timeout(peer: Peer) -> None:
+    peer.send(reply(b"", "408 Request Timeout", "Connection: close"))
+    peer.close()
+
+
+for _extra, _bytes in UNASKED.items():
+    CASES.add(f"discarded: {_extra} while idle")(partial(_while_idle, afterwards=_sends(_bytes), repeatable=True))
+CASES.add("discarded: 408 and the end while idle")(
+    partial(
+        _while_idle,
+        afterwards=_says_timeout,
+        repeatable=False,
+    )
+)
+for _repeatable in (True, False):
+    _which = "may" if _repeatable else "must not"
+    for _how, _ends in {"closed": Peer.close, "reset": Peer.reset}.items():
+        CASES.add(f"stale: {_how} by the server while idle, for what {_which} be repeated")(
+            partial(_while_idle, afterwards=_ends, repeatable=_repeatable)
+        )
+
+
+@CASES.add("stale: several connections closed by the server while idle")
+async def _several(subject: Conformance) -> None:
+    all_there = threading.Barrier(5)
+
+    def together(peer: Peer, _: Received) -> None:
+        all_there.wait(PATIENCE)
+        peer.send(reply(WHOLE))
+        peer.close()
+
+    async with served(subject, *[together] * 5, reply(b"2")) as (server, transport):
+        async with create_task_group() as tasks:
+            for _ in range(5):
+                tasks.start_soon(answered, transport, request(server.url(), repeatable=False))
+        check(await is_left(server), "the server's end is open")
+        await anyio.sleep(MOMENT)
+        for _ in range(3):
+            await answered(transport, request(server.url(), repeatable=False), b"2")
+    check(_on(server)[5:] == [5, 5, 5], f"the requests came on the connections {_on(server)[5:]} in place of [5, 5, 5]")
+
+
+def _sent_once(method: str, origin: str) -> Request:
+    body = b"" if method == "GET" else WHOLE
+    return Request(method=method, origin=origin, path=PATH, query={"sig": SIG}, body=body, repeatable=False)
+
+
+async def _given_up(subject: Conformance, script: Script, method: str) -> None:
+    """A kept connection that ends when it gets a request: the server may have read it, so it is sent once."""
+    async with served(subject, reply(WHOLE), script, reply(b"2")) as (server, transport):
+        await answered(transport, request(server.url()))
+        await failed(transport, _sent_once(method, server.url()), Unanswered)
+        check(len(server.requests) == 2, "the request was sent again")  # noqa: PLR2004  # the first, and this one
+        await answered(transport, request(server.url()), b"2")
+    check(_on(server) == [0, 0, 1], f"the requests came on the connections {_on(server)} in place of [0, 0, 1]")
+
+
+for _how, _script in {"closed": closing(), "reset": resetting, "closed in half a head": closing(b"HTTP/1.1 2")}.items():
+    for _method in ("POST", "GET"):
+        CASES.add(f"once: a kept connection {_how} by the server when it got a {_method}")(
+            partial(_given_up, script=_script, method=_method)
+        )
+
+
+@CASES.add("stale: a kept connection whose server is gone is not sent")
+async def _server_gone(subject: Conformance) -> None:
+    async with subject.make() as transport:
+        with RawServer(reply(WHOLE)) as server:
+            await answered(transport, request(server.url()))
+        await anyio.sleep(MOMENT)
+        await failed(transport, request(server.url()), NotSent)

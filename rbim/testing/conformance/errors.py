@@ -1,0 +1,368 @@
+"""Conformance: what fails, with which error; time-outs in each phase; and what no error and no log may show."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import threading
+import time
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+import anyio
+from anyio import CancelScope, create_task_group
+
+from rbim.errors import NotSent, TransportError, Unanswered
+from rbim.testing.conformance.case import (
+    AUTHORIZATION,
+    ENOUGH,
+    LENIENCY,
+    SIG,
+    WHOLE,
+    Cases,
+    Conformance,
+    became,
+    check,
+    failed,
+    in_time,
+    request,
+    served,
+    shown,
+)
+from rbim.testing.conformance.server import PATIENCE, Peer, Received, closing, head, refusing_port, reply, resetting, silent
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Generator
+    from typing import Self
+
+    from rbim.http import Request, Response, Transport
+    from rbim.testing.conformance.server import Script
+
+__all__ = ["CASES"]
+
+CASES = Cases()
+
+
+@CASES.add("fails: a refused connection is not sent")
+async def _refused(subject: Conformance) -> None:
+    with refusing_port() as port:
+        async with subject.make() as transport:
+            for repeatable in (True, False):
+                await failed(transport, request(f"http://127.0.0.1:{port}", repeatable=repeatable), NotSent)
+
+
+@CASES.add("fails: a name that does not resolve is not sent")
+async def _unknown_name(subject: Conformance) -> None:
+    async with subject.make() as transport:
+        for name in ("name.invalid", "x" * 70 + ".invalid"):
+            await failed(transport, request(f"http://{name}"), NotSent)
+
+
+@CASES.add("fails: a connection reset or closed before anything was read is never an answer")
+async def _greeted_badly(subject: Conformance) -> None:
+    greetings: list[Callable[[Peer], object]] = [resetting, Peer.close]
+    for greet in greetings:
+        async with served(subject, greet=greet) as (server, transport):
+            await failed(transport, request(server.url()), NotSent, Unanswered)  # it depends on who was quicker
+
+
+@CASES.add("fails: a connection that ends while the request is being sent is unanswered")
+async def _ends_while_sending(subject: Conformance) -> None:
+    scripts: list[Script] = [resetting, closing()]
+    for script in scripts:
+        async with served(subject, script, head_only=True) as (server, transport):
+            await failed(transport, request(server.url(), body=b" " * 8_000_000), Unanswered)
+        check(len(server.requests) == 1, "the request was sent again")
+
+
+@CASES.add("fails: a connection that ends after the request was read is unanswered")
+async def _ends_after(subject: Conformance) -> None:
+    scripts: list[Script] = [resetting, closing(), _reset_after(reply(WHOLE)[:-1]), _reset_after(head("200 OK") + WHOLE)]
+    for script in scripts:
+        async with served(subject, script) as (server, transport):
+            await failed(transport, request(server.url()), Unanswered)
+        check(len(server.requests) == 1, "the request was sent again")
+
+
+def _reset_after(data: bytes) -> Script:
+    def script(peer: Peer, _: Received) -> None:
+        peer.send(data)
+        time.sleep(0.01)  # a reset overtakes what was not read yet
+        peer.reset()
+
+    return script
+
+
+# Time-outs.
+
+
+@contextmanager
+def _full() -> Generator[str]:
+    """Give an origin at which no connection comes about: the system lets them wait, or refuses them."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        fillers = [socket.socket() for _ in range(4)]
+        try:
+            for filler in fillers:
+                filler.settimeout(0)
+                filler.connect_ex(listener.getsockname())
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            for filler in fillers:
+                filler.close()
+
+
+@CASES.add("time-out: no connection comes about")
+async def _no_connection(subject: Conformance) -> None:
+    with _full() as origin:
+        async with subject.make() as transport:
+            began = time.monotonic()
+            await failed(transport, request(origin), *subject.late, timeout=0.1)
+            took = time.monotonic() - began
+            check(took < LENIENCY, f"the time-out of 0.1 s ended the request after {took:.2f} s")
+
+
+@CASES.add("time-out: while the request is being sent")
+async def _deaf(subject: Conformance) -> None:
+    given_up = threading.Event()
+
+    def deaf(peer: Peer, _: Received) -> None:
+        given_up.wait(PATIENCE)
+        peer.wait_closed()
+
+    await in_time(
+        subject,
+        (Unanswered,),
+        deaf,
+        sent=lambda origin: request(origin, body=b" " * 16_000_000),
+        given_up=given_up,
+        head_only=True,
+        receive_buffer=65536,
+    )
+
+
+def _drip(before: bytes, each: bytes) -> Script:
+    """Send so little so slowly that no time-out between two reads would notice."""
+
+    def script(peer: Peer, _: Received) -> None:
+        peer.send(before)
+        until = time.monotonic() + PATIENCE
+        while time.monotonic() < until:
+            time.sleep(0.02)
+            peer.send(each)
+
+    return script
+
+
+def _halting(before: bytes) -> Script:
+    def script(peer: Peer, _: Received) -> None:
+        peer.send(before)
+        peer.wait_closed()
+
+    return script
+
+
+CHUNKS = head("200 OK", "Transfer-Encoding: chunked")
+SLOW: dict[str, Script] = {
+    "waiting for an answer": silent,
+    "in the middle of a head": _halting(b"HTTP/1.1 200 OK\r\nX"),
+    "after an interim answer": _halting(head("100 Continue")),
+    "in the middle of a body with a length": _halting(reply(WHOLE)[:-3]),
+    "in the middle of a chunk": _halting(CHUNKS + b"17\r\n{"),
+    "before the last chunk": _halting(CHUNKS + b"2\r\n{}\r\n"),
+    "in the middle of a body until closed": _halting(head("200 OK") + WHOLE),
+    "a head drop by drop": _drip(b"HTTP/1.1 200 OK\r\nX: ", b"x"),
+    "a body drop by drop": _drip(head("200 OK", "Content-Length: 10000"), b"x"),
+    "one interim answer after the other": _drip(b"", head("103 Early Hints")),
+}
+
+
+async def _slow(subject: Conformance, script: Script) -> None:
+    await in_time(subject, (Unanswered,), script)
+
+
+for _name, _script in SLOW.items():
+    CASES.add(f"time-out: {_name}")(partial(_slow, script=_script))
+
+
+@CASES.add("time-out: on a kept connection, which is closed")
+async def _kept(subject: Conformance) -> None:
+    await in_time(subject, (Unanswered,), reply(WHOLE), silent, first=1)
+
+
+# What no error and no log may show.
+
+
+def _repeating(around: Callable[[str], bytes]) -> Script:
+    """Answer with what signs requests, as servers do that repeat what they read."""
+
+    def script(peer: Peer, received: Received) -> None:
+        peer.send(around(f"{received.sig} {received.header('Authorization')} /{received.line.split()[1]}"))
+        peer.close()
+
+    return script
+
+
+ECHOES: dict[str, Script] = {
+    "a status line": _repeating(lambda said: f"HTTP/1.1 {said}\r\n\r\n".encode()),
+    "no status line": _repeating(lambda said: f"{said}\r\n\r\n".encode()),
+    "a header without colon": _repeating(lambda said: f"HTTP/1.1 200 OK\r\n{said}\r\n\r\n".encode()),
+    "a length": _repeating(lambda said: f"HTTP/1.1 200 OK\r\nContent-Length: {said}\r\n\r\n".encode()),
+    "a transfer encoding": _repeating(lambda said: f"HTTP/1.1 200 OK\r\nTransfer-Encoding: {said}\r\n\r\n".encode()),
+    "a chunk size": _repeating(lambda said: CHUNKS + f"{said}\r\n".encode()),
+    "half a body": _repeating(lambda said: head("200 OK", "Content-Length: 999") + said.encode()),
+    "a redirect": _repeating(lambda said: reply(said.encode(), "302 Found", f"Location: http://x/?{said}", f"X: {said}")),
+}
+
+
+class _Records(logging.Handler):
+    """All that is logged meanwhile, with the root logger at DEBUG."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        parts = [record.getMessage(), repr(record.args), str(record.exc_text or "")]
+        if record.exc_info:
+            parts.append(logging.Formatter().formatException(record.exc_info))
+        self.said.append(" ".join(parts).lower())
+
+    def __enter__(self) -> Self:
+        root = logging.getLogger()
+        self._before = root.level
+        root.setLevel(logging.DEBUG)
+        root.addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        root = logging.getLogger()
+        root.removeHandler(self)
+        root.setLevel(self._before)
+
+
+def _nothing_logged(records: _Records) -> None:
+    for said in records.said:
+        check(SIG.lower() not in said, "a log record shows the sig")
+        check(AUTHORIZATION.lower() not in said, "a log record shows the Authorization")
+
+
+async def _hides(subject: Conformance, script: Script) -> None:
+    with _Records() as records:
+        async with served(subject, script) as (server, transport):
+            try:  # what is an answer to one transport is none to another
+                await transport.send(request(server.url()), timeout=ENOUGH)
+            except TransportError:
+                await failed(transport, request(server.url()), Unanswered)
+            check(SIG not in repr(transport), "the transport's repr shows the sig")
+    _nothing_logged(records)
+
+
+for _name, _script in ECHOES.items():
+    CASES.add(f"secrets: hidden where {_name} of the answer repeats them", alone=True)(partial(_hides, script=_script))
+
+
+@CASES.add("secrets: hidden in what is logged of requests that are answered, refused, too slow", alone=True)
+async def _logs(subject: Conformance) -> None:
+    with _Records() as records:
+        async with served(subject, reply(WHOLE), reply(WHOLE), closing(), silent) as (server, transport):
+            for _ in range(2):
+                await transport.send(request(server.url()), timeout=ENOUGH)
+            await failed(transport, request(server.url()), Unanswered)
+            await failed(transport, request(server.url()), NotSent, Unanswered, timeout=0.05)
+        with refusing_port() as port:
+            async with subject.make() as transport:
+                await failed(transport, request(f"http://127.0.0.1:{port}"), NotSent)
+    _nothing_logged(records)
+
+
+# What the traceback of a cancellation may not show.
+
+
+async def _sends(transport: Transport, sent: Request, told: list[str]) -> Response:
+    """Send; note what an error tracker would record of an interruption, which goes on its way."""
+    try:
+        return await transport.send(sent, timeout=ENOUGH)
+    except BaseException as error:
+        told.append(shown(error).lower())
+        raise
+
+
+async def _interrupted(
+    transport: Transport, origin: str, reached: Callable[[], Awaitable[object]], *, body: bytes = WHOLE
+) -> None:
+    """Cancel a request by a scope, and on asyncio another one as a task, each when it has come as far as wanted."""
+    told: list[str] = []
+    sent = request(origin, body=body)
+    scope = CancelScope()
+
+    async def in_scope() -> None:
+        with scope:
+            await _sends(transport, sent, told)
+
+    async with create_task_group() as tasks:
+        tasks.start_soon(in_scope)
+        await reached()
+        scope.cancel()
+    check(scope.cancelled_caught, "a cancelled request ended in another way")
+    with suppress(RuntimeError):  # of another event loop than asyncio's
+        task = asyncio.get_running_loop().create_task(_sends(transport, sent, told))
+        await reached()
+        task.cancel()
+        await asyncio.wait([task])
+        check(task.cancelled(), "a cancelled request ended in another way")
+    for each in told:
+        check(SIG.lower() not in each, "the traceback of a cancelled request shows the sig")
+        check(AUTHORIZATION.lower() not in each, "the traceback of a cancelled request shows the Authorization")
+
+
+A_MOMENT = 0.02
+"""Seconds after which what this machine has been given is surely where it belongs."""
+
+
+@CASES.add("secrets: hidden from the traceback of a request cancelled while connecting")
+async def _cancelled_connecting(subject: Conformance) -> None:
+    with _full() as origin:
+        async with subject.make() as transport:
+            await _interrupted(transport, origin, partial(anyio.sleep, A_MOMENT))
+
+
+async def _cancelled(subject: Conformance, script: Callable[[Peer], None], body: bytes) -> None:
+    over = threading.Event()
+
+    def once_more(peer: Peer, _: Received) -> None:
+        script(peer)
+        over.wait(PATIENCE)
+
+    times = iter((1, 2))
+    deaf = len(body) > len(WHOLE)
+    room = 65536 if deaf else None
+    async with served(subject, once_more, leaves=subject.cancels, head_only=deaf, receive_buffer=room) as (
+        server,
+        transport,
+    ):
+
+        async def reached() -> None:
+            wanted = next(times)
+            await became(server, lambda server: len(server.requests) >= wanted)
+            await anyio.sleep(A_MOMENT)
+
+        try:
+            await _interrupted(transport, server.url(), reached, body=body)
+        finally:
+            over.set()
+
+
+PHASES: dict[str, tuple[Callable[[Peer], None], bytes]] = {
+    "being sent": (lambda _: None, b" " * 16_000_000),
+    "waiting for an answer": (lambda _: None, WHOLE),
+    "in the middle of a head": (lambda peer: peer.send(b"HTTP/1.1 200 OK\r\nX"), WHOLE),
+    "in the middle of a body": (lambda peer: peer.send(reply(WHOLE)[:-1]), WHOLE),
+}
+for _name, (_half, _body) in PHASES.items():
+    CASES.add(f"secrets: hidden from the traceback of a request cancelled while {_name}")(
+        partial(_cancelled, script=_half, body=_body)
+    )

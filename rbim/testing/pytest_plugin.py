@@ -1,0 +1,212 @@
+"""Fixtures for pytest over the emulator. pytest finds this plugin by itself, wherever rbim is installed.
+
+``rbim_emulator`` (the platform in a box), ``rbim_clock`` (its emulated clock), ``rbim_client`` (a client of it, for the test
+to enter) and ``rbim_inbox`` (what it copies of messages and group events) are synchronous fixtures, so that they work with
+each plugin for asynchronous tests. ``@pytest.mark.rbim(...)`` sets the emulator up. Assertions on lists of operations show
+field by field where they differ.
+
+Nothing but pytest is imported before a test asks for a fixture: a suite that uses none is left alone.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from rbim.callbacks.events.types import Event
+    from rbim.client.client import AsyncClient
+    from rbim.credentials import Credentials
+    from rbim.emulator import EmulatedClock, Emulator
+    from rbim.operations.base import Operation
+
+__all__ = ["Inbox", "rbim_client", "rbim_clock", "rbim_emulator", "rbim_inbox"]
+
+MARKER = "rbim(faults=(), seed=0, strict_dialect=False, accounts=None, ...): the rbim_emulator's fault plan, and its options"
+BASE_URL = "http://emulator"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the marker."""
+    config.addinivalue_line("markers", MARKER)
+
+
+@pytest.fixture
+def rbim_clock() -> EmulatedClock:
+    """The clock of the emulator and of its client: emulated time that passes by itself while everybody sleeps.
+
+    It begins on 2026-01-02 at 03:04:05 UTC. Override the fixture for another beginning, or for a clock that only
+    ``await rbim_clock.advance(seconds, hours=...)`` moves (``EmulatedClock(start, auto=False)``).
+    """
+    from rbim.emulator import EmulatedClock
+
+    return EmulatedClock(auto=True)
+
+
+@pytest.fixture
+def rbim_emulator(request: pytest.FixtureRequest, rbim_clock: EmulatedClock) -> Emulator:
+    """A fresh emulator for each test, on ``rbim_clock``.
+
+    ``@pytest.mark.rbim`` takes what :class:`~rbim.emulator.Emulator` takes, by keyword, and ``faults``, a list of
+    :class:`~rbim.emulator.faults.Fault`. Of several markers the one closest to the test has the last word on each option.
+    """
+    from rbim.emulator import Emulator
+
+    options = _options(request, Emulator)
+    faults = options.pop("faults", ())
+    emulator = Emulator(clock=rbim_clock, **options)
+    emulator.faults.add(*faults)
+    return emulator
+
+
+@pytest.fixture
+def rbim_client(rbim_emulator: Emulator) -> AsyncClient:
+    """A client of ``rbim_emulator``, without sockets. The test enters it: ``async with rbim_client as client``.
+
+    The pauses before its retries, which are drawn by chance, are the same each time.
+    """
+    from random import Random
+
+    from rbim.client.client import AsyncClient
+    from rbim.client.retry import Retry
+
+    return AsyncClient(
+        base_url=BASE_URL,
+        credentials=rbim_emulator.credentials,
+        transport=rbim_emulator,
+        clock=rbim_emulator.clock,
+        dialect=rbim_emulator.dialect,
+        retry=Retry(random=Random(0).random),  # noqa: S311  # reproducible on purpose
+    )
+
+
+class Inbox:
+    """What an emulator copied: a receiver that accepts what is signed right and keeps it.
+
+    ``messages`` are the event bodies, with the interface's names (``convType``, ``to``, ...), in the order in which they
+    came; resends and duplicates are there as often as they came. ``rejected`` says of each delivery that was not
+    accepted why. Interface: Authentication 3; Conversation message event body.
+    """
+
+    def __init__(self, credentials: Credentials) -> None:
+        self.messages: list[dict[str, Any]] = []
+        self.rejected: list[str] = []
+        self._credentials = credentials
+        self._events: list[Event] = []
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self.messages)
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+    def of(self, msg_type: str) -> list[dict[str, Any]]:
+        """Return the messages of one ``msgType`` (``TEXT``, ``TEAM_JOIN``), in the order in which they came."""
+        return [message for message in self.messages if message.get("msgType") == msg_type]
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.messages.clear()
+        self.rejected.clear()
+        self._events.clear()
+
+    @property
+    def events(self) -> list[Event]:
+        """The messages as :mod:`rbim.callbacks` has them: typed, a class for each kind."""
+        return list(self._events)
+
+    async def receive(self, headers: Mapping[str, str], body: bytes) -> int:
+        """Take one delivery and return the HTTP status: 200, 401 where the signature is wrong, 400 for no JSON object.
+
+        However old it is: emulated time may be any time.
+        """
+        from datetime import UTC, datetime
+
+        from rbim.callbacks.events.parsing import document_of, parse
+        from rbim.callbacks.signature import Policy, Rejected, verify
+        from rbim.errors import CallbackRejected
+
+        anything = Policy(back=None, ahead=None, max_body=None)
+        verified = verify(headers, body, credentials=self._credentials, now=datetime.now(UTC), policy=anything)
+        if isinstance(verified, Rejected):
+            self.rejected.append(f"the signature is wrong: {verified.detail}: {body!r}")
+            return 401
+        try:
+            document, event = document_of(body), parse(body)
+        except CallbackRejected as error:
+            self.rejected.append(f"{error.message}: {body!r}")
+            return 400
+        self.messages.append(document)
+        self._events.append(event)
+        return 200
+
+
+@pytest.fixture
+def rbim_inbox(rbim_emulator: Emulator) -> Inbox:
+    """What ``rbim_emulator`` copies from now on, in normal mode: messages and group events.
+
+    They arrive with ``await rbim_emulator.deliver()``. For the other mode, call ``rbim_emulator.copy_to(rbim_inbox,
+    mode="high-guarantee")``.
+    """
+    inbox = Inbox(rbim_emulator.credentials)
+    rbim_emulator.copy_to(inbox)
+    return inbox
+
+
+def _options(request: pytest.FixtureRequest, emulator: type[Emulator]) -> dict[str, Any]:
+    """Return what the test's markers say, the closest last."""
+    from inspect import signature
+
+    known = {"faults", *signature(emulator).parameters} - {"clock"}
+    options: dict[str, Any] = {}
+    for marker in reversed(list(request.node.iter_markers("rbim"))):
+        unknown = [*map(repr, marker.args), *(marker.kwargs.keys() - known)]
+        if unknown:
+            wanted = ", ".join(sorted(known))
+            pytest.fail(f"@pytest.mark.rbim takes {wanted}, each by keyword, not {', '.join(unknown)}", pytrace=False)
+        options |= marker.kwargs
+    return options
+
+
+def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
+    """Show field by field where two lists of operations differ."""
+    loaded = sys.modules.get("rbim.operations.base")  # who has not loaded it has no operations to compare
+    if loaded is None or op != "==":
+        return None
+    ours, theirs = _operations(left, loaded.Operation), _operations(right, loaded.Operation)
+    if ours is None or theirs is None or not (ours or theirs):
+        return None
+    return list(_difference(ours, theirs))
+
+
+def _operations(value: Any, kind: type[Any]) -> list[Operation[Any]] | None:  # whatever a test compares
+    if not isinstance(value, list):
+        return None
+    entries = cast("list[Operation[Any]]", value)
+    return entries if all(isinstance(entry, kind) for entry in entries) else None
+
+
+def _difference(left: list[Operation[Any]], right: list[Operation[Any]]) -> Iterator[str]:
+    from rbim.operations.base import fields_of
+
+    yield f"{_count(left)} == {_count(right)}"
+    if len(left) != len(right):
+        longer, side = (left, "left") if len(left) > len(right) else (right, "right")
+        at = min(len(left), len(right))
+        yield f"only on the {side}, from index {at} on: {', '.join(map(repr, longer[at:]))}"
+    for index, (ours, theirs) in enumerate(zip(left, right, strict=False)):
+        if type(ours) is not type(theirs):
+            yield f"at index {index}: {ours!r} != {theirs!r}"
+        elif ours != theirs:
+            yield f"at index {index}, {type(ours).__name__}:"
+            for name in (each.name for each in fields_of(type(ours))):
+                if getattr(ours, name) != getattr(theirs, name):
+                    yield f"  {name}: {getattr(ours, name)!r} != {getattr(theirs, name)!r}"
+
+
+def _count(operations: list[Operation[Any]]) -> str:
+    return "1 operation" if len(operations) == 1 else f"{len(operations)} operations"

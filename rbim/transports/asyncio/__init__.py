@@ -1,0 +1,10 @@
+"""asyncio's own protocols and TLS with the llhttp parser: the fastest transport, for asyncio and uvloop."""
+
+from typing import TYPE_CHECKING
+
+from rbim._support.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from rbim.transports.asyncio.transport import AsyncioTransport as AsyncioTransport
+else:
+    __getattr__, __dir__ = lazy_names(__name__)

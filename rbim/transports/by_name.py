@@ -1,0 +1,35 @@
+"""The transport that a configuration names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rbim.http import Transport
+
+__all__ = ["transport_named"]
+
+
+def transport_named(name: str) -> Transport:
+    """Make the transport of that name, httpx's for any other. Raises ModuleNotFoundError that names the pip command."""
+    match name:
+        case "httpx2":
+            from rbim.transports.httpx2 import Httpx2Transport
+
+            return Httpx2Transport()
+        case "aiohttp":
+            from rbim.transports.aiohttp.transport import AiohttpTransport
+
+            return AiohttpTransport()
+        case "pyreqwest":
+            from rbim.transports.pyreqwest import PyreqwestTransport
+
+            return PyreqwestTransport()
+        case "asyncio":
+            from rbim.transports.asyncio.transport import AsyncioTransport
+
+            return AsyncioTransport()
+        case _:
+            from rbim.transports.httpx import HttpxTransport
+
+            return HttpxTransport()

@@ -1,0 +1,134 @@
+"""Validators of attrs classes: numbers, texts, accounts, enums. They raise InvalidRequest.
+
+Operations and settings check their fields with them when they are made; nothing here needs a clock or the dialect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from enum import Enum
+from math import isfinite
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from rbim.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    import attrs
+
+__all__ = ["Accounts", "above_zero", "accounts", "at_least_one", "each_account", "finite", "one_of", "or_none", "text"]
+
+Validator = Callable[[Any, "attrs.Attribute[Any]", Any], None]
+
+
+def above_zero(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    """Validator: a number above 0; infinity is one."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not value > 0:
+        reason = f"{attribute.name}: a number above 0 is needed, not {value!r}"
+        raise InvalidRequest(reason, field=attribute.name)
+
+
+def finite(_: object, attribute: attrs.Attribute[Any], value: float) -> None:
+    """Validator: any number but infinity."""
+    if not isfinite(value):
+        reason = f"{attribute.name}: a number that is not infinite is needed, not {value!r}"
+        raise InvalidRequest(reason, field=attribute.name)
+
+
+def at_least_one(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    """Validator: a whole number of at least 1; None as well, where it is the default."""
+    if value is None and attribute.default is None:
+        return
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        reason = f"{attribute.name}: at least 1, not {value!r}"
+        raise InvalidRequest(reason, field=attribute.name, limit=1)
+
+
+def or_none(validate: Validator) -> Validator:
+    """Validator: what another one lets through, or None."""
+
+    def check(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+        if value is not None:
+            validate(instance, attribute, value)
+
+    return check
+
+
+# What an operation checks on construction: what needs neither clock nor dialect.
+
+
+class Accounts(Protocol):
+    """Any collection of account texts but a bare ``str``: lists, tuples, sets, keys of a mapping.
+
+    A ``str`` is told apart by its ``__contains__``, which takes nothing but ``str``.
+    """
+
+    def __contains__(self, item: object, /) -> bool: ...
+    def __iter__(self) -> Iterator[str]: ...
+    def __len__(self) -> int: ...
+
+
+def accounts(value: Accounts) -> tuple[str, ...]:
+    """Converter: a tuple of accounts. A bare string, or what has no entries, is left for :func:`each_account` to refuse."""
+    if isinstance(value, (list, tuple)):  # the usual; looking for other Iterables takes longer than the rest
+        return tuple(cast("Iterable[str]", value))
+    several = isinstance(cast("object", value), Iterable) and not isinstance(value, (str, bytes))
+    return tuple(value) if several else cast("tuple[str, ...]", value)
+
+
+def each_account(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    """Validator: at least one account, each a text that is not empty; a bare string is never taken apart into letters."""
+    name = attribute.name
+    if not isinstance(value, tuple):
+        bare = f"a bare str was given; write [{value!r}]" if isinstance(value, str) else f"not {value!r}"
+        reason = f"{name}: several accounts are meant, {bare}"
+        raise InvalidRequest(reason, field=name)
+    members = cast("tuple[object, ...]", value)
+    if not members:
+        reason = f"{name}: at least one account is needed"
+        raise InvalidRequest(reason, field=name, length=0)
+    if not _are_texts(members) or not all(members):
+        wrong = next(member for member in members if not isinstance(member, str) or not member)
+        reason = f"{name}: each account is a text that is not empty, not {wrong!r}"
+        raise InvalidRequest(reason, field=name)
+
+
+def _are_texts(values: tuple[Any, ...]) -> bool:
+    try:
+        "".join(values)  # looks at each at the speed of C
+    except TypeError:
+        return False
+    return True
+
+
+def text(*, at_most: int | None = None, optional: bool = False) -> Validator:
+    """Validator: a text of at most so many characters; unless optional, neither None nor empty."""
+
+    def validate(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+        name = attribute.name
+        if optional and value is None:
+            return
+        if not isinstance(value, str):
+            reason = f"{name}: a text is needed, not {type(value).__name__}"
+            raise InvalidRequest(reason, field=name)
+        if not value and not optional:
+            reason = f"{name}: must not be empty"
+            raise InvalidRequest(reason, field=name, length=0)
+        if at_most is not None and len(value) > at_most:
+            reason = f"{name}: at most {at_most} characters, not {len(value)}"
+            raise InvalidRequest(reason, field=name, limit=at_most, length=len(value))
+
+    return validate
+
+
+def one_of(kind: type[Any], *, optional: bool = False) -> Validator:
+    """Validator: an instance of ``kind`` (True and False count as no integers), or None where it is optional."""
+
+    def validate(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+        if optional and value is None:
+            return
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            choices = f" ({', '.join(kind.__members__)})" if issubclass(kind, Enum) else ""
+            reason = f"{attribute.name}: {kind.__name__}{choices} is needed, not {value!r}"
+            raise InvalidRequest(reason, field=attribute.name)
+
+    return validate

@@ -1,0 +1,291 @@
+"""Operations to requests, responses to answers. Pure: the clock and the random digits are handed in.
+
+What an answer is, in order:
+
+1. HTTP 200 with a code of success: the answer, read tolerantly.
+2. A readable code that is no success: an ``ApiError`` of the dialect's table; with an HTTP 5xx its outcome is unknown.
+3. HTTP 4xx without a readable code: an ``ApiError`` by the status alone.
+4. Anything else: a ``ProtocolError`` of unknown outcome.
+"""
+
+from __future__ import annotations
+
+import re
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+from urllib.parse import quote, urlsplit
+
+from attrs import frozen
+
+from rbim._support import json as jsontext
+from rbim._support.text import excerpt
+from rbim.errors import ApiError, AuthenticationError, InvalidRequest, NotFound, Outcome, ProtocolError, RbimError, Throttled
+from rbim.http import filled
+from rbim.operations.base import Operation, Repeat, fields_of, wire_of
+from rbim.wire.converter import _converters
+from rbim.wire.hooks import wire_names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from cattrs import Converter
+
+    from rbim.clock import Clock
+    from rbim.dialect import Dialect
+    from rbim.http import Request, Response
+
+__all__ = ["SUCCESS", "Codec", "retry_after"]
+
+
+R = TypeVar("R")
+
+SUCCESS = "000000"
+HEADERS = MappingProxyType(
+    {
+        "Accept": "application/json",
+        "Accept-Encoding": "identity",
+        "Content-Type": "application/json;charset=utf-8",
+    }
+)
+UNSIGNED: Mapping[str, str] = MappingProxyType({})
+PLAIN = 1024  # bytes of an answer that are worth being remembered
+OK = 200
+CLIENT_ERRORS = range(400, 500)
+SERVER_ERRORS = range(500, 600)
+BY_STATUS: dict[int, type[ApiError]] = {
+    401: AuthenticationError,
+    403: AuthenticationError,
+    404: NotFound,
+    429: Throttled,
+}
+
+
+@frozen
+class _Plan:
+    """What is the same for every request of one operation class."""
+
+    origin: str
+    path: str
+    headers: Mapping[str, str]
+    write: Callable[[Any], dict[str, Any]]
+    read: Callable[[Any, Any], Any]
+    user_key: str | None
+    in_headers: tuple[tuple[str, str], ...]
+
+
+class Codec:
+    """Encodes operations for one application and decodes their answers."""
+
+    def __init__(  # noqa: PLR0913  # options, each by keyword
+        self,
+        *,
+        app_id: str,
+        base_url: str,
+        call_base_url: str | None = None,
+        dialect: Dialect,
+        clock: Clock,
+        digits: Callable[[], str] | None = None,
+        hooks: Callable[[Converter], None] | None = None,
+    ) -> None:
+        self.app_id = app_id
+        self.origins = {
+            "base_url": _origin(base_url, "base_url"),
+            "call_base_url": _origin(call_base_url or base_url, "call_base_url"),
+        }
+        self.dialect = dialect
+        self.clock = clock
+        self.digits = digits or _random_digits
+        self.converters = _converters(dialect, hooks)
+        self._plans: dict[type[Any], _Plan] = {}
+        self._plain: dict[type[Any], bytes] = {}  # by operation class, what the platform says when it says but its success
+
+    def encode(self, op: Operation[Any], user_name: str | None = None) -> Request:
+        """Return the unsigned request; ``user_name`` acts where the operation does not name an account itself.
+
+        Raises InvalidRequest for what breaks a rule that needs the dialect or the clock, TypeError for what is no operation.
+        """
+        plan = self._plan_of(op)
+        op.check(self.dialect, self.clock)
+        document = plan.write(op)
+        if plan.user_key is not None and user_name is not None:
+            document.setdefault(plan.user_key, user_name)
+        try:
+            body = jsontext.dumps(document)
+        except (ValueError, TypeError, RecursionError):
+            raise _unwritable(type(op), document) from None
+        headers, own = plan.headers, op.headers(self.digits)
+        if own or plan.in_headers:
+            told = {header: str(value) for name, header in plan.in_headers if (value := getattr(op, name)) is not None}
+            headers = {**headers, **told, **own}
+        return filled("POST", plan.origin, plan.path, UNSIGNED, headers, body, repeatable=op.repeat != Repeat.NEVER)
+
+    def _plan_of(self, op: Operation[Any]) -> _Plan:
+        return self._plans.get(type(op)) or self._plan(type(op))
+
+    def _plan(self, kind: type[Operation[Any]]) -> _Plan:
+        if getattr(kind, "spec", None) is None:
+            reason = f"an operation is needed, such as QueryGroupDetail(group_id='g1'), not a value of {kind.__name__}"
+            raise TypeError(reason)
+        path = kind.path(self.dialect)
+        parts = {"{app_id}": self.app_id, "{version}": self.dialect.version}
+        for name, value in parts.items():
+            path = path.replace(name, quote(value, safe=""))
+        plan = _Plan(
+            origin=self.origins[kind.endpoint.origin],
+            path=path,
+            headers=HEADERS,
+            write=cast("Callable[[Any], dict[str, Any]]", self.converters.fast.get_unstructure_hook(kind)),
+            read=self.converters.fast.get_structure_hook(kind.spec.answer),
+            user_key=wire_names(kind).get("user_name"),
+            in_headers=tuple((a.name, header) for a in fields_of(kind) if (header := wire_of(a).header)),
+        )
+        self._plans[kind] = plan
+        return plan
+
+    def decode(self, op: Operation[R], response: Response) -> R:
+        """Return the answer. Raises ApiError or ProtocolError."""
+        plain = self._plain.get(type(op))
+        if plain is not None and plain == response.body and response.status == OK:
+            return self._answer(op, {}, response)
+        document, why = _document(response.body)
+        code = self.code_in(op, document)
+        if code != SUCCESS or response.status != OK:
+            raise self._refusal(op, response, document, code, why)
+        fields = cast("dict[str, Any]", document)
+        if fields.keys() <= {op.endpoint.code, op.endpoint.message} and len(response.body) <= PLAIN:
+            self._plain[type(op)] = bytes(response.body)
+        return self._answer(op, fields, response)
+
+    def code_in(self, op: Operation[Any], document: dict[str, Any] | None) -> str | None:
+        """Return the status code of an answer's document; None where it has none."""
+        code = None if document is None else document.get(op.endpoint.code)
+        if isinstance(code, int) and not isinstance(code, bool):
+            return f"{code:06d}"  # a code sent as a number has lost its width
+        return code if isinstance(code, str) and code else None
+
+    def _answer(self, op: Operation[R], document: dict[str, Any], response: Response) -> R:
+        endpoint, kind = op.endpoint, op.spec.answer
+        payload = document
+        payload.pop(endpoint.code, None)
+        payload.pop(endpoint.message, None)
+        if endpoint.payload is not None and isinstance(payload.get(endpoint.payload), dict):
+            payload = payload[endpoint.payload]
+        try:
+            answer: R = self._plan_of(op).read(payload, kind)
+        except Exception as error:  # whatever a hook raises: the answer cannot be read
+            root = "$" if endpoint.payload is None else f"$.{endpoint.payload}"
+            reason = self.converters.why_not(payload, kind, root)
+            raise ProtocolError(reason, status=response.status, body=response.body) from error
+        return answer
+
+    def confirmed(self, op: Operation[R], error: RbimError) -> R | None:
+        """Return the answer that a code "it is so already" stands for, or None where the error is no such code.
+
+        To be asked only after an attempt of unknown outcome.
+        """
+        if not isinstance(error, ApiError) or error.code not in self.dialect.already_so.get(op.spec.name, ()):
+            return None
+        try:
+            return cast("R", self.converters.fast.structure({}, op.spec.answer))
+        except Exception:  # an answer with required fields cannot be made from nothing
+            return None
+
+    def _refusal(
+        self,
+        op: Operation[Any],
+        response: Response,
+        document: dict[str, Any] | None,
+        code: str | None,
+        why: str,
+    ) -> RbimError:
+        status = response.status
+        wait = retry_after(response.headers.get("retry-after"), self.clock)
+        speaks = code is not None and code != SUCCESS
+        by_status = BY_STATUS.get(status, ApiError) if status in CLIENT_ERRORS and code != SUCCESS else None
+        if not speaks and by_status is None:
+            reason = why or f"required field missing @ $.{op.endpoint.code}"
+            if code == SUCCESS:
+                reason = "a code of success, but only HTTP 200 is one"
+            return ProtocolError(reason, status=status, body=response.body, retry_after=wait)
+        kind = self.dialect.error_of(code) if code is not None and speaks else ApiError
+        if kind is ApiError or status == TOO_MANY:
+            kind = by_status or kind
+        said = (document or {}).get(op.endpoint.message)
+        if not isinstance(said, str):
+            said = "" if speaks or not response.body else excerpt(response.body)
+        return kind(
+            said,
+            code=code or "",
+            status=status,
+            body=response.body,
+            retry_after=wait,
+            outcome=Outcome.UNKNOWN if status in SERVER_ERRORS else None,
+        )
+
+
+TOO_MANY = 429
+
+
+def _document(body: bytes) -> tuple[dict[str, Any] | None, str]:
+    """Return the answer's document, or None and why there is none."""
+    try:
+        document = jsontext.loads(body)
+    except jsontext.NotJson as error:
+        return None, str(error) if body.strip() else "an empty answer"
+    if not isinstance(document, dict):
+        return None, f"an object is needed, not {type(document).__name__}"
+    return cast("dict[str, Any]", document), ""
+
+
+_SECONDS = r"\s*[0-9]{1,9}\s*"
+
+
+def retry_after(text: str | None, clock: Clock) -> float | None:
+    """Read a ``Retry-After`` header, seconds or an HTTP date, as seconds from now; None where there is none to read."""
+    if text is None:
+        return None
+    if re.fullmatch(_SECONDS, text):
+        return float(text)
+    from email.utils import parsedate_to_datetime
+
+    try:
+        return max(0.0, (parsedate_to_datetime(text) - clock.now()).total_seconds())
+    except (ValueError, TypeError, OverflowError):
+        return None
+
+
+def _origin(url: str, name: str) -> str:
+    try:
+        parts = urlsplit(url)
+        fits = parts.scheme in {"http", "https"} and parts.hostname and "@" not in parts.netloc and parts.port != 0
+    except ValueError:  # half an IPv6 address, a port that is no number
+        fits = False
+    if not fits or re.search(_UNFIT, url):
+        reason = f"{name}: an address such as https://host:8883 is needed, without user, query, fragment or white space"
+        raise InvalidRequest(reason, field=name)
+    return url.rstrip("/")
+
+
+_UNFIT = r"[?#\s\x00-\x1f\x7f]"
+
+
+def _unwritable(kind: type[Operation[Any]], document: Mapping[str, Any]) -> InvalidRequest:
+    """Return the error that names the first field of a document that JSON or UTF-8 cannot carry."""
+    names = {key: name for name, key in wire_names(kind).items()}
+    for key, value in document.items():
+        try:
+            jsontext.dumps(value)
+        except UnicodeEncodeError:
+            why = "has a character that UTF-8 cannot carry (a lone surrogate)"
+        except (ValueError, TypeError, RecursionError) as error:
+            why = f"JSON cannot carry it ({error}); wire(write=...) says how it is written"
+        else:
+            continue
+        return InvalidRequest(f"{names[key]}: {why}", field=names[key])
+    return InvalidRequest("the whole request is not JSON")
+
+
+def _random_digits() -> str:
+    from random import SystemRandom
+
+    return str(SystemRandom().randrange(10**5, 10**6))

@@ -1,0 +1,324 @@
+"""How each field becomes a JSON value and back, chosen by the field's type: one cattrs hook a quirk.
+
+The same hooks serve both sides: the client writes operations and reads answers, the emulator reads operations and
+writes answers. The quirks themselves are in ``rbim.wire.quirks``.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, tzinfo
+from enum import Enum, StrEnum
+from operator import attrgetter
+from types import UnionType
+from typing import TYPE_CHECKING, Any, Union, cast, get_args, get_origin
+
+import attrs
+from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
+
+from rbim.dialect import MembersShape
+from rbim.operations.base import Answer, Endpoint, Wire, fields_of, wire_name, wire_of
+from rbim.wire.quirks import (
+    Hook,
+    as_it_is,
+    read_choice,
+    read_count,
+    read_date,
+    read_mapped,
+    read_members,
+    read_number,
+    read_required,
+    read_text,
+    write_date,
+    write_nested_members,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from cattrs import Converter
+
+__all__ = ["wire_names"]
+
+
+EXTRA = "rbim:extra"  # the key under which unknown fields reach `extra` (without a NUL, which cattrs < 26.2 spoils)
+NONE_TYPE = type(None)
+
+
+def wire_names(kind: type[Any]) -> dict[str, str]:
+    """Return the key on the wire of each field of an operation or an answer."""
+    endpoint: Endpoint | None = getattr(kind, "endpoint", None)  # an answer has none
+    in_camel = endpoint is None or endpoint.camel
+    return {a.name: wire_name(a, in_camel=in_camel) for a in fields_of(kind)}
+
+
+def _required(attribute: attrs.Attribute[Any]) -> bool:
+    return attribute.default is attrs.NOTHING
+
+
+def _alternatives(kind: Any) -> tuple[Any, ...]:  # a type expression
+    return get_args(kind) if get_origin(kind) in {UnionType, Union} else (kind,)
+
+
+def _options(kind: Any) -> tuple[Any, ...]:  # a type expression
+    """Return what a type allows beside None."""
+    return tuple(each for each in _alternatives(kind) if each is not NONE_TYPE)
+
+
+def _optional(kind: Any) -> bool:  # a type expression
+    return NONE_TYPE in _alternatives(kind)
+
+
+def _overrides(overrides: dict[str, Any]) -> Any:
+    """Return keyword arguments for cattrs, which takes fields and options side by side."""
+    return overrides
+
+
+# ---------------------------------------------------------------- answers, read
+
+
+def _read_answer(converter: Converter, zone: tzinfo, kind: type[Any]) -> Hook:
+    readers = {a.name: _reader(a, converter, zone) for a in fields_of(kind)}
+    names = {name: EXTRA if name == "extra" else key for name, key in wire_names(kind).items()}
+    known = frozenset(names.values()) - {EXTRA}
+    read = make_dict_structure_fn(
+        kind,
+        converter,
+        _cattrs_detailed_validation=converter.detailed_validation,
+        **_overrides({name: override(rename=names[name], struct_hook=hook) for name, hook in readers.items()}),
+    )
+    nested = next((a for a in fields_of(kind) if _row_kind(a.type) and wire_of(a).nest), None)
+    unflatten = _one_row(nested) if nested is not None else None
+    keeps_extra = "extra" in names
+    # what cattrs, users' own hooks and declarations read knows nothing of null and empty
+    defaulted = frozenset(
+        names[a.name] for a in fields_of(kind) if (readers[a.name] is None or _told_reader(wire_of(a))) and not _required(a)
+    )
+
+    def structure(document: Any, _: Any) -> Any:  # JSON in, answer out
+        if not isinstance(document, dict):
+            reason = f"an object is needed, not {type(document).__name__}"
+            raise TypeError(reason)
+        fields = cast("dict[str, Any]", document)
+        if unflatten is not None:
+            fields = unflatten(fields)
+        if keeps_extra and not fields.keys() <= known:
+            fields = {**fields, EXTRA: {key: value for key, value in fields.items() if key not in known}}
+        if defaulted:
+            fields = {key: value for key, value in fields.items() if key not in defaulted or value not in (None, "")}
+        return read(fields, kind)
+
+    return structure
+
+
+def _row_kind(kind: Any) -> type[Any] | None:  # a type expression
+    arguments = get_args(kind)
+    first = arguments[0] if get_origin(kind) is tuple and arguments else None
+    return first if isinstance(first, type) and issubclass(first, Answer) else None
+
+
+# `{"statusCode": "000000", "groupId": "g1", "name": "a"}`: the one row of a search stands flat beside the status;
+# with nothing but empty texts and a count, it is no row
+def _one_row(attribute: attrs.Attribute[Any]) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    kind, name = cast("type[Any]", _row_kind(attribute.type)), wire_name(attribute, in_camel=True)
+    keys = wire_names(kind)
+    texts = [keys[a.name] for a in fields_of(kind) if a.type is str and not wire_of(a).name]
+    row_keys = frozenset(keys.values()) - {"extra"}
+
+    def unflatten(fields: dict[str, Any]) -> dict[str, Any]:
+        if name in fields or not any(fields.get(text) for text in texts):
+            return fields
+        row = {key: value for key, value in fields.items() if key in row_keys}
+        return {key: value for key, value in fields.items() if key not in row_keys} | {name: row}
+
+    return unflatten
+
+
+def _reader(attribute: attrs.Attribute[Any], converter: Converter, zone: tzinfo) -> Hook | None:
+    """Choose how a field of an answer is read, by its type; None leaves it to cattrs and to hooks of the user's own."""
+    kind, options = attribute.type, _options(attribute.type)
+    first = options[0]
+    row = _row_kind(kind)
+    if attribute.name == "extra":
+        return lambda value, _: value
+    told = _told_reader(wire_of(attribute))
+    if told is not None:
+        return told
+    if row is not None:
+        return _read_rows(row, wire_name(attribute, in_camel=True), converter)
+    if kind is str:
+        return read_required if _required(attribute) else read_text
+    if kind == tuple[str, ...]:
+        return lambda value, _: read_members(value, _) if value else ()
+    if options == (str,):
+        return lambda value, _: read_text(value, _) or None
+    if options == (int,) and _optional(kind):
+        return read_count
+    if options == (datetime,) and _optional(kind):
+        return lambda value, _: read_date(value, zone)
+    if isinstance(first, type) and issubclass(first, Enum) and str in options:
+        members = {str(member.value): member for member in first}
+        return lambda value, _: read_choice(value, members)
+    return None
+
+
+# `"groups": {"group": {...}}`, `{"group": [{...}]}`, `{"groups": [{...}]}`, `{"count": "2", "group": [{...}]}`, `[{...}]`,
+# `{}`, `""`, `null`; `"fails": [{...}]`, `{"fail": [{...}]}`, `{"member": "1001", "reason": "..."}`, `["1001"]`, `"1001"`
+def _read_rows(row: type[Any], name: str, converter: Converter) -> Hook:
+    keys = frozenset(wire_names(row).values()) - {"extra"}
+    first = wire_name(fields_of(row)[0], in_camel=True)
+    wrappers = (name, name.removesuffix("s"))
+
+    def flatten(value: Any) -> list[dict[str, Any]]:  # JSON
+        if isinstance(value, list):
+            return [found for each in cast("Iterable[Any]", value) for found in flatten(each)]
+        if not isinstance(value, dict):
+            return [] if value in {None, "", False} else [{first: value}]
+        fields = cast("dict[str, Any]", value)
+        wrapped = [fields[wrapper] for wrapper in wrappers if wrapper in fields]
+        if not keys.isdisjoint(fields) and not any(isinstance(each, (list, dict)) for each in wrapped):
+            return [fields]  # a field of the row may have the name of what could stand around rows
+        return flatten(wrapped or [each for each in fields.values() if isinstance(each, (list, dict))])
+
+    return lambda value, _: tuple(converter.structure(each, row) for each in flatten(value)) if value else ()
+
+
+# --------------------------------------------------------------- answers, written
+
+
+def _write_answer(converter: Converter, zone: tzinfo, kind: type[Any]) -> Callable[[Any], dict[str, Any]]:
+    attributes = [
+        (a.name, wire_names(kind)[a.name], _row_kind(a.type) is not None, wire_of(a).nest, _told_writer(wire_of(a)))
+        for a in fields_of(kind)
+    ]
+
+    def unstructure(answer: Any) -> dict[str, Any]:  # any answer
+        document: dict[str, Any] = {}
+        for field, name, has_rows, nest, write in attributes:
+            value = getattr(answer, field)
+            if field == "extra":
+                document |= value
+            elif write is not None:
+                document[name] = write(value)
+            elif has_rows:
+                rows = [converter.unstructure(row) for row in value]
+                if nest is None:
+                    document |= {name: rows} if rows else {}
+                else:
+                    document[name] = {nest: rows[0] if len(rows) == 1 else rows} if rows else {}
+            elif isinstance(value, datetime):
+                document[name] = write_date(value.astimezone(zone))
+            elif isinstance(value, (int, StrEnum)):
+                document[name] = str(value)
+            elif value is not None and value != "":
+                document[name] = value if isinstance(value, str) else converter.unstructure(value)
+        return document
+
+    return unstructure
+
+
+# ------------------------------------------------------------- operations, written
+
+
+def _write_operation(converter: Converter, members: MembersShape, kind: type[Any]) -> Callable[[Any], dict[str, Any]]:
+    attributes = [a for a in fields_of(kind) if wire_of(a).header is None]
+    names = wire_names(kind)
+    in_body = {
+        a.name: override(
+            rename=names[a.name],
+            omit_if_default=a.default is None or a.default == (),
+            unstruct_hook=_writer(a, members),
+        )
+        for a in attributes
+    }
+    in_header = {a.name: override(omit=True) for a in fields_of(kind) if a not in attributes}
+    write = make_dict_unstructure_fn(kind, converter, **_overrides(in_body | in_header))
+    # A field that may be None where that is not its default (ModifyGroup.permission) is left out as well.
+    bare = [names[a.name] for a in attributes if _optional(a.type) and a.default is not None]
+
+    def unstructure(op: Any) -> dict[str, Any]:  # any operation
+        document = write(op)
+        for name in bare:
+            if document[name] is None:
+                del document[name]
+        return document
+
+    return unstructure if bare else write
+
+
+def _told_writer(special: Wire) -> Callable[[Any], Any] | None:
+    """Return how a field is written whose declaration says it."""
+    if special.write is not None:
+        return special.write
+    return special.values.__getitem__ if special.values is not None else None
+
+
+def _writer(attribute: attrs.Attribute[Any], members: MembersShape) -> Callable[[Any], Any] | None:
+    kind, options = attribute.type, _options(attribute.type)
+    told = _told_writer(wire_of(attribute))
+    if told is not None:
+        return told
+    if kind == tuple[str, ...]:
+        return as_it_is if members is MembersShape.PLAIN else write_nested_members
+    if len(options) == 1 and isinstance(options[0], type):
+        if issubclass(options[0], Enum):
+            value_of = attrgetter("value")
+            return (lambda value: None if value is None else value.value) if _optional(kind) else value_of
+        if options[0] in (str, int):
+            return as_it_is
+    return None
+
+
+# ---------------------------------------------------------------- operations, read
+
+
+def _read_operation(converter: Converter, kind: type[Any]) -> Hook:
+    body = [a for a in fields_of(kind) if wire_of(a).header is None]
+    names = wire_names(kind)
+    in_body = {a.name: override(rename=names[a.name], struct_hook=_request_reader(a)) for a in body}
+    in_header = {a.name: override(omit=True) for a in fields_of(kind) if a not in body}
+    read = make_dict_structure_fn(
+        kind,
+        converter,
+        _cattrs_detailed_validation=converter.detailed_validation,
+        **_overrides(in_body | in_header),
+    )
+    bare = [names[a.name] for a in body if _required(a) and _optional(a.type)]
+    defaulted = {names[a.name] for a in body if not _required(a)} | set(bare)
+
+    def structure(document: Any, _: Any) -> Any:  # JSON in, operation out
+        if not isinstance(document, dict):
+            reason = f"an object is needed, not {type(document).__name__}"
+            raise TypeError(reason)
+        fields = cast("dict[str, Any]", document).items()
+        # `"confirm": ""` and `"declared": null` are as good as absent
+        said = {key: value for key, value in fields if key not in defaulted or (value is not None and value != "")}
+        return read(dict.fromkeys(bare) | said, kind)
+
+    return structure
+
+
+def _told_reader(special: Wire) -> Hook | None:
+    """Return how a field is read whose declaration says it."""
+    if special.read is not None:
+        read = special.read
+        return lambda value, _: read(value)
+    if special.values is not None:
+        return read_mapped({str(wire): value for value, wire in special.values.items()})
+    return None
+
+
+def _request_reader(attribute: attrs.Attribute[Any]) -> Hook | None:
+    kind, options = attribute.type, _options(attribute.type)
+    told = _told_reader(wire_of(attribute))
+    if told is not None:
+        return told
+    if kind == tuple[str, ...]:
+        return read_members
+    if options == (str,):
+        return read_text
+    if options == (int,) and not _optional(kind):
+        return read_number
+    if len(options) == 1 and isinstance(options[0], type) and issubclass(options[0], Enum):
+        choices = options[0]
+        return lambda value, _: None if value is None else choices(read_text(value))
+    return None
