@@ -1,8 +1,9 @@
-"""The scope around each call, on asyncio: what anyio's cancel scope does for it, at a fifth of the price.
+"""Cancel scopes that share one timer, on asyncio: what anyio's cancel scope does, at a fifth of the price.
 
-anyio's scopes shield, and cancel at every turn of the loop until they are left; a call needs a way to end one task at a time
-of its own or when told to, and time for that task to clean up. All calls of a client share one timer. Elsewhere than on
-asyncio, and by any clock but the machine's own, the clock's scopes do it.
+Each call of a client runs in one, and so does the wait for each callback's body. anyio's scopes shield, and cancel at every
+turn of the loop until they are left; what these are for needs one cancellation when its time is over, or when somebody asks
+for it, and another one after ``again`` seconds if it has not ended by then. On trio, and by any clock but the machine's own,
+the scopes are the clock's.
 """
 
 from __future__ import annotations
@@ -23,26 +24,27 @@ if TYPE_CHECKING:
 
 __all__ = ["Deadlines", "deadlines_of"]
 
-AGAIN = 5.0
-"""Seconds that a call may take to clean up; one that has not ended by then has not heeded, and is cancelled once more."""
 
+def deadlines_of(clock: Clock, *, again: float) -> Deadlines | None:
+    """Return what makes scopes in the running event loop, or None where the clock's own scopes are needed.
 
-def deadlines_of(clock: Clock) -> Deadlines | None:
-    """Return what makes the scopes of calls in the running event loop, or None where that is the clock's part."""
+    What has not ended ``again`` seconds after its cancellation is cancelled once more.
+    """
     try:
         task = asyncio.current_task()
     except RuntimeError:  # trio
         task = None
     if task is None or type(clock) is not SystemClock:  # there is no task where trio is a guest of asyncio's loop
         return None
-    return Deadlines(task.get_loop())
+    return Deadlines(task.get_loop(), again)
 
 
 class Deadlines:
     """One timer for all ``scopes`` of one event ``loop``: it ``rings`` when the first of them is due, or before that."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, again: float) -> None:
         self.loop = loop
+        self.again = again
         self.scopes: dict[_Scope, None] = {}  # those that were entered and not left
         self.rings = inf
         self._timer: asyncio.TimerHandle | None = None
@@ -91,14 +93,13 @@ class _Scope:
         if self._task is not None:
             self._asked += 1
             self._task.cancel()
-            self.due = time.monotonic() + AGAIN
+            self.due = time.monotonic() + self._deadlines.again
             self._deadlines.expect(self.due)
 
     def __enter__(self) -> Self:
         task, deadlines = asyncio.current_task(), self._deadlines
         if task is None or task.get_loop() is not deadlines.loop:
-            reason = "a client serves the event loop in which it was entered, and no other"
-            raise RuntimeError(reason)
+            raise RuntimeError("a client or a receiver serves the event loop in which it was entered, and no other")
         self._task = task
         self._before = task.cancelling()
         self.due += time.monotonic()

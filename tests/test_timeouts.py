@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from helpers.stubs import BASE_URL, CREDENTIALS, READ, Stub, answer
-from rbim import AsyncClient, ClientClosed, DeadlineExceeded, NotSent, Outcome, SystemClock, timeouts as deadlines
+from rbim import AsyncClient, ClientClosed, DeadlineExceeded, NotSent, Outcome, SystemClock
 from rbim.emulator import EmulatedClock
 from rbim.timeouts import deadlines_of
 
@@ -32,22 +32,22 @@ async def scope(clock):
     return scopes(clock)
 
 
-def scopes(clock):
-    found = deadlines_of(clock)
+def scopes(clock, again=5.0):
+    found = deadlines_of(clock, again=again)
     return clock.scope if found is None else found.scope
 
 
 async def test_only_the_machines_own_clock_on_asyncio_has_the_cheap_ones():
-    assert deadlines_of(SystemClock()) is not None
+    assert deadlines_of(SystemClock(), again=5.0) is not None
     for other in (ByAnyio(), EmulatedClock()):
-        assert deadlines_of(other) is None
+        assert deadlines_of(other, again=5.0) is None
 
 
 @pytest.mark.parametrize("anyio_backend", ["trio"], indirect=True)
 @pytest.mark.usefixtures("anyio_backend")
 async def test_trio_has_anyios():
     clock = SystemClock()
-    assert deadlines_of(clock) is None
+    assert deadlines_of(clock, again=5.0) is None
     with scopes(clock)(0.001) as scope:
         await anyio.sleep(10)
     assert scope.cancelled_caught
@@ -172,8 +172,8 @@ async def test_a_scope_of_anyios_within_it_is_ended_with_it(scope):
     await anyio.sleep(0.001)
 
 
-async def test_who_does_not_heed_it_is_told_again(scope, monkeypatch):
-    monkeypatch.setattr(deadlines, "AGAIN", 0.01)
+async def test_who_does_not_heed_it_is_told_again(clock):
+    scope = scopes(clock, again=0.01)
     deaf = 0
     with scope(0.01) as entered:
         while True:

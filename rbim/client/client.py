@@ -43,6 +43,9 @@ R = TypeVar("R")
 
 TIMEOUT = 10.0
 DEADLINE = 30.0
+AGAIN = 5.0
+"""Seconds that a call may take to clean up after it was cancelled; if it has not ended by then it is cancelled once more."""
+
 GRACE = 5.0
 """Seconds that a client which is left waits for calls that do not heed their cancellation."""
 
@@ -97,8 +100,7 @@ class View:
 
             kind = None if name.startswith("_") else catalogue.namespaces().get(name)
             if kind is None:
-                reason = f"{type(self).__name__!r} object has no attribute {name!r}"
-                raise AttributeError(reason)
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
             return kind(self)
 
     async def send(self, operation: Operation[R], /) -> R:
@@ -196,15 +198,14 @@ class AsyncClient(View):
 
     async def __aenter__(self) -> Self:
         if self._core.state != "new":
-            reason = "a client is entered once; make another"
-            raise RuntimeError(reason)
+            raise RuntimeError("a client is entered once; make another")
         self._core.state = "opening"
         try:
             await self._core.transport.__aenter__()
         except BaseException:
             self._core.state = "new"
             raise
-        self._deadlines = deadlines_of(self._core.clock)
+        self._deadlines = deadlines_of(self._core.clock, again=AGAIN)
         if self._deadlines is not None:
             self._core.scope = self._deadlines.scope
         self._core.state = "open"
@@ -244,8 +245,10 @@ def _signer(credentials: Credentials | None, signer: Signer | None, clock: Clock
     if signer is not None and credentials is None:
         return signer
     if signer is not None or not isinstance(cast("object", credentials), Credentials):
-        reason = "credentials: Credentials(app_id=..., app_token=...) or a signer= of your own is needed, and not both"
-        raise InvalidRequest(reason, field="credentials")
+        raise InvalidRequest(
+            "credentials: Credentials(app_id=..., app_token=...) or a signer= of your own is needed, and not both",
+            field="credentials",
+        )
     return AppSigner(cast("Credentials", credentials), clock=clock, zone=dialect.zone)
 
 

@@ -48,7 +48,7 @@ class Door:
         began = intake.clock.monotonic()
         whole = False
         body: bytes | None = None
-        with intake.budget.reading():
+        with intake.reading():
             try:
                 body = await body_of(receive, inf if limit is None else limit)
             except TooLarge as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from anyio import Event
 from attrs import evolve
@@ -14,9 +14,11 @@ from rbim.callbacks.observers import Accepted, OldToken, Quarantined, Refused, S
 from rbim.callbacks.receiver.replies import ACCEPTED, UNAVAILABLE, Reply, refusal
 from rbim.callbacks.signature import Policy, Reason, Rejected, verify
 from rbim.callbacks.worker.attempt import of_the_caller
+from rbim.timeouts import deadlines_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
     from rbim.callbacks.delivery import Delivery
     from rbim.callbacks.inbox.protocols import Sink
@@ -24,13 +26,14 @@ if TYPE_CHECKING:
     from rbim.callbacks.receiver.spool import Spool
     from rbim.callbacks.signature import Headers, Keys
     from rbim.clock import Clock
-    from rbim.timeouts_budget import Budget
+    from rbim.timeouts import Deadlines
 
 __all__ = ["Intake"]
 
 logger = logging.getLogger("rbim.callbacks")
 
 SPOOLING = 1.0  # seconds in which the spool must have a delivery
+AGAIN = 0.05  # seconds between two cancellations of a body that does not end
 PROBE = 16  # bytes that an empty object has at most, white space and all
 
 
@@ -49,7 +52,7 @@ class Intake:
         sink: Sink,
         spool: Spool | None,
         spools: bool,
-        budget: Budget,
+        budget: float,
         clock: Clock,
         watch: Watch,
     ) -> None:
@@ -57,6 +60,7 @@ class Intake:
         self.policy = policy
         self.budget = budget
         self.clock = clock
+        self._deadlines: Deadlines | None = None
         self._keys = keys
         self._sink = sink
         self._spool = spool
@@ -67,6 +71,25 @@ class Intake:
         # what may be a late resend is let pass for as long as the sink would know it again, and looked at then
         late = policy.back is not None and late_resends and sink.durable
         self._window = evolve(policy, back=max(policy.back or 0, sink.retention)) if late else policy
+
+    def begin(self) -> None:
+        """Take deliveries, in the running event loop."""
+        self._deadlines = deadlines_of(self.clock, again=AGAIN)
+        self.open = True
+
+    def end(self) -> None:
+        """Take no more: a later delivery may come in another event loop."""
+        self.open = False
+        self._deadlines = None
+
+    def reading(self) -> AbstractContextManager[object, bool]:
+        """Return a context manager for the time that a body has to arrive; it is left without an error when that is over.
+
+        A timer for each body would cost a third of what a delivery does, and a body is nearly always there. The sink has
+        a scope of the clock's, whose shields hold.
+        """
+        scopes = self._deadlines or self.clock
+        return cast("AbstractContextManager[object, bool]", scopes.scope(self.budget))
 
     def judge(self, headers: Headers, body: bytes) -> Delivery | Reply:
         """Return the delivery that is to be offered to the sink, or what to answer where there is none."""
@@ -97,7 +120,7 @@ class Intake:
         if reply is not None:
             return reply
         why = ""
-        with self.budget.rest(began):
+        with self.clock.scope(self.budget - (self.clock.monotonic() - began)):
             answer = await self._in_turn(delivery, began)
             if isinstance(answer, Reply):
                 return answer
@@ -165,7 +188,7 @@ class Intake:
     async def _save(self, delivery: Delivery, why: str, began: float) -> Reply:
         """Return what to answer to a delivery that the sink does not have; empty ``why``: it was too slow."""
         kept = await self._spooled(delivery)
-        why = why or f"the sink took longer than {self.budget.seconds:g} s"
+        why = why or f"the sink took longer than {self.budget:g} s"
         self._watch.tell(Spooled(key=delivery.key, why=why, kept=kept))
         return self._accepted(delivery, began, new=True) if kept else UNAVAILABLE
 

@@ -30,7 +30,6 @@ from rbim.callbacks.worker.worker import Worker
 from rbim.clock import SystemClock
 from rbim.credentials import callback_credentials_from_env
 from rbim.errors import InvalidRequest
-from rbim.timeouts_budget import Budget
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -89,11 +88,9 @@ class Receiver:
         drain: float = 10.0,
     ) -> None:
         if mode not in get_args(Mode):
-            reason = f"mode: 'normal' or 'high-guarantee' is needed, not {mode!r}"
-            raise InvalidRequest(reason, field="mode")
+            raise InvalidRequest(f"mode: 'normal' or 'high-guarantee' is needed, not {mode!r}", field="mode")
         if not budget > 0:
-            reason = f"budget: a number of seconds above 0 is needed, not {budget!r}"
-            raise InvalidRequest(reason, field="budget")
+            raise InvalidRequest(f"budget: a number of seconds above 0 is needed, not {budget!r}", field="budget")
         self.sink = sink
         self.clock = clock or SystemClock()
         self.router = router if router is not None else Router()
@@ -108,7 +105,7 @@ class Receiver:
             sink=sink,
             spool=self._spool,
             spools=mode == "normal",
-            budget=Budget(budget, self.clock),
+            budget=budget,
             clock=self.clock,
             watch=watch,
         )
@@ -139,8 +136,7 @@ class Receiver:
     async def __aenter__(self) -> Self:
         """Raises InvalidRequest where there are handlers and no fallback, or handlers and a sink that gives nothing out."""
         if self._running is not None:
-            reason = "this receiver is entered already"
-            raise RuntimeError(reason)
+            raise RuntimeError("this receiver is entered already")
         worker = self._worker() if self.router else None
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self.sink)
@@ -150,16 +146,14 @@ class Receiver:
                 runs = WorkerThread if self._own_thread else WorkerTask
                 await stack.enter_async_context(runs(worker, around=self._around))
             self._running = stack.pop_all()
-        self._intake.budget.open()
-        self._intake.open = True
+        self._intake.begin()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
         """Answer 503 from now on, let handlers finish, and leave spool and sink."""
-        self._intake.open = False
-        self._intake.budget.close()
+        self._intake.end()
         running, self._running = self._running, None
         if running is not None:
             await running.__aexit__(kind, error, trace)
@@ -179,8 +173,7 @@ class Receiver:
         if path is None and beside is not None:
             path = beside.with_name(f"{beside.name}-spool")
         if path is not None and beside is not None and Path(path).resolve() == beside.resolve():
-            reason = f"spool: {path} is the inbox itself"
-            raise InvalidRequest(reason, field="spool")
+            raise InvalidRequest(f"spool: {path} is the inbox itself", field="spool")
         if path is None or not (needed or Path(path).exists()):
             return None
         return Spool(Path(path), self.sink, clock=self.clock, budget=budget)
@@ -188,6 +181,7 @@ class Receiver:
     def _worker(self) -> Worker:
         self.router.check()
         if not hasattr(self.sink, "backlog"):
-            reason = f"{type(self.sink).__name__} gives out no events: handlers need an inbox, such as SqliteInbox"
-            raise InvalidRequest(reason, field="sink")
+            raise InvalidRequest(
+                f"{type(self.sink).__name__} gives out no events: handlers need an inbox, such as SqliteInbox", field="sink"
+            )
         return Worker(cast("Inbox", self.sink), self.router, **self._handling)

@@ -278,7 +278,7 @@ async def test_over_the_wire_clients_that_leave_half_way_leave_nothing_behind(se
             await settled(lambda: server.app.running == 1)
     await settled(lambda: server.app.running == 0)
     await settled(lambda: len(asyncio.all_tasks(server.app.loop)) == AT_REST)
-    assert receiver._intake.budget._shared.turns == {}
+    assert receiver._intake._deadlines.scopes == {}
     assert sink.bodies == [content("first")]
 
 
