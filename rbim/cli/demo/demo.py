@@ -20,7 +20,7 @@ from rbim.client.client import AsyncClient
 from rbim.client.fan_out import Done, Failed, fan_out
 from rbim.credentials import Credentials
 from rbim.dialect import Dialect
-from rbim.emulator import Emulator
+from rbim.emulator.emulator import Emulator
 from rbim.emulator.server.server import serve
 from rbim.errors import Outcome, RbimError
 from rbim.operations.groups import InviteJoinGroup
