@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
     from rbim.credentials import Credentials
-    from rbim.emulator import Emulator
+    from rbim.emulator.emulator import Emulator
     from rbim.emulator.server.server import Server
 
 __all__ = ["emulator"]
@@ -110,7 +110,8 @@ def _credentials() -> tuple[Credentials, bool]:
 
 
 def _made(credentials: Credentials, *, seed: int, emulated_clock: bool) -> Emulator:
-    from rbim.emulator import EmulatedClock, Emulator
+    from rbim.emulator.clock import EmulatedClock
+    from rbim.emulator.emulator import Emulator
 
     clock = EmulatedClock(datetime.now(UTC)) if emulated_clock else None
     made = Emulator(credentials=credentials, seed=seed, clock=clock)
@@ -130,8 +131,7 @@ def _load(box: Emulator, faults: Path | None, state: Path | None) -> None:
             if state.exists():
                 box.load(_document(state))
             elif not state.parent.is_dir():
-                reason = "there is no such directory"
-                raise InvalidRequest(reason)
+                raise InvalidRequest("there is no such directory")
 
 
 @contextmanager
@@ -139,8 +139,7 @@ def _naming(path: Path) -> Generator[None]:
     try:
         yield
     except InvalidRequest as error:
-        reason = f"{path}: {error.message}"
-        raise InvalidRequest(reason) from None
+        raise InvalidRequest(f"{path}: {error.message}") from None
 
 
 def _document(path: Path) -> Any:  # JSON

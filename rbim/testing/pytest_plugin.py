@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from rbim.callbacks.events.types import Event
     from rbim.client.client import AsyncClient
     from rbim.credentials import Credentials
-    from rbim.emulator import EmulatedClock, Emulator
+    from rbim.emulator.clock import EmulatedClock
+    from rbim.emulator.emulator import Emulator
     from rbim.operations.base import Operation
 
 __all__ = ["Inbox", "rbim_client", "rbim_clock", "rbim_emulator", "rbim_inbox"]
@@ -42,7 +43,7 @@ def rbim_clock() -> EmulatedClock:
     It begins on 2026-01-02 at 03:04:05 UTC. Override the fixture for another beginning, or for a clock that only
     ``await rbim_clock.advance(seconds, hours=...)`` moves (``EmulatedClock(start, auto=False)``).
     """
-    from rbim.emulator import EmulatedClock
+    from rbim.emulator.clock import EmulatedClock
 
     return EmulatedClock(auto=True)
 
@@ -54,7 +55,7 @@ def rbim_emulator(request: pytest.FixtureRequest, rbim_clock: EmulatedClock) -> 
     ``@pytest.mark.rbim`` takes what :class:`~rbim.emulator.Emulator` takes, by keyword, and ``faults``, a list of
     :class:`~rbim.emulator.faults.Fault`. Of several markers the one closest to the test has the last word on each option.
     """
-    from rbim.emulator import Emulator
+    from rbim.emulator.emulator import Emulator
 
     options = _options(request, Emulator)
     faults = options.pop("faults", ())
