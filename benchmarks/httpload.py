@@ -184,8 +184,7 @@ class Served:
         self._told, self._asked = cast(IO[str], process.stdout), cast(IO[str], process.stdin)
         port = self._told.readline()
         if not port:
-            reason = "a server did not start; it has said why on standard error"
-            raise RuntimeError(reason)
+            raise RuntimeError("a server did not start; it has said why on standard error")
         self.port = int(port)
 
     def ask(self, line: str = "") -> str:

@@ -78,8 +78,7 @@ def draw(document: dict[str, Any], folder: Path) -> list[Path]:
     try:
         matplotlib, figures = import_module("matplotlib"), import_module("matplotlib.figure")
     except ImportError as error:
-        reason = 'charts need matplotlib: python -m pip install "rbim[plot]"'
-        raise ImportError(reason) from error
+        raise ImportError('charts need matplotlib: python -m pip install "rbim[plot]"') from error
     folder.mkdir(parents=True, exist_ok=True)
     charts = {AT_HUNDRED: bars, BY_IN_FLIGHT: lines}
     with matplotlib.rc_context(STYLE):

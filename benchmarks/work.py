@@ -142,8 +142,7 @@ def signature() -> tuple[str, str]:
 def success(answer: dict[str, Any]) -> dict[str, Any]:
     """Return the answer. Raises RuntimeError where the platform says no."""
     if answer["statusCode"] != "000000":
-        reason = f"{answer['statusCode']}: {answer.get('statusMsg')}"
-        raise RuntimeError(reason)
+        raise RuntimeError(f"{answer['statusCode']}: {answer.get('statusMsg')}")
     return answer
 
 

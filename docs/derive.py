@@ -36,8 +36,7 @@ def derived() -> dict[Path, str]:
             made = make().replace("\\", r"\\")
             text, times = re.subn(pattern, rf"\g<1>{made}\g<2>", text, flags=re.DOTALL)
             if times != 1:
-                reason = f"{name} has {times} places for {region}"
-                raise LookupError(reason)
+                raise LookupError(f"{name} has {times} places for {region}")
         pages[HERE / name] = text
     return pages
 

@@ -60,8 +60,7 @@ def needed(name: str) -> str:
     """Return an environment variable. Raises InvalidRequest that names it where it is not set."""
     value = os.environ.get(name)
     if not value:
-        reason = f"the environment variable {name} is not set"
-        raise InvalidRequest(reason, field=name)
+        raise InvalidRequest(f"the environment variable {name} is not set", field=name)
     return value
 
 
@@ -79,8 +78,7 @@ def token_in(file: str | Path, named_by: str) -> Secret:
     except UnicodeDecodeError:
         why = "it is not UTF-8"
     # raised out here: a UnicodeDecodeError in its context would hold all of the file
-    reason = f"the file that {named_by} names cannot be read: {why}"
-    raise InvalidRequest(reason, field=named_by)
+    raise InvalidRequest(f"the file that {named_by} names cannot be read: {why}", field=named_by)
 
 
 def credentials_in(file: str | Path, named_by: str, *, first: Iterable[Credentials] = ()) -> tuple[Credentials, ...]:
@@ -88,8 +86,7 @@ def credentials_in(file: str | Path, named_by: str, *, first: Iterable[Credentia
     listed, why = _listed(file)
     # raised out here, where no frame holds what is in the file
     if listed is None:
-        reason = f"the file that {named_by} names cannot be used: {why}"
-        raise InvalidRequest(reason, field=named_by)
+        raise InvalidRequest(f"the file that {named_by} names cannot be used: {why}", field=named_by)
     return tuple(dict.fromkeys((*first, *listed)))
 
 
@@ -146,8 +143,7 @@ class Secret:
         return self
 
     def __reduce__(self) -> NoReturn:
-        reason = "a secret is not pickled; read it anew where it is needed (AsyncClient.from_env)"
-        raise TypeError(reason)
+        raise TypeError("a secret is not pickled; read it anew where it is needed (AsyncClient.from_env)")
 
 
 def _fits(text: object) -> bool:
@@ -173,5 +169,4 @@ class Credentials:
         object.__setattr__(self, "app_token", app_token)
         for name, fits in (("app_id", _fits(app_id)), ("app_token", _fits(app_token.reveal()))):
             if not fits:
-                reason = f"{name}: ASCII text without white space is needed"
-                raise InvalidRequest(reason, field=name)
+                raise InvalidRequest(f"{name}: ASCII text without white space is needed", field=name)

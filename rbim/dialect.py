@@ -128,22 +128,23 @@ def _settles(settles: str, section: str, grade: Grade) -> dict[str, Any]:
 
 def _filled(_: object, attribute: Attribute[Any], value: object) -> None:
     if not isinstance(value, str) or not value:
-        reason = f"{attribute.name}: a text that is not empty is needed, not {value!r}"
-        raise InvalidRequest(reason, field=attribute.name)
+        raise InvalidRequest(f"{attribute.name}: a text that is not empty is needed, not {value!r}", field=attribute.name)
 
 
 def _is_zone(_: object, attribute: Attribute[Any], value: object) -> None:
     if not isinstance(value, tzinfo):
-        reason = f'{attribute.name}: a tzinfo such as ZoneInfo("Asia/Shanghai") is needed, not {value!r}'
-        raise InvalidRequest(reason, field=attribute.name)
+        raise InvalidRequest(
+            f'{attribute.name}: a tzinfo such as ZoneInfo("Asia/Shanghai") is needed, not {value!r}', field=attribute.name
+        )
 
 
 def _shape(value: MembersShape | str) -> MembersShape:
     try:
         return MembersShape(value)
     except ValueError:
-        reason = f"members_shape: one of {', '.join(MembersShape)} is needed, not {value!r}"
-        raise InvalidRequest(reason, field="members_shape") from None
+        raise InvalidRequest(
+            f"members_shape: one of {', '.join(MembersShape)} is needed, not {value!r}", field="members_shape"
+        ) from None
 
 
 def _texts(value: Iterable[str]) -> frozenset[str]:

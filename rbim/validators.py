@@ -23,15 +23,15 @@ Validator = Callable[[Any, "attrs.Attribute[Any]", Any], None]
 def above_zero(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
     """Validator: a number above 0; infinity is one."""
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not value > 0:
-        reason = f"{attribute.name}: a number above 0 is needed, not {value!r}"
-        raise InvalidRequest(reason, field=attribute.name)
+        raise InvalidRequest(f"{attribute.name}: a number above 0 is needed, not {value!r}", field=attribute.name)
 
 
 def finite(_: object, attribute: attrs.Attribute[Any], value: float) -> None:
     """Validator: any number but infinity."""
     if not isfinite(value):
-        reason = f"{attribute.name}: a number that is not infinite is needed, not {value!r}"
-        raise InvalidRequest(reason, field=attribute.name)
+        raise InvalidRequest(
+            f"{attribute.name}: a number that is not infinite is needed, not {value!r}", field=attribute.name
+        )
 
 
 def at_least_one(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
@@ -39,8 +39,7 @@ def at_least_one(_: object, attribute: attrs.Attribute[Any], value: object) -> N
     if value is None and attribute.default is None:
         return
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        reason = f"{attribute.name}: at least 1, not {value!r}"
-        raise InvalidRequest(reason, field=attribute.name, limit=1)
+        raise InvalidRequest(f"{attribute.name}: at least 1, not {value!r}", field=attribute.name, limit=1)
 
 
 def or_none(validate: Validator) -> Validator:
@@ -80,16 +79,13 @@ def each_account(_: object, attribute: attrs.Attribute[Any], value: object) -> N
     name = attribute.name
     if not isinstance(value, tuple):
         bare = f"a bare str was given; write [{value!r}]" if isinstance(value, str) else f"not {value!r}"
-        reason = f"{name}: several accounts are meant, {bare}"
-        raise InvalidRequest(reason, field=name)
+        raise InvalidRequest(f"{name}: several accounts are meant, {bare}", field=name)
     members = cast("tuple[object, ...]", value)
     if not members:
-        reason = f"{name}: at least one account is needed"
-        raise InvalidRequest(reason, field=name, length=0)
+        raise InvalidRequest(f"{name}: at least one account is needed", field=name, length=0)
     if not _are_texts(members) or not all(members):
         wrong = next(member for member in members if not isinstance(member, str) or not member)
-        reason = f"{name}: each account is a text that is not empty, not {wrong!r}"
-        raise InvalidRequest(reason, field=name)
+        raise InvalidRequest(f"{name}: each account is a text that is not empty, not {wrong!r}", field=name)
 
 
 def _are_texts(values: tuple[Any, ...]) -> bool:
@@ -108,14 +104,13 @@ def text(*, at_most: int | None = None, optional: bool = False) -> Validator:
         if optional and value is None:
             return
         if not isinstance(value, str):
-            reason = f"{name}: a text is needed, not {type(value).__name__}"
-            raise InvalidRequest(reason, field=name)
+            raise InvalidRequest(f"{name}: a text is needed, not {type(value).__name__}", field=name)
         if not value and not optional:
-            reason = f"{name}: must not be empty"
-            raise InvalidRequest(reason, field=name, length=0)
+            raise InvalidRequest(f"{name}: must not be empty", field=name, length=0)
         if at_most is not None and len(value) > at_most:
-            reason = f"{name}: at most {at_most} characters, not {len(value)}"
-            raise InvalidRequest(reason, field=name, limit=at_most, length=len(value))
+            raise InvalidRequest(
+                f"{name}: at most {at_most} characters, not {len(value)}", field=name, limit=at_most, length=len(value)
+            )
 
     return validate
 
@@ -128,7 +123,8 @@ def one_of(kind: type[Any], *, optional: bool = False) -> Validator:
             return
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             choices = f" ({', '.join(kind.__members__)})" if issubclass(kind, Enum) else ""
-            reason = f"{attribute.name}: {kind.__name__}{choices} is needed, not {value!r}"
-            raise InvalidRequest(reason, field=attribute.name)
+            raise InvalidRequest(
+                f"{attribute.name}: {kind.__name__}{choices} is needed, not {value!r}", field=attribute.name
+            )
 
     return validate

@@ -63,9 +63,9 @@ def test_every_class_is_public_and_the_top_is_one():
 
 def test_callers_may_catch_what_python_calls_it():
     with pytest.raises(ValueError, match="no"):
-        raise InvalidRequest("no", field="name")  # noqa: EM101
+        raise InvalidRequest("no", field="name")
     with pytest.raises(TimeoutError):
-        raise DeadlineExceeded("late")  # noqa: EM101
+        raise DeadlineExceeded("late")
     assert not issubclass(ApiError, (ValueError, OSError))
 
 

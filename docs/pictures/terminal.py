@@ -117,8 +117,7 @@ def seen(command: Sequence[str], environment: Mapping[str, str], folder: str | N
         ended = process.wait(PATIENCE)
     screen = _screen(written.decode())
     if ended != code:
-        reason = f"rbim {' '.join(command)}: exit code {ended}\n{screen}"
-        raise RuntimeError(reason)
+        raise RuntimeError(f"rbim {' '.join(command)}: exit code {ended}\n{screen}")
     return screen
 
 

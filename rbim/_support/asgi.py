@@ -32,8 +32,7 @@ async def body_of(receive: Receive, limit: float) -> bytes | None:
     if message["type"] == "http.disconnect":
         return None
     if len(body) > limit:
-        reason = f"a body has at most {limit} bytes"
-        raise TooLarge(reason)
+        raise TooLarge(f"a body has at most {limit} bytes")
     return bytes(body)
 
 

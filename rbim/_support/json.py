@@ -30,15 +30,13 @@ class NotJson(ValueError):
 
 
 def _refuse_constant(name: str) -> object:
-    reason = f"{name} is not JSON"
-    raise NotJson(reason)
+    raise NotJson(f"{name} is not JSON")
 
 
 def _finite(digits: str) -> float:
     number = float(digits)
     if isinf(number):
-        reason = "a number past all bounds"
-        raise NotJson(reason)
+        raise NotJson("a number past all bounds")
     return number
 
 

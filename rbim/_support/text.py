@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["empty", "excerpt", "one_line"]
+__all__ = ["empty", "excerpt", "missing_extra", "one_line"]
 
 
 EXCERPT = 120
@@ -21,6 +21,11 @@ def excerpt(body: bytes) -> str:
     shown = one_line(body[: EXCERPT * 4].decode("utf-8", "replace"), EXCERPT)
     cut = len(body) > EXCERPT * 4 and not shown.endswith("...")
     return f"'{shown}...'" if cut else f"'{shown}'"
+
+
+def missing_extra(what: str, module: str | None, extra: str) -> str:
+    """Return that ``what`` needs a module, and the command that installs the ``extra`` of rbim it comes with."""
+    return f'{what} needs {module}, which comes with: python -m pip install "rbim[{extra}]"'
 
 
 def one_line(text: str, at_most: int) -> str:

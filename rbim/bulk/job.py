@@ -162,8 +162,7 @@ class Job(Generic[R]):
         """
         states = [state for state, wanted in ((State.FAILED, failed), (State.UNKNOWN, unknown)) if wanted]
         if not states:
-            reason = "retry: failed accounts, unknown ones or both are meant, not neither"
-            raise InvalidRequest(reason, field="failed")
+            raise InvalidRequest("retry: failed accounts, unknown ones or both are meant, not neither", field="failed")
         return Run(self._parts(), retried=states)
 
     async def report(self) -> Report:
@@ -246,8 +245,7 @@ def open_job(sender: Sender, journal: str | PathLike[str], **settings: Any) -> J
     by_name = {entry.operation.spec.name: entry.operation for entry in catalogue.entries()}
     operation = by_name.get(facts.operation)
     if operation is None:
-        reason = f"{path}: nobody has declared the operation {facts.operation}"
-        raise InvalidRequest(reason, field="journal")
+        raise InvalidRequest(f"{path}: nobody has declared the operation {facts.operation}", field="journal")
     dialect = settings.get("dialect") or (sender.dialect if isinstance(sender, View) else Dialect())
     work = Work[Any].of(operation, facts.options, facts.chunk, dialect)
     told = Settings.from_json(facts.settings, by_name) | settings
@@ -257,8 +255,7 @@ def open_job(sender: Sender, journal: str | PathLike[str], **settings: Any) -> J
 def facts_of(path: Path) -> Facts:
     """Return what a journal says of its job. Raises InvalidRequest where there is none."""
     if not path.is_file():
-        reason = f"{path}: no such journal"
-        raise InvalidRequest(reason, field="journal")
+        raise InvalidRequest(f"{path}: no such journal", field="journal")
     journal = Journal(path, clock=SystemClock())
     journal.open()
     try:
@@ -266,6 +263,5 @@ def facts_of(path: Path) -> Facts:
     finally:
         journal.close()
     if facts is None:
-        reason = f"{path}: no job was begun in it"
-        raise InvalidRequest(reason, field="journal")
+        raise InvalidRequest(f"{path}: no job was begun in it", field="journal")
     return facts

@@ -61,8 +61,9 @@ def _failures(_: object, _attribute: object, value: object) -> None:
     count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
     share = isinstance(value, float) and 0 < value <= 1
     if value is not None and not count and not share:
-        reason = f"max_failures: a count from 0, a share such as 0.2, or None is needed, not {value!r}"
-        raise InvalidRequest(reason, field="max_failures")
+        raise InvalidRequest(
+            f"max_failures: a count from 0, a share such as 0.2, or None is needed, not {value!r}", field="max_failures"
+        )
 
 
 @frozen

@@ -100,8 +100,7 @@ class Run:
 
     async def __aenter__(self) -> Self:
         if self._entered is not None:
-            reason = "a run is entered once; ask the job for another"
-            raise RuntimeError(reason)
+            raise RuntimeError("a run is entered once; ask the job for another")
         self._entered = self._block()
         await self._entered.__aenter__()
         return self
@@ -185,8 +184,7 @@ class Run:
     async def _locked(self) -> None:
         path = self._parts.journal
         if self._rows is None and not path.is_file():
-            reason = f"{path}: no such journal"
-            raise InvalidRequest(reason, field="journal")
+            raise InvalidRequest(f"{path}: no such journal", field="journal")
         lock = JobLock(path)
         lock.acquire()
         try:
@@ -208,14 +206,15 @@ class Run:
             await self._load(journal, commits, self._rows)
             return
         if facts is None or facts.loaded is None:
-            reason = f"{journal.path}: its input was not read to its end, and nothing was sent: begin the job again"
-            raise InvalidRequest(reason, field="journal")
+            raise InvalidRequest(
+                f"{journal.path}: its input was not read to its end, and nothing was sent: begin the job again",
+                field="journal",
+            )
         differences = self._differences(facts)
         if self._rows is not None:
             differences += _difference(facts.input, await self._digest(self._rows))
         if differences:
-            reason = f"{journal.path} holds another job: {'; '.join(differences)}"
-            raise InvalidRequest(reason, field="journal")
+            raise InvalidRequest(f"{journal.path} holds another job: {'; '.join(differences)}", field="journal")
         await commits.run(partial(journal.recover, self._on_unknown, self._parts.settings.resend_within))
         if self._retried is not None:
             await self._retry(journal, commits, self._retried)
@@ -262,8 +261,9 @@ class Run:
         counts = await commits.read(journal.counts)
         waiting = counts[State.WAITING] + counts[State.AGAIN]
         if waiting:
-            reason = f"{journal.path}: {waiting:,} accounts have not been sent yet: resume the job first"
-            raise InvalidRequest(reason, field="journal")
+            raise InvalidRequest(
+                f"{journal.path}: {waiting:,} accounts have not been sent yet: resume the job first", field="journal"
+            )
         await commits.run(partial(journal.retry, states))
 
     async def _carry_out(self, journal: Journal, commits: Commits) -> None:

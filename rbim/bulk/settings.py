@@ -22,14 +22,12 @@ __all__ = ["Settings"]
 
 def _isolate(_: object, attribute: Any, value: object) -> None:  # an attrs attribute
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        reason = f"{attribute.name}: a number of requests from 0 is needed, not {value!r}"
-        raise InvalidRequest(reason, field=attribute.name)
+        raise InvalidRequest(f"{attribute.name}: a number of requests from 0 is needed, not {value!r}", field=attribute.name)
 
 
 def _seconds(_: object, attribute: Any, value: object) -> None:  # an attrs attribute
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not value >= 0:
-        reason = f"{attribute.name}: a number of seconds from 0 is needed, not {value!r}"
-        raise InvalidRequest(reason, field=attribute.name)
+        raise InvalidRequest(f"{attribute.name}: a number of seconds from 0 is needed, not {value!r}", field=attribute.name)
 
 
 @frozen(kw_only=True)

@@ -108,22 +108,24 @@ class Work(Generic[R]):
 
     def __attrs_post_init__(self) -> None:
         if "group_id" not in self._fields:
-            reason = f"{self.operation.__name__} has no group_id: a job has rows of groups and accounts"
-            raise InvalidRequest(reason, field="operation")
+            raise InvalidRequest(
+                f"{self.operation.__name__} has no group_id: a job has rows of groups and accounts", field="operation"
+            )
         if unknown := set(self.options) - (set(self._fields) - {"group_id", self.place}):
-            reason = f"{self.operation.__name__} has no {', '.join(sorted(unknown))} to set for a whole job"
-            raise InvalidRequest(reason, field="options")
+            raise InvalidRequest(
+                f"{self.operation.__name__} has no {', '.join(sorted(unknown))} to set for a whole job", field="options"
+            )
         given = {*self.options, "group_id", self.place}
         if missing := [name for name, each in self._fields.items() if each.default is attrs.NOTHING and name not in given]:
-            reason = f"{self.operation.__name__} needs {', '.join(missing)} as well, the same for the whole job"
-            raise InvalidRequest(reason, field="options")
+            raise InvalidRequest(
+                f"{self.operation.__name__} needs {', '.join(missing)} as well, the same for the whole job", field="options"
+            )
         self.make(Chunk(lane=0, group="g", user_name=None, first=1, last=1, accounts=("a",)))  # checks options
         most = (
             1 if self.place != "members" else self.dialect.invite_limit if self.operation is InviteJoinGroup else self.chunk
         )
         if self.chunk > most:
-            reason = f"chunk: at most {most} in one request, not {self.chunk}"
-            raise InvalidRequest(reason, field="chunk", limit=most)
+            raise InvalidRequest(f"chunk: at most {most} in one request, not {self.chunk}", field="chunk", limit=most)
 
     @cached_property
     def _fields(self) -> dict[str, attrs.Attribute[Any]]:

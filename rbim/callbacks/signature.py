@@ -133,8 +133,7 @@ class Keys:
 
     def __init__(self, *credentials: Credentials) -> None:
         if not credentials:
-            reason = "credentials: at least one application's Credentials are needed"
-            raise InvalidRequest(reason, field="credentials")
+            raise InvalidRequest("credentials: at least one application's Credentials are needed", field="credentials")
         count: dict[str, int] = {}
         self._keys: list[tuple[Key, Any]] = []
         for each in credentials:
@@ -282,6 +281,5 @@ def _not_bytes(body: object) -> str:
 
 def _milliseconds(now: datetime) -> int:
     if now.utcoffset() is None:
-        reason = "now: a datetime with a time zone is needed"
-        raise InvalidRequest(reason, field="now")
+        raise InvalidRequest("now: a datetime with a time zone is needed", field="now")
     return (now - EPOCH) // MILLISECOND

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from importlib import import_module
 
+from rbim._support.text import missing_extra
+
 __all__ = ["MissingExtra", "needed"]
 
 
@@ -19,5 +21,4 @@ def needed(extras: str, *modules: str) -> None:
         except ModuleNotFoundError as error:
             if error.name != module:
                 raise
-            reason = f'this command needs {module}, which comes with: python -m pip install "rbim[{extras}]"'
-            raise MissingExtra(reason) from None
+            raise MissingExtra(missing_extra("this command", module, extras)) from None

@@ -85,13 +85,11 @@ def split(tokens: Sequence[str]) -> tuple[Everywhere, list[str]]:
             rest.append(token)
             own = _fields(rest) if len(rest) == COMMAND else own
         elif name.replace("-", "_") in found:
-            reason = f"--{name} is given twice"
-            raise WrongFlag(reason)
+            raise WrongFlag(f"--{name} is given twice")
         elif name in FLAGS:
             found[name.replace("-", "_")] = _value(name, value if equals else next(waiting, ""))
         elif equals:
-            reason = f"--{name} takes no value"
-            raise WrongFlag(reason)
+            raise WrongFlag(f"--{name} takes no value")
         else:
             found[name] = True
     return Everywhere(**found), rest
@@ -103,8 +101,7 @@ COMMAND = 2
 
 def _value(name: str, value: str) -> str:
     if not value or value.startswith("--"):
-        reason = f"--{name} needs a value: {FLAGS[name][0]}"
-        raise WrongFlag(reason)
+        raise WrongFlag(f"--{name} needs a value: {FLAGS[name][0]}")
     return value
 
 

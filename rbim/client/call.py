@@ -123,8 +123,7 @@ class Call(Generic[R]):
         core = self._core
         if core.state != "open":
             early = core.state in {"new", "opening"}
-            reason = f"the client was {'not yet entered: use it with `async with`' if early else 'already left'}"
-            raise ClientClosed(reason)
+            raise ClientClosed(f"the client was {'not yet entered: use it with `async with`' if early else 'already left'}")
         request = core.codec.encode(self._op, self._settings.user_name)
         self._path = request.path
         return request
@@ -187,8 +186,7 @@ class Call(Generic[R]):
                 core.gate.leave()
         finally:
             self._waited += clock.monotonic() - start
-        reason = f"the limits let nothing go before the deadline of {self._settings.deadline:g} s"
-        raise DeadlineExceeded(reason)
+        raise DeadlineExceeded(f"the limits let nothing go before the deadline of {self._settings.deadline:g} s")
 
     async def _attempt(self, signed: Request) -> R:
         core = self._core

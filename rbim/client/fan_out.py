@@ -65,8 +65,7 @@ async def fan_out(
     errors of the same moment are its notes. What the block itself raises comes out as it is.
     """
     if not isinstance(cast("object", workers), int) or workers < 1:
-        reason = f"workers: a whole number of at least 1 is needed, not {workers!r}"
-        raise InvalidRequest(reason, field="workers", limit=1)
+        raise InvalidRequest(f"workers: a whole number of at least 1 is needed, not {workers!r}", field="workers", limit=1)
     source = _Source(operations)
     give, take = anyio.create_memory_object_stream[Done[R] | Failed[R]](0)
     tasks = anyio.create_task_group()
@@ -90,8 +89,7 @@ async def fan_out(
         await cancel_shielded_checkpoint()
         failures.raise_first()
     if not left:  # asyncio: a future that the sender awaited was cancelled; the task group says nothing about it
-        reason = "a worker was cancelled by the sender: some operations have no outcome"
-        raise RuntimeError(reason)
+        raise RuntimeError("a worker was cancelled by the sender: some operations have no outcome")
 
 
 class _Source(Generic[R]):

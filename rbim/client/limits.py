@@ -32,8 +32,7 @@ _UNIT = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 def _operations(value: Iterable[type[Operation[Any]]]) -> tuple[type[Operation[Any]], ...]:
     if isinstance(value, type):
-        reason = f"operations: several are meant; write ({value.__name__},)"
-        raise InvalidRequest(reason, field="operations")
+        raise InvalidRequest(f"operations: several are meant; write ({value.__name__},)", field="operations")
     return tuple(value)
 
 
@@ -56,8 +55,7 @@ class Rate:
         """Read ``50/s``, ``600/min``, ``1000/h`` or ``100/10s``. Raises InvalidRequest."""
         match = re.fullmatch(_RATE, text.strip(), re.ASCII)
         if match is None:
-            reason = f"rate: 50/s, 600/min or 100/10s is meant, not {text!r}"
-            raise InvalidRequest(reason, field="rate")
+            raise InvalidRequest(f"rate: 50/s, 600/min or 100/10s is meant, not {text!r}", field="rate")
         return cls(float(match[1]), float(match[2] or 1) * _UNIT[match[3][0]])
 
     def key(self, op: Operation[Any]) -> object:

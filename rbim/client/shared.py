@@ -25,14 +25,14 @@ __all__ = ["Core", "Load", "Settings"]
 
 def _account(_: object, attribute: Attribute[Any], value: object) -> None:
     if value is not None and (not isinstance(value, str) or not value):
-        reason = f"{attribute.name}: an account is a text that is not empty, not {value!r}"
-        raise InvalidRequest(reason, field=attribute.name)
+        raise InvalidRequest(
+            f"{attribute.name}: an account is a text that is not empty, not {value!r}", field=attribute.name
+        )
 
 
 def _retry(_: object, attribute: Attribute[Any], value: object) -> None:
     if not isinstance(value, Retry):
-        reason = f"{attribute.name}: Retry(attempts=...) is needed, not {value!r}"
-        raise InvalidRequest(reason, field=attribute.name)
+        raise InvalidRequest(f"{attribute.name}: Retry(attempts=...) is needed, not {value!r}", field=attribute.name)
 
 
 @frozen(kw_only=True)

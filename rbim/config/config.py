@@ -171,13 +171,11 @@ class Config:
         if isinstance(setting.value, Secret):
             return setting.value
         if setting.key == "token_file" and setting.source.variable is None and not Path(setting.value).exists():
-            reason = f"the file that {setting.source} names does not exist"
-            raise InvalidRequest(reason, field="token_file")
+            raise InvalidRequest(f"the file that {setting.source} names does not exist", field="token_file")
         if setting.key == "token_file":
             return token_in(setting.value, setting.source.variable or str(setting.source))
         if not os.environ.get(setting.value):
-            reason = f"the environment variable that {setting.source} names is not set"
-            raise InvalidRequest(reason, field="token_env")
+            raise InvalidRequest(f"the environment variable that {setting.source} names is not set", field="token_env")
         return secret_of(setting.value)
 
 
@@ -216,8 +214,7 @@ def load(
 def _files(looked: Iterable[Place]) -> tuple[ConfigFile, ...]:
     for place in looked:
         if place.kind == "told" and not place.exists:
-            reason = f"{place.path}: there is no such file"
-            raise InvalidRequest(reason, field="config")
+            raise InvalidRequest(f"{place.path}: there is no such file", field="config")
     return tuple(read_file(place) for place in looked if place.exists)
 
 
@@ -265,8 +262,7 @@ def _from_environment() -> list[Setting]:
             continue  # the token itself goes before a file with it
         value, why = key.from_text(Sealed(os.environ[key.variable]), Path())
         if why:
-            reason = f"{key.variable}: {why}"
-            raise InvalidRequest(reason, field=key.variable)
+            raise InvalidRequest(f"{key.variable}: {why}", field=key.variable)
         found.append(Setting(key.name, value, Source(variable=key.variable)))
     return found
 
@@ -275,12 +271,10 @@ def _from_told(told: Mapping[str, Sealed]) -> list[Setting]:
     found: list[Setting] = []
     for name, sealed in told.items():
         if name not in KEYS:
-            reason = f"{name}: unknown key; {nearest(name, KEYS)}"
-            raise InvalidRequest(reason, field=name)
+            raise InvalidRequest(f"{name}: unknown key; {nearest(name, KEYS)}", field=name)
         value, why = KEYS[name].value(sealed, Path())
         if why:
-            reason = f"{name}: {why}"
-            raise InvalidRequest(reason, field=name)
+            raise InvalidRequest(f"{name}: {why}", field=name)
         found.append(Setting(name, value, Source(told=True)))
     return found
 

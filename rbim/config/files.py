@@ -93,13 +93,11 @@ def read_file(place: Place) -> ConfigFile:
     requests wherever they like.
     """
     if place.kind != "told" and (why := _not_ours(place.path)):
-        reason = f"{place.path}: {why}; name it (--config, RBIM_CONFIG) if it is to be used"
-        raise InvalidRequest(reason, field="config")
+        raise InvalidRequest(f"{place.path}: {why}; name it (--config, RBIM_CONFIG) if it is to be used", field="config")
     found, why = _read(place.path)
     # raised out here: what reads the file has tokens in its frames
     if found is None:
-        reason = f"{place.path}: {why}"
-        raise InvalidRequest(reason, field="config")
+        raise InvalidRequest(f"{place.path}: {why}", field="config")
     return found
 
 

@@ -88,8 +88,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 def _text(value: object, _: Path) -> str:
     if not isinstance(value, str) or not value:
-        reason = "a text is needed"
-        raise ValueError(reason)
+        raise ValueError("a text is needed")
     return value
 
 
@@ -107,37 +106,32 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 def _variable(value: object, base: Path) -> str:
     if not _VARIABLE.fullmatch(_text(value, base)):
-        reason = "the name of an environment variable is needed"
-        raise ValueError(reason)
+        raise ValueError("the name of an environment variable is needed")
     return cast("str", value)
 
 
 def _seconds(value: object, _: Path) -> float:
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < float("inf"):
-        reason = f"a number of seconds above zero is needed, not {_shown(value)}"
-        raise ValueError(reason)
+        raise ValueError(f"a number of seconds above zero is needed, not {_shown(value)}")
     return float(value)
 
 
 def _whole(value: object, _: Path) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        reason = f"a whole number from 1 is needed, not {_shown(value)}"
-        raise ValueError(reason)
+        raise ValueError(f"a whole number from 1 is needed, not {_shown(value)}")
     return value
 
 
 def _rates(value: object, _: Path) -> tuple[Rate, ...]:
     entries = list(cast("Iterable[object]", value)) if type(value) in {list, tuple} else [None]
     if not all(isinstance(entry, (str, Rate)) for entry in entries):
-        reason = f'a list of rates is needed, such as ["50/s", "600/min"], not {_shown(value)}'
-        raise ValueError(reason)
+        raise ValueError(f'a list of rates is needed, such as ["50/s", "600/min"], not {_shown(value)}')
     return tuple(entry if isinstance(entry, Rate) else Rate.parse(cast("str", entry)) for entry in entries)
 
 
 def _transport(value: object, _: Path) -> str:
     if not isinstance(value, str) or value not in TRANSPORTS:
-        reason = f"{_shown(value)} is no transport; {nearest(str(value), TRANSPORTS)}"
-        raise ValueError(reason)
+        raise ValueError(f"{_shown(value)} is no transport; {nearest(str(value), TRANSPORTS)}")
     return value
 
 

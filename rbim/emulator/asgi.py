@@ -69,8 +69,7 @@ class App:
             await lifespan(receive, send)
             return
         if scope["type"] != "http":
-            reason = f"the emulator speaks HTTP only, not {scope['type']}"
-            raise RuntimeError(reason)
+            raise RuntimeError(f"the emulator speaks HTTP only, not {scope['type']}")
         if scope["method"] == "CONNECT":
             await write(send, NO_TUNNEL)
             return
@@ -98,8 +97,9 @@ class App:
             await clock.sleep(verdict.delay)
         if verdict.refuse or verdict.reset_before or verdict.reset_after or verdict.keep is not None:
             if connection is None:
-                reason = f"this server gives no hand on its connections: {', '.join(verdict.names)} cannot be carried out"
-                raise RuntimeError(reason)
+                raise RuntimeError(
+                    f"this server gives no hand on its connections: {', '.join(verdict.names)} cannot be carried out"
+                )
             if verdict.keep is not None:
                 connection.cut(served.response, verdict.keep)
             else:

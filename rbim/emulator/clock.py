@@ -90,12 +90,10 @@ class EmulatedClock:
         Raises InvalidRequest where time would run backwards, or past the last day that has a date.
         """
         if seconds < 0:
-            reason = "time does not run backwards"
-            raise InvalidRequest(reason)
+            raise InvalidRequest("time does not run backwards")
         until = self.elapsed + seconds
         if not until <= (END - self.start).total_seconds():
-            reason = f"time ends on {END:%Y-%m-%d}"
-            raise InvalidRequest(reason)
+            raise InvalidRequest(f"time ends on {END:%Y-%m-%d}")
         return until
 
     def _at(self, when: float, do: Callable[[], object]) -> _Timer:

@@ -123,15 +123,12 @@ class Emulator(Pending, Talk):
         served = self.platform.serve(request.method, request.path, request.query, request.headers, request.body)
         verdict = served.verdict
         if verdict.refuse:
-            reason = "connection refused"
-            raise NotSent(reason)
+            raise NotSent("connection refused")
         wait = verdict.delay + verdict.body_time
         if wait > timeout:
             await self.clock.sleep(timeout)
-            reason = f"no whole answer within {timeout:g} s"
-            raise Unanswered(reason)
+            raise Unanswered(f"no whole answer within {timeout:g} s")
         await (self.clock.sleep(wait) if wait else checkpoint())
         if verdict.reset_before or verdict.reset_after or verdict.keep is not None:
-            reason = "the answer was cut short" if verdict.keep is not None else "connection reset"
-            raise Unanswered(reason)
+            raise Unanswered("the answer was cut short" if verdict.keep is not None else "connection reset")
         return served.response

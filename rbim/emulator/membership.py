@@ -100,8 +100,7 @@ class Pending:
 
 def _admit(group: Group, account: str) -> None:
     if group.is_full:
-        reason = f"{group.group_id} is full"
-        raise Refusal(reason, code=FULL)
+        raise Refusal(f"{group.group_id} is full", code=FULL)
     group.admit(account)
 
 

@@ -67,11 +67,9 @@ class Talk:
         Raises InvalidRequest for what cannot be a target, a mode or a bound.
         """
         if mode not in get_args(Mode):
-            reason = f"mode: {mode!r} is none of {', '.join(get_args(Mode))}"
-            raise InvalidRequest(reason, field="mode")
+            raise InvalidRequest(f"mode: {mode!r} is none of {', '.join(get_args(Mode))}", field="mode")
         if concurrency < 1:
-            reason = f"concurrency: at least 1, not {concurrency}"
-            raise InvalidRequest(reason, field="concurrency", limit=1)
+            raise InvalidRequest(f"concurrency: at least 1, not {concurrency}", field="concurrency", limit=1)
         if target is None:
             self.copier.dispatch.aim = None
             return
@@ -100,13 +98,11 @@ class Talk:
         """
         group = self._group(to)
         if not self.world.state.has_logged_in(sender):
-            reason = f"{sender} has never logged in from a client: it has nothing to say it with"
-            raise Refusal(reason, kind=NotMember)
+            raise Refusal(f"{sender} has never logged in from a client: it has nothing to say it with", kind=NotMember)
         if group is None:
             return self.copier.send(Message(conv_type=ConvType.PERSON, to=to, sender=sender, text=text, **extras))
         if sender not in group.members:
-            reason = f"{sender} is not in {to}: only members talk there"
-            raise Refusal(reason, kind=NotMember)
+            raise Refusal(f"{sender} is not in {to}: only members talk there", kind=NotMember)
         others = [account for account in group.members if account != sender]
         return self.copier.send(
             Message(conv_type=ConvType.TEAM, to=to, sender=sender, text=text, members=others, **extras),
@@ -148,8 +144,7 @@ class Talk:
         the administrator unless told. The group need not exist. Raises InvalidRequest for an unknown ``notice``.
         """
         if notice not in list(Notice):
-            reason = f"notice: {notice!r} is none of {', '.join(Notice)}"
-            raise InvalidRequest(reason, field="notice")
+            raise InvalidRequest(f"notice: {notice!r} is none of {', '.join(Notice)}", field="notice")
         return self.copier.send(
             Message(
                 conv_type=ConvType.NOTIFY_TEAM,
@@ -179,8 +174,7 @@ class Talk:
         Raises TypeError where the clock is none that can be told to go on.
         """
         if not isinstance(self.clock, EmulatedClock):
-            reason = f"time passes by itself on a {type(self.clock).__name__}: give the emulator an EmulatedClock"
-            raise TypeError(reason)
+            raise TypeError(f"time passes by itself on a {type(self.clock).__name__}: give the emulator an EmulatedClock")
         await self.copier.dispatch.advance(self.clock, seconds + hours * 3600)
 
     def copying(self) -> AbstractAsyncContextManager[None]:

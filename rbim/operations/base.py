@@ -195,8 +195,7 @@ def _answer_of(cls: type[Any]) -> type[Any]:
             for argument in get_args(generic):
                 if isinstance(argument, type):
                     return argument
-    reason = f"{cls.__name__} does not name its answer: derive it from Operation[TheAnswer]"
-    raise TypeError(reason)
+    raise TypeError(f"{cls.__name__} does not name its answer: derive it from Operation[TheAnswer]")
 
 
 _HUMP = re.compile(r"_([a-z])")

@@ -68,14 +68,17 @@ def _whole(_: object, attribute: "Attribute[Any]", value: object) -> None:
     kind = time if attribute.type is time else date
     fits = isinstance(value, kind) and not isinstance(value, datetime)
     if not fits or (isinstance(value, time) and (value.tzinfo is not None or value.microsecond)):
-        reason = f"{attribute.name}: a {kind.__name__} is needed (whole seconds, no zone), not {value!r}"
-        raise InvalidRequest(reason, field=attribute.name)
+        raise InvalidRequest(
+            f"{attribute.name}: a {kind.__name__} is needed (whole seconds, no zone), not {value!r}", field=attribute.name
+        )
 
 
 def _in_order(start: date | time, end: date | time) -> None:
     if cast("Any", end) < start:
-        reason = f"end: {end} is before the start, {start}; a night is two policies, one to 23:59:59 and one from 00:00:00"
-        raise InvalidRequest(reason, field="end")
+        raise InvalidRequest(
+            f"end: {end} is before the start, {start}; a night is two policies, one to 23:59:59 and one from 00:00:00",
+            field="end",
+        )
 
 
 @frozen
@@ -102,8 +105,7 @@ class Hours:
 def _days(value: Iterable[Weekday]) -> frozenset[Weekday]:
     days = tuple(value) if isinstance(cast("object", value), Iterable) else ()
     if not days or not all(isinstance(cast("object", day), Weekday) for day in days):
-        reason = "days: several are meant, at least one Weekday and nothing else"
-        raise InvalidRequest(reason, field="days")
+        raise InvalidRequest("days: several are meant, at least one Weekday and nothing else", field="days")
     return frozenset(days)
 
 
@@ -147,8 +149,7 @@ class Dates:
 
 def _is_period(_: object, attribute: "Attribute[Any]", value: object) -> None:
     if not isinstance(value, (Hours, Weekdays, Dates)):
-        reason = f"{attribute.name}: Hours, Weekdays or Dates are needed, not {value!r}"
-        raise InvalidRequest(reason, field=attribute.name)
+        raise InvalidRequest(f"{attribute.name}: Hours, Weekdays or Dates are needed, not {value!r}", field=attribute.name)
 
 
 @frozen
@@ -165,8 +166,12 @@ class NoCallPolicy:
     def __attrs_post_init__(self) -> None:
         length = len(self.entry.decode())
         if length > ENTRY:
-            reason = f"name: the policy's entry has at most {ENTRY} characters, not {length}"
-            raise InvalidRequest(reason, field="name", limit=ENTRY, length=length)
+            raise InvalidRequest(
+                f"name: the policy's entry has at most {ENTRY} characters, not {length}",
+                field="name",
+                limit=ENTRY,
+                length=length,
+            )
 
     @classmethod
     def hours(cls, name: str, start: time, end: time) -> "NoCallPolicy":
@@ -191,23 +196,28 @@ class NoCallPolicy:
                 {"policy_type": int(self.period.type), "policy_name": self.name, "policy_date": self.period.wire}
             )
         except ValueError:
-            reason = "name: has a character that UTF-8 cannot carry"
-            raise InvalidRequest(reason, field="name") from None
+            raise InvalidRequest("name: has a character that UTF-8 cannot carry", field="name") from None
 
     @classmethod
     def from_entry(cls, entry: str) -> "NoCallPolicy":
         """Read an entry's text. Raises InvalidRequest."""
         if isinstance(cast("object", entry), str) and len(entry) > ENTRY:
-            reason = f"policy: an entry has at most {ENTRY} characters, not {len(entry)}"
-            raise InvalidRequest(reason, field="call_policy", limit=ENTRY, length=len(entry))
+            raise InvalidRequest(
+                f"policy: an entry has at most {ENTRY} characters, not {len(entry)}",
+                field="call_policy",
+                limit=ENTRY,
+                length=len(entry),
+            )
         try:
             document = jsontext.loads(entry.encode())
             return cls(document["policy_name"], _period(int(document["policy_type"]), document["policy_date"]))
         except InvalidRequest:
             raise
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
-            reason = f"policy: an entry is a text holding policy_type, policy_name and policy_date, not {entry!r}"
-            raise InvalidRequest(reason, field="call_policy") from None
+            raise InvalidRequest(
+                f"policy: an entry is a text holding policy_type, policy_name and policy_date, not {entry!r}",
+                field="call_policy",
+            ) from None
 
 
 def _period(kind: int, wire_date: str) -> Hours | Weekdays | Dates:
@@ -255,21 +265,22 @@ CALL = Endpoint(
 
 def _digits(_: object, attribute: "Attribute[Any]", value: str | None) -> None:
     if value is not None and not (value.isascii() and value.isdigit()):
-        reason = f"{attribute.name}: ASCII digits only, not {value!r}"
-        raise InvalidRequest(reason, field=attribute.name)
+        raise InvalidRequest(f"{attribute.name}: ASCII digits only, not {value!r}", field=attribute.name)
 
 
 def _names_differ(_: object, attribute: "Attribute[Any]", value: object) -> None:
     names: list[str] = []
     for policy in cast("tuple[object, ...]", value) if isinstance(value, tuple) else (value,):
         if not isinstance(policy, NoCallPolicy) or not isinstance(value, tuple):
-            reason = f"{attribute.name}: NoCallPolicy values in a list are needed, not {policy!r}"
-            raise InvalidRequest(reason, field=attribute.name)
+            raise InvalidRequest(
+                f"{attribute.name}: NoCallPolicy values in a list are needed, not {policy!r}", field=attribute.name
+            )
         names.append(policy.name)
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        reason = f"{attribute.name}: policy names are unique within a task, {twice!r} is there twice"
-        raise InvalidRequest(reason, field=attribute.name)
+        raise InvalidRequest(
+            f"{attribute.name}: policy names are unique within a task, {twice!r} is there twice", field=attribute.name
+        )
 
 
 def _policies(value: Iterable[NoCallPolicy]) -> tuple[NoCallPolicy, ...]:

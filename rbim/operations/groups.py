@@ -304,11 +304,13 @@ class InviteJoinGroup(GroupOperation[Invited]):
     def check(self, dialect: Dialect, _clock: object, /) -> None:
         """Refuse more members than one request takes: nothing is split silently."""
         if len(self.members) > dialect.invite_limit:
-            reason = (
+            raise InvalidRequest(
                 f"members: at most {dialect.invite_limit} in one request, not {len(self.members)}; "
-                "rbim.bulk splits and tracks larger jobs"
+                "rbim.bulk splits and tracks larger jobs",
+                field="members",
+                limit=dialect.invite_limit,
+                length=len(self.members),
             )
-            raise InvalidRequest(reason, field="members", limit=dialect.invite_limit, length=len(self.members))
 
 
 def _removing(op: "DeleteGroupMember") -> str:

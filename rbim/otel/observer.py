@@ -13,13 +13,13 @@ from urllib.parse import urlsplit
 from attrs import define
 
 import rbim
+from rbim._support.text import missing_extra
 from rbim.client.observers import Observer
 
 try:
     from opentelemetry import context, metrics, trace
 except ModuleNotFoundError as missing:
-    REASON = f'rbim.otel needs {missing.name}, which comes with: python -m pip install "rbim[otel]"'
-    raise ModuleNotFoundError(REASON, name=missing.name) from None
+    raise ModuleNotFoundError(missing_extra("rbim.otel", missing.name, "otel"), name=missing.name) from None
 
 from rbim.otel.callback_metrics import CopyMetrics
 from rbim.otel.metrics import CallMetrics, Levels, Request, WatchedInbox

@@ -115,11 +115,11 @@ class Commits:
 
     def _check(self) -> None:
         if self._closed:
-            reason = "the file is closed"
-            raise RuntimeError(reason)
+            raise RuntimeError("the file is closed")
         if get_ident() != self._thread:
-            reason = "a file is used in the event loop that opened it; for an inbox, another one can have a backlog"
-            raise RuntimeError(reason)
+            raise RuntimeError(
+                "a file is used in the event loop that opened it; for an inbox, another one can have a backlog"
+            )
 
     def _undo(self, undo: Undo, result: Any) -> None:  # the command's
         if result is None or isinstance(result, Failure):

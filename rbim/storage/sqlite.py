@@ -107,15 +107,13 @@ class Database:
     def execute(self, statement: str, values: Any = ()) -> sqlite3.Cursor:  # what fills the placeholders
         """Execute one statement, inside a command or a read."""
         if self._connection is None:
-            reason = f"{self.path} is not open"
-            raise RuntimeError(reason)
+            raise RuntimeError(f"{self.path} is not open")
         return self._connection.execute(statement, values)
 
     def executemany(self, statement: str, values: Any) -> int:  # what fills the placeholders, again and again
         """Execute one statement for each of the values, inside a command; return how many rows it changed in all."""
         if self._connection is None:
-            reason = f"{self.path} is not open"
-            raise RuntimeError(reason)
+            raise RuntimeError(f"{self.path} is not open")
         return max(0, self._connection.executemany(statement, values).rowcount)
 
     def read(self, reads: Callable[[], T]) -> T:

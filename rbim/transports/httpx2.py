@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from rbim._support.text import missing_extra
+
 try:
     import httpx2
 except ModuleNotFoundError as missing:
-    REASON = f'Httpx2Transport needs {missing.name}, which comes with: python -m pip install "rbim[httpx2]"'
-    raise ModuleNotFoundError(REASON, name=missing.name) from None
+    raise ModuleNotFoundError(missing_extra("Httpx2Transport", missing.name, "httpx2"), name=missing.name) from None
 
 from rbim.transports.httpx_slots import Body, HttpxSlots
 

@@ -149,8 +149,7 @@ class HttpxSlots(Generic[C]):
         carrier: C | None = None,
     ) -> None:
         if proxy is not None and uds is not None:
-            reason = "proxy: there is none behind a UNIX socket"
-            raise InvalidRequest(reason, field="proxy")
+            raise InvalidRequest("proxy: there is none behind a UNIX socket", field="proxy")
         self.keepalive_expiry = keepalive_expiry
         self.answer_limit = answer_limit
         self._verify = verify
@@ -197,13 +196,11 @@ class HttpxSlots(Generic[C]):
 
     async def _exchange(self, request: Request, seconds: float) -> Response:
         if not self._open:
-            reason = "the transport is not open"
-            raise NotSent(reason)
+            raise NotSent("the transport is not open")
         try:
             slot = await self._lease(request)
         except Exception as error:  # a CA bundle that is not there, a proxy that is no address
-            reason = f"no connection can be made: {error}"
-            raise NotSent(reason) from untraced(error)
+            raise NotSent(f"no connection can be made: {error}") from untraced(error)
         self._log.mind(request)
         progress = _Progress(sent=self._carrier is not None)
         whole = False
@@ -219,10 +216,8 @@ class HttpxSlots(Generic[C]):
         finally:
             await self._release(request.origin, slot, progress, reuse=whole)
         if progress.sent:
-            reason = f"no whole answer within {seconds:g} s"
-            raise Unanswered(reason)
-        reason = f"no connection within {seconds:g} s"
-        raise NotSent(reason)
+            raise Unanswered(f"no whole answer within {seconds:g} s")
+        raise NotSent(f"no connection within {seconds:g} s")
 
     async def _carry(self, request: Request, slot: _Slot, progress: _Progress) -> Response:
         # The signed address is bound to no name here: a traceback that shows locals shows none of it.
@@ -234,8 +229,7 @@ class HttpxSlots(Generic[C]):
             await answer.aclose()
         progress.more = self._carrier is None and _came_with_more(answer)
         if body is None:
-            reason = f"the answer is longer than {self.answer_limit} bytes"
-            raise AnswerTooLarge(reason, limit=self.answer_limit)
+            raise AnswerTooLarge(f"the answer is longer than {self.answer_limit} bytes", limit=self.answer_limit)
         headers: dict[str, str] = {}
         for name, value in answer.headers.multi_items():
             headers[name] = f"{headers[name]}, {value}" if name in headers else value

@@ -21,7 +21,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from rbim._support.text import one_line
+from rbim._support.text import missing_extra, one_line
 from rbim.errors import AnswerTooLarge, InvalidRequest, NotSent, TransportError, Unanswered
 from rbim.http import Request, Response
 from rbim.transports._shared.network import in_grains
@@ -34,8 +34,10 @@ try:
     from pyreqwest.proxy import ProxyBuilder
     from pyreqwest.request import RequestBody
 except ModuleNotFoundError as missing:
-    REASON = f'PyreqwestTransport needs {missing.name}, which comes with: python -m pip install "rbim[pyreqwest]"'
-    raise ModuleNotFoundError(REASON, name=missing.name) from None
+    raise ModuleNotFoundError(
+        missing_extra("PyreqwestTransport", missing.name, "pyreqwest"),
+        name=missing.name,
+    ) from None
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Generator, Iterable
@@ -108,8 +110,7 @@ class PyreqwestTransport:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            reason = "PyreqwestTransport runs on asyncio only: on trio, use HttpxTransport"
-            raise RuntimeError(reason) from None
+            raise RuntimeError("PyreqwestTransport runs on asyncio only: on trio, use HttpxTransport") from None
         self._client = self._made_client()
         self._log.attach()
         return self
@@ -126,11 +127,9 @@ class PyreqwestTransport:
     async def send(self, request: Request, /, *, timeout: float) -> Response:  # noqa: ASYNC109  # kept here
         """Carry one request. Raises NotSent, Unanswered or AnswerTooLarge."""
         if self._client is None:
-            reason = "the transport is not open"
-            raise NotSent(reason)
+            raise NotSent("the transport is not open")
         if timeout < LEAST:
-            reason = f"no connection within {timeout:g} s"
-            raise NotSent(reason)
+            raise NotSent(f"no connection within {timeout:g} s")
         self._log.mind(request)
         sent = False
         cause: Exception | None = None
@@ -273,12 +272,13 @@ def _authorities(verify: object) -> list[bytes]:
     if isinstance(verify, bool):
         return []
     if isinstance(verify, ssl.SSLContext):
-        reason = "verify: PyreqwestTransport takes no ssl.SSLContext, but the path of a CA bundle; HttpxTransport takes both"
-        raise InvalidRequest(reason, field="verify")
+        raise InvalidRequest(
+            "verify: PyreqwestTransport takes no ssl.SSLContext, but the path of a CA bundle; HttpxTransport takes both",
+            field="verify",
+        )
     found = CERTIFICATE.findall(_read(str(verify), "verify"))
     if not found:
-        reason = f"verify: no certificates in {verify}"
-        raise InvalidRequest(reason, field="verify")
+        raise InvalidRequest(f"verify: no certificates in {verify}", field="verify")
     return found
 
 
@@ -304,6 +304,5 @@ def _proxy(address: str) -> str:
     except ValueError:
         fits = False
     if not fits:
-        reason = "proxy: a proxy is http://host:port or https://host:port"
-        raise InvalidRequest(reason, field="proxy")
+        raise InvalidRequest("proxy: a proxy is http://host:port or https://host:port", field="proxy")
     return url

@@ -124,8 +124,9 @@ class Codec:
 
     def _plan(self, kind: type[Operation[Any]]) -> _Plan:
         if getattr(kind, "spec", None) is None:
-            reason = f"an operation is needed, such as QueryGroupDetail(group_id='g1'), not a value of {kind.__name__}"
-            raise TypeError(reason)
+            raise TypeError(
+                f"an operation is needed, such as QueryGroupDetail(group_id='g1'), not a value of {kind.__name__}"
+            )
         path = kind.path(self.dialect)
         parts = {"{app_id}": self.app_id, "{version}": self.dialect.version}
         for name, value in parts.items():
@@ -174,8 +175,9 @@ class Codec:
             answer: R = self._plan_of(op).read(payload, kind)
         except Exception as error:  # whatever a hook raises: the answer cannot be read
             root = "$" if endpoint.payload is None else f"$.{endpoint.payload}"
-            reason = self.converters.why_not(payload, kind, root)
-            raise ProtocolError(reason, status=response.status, body=response.body) from error
+            raise ProtocolError(
+                self.converters.why_not(payload, kind, root), status=response.status, body=response.body
+            ) from error
         return answer
 
     def confirmed(self, op: Operation[R], error: RbimError) -> R | None:
@@ -261,8 +263,10 @@ def _origin(url: str, name: str) -> str:
     except ValueError:  # half an IPv6 address, a port that is no number
         fits = False
     if not fits or re.search(_UNFIT, url):
-        reason = f"{name}: an address such as https://host:8883 is needed, without user, query, fragment or white space"
-        raise InvalidRequest(reason, field=name)
+        raise InvalidRequest(
+            f"{name}: an address such as https://host:8883 is needed, without user, query, fragment or white space",
+            field=name,
+        )
     return url.rstrip("/")
 
 

@@ -96,8 +96,7 @@ def _read_answer(converter: Converter, zone: tzinfo, kind: type[Any]) -> Hook:
 
     def structure(document: Any, _: Any) -> Any:  # JSON in, answer out
         if not isinstance(document, dict):
-            reason = f"an object is needed, not {type(document).__name__}"
-            raise TypeError(reason)
+            raise TypeError(f"an object is needed, not {type(document).__name__}")
         fields = cast("dict[str, Any]", document)
         if unflatten is not None:
             fields = unflatten(fields)
@@ -287,8 +286,7 @@ def _read_operation(converter: Converter, kind: type[Any]) -> Hook:
 
     def structure(document: Any, _: Any) -> Any:  # JSON in, operation out
         if not isinstance(document, dict):
-            reason = f"an object is needed, not {type(document).__name__}"
-            raise TypeError(reason)
+            raise TypeError(f"an object is needed, not {type(document).__name__}")
         fields = cast("dict[str, Any]", document).items()
         # `"confirm": ""` and `"declared": null` are as good as absent
         said = {key: value for key, value in fields if key not in defaulted or (value is not None and value != "")}

@@ -101,8 +101,7 @@ def read_mapped(python: Mapping[str, Any]) -> Hook:
     def read(value: Any, _: Any) -> Any:  # JSON in, what it stands for out
         text = read_text(value)
         if text not in python:
-            reason = f"{text!r} is none of {', '.join(python)}"
-            raise ValueError(reason)
+            raise ValueError(f"{text!r} is none of {', '.join(python)}")
         return python[text]
 
     return read
@@ -113,8 +112,7 @@ def read_flag(value: Any, _: Any = None) -> bool:  # JSON
     """Return what a flag says; raise ValueError for what is none: any text but the empty one is true to Python."""
     flag = {"true": True, "1": True, "false": False, "0": False}.get(read_text(value).strip().lower())
     if flag is None:
-        reason = f"{read_text(value)!r} is no flag"
-        raise ValueError(reason)
+        raise ValueError(f"{read_text(value)!r} is no flag")
     return flag
 
 
@@ -132,8 +130,7 @@ def read_moment(value: Any, zone: tzinfo) -> datetime:  # JSON
     """Return the moment; raise ValueError where it cannot be read."""
     moment = read_date(value, zone)
     if moment is None:
-        reason = f"{read_text(value)!r} is no time"
-        raise ValueError(reason)
+        raise ValueError(f"{read_text(value)!r} is no time")
     return moment
 
 
@@ -142,8 +139,7 @@ def read_day(value: Any, _: Any) -> date:  # JSON
     """Return the day; ISO's other ways to write one are none of the platform's."""
     day = date.fromisoformat(value)
     if day.isoformat() != value:
-        reason = f"a date of the form YYYY-MM-DD is needed, not {value!r}"
-        raise ValueError(reason)
+        raise ValueError(f"a date of the form YYYY-MM-DD is needed, not {value!r}")
     return day
 
 
@@ -152,8 +148,7 @@ def read_number(value: Any, _: Any) -> int:  # JSON
     """Return the whole number."""
     number = None if isinstance(value, bool) else read_count(value, _)
     if number is None:
-        reason = f"a whole number is needed, not {value!r}"
-        raise ValueError(reason)
+        raise ValueError(f"a whole number is needed, not {value!r}")
     return number
 
 

@@ -264,7 +264,7 @@ async def test_what_the_block_raises_interrupts_the_job(journal):
     async def fail():
         async with progress:
             await sending.clock.sleep(7.0)
-            raise KeyError("mine")  # noqa: EM101
+            raise KeyError("mine")
 
     with pytest.raises(KeyError, match="mine"):
         await fail()

@@ -166,7 +166,7 @@ async def test_an_exception_in_the_block_comes_out_and_the_transport_is_left():
     stub = Stub(clock=EmulatedClock())
     with pytest.raises(KeyError) as caught:
         async with client_over(stub):
-            raise KeyError("mine")  # noqa: EM101  # any exception
+            raise KeyError("mine")  # any exception
     assert caught.value.args == ("mine",)
     assert stub.left == 1
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
+from test_layers import COMPOSITION, LAYERS
 
 from helpers.paths import ROOT
-from test_layers import COMPOSITION, LAYERS
 
 pytest.importorskip("pty", reason="pseudo-terminals are POSIX's")
 

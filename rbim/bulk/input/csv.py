@@ -99,8 +99,10 @@ def _place(cells: list[str], asked: str | None, usual: str, *, needed: bool) -> 
         return None
     option = f"--{usual.replace('_', '-')}-column" + (" or --group" if usual == "group" else "")
     many = f"{len(places)} columns" if places else "no column"
-    reason = f"header: {many} {asked or usual!r} among {', '.join(map(repr, cells))} ({option} tells which one is meant)"
-    raise InvalidRequest(reason, field=f"{usual}_column")
+    raise InvalidRequest(
+        f"header: {many} {asked or usual!r} among {', '.join(map(repr, cells))} ({option} tells which one is meant)",
+        field=f"{usual}_column",
+    )
 
 
 def _within_bounds(record: list[str]) -> bool:

@@ -42,8 +42,7 @@ _NOTHING = Lines(0, [], {})
 def _group(value: object) -> str | None:
     if value is None or (isinstance(value, str) and cleaned(value)):
         return None if value is None else cleaned(value)
-    reason = f"group: a text that is not empty is needed, not {value!r}"
-    raise InvalidRequest(reason, field="group")
+    raise InvalidRequest(f"group: a text that is not empty is needed, not {value!r}", field="group")
 
 
 def _codec(value: str | None) -> str:
@@ -125,23 +124,22 @@ class RowFile:
 
     def _stream(self) -> BinaryIO:
         if isinstance(self.source, TextIOBase):
-            reason = "source: a stream of bytes is needed (sys.stdin.buffer), not one of text"
-            raise InvalidRequest(reason, field="source")
+            raise InvalidRequest("source: a stream of bytes is needed (sys.stdin.buffer), not one of text", field="source")
         if hasattr(self.source, "read"):
             return cast("BinaryIO", self.source)
         try:
             self._opened = Path(cast("str", self.source)).open("rb")  # noqa: SIM115  # close() does
         except (OSError, ValueError) as error:
-            reason = f"{self.name}: cannot be opened: {getattr(error, 'strerror', None) or error}"
-            raise InvalidRequest(reason, field="source") from error
+            raise InvalidRequest(
+                f"{self.name}: cannot be opened: {getattr(error, 'strerror', None) or error}", field="source"
+            ) from error
         return self._opened
 
     def _parts(self) -> Iterator[Lines]:
         try:
             yield from lines_of(self._stream(), self.encoding)
         except OSError as error:
-            reason = f"{self.name}: cannot be read: {error.strerror or error}"
-            raise InvalidRequest(reason, field="source") from error
+            raise InvalidRequest(f"{self.name}: cannot be read: {error.strerror or error}", field="source") from error
         finally:
             if self._opened is not None:
                 self._opened.close()
@@ -203,16 +201,17 @@ class RowFile:
                 break
             head = head.followed_by(more)
         if header is None:
-            reason = f"{self.name}: the header is no CSV: {excerpt_of(head.lines[0])}"
-            raise InvalidRequest(reason, field="source")
+            raise InvalidRequest(f"{self.name}: the header is no CSV: {excerpt_of(head.lines[0])}", field="source")
         self._check_header(head, header.lines)
         return header, head
 
     def _check_header(self, head: Lines, count: int) -> None:
         fault = next((fault for place, fault in head.faults.items() if place < count), None)
         if fault is not None:
-            reason = f"{self.name}: the header is {fault.reason} (--encoding gb18030 is what spreadsheets in China write)"
-            raise InvalidRequest(reason, field="encoding")
+            raise InvalidRequest(
+                f"{self.name}: the header is {fault.reason} (--encoding gb18030 is what spreadsheets in China write)",
+                field="encoding",
+            )
 
 
 def _from_first_row(head: Lines) -> Lines:

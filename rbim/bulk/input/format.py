@@ -42,44 +42,46 @@ def codec(name: str) -> str:
         found = codecs.lookup(name).name
         usable = _ASCII.encode(found.removesuffix("-sig")) == _ASCII.encode("ascii")
     except (LookupError, TypeError, ValueError):
-        reason = f"encoding: the name of an encoding is needed (utf-8, gb18030), not {name!r}"
-        raise InvalidRequest(reason, field="encoding") from None
+        raise InvalidRequest(
+            f"encoding: the name of an encoding is needed (utf-8, gb18030), not {name!r}", field="encoding"
+        ) from None
     if not usable:
-        reason = f"encoding: {found} cannot be read line by line; convert the file first (iconv -f {found} -t utf-8)"
-        raise InvalidRequest(reason, field="encoding")
+        raise InvalidRequest(
+            f"encoding: {found} cannot be read line by line; convert the file first (iconv -f {found} -t utf-8)",
+            field="encoding",
+        )
     return found.removesuffix("-sig")
 
 
 def is_kind(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
     """Validator: a kind of file."""
     if value not in get_args(Kind):
-        reason = f"{attribute.name}: one of {', '.join(get_args(Kind))} is needed, not {value!r}"
-        raise InvalidRequest(reason, field=attribute.name)
+        raise InvalidRequest(
+            f"{attribute.name}: one of {', '.join(get_args(Kind))} is needed, not {value!r}", field=attribute.name
+        )
 
 
 def delimiter(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
     """Validator: one character that can stand between cells; no quote, space or line break."""
     if not isinstance(value, str) or len(value) != 1 or value in _UNDELIMITING:
-        reason = f"{attribute.name}: one character is needed, no quote, space or line break, not {value!r}"
-        raise InvalidRequest(reason, field=attribute.name)
+        raise InvalidRequest(
+            f"{attribute.name}: one character is needed, no quote, space or line break, not {value!r}", field=attribute.name
+        )
 
 
 def _name(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
     if not isinstance(value, str) or not cleaned(value):
-        reason = f"{attribute.name}: a text that is not empty is needed, not {value!r}"
-        raise InvalidRequest(reason, field=attribute.name)
+        raise InvalidRequest(f"{attribute.name}: a text that is not empty is needed, not {value!r}", field=attribute.name)
 
 
 def _boolean(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
     if not isinstance(value, bool):
-        reason = f"{attribute.name}: True or False is needed, not {value!r}"
-        raise InvalidRequest(reason, field=attribute.name)
+        raise InvalidRequest(f"{attribute.name}: True or False is needed, not {value!r}", field=attribute.name)
 
 
 def _line_end(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
     if value not in ("\n", "\r\n", "\r"):  # junk need not be hashable
-        reason = f"{attribute.name}: a line end is needed, not {value!r}"
-        raise InvalidRequest(reason, field=attribute.name)
+        raise InvalidRequest(f"{attribute.name}: a line end is needed, not {value!r}", field=attribute.name)
 
 
 def _encodes(encoding: str) -> bool:
@@ -111,17 +113,15 @@ class Format:
 
     def __attrs_post_init__(self) -> None:
         if self.kind == "text" and self.group is None:
-            reason = "group: text has no column of groups; name the group of its rows (--group)"
-            raise InvalidRequest(reason, field="group")
+            raise InvalidRequest("group: text has no column of groups; name the group of its rows (--group)", field="group")
         if self.bom and not _encodes(self.encoding):
-            reason = f"bom: {self.encoding} has no byte order mark"
-            raise InvalidRequest(reason, field="bom")
+            raise InvalidRequest(f"bom: {self.encoding} has no byte order mark", field="bom")
         columns = [each for each in (self.group_column, self.account_column, self.user_name_column) if each is not None]
         if len({same_name(each) for each in (*columns, *ADDED)}) != len(columns) + len(ADDED):
-            reason = (
-                f"columns: {', '.join((*columns, *ADDED))} must be different names (the last two are added when writing)"
+            raise InvalidRequest(
+                f"columns: {', '.join((*columns, *ADDED))} must be different names (the last two are added when writing)",
+                field="account_column",
             )
-            raise InvalidRequest(reason, field="account_column")
 
     def columns(self) -> list[str]:
         """Return the columns that a file of this format has, before those that writing back adds."""
@@ -140,8 +140,7 @@ class Format:
         try:
             return cls(**fields)
         except TypeError:
-            reason = f"format: no description of a file's format: {document!r}"
-            raise InvalidRequest(reason, field="format") from None
+            raise InvalidRequest(f"format: no description of a file's format: {document!r}", field="format") from None
 
 
 REASON = 500
@@ -210,8 +209,9 @@ def _json_lines(shape: Format, rows: Iterable[Rejected]) -> Iterator[str]:
 def _text_lines(shape: Format, rows: Iterable[Rejected]) -> Iterator[str]:
     for group, account, _, *added in rows:
         if checked(group, account, None, None) != Row(group, account):
-            reason = f"account: {account!r} cannot be written as a line of text that is read back as it is"
-            raise InvalidRequest(reason, field="account")
+            raise InvalidRequest(
+                f"account: {account!r} cannot be written as a line of text that is read back as it is", field="account"
+            )
         yield "\t".join((account, *added)) + shape.line_end
 
 
@@ -225,11 +225,14 @@ def _fitting(shape: Format, rows: Iterable[Rejected]) -> Iterator[Rejected]:
 
     for row in rows:
         if shape.group is not None and row.group != shape.group:
-            reason = f"group: {row.group!r} in a file without a column of groups, all of whose rows are for {shape.group!r}"
-            raise InvalidRequest(reason, field="group")
+            raise InvalidRequest(
+                f"group: {row.group!r} in a file without a column of groups, all of whose rows are for {shape.group!r}",
+                field="group",
+            )
         if row.user_name and (shape.user_name_column is None or shape.kind == "text"):
-            reason = f"user_name: {row.user_name!r} in a file without a column of acting accounts"
-            raise InvalidRequest(reason, field="user_name")
+            raise InvalidRequest(
+                f"user_name: {row.user_name!r} in a file without a column of acting accounts", field="user_name"
+            )
         yield row._replace(reason=shown(row.reason))
 
 
@@ -248,8 +251,9 @@ def write_rows(stream: IO[bytes], shape: Format, rows: Iterable[Rejected]) -> in
         try:
             waiting.append(line.encode(shape.encoding))
         except UnicodeError as error:
-            reason = f"account: {shape.encoding} has no characters for a part of {line!r}"
-            raise InvalidRequest(reason, field="account") from error
+            raise InvalidRequest(
+                f"account: {shape.encoding} has no characters for a part of {line!r}", field="account"
+            ) from error
         count += 1
         if len(waiting) >= _AT_ONCE:
             stream.write(b"".join(waiting))

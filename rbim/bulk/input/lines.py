@@ -94,11 +94,14 @@ def _one_by_one(part: bytes, encoding: str) -> tuple[list[str], dict[int, Fault]
 
 def _check_order_mark(part: bytes, encoding: str) -> None:
     if part.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        reason = "encoding: the input is UTF-16; convert it first (iconv -f utf-16 -t utf-8), or save it as UTF-8"
-        raise InvalidRequest(reason, field="encoding")
+        raise InvalidRequest(
+            "encoding: the input is UTF-16; convert it first (iconv -f utf-16 -t utf-8), or save it as UTF-8",
+            field="encoding",
+        )
     if part.startswith(codecs.BOM_UTF8) and encoding != "utf-8":
-        reason = f"encoding: the input begins with the mark of UTF-8, but {encoding} was asked for (--encoding)"
-        raise InvalidRequest(reason, field="encoding")
+        raise InvalidRequest(
+            f"encoding: the input begins with the mark of UTF-8, but {encoding} was asked for (--encoding)", field="encoding"
+        )
 
 
 def lines_of(stream: BinaryIO, encoding: str) -> Iterator[Lines]:

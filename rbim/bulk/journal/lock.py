@@ -36,8 +36,7 @@ class JobLock:
         """Take it. Raises InvalidRequest where another process has it, or the file cannot be made."""
         path = _beside(self._journal)
         if not path.parent.is_dir():
-            reason = f"{self._journal}: there is no directory {path.parent}"
-            raise InvalidRequest(reason, field="journal")
+            raise InvalidRequest(f"{self._journal}: there is no directory {path.parent}", field="journal")
         try:
             connection = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
             try:
@@ -48,8 +47,7 @@ class JobLock:
         except sqlite3.OperationalError as error:
             busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
             why = "another process runs this job" if busy else f"{path}: {error}"
-            reason = f"{self._journal}: {why}"
-            raise InvalidRequest(reason, field="journal") from error
+            raise InvalidRequest(f"{self._journal}: {why}", field="journal") from error
         self._connection = connection
 
     def release(self) -> None:

@@ -7,7 +7,7 @@ from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rbim._support.text import one_line
+from rbim._support.text import missing_extra, one_line
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -56,15 +56,15 @@ def plot_report(report: Report, path: str | Path) -> None:
     path = Path(path)
     ending = path.suffix.lower()
     if ending not in ENDINGS:
-        reason = f"path: a picture's name ends with {' or '.join(ENDINGS)}, not with {path.suffix!r}"
-        raise InvalidRequest(reason, field="path")
+        raise InvalidRequest(
+            f"path: a picture's name ends with {' or '.join(ENDINGS)}, not with {path.suffix!r}", field="path"
+        )
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
         if error.name != "matplotlib":
             raise
-        reason = 'a picture needs matplotlib, which comes with: python -m pip install "rbim[plot]"'
-        raise InvalidRequest(reason, field="path") from None
+        raise InvalidRequest(missing_extra("a picture", "matplotlib", "plot"), field="path") from None
     intervals = report.over_time
     panels: list[Callable[[Any, _Course], None]] = [_draw_requests, _draw_in_flight]
     if any(each.throttled or each.failed for each in intervals):

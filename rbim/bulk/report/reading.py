@@ -40,8 +40,7 @@ def read_report(journal: str | Path | sqlite3.Connection, *, running: bool = Fal
 
 def _opened(path: Path) -> sqlite3.Connection:
     if not path.is_file():
-        reason = f"there is no journal {path}"
-        raise InvalidRequest(reason, field="journal")
+        raise InvalidRequest(f"there is no journal {path}", field="journal")
     why = "it is no journal of a job"
     try:
         connection = _reader(path)
@@ -56,8 +55,7 @@ def _opened(path: Path) -> sqlite3.Connection:
         connection.close()
     except sqlite3.DatabaseError as error:
         why = str(error)
-    reason = f"{path} cannot be read: {why}"
-    raise InvalidRequest(reason, field="journal")
+    raise InvalidRequest(f"{path} cannot be read: {why}", field="journal")
 
 
 def _reader(path: Path) -> sqlite3.Connection:
@@ -91,8 +89,7 @@ def _one_moment(connection: sqlite3.Connection) -> Generator[None]:
 def _read(connection: sqlite3.Connection, *, running: bool) -> Report:
     facts = connection.execute("SELECT operation, options, chunk, source, created, loaded FROM job").fetchone()
     if facts is None:
-        reason = "no job was begun in the journal"
-        raise InvalidRequest(reason, field="journal")
+        raise InvalidRequest("no job was begun in the journal", field="journal")
     operation, options, chunk, source, created, loaded = facts
     ((done_word,),) = connection.execute("SELECT name FROM account_state WHERE id = ?", (State.DONE,))
     settled = report_queries.accounts_and_reasons(connection, running=running)

@@ -91,8 +91,7 @@ def not_done(connection: sqlite3.Connection, states: Collection[str] = NOT_DONE)
     Raises InvalidRequest for a state that is none of :data:`NOT_DONE`.
     """
     if wrong := sorted(set(states) - set(NOT_DONE)):
-        reason = f"states: {', '.join(NOT_DONE)} are those not done, not {', '.join(wrong)}"
-        raise InvalidRequest(reason, field="states")
+        raise InvalidRequest(f"states: {', '.join(NOT_DONE)} are those not done, not {', '.join(wrong)}", field="states")
     return _not_done(connection, {f"shown_{number}": state for number, state in enumerate(states)})
 
 

@@ -67,8 +67,7 @@ class MemorySink:
     ) -> None:
         for name, value in (("capacity", capacity), ("remember", remember), ("kept", kept)):
             if value < 1:
-                reason = f"{name}: at least 1, not {value!r}"
-                raise InvalidRequest(reason, field=name, limit=1)
+                raise InvalidRequest(f"{name}: at least 1, not {value!r}", field=name, limit=1)
         self.quarantined: deque[Delivery] = deque(maxlen=kept)
         self.dead: deque[DeadLetter] = deque(maxlen=kept)
         self._lock = Lock()

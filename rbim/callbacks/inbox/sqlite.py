@@ -44,8 +44,7 @@ def _path(given: str | PathLike[str]) -> Path:
     except TypeError:
         text = Path()
     if not text.name:
-        reason = f"path: the path of a file is needed, not {given!r}"
-        raise InvalidRequest(reason, field="path")
+        raise InvalidRequest(f"path: the path of a file is needed, not {given!r}", field="path")
     return text.absolute()  # a change of the working directory does not make it another file
 
 
@@ -87,8 +86,7 @@ class SqliteInbox:
 
     async def __aenter__(self) -> Self:
         if self._entered is not None:
-            reason = "this inbox is entered already"
-            raise RuntimeError(reason)
+            raise RuntimeError("this inbox is entered already")
         self._entered = AsyncExitStack()
         try:
             self._commits = await self._entered.enter_async_context(committing(self._store))
@@ -111,8 +109,7 @@ class SqliteInbox:
     @property
     def _open(self) -> Commits:
         if self._commits is None:
-            reason = "an inbox is used inside `async with inbox`"
-            raise RuntimeError(reason)
+            raise RuntimeError("an inbox is used inside `async with inbox`")
         return self._commits
 
     async def accept(self, delivery: Delivery, /) -> bool:
@@ -245,8 +242,7 @@ class _Backlog:
 
 def _limit(limit: int) -> int:
     if limit < 1:
-        reason = f"limit: at least 1, not {limit!r}"
-        raise InvalidRequest(reason, field="limit", limit=1)
+        raise InvalidRequest(f"limit: at least 1, not {limit!r}", field="limit", limit=1)
     return limit
 
 
@@ -254,8 +250,7 @@ def _since(since: datetime | None) -> float:
     if since is None:
         return -inf
     if not isinstance(cast("object", since), datetime) or since.tzinfo is None:
-        reason = f"since: a datetime with a time zone is needed, not {since!r}"
-        raise InvalidRequest(reason, field="since")
+        raise InvalidRequest(f"since: a datetime with a time zone is needed, not {since!r}", field="since")
     return since.timestamp()
 
 
@@ -264,8 +259,7 @@ def _classes(kind: type[Event] | str | None) -> frozenset[str] | None:
         return None
     given = cast("object", kind)
     if not isinstance(given, type) or not issubclass(given, Event):
-        reason = f"kind: a class of events or the text of a msgType is needed, not {kind!r}"
-        raise InvalidRequest(reason, field="kind")
+        raise InvalidRequest(f"kind: a class of events or the text of a msgType is needed, not {kind!r}", field="kind")
     return class_names(given)
 
 

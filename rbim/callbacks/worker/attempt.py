@@ -121,8 +121,7 @@ async def _in_time(handler: Awaitable[object], clock: Clock, seconds: float) -> 
     with clock.scope(seconds) as scope:
         await handler
     if scope.cancelled_caught:
-        reason = f"the handler took longer than {seconds:g} s"
-        raise TimeoutError(reason)
+        raise TimeoutError(f"the handler took longer than {seconds:g} s")
 
 
 def _cancels() -> int:

@@ -45,8 +45,7 @@ T = TypeVar("T")
 
 def _not_below_zero(_: object, attribute: attrs.Attribute[Any], value: float) -> None:
     if not value >= 0:
-        reason = f"{attribute.name}: a number of seconds is needed, not {value!r}"
-        raise InvalidRequest(reason, field=attribute.name)
+        raise InvalidRequest(f"{attribute.name}: a number of seconds is needed, not {value!r}", field=attribute.name)
 
 
 @frozen(kw_only=True)

@@ -135,8 +135,7 @@ class Router:
         def add(route: Route) -> None:
             if (kind, conv_type) in self._routes:
                 where = f" with conv_type={conv_type}" if conv_type else ""
-                reason = f"on(): {kind.__name__}{where} has a handler already"
-                raise InvalidRequest(reason, field="kind")
+                raise InvalidRequest(f"on(): {kind.__name__}{where} has a handler already", field="kind")
             self._routes[kind, conv_type] = route
 
         return _On(add)
@@ -150,19 +149,18 @@ class Router:
     def fallback(self, handler: Callable[..., Any], /) -> Callable[..., Any]:
         """Register the handler of the events that no other is for. Raises InvalidRequest where there is one already."""
         if self._fallback is not None:
-            reason = "fallback: there is one already"
-            raise InvalidRequest(reason, field="handler")
+            raise InvalidRequest("fallback: there is one already", field="handler")
         self._fallback = _route(handler)
         return handler
 
     def check(self) -> None:
         """Raise InvalidRequest where an event could have no handler: there is no fallback."""
         if self._fallback is None:
-            reason = (
+            raise InvalidRequest(
                 "the router has no fallback for the events that no handler is for; decorate one with @router.fallback: "
-                "async def anything_else(event: Event) -> None"
+                "async def anything_else(event: Event) -> None",
+                field="router",
             )
-            raise InvalidRequest(reason, field="router")
 
     def find(self, event: Event) -> Route:
         """Return the route of an event. Raises InvalidRequest where there is none, which :meth:`check` rules out."""
@@ -191,11 +189,9 @@ class Router:
 
 def _check(kind: object, conv_type: object) -> None:
     if not (isinstance(kind, type) and issubclass(kind, Event)):
-        reason = f"on(): a class of events is needed, as in @router.on(Text), not {kind!r}"
-        raise InvalidRequest(reason, field="kind")
+        raise InvalidRequest(f"on(): a class of events is needed, as in @router.on(Text), not {kind!r}", field="kind")
     if conv_type is not None and not (isinstance(conv_type, str) and conv_type):
-        reason = f"on(): conv_type is one of ConvType, not {conv_type!r}"
-        raise InvalidRequest(reason, field="conv_type")
+        raise InvalidRequest(f"on(): conv_type is one of ConvType, not {conv_type!r}", field="conv_type")
 
 
 def _route(handler: Callable[..., Any]) -> Route:
@@ -203,12 +199,10 @@ def _route(handler: Callable[..., Any]) -> Route:
     try:
         signature = inspect.signature(handler)
     except (TypeError, ValueError):
-        reason = f"{name}: a function is needed whose parameters can be told"
-        raise InvalidRequest(reason, field="handler") from None
+        raise InvalidRequest(f"{name}: a function is needed whose parameters can be told", field="handler") from None
     two = _binds(signature, 2)
     if not two and not _binds(signature, 1):
-        reason = f"{name}: a handler takes (event) or (event, handling), not {signature}"
-        raise InvalidRequest(reason, field="handler")
+        raise InvalidRequest(f"{name}: a handler takes (event) or (event, handling), not {signature}", field="handler")
     wants_handling = two and (not _binds(signature, 1) or _second(signature) == "handling")
     return Route(handler=handler, blocking=not _is_async(handler), wants_handling=wants_handling)
 

@@ -79,8 +79,7 @@ class Worker:
         """
         self._settings.calls.check()
         if self._runs:
-            reason = "this worker runs already"
-            raise InvalidRequest(reason)
+            raise InvalidRequest("this worker runs already")
         self._runs = True
         try:
             call_soon = waker()

@@ -37,13 +37,11 @@ def explain_capture(file: str, at: datetime | None, *, as_json: bool = False) ->
     try:
         data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     except OSError as error:
-        reason = f"{file}: {error.strerror}"
-        raise InvalidRequest(reason) from None
+        raise InvalidRequest(f"{file}: {error.strerror}") from None
     try:
         headers, body = capture_of(data)
     except InvalidRequest as error:
-        reason = f"{file}: {error.message}"
-        raise InvalidRequest(reason) from None
+        raise InvalidRequest(f"{file}: {error.message}") from None
     from rbim.cli.output import console, show_json
 
     findings = explain(headers, body, credentials=credentials, now=at or datetime.now(UTC))
@@ -78,12 +76,10 @@ def _from_http(data: bytes) -> tuple[Pairs, bytes]:
         header = HEADER.fullmatch(line)
         if header is None:
             # without the line: it may be anything
-            reason = f"line {len(pairs) + 1} of the headers has no name and ':'; {NEEDED}"
-            raise InvalidRequest(reason)
+            raise InvalidRequest(f"line {len(pairs) + 1} of the headers has no name and ':'; {NEEDED}")
         pairs.append((header[1], header[2].strip(BLANKS)))
     if not pairs:
-        reason = f"there are no headers; {NEEDED}"
-        raise InvalidRequest(reason)
+        raise InvalidRequest(f"there are no headers; {NEEDED}")
     return pairs, body
 
 
@@ -108,8 +104,7 @@ def _from_json(data: bytes) -> tuple[Pairs, bytes]:
         listed = cast("Any", headers.items() if isinstance(headers, dict) else headers)
         pairs = [(_bytes(name), _bytes(each)) for name, value in listed for each in _several(value)]
     except (KeyError, TypeError, ValueError, AttributeError):
-        reason = '"headers" is needed: an object, or a list of pairs, of texts'
-        raise InvalidRequest(reason) from None
+        raise InvalidRequest('"headers" is needed: an object, or a list of pairs, of texts') from None
     return pairs, _body_of(document)
 
 
@@ -120,8 +115,7 @@ def _body_of(document: dict[str, Any]) -> bytes:
     try:
         return _bytes(body) if encoded is None else b64decode(_bytes(encoded), validate=True)
     except (AttributeError, ValueError):
-        reason = 'the body as a text is needed, in "body", or in Base64 in "body_base64"'
-        raise InvalidRequest(reason) from None
+        raise InvalidRequest('the body as a text is needed, in "body", or in Base64 in "body_base64"') from None
 
 
 def _bytes(text: Any) -> bytes:  # JSON

@@ -271,8 +271,9 @@ def _moment(text: str, flag: str, others: str = "") -> datetime:
     except ValueError:
         moment = None
     if moment is None or moment.tzinfo is None:
-        reason = f"{flag}: {others}a time with its zone is needed, such as 2026-01-31T09:00:00+08:00, not {text!r}"
-        raise InvalidRequest(reason, field=flag)
+        raise InvalidRequest(
+            f"{flag}: {others}a time with its zone is needed, such as 2026-01-31T09:00:00+08:00, not {text!r}", field=flag
+        )
     return moment
 
 
@@ -287,8 +288,7 @@ def _kind(text: str) -> type[Event] | str:
     if written.upper() in {*MsgType, *Notice} or written.isupper():
         return written.upper()
     names = ", ".join(sorted(kind.__name__ for kind in classes.values()))
-    reason = f"--kind: a msgType such as TEAM_KICK or one of {names} is needed, not {text!r}"
-    raise InvalidRequest(reason, field="--kind")
+    raise InvalidRequest(f"--kind: a msgType such as TEAM_KICK or one of {names} is needed, not {text!r}", field="--kind")
 
 
 def _classes(kind: type[Event]) -> dict[str, type[Event]]:

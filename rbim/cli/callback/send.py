@@ -61,16 +61,14 @@ class Sending:
             try:
                 return [self.body.read_bytes()] * self.times
             except OSError as error:
-                reason = f"--body: {self.body}: {error.strerror}"
-                raise InvalidRequest(reason, field="--body") from None
+                raise InvalidRequest(f"--body: {self.body}: {error.strerror}", field="--body") from None
         message = self._message()
         return [self._written(message, app_id) for _ in range(self.times)]
 
     def _message(self) -> Message:
         if self.to is None or self.sender is None:
             missing = "--to" if self.to is None else "--sender"
-            reason = f"{missing} is needed, or the --body to send"
-            raise InvalidRequest(reason, field=missing)
+            raise InvalidRequest(f"{missing} is needed, or the --body to send", field=missing)
         kind = self.msg_type.upper().replace("-", "_")
         return Message(
             conv_type=self._conv_type(kind),
@@ -94,8 +92,7 @@ class Sending:
         try:
             return jsontext.dumps(document | {"resendFlag": "1"} if self.resend else document)
         except ValueError:
-            reason = "what is to be sent has characters that are no text"
-            raise InvalidRequest(reason) from None
+            raise InvalidRequest("what is to be sent has characters that are no text") from None
 
 
 def run(sending: Sending) -> int:
@@ -103,8 +100,7 @@ def run(sending: Sending) -> int:
     credentials = callback_credentials()[0]
     target = _target(sending.url)
     if sending.cacert is not None and not sending.cacert.is_file():
-        reason = f"--cacert: {sending.cacert}: there is no such file"
-        raise InvalidRequest(reason, field="--cacert")
+        raise InvalidRequest(f"--cacert: {sending.cacert}: there is no such file", field="--cacert")
     return anyio.run(_send, sending, sending.bodies(credentials.app_id), target, credentials)
 
 
@@ -147,5 +143,4 @@ def _target(url: str) -> Request:
             return Request(origin=f"{parts.scheme}://{parts.netloc}", path=parts.path or "/", query=query)
     except ValueError:  # a port or an IPv6 address that is none
         pass
-    reason = f"--url: an http or https URL is needed, not {url!r}"
-    raise InvalidRequest(reason, field="--url")
+    raise InvalidRequest(f"--url: an http or https URL is needed, not {url!r}", field="--url")

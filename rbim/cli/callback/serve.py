@@ -67,11 +67,9 @@ class Serving:
 def run(serving: Serving) -> int:
     """Serve until Ctrl-C or SIGTERM, in the main thread, and return the exit code. Raises InvalidRequest."""
     if not serving.path.startswith("/"):
-        reason = f"--path: it begins with a slash, not {serving.path!r}"
-        raise InvalidRequest(reason, field="--path")
+        raise InvalidRequest(f"--path: it begins with a slash, not {serving.path!r}", field="--path")
     if serving.keyfile is not None and serving.certfile is None:
-        reason = "--keyfile: there is a key, and no --certfile"
-        raise InvalidRequest(reason, field="--keyfile")
+        raise InvalidRequest("--keyfile: there is a key, and no --certfile", field="--keyfile")
     receiver = Receiver(
         credentials=callback_credentials(),
         sink=SqliteInbox(serving.inbox),
@@ -105,8 +103,7 @@ def _config(serving: Serving, app: _At) -> uvicorn.Config:
         config.load()
     except OSError as error:  # ssl's are of this kind
         files = ", ".join(str(file) for file in (serving.certfile, serving.keyfile) if file is not None)
-        reason = f"--certfile, --keyfile: {files}: {error.strerror or error}"
-        raise InvalidRequest(reason, field="--certfile") from None
+        raise InvalidRequest(f"--certfile, --keyfile: {files}: {error.strerror or error}", field="--certfile") from None
     return config
 
 

@@ -56,8 +56,10 @@ class Files:
         if self._plot is not None:
             needed("plot", "matplotlib")
             if self._plot.suffix.lower() not in ENDINGS:
-                reason = f"--plot: a picture's name ends with {' or '.join(ENDINGS)}, not with {self._plot.suffix!r}"
-                raise InvalidRequest(reason, field="plot")
+                raise InvalidRequest(
+                    f"--plot: a picture's name ends with {' or '.join(ENDINGS)}, not with {self._plot.suffix!r}",
+                    field="plot",
+                )
 
     def write(self, report: Report) -> None:
         """Write them; a file that exists is replaced at once or not at all. Raises InvalidRequest."""
@@ -118,5 +120,4 @@ def _naming(path: Path, flag: str) -> Generator[None]:
     try:
         yield
     except OSError as error:
-        reason = f"{flag}: {path} cannot be written: {error.strerror or error}"
-        raise InvalidRequest(reason, field=flag) from error
+        raise InvalidRequest(f"{flag}: {path} cannot be written: {error.strerror or error}", field=flag) from error

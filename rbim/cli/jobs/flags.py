@@ -179,5 +179,6 @@ def _failures(text: str) -> float | None:
         return float(share[1]) / 100
     if re.fullmatch("[0-9]{1,18}", text):
         return int(text)
-    reason = f"--max-failures: a number, a share such as 20%, or none is needed, not {text!r}"
-    raise InvalidRequest(reason, field="max_failures")
+    raise InvalidRequest(
+        f"--max-failures: a number, a share such as 20%, or none is needed, not {text!r}", field="max_failures"
+    )

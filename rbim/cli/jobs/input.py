@@ -62,11 +62,9 @@ class Input(RowFile):
 def open_input(file: str, options: dict[str, Any]) -> Input:
     """Open a file, or standard input, and read its beginning. Raises InvalidRequest."""
     if file != STANDARD and file.startswith("-"):  # it would have been taken as a flag
-        reason = f"unknown option {file}; a file of that name is ./{file}"
-        raise InvalidRequest(reason, field="file")
+        raise InvalidRequest(f"unknown option {file}; a file of that name is ./{file}", field="file")
     if file == STANDARD and cast("object", sys.stdin) is None:
-        reason = "standard input is closed"
-        raise InvalidRequest(reason, field="file")
+        raise InvalidRequest("standard input is closed", field="file")
     rows = Input(sys.stdin.buffer if file == STANDARD else file, **options)
     _ = rows.format
     return rows

@@ -194,8 +194,7 @@ def _choosing(named: dict[str, Any]) -> Reader:
         for spelling in (text, text.lower().replace("-", "_")):
             if spelling in known:
                 return known[spelling]
-        reason = f"{text!r} is none of {', '.join(named)}"
-        raise ValueError(reason)
+        raise ValueError(f"{text!r} is none of {', '.join(named)}")
 
     return read
 
@@ -205,8 +204,7 @@ def _reading(read: Reader, what: str) -> Reader:
         try:
             return read(text)
         except ValueError:
-            reason = f"{what} is needed, not {text!r}"
-            raise ValueError(reason) from None
+            raise ValueError(f"{what} is needed, not {text!r}") from None
 
     return convert
 
@@ -215,8 +213,7 @@ def _json(text: str) -> Any:
     try:
         return jsontext.loads(text.encode())
     except ValueError as error:
-        reason = f"a JSON value is needed: {error}"
-        raise ValueError(reason) from None
+        raise ValueError(f"a JSON value is needed: {error}") from None
 
 
 READERS: dict[Any, Reader] = {

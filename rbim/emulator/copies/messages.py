@@ -58,8 +58,7 @@ def _one_of(kind: type[E], value: E | str, name: str) -> E:
     try:
         return kind(value)
     except ValueError:
-        reason = f"{name}: {value!r} is none of {', '.join(kind)}"
-        raise InvalidRequest(reason, field=name) from None
+        raise InvalidRequest(f"{name}: {value!r} is none of {', '.join(kind)}", field=name) from None
 
 
 def _client_type(value: ClientType | str | None) -> ClientType | None:

@@ -91,8 +91,7 @@ class Lanes:
     def take(self) -> Parcel:
         """Take out the parcel that is due next; it keeps its lane busy until it is done or put back."""
         if self.next_due() is None:
-            reason = "no parcel can be taken"
-            raise LookupError(reason)
+            raise LookupError("no parcel can be taken")
         lane = self._lanes[heapq.heappop(self._ready)[3]]
         lane.busy = True
         parcel = lane.parcels.pop(0)

@@ -89,16 +89,16 @@ def courier_to(target: Receiver | ReceiveFunction) -> Courier:
     """Return what carries deliveries to a receiver of this process."""
     taking = getattr(target, "receive", target)
     if not callable(taking):
-        reason = f"target: a URL, a receiver or an async function is needed, not {type(target).__name__}"
-        raise InvalidRequest(reason, field="target")
+        raise InvalidRequest(
+            f"target: a URL, a receiver or an async function is needed, not {type(target).__name__}", field="target"
+        )
     receive = cast("ReceiveFunction", taking)
 
     async def carry(headers: Headers, body: bytes) -> int:
         answer = await receive(headers, body)
         status = getattr(answer, "status", answer)
         if not isinstance(status, int):
-            reason = f"no status but {type(status).__name__}"
-            raise NoAnswer(reason)
+            raise NoAnswer(f"no status but {type(status).__name__}")
         return int(status)
 
     return carry
@@ -113,8 +113,7 @@ def parts_of(url: str) -> tuple[str, str, dict[str, str]]:
             return f"{parts.scheme}://{parts.netloc}", parts.path or "/", query
     except ValueError:  # a port or an IPv6 address that is none
         pass
-    reason = f"target: an http or https URL is needed, not {url!r}"
-    raise InvalidRequest(reason, field="target")
+    raise InvalidRequest(f"target: an http or https URL is needed, not {url!r}", field="target")
 
 
 class Post:
@@ -131,11 +130,9 @@ class Post:
         try:
             response = await self._transport.send(request, timeout=self._timeout)
         except NotSent as error:
-            reason = f"refused: {error}"
-            raise NoAnswer(reason) from error
+            raise NoAnswer(f"refused: {error}") from error
         except TransportError as error:
-            reason = f"no answer: {error}"
-            raise NoAnswer(reason) from error
+            raise NoAnswer(f"no answer: {error}") from error
         return response.status
 
 

@@ -64,23 +64,20 @@ def read_plan(
     try:
         return converter.structure(_an(list, document), tuple[fault, ...])  # type: ignore[valid-type]
     except Exception as error:  # whatever is wrong with a document
-        reason = "; ".join(transform_error(error, format_exception=in_words))
-        raise InvalidRequest(reason, field=field) from None
+        raise InvalidRequest("; ".join(transform_error(error, format_exception=in_words)), field=field) from None
 
 
 def choice(what: str, name: str, choices: Mapping[str, Any]) -> Any:
     """Return what the name stands for. Raises InvalidRequest that lists the names there are."""
     if name not in choices:
-        reason = f"{what}: {name!r} is none of {', '.join(choices)}"
-        raise InvalidRequest(reason)
+        raise InvalidRequest(f"{what}: {name!r} is none of {', '.join(choices)}")
     return choices[name]
 
 
 def _an(kind: type[Any], document: Any) -> Any:  # JSON
     if not isinstance(document, kind):
         wanted = "an object" if kind is dict else "a list"
-        reason = f"{wanted} is needed, not {type(document).__name__}"
-        raise InvalidRequest(reason)
+        raise InvalidRequest(f"{wanted} is needed, not {type(document).__name__}")
     return document
 
 
@@ -101,8 +98,7 @@ def within(least: float, most: float = math.inf) -> Callable[[object, Attribute[
         for number in numbers:
             if number is not None and not least <= number <= most:
                 bounds = f"at least {least:g}" if most == math.inf else f"{least:g} to {most:g}"
-                reason = f"{attribute.name}: {bounds}, not {number!r}"
-                raise InvalidRequest(reason, field=attribute.name)
+                raise InvalidRequest(f"{attribute.name}: {bounds}, not {number!r}", field=attribute.name)
 
     return validate
 

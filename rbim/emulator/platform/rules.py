@@ -125,15 +125,13 @@ class World:
     def authorise(self, group: Group, account: str, *roles: Role) -> None:
         """Refuse an account that has none of these roles in the group, where roles are checked at all."""
         if self.check_roles and group.members.get(account) not in roles:
-            reason = f"{account} may not do this to {group.group_id}"
-            raise Refusal(reason, code=FORBIDDEN)
+            raise Refusal(f"{account} may not do this to {group.group_id}", code=FORBIDDEN)
 
     def group(self, group_id: str) -> Group:
         """Return the group, or refuse."""
         group = self.state.groups.get(group_id)
         if group is None:
-            reason = f"there is no group {group_id}"
-            raise Refusal(reason, kind=NotFound)
+            raise Refusal(f"there is no group {group_id}", kind=NotFound)
         return group
 
     def actor(self, user_name: str | None) -> str:
@@ -243,14 +241,11 @@ def _detail(world: World, op: QueryGroupDetail) -> GroupDetail:
 def _join(world: World, op: JoinGroup) -> Success:
     group, account = world.group(op.group_id), world.actor(op.user_name)
     if account in group.members:
-        reason = f"{account} is in {group.group_id} already"
-        raise Refusal(reason, kind=AlreadyMember)
+        raise Refusal(f"{account} is in {group.group_id} already", kind=AlreadyMember)
     if group.permission is Permission.PRIVATE and world.choice("private_join_refused"):
-        reason = f"{group.group_id} is private: it takes nobody but by invitation"
-        raise Refusal(reason, code=FORBIDDEN)
+        raise Refusal(f"{group.group_id} is private: it takes nobody but by invitation", code=FORBIDDEN)
     if group.is_full:
-        reason = f"{group.group_id} is full"
-        raise Refusal(reason, code=FULL)
+        raise Refusal(f"{group.group_id} is full", code=FULL)
     # States, rule 1: verification comes between asking and joining
     if group.permission is not Permission.OPEN:
         group.applied[account] = None
@@ -279,8 +274,7 @@ def _invite(world: World, op: InviteJoinGroup) -> Invited:
         elif world.choice("overflow_fails"):
             fails.append(Fail(member=account, reason="the group is full"))
         else:
-            reason = f"{group.group_id} has room for {room} more"
-            raise Refusal(reason, code=FULL)
+            raise Refusal(f"{group.group_id} has room for {room} more", code=FULL)
     for account in taken:
         if op.needs_confirmation:  # States, rule 3
             group.invited[account] = None
@@ -297,8 +291,7 @@ def _remove(world: World, op: DeleteGroupMember) -> Success:
     world.authorise(group, actor, Role.CREATOR, Role.ADMINISTRATOR)
     present = [account for account in dict.fromkeys(op.members) if account in group.members]
     if not present:
-        reason = f"none of the accounts is in {group.group_id}"
-        raise Refusal(reason, kind=NotMember)
+        raise Refusal(f"none of the accounts is in {group.group_id}", kind=NotMember)
     _take_out(world, "remove", group, actor, *present)
     return Success()
 
@@ -319,8 +312,7 @@ def _set_role(world: World, op: SetMemberRole) -> Success:
     if op.role is Role.CREATOR:
         group.members[group.owner] = Role.MEMBER
     elif op.member == group.owner:
-        reason = f"{op.member} is the creator: hand that role to somebody else first"
-        raise Refusal(reason, code=FORBIDDEN)
+        raise Refusal(f"{op.member} is the creator: hand that role to somebody else first", code=FORBIDDEN)
     group.members[op.member] = op.role
     world.happened("set_role", group, actor, op.member)
     return Success()
@@ -335,8 +327,7 @@ def _create_task(world: World, op: CreateCallTask) -> CallTaskCreated:
 
 def _member(group: Group, account: str) -> None:
     if account not in group.members:
-        reason = f"{account} is not in {group.group_id}"
-        raise Refusal(reason, kind=NotMember)
+        raise Refusal(f"{account} is not in {group.group_id}", kind=NotMember)
 
 
 def _take_out(world: World, cause: str, group: Group, actor: str, *accounts: str) -> None:

@@ -106,16 +106,14 @@ class Platform:
         except jsontext.NotJson as error:
             raise Refusal(str(error), code=MALFORMED) from None
         except (ValueError, RecursionError):
-            reason = "a character that UTF-8 cannot carry"
-            raise Refusal(reason, code=MALFORMED) from None
+            raise Refusal("a character that UTF-8 cannot carry", code=MALFORMED) from None
         try:
             op: Operation[Any] = self._converters.fast.structure(document, kind)
             op.check(self.world.dialect, self.world.clock)
         except InvalidRequest as error:
             raise Refusal(error.message, code=MALFORMED) from None
         except Exception:
-            reason = self._converters.why_not(document, kind)
-            raise Refusal(reason, code=MALFORMED) from None
+            raise Refusal(self._converters.why_not(document, kind), code=MALFORMED) from None
         return op
 
     @staticmethod
@@ -130,15 +128,13 @@ class Platform:
 
 def _posted(method: str) -> None:
     if method != "POST":
-        reason = f"{method} is not described: operations are posted"
-        raise Refusal(reason, code=MALFORMED)
+        raise Refusal(f"{method} is not described: operations are posted", code=MALFORMED)
 
 
 def _known(kind: type[Operation[Any]] | None, path: str) -> tuple[Rule, type[Operation[Any]]]:
     rule = None if kind is None else RULES.get(kind)
     if kind is None or rule is None:
-        reason = f"the emulator does not know what {path.rpartition('/')[2]} does"
-        raise Refusal(reason, code=UNKNOWN_OPERATION)
+        raise Refusal(f"the emulator does not know what {path.rpartition('/')[2]} does", code=UNKNOWN_OPERATION)
     return rule, kind
 
 

@@ -51,11 +51,9 @@ class Gatekeeper:
         genuine = compare_digest(query.get("sig", "").lower().encode(), expected.encode())
         own = self.credentials.app_id
         if not genuine or claimed != own or (app_id != own and app_id != quote(own, safe="")):
-            reason = "the signature is not that of this application"
-            raise Refusal(reason, kind=AuthenticationError)
+            raise Refusal("the signature is not that of this application", kind=AuthenticationError)
         if abs(self.clock.now() - _moment(stamp, self.zone)) > VALID:
-            reason = f"the timestamp {stamp} is more than 24 hours off"
-            raise Refusal(reason, kind=TimestampExpired)
+            raise Refusal(f"the timestamp {stamp} is more than 24 hours off", kind=TimestampExpired)
 
 
 def _authorization(header: str) -> tuple[str, str]:
@@ -65,8 +63,7 @@ def _authorization(header: str) -> tuple[str, str]:
         decoded = ""
     app_id, colon, stamp = decoded.rpartition(":")
     if not colon or not app_id:
-        reason = "Authorization is not the Base64 of application id, colon and timestamp"
-        raise Refusal(reason, kind=AuthenticationError)
+        raise Refusal("Authorization is not the Base64 of application id, colon and timestamp", kind=AuthenticationError)
     return app_id, stamp
 
 
@@ -76,5 +73,4 @@ def _moment(stamp: str, zone: tzinfo) -> datetime:
         year, month, day, hour, minute, second = map(int, parts.groups() if parts else ())
         return datetime(year, month, day, hour, minute, second, tzinfo=zone)
     except ValueError:
-        reason = f"the timestamp {stamp!r} is not of the form yyyyMMddHHmmss"
-        raise Refusal(reason, kind=AuthenticationError) from None
+        raise Refusal(f"the timestamp {stamp!r} is not of the form yyyyMMddHHmmss", kind=AuthenticationError) from None

@@ -72,20 +72,21 @@ def load_state(state: State, document: object) -> None:
     :class:`~rbim.emulator.State` and its parts may be left out.
     """
     if not isinstance(document, dict):
-        reason = f"a document of the emulator's state is an object, not {type(document).__name__}"
-        raise InvalidRequest(reason, field="version")
+        raise InvalidRequest(
+            f"a document of the emulator's state is an object, not {type(document).__name__}", field="version"
+        )
     fields = cast("dict[str, Any]", document).copy()
     version = fields.pop("version", None)
     if type(version) is not int or version != VERSION:
-        reason = f"version: documents of the emulator's state of version {VERSION} are read, not {version!r}"
-        raise InvalidRequest(reason, field="version")
+        raise InvalidRequest(
+            f"version: documents of the emulator's state of version {VERSION} are read, not {version!r}", field="version"
+        )
     try:
         loaded = _converter().structure(fields, State)
     except Exception as error:
         wrong = transform_error(error, format_exception=_why)
         more = f"; and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
-        reason = f"not a state of the emulator's: {'; '.join(wrong[:SHOWN])}{more}"
-        raise InvalidRequest(reason, field="document") from None
+        raise InvalidRequest(f"not a state of the emulator's: {'; '.join(wrong[:SHOWN])}{more}", field="document") from None
     _become(state, loaded)
 
 
@@ -128,8 +129,7 @@ def _register_state(converter: Converter) -> None:
         def read(value: object, _: object) -> dict[str, T]:
             found = {id_of(each): each for each in _list_of(converter, value, kind)}
             if len(found) < len(cast("list[object]", value)):
-                reason = "two have the same identifier"
-                raise ValueError(reason)
+                raise ValueError("two have the same identifier")
             return found
 
         def write(kept: dict[str, T]) -> list[Any]:
@@ -151,38 +151,32 @@ def _register_state(converter: Converter) -> None:
 
 def _list_of(converter: Converter, value: object, kind: type[Any]) -> list[Any]:
     if not isinstance(value, list):  # cattrs would take a text apart into letters
-        reason = f"a list is needed, not {type(value).__name__}"
-        raise TypeError(reason)
+        raise TypeError(f"a list is needed, not {type(value).__name__}")
     return converter.structure(value, cast("Any", list)[kind])
 
 
 def _exactly(value: object, kind: type[Any]) -> Any:
     if type(value) is not kind:
-        reason = f"{kind.__name__} is needed, not {value!r}"
-        raise TypeError(reason)
+        raise TypeError(f"{kind.__name__} is needed, not {value!r}")
     return value
 
 
 def _read_moment(value: Any, _: object) -> datetime:  # JSON
     moment = datetime.fromisoformat(value)
     if moment.tzinfo is None:
-        reason = f"{value} has no offset from UTC"
-        raise ValueError(reason)
+        raise ValueError(f"{value} has no offset from UTC")
     return moment
 
 
 def _possible(group: Group) -> Group:
     creators = list(group.members.values()).count(Role.CREATOR)
     if creators != 1:
-        reason = f"a group has exactly one creator, not {creators}"
-        raise ValueError(reason)
+        raise ValueError(f"a group has exactly one creator, not {creators}")
     if len(group.members) > group.type.member_limit:
-        reason = f"a group of this type has at most {group.type.member_limit} members, not {len(group.members)}"
-        raise ValueError(reason)
+        raise ValueError(f"a group of this type has at most {group.type.member_limit} members, not {len(group.members)}")
     waiting = group.members.keys() & (group.invited.keys() | group.applied.keys())
     if waiting:
-        reason = f"members wait for nothing, but these do: {', '.join(sorted(waiting))}"
-        raise ValueError(reason)
+        raise ValueError(f"members wait for nothing, but these do: {', '.join(sorted(waiting))}")
     return group
 
 

@@ -227,8 +227,7 @@ def _clock(desk: Desk, _: str) -> Any:
 async def _advance(desk: Desk, told: _Advance) -> Any:
     """Let an emulated clock's time pass: seconds, hours."""
     if not isinstance(desk.emulator.clock, EmulatedClock):
-        reason = "the emulator runs on this machine's clock, which nobody can advance (rbim emulator --emulated-clock)"
-        raise Unable(reason)
+        raise Unable("the emulator runs on this machine's clock, which nobody can advance (rbim emulator --emulated-clock)")
     await desk.emulator.advance(told.seconds, hours=told.hours)
     return _clock(desk, "")
 
@@ -250,8 +249,7 @@ def _may_call(desk: Desk, task_id: str) -> Any:
 def _outage(desk: Desk, told: _Seconds) -> Any:
     """Refuse all connections for so many seconds of the emulator's clock."""
     if desk.outage is None:
-        reason = "this server has no way to refuse connections: serve the emulator with rbim emulator"
-        raise Unable(reason)
+        raise Unable("this server has no way to refuse connections: serve the emulator with rbim emulator")
     return Later({"seconds": told.seconds}, desk.outage(told.seconds))  # over a connection that the outage closes
 
 

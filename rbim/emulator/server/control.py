@@ -131,14 +131,12 @@ def _found(method: str, path: str) -> tuple[Command, str]:
     """Return the command that a request is for, and the name in its path."""
     found = [(command, match) for command in COMMANDS if (match := _pattern(command.path).fullmatch(path))]
     if not found:
-        reason = f"there is no command {path}; GET {PREFIX} tells which there are"
-        raise _Trouble(404, reason)
+        raise _Trouble(404, f"there is no command {path}; GET {PREFIX} tells which there are")
     for command, match in found:
         if command.method == method:
             return command, "".join(match.groups())
     allowed = ", ".join(command.method for command, _ in found)
-    reason = f"{path} takes {allowed}, not {method}"
-    raise _Trouble(405, reason, allow=allowed)
+    raise _Trouble(405, f"{path} takes {allowed}, not {method}", allow=allowed)
 
 
 @cache
@@ -152,13 +150,11 @@ def _read(body: bytes, kind: type[Any]) -> Any:  # what the command reads
         if rb"\u" in body:  # which may be half of a pair: no answer could repeat that
             jsontext.dumps(document)
     except (ValueError, RecursionError) as error:
-        reason = f"the body is no JSON: {error}"
-        raise InvalidRequest(reason) from None
+        raise InvalidRequest(f"the body is no JSON: {error}") from None
     if kind is object:
         return document
     if not isinstance(document, dict):
-        reason = f"an object is needed, not {type(document).__name__}"
-        raise InvalidRequest(reason)
+        raise InvalidRequest(f"an object is needed, not {type(document).__name__}")
     try:
         return _converter.structure(document, kind)
     except Exception as error:  # whatever is wrong with a document
@@ -167,15 +163,13 @@ def _read(body: bytes, kind: type[Any]) -> Any:  # what the command reads
 
 def _exactly(value: object, kind: type[Any]) -> Any:
     if type(value) is not kind:
-        reason = f"{kind.__name__} is needed, not {value!r}"
-        raise InvalidRequest(reason)
+        raise InvalidRequest(f"{kind.__name__} is needed, not {value!r}")
     return value
 
 
 def _number(value: object, _: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0:
-        reason = f"a number from 0 on is needed, not {value!r}"
-        raise InvalidRequest(reason)
+        raise InvalidRequest(f"a number from 0 on is needed, not {value!r}")
     return float(value)
 
 

@@ -13,6 +13,7 @@ import struct
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from rbim._support.text import missing_extra
 from rbim.emulator.asgi import BODILESS, CONNECTION, failure, write
 from rbim.emulator.platform.rules import DependsOnDialect
 
@@ -22,8 +23,10 @@ try:
     from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
     from uvicorn.server import ServerState
 except ModuleNotFoundError as missing:
-    REASON = f'serving the emulator needs {missing.name}, which comes with: python -m pip install "rbim[server]"'
-    raise ModuleNotFoundError(REASON, name=missing.name) from None
+    raise ModuleNotFoundError(
+        missing_extra("serving the emulator", missing.name, "server"),
+        name=missing.name,
+    ) from None
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -102,8 +102,7 @@ class Server:
         if self._outage is not None:
             self._outage.cancel()
         if self._socket is None:
-            reason = "a server that is not entered refuses anyway"
-            raise RuntimeError(reason)
+            raise RuntimeError("a server that is not entered refuses anyway")
         if self._listener is not None:
             family, address = self._socket.family, self._socket.getsockname()
             self._stop_listening()

@@ -119,8 +119,7 @@ class Case:
         """Try the transport. Raises NonConforming or SkipTest."""
         tried = subject if isinstance(subject, Conformance) else Conformance(subject)
         if missing := sorted(need for need in self.needs if not tried.has(need)):
-            reason = f"the transport has no {', '.join(missing)}"
-            raise SkipTest(reason)
+            raise SkipTest(f"the transport has no {', '.join(missing)}")
         try:
             with environment({}), anyio.fail_after(self.seconds):
                 await self.run(tried)
@@ -129,8 +128,7 @@ class Case:
         except Exception as error:
             plain = _alone(error)
             said = str(plain) if isinstance(plain, NonConforming) else f"{type(plain).__name__}: {plain}"
-            reason = f"{self.name}: {said}"
-            raise NonConforming(reason) from error
+            raise NonConforming(f"{self.name}: {said}") from error
 
 
 class Cases(list[Case]):
@@ -254,13 +252,11 @@ async def failed(
     except Exception as error:
         told = shown(error).lower()  # before a local of this frame holds a secret
         if not isinstance(error, kinds) or type(error) not in {NotSent, Unanswered, AnswerTooLarge}:
-            reason = f"{type(error).__name__} ({error}) in place of {wanted}"
-            raise NonConforming(reason) from error
+            raise NonConforming(f"{type(error).__name__} ({error}) in place of {wanted}") from error
         check(error.outcome is type(error).outcome, f"{wanted} with outcome {error.outcome}")
         check(not any(secret.lower() in told for secret in sent.secrets), f"{wanted} shows what signs requests")
         return error
-    reason = f"status {response.status}, {response.body[:100]!r}, in place of {wanted}"
-    raise NonConforming(reason)
+    raise NonConforming(f"status {response.status}, {response.body[:100]!r}, in place of {wanted}")
 
 
 def shown(error: BaseException) -> str:
@@ -308,8 +304,7 @@ async def in_time(  # noqa: PLR0913  # the parts of a case, most with a default
             if given_up is not None:
                 given_up.set()
             if error is None:
-                reason = f"the time-out of {timeout:g} s has not ended the request after {took:.2f} s"
-                raise NonConforming(reason)
+                raise NonConforming(f"the time-out of {timeout:g} s has not ended the request after {took:.2f} s")
             check(took >= timeout * 0.9, f"gave up after {took:.2f} s of {timeout:g} s: {error}")
             check(await is_left(peer), "the connection of a request that took too long is not closed")
             if given_up is not None:
@@ -318,5 +313,4 @@ async def in_time(  # noqa: PLR0913  # the parts of a case, most with a default
             return
         if NotSent in expected or reached:
             break
-    reason = f"{type(error).__name__} ({error}) in place of {expected[0].__name__}"
-    raise NonConforming(reason)
+    raise NonConforming(f"{type(error).__name__} ({error}) in place of {expected[0].__name__}")

@@ -147,8 +147,7 @@ async def _ipv6(subject: Conformance) -> None:
         with RawServer(host="::1"):
             pass
     except OSError as error:
-        reason = "this machine has no ::1"
-        raise SkipTest(reason) from error
+        raise SkipTest("this machine has no ::1") from error
     async with served(subject, reply(WHOLE), host="::1") as (server, transport):
         sent = request(server.url())
         await answered(transport, sent, times=2)

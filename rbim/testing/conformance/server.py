@@ -216,8 +216,7 @@ class RawServer:
         for thread in self._threads:
             thread.join(PATIENCE)
         if any(thread.is_alive() for thread in self._threads):
-            reason = "a script of the server does not end"
-            raise AssertionError(reason)
+            raise AssertionError("a script of the server does not end")
 
     @property
     def accepted(self) -> int:

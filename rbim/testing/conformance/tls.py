@@ -48,8 +48,9 @@ class Authority:
         try:
             import trustme
         except ImportError as error:
-            reason = "the TLS cases of the conformance suite need trustme: python -m pip install trustme"
-            raise ImportError(reason) from error
+            raise ImportError(
+                "the TLS cases of the conformance suite need trustme: python -m pip install trustme"
+            ) from error
         self._authority: Any = trustme.CA()
         self._folder: TemporaryDirectory[str] | None = None
 

@@ -87,8 +87,7 @@ class BareRequest(aiohttp.ClientRequest):
     def update_auth(self, auth: Any, trust_env: bool = False) -> None:  # noqa: FBT001, FBT002  # as aiohttp calls it
         """Refuse an origin that names a user where the request says itself who sends it."""
         if auth is not None and "Authorization" in self.headers:
-            reason = "the origin names a user, and the request has an Authorization of its own"
-            raise ValueError(reason)
+            raise ValueError("the origin names a user, and the request has an Authorization of its own")
         super().update_auth(auth, trust_env)
 
 
@@ -195,8 +194,9 @@ class Connector(aiohttp.TCPConnector):
         """Return a connection for the request under way."""
         progress = UNDER_WAY.get()
         if progress.sent:
-            reason = "the connection ended before an answer, and a second try is not the library's to make"
-            raise aiohttp.ClientConnectionError(reason)
+            raise aiohttp.ClientConnectionError(
+                "the connection ended before an answer, and a second try is not the library's to make"
+            )
         while True:
             connection = await super().connect(req, traces, timeout)
             protocol = connection.protocol
@@ -206,8 +206,7 @@ class Connector(aiohttp.TCPConnector):
         early = self._time() < progress.deadline
         if not early or connection.transport is None:
             connection.close()
-            reason = "the connection ended at once" if early else "the connection came too late"
-            raise aiohttp.ClientConnectionError(reason)
+            raise aiohttp.ClientConnectionError("the connection ended at once" if early else "the connection came too late")
         progress.take(connection)
         return connection
 

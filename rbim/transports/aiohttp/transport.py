@@ -12,7 +12,7 @@ import math
 from io import BytesIO
 from typing import TYPE_CHECKING
 
-from rbim._support.text import one_line
+from rbim._support.text import missing_extra, one_line
 from rbim.errors import AnswerTooLarge, NotSent, TransportError, Unanswered
 from rbim.http import Request, Response
 from rbim.transports._shared.network import in_grains, proxy_for, tls_context
@@ -22,8 +22,7 @@ try:
     import aiohttp
     from yarl import URL
 except ModuleNotFoundError as missing:
-    REASON = f'AiohttpTransport needs {missing.name}, which comes with: python -m pip install "rbim[aiohttp]"'
-    raise ModuleNotFoundError(REASON, name=missing.name) from None
+    raise ModuleNotFoundError(missing_extra("AiohttpTransport", missing.name, "aiohttp"), name=missing.name) from None
 
 from rbim.transports.aiohttp.connections import UNDER_WAY, BareRequest, Connector, Handler, NoCookies, Progress, Watch
 
@@ -102,8 +101,7 @@ class AiohttpTransport:
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
-            reason = "AiohttpTransport runs on asyncio only: on trio, use HttpxTransport"
-            raise RuntimeError(reason) from None
+            raise RuntimeError("AiohttpTransport runs on asyncio only: on trio, use HttpxTransport") from None
         self._watch = Watch(loop)
         self._session = aiohttp.ClientSession(
             connector=Connector(self.keepalive_expiry),
@@ -137,11 +135,9 @@ class AiohttpTransport:
     async def _exchange(self, request: Request, seconds: float) -> Response:
         session, watch = self._session, self._watch
         if session is None or watch is None:
-            reason = "the transport is not open"
-            raise NotSent(reason)
+            raise NotSent("the transport is not open")
         if seconds < LEAST:
-            reason = f"no connection within {seconds:g} s"
-            raise NotSent(reason)
+            raise NotSent(f"no connection within {seconds:g} s")
         self._log.mind(request)
         connecting = in_grains(seconds)
         if connecting != self._limit.connect:  # aiohttp's timer for new connections, which rounds up further where it may
@@ -235,8 +231,7 @@ class AiohttpTransport:
                 private = origin.startswith("https:") or (url is not None and url.scheme == "https")
                 self._ways[origin] = url, self._secure_context() if private else True
             except (OSError, ValueError) as error:  # a CA bundle that is not there, a proxy that is no address
-                reason = f"no connection can be made: {error}"
-                raise NotSent(reason) from untraced(error)
+                raise NotSent(f"no connection can be made: {error}") from untraced(error)
         return self._ways[origin]
 
     def _secure_context(self) -> ssl.SSLContext | bool:
@@ -250,8 +245,7 @@ class AiohttpTransport:
 def _proxy_url(address: str) -> URL:
     url = URL(address)
     if url.scheme not in {"http", "https"} or not url.host:
-        reason = "a proxy is http://host:port or https://host:port"
-        raise ValueError(reason)
+        raise ValueError("a proxy is http://host:port or https://host:port")
     return url
 
 

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 try:
     import httptools
 except ImportError as error:
-    reason = 'this transport needs httptools: python -m pip install "rbim[fast]"'
-    raise ImportError(reason) from error
+    raise ImportError('this transport needs httptools: python -m pip install "rbim[fast]"') from error
 
 __all__ = ["HEAD_LIMIT", "AnswerReader", "Known"]
 

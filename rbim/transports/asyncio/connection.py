@@ -132,8 +132,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self.closing:
             secure = await self._loop.start_tls(self._open_transport, self, context, server_hostname=host)
         if secure is None:
-            reason = "the connection was closed before the TLS handshake was done"
-            raise ConnectionResetError(reason)
+            raise ConnectionResetError("the connection was closed before the TLS handshake was done")
         self.transport = secure
         self._secure = True
         self._reader = AnswerReader(self._known)  # the last one has read what a proxy answered

@@ -36,8 +36,7 @@ def _address(url: str) -> tuple[str, str, int]:
     parts = urlsplit(url)
     host = parts.hostname
     if parts.scheme not in PORTS or not host:
-        reason = "an address is http://host:port or https://host:port"
-        raise ValueError(reason)
+        raise ValueError("an address is http://host:port or https://host:port")
     if not host.isascii():
         host = host.encode("idna").decode()
     return parts.scheme, host, PORTS[parts.scheme] if parts.port is None else parts.port
@@ -61,8 +60,9 @@ class Proxy:
         except ValueError:
             fits = False
         if not fits:
-            reason = "proxy: AsyncioTransport speaks to proxies over http:// only; HttpxTransport knows others"
-            raise InvalidRequest(reason, field="proxy") from None
+            raise InvalidRequest(
+                "proxy: AsyncioTransport speaks to proxies over http:// only; HttpxTransport knows others", field="proxy"
+            ) from None
         parts = urlsplit(url)
         said = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}".encode()
         self._authorization = "" if parts.username is None else f"Basic {base64.b64encode(said).decode()}"
@@ -113,8 +113,7 @@ class Route:
             self._prefix = f"http://{host}{self._prefix}"
             self._fixed |= proxy.headers
         if "@" in parts.netloc or parts.query or parts.fragment or not PATH.fullmatch(f"{host}{self._prefix}"):
-            reason = "an origin has neither user, query nor fragment, and only ASCII without white space"
-            raise ValueError(reason)
+            raise ValueError("an origin has neither user, query nor fragment, and only ASCII without white space")
         self._heads: Prepared[Head] = Prepared()
 
     def head(self, request: Request) -> Head:
@@ -123,11 +122,9 @@ class Route:
 
     def _new_head(self, request: Request) -> Head:
         if not (request.path.startswith("/") and PATH.fullmatch(request.path) and TOKEN.fullmatch(request.method)):
-            reason = "the method or path is not ASCII without white space"
-            raise ValueError(reason)
+            raise ValueError("the method or path is not ASCII without white space")
         if not all(TOKEN.fullmatch(name) and FIELD.fullmatch(value) for name, value in request.headers.items()):
-            reason = "a header is not printable ASCII"
-            raise ValueError(reason)
+            raise ValueError("a header is not printable ASCII")
         return self._heads.keep(request, Head(request, self._prefix, self._fixed))
 
     def idle_connection(self, oldest: float) -> Connection | None:
@@ -167,11 +164,9 @@ class Route:
         connection.write(f"CONNECT {self._authority} HTTP/1.1\r\n{lines}\r\n".encode("ascii"))
         outcome = await waiter
         if isinstance(outcome, Broken):
-            reason = f"the proxy opened no tunnel: {outcome.reason or 'no answer in time'}"
-            raise ConnectionError(reason) from outcome.error
+            raise ConnectionError(f"the proxy opened no tunnel: {outcome.reason or 'no answer in time'}") from outcome.error
         if outcome.status not in SUCCESS or connection.closing:
-            reason = f"the proxy opened no tunnel: HTTP {outcome.status}"
-            raise ConnectionError(reason)
+            raise ConnectionError(f"the proxy opened no tunnel: HTTP {outcome.status}")
 
 
 def _several_addresses(loop: asyncio.AbstractEventLoop, host: str) -> dict[str, Any]:

@@ -62,8 +62,7 @@ class AsyncioTransport:
         answer_limit: int = ANSWER_LIMIT,
     ) -> None:
         if proxy is not None and uds is not None:
-            reason = "proxy: there is none behind a UNIX socket"
-            raise InvalidRequest(reason, field="proxy")
+            raise InvalidRequest("proxy: there is none behind a UNIX socket", field="proxy")
         self.keepalive_expiry = keepalive_expiry
         self._verify = verify
         self._cert = cert
@@ -84,13 +83,11 @@ class AsyncioTransport:
 
     async def __aenter__(self) -> Self:
         if self._loop is not None:
-            reason = "the transport is open: it is entered once, in one event loop"
-            raise RuntimeError(reason)
+            raise RuntimeError("the transport is open: it is entered once, in one event loop")
         try:
             self._loop = asyncio.get_running_loop()
         except RuntimeError:
-            reason = "AsyncioTransport runs on asyncio and uvloop only; on trio, use HttpxTransport"
-            raise RuntimeError(reason) from None
+            raise RuntimeError("AsyncioTransport runs on asyncio and uvloop only; on trio, use HttpxTransport") from None
         self._buffer = memoryview(bytearray(READ))
         return self
 
@@ -115,11 +112,9 @@ class AsyncioTransport:
             route = self._routes.get(request.origin) or self._new_route(request.origin)
             head = route.head(request)
         except ValueError as error:
-            reason = f"no such request can be sent: {error}"
-            raise NotSent(reason) from untraced(error, request.secrets)
+            raise NotSent(f"no such request can be sent: {error}") from untraced(error, request.secrets)
         if timeout <= 0:
-            reason = f"no connection can come about within {timeout:g} s"
-            raise NotSent(reason)
+            raise NotSent(f"no connection can come about within {timeout:g} s")
         oldest = -1.0 if request.repeatable else now - self.keepalive_expiry
         connection = route.idle_connection(oldest) or await self._connected(route, request, deadline)
         waiter = connection.expect(deadline)
@@ -128,16 +123,16 @@ class AsyncioTransport:
             outcome = await waiter
         except Exception as error:
             connection.forsake(waiter)
-            reason = f"the request could not be written: {type(error).__name__}"
-            raise Unanswered(reason) from untraced(error, request.secrets)
+            raise Unanswered(f"the request could not be written: {type(error).__name__}") from untraced(
+                error, request.secrets
+            )
         except BaseException:
             connection.forsake(waiter)
             raise
         if isinstance(outcome, Response):
             return outcome
         if outcome.late:
-            reason = f"no whole answer within {timeout:g} s"
-            raise Unanswered(reason)
+            raise Unanswered(f"no whole answer within {timeout:g} s")
         raise outcome.said(request)
 
     def _elsewhere(self) -> NotSent:
@@ -160,14 +155,13 @@ class AsyncioTransport:
         except Exception as error:
             cause = untraced(error, request.secrets)
             if scope.expired():
-                reason = "no connection came about in time"
-                raise NotSent(reason) from cause
-            reason = f"no connection came about: {type(cause).__name__}: {blotted(str(cause), request.secrets)}"
-            raise NotSent(reason) from cause
+                raise NotSent("no connection came about in time") from cause
+            raise NotSent(
+                f"no connection came about: {type(cause).__name__}: {blotted(str(cause), request.secrets)}"
+            ) from cause
         if connection.closing or self._loop is None:
             connection.abort()
-            reason = "the connection was closed before anything was sent"
-            raise NotSent(reason)
+            raise NotSent("the connection was closed before anything was sent")
         connection.enlist()
         return connection
 

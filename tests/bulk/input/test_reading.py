@@ -535,7 +535,7 @@ def test_a_byte_order_mark_as_printf_makes_it(tmp_path):
 
 
 def test_standard_input_through_a_pipe():
-    program = "import sys; from rbim.bulk.input.file import RowFile\nfor row in RowFile(sys.stdin.buffer): print(*row, flush=True)\n"
+    program = "import sys; from rbim.bulk import RowFile\nfor row in RowFile(sys.stdin.buffer): print(*row, flush=True)\n"
     with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         process.stdin.write(b"group\taccount\ng\t1\n")
         process.stdin.flush()

@@ -498,7 +498,7 @@ async def test_what_is_cut_off_waits_for_the_next_time():
         async with emulator.copying():
             while not peer.got:
                 await anyio.lowlevel.checkpoint()
-            raise KeyError("key")  # noqa: EM101  # the block's own
+            raise KeyError("key")  # the block's own
 
     with pytest.raises(KeyError, match="key"):
         await block()
