@@ -1,6 +1,7 @@
-"""Clocks: the protocol that client, jobs, receiver and emulator take, and the machine's own clock.
+"""Clocks: the protocol, and the machine's own clock.
 
-anyio is imported only when something waits, so that pure modules may hold a clock.
+Client, jobs, receiver and emulator take a clock. anyio is imported only when something waits, so that pure modules may hold
+one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Credentials: what they are, and reading them from environment variables and files.
+"""Credentials, and how they are read from the environment and from files.
 
 No error raised here shows a token.
 """

@@ -1,4 +1,4 @@
-"""One frozen object for every choice that the interface description leaves open.
+"""Every choice that the interface description leaves open, as one frozen object.
 
 Each field says which gap it settles, how well that is known and what may be put in its place. Client and emulator share the
 same dialect, so that what a test assumes is what the client does.

@@ -1,4 +1,4 @@
-"""HTTP requests and responses as values, and the protocols of what sends and signs them.
+"""HTTP requests and responses as values; the protocols of transports and signers.
 
 No HTTP library's type appears here. A :class:`Transport` takes a :class:`Request` and returns a :class:`Response`; a
 :class:`Signer` turns an unsigned request into a signed one.

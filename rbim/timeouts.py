@@ -1,9 +1,9 @@
-"""Cancel scopes that share one timer, on asyncio: what anyio's cancel scope does, at a fifth of the price.
+"""Cancel scopes that share one timer, on asyncio.
 
-Each call of a client runs in one, and so does the wait for each callback's body. anyio's scopes shield, and cancel at every
-turn of the loop until they are left; what these are for needs one cancellation when its time is over, or when somebody asks
-for it, and another one after ``again`` seconds if it has not ended by then. On trio, and by any clock but the machine's own,
-the scopes are the clock's.
+They do what anyio's cancel scope does at a fifth of its price. Each call of a client runs in one, and so does the wait for
+each callback's body. anyio's scopes shield, and cancel at every turn of the loop until they are left; these cancel once when
+their time is over or when they are asked to, and again every ``again`` seconds until the block has ended. On trio, and by
+any clock but the machine's own, the scopes are the clock's.
 """
 
 from __future__ import annotations

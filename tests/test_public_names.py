@@ -18,7 +18,9 @@ import pytest
 import rbim
 
 PACKAGE = Path(rbim.__file__).parent
-CONTRACTS = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]["contracts"]
+CONTRACTS = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
+    "contracts"
+]
 IO = {"anyio", "trio", "asyncio", "sniffio", "httpx", "httpcore", "h11", "aiohttp", "pyreqwest", "uvicorn", "sqlite3", "ssl"}
 
 EVERY = [info.name for info in pkgutil.walk_packages(rbim.__path__, "rbim.") if not info.name.endswith("__main__")]

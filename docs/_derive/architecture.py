@@ -1,49 +1,66 @@
-"""The parts of the page on architecture that the code says: the house and its layers."""
+"""The parts of the page on architecture that the code says: the tree of modules, and the floors of the contract."""
 
 from __future__ import annotations
 
 import ast
+import tomllib
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from _derive.markdown import code, inline, table
 
-__all__ = ["house", "layers"]
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["floors", "house", "layers", "pure", "summary"]
 
 ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "rbim"
 
 
 def house() -> str:
-    """Return what stands in the package, with the first sentence of each docstring."""
-    package = ROOT / "rbim"
-    paths = sorted(package.iterdir(), key=lambda path: (path.is_dir(), path.name))
-    rows = (
-        (
-            code(f"{path.name}/" if path.is_dir() else path.name),
-            _first_sentence(path / "__init__.py" if path.is_dir() else path),
-        )
-        for path in paths
-        if path.suffix == ".py" or (path / "__init__.py").exists()
-    )
+    """Return every folder and module of the package, with the first sentence of its docstring."""
+    rows = ((f"{'&emsp;' * depth}{code(name)}", inline(summary(path))) for depth, name, path in _tree(PACKAGE))
     return "\n" + table(("", "what it is"), rows) + "\n"
 
 
-def _first_sentence(path: Path) -> str:
-    docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-    paragraph = inline(docstring).split("\n\n")[0]
+def _tree(folder: Path, depth: int = 0) -> Iterator[tuple[int, str, Path]]:
+    for path in sorted(folder.iterdir(), key=lambda path: (path.is_dir(), path.name)):
+        if path.is_dir() and (path / "__init__.py").exists():
+            yield depth, f"{path.name}/", path
+            yield from _tree(path, depth + 1)
+        elif path.suffix == ".py" and path.name != "__init__.py":
+            yield depth, path.name, path
+
+
+def summary(path: Path) -> str:
+    """Return the first sentence of a module's docstring, or of a package's."""
+    source = (path / "__init__.py" if path.is_dir() else path).read_text(encoding="utf-8")
+    paragraph = " ".join((ast.get_docstring(ast.parse(source)) or "").split("\n\n")[0].split())
     head, dot, _ = paragraph.partition(". ")
     return f"{head}." if dot else paragraph
 
 
+def _contract(kind: str) -> dict[str, Any]:
+    """Return the first contract of a kind in pyproject.toml."""
+    tools = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
+    return next(each for each in tools["importlinter"]["contracts"] if each["type"] == kind)
+
+
+def floors() -> list[list[str]]:
+    """Return the names on each floor of the package, highest first."""
+    return [floor.split(" | ") for floor in _contract("layers")["layers"]]
+
+
+def pure() -> set[str]:
+    """Return the names on the floors in which no module does input or output."""
+    return {name.removeprefix("rbim.") for name in _contract("forbidden")["source_modules"]}
+
+
 def layers() -> str:
-    """Return the layers that ``tests/test_layers.py`` checks, lowest first."""
-    tree = ast.parse((ROOT / "tests" / "test_layers.py").read_text(encoding="utf-8"))
-    names: dict[str, Any] = {}
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            name = node.targets[0].id
-            if name in {"CALLBACKS", "BULK"} or name == "LAYERS":
-                exec(compile(ast.Module([node], []), "layers", "exec"), names)  # noqa: S102  # our own test's constants
-    found = names["LAYERS"]
-    rows = ((str(number), ", ".join(code(name) for name in sorted(layer))) for number, layer in enumerate(found, start=1))
-    return "\n" + table(("layer", "modules; a package stands for those of its own that are not named"), rows) + "\n"
+    """Return the floors as a table, highest first."""
+    rows = (
+        (str(number), ", ".join(map(code, floor)))
+        for number, floor in zip(range(len(floors()), 0, -1), floors(), strict=True)
+    )
+    return "\n" + table(("floor", "folders and modules"), rows) + "\n"

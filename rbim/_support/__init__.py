@@ -1,1 +1,4 @@
-"""Small tools that know nothing of the platform. Private: nothing here is part of the public interface."""
+"""Small tools that know nothing of the platform.
+
+Private: nothing here is part of the public interface.
+"""

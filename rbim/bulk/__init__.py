@@ -1,6 +1,6 @@
-"""Many operations at once, and jobs that survive whatever happens: input, journal, pace, report.
+"""Jobs: one operation for every row of a file, with a journal that survives crashes.
 
-Names are resolved when they are first used.
+The public names are imported on first use.
 """
 
 from typing import TYPE_CHECKING

@@ -1,8 +1,9 @@
-"""Message copy: the platform posts users' messages and group notifications to the developer's server, signed.
+"""Message-copy callbacks: verify, store, answer, handle.
 
-:class:`Receiver` verifies each delivery, puts it into a sink (:class:`SqliteInbox`, durable; :class:`MemorySink`), answers
-in time, and has it handled afterwards. Its parts stand alone as well: :func:`verify`, :func:`parse`, :class:`Worker`. The
-public names are resolved when they are first used.
+The platform posts users' messages and group notifications to the developer's server, signed. :class:`Receiver` verifies each
+delivery, stores it in a sink (:class:`SqliteInbox`, durable; :class:`MemorySink`), answers in time, and has it handled
+afterwards. Its parts can be used alone: :func:`verify`, :func:`parse`, :class:`Worker`. The public names are imported on
+first use.
 """
 
 from typing import TYPE_CHECKING

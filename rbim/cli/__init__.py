@@ -1,6 +1,7 @@
-"""The command line ``rbim``: operations derived from the catalogue, a demonstration, the emulator. Needs the extra ``cli``.
+"""The command line ``rbim``.
 
-``RBIM_IMPORT`` names modules (separated by commas, from the working directory too) that declare operations of one's own.
+Needs the extra ``cli``. ``RBIM_IMPORT`` names modules (separated by commas, from the working directory too) that declare
+more operations; each gets a command.
 """
 
 from rbim.cli.entry_point import build_app, main, run

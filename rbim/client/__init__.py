@@ -1,1 +1,4 @@
-"""One call from its operation to its answer: limits, attempts, retries, observers. Public names: ``rbim``."""
+"""Calls, from an operation to its answer: limits, attempts, retries, observers.
+
+The public names are those of ``rbim``.
+"""

@@ -1,16 +1,7 @@
-"""Configuration: what is told goes before environment variables, and these before the profiles of ``rbim.toml``.
+"""Configuration: arguments, environment variables, profiles in ``rbim.toml``.
 
-::
-
-    profile = "test"                    # the profile where nobody names one
-
-    [profiles.test]
-    base_url = "https://gw.example:8883"
-    app_id = "..."
-    token_file = "test.token"           # beside this file
-
-A profile of the project's file goes before one of the same name in the user's, key by key. No token is ever in an error
-that is raised here.
+An argument goes before an environment variable, and that before a profile. :func:`load` reads them; each value knows where
+it comes from.
 """
 
 from typing import TYPE_CHECKING

@@ -1,7 +1,7 @@
-"""The platform in a box: an emulator of the written interface description, never of the service.
+"""An emulator of the written interface description, never of the service.
 
-One state, reached as a transport (no sockets), as an ASGI app, or directly. What the description leaves open is a field of
-the same :class:`~rbim.dialect.Dialect` that the client has.
+One state, reached as a transport (no sockets), as an ASGI application, or directly. What the description leaves open is a
+field of the same :class:`~rbim.Dialect` that the client has.
 """
 
 from typing import TYPE_CHECKING

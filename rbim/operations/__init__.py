@@ -1,4 +1,4 @@
-"""The operations that can be asked of the platform, and what declares operations of one's own."""
+"""The operations of the platform, and the classes that declare new ones."""
 
 from typing import TYPE_CHECKING
 

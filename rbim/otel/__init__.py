@@ -1,8 +1,9 @@
-"""Spans and metrics by OpenTelemetry's interface, for whatever SDK the process has; without one nothing is recorded.
+"""OpenTelemetry: spans and metrics of calls, jobs and callbacks.
 
-A call is a span (INTERNAL), each of its attempts one below it (CLIENT) by the conventions for HTTP clients. Addresses are
-signed, so none is ever recorded: ``url.template`` stands for ``url.full``. For the same reason what else instruments HTTP
-libraries is told to leave the attempt alone. No trace headers are sent: the platform belongs to somebody else.
+A call is a span (INTERNAL), each of its attempts one below it (CLIENT) by the conventions for HTTP clients. Without an SDK
+in the process nothing is recorded. Addresses are signed, so none is ever recorded: ``url.template`` stands for ``url.full``.
+For the same reason other instrumentation of HTTP libraries is asked to leave the attempt alone. No trace headers are sent:
+the platform belongs to another company.
 """
 
 from typing import TYPE_CHECKING

@@ -1,9 +1,4 @@
-"""Spans and metrics by OpenTelemetry's interface, for whatever SDK the process has; without one nothing is recorded.
-
-A call is a span (INTERNAL), each of its attempts one below it (CLIENT) by the conventions for HTTP clients. Addresses are
-signed, so none is ever recorded: ``url.template`` stands for ``url.full``. For the same reason what else instruments HTTP
-libraries is told to leave the attempt alone. No trace headers are sent: the platform belongs to somebody else.
-"""
+"""OtelObserver: a span for each call and for each attempt."""
 
 from __future__ import annotations
 

@@ -1,1 +1,4 @@
-"""SQLite files: creating and opening them, migrations, transactions, group commit. Knows no table of its users."""
+"""SQLite files: creation, migrations, transactions, group commit.
+
+Nothing here knows the tables of those who use it.
+"""

@@ -1,4 +1,4 @@
-"""For tests: fixtures for pytest over the emulator; in ``conformance``, the suite that every transport must pass."""
+"""For tests: pytest fixtures, and the conformance suite for transports."""
 
 from typing import TYPE_CHECKING
 

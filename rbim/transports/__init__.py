@@ -1,1 +1,4 @@
-"""Transports: one file for each HTTP library. Import the one you use from its own module."""
+"""Transports: one module or folder for each HTTP library.
+
+Import a transport from its own module: ``from rbim.transports.asyncio import AsyncioTransport``.
+"""

@@ -1,1 +1,4 @@
-"""Values to bytes and back: JSON documents, their quirks, the signature of requests. No input or output."""
+"""Operations to bytes and bytes to answers: JSON, its quirks, signatures.
+
+Nothing here does input or output.
+"""
