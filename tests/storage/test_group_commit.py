@@ -47,8 +47,7 @@ class Held:
 
     def hold(self):
         """Hold up the next transaction; return what is set when it has begun."""
-        self.go.clear()
-        self.begun = anyio.Event()
+        self.go, self.begun = threading.Event(), anyio.Event()
         return self.begun
 
     def open(self):
@@ -62,14 +61,15 @@ class Held:
             self.database.close()
 
     def commit(self, commands, *, hurried):
+        go = self.go
         self.transactions.append(len(commands))
         self.hurried = hurried
         self.running += 1
         self.most_running = max(self.running, self.most_running)
         try:
-            if not self.go.is_set():
+            if not go.is_set():
                 from_thread.run_sync(self.begun.set)
-                assert self.go.wait(10)
+                assert go.wait(10)
             if self.database is None:
                 return [command() for command in commands]
             return self.database.commit(commands, hurried=hurried, **self.options)
@@ -218,6 +218,29 @@ async def test_while_one_transaction_runs_none_other_does_and_all_others_wait(st
         store.go.set()
     assert store.transactions == [1, 50]
     assert len(finished) == 50
+
+
+def next_one(store):
+    """Let the transaction that is held up go on and hold up the next one; return what is set when that has begun."""
+    go, begun = store.go, store.hold()
+    go.set()
+    return begun
+
+
+async def test_who_comes_back_from_one_transaction_joins_those_who_wait_for_the_next(store, together):
+    async with held(store) as commits, create_task_group() as tasks:
+
+        async def work(number):
+            await commits.run(store.add(number))
+            await commits.run(store.add(10 + number))
+
+        for number in range(1, 6):
+            tasks.start_soon(work, number)
+        await settle()
+        await next_one(store).wait()
+        commits.begin(store.add(99))
+        store.go.set()
+    assert [sorted(each) for each in together()] == [[0], [1, 2, 3, 4, 5], [11, 12, 13, 14, 15, 99]]
 
 
 # ----------------------------------------------------------------------------------------- failures
@@ -414,12 +437,8 @@ async def test_who_is_cancelled_during_the_transaction_does_not_wait_for_it_and_
 async def test_a_cancelled_waiter_does_not_cancel_those_beside_it(store, log):
     async with held(store) as commits:
         others = [commits.begin(store.add(number)) for number in (1, 2)]
-        begun = None
         async with cancelled_within(commits, store.add(3)):
-            begun = store.begun = anyio.Event()
-            gate, store.go = store.go, threading.Event()
-            gate.set()
-            await begun.wait()
+            await next_one(store).wait()
         store.go.set()
         assert [await wait() for wait in others] == [1, 2]
     assert log() == [0, 1, 2, 3]
@@ -707,9 +726,14 @@ async def test_only_the_thread_of_the_event_loop_that_opened_it_may_use_it(store
 
         def elsewhere():
             called = []
+
+            async def use_it(use):
+                with fail_after(5):
+                    await use(partial(called.append, 1))
+
             for use in (commits.run, commits.read):
                 with pytest.raises(RuntimeError, match="in the event loop that opened it"):
-                    anyio.run(use, partial(called.append, 1))
+                    anyio.run(use_it, use)
             with pytest.raises(RuntimeError, match="in the event loop that opened it"):
                 commits.begin(partial(called.append, 1))
             assert called == []
