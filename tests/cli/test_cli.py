@@ -19,8 +19,8 @@ from attrs import field, frozen
 from cyclopts import App, CycloptsError
 
 from helpers.serving import served
+from rbim.cli import Exit, build_app, run
 from rbim.cli.app import run_app
-from rbim.cli.entry_point import Exit, build_app, run
 from rbim.cli.operations.commands import _folded
 from rbim.cli.operations.flags import flags_of, help_of
 from rbim.cli.output import document_of, show
@@ -193,8 +193,8 @@ def test_permission_may_be_kept(platform, cli, group):
 SOMEBODY_ELSES = """
 from __future__ import annotations
 from attrs import field, frozen
-from rbim.groups import GroupOperation, Success
-from rbim.operation import Method, Namespace, operation, text
+from rbim.operations.groups import GroupOperation, Success
+from rbim.operations import Method, Namespace, operation, text
 
 @operation("ArchiveGroup")
 @frozen(kw_only=True)

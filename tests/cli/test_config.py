@@ -16,8 +16,7 @@ import pytest
 from cyclopts import App
 
 from helpers.serving import served
-from rbim.cli import global_flags as everywhere
-from rbim.cli.entry_point import Exit, build_app, run
+from rbim.cli import Exit, build_app, global_flags as everywhere, run
 from rbim.cli.errors import REPORTING
 from rbim.cli.global_flags import Everywhere, split, told
 from rbim.cli.help import front_page as front
@@ -286,8 +285,8 @@ def test_no_command_of_rbims_own_has_a_flag_of_such_a_name():
 SOMEBODY_ELSES = """
 from __future__ import annotations
 from attrs import field, frozen
-from rbim.groups import GroupOperation, Success
-from rbim.operation import Method, Namespace, operation, text
+from rbim.operations.groups import GroupOperation, Success
+from rbim.operations import Method, Namespace, operation, text
 
 @operation("ShelveGroup")
 @frozen(kw_only=True)

@@ -17,7 +17,7 @@ import pytest
 
 from helpers.pages import blocks_of, run_program
 from helpers.paths import DOCS
-from rbim.cli.entry_point import Exit, run
+from rbim.cli import Exit, run
 from rbim.emulator.faults.requests import KINDS, faults_from
 from rbim.emulator.server.commands import ABOUT
 

@@ -26,7 +26,7 @@ import pytest
 from cyclopts import CycloptsError
 
 from helpers.commands import commands, leaves
-from rbim.cli.entry_point import build_app, run
+from rbim.cli import build_app, run
 from rbim.cli.exit_codes import Exit, JobExit
 from rbim.cli.global_flags import split
 from rbim.cli.help import front_page as front
@@ -525,8 +525,8 @@ def test_every_field_of_every_operation_may_be_in_the_file(entry, cli):
 OWN = """
 from __future__ import annotations
 from attrs import field, frozen
-from rbim.groups import GroupOperation, Success
-from rbim.operation import Method, Namespace, operation, text
+from rbim.operations.groups import GroupOperation, Success
+from rbim.operations import Method, Namespace, operation, text
 
 @operation("DropList", destroys=lambda op: f"drop list {op.name}")
 @frozen(kw_only=True)

@@ -15,7 +15,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from helpers.commands import commands
-from rbim.cli.entry_point import build_app, run
+from rbim.cli import build_app, run
 from rbim.cli.exit_codes import Exit, JobExit
 from rbim.cli.help.examples import EXAMPLES, examples_of, folded
 from rbim.cli.help.front_page import COMMANDS

@@ -13,7 +13,7 @@ from helpers.commands import commands
 from helpers.pages import blocks_of
 from helpers.paths import ROOT
 from helpers.serving import served
-from rbim.cli.entry_point import Exit, run
+from rbim.cli import Exit, run
 from rbim.cli.exit_codes import JobExit
 from rbim.cli.global_flags import FLAGS, SWITCHES
 from rbim.emulator import Emulator

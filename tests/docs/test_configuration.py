@@ -7,7 +7,7 @@ import pytest
 from helpers.pages import blocks_of, run_program
 from helpers.paths import ROOT
 from helpers.serving import served
-from rbim.cli.entry_point import Exit, run
+from rbim.cli import Exit, run
 from rbim.config.keys import KEYS
 from rbim.credentials import Credentials
 from rbim.emulator import Emulator

@@ -38,7 +38,7 @@ def test_the_table_of_errors_names_only_what_exists():
     rows = re.findall(r"^\| (`.*?) \|", README[README.index("| error |") :], flags=re.MULTILINE)
     named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
     assert named <= set(errors.__all__)
-    assert set(errors.__all__) - named == {"Outcome", "RbimError", "TransportError", "CallbackRejected"}
+    assert set(errors.__all__) - named == {"Attempt", "Outcome", "RbimError", "TransportError", "CallbackRejected"}
 
 
 # -------------------------------------------------------------------------------- a newcomer's path

@@ -2,7 +2,7 @@
 
 from cyclopts import App
 
-from rbim.cli.entry_point import build_app
+from rbim.cli import build_app
 
 
 def commands(app: App | None = None, above: tuple[str, ...] = ()) -> list[str]:

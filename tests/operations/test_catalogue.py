@@ -109,8 +109,8 @@ def test_every_path_that_a_client_writes_is_found():
 TWELFTH = '''
 from attrs import field, frozen
 
-from rbim.groups import GroupOperation
-from rbim.operation import Answer, Method, Namespace, Repeat, operation, text
+from rbim.operations.groups import GroupOperation
+from rbim.operations import Answer, Method, Namespace, Repeat, operation, text
 
 
 @frozen(kw_only=True)

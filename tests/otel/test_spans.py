@@ -478,7 +478,7 @@ async def test_what_a_client_is_busy_with_is_read_when_it_is_asked_for(telemetry
             tasks.start_soon(client.send, READ)
         await until(lambda: stub.in_flight == 2 and client.load.waiting == 3)
         levels = ("places", "in_flight", "waiting", "calls", "retries_left", "halted")
-        read = {level: telemetry.points(f"rbim.client.client.{level}") for level in levels}
+        read = {level: telemetry.points(f"rbim.client.{level}") for level in levels}
         assert read == {
             level: [({"rbim.name": "front"}, value)] for level, value in zip(levels, (2, 2, 3, 5, 50, 0), strict=True)
         }

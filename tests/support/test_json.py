@@ -145,7 +145,7 @@ def test_long_integers_keep_every_digit():
 def test_without_orjson_the_standard_library_does_it_all():
     program = (
         "import sys; sys.modules['orjson'] = None\n"  # as if it were not installed
-        "from rbim import jsontext\n"
+        "from rbim._support import json as jsontext\n"
         "print(jsontext.orjson, jsontext.loads(b'[1]'), jsontext.dumps({'a': None}).decode())"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -556,7 +556,8 @@ def test_a_missing_package_is_an_error_that_names_the_pip_command(extra, monkeyp
             raise ModuleNotFoundError(reason, name=extra)
         return original(name, *rest)
 
-    monkeypatch.delitem(sys.modules, f"rbim.transports.{extra}")
+    for module in [name for name in sys.modules if f"{name}.".startswith(f"rbim.transports.{extra}.")]:
+        monkeypatch.delitem(sys.modules, module)
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(ModuleNotFoundError, match=rf'pip install "rbim\[{extra}\]"'):
-        importlib.import_module(f"rbim.transports.{extra}")
+        getattr(importlib.import_module(f"rbim.transports.{extra}"), f"{extra.capitalize()}Transport")

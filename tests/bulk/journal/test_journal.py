@@ -479,7 +479,7 @@ def test_requests_that_would_be_needed():
 HOLD = """
 import sys
 from pathlib import Path
-from rbim.bulk.lock import JobLock
+from rbim.bulk.journal.lock import JobLock
 lock = JobLock(Path(sys.argv[1]))
 lock.acquire()
 print("held", flush=True)

@@ -813,10 +813,10 @@ def test_pictures_leave_no_state_behind(tmp_path):
     book = lively(path)
     program = f"""
 import sys
-from rbim.bulk.formats import Format
-from rbim.bulk.formats_writing import write_rows
-from rbim.bulk.plot import plot_report
-from rbim.bulk.report import read_report
+from rbim.bulk.input.format import Format
+from rbim.bulk.input.format import write_rows
+from rbim.bulk.report.plot import plot_report
+from rbim.bulk.report.reading import read_report
 assert "matplotlib" not in sys.modules
 report = read_report({str(path)!r})
 import matplotlib
@@ -848,8 +848,8 @@ def test_a_large_journal_is_read_in_little_memory(tmp_path):
     book.db.close()
     program = f"""
 import resource, sqlite3
-from rbim.bulk.report import read_report
-from rbim.bulk.report_rows import write_report_csv
+from rbim.bulk.report.reading import read_report
+from rbim.bulk.report.rows import write_report_csv
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 assert read_report({str(path)!r}).accounts.refused == {count // 2 - 1}
 connection = sqlite3.connect({str(path)!r})

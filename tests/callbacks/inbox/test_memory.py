@@ -451,7 +451,7 @@ def test_a_waker_of_a_loop_that_has_ended_does_nothing(kind):
 def test_asyncio_needs_no_trio_to_be_told_from_it():
     program = """
 import asyncio, sys
-from rbim.callbacks.wake import backend, waker
+from rbim._support.event_loops import backend, waker
 
 async def main():
     done = asyncio.Event()

@@ -663,8 +663,8 @@ WORKER = """
 import sys, time, os
 sys.path.insert(0, sys.argv[1])
 import anyio
-from rbim.callbacks.inbox import SqliteInbox
-from rbim.callbacks.wake import waker
+from rbim.callbacks.inbox.sqlite import SqliteInbox
+from rbim._support.event_loops import waker
 from helpers.deliveries import delivery
 
 me, per_process, teams = int(sys.argv[3]), 150, 6
@@ -730,8 +730,8 @@ DIES = """
 import sys, os
 sys.path.insert(0, sys.argv[1])
 import anyio
-from rbim.callbacks.inbox import SqliteInbox
-from rbim.callbacks.wake import waker
+from rbim.callbacks.inbox.sqlite import SqliteInbox
+from rbim._support.event_loops import waker
 from helpers.deliveries import delivery
 
 async def main():

@@ -16,8 +16,8 @@ import pytest
 from helpers.callback_process import APP, CLEAN, COMMAND, FULL, KNOWN, MINE, OLD_TOKEN, PATIENCE, TOKEN, event, serving
 from rbim import Credentials, InvalidRequest
 from rbim.callbacks.signature import sign
+from rbim.cli import Exit
 from rbim.cli.callback.capture import capture_of
-from rbim.cli.entry_point import Exit
 from rbim.credentials import callback_credentials_from_env
 
 # ------------------------------------------------------------------------------------------------------------------- send

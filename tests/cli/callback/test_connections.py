@@ -22,9 +22,9 @@ from helpers.callback_process import APP, FULL, MINE, PATIENCE, Process, event, 
 from helpers.sockets import speaks_ipv6
 from rbim._support.sockets import bound_to
 from rbim.callbacks.signature import sign
+from rbim.cli import Exit
 from rbim.cli.callback.connection import ANSWERED, AT_ONCE, BEGUN, most
 from rbim.cli.callback.serve import Serving, _config, _Server
-from rbim.cli.entry_point import Exit
 
 # ------------------------------------------------------------------------------------------------------------ connections
 

@@ -18,9 +18,9 @@ import pytest
 from helpers.callback_process import APP, MINE, OLD_TOKEN, PATIENCE, TOKEN, Process, counts, event, serving
 from rbim import Credentials
 from rbim.callbacks.signature import sign
+from rbim.cli import Exit
 from rbim.cli.callback.log_callback_scribe import LAST_WORDS
 from rbim.cli.callback.serve import DRAIN, PATIENCE as REQUESTS, _signals
-from rbim.cli.entry_point import Exit
 
 # ------------------------------------------------------------------------------------------------------------------ serve
 
