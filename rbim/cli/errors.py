@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from rbim.cli.exit_codes import Exit
 from rbim.cli.global_flags import told
-from rbim.cli.printable import _shown, printable
+from rbim.cli.printable import printable, visible
 from rbim.errors import AuthenticationError, InvalidRequest, Outcome, RbimError
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def complain(what: str, *hints: str, error: BaseException | None = None) -> None
     if error is not None and told().debug:
         from traceback import format_exception
 
-        lines = [_shown(line) for line in "".join(format_exception(error)).splitlines()]
+        lines = [visible(line) for line in "".join(format_exception(error)).splitlines()]
     lines += [f"rbim: {printable(what)}", *filter(None, hints)]
     try:
         sys.stderr.write("".join(f"{line}\n" for line in lines))

@@ -22,7 +22,7 @@ from rbim._support.text import excerpt
 from rbim.errors import ApiError, AuthenticationError, InvalidRequest, NotFound, Outcome, ProtocolError, RbimError, Throttled
 from rbim.http import filled
 from rbim.operations.base import Operation, Repeat, fields_of, wire_of
-from rbim.wire.converter import _converters
+from rbim.wire.converter import converters_for
 from rbim.wire.hooks import wire_names
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class Codec:
         self.dialect = dialect
         self.clock = clock
         self.digits = digits or _random_digits
-        self.converters = _converters(dialect, hooks)
+        self.converters = converters_for(dialect, hooks)
         self._plans: dict[type[Any], _Plan] = {}
         self._plain: dict[type[Any], bytes] = {}  # by operation class, what the platform says when it says but its success
 

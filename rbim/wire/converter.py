@@ -10,23 +10,16 @@ from weakref import WeakValueDictionary
 import attrs
 from cattrs import AttributeValidationNote, ClassValidationError, Converter, IterableValidationError, IterableValidationNote
 
-from rbim.dialect import MembersShape
 from rbim.operations.base import Answer, Operation
-from rbim.wire.hooks import _read_answer, _read_operation, _write_answer, _write_operation, wire_names
-from rbim.wire.quirks import (
-    read_day,
-    read_flag,
-    read_moment,
-    write_date,
-)
+from rbim.wire.hooks import read_answer, read_operation, wire_names, write_answer, write_operation
+from rbim.wire.quirks import read_day, read_flag, read_moment, write_date
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from datetime import tzinfo
 
     from rbim.dialect import Dialect, MembersShape
 
-__all__ = ["Converters", "make_converter"]
+__all__ = ["Converters", "converters_for", "make_converter"]
 
 
 class Converters:
@@ -93,7 +86,8 @@ def _step(error: BaseException, kind: object) -> str:
 _shared: WeakValueDictionary[tuple[tzinfo, MembersShape], Converters] = WeakValueDictionary()
 
 
-def _converters(dialect: Dialect, hooks: Callable[[Converter], None] | None) -> Converters:
+def converters_for(dialect: Dialect, hooks: Callable[[Converter], None] | None) -> Converters:
+    """Return the converters for a dialect; clients of equal dialects without ``hooks`` share them."""
     key = (dialect.zone, dialect.members_shape)
     if hooks is not None:
         return Converters(*key, hooks)
@@ -122,10 +116,10 @@ def make_converter(zone: tzinfo, members: MembersShape, *, detailed: bool = Fals
     """
     converter = Converter(detailed_validation=detailed)
     is_answer, is_operation = _is_kind_of(Answer), _is_kind_of(Operation)
-    converter.register_structure_hook_factory(is_answer, partial(_read_answer, converter, zone))
-    converter.register_unstructure_hook_factory(is_answer, partial(_write_answer, converter, zone))
-    converter.register_structure_hook_factory(is_operation, partial(_read_operation, converter))
-    converter.register_unstructure_hook_factory(is_operation, partial(_write_operation, converter, members))
+    converter.register_structure_hook_factory(is_answer, partial(read_answer, converter, zone))
+    converter.register_unstructure_hook_factory(is_answer, partial(write_answer, converter, zone))
+    converter.register_structure_hook_factory(is_operation, partial(read_operation, converter))
+    converter.register_unstructure_hook_factory(is_operation, partial(write_operation, converter, members))
     converter.register_unstructure_hook(date, date.isoformat)
     converter.register_structure_hook(date, read_day)
     converter.register_unstructure_hook(datetime, lambda moment: write_date(moment.astimezone(zone)))

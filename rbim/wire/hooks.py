@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from cattrs import Converter
 
-__all__ = ["wire_names"]
+__all__ = ["read_answer", "read_operation", "wire_names", "write_answer", "write_operation"]
 
 
 EXTRA = "rbim:extra"  # the key under which unknown fields reach `extra` (without a NUL, which cattrs < 26.2 spoils)
@@ -76,7 +76,8 @@ def _overrides(overrides: dict[str, Any]) -> Any:
 # ---------------------------------------------------------------- answers, read
 
 
-def _read_answer(converter: Converter, zone: tzinfo, kind: type[Any]) -> Hook:
+def read_answer(converter: Converter, zone: tzinfo, kind: type[Any]) -> Hook:
+    """Return the hook that reads a JSON object as an answer of ``kind``."""
     readers = {a.name: _reader(a, converter, zone) for a in fields_of(kind)}
     names = {name: EXTRA if name == "extra" else key for name, key in wire_names(kind).items()}
     known = frozenset(names.values()) - {EXTRA}
@@ -184,7 +185,8 @@ def _read_rows(row: type[Any], name: str, converter: Converter) -> Hook:
 # --------------------------------------------------------------- answers, written
 
 
-def _write_answer(converter: Converter, zone: tzinfo, kind: type[Any]) -> Callable[[Any], dict[str, Any]]:
+def write_answer(converter: Converter, zone: tzinfo, kind: type[Any]) -> Callable[[Any], dict[str, Any]]:
+    """Return the hook that writes an answer of ``kind`` as a JSON object."""
     attributes = [
         (a.name, wire_names(kind)[a.name], _row_kind(a.type) is not None, wire_of(a).nest, _told_writer(wire_of(a)))
         for a in fields_of(kind)
@@ -218,7 +220,8 @@ def _write_answer(converter: Converter, zone: tzinfo, kind: type[Any]) -> Callab
 # ------------------------------------------------------------- operations, written
 
 
-def _write_operation(converter: Converter, members: MembersShape, kind: type[Any]) -> Callable[[Any], dict[str, Any]]:
+def write_operation(converter: Converter, members: MembersShape, kind: type[Any]) -> Callable[[Any], dict[str, Any]]:
+    """Return the hook that writes an operation of ``kind`` as a JSON object."""
     attributes = [a for a in fields_of(kind) if wire_of(a).header is None]
     names = wire_names(kind)
     in_body = {
@@ -270,7 +273,8 @@ def _writer(attribute: attrs.Attribute[Any], members: MembersShape) -> Callable[
 # ---------------------------------------------------------------- operations, read
 
 
-def _read_operation(converter: Converter, kind: type[Any]) -> Hook:
+def read_operation(converter: Converter, kind: type[Any]) -> Hook:
+    """Return the hook that reads a JSON object as an operation of ``kind``."""
     body = [a for a in fields_of(kind) if wire_of(a).header is None]
     names = wire_names(kind)
     in_body = {a.name: override(rename=names[a.name], struct_hook=_request_reader(a)) for a in body}
