@@ -8,12 +8,13 @@ import os
 import signal
 import sqlite3
 import sys
-from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from enum import Enum
 from ipaddress import ip_address
+from logging import CRITICAL
 from math import inf
 from pathlib import Path  # noqa: TC003  # attrs resolves it
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import uvicorn
@@ -26,8 +27,7 @@ from rbim.callbacks.inbox.sqlite import SqliteInbox
 from rbim.callbacks.receiver.receiver import Receiver
 from rbim.callbacks.worker.router import Handling  # noqa: TC001  # the router looks at the handler's signature
 from rbim.cli.callback.connection import Connection, Crowd
-from rbim.cli.callback.log import Trickle, trickling
-from rbim.cli.callback.log_callback_scribe import Scribe
+from rbim.cli.callback.log import Line, RateLimitedHandler, StreamListener, receiver_log
 from rbim.cli.context import callback_credentials
 from rbim.cli.exit_codes import Exit
 from rbim.errors import InvalidRequest
@@ -77,9 +77,9 @@ def run(serving: Serving) -> int:
         timeout=inf,  # for who reads what is printed
         drain=DRAIN,
     )
-    with trickling() as trickle, Scribe(sys.stdout) as scribe:
-        config = _config(serving, _At(serving.path, receiver, trickle))
-        return asyncio.run(_until_stopped(serving, receiver, config, trickle, scribe))
+    with receiver_log() as log, ExitStack() as printing:
+        config = _config(serving, _At(serving.path, receiver, log))
+        return asyncio.run(_until_stopped(serving, receiver, config, log, printing))
 
 
 def _config(serving: Serving, app: _At) -> uvicorn.Config:
@@ -110,17 +110,17 @@ def _config(serving: Serving, app: _At) -> uvicorn.Config:
 class _At:
     """The receiver at one path, and nothing at all others."""
 
-    def __init__(self, path: str, receiver: Receiver, trickle: Trickle) -> None:
+    def __init__(self, path: str, receiver: Receiver, log: RateLimitedHandler) -> None:
         self._path = path
         self._app = receiver.asgi
-        self._trickle = trickle
+        self._log = log
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope["path"] == self._path:
             await self._app(scope, receive, send)
             return
-        self._trickle.say(f"not found: {scope['method']} {scope['path']}: copies are received at {self._path} only")
+        self._log.say(f"not found: {scope['method']} {scope['path']}: copies are received at {self._path} only")
         await send({"type": "http.response.start", "status": 404, "headers": [(b"content-length", b"0")]})
         await send({"type": "http.response.body", "body": b""})
 
@@ -159,31 +159,26 @@ class _Server(uvicorn.Server):
 
 
 class _Printer:
-    """Prints events, one line each, once the URL was ``announced``, which is the first line.
+    """Prints events, one line each. Where nobody reads them any more, ``stop`` is called and the event stays unhandled."""
 
-    Where nobody reads them any more, ``stop`` is called and the event stays unhandled.
-    """
-
-    def __init__(self, scribe: Scribe, announced: Future[None], stop: Callable[[], object]) -> None:
-        self._scribe = scribe
-        self._announced = announced
+    def __init__(self, lines: SimpleQueue[Line], stop: Callable[[], object]) -> None:
+        self._lines = lines
         self._stop = stop
 
     async def show(self, event: Event, handling: Handling) -> None:
-        if not self._announced.done():
-            await asyncio.shield(asyncio.wrap_future(self._announced))
+        line = Line(line_of(event, handling))
+        self._lines.put(line)
         try:
-            await asyncio.wrap_future(self._scribe.write(line_of(event, handling)))
+            await asyncio.wrap_future(line.written)
         except OSError:
             self._stop()
             raise
 
 
 async def _until_stopped(
-    serving: Serving, receiver: Receiver, config: uvicorn.Config, trickle: Trickle, scribe: Scribe
+    serving: Serving, receiver: Receiver, config: uvicorn.Config, log: RateLimitedHandler, printing: ExitStack
 ) -> int:
-    loop, codes = asyncio.get_running_loop(), [Exit.DONE]
-    announced: Future[None] = Future()
+    loop, codes, lines = asyncio.get_running_loop(), [Exit.DONE], SimpleQueue[Line]()
 
     def lost() -> None:
         codes.append(Exit.READER_LEFT)  # as whenever the reader of standard output has left
@@ -192,24 +187,25 @@ async def _until_stopped(
     def begun() -> None:
         sys.stdout.write(f"{_url(serving, bound)}\n")
         sys.stdout.flush()
-        announced.set_result(None)
-        if not serving.printing:
-            trickle.tell(f"events are kept in {serving.inbox} and wait there; --print handles them as well")
+        if serving.printing:
+            printing.enter_context(StreamListener(sys.stdout, lines))  # events are printed after the URL
+        else:
+            log.say(f"events are kept in {serving.inbox} and wait there; --print handles them as well", CRITICAL)
 
     if serving.printing:
-        receiver.fallback(_Printer(scribe, announced, lambda: loop.call_soon_threadsafe(lost)).show)
+        receiver.fallback(_Printer(lines, lambda: loop.call_soon_threadsafe(lost)).show)
     server = _Server(config, begun)
     try:
         bound = await bound_to(serving.host, serving.port)
     except OSError as error:
-        trickle.tell(f"cannot listen on port {serving.port} of {serving.host}: {error.strerror}")
+        log.say(f"cannot listen on port {serving.port} of {serving.host}: {error.strerror}", CRITICAL)
         return Exit.USAGE
     with bound, _signals(server):
         try:
             async with receiver:
                 await server.serve(sockets=[bound])
         except sqlite3.Error as error:
-            trickle.tell(f"{serving.inbox}: {error}")
+            log.say(f"{serving.inbox}: {error}", CRITICAL)
             return Exit.USAGE
     return codes[-1]
 

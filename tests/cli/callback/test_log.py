@@ -6,20 +6,28 @@ import os
 import signal
 import sys
 from concurrent.futures import CancelledError
+from contextlib import contextmanager
+from queue import SimpleQueue
 
 import pytest
 
 from helpers.callback_process import PATIENCE, counts, event, serving
 from rbim.callbacks.observers import Buried, HandlingFailed, Quarantined, Refused, Spooled
 from rbim.callbacks.signature import Reason
-from rbim.cli.callback.log import WAITING, Trickle
-from rbim.cli.callback.log_callback_scribe import Scribe
+from rbim.cli.callback.log import WAITING, Line, RateLimitedHandler, StreamListener
 
 # -------------------------------------------------------------------------------------------------------- standard error
 
 
 def record(message, *args, error=None):
     return logging.LogRecord("rbim", logging.WARNING, "", 0, message, args, (type(error), error, None) if error else None)
+
+
+@contextmanager
+def log(monotonic):
+    lines = SimpleQueue()
+    with StreamListener(sys.stderr, lines):
+        yield RateLimitedHandler(lines, monotonic)
 
 
 def test_facts_are_said_in_words(capsys):
@@ -31,11 +39,10 @@ def test_facts_are_said_in_words(capsys):
         HandlingFailed(key="k", attempt=2, error="E: e", pause=3.0),
         Buried(key="k", attempt=9, error="E: e"),
     )
-    with Scribe(sys.stderr) as scribe:
-        trickle = Trickle(scribe, lambda: 0.0)
+    with log(lambda: 0.0) as handler:
         for fact in facts:
-            trickle.handle(record("%s", fact))
-        trickle.handle(record("another %s", "thing", error=ValueError("wrong")))
+            handler.handle(record("%s", fact))
+        handler.handle(record("another %s", "thing", error=ValueError("wrong")))
     assert capsys.readouterr().err.splitlines() == [
         "rbim: refused: stale: too old",
         "rbim: in quarantine: k: p q",
@@ -49,64 +56,73 @@ def test_facts_are_said_in_words(capsys):
 
 def test_ten_lines_a_second(capsys):
     now = [0.0]
-    with Scribe(sys.stderr) as scribe:
-        trickle = Trickle(scribe, lambda: now[0])
+    with log(lambda: now[0]) as handler:
         for second in range(3):
             now[0] = second
             for _ in range(12):
-                trickle.say("line")
-        trickle.settle()
+                handler.say("line")
+        handler.flush()
     lines = [line.removeprefix("rbim: ") for line in capsys.readouterr().err.splitlines()]
     told = ["line"] * 10, ["2 more lines were left out"]
     assert lines == [*told[0], *told[1], *told[0], *told[1], *told[0], *told[1]]
-    with Scribe(sys.stderr) as scribe:
-        trickle = Trickle(scribe, lambda: now[0])
+    with log(lambda: now[0]) as handler:
         for _ in range(11):
-            trickle.say("line")
-        trickle.settle()
-        trickle.settle()
-        trickle.tell("said whatever the rate")
+            handler.say("line")
+        handler.flush()
+        handler.flush()
+        handler.say("said whatever the rate", logging.CRITICAL)
     assert capsys.readouterr().err.splitlines()[10:] == ["rbim: 1 more line was left out", "rbim: said whatever the rate"]
 
 
 def test_lines_that_nobody_reads_are_counted():
-    class Full:
-        waiting = WAITING
-        written = ()
+    lines, now = SimpleQueue(), itertools.count()
+    handler = RateLimitedHandler(lines, lambda: float(next(now)))
+    for number in range(WAITING + 3):
+        handler.say(f"{number}")
+    handler.flush()
+    assert [lines.get().text for _ in range(2)] == ["rbim: 0\n", "rbim: 1\n"]
+    assert lines.qsize() == WAITING - 2
+    handler.say("another")
+    handler.say("more", logging.CRITICAL)
+    handler.flush()
+    written = [lines.get().text for _ in range(WAITING)]
+    assert written[-3:] == [f"rbim: {WAITING - 1}\n", "rbim: 3 more lines were left out\n", "rbim: another\n"]
+    handler.flush()
+    assert lines.get().text == "rbim: 1 more line was left out\n"
+    assert lines.empty()
 
-        def write(self, text):
-            self.written = (*self.written, text)
 
-    scribe, now = Full(), itertools.count()
-    trickle = Trickle(scribe, lambda: float(next(now)))
-    for _ in range(3):
-        trickle.say("line")
-    trickle.settle()
-    assert scribe.written == ()
-    scribe.waiting = WAITING - 1
-    trickle.say("another")
-    assert scribe.written == ("rbim: 3 more lines were left out\n", "rbim: another\n")
+def test_a_record_without_a_text_is_counted(capsys):
+    """Logging would write a traceback to standard error, and wait for whoever reads it."""
+    with log(lambda: 0.0) as handler:
+        handler.handle(record("%d", "no number"))
+        handler.say("another")
+    assert capsys.readouterr().err.splitlines() == ["rbim: 1 more line was left out", "rbim: another"]
 
 
-def test_a_scribe_waits_for_nobody(monkeypatch):
+def test_a_listener_waits_for_nobody(monkeypatch):
     """Neither the one who has something written, nor the end."""
-    monkeypatch.setattr("rbim.cli.callback.log_callback_scribe.LAST_WORDS", 0.01)
+    monkeypatch.setattr("rbim.cli.callback.log.LAST_WORDS", 0.01)
     reading, writing = os.pipe()
+    lines, (first, second, third) = SimpleQueue(), (Line("\udcff" + "x" * 500_000) for _ in range(3))
     with open(writing, "w", encoding="utf-8") as stream:  # noqa: PTH123  # a descriptor
-        with Scribe(stream) as scribe:
-            first, second, third = (scribe.write("\udcff" + "x" * 500_000) for _ in range(3))
+        with StreamListener(stream, lines) as listener:
+            thread = listener._thread
+            for line in (first, second, third):
+                lines.put(line)
             os.read(reading, 1)  # it has begun
-            assert second.cancel()
-            assert not first.cancel()
-            assert scribe.waiting == 2
+            assert second.written.cancel()
+            assert not first.written.cancel()
+            assert lines.qsize() == 2
         os.close(reading)
         with pytest.raises(BrokenPipeError):
-            first.result(PATIENCE)
+            first.written.result(PATIENCE)
         with pytest.raises(CancelledError):
-            second.result(PATIENCE)
+            second.written.result(PATIENCE)
         with pytest.raises(BrokenPipeError):
-            third.result(PATIENCE)
-        scribe._thread.join(PATIENCE)
+            third.written.result(PATIENCE)
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
 
 
 def test_standard_error_that_is_full(tmp_path):

@@ -19,7 +19,7 @@ from helpers.callback_process import APP, MINE, OLD_TOKEN, PATIENCE, TOKEN, Proc
 from rbim import Credentials
 from rbim.callbacks.signature import sign
 from rbim.cli import Exit
-from rbim.cli.callback.log_callback_scribe import LAST_WORDS
+from rbim.cli.callback.log import LAST_WORDS
 from rbim.cli.callback.serve import DRAIN, PATIENCE as REQUESTS, _signals
 
 # ------------------------------------------------------------------------------------------------------------------ serve
@@ -277,7 +277,7 @@ def test_it_stops_though_nobody_reads_what_it_prints(tmp_path, cli, monkeypatch)
     inbox, stdout = tmp_path / "events.db", Stuck()
     monkeypatch.setattr(sys, "stdout", stdout)
     monkeypatch.setattr("rbim.cli.callback.serve.DRAIN", 0.05)
-    monkeypatch.setattr("rbim.cli.callback.log_callback_scribe.LAST_WORDS", 0.01)
+    monkeypatch.setattr("rbim.cli.callback.log.LAST_WORDS", 0.01)
     began = time.monotonic()
     code, _, err = cli("serve", "--inbox", inbox, "--port", "0", "--print")
     assert time.monotonic() - began < 6
