@@ -7,13 +7,13 @@ depend on how deliveries to different conversations fall together.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any
 
 from attrs import evolve, field, fields, frozen
 
-from rbim.emulator.faults.plan import Picker, Selection, kinds_of, read_plan, within
+from rbim.emulator.faults.plan import Plan, Selection, kinds_of, read_plan, within
 
 __all__ = [
     "COPY_KINDS",
@@ -147,41 +147,23 @@ Picked = tuple[CopyFault, int]
 """A fault that a message meets, and the root of its chance in it."""
 
 
-class _Running(Picker):
-    """One fault of one emulator's plan, with its counts and its own stream of chance."""
+class CopyFaults(Plan[CopyFault]):
+    """The plan of one emulator. The same seed, faults and messages give the same verdicts.
 
-    def __init__(self, fault: CopyFault, seed: str) -> None:
-        super().__init__(fault, seed)
-        self.fault = fault
-
-    def judge(self, document: Mapping[str, Any]) -> Iterator[Picked]:
-        if self.fault.concerns(document) and self.picks():
-            self.done += 1
-            yield self.fault, self.chance.getrandbits(64)
-
-
-class CopyFaults:
-    """The plan of one emulator. The same seed, faults and messages give the same verdicts."""
+    Faults count for messages that are sent from when they were added, and what was decided for messages under way holds.
+    """
 
     def __init__(self, seed: int = 0) -> None:
-        self._seed = seed
-        self._running: list[_Running] = []
-
-    def add(self, *faults: CopyFault) -> None:
-        """Put faults at the end of the plan; they count from now on, for messages that are sent from now on."""
-        for fault in faults:
-            self._running.append(_Running(fault, f"{self._seed}:copy:{len(self._running)}"))
-
-    def clear(self) -> None:
-        """Empty the plan. What it decided for messages under way holds."""
-        self._running.clear()
-
-    def __iter__(self) -> Iterator[CopyFault]:
-        return iter([running.fault for running in self._running])
+        super().__init__(f"{seed}:copy")
 
     def judge(self, document: Mapping[str, Any]) -> tuple[Picked, ...]:
         """Return the faults that the next message meets, for :func:`verdict_of`."""
-        return tuple(picked for running in self._running for picked in running.judge(document))
+        picked: list[Picked] = []
+        for run in self._running:
+            if run.fault.concerns(document) and run.picks():
+                run.done += 1
+                picked.append((run.fault, run.chance.getrandbits(64)))
+        return tuple(picked)
 
 
 def verdict_of(picked: tuple[Picked, ...], attempt: int) -> CopyVerdict:

@@ -1,11 +1,10 @@
-"""What the fault plans of requests and of copies share: which of many are hit, and plans out of JSON documents."""
-
-from __future__ import annotations
+"""The plan that faults of requests and of copies are kept in: which of many are hit, and how it is read from JSON."""
 
 import math
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from random import Random
-from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args
+from typing import Any, Generic, TypeVar, cast, get_args
 
 from attrs import Attribute, field, frozen
 from cattrs import Converter, transform_error
@@ -14,13 +13,9 @@ from cattrs.v import format_exception
 
 from rbim.errors import InvalidRequest
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+__all__ = ["Plan", "Running", "Selection", "choice", "in_words", "kinds_of", "read_plan", "within"]
 
-__all__ = ["Picker", "Selection", "choice", "in_words", "kinds_of", "read_plan", "within"]
-
-
-F = TypeVar("F")
+F = TypeVar("F", bound="Selection")
 
 
 def kinds_of(effects: Any) -> dict[str, type[Any]]:
@@ -90,10 +85,10 @@ def in_words(error: BaseException, kind: type[Any] | None) -> str:
     return error.message if isinstance(error, InvalidRequest) else format_exception(error, kind)
 
 
-def within(least: float, most: float = math.inf) -> Callable[[object, Attribute[Any], object], None]:
+def within(least: float, most: float = math.inf) -> Callable[[object, "Attribute[Any]", object], None]:
     """Validator: a number between these two, or each of several, or None."""
 
-    def validate(_: object, attribute: Attribute[Any], value: object) -> None:
+    def validate(_: object, attribute: "Attribute[Any]", value: object) -> None:
         numbers = cast("tuple[float | None, ...]", value if isinstance(value, tuple) else (value,))
         for number in numbers:
             if number is not None and not least <= number <= most:
@@ -115,19 +110,40 @@ class Selection:
     times: int | None = field(default=None, validator=within(0))
 
 
-class Picker:
-    """The counts of one rule and its own stream of chance, which ``seed`` determines. Who is picked counts in ``done``."""
+class Running(Generic[F]):
+    """One fault of a plan: its counts, the moments its effect remembers, and its stream of chance, made from ``seed``."""
 
-    def __init__(self, rule: Selection, seed: str) -> None:
+    def __init__(self, fault: F, seed: str) -> None:
+        self.fault = fault
         self.chance = Random(seed)  # noqa: S311  # reproducible on purpose
         self.matched = 0
         self.done = 0
-        self._rule = rule
+        self.recent = deque[float]()
 
     def picks(self) -> bool:
-        """Count one more that matches, and tell whether it is picked."""
-        rule = self._rule
+        """Count one more that matches, and tell whether it is picked. How many of them it happened to counts in ``done``."""
+        rule = self.fault
         self.matched += 1
         lucky = self.chance.random() < rule.probability  # drawn for each that matches: counts do not shift the stream
         picked = self.matched in rule.nth if rule.nth else self.matched % rule.every == 0
         return lucky and picked and (rule.times is None or self.done < rule.times)
+
+
+class Plan(Generic[F]):
+    """Faults in order. The stream of each comes from ``seed`` and its place (from 0)."""
+
+    def __init__(self, seed: str) -> None:
+        self._seed = seed
+        self._running: list[Running[F]] = []
+
+    def add(self, *faults: F) -> None:
+        """Put faults at the end of the plan; they count from now on."""
+        for fault in faults:
+            self._running.append(Running(fault, f"{self._seed}:{len(self._running)}"))
+
+    def clear(self) -> None:
+        """Empty the plan."""
+        self._running.clear()
+
+    def __iter__(self) -> Iterator[F]:
+        return iter([running.fault for running in self._running])

@@ -6,13 +6,12 @@ the verdict out; nothing here waits or writes.
 """
 
 import math
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from attrs import evolve, field, fields, frozen
 
-from rbim.emulator.faults.plan import Picker, Selection, choice, kinds_of, read_plan, within
+from rbim.emulator.faults.plan import Plan, Running, Selection, choice, kinds_of, read_plan, within
 from rbim.operations import catalogue
 from rbim.operations.base import Operation, fields_of
 
@@ -264,49 +263,25 @@ class Fault(Selection):
 _ABSENT = object()
 
 
-class _Running(Picker):
-    """One fault of one emulator's plan, with its counts, its recent requests and its own stream of chance."""
-
-    def __init__(self, fault: Fault, seed: str) -> None:
-        super().__init__(fault, seed)
-        self.fault = fault
-        self.recent = deque[float]()
-
-    def apply(self, verdict: Verdict, op: Operation[Any] | None, now: float) -> Verdict:
-        if not (self.fault.concerns(op) and self.picks()):
-            return verdict
-        judged = self.fault.effect.apply(verdict, self, now)
-        self.done += judged is not verdict  # a request that a throttle lets pass met no fault
-        return judged
+_Running = Running[Fault]
 
 
-class Faults:
+class Faults(Plan[Fault]):
     """The plan of one emulator. The same seed, faults and requests give the same verdicts."""
 
     def __init__(self, clock: "Clock", seed: int = 0) -> None:
+        super().__init__(str(seed))
         self._clock = clock
-        self._seed = seed
-        self._running: list[_Running] = []
-
-    def add(self, *faults: Fault) -> None:
-        """Put faults at the end of the plan; they count from now on."""
-        for fault in faults:
-            self._running.append(_Running(fault, f"{self._seed}:{len(self._running)}"))
-
-    def clear(self) -> None:
-        """Empty the plan."""
-        self._running.clear()
-
-    def __iter__(self) -> Iterator[Fault]:
-        return iter([running.fault for running in self._running])
 
     def judge(self, op: Operation[Any] | None) -> Verdict:
         """Return what is to happen to the next request; None stands for one that could not be read."""
         verdict = _NOTHING
-        if self._running:
-            now = self._clock.monotonic()
-            for running in self._running:
-                verdict = running.apply(verdict, op, now)
+        now = self._clock.monotonic() if self._running else 0.0
+        for run in self._running:
+            if run.fault.concerns(op) and run.picks():
+                judged = run.fault.effect.apply(verdict, run, now)
+                run.done += judged is not verdict  # a request that a throttle lets pass met no fault
+                verdict = judged
         return verdict
 
 
