@@ -185,4 +185,4 @@ def copy_faults_from(document: Any) -> tuple[CopyFault, ...]:
 
     Raises InvalidRequest that says what is wrong and where.
     """
-    return read_plan(document, CopyFault, COPY_KINDS, field="copy_faults")
+    return read_plan(document, CopyFault, CopyEffect, field="copy_faults")

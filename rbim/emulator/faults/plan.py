@@ -1,6 +1,7 @@
 """The plan that faults of requests and of copies are kept in: which of many are hit, and how it is read from JSON."""
 
 import math
+import re
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from random import Random
@@ -9,6 +10,7 @@ from typing import Any, Generic, TypeVar, cast, get_args
 from attrs import Attribute, field, frozen
 from cattrs import Converter, transform_error
 from cattrs.gen import make_dict_structure_fn, override
+from cattrs.strategies import configure_tagged_union
 from cattrs.v import format_exception
 
 from rbim.errors import InvalidRequest
@@ -16,73 +18,6 @@ from rbim.errors import InvalidRequest
 __all__ = ["Plan", "Running", "Selection", "choice", "in_words", "kinds_of", "read_plan", "within"]
 
 F = TypeVar("F", bound="Selection")
-
-
-def kinds_of(effects: Any) -> dict[str, type[Any]]:
-    """Return the classes of a union of effects by the names that a document gives them: ``ResetAfter``, ``reset_after``."""
-    return {_snake(kind.__name__): kind for kind in get_args(effects)}
-
-
-def read_plan(
-    document: Any,
-    fault: type[F],
-    kinds: Mapping[str, type[Any]],
-    *,
-    field: str,
-    check: Callable[[F, Mapping[str, Any]], None] | None = None,
-) -> tuple[F, ...]:
-    """Read a list of faults, each an object whose ``effect`` is an object with a ``kind``.
-
-    ``check`` may refuse a fault that was read, seeing its document. Raises InvalidRequest about ``field`` that says what is
-    wrong and where.
-    """
-    converter = Converter(forbid_extra_keys=True)
-
-    def read_effect(value: Any, _: Any) -> Any:  # JSON in, an effect out
-        told = dict(_an(dict, value))
-        return converter.structure(told, choice("kind", str(told.pop("kind", "")), kinds))
-
-    read = make_dict_structure_fn(
-        fault,
-        converter,
-        effect=override(struct_hook=read_effect),
-        match=override(struct_hook=lambda value, _: _an(dict, value)),  # its values are compared as they are
-    )
-
-    def read_fault(value: Any, _: Any) -> F:  # JSON
-        made = read(_an(dict, value), fault)
-        if check is not None:
-            check(made, value)
-        return made
-
-    converter.register_structure_hook(fault, read_fault)
-    try:
-        return converter.structure(_an(list, document), tuple[fault, ...])  # type: ignore[valid-type]
-    except Exception as error:  # whatever is wrong with a document
-        raise InvalidRequest("; ".join(transform_error(error, format_exception=in_words)), field=field) from None
-
-
-def choice(what: str, name: str, choices: Mapping[str, Any]) -> Any:
-    """Return what the name stands for. Raises InvalidRequest that lists the names there are."""
-    if name not in choices:
-        raise InvalidRequest(f"{what}: {name!r} is none of {', '.join(choices)}")
-    return choices[name]
-
-
-def _an(kind: type[Any], document: Any) -> Any:  # JSON
-    if not isinstance(document, kind):
-        wanted = "an object" if kind is dict else "a list"
-        raise InvalidRequest(f"{wanted} is needed, not {type(document).__name__}")
-    return document
-
-
-def _snake(name: str) -> str:
-    return "".join(f"_{c.lower()}" if c.isupper() else c for c in name).lstrip("_")
-
-
-def in_words(error: BaseException, kind: type[Any] | None) -> str:
-    """Return what is wrong in one part of a document, for ``cattrs.transform_error``."""
-    return error.message if isinstance(error, InvalidRequest) else format_exception(error, kind)
 
 
 def within(least: float, most: float = math.inf) -> Callable[[object, "Attribute[Any]", object], None]:
@@ -147,3 +82,66 @@ class Plan(Generic[F]):
 
     def __iter__(self) -> Iterator[F]:
         return iter([running.fault for running in self._running])
+
+
+def kinds_of(effects: Any) -> dict[str, type[Any]]:
+    """Return the classes of a union of effects by the names that a document gives them: ``ResetAfter``, ``reset_after``."""
+    return {_kind(effect): effect for effect in get_args(effects)}
+
+
+def _kind(effect: type[Any]) -> str:
+    return re.sub(r"\B([A-Z])", r"_\1", effect.__name__).lower()
+
+
+def read_plan(
+    document: Any, fault: type[F], effects: Any, *, field: str, check: Callable[[F], None] = lambda _: None
+) -> tuple[F, ...]:
+    """Read a list of faults, each an object whose ``effect``, of a union, is an object with a ``kind``.
+
+    ``check`` may refuse a fault that was read. Raises InvalidRequest about ``field`` that says what is wrong and where.
+    """
+    converter = Converter(forbid_extra_keys=True)
+    configure_tagged_union(effects, converter, tag_generator=_kind, tag_name="kind")
+    read_tagged = converter.get_structure_hook(effects)
+    kinds = kinds_of(effects)
+
+    def read_effect(value: Any, _: Any) -> Any:  # JSON in, an effect out
+        choice("kind", str(_an(dict, value).get("kind", "")), kinds)  # cattrs would not say which there are
+        return read_tagged(value, effects)
+
+    read = make_dict_structure_fn(
+        fault,
+        converter,
+        effect=override(struct_hook=read_effect),
+        match=override(struct_hook=lambda value, _: _an(dict, value)),  # its values are compared as they are
+    )
+
+    def read_fault(value: Any, _: Any) -> F:  # JSON
+        made = read(_an(dict, value), fault)
+        check(made)
+        return made
+
+    converter.register_structure_hook(fault, read_fault)
+    try:
+        return converter.structure(_an(list, document), tuple[fault, ...])  # type: ignore[valid-type]
+    except Exception as error:  # whatever is wrong with a document
+        raise InvalidRequest("; ".join(transform_error(error, format_exception=in_words)), field=field) from None
+
+
+def choice(what: str, name: str, choices: Mapping[str, Any]) -> Any:
+    """Return what the name stands for. Raises InvalidRequest that lists the names there are."""
+    if name not in choices:
+        raise InvalidRequest(f"{what}: {name!r} is none of {', '.join(choices)}")
+    return choices[name]
+
+
+def _an(kind: type[Any], document: Any) -> Any:  # JSON
+    if not isinstance(document, kind):
+        wanted = "an object" if kind is dict else "a list"
+        raise InvalidRequest(f"{wanted} is needed, not {type(document).__name__}")
+    return document
+
+
+def in_words(error: BaseException, kind: type[Any] | None) -> str:
+    """Return what is wrong in one part of a document, for ``cattrs.transform_error``."""
+    return error.message if isinstance(error, InvalidRequest) else format_exception(error, kind)

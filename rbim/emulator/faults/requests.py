@@ -227,11 +227,7 @@ def _comparable(match: Match | None) -> Match | None:
     """Turn lists, which JSON has, into tuples, which operations have."""
     if match is None or callable(match):
         return match
-    return {name: _tuple(value) for name, value in match.items()}
-
-
-def _tuple(value: object) -> object:
-    return tuple(cast("list[object]", value)) if isinstance(value, list) else value
+    return {name: tuple(cast("list[object]", value)) if isinstance(value, list) else value for name, value in match.items()}
 
 
 @frozen(kw_only=True)
@@ -298,14 +294,14 @@ def faults_from(document: Any) -> tuple[Fault, ...]:
     maps its fields, as Python writes them (``group_id``), to values. Raises InvalidRequest that says what is wrong and
     where.
     """
-    return read_plan(document, Fault, KINDS, field="faults", check=_known)
+    return read_plan(document, Fault, Effect, field="faults", check=_known)
 
 
-def _known(fault: Fault, document: Mapping[str, Any]) -> None:
+def _known(fault: Fault) -> None:
     """Refuse a fault about an operation, or about a field, that nobody has declared."""
     operations = {entry.operation.spec.name: entry.operation for entry in catalogue.entries()}
     if fault.operation is not None:
         operations = {fault.operation: choice("operation", fault.operation, operations)}
     names = {a.name: a for kind in operations.values() for a in fields_of(kind)}
-    for name in document.get("match", ()):
+    for name in cast("Mapping[str, Any]", fault.match or {}):
         choice("match", name, names)
