@@ -29,24 +29,22 @@ def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[st
     public = vars(sys.modules[package])
     code = sys._getframe(1).f_code  # noqa: SLF001  # of the __init__.py; not every loader can return it
     imported = frozenset(public)
-    root = f"{package.partition('.')[0]}."  # pytest puts imports of its own into what it loads
+    root = f"{package.partition('.')[0]}."  # not of another library: pytest puts imports into what it loads
 
     @cache
     def homes() -> dict[str, str]:
-        import dis
-
         home, found = "", dict[str, str]()
-        for step in dis.get_instructions(code):
-            if step.opname == "IMPORT_NAME":
-                home = step.argval
-            elif step.opname == "IMPORT_FROM" and home.startswith(root) and step.argval not in imported:
-                found[step.argval] = home
+        for name in code.co_names:  # in the order of the statements: a module, then what is imported from it
+            if "." in name:
+                home = name
+            elif home.startswith(root) and name not in imported and not name.startswith("__"):
+                found[name] = home
         return found
 
     def resolve(name: str) -> Any:
         if name == "__all__":
             return sorted({*homes(), *({"__version__"} & imported)})
-        if name.startswith("__") or name not in homes():
+        if name not in homes():
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         public[name] = getattr(import_module(homes()[name]), name)
         return public[name]
