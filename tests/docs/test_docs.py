@@ -47,10 +47,11 @@ EXPECTED = {
         "Signatures": [r"AuthenticationError\n"],
     },
     "docs/dialect.md": {"How to change it": [r"Throttled 5\n"]},
-    "docs/architecture.md": {
+    "docs/CONTRIBUTING.md": {
         "Adding an operation": [r"\[\('admin', <Role.CREATOR: '0'>\), \('1001', <Role.MEMBER: '2'>\)\]\n"],
         "Adding a quirk": [r"1:05:00 '1h5m'\n0:45:00 '45m'\nNone 'until tomorrow'\nNone ''\n"],
         "Adding a transport": [r"\{\}\n"],
+        "Adding a sink": [r"你好\n"],
     },
 }
 """What each program of a page prints, by the heading it stands under."""
