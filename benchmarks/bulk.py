@@ -43,12 +43,12 @@ from benchmarks.httpload import ROOT, process, serve_app, tell_time
 from benchmarks.results import Goal, Result, Table, shown
 from rbim import InviteJoinGroup
 from rbim.bulk import Done, InviteJob, RowFile, fan_out, open_job
-from rbim.bulk.dispatcher import Running
+from rbim.bulk.dispatcher import Dispatcher
 from rbim.bulk.journal.loading import Loaded
-from rbim.bulk.pace.controller import Steering
-from rbim.bulk.progress import Tally
-from rbim.bulk.settings import Settings
-from rbim.bulk.states import State
+from rbim.bulk.pace.controller import PaceController
+from rbim.bulk.progress import RunCounts
+from rbim.bulk.settings import JobSettings
+from rbim.bulk.states import AccountState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -188,7 +188,9 @@ def stopwatch() -> Callable[[], tuple[float, float]]:
     return lambda: (time.perf_counter() - wall, time.process_time() - cpu)
 
 
-async def as_it_is(client: AsyncClient, sendings: list[Sending], settings: Settings, template: Path) -> tuple[float, float]:
+async def as_it_is(
+    client: AsyncClient, sendings: list[Sending], settings: JobSettings, template: Path
+) -> tuple[float, float]:
     """Send them through the job."""
     path = template.with_name("turn.journal")
     for old in path.parent.glob("turn.journal*"):
@@ -201,7 +203,7 @@ async def as_it_is(client: AsyncClient, sendings: list[Sending], settings: Setti
     return taken()
 
 
-async def unwritten(client: AsyncClient, sendings: list[Sending], settings: Settings, _: Path) -> tuple[float, float]:
+async def unwritten(client: AsyncClient, sendings: list[Sending], settings: JobSettings, _: Path) -> tuple[float, float]:
     """Send them through the job without its journal's writes."""
     chunk = len(sendings[0][1])
     parts = InviteJob(client, journal="unused", chunk=chunk)._parts()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
@@ -210,13 +212,15 @@ async def unwritten(client: AsyncClient, sendings: list[Sending], settings: Sett
     total = len(sendings) * chunk
     loaded = Loaded(rows=total, bad=0, duplicates=0, digest="")
     taken = stopwatch()
-    tally = Tally(loaded, {state: total * (state is State.WAITING) for state in State}, parts.clock.monotonic())
-    running = Running(
+    tally = RunCounts(
+        loaded, {state: total * (state is AccountState.WAITING) for state in AccountState}, parts.clock.monotonic()
+    )
+    running = Dispatcher(
         work=parts.work,
         sender=parts.sender,
         journal=journal,
         commits=commits,
-        steering=Steering(concurrency=settings.concurrency, adaptive=settings.adaptive),
+        steering=PaceController(concurrency=settings.concurrency, adaptive=settings.adaptive),
         tally=tally,
         settings=settings,
         clock=parts.clock,
@@ -226,7 +230,7 @@ async def unwritten(client: AsyncClient, sendings: list[Sending], settings: Sett
     return taken()
 
 
-async def fanned_out(client: AsyncClient, sendings: list[Sending], settings: Settings, _: Path) -> tuple[float, float]:
+async def fanned_out(client: AsyncClient, sendings: list[Sending], settings: JobSettings, _: Path) -> tuple[float, float]:
     """Send them as operations that are there already."""
     ops = [InviteJoinGroup(group_id=group, members=inside) for group, inside in sendings]
     done = 0
@@ -256,7 +260,7 @@ class Journaled:
 async def turns(plan: Journaled, chunk: int, concurrency: int, port: int | None) -> dict[str, list[tuple[float, float]]]:
     """Return the wall and CPU seconds of each way's turns, interleaved."""
     sendings = requests(plan.requests, chunk)
-    settings = Settings(concurrency=concurrency, adaptive=False)
+    settings = JobSettings(concurrency=concurrency, adaptive=False)
     took: dict[str, list[tuple[float, float]]] = {name: [] for name in plan.ways}
     with tempfile.TemporaryDirectory() as folder:
         template = Path(folder, "template.journal")

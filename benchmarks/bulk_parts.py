@@ -10,7 +10,7 @@ from anyio.lowlevel import checkpoint
 
 from rbim import AsyncClient, Credentials
 from rbim.bulk import InviteJob, Row
-from rbim.bulk.journal.journal import Facts, Journal
+from rbim.bulk.journal.journal import JobFacts, Journal
 from rbim.bulk.journal.loading import Loaded
 from rbim.bulk.work import Chunk
 from rbim.clock import SystemClock
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Self
 
-    from rbim.bulk.settings import Settings
+    from rbim.bulk.settings import JobSettings
     from rbim.http import Request
 
     Sending = tuple[str, tuple[str, ...]]
@@ -121,11 +121,11 @@ def chunk_of(number: int, group: str, inside: tuple[str, ...]) -> Chunk:
     return Chunk(lane=1, group=group, user_name=None, first=first, last=first + len(inside) - 1, accounts=inside)
 
 
-def loaded_journal(path: Path, sendings: list[Sending], settings: Settings) -> None:
+def loaded_journal(path: Path, sendings: list[Sending], settings: JobSettings) -> None:
     """Make a journal whose input is loaded, and nothing sent."""
     work = InviteJob(client_of(None), journal=path, chunk=len(sendings[0][1])).work
     nothing = Loaded(rows=0, bad=0, duplicates=0, digest="")
-    facts = Facts(
+    facts = JobFacts(
         operation=work.operation.spec.name,
         options=work.plain_options(),
         chunk=work.chunk,

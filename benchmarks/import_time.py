@@ -46,7 +46,7 @@ client = AsyncClient(
     credentials=Credentials(app_id="aaf98f8947b5d6c80147b8a2b7c30123", app_token="7f0c4b9de2a14f5c8b3e6d1a90c2f4e8"),
     transport=AsyncioTransport(),
 )
-client._core.codec.encode(InviteJoinGroup(group_id="g80000049837291", members=["1001"]))
+client._shared.codec.encode(InviteJoinGroup(group_id="g80000049837291", members=["1001"]))
 """
 
 STARTS: dict[str, tuple[str, ...]] = {

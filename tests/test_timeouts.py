@@ -343,7 +343,7 @@ async def test_answers_and_cancellations_by_the_thousand_leave_nothing_behind(cl
         transport.let.set()
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
         assert all(isinstance(got, asyncio.CancelledError) == (number % 3 == 0) for number, got in enumerate(outcomes))
-        core = client._core
-        assert (core.running, core.gate.free, core.gate.waiting) == (set(), 100, 0)
+        shared = client._shared
+        assert (shared.running, shared.concurrency.free, shared.concurrency.waiting) == (set(), 100, 0)
         again = await client.send(READ)
     assert again.extra == {}

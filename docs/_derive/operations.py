@@ -17,7 +17,7 @@ from _derive.markdown import code, inline, table, words_below
 from rbim import AsyncClient, Dialect, GroupType, InvalidRequest, Permission, Role, Target, Weekday
 from rbim.emulator import EmulatedClock, Emulator
 from rbim.operations import Operation, fields_of, wire_of
-from rbim.operations.catalogue import BUILT_IN, Entry, repeating
+from rbim.operations.catalogue import BUILT_IN, CatalogueEntry, repeating
 from rbim.wire.hooks import wire_names
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def run_example(text: str) -> tuple[Request, Response, list[str]]:
 def operations_page() -> str:
     """Return the page."""
     entries = [
-        Entry(namespace=kind.__name__.lower(), method=name, operation=method.operation)
+        CatalogueEntry(namespace=kind.__name__.lower(), method=name, operation=method.operation)
         for kind in BUILT_IN
         for name, method in kind.methods()
     ]
@@ -159,11 +159,11 @@ def operations_page() -> str:
     return "\n".join(parts)
 
 
-def _anchor(entry: Entry) -> str:
+def _anchor(entry: CatalogueEntry) -> str:
     return f"{entry.namespace}-{entry.method}".replace("_", "-")
 
 
-def _section(entry: Entry) -> str:
+def _section(entry: CatalogueEntry) -> str:
     kind = entry.operation
     spec = kind.spec
     paths = " or ".join(code(path) for path in spec.paths)

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskGroup
 
-__all__ = ["Failures"]
+__all__ = ["TaskErrors"]
 
 
-class Failures:
+class TaskErrors:
     """Takes the errors of what runs inside it, in order of time, and ends all the rest.
 
     None of them passes through the task group, which would wrap it.

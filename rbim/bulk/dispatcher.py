@@ -16,9 +16,9 @@ import anyio
 from anyio.lowlevel import checkpoint
 from attrs import evolve
 
-from rbim.bulk.failure_policy import Signal, Step, Verdict, failed, judge
-from rbim.bulk.states import Sent
-from rbim.bulk.work import Settlement, Why
+from rbim.bulk.failure_policy import Decision, Signal, Step, failed, judge
+from rbim.bulk.states import RequestState
+from rbim.bulk.work import FailureReason, Settlement
 from rbim.errors import InvalidRequest, RbimError
 
 if TYPE_CHECKING:
@@ -27,19 +27,21 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
     from rbim.bulk.journal.journal import Journal
-    from rbim.bulk.pace.controller import Steering
-    from rbim.bulk.progress import Phase, Tally
-    from rbim.bulk.settings import Settings
+    from rbim.bulk.pace.controller import PaceController
+    from rbim.bulk.progress import Phase, RunCounts
+    from rbim.bulk.settings import JobSettings
     from rbim.bulk.work import Chunk, Work
     from rbim.clock import Clock
     from rbim.operations.namespace import Sender
-    from rbim.storage.group_commit import Commits
+    from rbim.storage.group_commit import GroupCommit
 
-__all__ = ["Running"]
+__all__ = ["Dispatcher"]
 
 T = TypeVar("T")
 
-NOT_SENT = Settlement(outcome=Sent.NOT_SENT, why=Why("the job was interrupted before it was sent"), again=True)
+NOT_SENT = Settlement(
+    outcome=RequestState.NOT_SENT, why=FailureReason("the job was interrupted before it was sent"), again=True
+)
 
 AHEAD = 4  # chunks that are planned ahead, for each request that may be in flight
 SAMPLE = 1.0  # seconds
@@ -47,7 +49,7 @@ MANY = 1000
 """Chunks that wait to be sent again, beyond which nothing new is sent."""
 
 
-class Running:
+class Dispatcher:
     """A run, from its first sending to its end."""
 
     def __init__(  # noqa: PLR0913  # the parts that a job puts together
@@ -56,10 +58,10 @@ class Running:
         work: Work[Any],
         sender: Sender,
         journal: Journal,
-        commits: Commits,
-        steering: Steering,
-        tally: Tally,
-        settings: Settings,
+        commits: GroupCommit,
+        steering: PaceController,
+        tally: RunCounts,
+        settings: JobSettings,
         clock: Clock,
     ) -> None:
         self._work = work
@@ -301,13 +303,13 @@ class Running:
             self._record(partial(self._journal.settle, chunk, NOT_SENT, 0.0))
             raise
 
-    async def _ask(self, chunk: Chunk, refusal: InvalidRequest | None) -> Verdict:
+    async def _ask(self, chunk: Chunk, refusal: InvalidRequest | None) -> Decision:
         if refusal is not None:
             raise refusal
         answer = await self._sender.send(chunk.operation)
-        return Verdict(step=Step.SETTLED, signal=Signal.ANSWERED, settlement=self._work.answered(chunk, answer))
+        return Decision(step=Step.SETTLED, signal=Signal.ANSWERED, settlement=self._work.answered(chunk, answer))
 
-    def _judge(self, chunk: Chunk, error: RbimError) -> Verdict:
+    def _judge(self, chunk: Chunk, error: RbimError) -> Decision:
         verdict = judge(chunk.operation, chunk, error, retry=self._settings.retry, dialect=self._work.dialect)
         if verdict.step is Step.SPLIT and verdict.settlement is not None:
             if self._halvings > 1:
@@ -317,7 +319,7 @@ class Running:
             return evolve(verdict, step=Step.SETTLED, settlement=settlement, final=True)
         return verdict
 
-    def _steer(self, verdict: Verdict, elapsed: float) -> None:
+    def _steer(self, verdict: Decision, elapsed: float) -> None:
         """Tell the pace, and see whether it is time to give up."""
         steering, now = self._steering, self._clock.monotonic()
         if verdict.signal is Signal.ANSWERED:
@@ -332,7 +334,7 @@ class Running:
         else:
             steering.withdrawn()
 
-    async def _settle(self, chunk: Chunk, verdict: Verdict, elapsed: float) -> None:
+    async def _settle(self, chunk: Chunk, verdict: Decision, elapsed: float) -> None:
         """Record the outcome, count it, and see to what comes of it."""
         settlement = verdict.settlement
         halves: list[Chunk] = []
@@ -349,10 +351,10 @@ class Running:
         for half in halves:
             self._put_off(half, now)
         if verdict.step is Step.AGAIN and settlement is not None:
-            chunk.resent = chunk.resent or settlement.outcome is Sent.UNKNOWN
+            chunk.resent = chunk.resent or settlement.outcome is RequestState.UNKNOWN
             chunk.expired = chunk.expired or verdict.anew
             chunk.repeats, chunk.planned, chunk.attempt = chunk.number, None, chunk.attempt + 1
-            chunk.lost += settlement.outcome is Sent.UNKNOWN
+            chunk.lost += settlement.outcome is RequestState.UNKNOWN
             self._put_off(chunk, now + verdict.pause)
 
     def _record(self, command: Callable[[], object]) -> None:

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from rbim.bulk.states import Sent, State
-from rbim.bulk.work import Settlement, Why, why_of
+from rbim.bulk.states import AccountState, RequestState
+from rbim.bulk.work import FailureReason, Settlement, failure_reason
 from rbim.errors import (
     ApiError,
     AuthenticationError,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from rbim.dialect import Dialect
     from rbim.operations.base import Operation
 
-__all__ = ["Signal", "Step", "Verdict", "failed", "judge"]
+__all__ = ["Decision", "Signal", "Step", "failed", "judge"]
 
 BRIEFLY = 1.0
 """Seconds before what was not sent is tried again."""
@@ -73,7 +73,7 @@ class Signal(Enum):
 
 
 @frozen(kw_only=True)
-class Verdict:
+class Decision:
     """What a failure means. ``pause`` is the seconds before the next sending; ``final``: it counts as a failure of the job;
     ``anew``: the timestamp was too old.
 
@@ -89,22 +89,22 @@ class Verdict:
     anew: bool = False
 
 
-def judge(op: Operation[Any], chunk: Chunk, error: RbimError, *, retry: Retry, dialect: Dialect) -> Verdict:
+def judge(op: Operation[Any], chunk: Chunk, error: RbimError, *, retry: Retry, dialect: Dialect) -> Decision:
     """Return what to do about a request that was not answered well."""
-    why = why_of(error)
+    why = failure_reason(error)
     alone = chunk.resent and len(chunk.accounts) == 1  # of several, nobody knows which one it is about
     if alone and isinstance(error, ApiError) and error.code in dialect.already_so.get(op.spec.name, ()):
-        return Verdict(  # the lost request has done it
+        return Decision(  # the lost request has done it
             step=Step.SETTLED,
             signal=Signal.ANSWERED,
-            settlement=Settlement(outcome=Sent.ANSWERED, state=State.DONE, why=why),
+            settlement=Settlement(outcome=RequestState.ANSWERED, state=AccountState.DONE, why=why),
         )
     if isinstance(error, ClientClosed):
-        return Verdict(step=Step.STOP, signal=Signal.NOTHING, settlement=_waiting(error, why))
+        return Decision(step=Step.STOP, signal=Signal.NOTHING, settlement=_waiting(error, why))
     if isinstance(error, AuthenticationError) and error.outcome is Outcome.REFUSED:
         anew = isinstance(error, TimestampExpired) and not chunk.expired
         step = Step.AGAIN if anew else Step.STOP
-        return Verdict(step=step, signal=Signal.ANSWERED, settlement=_waiting(error, why), anew=anew)
+        return Decision(step=step, signal=Signal.ANSWERED, settlement=_waiting(error, why), anew=anew)
     if isinstance(error, Throttled) and error.outcome is Outcome.REFUSED:
         return _throttled(op, chunk, error, why, dialect)
     if error.outcome is Outcome.UNKNOWN:
@@ -112,29 +112,29 @@ def judge(op: Operation[Any], chunk: Chunk, error: RbimError, *, retry: Retry, d
     if error.outcome is Outcome.NOT_SENT and not isinstance(error, InvalidRequest):
         late = isinstance(error, DeadlineExceeded)  # the sender's own limits let nothing go: the platform may be well
         signal = Signal.NOTHING if late else Signal.LOST
-        return Verdict(step=Step.AGAIN, signal=signal, settlement=_waiting(error, why), pause=BRIEFLY)
+        return Decision(step=Step.AGAIN, signal=signal, settlement=_waiting(error, why), pause=BRIEFLY)
     return _refused(chunk, error, why)
 
 
-def failed(chunk: Chunk) -> State:
+def failed(chunk: Chunk) -> AccountState:
     """Return what accounts are whose request is refused for good: unknown, where an earlier one may have had its effect."""
-    return State.UNKNOWN if chunk.resent else State.FAILED
+    return AccountState.UNKNOWN if chunk.resent else AccountState.FAILED
 
 
-def _waiting(error: RbimError, why: Why) -> Settlement | None:
+def _waiting(error: RbimError, why: FailureReason) -> Settlement | None:
     if error.outcome is Outcome.UNKNOWN:
         return None
-    outcome = Sent.REFUSED if error.outcome is Outcome.REFUSED else Sent.NOT_SENT
+    outcome = RequestState.REFUSED if error.outcome is Outcome.REFUSED else RequestState.NOT_SENT
     return Settlement(outcome=outcome, why=why, again=True)
 
 
-def _refused(chunk: Chunk, error: RbimError, why: Why) -> Verdict:
+def _refused(chunk: Chunk, error: RbimError, why: FailureReason) -> Decision:
     """Judge what the platform, or a check of ours, will not have."""
     here = isinstance(error, InvalidRequest)
-    outcome, signal = (Sent.NOT_SENT, Signal.NOTHING) if here else (Sent.REFUSED, Signal.ANSWERED)
+    outcome, signal = (RequestState.NOT_SENT, Signal.NOTHING) if here else (RequestState.REFUSED, Signal.ANSWERED)
     if len(chunk.accounts) > 1:
-        return Verdict(step=Step.SPLIT, signal=signal, settlement=Settlement(outcome=outcome, why=why))
-    return Verdict(
+        return Decision(step=Step.SPLIT, signal=signal, settlement=Settlement(outcome=outcome, why=why))
+    return Decision(
         step=Step.SETTLED,
         signal=signal,
         settlement=Settlement(outcome=outcome, state=failed(chunk), why=why),
@@ -142,31 +142,33 @@ def _refused(chunk: Chunk, error: RbimError, why: Why) -> Verdict:
     )
 
 
-def _throttled(op: Operation[Any], chunk: Chunk, error: Throttled, why: Why, dialect: Dialect) -> Verdict:
+def _throttled(op: Operation[Any], chunk: Chunk, error: Throttled, why: FailureReason, dialect: Dialect) -> Decision:
     row = dialect.codes.get(error.code)
     harmless = error.status == TOO_MANY_REQUESTS or (row is not None and row.before_effect)
     again = harmless or op.repeat is not Repeat.NEVER
-    return Verdict(
+    return Decision(
         step=Step.AGAIN if again else Step.SETTLED,
         signal=Signal.THROTTLED,
-        settlement=Settlement(outcome=Sent.REFUSED, state=None if again else failed(chunk), why=why, again=again),
+        settlement=Settlement(outcome=RequestState.REFUSED, state=None if again else failed(chunk), why=why, again=again),
         retry_after=error.retry_after,
         final=not again,
     )
 
 
 def _unknown(  # noqa: PLR0913  # what a decision needs
-    op: Operation[Any], chunk: Chunk, error: RbimError, why: Why, *, retry: Retry, dialect: Dialect
-) -> Verdict:
+    op: Operation[Any], chunk: Chunk, error: RbimError, why: FailureReason, *, retry: Retry, dialect: Dialect
+) -> Decision:
     pause = retry.pause(op, error, chunk.lost + 1, dialect.codes)
     if pause is None and isinstance(error, DeadlineExceeded) and op.repeat is not Repeat.NEVER:
         pause = BRIEFLY if chunk.lost + 1 < retry.attempts else None
     throttled = isinstance(error, Throttled)
     again = pause is not None
-    return Verdict(
+    return Decision(
         step=Step.AGAIN if again else Step.SETTLED,
         signal=Signal.THROTTLED if throttled else Signal.LOST,
-        settlement=Settlement(outcome=Sent.UNKNOWN, state=None if again else State.UNKNOWN, why=why, again=again),
+        settlement=Settlement(
+            outcome=RequestState.UNKNOWN, state=None if again else AccountState.UNKNOWN, why=why, again=again
+        ),
         pause=min(pause or 0.0, LONGEST_PAUSE),
         retry_after=error.retry_after if isinstance(error, ApiError) else None,
         final=not again,

@@ -13,11 +13,11 @@ from attrs import frozen
 
 from rbim.bulk.journal.journal import Journal, OnUnknown
 from rbim.bulk.journal.loading import Loader, batches
-from rbim.bulk.progress import Fuse
+from rbim.bulk.progress import FailureLimit
 from rbim.bulk.report.reading import read_report
-from rbim.bulk.run import Parts, Run
-from rbim.bulk.settings import Settings
-from rbim.bulk.states import State
+from rbim.bulk.run import Run, RunParts
+from rbim.bulk.settings import JobSettings
+from rbim.bulk.states import AccountState
 from rbim.bulk.work import Work
 from rbim.client.client import View
 from rbim.client.retry import Retry
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from os import PathLike
 
-    from rbim.bulk.journal.journal import Facts
+    from rbim.bulk.journal.journal import JobFacts
     from rbim.bulk.journal.loading import Rows
     from rbim.bulk.report.model import Report
     from rbim.client.limits import Rate
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from rbim.operations.base import Operation
     from rbim.operations.namespace import Sender
 
-__all__ = ["Estimate", "InviteJob", "Job", "RemoveJob", "facts_of", "open_job"]
+__all__ = ["Estimate", "InviteJob", "Job", "RemoveJob", "job_facts", "open_job"]
 
 R = TypeVar("R")
 
@@ -115,11 +115,11 @@ class Job(Generic[R]):
             dialect=dialect or (client.dialect if client is not None else Dialect()),
             **told,
         )
-        self.settings = Settings(
+        self.settings = JobSettings(
             rates=tuple(rates),
             concurrency=concurrency,
             adaptive=adaptive,
-            fuse=Fuse(max_failures),
+            fuse=FailureLimit(max_failures),
             patience=patience,
             isolate=isolate,
             retry=retry or Retry(attempts=5),
@@ -129,8 +129,8 @@ class Job(Generic[R]):
         self._clock = clock or (client.clock if client is not None else SystemClock())
         self._sender = sender if client is None else client.tuned(retry=Retry(attempts=1))
 
-    def _parts(self) -> Parts:
-        return Parts(
+    def _parts(self) -> RunParts:
+        return RunParts(
             work=self.work,
             settings=self.settings,
             sender=self._sender,
@@ -160,7 +160,7 @@ class Job(Generic[R]):
 
         Its block raises InvalidRequest where others still wait: resume the job first.
         """
-        states = [state for state, wanted in ((State.FAILED, failed), (State.UNKNOWN, unknown)) if wanted]
+        states = [state for state, wanted in ((AccountState.FAILED, failed), (AccountState.UNKNOWN, unknown)) if wanted]
         if not states:
             raise InvalidRequest("retry: failed accounts, unknown ones or both are meant, not neither", field="failed")
         return Run(self._parts(), retried=states)
@@ -241,18 +241,18 @@ def open_job(sender: Sender, journal: str | PathLike[str], **settings: Any) -> J
     (imported), where it is one of one's own. Raises InvalidRequest.
     """
     path = Path(journal).absolute()
-    facts = facts_of(path)
+    facts = job_facts(path)
     by_name = {entry.operation.spec.name: entry.operation for entry in catalogue.entries()}
     operation = by_name.get(facts.operation)
     if operation is None:
         raise InvalidRequest(f"{path}: nobody has declared the operation {facts.operation}", field="journal")
     dialect = settings.get("dialect") or (sender.dialect if isinstance(sender, View) else Dialect())
     work = Work[Any].of(operation, facts.options, facts.chunk, dialect)
-    told = Settings.from_json(facts.settings, by_name) | settings
+    told = JobSettings.from_json(facts.settings, by_name) | settings
     return Job(sender, work.operation, journal=path, options=work.options, chunk=work.chunk, **told)
 
 
-def facts_of(path: Path) -> Facts:
+def job_facts(path: Path) -> JobFacts:
     """Return what a journal says of its job. Raises InvalidRequest where there is none."""
     if not path.is_file():
         raise InvalidRequest(f"{path}: no such journal", field="journal")

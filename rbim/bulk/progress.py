@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from attrs import field, frozen
 
 from rbim.bulk.journal.journal import Sample
-from rbim.bulk.states import State
+from rbim.bulk.states import AccountState
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rbim.bulk.journal.loading import Loaded
     from rbim.bulk.work import Settlement
 
-__all__ = ["Fuse", "Phase", "Snapshot", "Tally"]
+__all__ = ["FailureLimit", "Phase", "RunCounts", "Snapshot"]
 
 Phase = Literal["loading", "running", "halted", "draining", "ended"]
 
@@ -67,7 +67,7 @@ def _failures(_: object, _attribute: object, value: object) -> None:
 
 
 @frozen
-class Fuse:
+class FailureLimit:
     """Ends a job that fails too often: after more than ``most`` failed requests, or more than that share of them.
 
     A share counts from the twentieth request on; what is sent again counts once, when it is over. None: never.
@@ -84,13 +84,13 @@ class Fuse:
         return requests >= FEW and failures / requests > self.most
 
 
-class Tally:
+class RunCounts:
     """The counts of one run."""
 
-    def __init__(self, loaded: Loaded, counts: Mapping[State, int], now: float) -> None:
+    def __init__(self, loaded: Loaded, counts: Mapping[AccountState, int], now: float) -> None:
         self._loaded = loaded
         self._states = dict(counts)
-        self.waiting = self._states.pop(State.WAITING) + self._states.pop(State.AGAIN)
+        self.waiting = self._states.pop(AccountState.WAITING) + self._states.pop(AccountState.AGAIN)
         """The accounts that wait, those in flight among them."""
         self.in_flight = 0
         self.requests = 0
@@ -150,10 +150,10 @@ class Tally:
             phase=phase,
             total=self._loaded.rows,
             waiting=self.waiting,
-            done=states[State.DONE],
-            refused=states[State.REFUSED],
-            failed=states[State.FAILED],
-            unknown=states[State.UNKNOWN],
+            done=states[AccountState.DONE],
+            refused=states[AccountState.REFUSED],
+            failed=states[AccountState.FAILED],
+            unknown=states[AccountState.UNKNOWN],
             skipped=self._loaded.bad,
             duplicate=self._loaded.duplicates,
             in_flight=self.in_flight,

@@ -11,20 +11,20 @@ from anyio.lowlevel import cancel_shielded_checkpoint
 from anyio.to_thread import run_sync
 from attrs import evolve, frozen
 
-from rbim._support.task_errors import Failures
-from rbim.bulk.dispatcher import Running
+from rbim._support.task_errors import TaskErrors
+from rbim.bulk.dispatcher import Dispatcher
 from rbim.bulk.input.file import RowFile
 from rbim.bulk.input.format import Format
-from rbim.bulk.journal.journal import Facts, Journal
+from rbim.bulk.journal.journal import JobFacts, Journal
 from rbim.bulk.journal.loading import Loaded, Loader, batches
 from rbim.bulk.journal.lock import JobLock
-from rbim.bulk.pace.controller import Steering
-from rbim.bulk.progress import Tally
+from rbim.bulk.pace.controller import PaceController
+from rbim.bulk.progress import RunCounts
 from rbim.bulk.report.reading import read_report
-from rbim.bulk.states import State
+from rbim.bulk.states import AccountState
 from rbim.clock import SystemClock
 from rbim.errors import AuthenticationError, InvalidRequest
-from rbim.storage.group_commit import committing
+from rbim.storage.group_commit import open_group_commit
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Generator, Sequence
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     from rbim.bulk.journal.loading import Rows
     from rbim.bulk.progress import Phase, Snapshot
     from rbim.bulk.report.model import Report
-    from rbim.bulk.settings import Settings
+    from rbim.bulk.settings import JobSettings
     from rbim.bulk.work import Work
     from rbim.clock import Clock
     from rbim.operations.namespace import Sender
-    from rbim.storage.group_commit import Commits
+    from rbim.storage.group_commit import GroupCommit
 
-__all__ = ["Parts", "Run", "source_of"]
+__all__ = ["Run", "RunParts", "source_of"]
 
 INTERVAL = 0.5
 """Seconds between two snapshots."""
@@ -52,11 +52,11 @@ NOTHING = Loaded(rows=0, bad=0, duplicates=0, digest="")
 
 
 @frozen(kw_only=True)
-class Parts:
+class RunParts:
     """What a job hands to its runs."""
 
     work: Work[Any]
-    settings: Settings
+    settings: JobSettings
     sender: Sender
     journal: Path
     clock: Clock
@@ -73,11 +73,11 @@ class Run:
 
     def __init__(
         self,
-        parts: Parts,
+        parts: RunParts,
         *,
         rows: Rows | None = None,
         on_unknown: OnUnknown = "auto",
-        retried: Sequence[State] | None = None,
+        retried: Sequence[AccountState] | None = None,
     ) -> None:
         self._parts = parts
         self._rows = rows
@@ -85,11 +85,11 @@ class Run:
         self._retried = retried
         self._entered: AbstractAsyncContextManager[None] | None = None
         self._ended = anyio.Event()
-        self._running: Running | None = None
+        self._running: Dispatcher | None = None
         self._scope = anyio.CancelScope()
-        self._tally = Tally(NOTHING, dict.fromkeys(State, 0), parts.clock.monotonic())
+        self._tally = RunCounts(NOTHING, dict.fromkeys(AccountState, 0), parts.clock.monotonic())
         self._loader: Loader | None = None
-        self._steering = Steering(
+        self._steering = PaceController(
             rates=parts.settings.rates, concurrency=parts.settings.concurrency, adaptive=parts.settings.adaptive
         )
         self._told_end = False
@@ -160,7 +160,7 @@ class Run:
     @asynccontextmanager
     async def _block(self) -> AsyncGenerator[None, None]:
         tasks = anyio.create_task_group()
-        failures = Failures(tasks)
+        failures = TaskErrors(tasks)
         try:
             async with tasks:
                 tasks.start_soon(self._guarded, failures)
@@ -173,7 +173,7 @@ class Run:
             await cancel_shielded_checkpoint()  # see fan_out
             failures.raise_first()
 
-    async def _guarded(self, failures: Failures) -> None:
+    async def _guarded(self, failures: TaskErrors) -> None:
         try:
             with failures, self._scope:
                 await self._locked()
@@ -189,7 +189,7 @@ class Run:
         lock.acquire()
         try:
             journal = Journal(path, clock=self._parts.clock)
-            async with committing(journal, threads=self._threads) as commits:
+            async with open_group_commit(journal, threads=self._threads) as commits:
                 await self._prepare(journal, commits)
                 await self._carry_out(journal, commits)
         finally:
@@ -199,7 +199,7 @@ class Run:
     def _threads(self) -> bool:
         return isinstance(self._parts.clock, SystemClock)  # emulated time would not wait for one
 
-    async def _prepare(self, journal: Journal, commits: Commits) -> None:
+    async def _prepare(self, journal: Journal, commits: GroupCommit) -> None:
         """See that the journal holds the job, its input, and nothing open."""
         facts = await commits.read(journal.facts)
         if self._rows is not None and (facts is None or facts.loaded is None):
@@ -219,9 +219,9 @@ class Run:
         if self._retried is not None:
             await self._retry(journal, commits, self._retried)
 
-    async def _load(self, journal: Journal, commits: Commits, rows: Rows) -> None:
+    async def _load(self, journal: Journal, commits: GroupCommit, rows: Rows) -> None:
         work = self._parts.work
-        facts = Facts(
+        facts = JobFacts(
             operation=work.operation.spec.name,
             options=work.plain_options(),
             chunk=work.chunk,
@@ -246,7 +246,7 @@ class Run:
                 loader.add(batch)
         return loader.loaded
 
-    def _differences(self, facts: Facts) -> list[str]:
+    def _differences(self, facts: JobFacts) -> list[str]:
         work = self._parts.work
         told = {"operation": work.operation.spec.name, "chunk": work.chunk, **work.plain_options()}
         kept = {"operation": facts.operation, "chunk": facts.chunk, **facts.options}
@@ -257,24 +257,24 @@ class Run:
             if kept.get(name) != told.get(name)
         ]
 
-    async def _retry(self, journal: Journal, commits: Commits, states: Sequence[State]) -> None:
+    async def _retry(self, journal: Journal, commits: GroupCommit, states: Sequence[AccountState]) -> None:
         counts = await commits.read(journal.counts)
-        waiting = counts[State.WAITING] + counts[State.AGAIN]
+        waiting = counts[AccountState.WAITING] + counts[AccountState.AGAIN]
         if waiting:
             raise InvalidRequest(
                 f"{journal.path}: {waiting:,} accounts have not been sent yet: resume the job first", field="journal"
             )
         await commits.run(partial(journal.retry, states))
 
-    async def _carry_out(self, journal: Journal, commits: Commits) -> None:
+    async def _carry_out(self, journal: Journal, commits: GroupCommit) -> None:
         parts = self._parts
         counts = await commits.read(journal.counts)
         facts = await commits.read(journal.facts)
         assert facts is not None  # noqa: S101  # it was made or found
         with anyio.CancelScope(shield=True):  # a run that was begun is ended
             await commits.run(partial(journal.begin_run, parts.settings.as_json()))
-        self._tally = Tally(facts.input, counts, parts.clock.monotonic())
-        self._running = Running(
+        self._tally = RunCounts(facts.input, counts, parts.clock.monotonic())
+        self._running = Dispatcher(
             work=parts.work,
             sender=parts.sender,
             journal=journal,

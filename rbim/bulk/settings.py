@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
-from rbim.bulk.progress import Fuse
+from rbim.bulk.progress import FailureLimit
 from rbim.client.limits import Rate
 from rbim.client.retry import Retry
 from rbim.errors import InvalidRequest
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from rbim.operations.base import Operation
 
-__all__ = ["Settings"]
+__all__ = ["JobSettings"]
 
 
 def _isolate(_: object, attribute: Any, value: object) -> None:  # an attrs attribute
@@ -31,7 +31,7 @@ def _seconds(_: object, attribute: Any, value: object) -> None:  # an attrs attr
 
 
 @frozen(kw_only=True)
-class Settings:
+class JobSettings:
     """How a job is run.
 
     At most ``concurrency`` requests in flight (100) and ``rates`` of requests, each of which holds; below both, with
@@ -45,7 +45,7 @@ class Settings:
     rates: tuple[Rate, ...] = field(default=(), converter=tuple["Rate", ...])
     concurrency: int = field(default=100, validator=at_least_one)
     adaptive: bool = True
-    fuse: Fuse = field(factory=Fuse)
+    fuse: FailureLimit = field(factory=FailureLimit)
     patience: float = field(default=120.0, validator=above_zero)
     isolate: int = field(default=0, validator=_isolate)
     retry: Retry = field(factory=lambda: Retry(attempts=5))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-__all__ = ["DONE_WORDS", "Sent", "State"]
+__all__ = ["DONE_WORDS", "AccountState", "RequestState"]
 
 
-class State(IntEnum):
+class AccountState(IntEnum):
     """What is known of an account."""
 
     WAITING = 0
@@ -29,7 +29,7 @@ class State(IntEnum):
     """Waiting, and it was unknown before: sending it sends it again."""
 
 
-class Sent(IntEnum):
+class RequestState(IntEnum):
     """What is known of a request, which is one sending."""
 
     OPEN = 0

@@ -11,7 +11,7 @@ from attrs import define, field, frozen
 from cattrs.preconf.json import make_converter
 
 from rbim._support.text import one_line
-from rbim.bulk.states import DONE_WORDS, Sent, State
+from rbim.bulk.states import DONE_WORDS, AccountState, RequestState
 from rbim.errors import InvalidRequest, RbimError
 from rbim.operations.base import Operation, fields_of
 from rbim.operations.groups import InviteJoinGroup
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from rbim.dialect import Dialect
 
-__all__ = ["Chunk", "Settlement", "Why", "Work", "why_of"]
+__all__ = ["Chunk", "FailureReason", "Settlement", "Work", "failure_reason"]
 
 R = TypeVar("R")
 
@@ -30,7 +30,7 @@ REASON = 500
 """Characters of a reason that are kept."""
 
 
-class Why(NamedTuple):
+class FailureReason(NamedTuple):
     """Why something was not done: words, the platform's code, the error's class (empty for an entry of ``fails``)."""
 
     text: str
@@ -38,9 +38,9 @@ class Why(NamedTuple):
     error: str = ""
 
 
-def why_of(error: RbimError) -> Why:
+def failure_reason(error: RbimError) -> FailureReason:
     """Return why a request was not answered well."""
-    return Why(one_line(error.message, REASON), getattr(error, "code", ""), type(error).__name__)
+    return FailureReason(one_line(error.message, REASON), getattr(error, "code", ""), type(error).__name__)
 
 
 @define(eq=False, kw_only=True)
@@ -78,11 +78,11 @@ class Settlement:
     ``again``: they are to be sent again. ``anomalies`` are entries of the answer for accounts that were not sent.
     """
 
-    outcome: Sent
-    state: State | None = None
-    why: Why | None = None
-    apart: tuple[tuple[int, State, Why], ...] = ()
-    anomalies: tuple[tuple[str, Why], ...] = ()
+    outcome: RequestState
+    state: AccountState | None = None
+    why: FailureReason | None = None
+    apart: tuple[tuple[int, AccountState, FailureReason], ...] = ()
+    anomalies: tuple[tuple[str, FailureReason], ...] = ()
     again: bool = False
 
 
@@ -166,16 +166,18 @@ class Work(Generic[R]):
         """Return what a good answer says: all is done but for what it lists in ``fails``."""
         fails: Sequence[Any] = getattr(answer, "fails", ())
         if not fails:
-            return Settlement(outcome=Sent.ANSWERED, state=State.DONE)
+            return Settlement(outcome=RequestState.ANSWERED, state=AccountState.DONE)
         places = {account: place for place, account in enumerate(chunk.accounts)}
-        apart: dict[int, tuple[int, State, Why]] = {}
-        anomalies: list[tuple[str, Why]] = []
+        apart: dict[int, tuple[int, AccountState, FailureReason]] = {}
+        anomalies: list[tuple[str, FailureReason]] = []
         for entry in fails:
-            place, why = places.get(entry.member), Why(one_line(entry.reason, REASON))
+            place, why = places.get(entry.member), FailureReason(one_line(entry.reason, REASON))
             if place is None:
                 anomalies.append((one_line(entry.member, REASON), why))
             elif place not in apart:
                 # somebody whom the lost request has added is there already when it comes again
                 there = chunk.resent and entry.reason in self.dialect.already_reasons
-                apart[place] = (place, State.DONE if there else State.REFUSED, why)
-        return Settlement(outcome=Sent.ANSWERED, state=State.DONE, apart=tuple(apart.values()), anomalies=tuple(anomalies))
+                apart[place] = (place, AccountState.DONE if there else AccountState.REFUSED, why)
+        return Settlement(
+            outcome=RequestState.ANSWERED, state=AccountState.DONE, apart=tuple(apart.values()), anomalies=tuple(anomalies)
+        )

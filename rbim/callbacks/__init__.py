@@ -59,13 +59,13 @@ if TYPE_CHECKING:
         Sink as Sink,
     )
     from rbim.callbacks.inbox.sqlite import SqliteInbox as SqliteInbox
-    from rbim.callbacks.inbox.statements import Counts as Counts, Letter as Letter
+    from rbim.callbacks.inbox.statements import Counts as Counts, DeadLetter as DeadLetter
     from rbim.callbacks.observers import (
         Accepted as Accepted,
-        Buried as Buried,
-        Fact as Fact,
+        DeadLettered as DeadLettered,
         Handled as Handled,
         HandlingFailed as HandlingFailed,
+        Observation as Observation,
         OldToken as OldToken,
         Quarantined as Quarantined,
         Refused as Refused,
@@ -84,7 +84,7 @@ if TYPE_CHECKING:
         verify as verify,
     )
     from rbim.callbacks.worker.backoff import Backoff as Backoff
-    from rbim.callbacks.worker.router import Handling as Handling, Router as Router
+    from rbim.callbacks.worker.router import HandlerContext as HandlerContext, Router as Router
     from rbim.callbacks.worker.worker import Worker as Worker
 else:
     __getattr__, __dir__ = lazy_names(__name__)

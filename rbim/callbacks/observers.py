@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Accepted",
-    "Buried",
-    "Fact",
+    "DeadLettered",
     "Handled",
     "HandlingFailed",
+    "Observation",
+    "Observers",
     "OldToken",
     "Quarantined",
     "Refused",
     "Spooled",
-    "Watch",
 ]
 
 logger = logging.getLogger("rbim.callbacks")
@@ -92,7 +92,7 @@ class HandlingFailed:
 
 
 @frozen(kw_only=True)
-class Buried:
+class DeadLettered:
     """An event is among the dead letters after its last attempt."""
 
     key: str
@@ -100,9 +100,9 @@ class Buried:
     error: str
 
 
-Fact = Accepted | Refused | OldToken | Quarantined | Spooled | Handled | HandlingFailed | Buried
+Observation = Accepted | Refused | OldToken | Quarantined | Spooled | Handled | HandlingFailed | DeadLettered
 
-_LEVELS: dict[type[Fact], int] = {
+_LEVELS: dict[type[Observation], int] = {
     Accepted: logging.DEBUG,
     Handled: logging.DEBUG,
     Refused: logging.WARNING,
@@ -110,17 +110,17 @@ _LEVELS: dict[type[Fact], int] = {
     Quarantined: logging.WARNING,
     Spooled: logging.WARNING,
     HandlingFailed: logging.WARNING,
-    Buried: logging.ERROR,
+    DeadLettered: logging.ERROR,
 }
 
 
-class Watch:
+class Observers:
     """Writes each fact to the logger ``rbim.callbacks`` and tells it to the observers.
 
     What one of them raises is logged and disturbs nobody. A worker's observers are called in the worker's thread.
     """
 
-    def __init__(self, observers: Iterable[Callable[[Fact], object]] = ()) -> None:
+    def __init__(self, observers: Iterable[Callable[[Observation], object]] = ()) -> None:
         self._observers = tuple(observers)
 
     @property
@@ -128,7 +128,7 @@ class Watch:
         """Whether anybody hears of what goes well, too: otherwise it need not be told."""
         return bool(self._observers) or logger.isEnabledFor(logging.DEBUG)
 
-    def tell(self, fact: Fact) -> None:
+    def tell(self, fact: Observation) -> None:
         """Tell one fact."""
         level = _LEVELS[type(fact)]
         if logger.isEnabledFor(level):

@@ -71,11 +71,11 @@ def path(*, as_json: Json = False) -> int:
     """Show which files are looked for, the one that goes before the others first, and which of them exist."""
     from rich.text import Text
 
-    from rbim.cli.global_flags import told
+    from rbim.cli.global_flags import current_flags
     from rbim.cli.output import console, show_json, table
     from rbim.config.files import places
 
-    looked = places(told().config)
+    looked = places(current_flags().config)
     if as_json:
         show_json([{"kind": place.kind, "path": str(place.path), "exists": place.exists} for place in looked])
         return Exit.DONE

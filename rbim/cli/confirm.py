@@ -13,7 +13,7 @@ from rbim.cli.printable import printable
 if TYPE_CHECKING:
     from typing import IO
 
-__all__ = ["AGREED", "Yes", "at_terminal", "consented"]
+__all__ = ["AGREED", "Yes", "at_terminal", "confirmed"]
 
 AGREED = frozenset({"y", "yes"})
 """Answers, in any case, that let it happen; every other one does not."""
@@ -28,7 +28,7 @@ def at_terminal() -> bool:
     return all(stream is not None and stream.isatty() for stream in cast("list[IO[str] | None]", [sys.stdin, sys.stderr]))
 
 
-def consented(what: str, unasked: str) -> bool:
+def confirmed(what: str, unasked: str) -> bool:
     """Ask whether ``what``, the words of an order, may happen; say that nothing was sent where it may not.
 
     ``unasked`` is the command that does it without asking.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rbim.cli.errors import complain
 from rbim.cli.extras import MissingExtra
-from rbim.cli.global_flags import told
+from rbim.cli.global_flags import current_flags
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -29,14 +29,14 @@ def configuration() -> Config:
     """Return what flags, environment and files say. Raises InvalidRequest."""
     from rbim.config.config import load
 
-    flags = told()
+    flags = current_flags()
     with _hinting():
         return load(flags.profile, flags.config, warn=_warn, base_url=flags.base_url, transport=flags.transport)
 
 
 def make_client(config: Config | None = None, **options: Any) -> AsyncClient:  # the constructor's own
     """Make the client of a command. Raises InvalidRequest, and MissingExtra where the transport needs one."""
-    if told().debug:
+    if current_flags().debug:
         from rbim.client.observers import LoggingObserver
 
         options["observers"] = (*options.get("observers", ()), LoggingObserver())

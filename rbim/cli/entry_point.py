@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 from rbim.cli.errors import complain, fault, leave_quietly, unusable
 from rbim.cli.exit_codes import Exit
 from rbim.cli.extras import MissingExtra, needed
-from rbim.cli.global_flags import Everywhere, WrongFlag, in_force, split
+from rbim.cli.global_flags import GlobalFlags, WrongFlag, split_global_flags, using_flags
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,15 +41,15 @@ def run(tokens: Sequence[str] | None = None) -> int:
 
 
 def _carry_out(tokens: list[str]) -> int:
-    with in_force(Everywhere(debug="--debug" in tokens)):  # whose flag that is, the imported operations decide
+    with using_flags(GlobalFlags(debug="--debug" in tokens)):  # whose flag that is, the imported operations decide
         if not _imported():
             return Exit.USAGE
     try:
-        flags, rest = split(tokens)
+        flags, rest = split_global_flags(tokens)
     except WrongFlag as wrong:
         complain(str(wrong), "See: rbim --help")
         return Exit.USAGE
-    with in_force(flags):
+    with using_flags(flags):
         try:
             return _answer(rest)
         except BrokenPipeError:  # whoever read standard output has left

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from rbim.cli.exit_codes import Exit
-from rbim.cli.global_flags import told
+from rbim.cli.global_flags import current_flags
 from rbim.cli.printable import printable, visible
 from rbim.errors import AuthenticationError, InvalidRequest, Outcome, RbimError
 
@@ -36,10 +36,10 @@ CREDENTIALS = (
 )
 
 
-def report(error: RbimError, command: str, *, flags: Mapping[str, str] = _NO_FLAGS, freely: bool = False) -> Exit:
+def report(error: RbimError, command: str, *, flags: Mapping[str, str] = _NO_FLAGS, safe: bool = False) -> Exit:
     """Say on standard error what went wrong with ``command`` and what to do about it; return the exit code.
 
-    ``flags`` are what the command line calls the fields of errors; ``freely`` says that repeating changes nothing. Notes
+    ``flags`` are what the command line calls the fields of errors; ``safe`` says that repeating changes nothing. Notes
     of the error (``add_note``) are said in place of the usual hint.
     """
     if isinstance(error, InvalidRequest):
@@ -47,7 +47,7 @@ def report(error: RbimError, command: str, *, flags: Mapping[str, str] = _NO_FLA
     else:
         code, what = BY_OUTCOME[error.outcome], str(error)
         refused = isinstance(error, AuthenticationError) and code is Exit.REFUSED
-        hint = CREDENTIALS if refused else REPEATABLE if freely and code is Exit.UNKNOWN else HINTS.get(code, "")
+        hint = CREDENTIALS if refused else REPEATABLE if safe and code is Exit.UNKNOWN else HINTS.get(code, "")
     complain(what, *getattr(error, "__notes__", [hint]), error=error)
     return code
 
@@ -65,7 +65,7 @@ def complain(what: str, *hints: str, error: BaseException | None = None) -> None
     """
     error = error or sys.exc_info()[1]
     lines: list[str] = []
-    if error is not None and told().debug:
+    if error is not None and current_flags().debug:
         from traceback import format_exception
 
         lines = [visible(line) for line in "".join(format_exception(error)).splitlines()]

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Sequence
 
-__all__ = ["EVERYWHERE", "FLAGS", "SWITCHES", "Everywhere", "WrongFlag", "in_force", "split", "told"]
+__all__ = [
+    "EVERYWHERE",
+    "FLAGS",
+    "SWITCHES",
+    "GlobalFlags",
+    "WrongFlag",
+    "current_flags",
+    "split_global_flags",
+    "using_flags",
+]
 
 FLAGS = {
     "profile": ("NAME", "The profile of rbim.toml (RBIM_PROFILE)."),
@@ -29,7 +38,7 @@ EVERYWHERE = (
 END = "--"
 
 
-class Everywhere(NamedTuple):
+class GlobalFlags(NamedTuple):
     """What these flags say; None where they say nothing."""
 
     profile: str | None = None
@@ -43,17 +52,17 @@ class WrongFlag(Exception):
     """One of these flags has no value, or two."""
 
 
-_told: ContextVar[Everywhere | None] = ContextVar("rbim_flags", default=None)
+_told: ContextVar[GlobalFlags | None] = ContextVar("rbim_flags", default=None)
 
 
-def told() -> Everywhere:
+def current_flags() -> GlobalFlags:
     """Return what the flags of the command that is being carried out say."""
-    return _told.get() or Everywhere()
+    return _told.get() or GlobalFlags()
 
 
 @contextmanager
-def in_force(flags: Everywhere) -> Generator[None]:
-    """Let :func:`told` return these flags, and with ``debug`` what rbim logs go to standard error."""
+def using_flags(flags: GlobalFlags) -> Generator[None]:
+    """Let :func:`current_flags` return these flags, and with ``debug`` what rbim logs go to standard error."""
     before = _told.set(flags)
     try:
         if flags.debug:
@@ -67,7 +76,7 @@ def in_force(flags: Everywhere) -> Generator[None]:
         _told.reset(before)
 
 
-def split(tokens: Sequence[str]) -> tuple[Everywhere, list[str]]:
+def split_global_flags(tokens: Sequence[str]) -> tuple[GlobalFlags, list[str]]:
     """Return what these flags say, and the command line without them. Raises WrongFlag.
 
     A command's own flag of such a name, as an operation of somebody's own may have, stays with the command: there, the one
@@ -92,7 +101,7 @@ def split(tokens: Sequence[str]) -> tuple[Everywhere, list[str]]:
             raise WrongFlag(f"--{name} takes no value")
         else:
             found[name] = True
-    return Everywhere(**found), rest
+    return GlobalFlags(**found), rest
 
 
 COMMAND = 2

@@ -21,8 +21,8 @@ from rbim.errors import (
 from rbim.wire.codec import SUCCESS
 
 if TYPE_CHECKING:
-    from rbim.client.observers import Watchers
-    from rbim.client.shared import Core, Settings
+    from rbim.client.observers import Observers
+    from rbim.client.shared import CallSettings, SharedState
     from rbim.http import Request, Response
     from rbim.operations.base import Operation
 
@@ -59,7 +59,6 @@ class Call(Generic[R]):
 
     __slots__ = (
         "_began",
-        "_core",
         "_handed_over",
         "_history",
         "_latest",
@@ -67,45 +66,46 @@ class Call(Generic[R]):
         "_op",
         "_path",
         "_settings",
+        "_shared",
         "_started",
         "_waited",
         "confirmed",
         "response",
     )
 
-    def __init__(self, core: Core, settings: Settings, op: Operation[R]) -> None:
-        self._core = core
+    def __init__(self, shared: SharedState, settings: CallSettings, op: Operation[R]) -> None:
+        self._shared = shared
         self._settings = settings
         self._op = op
         self._path = ""
-        self._began = self._started = core.clock.monotonic()
+        self._began = self._started = shared.clock.monotonic()
         self._latest = self._began + settings.deadline
         self._handed_over = False
         self._history: list[Attempt] = []
         self._waited = 0.0
-        core.calls += 1
-        self._number = core.calls
+        shared.calls += 1
+        self._number = shared.calls
         self.confirmed = False
         self.response: Response | None = None
 
     async def run(self) -> R:
         """Carry out the operation. Raises RbimError."""
-        core = self._core
+        shared = self._shared
         failure: Exception | None = None
         answered = False
         try:
-            if core.watchers is not None:
-                core.watchers.call_started(call=self._number, operation=self._operation)
+            if shared.observers is not None:
+                shared.observers.call_started(call=self._number, operation=self._operation)
             request = self._encode()
-            core.budget.earn()
-            with core.scope(self._settings.deadline + BACKSTOP) as scope:
-                core.running.add(scope)
+            shared.budget.earn()
+            with shared.scope(self._settings.deadline + BACKSTOP) as scope:
+                shared.running.add(scope)
                 try:
                     answer = await self._attempts(request)
                     answered = True
                     return answer
                 finally:
-                    core.ended(scope)
+                    shared.ended(scope)
             self._interrupted()
         except RbimError as error:
             failure = self._facts(error)
@@ -116,95 +116,95 @@ class Call(Generic[R]):
                 self._ended(error)
             raise
         finally:
-            if core.watchers is not None:
-                self._tell_ended(core.watchers, failure, cancelled=failure is None and not answered)
+            if shared.observers is not None:
+                self._tell_ended(shared.observers, failure, cancelled=failure is None and not answered)
 
     def _encode(self) -> Request:
-        core = self._core
-        if core.state != "open":
-            early = core.state in {"new", "opening"}
+        shared = self._shared
+        if shared.state != "open":
+            early = shared.state in {"new", "opening"}
             raise ClientClosed(f"the client was {'not yet entered: use it with `async with`' if early else 'already left'}")
-        request = core.codec.encode(self._op, self._settings.user_name)
+        request = shared.codec.encode(self._op, self._settings.user_name)
         self._path = request.path
         return request
 
     async def _attempts(self, request: Request) -> R:
-        core, settings = self._core, self._settings
+        shared, settings = self._shared, self._settings
         while True:
             if not self._walked_in():
                 await self._admission()
             try:
-                signed = core.signer.sign(request)
+                signed = shared.signer.sign(request)
                 try:
                     return await self._attempt(signed)
                 except (TransportError, ApiError, ProtocolError) as error:
                     failure = error
             finally:
-                core.gate.leave()
+                shared.concurrency.leave()
             uncertain = any(made.outcome is Outcome.UNKNOWN for made in self._history[:-1])
-            if uncertain and (answer := core.codec.confirmed(self._op, failure)) is not None:
+            if uncertain and (answer := shared.codec.confirmed(self._op, failure)) is not None:
                 self.confirmed = True
                 return answer
             if isinstance(failure, Throttled) and failure.retry_after is not None:
-                now = core.clock.monotonic()
-                core.pace.halt(now + min(failure.retry_after, LONGEST_HALT), now)
-            if core.state != "open":  # what a transport made of the cancellation
+                now = shared.clock.monotonic()
+                shared.rates.halt(now + min(failure.retry_after, LONGEST_HALT), now)
+            if shared.state != "open":  # what a transport made of the cancellation
                 raise self._closed(failure.outcome) from failure
-            if isinstance(failure, TransportError) and core.clock.monotonic() >= self._latest:
+            if isinstance(failure, TransportError) and shared.clock.monotonic() >= self._latest:
                 raise self._late(failure.outcome) from failure
             failure.attempts = tuple(self._history)
-            pause = settings.retry.pause(self._op, failure, len(self._history), core.codec.dialect.codes)
-            if pause is None or core.clock.monotonic() + pause >= self._latest:
+            pause = settings.retry.pause(self._op, failure, len(self._history), shared.codec.dialect.codes)
+            if pause is None or shared.clock.monotonic() + pause >= self._latest:
                 raise failure
-            if not core.budget.spend():
+            if not shared.budget.spend():
                 failure.add_note("not tried again: the client's retry budget is spent")
                 raise failure
-            await core.clock.sleep(pause)
+            await shared.clock.sleep(pause)
 
     def _walked_in(self) -> bool:
         """Take a place at the gate, where nothing holds the call back; otherwise take none."""
-        core = self._core
-        now = core.clock.monotonic()
-        return now < self._latest and core.pace.free(now) and core.gate.take()
+        shared = self._shared
+        now = shared.clock.monotonic()
+        return now < self._latest and shared.rates.free(now) and shared.concurrency.take()
 
     async def _admission(self) -> None:
         """Wait for the rates, then for a place at the gate; leave the gate again where a halt came meanwhile."""
-        core, pace, clock = self._core, self._core.pace, self._core.clock
+        shared, rates, clock = self._shared, self._shared.rates, self._shared.clock
         start = now = clock.monotonic()
-        when = pace.reserve(self._op, now, self._latest)
-        halted_for = pace.halted_for
+        when = rates.reserve(self._op, now, self._latest)
+        halted_for = rates.halted_for
         try:
             while when is not None and max(when, now) < self._latest:
                 if when > now:
                     await clock.sleep(when - now)
-                await core.gate.enter()
+                await shared.concurrency.enter()
                 now = clock.monotonic()
-                planned, when = when, pace.postponed(when, halted_for)
-                halted_for = pace.halted_for
+                planned, when = when, rates.postponed(when, halted_for)
+                halted_for = rates.halted_for
                 if now < self._latest and (when == planned or when <= now):
                     return
-                core.gate.leave()
+                shared.concurrency.leave()
         finally:
             self._waited += clock.monotonic() - start
         raise DeadlineExceeded(f"the limits let nothing go before the deadline of {self._settings.deadline:g} s")
 
     async def _attempt(self, signed: Request) -> R:
-        core = self._core
-        if core.watchers is not None:
-            core.watchers.attempt_started(
+        shared = self._shared
+        if shared.observers is not None:
+            shared.observers.attempt_started(
                 **self._name(),
                 number=len(self._history) + 1,
                 waited=self._waited,
                 method=signed.method,
                 origin=signed.origin,
-                template=self._op.path(core.codec.dialect),
+                template=self._op.path(shared.codec.dialect),
             )
-        self._started = core.clock.monotonic()
+        self._started = shared.clock.monotonic()
         timeout = min(self._settings.timeout, self._latest - self._started)
         self.response = None
         self._handed_over = True
         try:
-            self.response = await core.transport.send(signed, timeout=timeout)
+            self.response = await shared.transport.send(signed, timeout=timeout)
             answer = self._decode(signed, self.response)
         except RbimError as error:
             self._ended(error)
@@ -214,7 +214,7 @@ class Call(Generic[R]):
 
     def _decode(self, signed: Request, response: Response) -> R:
         """Decode; where the answer is an error that repeats what signed the request, blot that out first."""
-        decode = self._core.codec.decode
+        decode = self._shared.codec.decode
         try:
             return decode(self._op, response)
         except RbimError:
@@ -226,20 +226,20 @@ class Call(Generic[R]):
 
     def _ended(self, error: BaseException | None) -> None:
         """Write the attempt into the history and tell the observers."""
-        core = self._core
+        shared = self._shared
         self._handed_over = False
-        if error is None and core.watchers is None and not self._history:
+        if error is None and shared.observers is None and not self._history:
             return  # the common case: nobody will ask; `exchange` makes up for it
         self._history.append(self._made(error))
-        if core.watchers is not None:
-            core.watchers.attempt_ended(**self._name(), attempt=self._history[-1])
+        if shared.observers is not None:
+            shared.observers.attempt_ended(**self._name(), attempt=self._history[-1])
 
     def _made(self, error: BaseException | None) -> Attempt:
         known = error.outcome if isinstance(error, RbimError) else Outcome.UNKNOWN
         code = error.code if isinstance(error, ApiError) else None
         return Attempt(
             number=len(self._history) + 1,
-            elapsed=self._core.clock.monotonic() - self._started,
+            elapsed=self._shared.clock.monotonic() - self._started,
             status=self.response.status if self.response is not None else None,
             code=(SUCCESS if error is None else code) or None,
             outcome=None if error is None else known,
@@ -250,7 +250,7 @@ class Call(Generic[R]):
         """Raise what the scope's end means: the client was closed, or the deadline passed."""
         # a request in the transport's hands may have left in part or whole
         outcome = Outcome.UNKNOWN if self._handed_over else Outcome.NOT_SENT
-        closed = self._core.state != "open"
+        closed = self._shared.state != "open"
         failure = self._closed(outcome) if closed else self._late(outcome)
         if self._handed_over:
             self._ended(failure)
@@ -282,11 +282,11 @@ class Call(Generic[R]):
         spec = getattr(self._op, "spec", None)
         return type(self._op).__name__ if spec is None else str(spec.name)  # what is no operation has no spec
 
-    def _tell_ended(self, watchers: Watchers, failure: Exception | None, *, cancelled: bool) -> None:
+    def _tell_ended(self, watchers: Observers, failure: Exception | None, *, cancelled: bool) -> None:
         watchers.call_ended(
             **self._name(),
             attempts=tuple(self._history),
-            elapsed=self._core.clock.monotonic() - self._began,
+            elapsed=self._shared.clock.monotonic() - self._began,
             waited=self._waited,
             error=failure,
             cancelled=cancelled,
@@ -303,7 +303,7 @@ class Call(Generic[R]):
             answer=answer,
             response=self.response,
             attempts=tuple(self._history),
-            elapsed=self._core.clock.monotonic() - self._began,
+            elapsed=self._shared.clock.monotonic() - self._began,
             waited=self._waited,
             confirmed_by_repeat=self.confirmed,
         )

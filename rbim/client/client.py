@@ -11,7 +11,7 @@ from attrs import evolve
 from rbim.client.call import Call, Exchange
 from rbim.client.limits import Limits
 from rbim.client.retry import Retry
-from rbim.client.shared import Core, Settings
+from rbim.client.shared import CallSettings, SharedState
 from rbim.clock import SystemClock
 from rbim.credentials import Credentials, credentials_from_env, needed
 from rbim.dialect import Dialect
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from cattrs import Converter
 
-    from rbim.client.observers import Observer, Watchers
+    from rbim.client.observers import Observer, Observers
     from rbim.client.shared import Load
     from rbim.clock import Clock
     from rbim.http import Signer, Transport
@@ -58,28 +58,28 @@ class View:
     same, with its types).
     """
 
-    def __init__(self, core: Core, settings: Settings) -> None:
-        self._core = core
+    def __init__(self, shared: SharedState, settings: CallSettings) -> None:
+        self._shared = shared
         self._settings = settings
 
     def __repr__(self) -> str:
         user = f" as {self._settings.user_name}" if self._settings.user_name else ""
-        return f"<{type(self).__name__} of {self._core.codec.app_id}{user}, {self._core.state}>"
+        return f"<{type(self).__name__} of {self._shared.codec.app_id}{user}, {self._shared.state}>"
 
     @property
     def dialect(self) -> Dialect:
         """What settles the choices that the interface leaves open."""
-        return self._core.codec.dialect
+        return self._shared.codec.dialect
 
     @property
     def clock(self) -> Clock:
         """What tells the client the time."""
-        return self._core.clock
+        return self._shared.clock
 
     @property
     def load(self) -> Load:
         """How many requests are in flight, what waits, and what is left of the retry budget; of all views together."""
-        return self._core.load
+        return self._shared.load
 
     @cached_property
     def groups(self) -> Groups:
@@ -109,21 +109,21 @@ class View:
         Raises InvalidRequest (before anything is sent), TransportError, ProtocolError, ApiError, DeadlineExceeded or
         ClientClosed; the error's ``outcome`` tells whether the platform may have acted.
         """
-        return await Call(self._core, self._settings, operation).run()
+        return await Call(self._shared, self._settings, operation).run()
 
     async def exchange(self, operation: Operation[R], /) -> Exchange[R]:
         """Carry out one operation and return its answer with the raw response, the attempts and the timings."""
-        call = Call(self._core, self._settings, operation)
+        call = Call(self._shared, self._settings, operation)
         return call.exchange(await call.run())
 
     def acting_as(self, user_name: str | None) -> View:
         """Return a view in which operations that name no account of their own act as ``user_name``."""
-        return View(self._core, evolve(self._settings, user_name=user_name))
+        return View(self._shared, evolve(self._settings, user_name=user_name))
 
     def tuned(self, *, timeout: float | None = None, deadline: float | None = None, retry: Retry | None = None) -> View:
         """Return a view with other seconds per attempt, seconds per call, or retrying; None keeps what is."""
         told: dict[str, Any] = {"timeout": timeout, "deadline": deadline, "retry": retry}
-        return View(self._core, evolve(self._settings, **{k: v for k, v in told.items() if v is not None}))
+        return View(self._shared, evolve(self._settings, **{k: v for k, v in told.items() if v is not None}))
 
 
 class AsyncClient(View):
@@ -162,7 +162,7 @@ class AsyncClient(View):
         dialect = dialect or Dialect()
         clock = clock or SystemClock()
         signer = _signer(credentials, signer, clock, dialect)
-        core = Core(
+        shared = SharedState(
             transport=transport or _default_transport(),
             signer=signer,
             codec=Codec(
@@ -175,10 +175,10 @@ class AsyncClient(View):
             ),
             clock=clock,
             limits=limits or Limits(),
-            watchers=_watchers(tuple(observers)),
+            observers=_observers(tuple(observers)),
         )
-        settings = Settings(user_name=user_name, timeout=timeout, deadline=deadline, retry=retry or Retry())
-        super().__init__(core, settings)
+        settings = CallSettings(user_name=user_name, timeout=timeout, deadline=deadline, retry=retry or Retry())
+        super().__init__(shared, settings)
         self._deadlines: Deadlines | None = None
 
     @classmethod
@@ -197,18 +197,18 @@ class AsyncClient(View):
         return cls(**options)
 
     async def __aenter__(self) -> Self:
-        if self._core.state != "new":
+        if self._shared.state != "new":
             raise RuntimeError("a client is entered once; make another")
-        self._core.state = "opening"
+        self._shared.state = "opening"
         try:
-            await self._core.transport.__aenter__()
+            await self._shared.transport.__aenter__()
         except BaseException:
-            self._core.state = "new"
+            self._shared.state = "new"
             raise
-        self._deadlines = deadlines_of(self._core.clock, again=AGAIN)
+        self._deadlines = deadlines_of(self._shared.clock, again=AGAIN)
         if self._deadlines is not None:
-            self._core.scope = self._deadlines.scope
-        self._core.state = "open"
+            self._shared.scope = self._deadlines.scope
+        self._shared.state = "open"
         return self
 
     async def __aexit__(
@@ -216,29 +216,29 @@ class AsyncClient(View):
     ) -> None:
         from anyio import CancelScope
 
-        core = self._core
-        core.state = "closing"
+        shared = self._shared
+        shared.state = "closing"
         with CancelScope(shield=True):  # whoever leaves, leaves nothing behind
             try:
-                await _end_calls(core)
+                await _end_calls(shared)
             finally:  # a task's own cancel() gets through every shield of anyio's
                 try:
-                    await core.transport.__aexit__(kind, error, trace)
+                    await shared.transport.__aexit__(kind, error, trace)
                 finally:
-                    core.state = "closed"
+                    shared.state = "closed"
                     if self._deadlines is not None:
                         self._deadlines.close()
 
 
-async def _end_calls(core: Core) -> None:
-    if core.running:
+async def _end_calls(shared: SharedState) -> None:
+    if shared.running:
         from anyio import Event
 
-        core.all_ended = Event()
-        for scope in tuple(core.running):
+        shared.all_ended = Event()
+        for scope in tuple(shared.running):
             scope.cancel()
-        with core.clock.scope(GRACE):
-            await core.all_ended.wait()
+        with shared.clock.scope(GRACE):
+            await shared.all_ended.wait()
 
 
 def _signer(credentials: Credentials | None, signer: Signer | None, clock: Clock, dialect: Dialect) -> Signer:
@@ -252,12 +252,12 @@ def _signer(credentials: Credentials | None, signer: Signer | None, clock: Clock
     return AppSigner(cast("Credentials", credentials), clock=clock, zone=dialect.zone)
 
 
-def _watchers(observers: tuple[Observer, ...]) -> Watchers | None:
+def _observers(observers: tuple[Observer, ...]) -> Observers | None:
     if not observers:
         return None
-    from rbim.client.observers import Watchers
+    from rbim.client.observers import Observers
 
-    return Watchers(observers)
+    return Observers(observers)
 
 
 def _default_transport() -> Transport:

@@ -10,7 +10,7 @@ import anyio
 from anyio.lowlevel import cancel_shielded_checkpoint
 from attrs import frozen
 
-from rbim._support.task_errors import Failures
+from rbim._support.task_errors import TaskErrors
 from rbim.errors import AuthenticationError, InvalidRequest, RbimError
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ async def fan_out(
     source = _Source(operations)
     give, take = anyio.create_memory_object_stream[Done[R] | Failed[R]](0)
     tasks = anyio.create_task_group()
-    failures = Failures(tasks)
+    failures = TaskErrors(tasks)
     left = False
     try:
         async with take, tasks:
@@ -119,7 +119,7 @@ class _Source(Generic[R]):
 
 
 async def _work(
-    sender: Sender, source: _Source[R], give: MemoryObjectSendStream[Done[R] | Failed[R]], failures: Failures
+    sender: Sender, source: _Source[R], give: MemoryObjectSendStream[Done[R] | Failed[R]], failures: TaskErrors
 ) -> None:
     async with give:
         with failures:

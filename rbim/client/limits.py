@@ -1,6 +1,7 @@
 """How many calls may run at once and how fast they may start: rates, halts, and the gate where calls queue.
 
-:class:`Pace` is arithmetic over times that are handed in and never waits; :class:`Gate` is the one place where calls wait.
+:class:`RateLimiter` is arithmetic over times that are handed in and never waits; :class:`ConcurrencyLimiter` is the one
+place where calls wait.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from rbim.operations.base import Operation
 
-__all__ = ["Gate", "Limits", "Pace", "Rate"]
+__all__ = ["ConcurrencyLimiter", "Limits", "Rate", "RateLimiter"]
 
 
 _RATE = r"([0-9]+(?:\.[0-9]+)?)\s*/\s*([0-9]+(?:\.[0-9]+)?)?\s*(s|sec|second|m|min|minute|h|hour)"
@@ -100,7 +101,7 @@ class _Bucket:
             self.prune_at = max(PRUNE, 2 * len(self.due))
 
 
-class Pace:
+class RateLimiter:
     """The rates of one client and its halt. Times are seconds of the client's monotonic clock.
 
     While a halt lasts, the clock of the rates stands still: the places taken before it move behind it as they are, and do
@@ -168,7 +169,7 @@ class Pace:
                 bucket.take(key, place, present)
 
 
-class Gate:
+class ConcurrencyLimiter:
     """``places`` places; ``free`` of them are not taken, ``waiting`` calls wait for one."""
 
     def __init__(self, places: int) -> None:

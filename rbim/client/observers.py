@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from rbim.errors import Attempt
 
-__all__ = ["AttemptEnded", "AttemptStarted", "CallEnded", "CallStarted", "LoggingObserver", "Observer", "Watchers"]
+__all__ = ["AttemptEnded", "AttemptStarted", "CallEnded", "CallStarted", "LoggingObserver", "Observer", "Observers"]
 
 logger = logging.getLogger("rbim")
 
@@ -121,7 +121,7 @@ class Observer(Protocol):
         del event  # to mypy, a method with no statement is abstract
 
 
-class Watchers:
+class Observers:
     """The observers of one client. What one of them raises is logged and disturbs nobody."""
 
     def __init__(self, observers: tuple[Observer, ...]) -> None:

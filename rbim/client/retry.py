@@ -1,9 +1,9 @@
 """Whether and when a failed attempt is followed by another: decisions only, nothing here waits.
 
-What decides is the attempt's outcome and how the operation may be repeated:
+The decision depends on the attempt's outcome and on the operation's ``repeat``:
 
 ==========================  =================  ==================  =====================================
-the attempt                 reads freely       converges           never repeated
+the attempt                 safe               idempotent          never
 ==========================  =================  ==================  =====================================
 was not sent                again              again               again
 outcome unknown             again              again               no

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import Attribute, field, frozen
 
-from rbim.client.limits import Gate, Pace
+from rbim.client.limits import ConcurrencyLimiter, RateLimiter
 from rbim.client.retry import Retry, RetryBudget
 from rbim.errors import InvalidRequest
 from rbim.validators import above_zero
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from anyio import Event
 
     from rbim.client.limits import Limits
-    from rbim.client.observers import Watchers
+    from rbim.client.observers import Observers
     from rbim.clock import Clock, Scope
     from rbim.http import Signer, Transport
     from rbim.wire.codec import Codec
 
-__all__ = ["Core", "Load", "Settings"]
+__all__ = ["CallSettings", "Load", "SharedState"]
 
 
 def _account(_: object, attribute: Attribute[Any], value: object) -> None:
@@ -36,7 +36,7 @@ def _retry(_: object, attribute: Attribute[Any], value: object) -> None:
 
 
 @frozen(kw_only=True)
-class Settings:
+class CallSettings:
     """What views of a client may differ in: acting account, seconds per attempt, seconds per call, retrying."""
 
     user_name: str | None = field(validator=_account)
@@ -62,8 +62,8 @@ class Load:
     halted: float
 
 
-class Core:
-    """One gate, one pace and one retry budget over one transport, and the calls that are running."""
+class SharedState:
+    """The limits, the retry budget and the transport that a client shares with its views, and the calls that run."""
 
     def __init__(  # noqa: PLR0913  # the parts that the client puts together
         self,
@@ -73,16 +73,16 @@ class Core:
         codec: Codec,
         clock: Clock,
         limits: Limits,
-        watchers: Watchers | None,
+        observers: Observers | None,
     ) -> None:
         self.transport = transport
         self.signer = signer
         self.codec = codec
         self.clock = clock
-        self.gate = Gate(limits.concurrency)
-        self.pace = Pace(limits.rates)
+        self.concurrency = ConcurrencyLimiter(limits.concurrency)
+        self.rates = RateLimiter(limits.rates)
         self.budget = RetryBudget()
-        self.watchers = watchers
+        self.observers = observers
         self.running: set[Scope] = set()
         self.state = "new"  # then "opening", "open", "closing", "closed"
         self.calls = 0
@@ -93,14 +93,14 @@ class Core:
     @property
     def load(self) -> Load:
         """What there is to do now."""
-        gate = self.gate
+        concurrency = self.concurrency
         return Load(
-            places=gate.places,
-            in_flight=gate.places - gate.free,
-            waiting=gate.waiting,
+            places=concurrency.places,
+            in_flight=concurrency.places - concurrency.free,
+            waiting=concurrency.waiting,
             calls=len(self.running),
             retries_left=self.budget.left,
-            halted=max(0.0, self.pace.halted_until - self.clock.monotonic()),
+            halted=max(0.0, self.rates.halted_until - self.clock.monotonic()),
         )
 
     def ended(self, scope: Scope) -> None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from rbim.client.client import AsyncClient
-    from rbim.config.files import ConfigFile, Place
+    from rbim.config.files import ConfigFile, ConfigPlace
 
 __all__ = ["Config", "Setting", "Source", "load"]
 
@@ -92,7 +92,7 @@ class Config:
     """
 
     profile: str | None
-    places: tuple[Place, ...]
+    places: tuple[ConfigPlace, ...]
     profiles: tuple[str, ...]
     values: Mapping[str, Setting]
 
@@ -211,14 +211,14 @@ def load(
     return config
 
 
-def _files(looked: Iterable[Place]) -> tuple[ConfigFile, ...]:
+def _files(looked: Iterable[ConfigPlace]) -> tuple[ConfigFile, ...]:
     for place in looked:
         if place.kind == "told" and not place.exists:
             raise InvalidRequest(f"{place.path}: there is no such file", field="config")
     return tuple(read_file(place) for place in looked if place.exists)
 
 
-def _no_profile(name: str, names: tuple[str, ...], looked: Iterable[Place]) -> InvalidRequest:
+def _no_profile(name: str, names: tuple[str, ...], looked: Iterable[ConfigPlace]) -> InvalidRequest:
     where = " or ".join(str(place.path) for place in looked) or "any file"
     known = f"there are {', '.join(names)}" if names else "there is none"
     return InvalidRequest(f"there is no profile {name!r} in {where}: {known}", field="profile")

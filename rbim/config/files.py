@@ -17,7 +17,7 @@ from rbim.errors import InvalidRequest
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["ConfigFile", "Place", "places", "read_file", "readable_by_others"]
+__all__ = ["ConfigFile", "ConfigPlace", "places", "read_file", "readable_by_others"]
 
 NAME = "rbim.toml"
 OTHERS = stat.S_IRGRP | stat.S_IROTH
@@ -25,7 +25,7 @@ TOP = ("profile", "profiles")
 
 
 @frozen
-class Place:
+class ConfigPlace:
     """Where a file is looked for: ``kind`` is "told" (and then there is no other), "project" or "user"."""
 
     kind: str
@@ -47,7 +47,7 @@ class ConfigFile:
         return any(TOKEN in profile for profile in self.profiles.values())
 
 
-def places(told: str | os.PathLike[str] | None = None) -> tuple[Place, ...]:
+def places(told: str | os.PathLike[str] | None = None) -> tuple[ConfigPlace, ...]:
     """Return where files are looked for, the one that goes before the others first.
 
     ``told``, else ``RBIM_CONFIG``, is the only one where it is given; otherwise these are the nearest ``rbim.toml`` in the
@@ -56,11 +56,11 @@ def places(told: str | os.PathLike[str] | None = None) -> tuple[Place, ...]:
     given = told or os.environ.get("RBIM_CONFIG")
     if given:
         path = Path(os.path.expanduser(given))  # noqa: PTH111  # pathlib's raises where there is no such home
-        return (Place("told", path.absolute(), path.is_file() or path.is_fifo()),)
+        return (ConfigPlace("told", path.absolute(), path.is_file() or path.is_fifo()),)
     project, user = _project(), _user()
-    found = [] if project is None else [Place("project", project, os.path.isfile(project))]  # noqa: PTH113  # never raises
+    found = [] if project is None else [ConfigPlace("project", project, os.path.isfile(project))]  # noqa: PTH113  # never raises
     if user is not None and user != project:
-        found.append(Place("user", user, os.path.isfile(user)))  # noqa: PTH113  # never raises
+        found.append(ConfigPlace("user", user, os.path.isfile(user)))  # noqa: PTH113  # never raises
     return tuple(found)
 
 
@@ -85,7 +85,7 @@ def _user() -> Path | None:
     return folder / NAME if folder.is_absolute() else None
 
 
-def read_file(place: Place) -> ConfigFile:
+def read_file(place: ConfigPlace) -> ConfigFile:
     """Return what a file says, all of its profiles checked.
 
     Raises InvalidRequest that names the file and the line, or the key, that is wrong; and where a file that was found, and

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
-__all__ = ["KEYS", "TOKEN", "TOKEN_FORMS", "TRANSPORTS", "Key", "Sealed", "nearest"]
+__all__ = ["KEYS", "TOKEN", "TOKEN_FORMS", "TRANSPORTS", "Sealed", "SettingKey", "nearest"]
 
 TRANSPORTS = ("httpx", "httpx2", "aiohttp", "pyreqwest", "asyncio")
 """The transports by name; all but httpx and asyncio need an extra of that name."""
@@ -44,7 +44,7 @@ class Sealed:
 
 
 @frozen(kw_only=True)
-class Key:
+class SettingKey:
     """One setting.
 
     ``read`` makes it from what a file or a caller says, beside the directory that relative paths start from, and raises
@@ -147,23 +147,23 @@ def _split(text: str) -> list[str]:
     return [each.strip() for each in text.split(",") if each.strip()]
 
 
-KEYS: Mapping[str, Key] = MappingProxyType(
+KEYS: Mapping[str, SettingKey] = MappingProxyType(
     {
         key.name: key
         for key in (
-            Key(name="base_url", variable="RBIM_BASE_URL", read=_text),
-            Key(name="call_base_url", variable="RBIM_CALL_BASE_URL", read=_text),
-            Key(name="app_id", variable="RBIM_APP_ID", read=_text),
-            Key(name="app_token", variable="RBIM_APP_TOKEN", read=_secret),
-            Key(name="token_file", variable="RBIM_APP_TOKEN_FILE", read=_path),
-            Key(name="token_env", read=_variable),
-            Key(name="user_name", variable="RBIM_USER_NAME", read=_text),
-            Key(name="transport", variable="RBIM_TRANSPORT", read=_transport),
-            Key(name="concurrency", variable="RBIM_CONCURRENCY", read=_whole, parse=int),
-            Key(name="rates", variable="RBIM_RATES", read=_rates, parse=_split),
-            Key(name="timeout", variable="RBIM_TIMEOUT", read=_seconds, parse=float),
-            Key(name="deadline", variable="RBIM_DEADLINE", read=_seconds, parse=float),
-            Key(name="callback_credentials_file", variable="RBIM_CALLBACK_CREDENTIALS_FILE", read=_path),
+            SettingKey(name="base_url", variable="RBIM_BASE_URL", read=_text),
+            SettingKey(name="call_base_url", variable="RBIM_CALL_BASE_URL", read=_text),
+            SettingKey(name="app_id", variable="RBIM_APP_ID", read=_text),
+            SettingKey(name="app_token", variable="RBIM_APP_TOKEN", read=_secret),
+            SettingKey(name="token_file", variable="RBIM_APP_TOKEN_FILE", read=_path),
+            SettingKey(name="token_env", read=_variable),
+            SettingKey(name="user_name", variable="RBIM_USER_NAME", read=_text),
+            SettingKey(name="transport", variable="RBIM_TRANSPORT", read=_transport),
+            SettingKey(name="concurrency", variable="RBIM_CONCURRENCY", read=_whole, parse=int),
+            SettingKey(name="rates", variable="RBIM_RATES", read=_rates, parse=_split),
+            SettingKey(name="timeout", variable="RBIM_TIMEOUT", read=_seconds, parse=float),
+            SettingKey(name="deadline", variable="RBIM_DEADLINE", read=_seconds, parse=float),
+            SettingKey(name="callback_credentials_file", variable="RBIM_CALLBACK_CREDENTIALS_FILE", read=_path),
         )
     }
 )

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
     from rbim._support.asgi import Receive, Scope, Send
     from rbim.clock import Clock
-    from rbim.emulator.platform.service import Platform, Served
+    from rbim.emulator.platform.service import Platform, ServedAnswer
 
-__all__ = ["BODILESS", "CONNECTION", "App", "Connection", "failure", "write"]
+__all__ = ["BODILESS", "CONNECTION", "EmulatorApp", "RequestConnection", "failure", "write"]
 
 CONNECTION = "rbim.connection"
 """The ASGI extension by which the emulator's own server hands out its connections."""
@@ -30,7 +30,7 @@ BODILESS = (204, 304)
 SIG = re.compile(rb"sig=([0-9A-Fa-f]+)")
 
 
-class Connection(Protocol):
+class RequestConnection(Protocol):
     """A hand on the connection that a request came over."""
 
     def reset(self) -> None:
@@ -53,7 +53,7 @@ def failure(status: int, why: str, code: str = MALFORMED) -> Response:
 NO_TUNNEL = failure(405, "CONNECT is not described: operations are posted")
 
 
-class App:
+class EmulatorApp:
     """An ASGI 3 application: lifespan events are acknowledged, requests handed to the platform.
 
     An object and not a method, since servers tell ASGI 3 from its forerunner by looking at ``__call__``.
@@ -86,13 +86,13 @@ class App:
         served = self._platform.serve(scope["method"], path, query, headers, body)
         await self._deliver(served, scope, send)
 
-    async def _deliver(self, served: Served, scope: Scope, send: Send) -> None:
+    async def _deliver(self, served: ServedAnswer, scope: Scope, send: Send) -> None:
         """Answer as the verdict wants it; what needs a hand on the connection asks the server for one.
 
         A server cannot refuse the connection that a request came over: a refusal resets it.
         """
         verdict, clock = served.verdict, self._clock
-        connection: Connection | None = scope.get("extensions", {}).get(CONNECTION)
+        connection: RequestConnection | None = scope.get("extensions", {}).get(CONNECTION)
         if verdict.delay:
             await clock.sleep(verdict.delay)
         if verdict.refuse or verdict.reset_before or verdict.reset_after or verdict.keep is not None:

@@ -10,17 +10,17 @@ from anyio.lowlevel import checkpoint
 from rbim.clock import SystemClock
 from rbim.credentials import Credentials
 from rbim.dialect import Dialect
-from rbim.emulator.asgi import App
+from rbim.emulator.asgi import EmulatorApp
 from rbim.emulator.copies.copier import Copier
 from rbim.emulator.faults.requests import Faults
-from rbim.emulator.membership import Pending
-from rbim.emulator.messaging import Talk
+from rbim.emulator.membership import Membership
+from rbim.emulator.messaging import Messaging
 from rbim.emulator.platform.rules import World
 from rbim.emulator.platform.service import Platform
-from rbim.emulator.platform.signature import Gatekeeper
+from rbim.emulator.platform.signature import SignatureCheck
 from rbim.emulator.platform.snapshot import Snapshot, export_state, load_state
 from rbim.emulator.platform.state import State
-from rbim.emulator.request_log import Journal
+from rbim.emulator.request_log import RequestLog
 from rbim.errors import NotSent, Unanswered
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["Emulator"]
 
 
-class Emulator(Pending, Talk):
+class Emulator(Membership, Messaging):
     """The described platform in one object. Pass it as ``transport=`` to a client, or serve ``asgi``, an ASGI 3
     application, over HTTP.
 
@@ -63,7 +63,7 @@ class Emulator(Pending, Talk):
         self.clock = clock or SystemClock()
         self.state = State(known=None if accounts is None else set(accounts))
         self.faults = Faults(self.clock, seed)
-        self.requests = Journal()
+        self.requests = RequestLog()
         self.world = World(
             state=self.state,
             dialect=self.dialect,
@@ -75,9 +75,9 @@ class Emulator(Pending, Talk):
         self.copier = Copier(self.world, self.credentials, seed)
         self.deliveries = self.copier.dispatch.deliveries
         self.copy_faults = self.copier.faults
-        gatekeeper = Gatekeeper(self.credentials, self.clock, self.dialect.zone)
+        gatekeeper = SignatureCheck(self.credentials, self.clock, self.dialect.zone)
         self.platform = Platform(self.world, gatekeeper, self.faults, self.requests)
-        self.asgi = App(self.platform, self.clock)
+        self.asgi = EmulatorApp(self.platform, self.clock)
 
     def never_logged_in(self, *accounts: str) -> None:
         """Let these accounts be refused by invitations ("An invited member must be a user who has already logged in")."""

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from rbim.emulator.platform.rules import World
     from rbim.emulator.platform.state import Group
 
-__all__ = ["Pending"]
+__all__ = ["Membership"]
 
 
-class Pending:
+class Membership:
     """The part of the emulator that settles what waits in its ``world``."""
 
     world: World

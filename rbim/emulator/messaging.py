@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args
 
 from rbim.callbacks.events.enums import ConvType, Notice
 from rbim.emulator.clock import EmulatedClock
-from rbim.emulator.copies.messages import Message
-from rbim.emulator.copies.targets import Aim, courier_to, parts_of
+from rbim.emulator.copies.messages import CopiedMessage
+from rbim.emulator.copies.targets import Destination, parts_of, sender_to
 from rbim.emulator.platform.rules import Refusal
 from rbim.errors import InvalidRequest, NotMember
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rbim.http import Transport
     from rbim.validators import Accounts
 
-__all__ = ["CONCURRENCY", "PATIENCE", "Mode", "Talk"]
+__all__ = ["CONCURRENCY", "PATIENCE", "Messaging", "Mode"]
 
 CONCURRENCY = 10
 PATIENCE = 5.0
@@ -40,7 +40,7 @@ Mode = Literal["normal", "high-guarantee"]
 _GROUP_ID = re.compile("g8[0-9]{13}")  # as State.new_group_id makes them
 
 
-class Talk:
+class Messaging:
     """The part of the emulator that talks, and that has copied what is said. See :mod:`rbim.emulator.copies`."""
 
     world: World
@@ -76,10 +76,10 @@ class Talk:
         if isinstance(target, str):
             parts_of(target)
         else:
-            courier_to(target)
+            sender_to(target)
         if mode == "high-guarantee":
             self.world.choice("resend_after")
-        self.copier.dispatch.aim = Aim(
+        self.copier.dispatch.aim = Destination(
             target=target,
             high=mode == "high-guarantee",
             concurrency=concurrency,
@@ -100,12 +100,12 @@ class Talk:
         if not self.world.state.has_logged_in(sender):
             raise Refusal(f"{sender} has never logged in from a client: it has nothing to say it with", kind=NotMember)
         if group is None:
-            return self.copier.send(Message(conv_type=ConvType.PERSON, to=to, sender=sender, text=text, **extras))
+            return self.copier.send(CopiedMessage(conv_type=ConvType.PERSON, to=to, sender=sender, text=text, **extras))
         if sender not in group.members:
             raise Refusal(f"{sender} is not in {to}: only members talk there", kind=NotMember)
         others = [account for account in group.members if account != sender]
         return self.copier.send(
-            Message(conv_type=ConvType.TEAM, to=to, sender=sender, text=text, members=others, **extras),
+            CopiedMessage(conv_type=ConvType.TEAM, to=to, sender=sender, text=text, members=others, **extras),
         )
 
     def push(
@@ -119,7 +119,7 @@ class Talk:
         group = self._group(to) if isinstance(to, str) else None
         receivers = group.members if group is not None else [to] if isinstance(to, str) else to
         return self.copier.send(
-            Message(
+            CopiedMessage(
                 conv_type=ConvType.CUSTOM_PERSON if group is None else ConvType.CUSTOM_TEAM,
                 to="REST" if group is None else group.group_id,
                 sender=self.world.actor(sender),
@@ -146,7 +146,7 @@ class Talk:
         if notice not in list(Notice):
             raise InvalidRequest(f"notice: {notice!r} is none of {', '.join(Notice)}", field="notice")
         return self.copier.send(
-            Message(
+            CopiedMessage(
                 conv_type=ConvType.NOTIFY_TEAM,
                 to=group_id,
                 sender=self.world.actor(actor),

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
     from rbim.operations.base import Operation
 
-__all__ = ["Journal", "Recorded"]
+__all__ = ["RecordedRequest", "RequestLog"]
 
 O = TypeVar("O", bound="Operation[Any]")  # noqa: E741  # an operation
 
 
 @frozen(kw_only=True)
-class Recorded:
+class RecordedRequest:
     """One request. ``at`` counts seconds of the emulator's clock.
 
     ``operation`` is None where the request could not be read; ``attempt`` counts the requests so far that asked for the very
@@ -41,18 +41,18 @@ class Recorded:
 
 
 @define
-class Journal:
+class RequestLog:
     """The requests so far. It iterates over all of them; :meth:`of` gives the operations of one class.
 
     With a ``limit`` it keeps about so many of the latest requests, for a server that runs for long.
     """
 
-    records: list[Recorded] = field(factory=list[Recorded])
+    records: list[RecordedRequest] = field(factory=list[RecordedRequest])
     limit: int | None = None
     _count: int = 0
     _seen: Counter[Operation[Any]] = field(factory=Counter["Operation[Any]"])
 
-    def __iter__(self) -> Iterator[Recorded]:
+    def __iter__(self) -> Iterator[RecordedRequest]:
         return iter(self.records)
 
     def __len__(self) -> int:
@@ -77,7 +77,7 @@ class Journal:
         if op is not None:
             attempt = self._seen[op] = self._seen[op] + 1
         self._count += 1
-        self.records.append(Recorded(number=self._count, operation=op, attempt=attempt, **facts))
+        self.records.append(RecordedRequest(number=self._count, operation=op, attempt=attempt, **facts))
         if self.limit is not None and len(self.records) > self.limit:
             del self.records[: self.limit // 10 + 1]
             self._seen = Counter(record.operation for record in self.records if record.operation is not None)
@@ -87,8 +87,8 @@ class Journal:
         return b"".join(jsontext.dumps(_plain(record)) + b"\n" for record in self.records)
 
 
-def _plain(record: Recorded) -> dict[str, Any]:
-    plain = {a.name: getattr(record, a.name) for a in attrs.fields(Recorded) if a.name != "operation"}
+def _plain(record: RecordedRequest) -> dict[str, Any]:
+    plain = {a.name: getattr(record, a.name) for a in attrs.fields(RecordedRequest) if a.name != "operation"}
     op = record.operation
     if op is not None:
         values = {a.name: getattr(op, a.name) for a in fields_of(type(op))}

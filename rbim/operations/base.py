@@ -44,10 +44,10 @@ C = TypeVar("C", bound="type[Operation[Any]]")
 class Repeat(StrEnum):
     """How an operation may be repeated when nobody knows whether it took effect."""
 
-    FREELY = "freely"
+    SAFE = "safe"
     """It only reads."""
 
-    CONVERGES = "converges"
+    IDEMPOTENT = "idempotent"
     """Doing it twice in a row ends in the same state as doing it once, as long as nobody else writes in between."""
 
     NEVER = "never"

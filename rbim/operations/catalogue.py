@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from rbim.operations.base import Operation
     from rbim.operations.namespace import Method
 
-__all__ = ["Entry", "entries", "find", "markdown", "namespaces", "repeating", "summary_of"]
+__all__ = ["CatalogueEntry", "entries", "find", "markdown", "namespaces", "repeating", "summary_of"]
 
 
 BUILT_IN = (groups.Groups, calls.Calls)
 
 
 @frozen(kw_only=True)
-class Entry:
+class CatalogueEntry:
     """One operation as users meet it: ``groups``, ``create``, and the operation class."""
 
     namespace: str
@@ -48,15 +48,15 @@ def namespaces() -> dict[str, type[Namespace]]:
     return found
 
 
-def entries() -> Iterator[Entry]:
+def entries() -> Iterator[CatalogueEntry]:
     """Yield every operation of every namespace, in order of declaration."""
     for name, kind in namespaces().items():
         for method_name, method in kind.methods():
             yield _entry(name, method_name, method)
 
 
-def _entry(namespace: str, name: str, method: Method[..., Any]) -> Entry:
-    return Entry(namespace=namespace, method=name, operation=method.operation)
+def _entry(namespace: str, name: str, method: Method[..., Any]) -> CatalogueEntry:
+    return CatalogueEntry(namespace=namespace, method=name, operation=method.operation)
 
 
 def markdown() -> str:

@@ -216,7 +216,7 @@ class CreateGroup(GroupOperation[Created]):
     group_domain: str | None = field(default=None, validator=text(optional=True))
 
 
-@operation("ModifyGroup", repeat=Repeat.CONVERGES)
+@operation("ModifyGroup", repeat=Repeat.IDEMPOTENT)
 @frozen(kw_only=True)
 class ModifyGroup(GroupOperation[Success]):
     """Change a group's name, join mode, announcement or extension field.
@@ -232,7 +232,7 @@ class ModifyGroup(GroupOperation[Success]):
     group_domain: str | None = field(default=None, validator=text(optional=True))
 
 
-@operation("DeleteGroup", repeat=Repeat.CONVERGES, destroys=lambda op: f"delete group {op.group_id}")
+@operation("DeleteGroup", repeat=Repeat.IDEMPOTENT, destroys=lambda op: f"delete group {op.group_id}")
 @frozen(kw_only=True)
 class DeleteGroup(GroupOperation[Success]):
     """Delete a group."""
@@ -243,7 +243,7 @@ class DeleteGroup(GroupOperation[Success]):
 @operation(
     "SearchPublicGroups",
     paths=(GROUP.path, GROUP.path.replace("{name}", "SearchPublicGroup")),
-    repeat=Repeat.FREELY,
+    repeat=Repeat.SAFE,
 )
 @frozen(kw_only=True)
 class SearchPublicGroups(GroupOperation[GroupsFound]):
@@ -262,7 +262,7 @@ class SearchPublicGroups(GroupOperation[GroupsFound]):
         return cls.spec.paths[dialect.singular_search]
 
 
-@operation("QueryGroupDetail", repeat=Repeat.FREELY)
+@operation("QueryGroupDetail", repeat=Repeat.SAFE)
 @frozen(kw_only=True)
 class QueryGroupDetail(GroupOperation[GroupDetail]):
     """Ask for a group's name, owner, announcement, member count, creation time and join mode."""
@@ -280,8 +280,8 @@ class JoinGroup(GroupOperation[Success]):
 
 
 def _inviting(op: "InviteJoinGroup") -> Repeat:
-    """converges; never with confirmation"""  # noqa: D400  # a cell of the operations table
-    return Repeat.NEVER if op.needs_confirmation else Repeat.CONVERGES
+    """idempotent; never with confirmation"""  # noqa: D400  # a cell of the operations table
+    return Repeat.NEVER if op.needs_confirmation else Repeat.IDEMPOTENT
 
 
 @operation("InviteJoinGroup", repeat=_inviting)
@@ -318,7 +318,7 @@ def _removing(op: "DeleteGroupMember") -> str:
     return f"remove {', '.join(op.members) if few else f'{len(op.members)} accounts'} from group {op.group_id}"
 
 
-@operation("DeleteGroupMember", repeat=Repeat.CONVERGES, destroys=_removing)
+@operation("DeleteGroupMember", repeat=Repeat.IDEMPOTENT, destroys=_removing)
 @frozen(kw_only=True)
 class DeleteGroupMember(GroupOperation[Success]):
     """Remove members from a group (by an administrator)."""
@@ -327,7 +327,7 @@ class DeleteGroupMember(GroupOperation[Success]):
     members: tuple[str, ...] = field(converter=accounts, validator=each_account)
 
 
-@operation("LogoutGroup", repeat=Repeat.CONVERGES)
+@operation("LogoutGroup", repeat=Repeat.IDEMPOTENT)
 @frozen(kw_only=True)
 class LogoutGroup(GroupOperation[Success]):
     """Leave a group (by a member)."""
@@ -336,8 +336,8 @@ class LogoutGroup(GroupOperation[Success]):
 
 
 def _giving_role(op: "SetMemberRole") -> Repeat:
-    """converges; never for the creator's role"""  # noqa: D400  # a cell of the operations table
-    return Repeat.NEVER if op.role is Role.CREATOR else Repeat.CONVERGES
+    """idempotent; never for the creator's role"""  # noqa: D400  # a cell of the operations table
+    return Repeat.NEVER if op.role is Role.CREATOR else Repeat.IDEMPOTENT
 
 
 @operation("SetMemberRole", repeat=_giving_role)

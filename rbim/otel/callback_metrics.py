@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rbim.callbacks.observers import Accepted, Buried, Handled, HandlingFailed, OldToken, Quarantined, Refused, Spooled
+from rbim.callbacks.observers import Accepted, DeadLettered, Handled, HandlingFailed, OldToken, Quarantined, Refused, Spooled
 from rbim.otel.metrics import CALL_BUCKETS
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import Meter
 
-    from rbim.callbacks.observers import Fact
+    from rbim.callbacks.observers import Observation
 
-__all__ = ["ALLOWED", "CopyMetrics"]
+__all__ = ["ALLOWED", "CallbackMetrics"]
 
 ALLOWED = 5.0
 """Seconds after which the platform gives up (Delivery rules, 4)."""
@@ -20,7 +20,7 @@ ALLOWED = 5.0
 HEADROOM_BUCKETS = (0.0, 0.5, 1.0, 2.0, 3.0, 3.5, 4.0, 4.5, 4.75, 4.9, 4.95, 5.0)
 
 
-class CopyMetrics:
+class CallbackMetrics:
     """Counts facts. It is called by the receiver's and by the worker's thread."""
 
     def __init__(self, meter: Meter) -> None:
@@ -47,7 +47,7 @@ class CopyMetrics:
         self._failed = meter.create_counter("rbim.worker.failures", "{attempt}", "Attempts to handle an event that failed.")
         self._dead = meter.create_counter("rbim.worker.dead_letters", "{event}", "Events whose last attempt failed.")
 
-    def told(self, fact: Fact) -> None:
+    def told(self, fact: Observation) -> None:
         """Count one fact."""
         match fact:
             case Accepted(new=new, elapsed=elapsed):
@@ -67,6 +67,6 @@ class CopyMetrics:
                 self._handled.record(elapsed)
             case HandlingFailed():
                 self._failed.add(1)
-            case Buried():
+            case DeadLettered():
                 self._failed.add(1)
                 self._dead.add(1)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rbim.client.shared import Load
     from rbim.errors import Attempt
 
-__all__ = ["LEVELS", "Attributes", "CallMetrics", "Level", "Levels", "Request", "Watched", "WatchedInbox"]
+__all__ = ["LEVELS", "Attributes", "CallMetrics", "Level", "Levels", "Observed", "ObservedInbox", "RequestInFlight"]
 
 Attributes = dict[str, str | int]
 
@@ -65,10 +65,10 @@ class CallMetrics:
         meter.create_observable_up_down_counter(
             "http.client.active_requests", [self._observe_active], "{request}", "Requests that are in flight."
         )
-        self._active: set[ref[Request]] = set()
+        self._active: set[ref[RequestInFlight]] = set()
         self._seen: dict[int, Attributes] = {}  # by its id; what was counted once is reported for good, were it as 0
 
-    def began(self, request: Request, event: AttemptStarted) -> None:
+    def began(self, request: RequestInFlight, event: AttemptStarted) -> None:
         """Count a request that leaves, until it is over or forgotten."""
         request.counted = ref(request, self._active.discard)
         self._active.add(request.counted)
@@ -76,7 +76,7 @@ class CallMetrics:
         if event.number > 1:
             self._retries.add(1, {"rbim.operation": event.operation})
 
-    def attempted(self, request: Request, made: Attempt, error: str | None) -> None:
+    def attempted(self, request: RequestInFlight, made: Attempt, error: str | None) -> None:
         """Record a request that is over; ``error`` is its ``error.type``."""
         if request.counted is not None:
             self._active.discard(request.counted)
@@ -107,11 +107,11 @@ class CallMetrics:
 
 
 @define(eq=False, slots=False)
-class Request:
+class RequestInFlight:
     """A request under way: what is said of it (one object for all that are alike), and how it is counted."""
 
     about: Attributes
-    counted: ref[Request] | None = None
+    counted: ref[RequestInFlight] | None = None
 
 
 # Levels, read by whatever thread collects.
@@ -190,14 +190,14 @@ class Levels:
     """Everything that is being watched, each by its name. What nobody else keeps is forgotten."""
 
     def __init__(self, meter: Meter) -> None:
-        self._watched: dict[Watched, None] = {}
+        self._watched: dict[Observed, None] = {}
         for level in LEVELS:
             create = meter.create_observable_counter if level.grows else meter.create_observable_gauge
             create(level.name, [self._callback(level)], level.unit, level.about)
 
-    def watch(self, source: str, target: object, name: str) -> Watched:
+    def watch(self, source: str, target: object, name: str) -> Observed:
         """Read the levels of a target whenever metrics are collected."""
-        watched = Watched(source, ref(target, lambda _: watched.close()), {"rbim.name": name}, self._watched)
+        watched = Observed(source, ref(target, lambda _: watched.close()), {"rbim.name": name}, self._watched)
         self._watched[watched] = None
         return watched
 
@@ -218,13 +218,13 @@ class Levels:
 
 
 @frozen(eq=False)
-class Watched:
+class Observed:
     """Something whose levels are reported until this is closed; use it with ``with``, or let it be."""
 
     source: str
     target: ref[Any]
     about: dict[str, str]
-    _among: dict[Watched, None]
+    _among: dict[Observed, None]
 
     def close(self) -> None:
         """Report it no more."""
@@ -247,7 +247,7 @@ class _Reading:
 
 
 @define(eq=False, slots=False)
-class WatchedInbox:
+class ObservedInbox:
     """An async context manager that counts an inbox every so many seconds of the inbox's clock."""
 
     levels: Levels
@@ -256,7 +256,7 @@ class WatchedInbox:
     every: float
     reading: _Reading | None = None
     _tasks: TaskGroup | None = None
-    _watched: Watched | None = None
+    _watched: Observed | None = None
 
     async def __aenter__(self) -> None:
         self.reading = await self._read()

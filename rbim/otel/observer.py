@@ -16,8 +16,8 @@ try:
 except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(missing_extra("rbim.otel", missing.name, "otel"), name=missing.name) from None
 
-from rbim.otel.callback_metrics import CopyMetrics
-from rbim.otel.metrics import CallMetrics, Levels, Request, WatchedInbox
+from rbim.otel.callback_metrics import CallbackMetrics
+from rbim.otel.metrics import CallMetrics, Levels, ObservedInbox, RequestInFlight
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
     from rbim.bulk.run import Run
     from rbim.callbacks.inbox.sqlite import SqliteInbox
-    from rbim.callbacks.observers import Fact
+    from rbim.callbacks.observers import Observation
     from rbim.client.client import View
     from rbim.client.observers import AttemptEnded, AttemptStarted, CallEnded, CallStarted
     from rbim.errors import Attempt
-    from rbim.otel.metrics import Attributes, Watched
+    from rbim.otel.metrics import Attributes, Observed
 
 __all__ = ["OtelObserver"]
 
@@ -55,7 +55,7 @@ HANDS_OFF: tuple[str, ...] = tuple(
 @define(eq=False)
 class _Attempt:
     span: Span
-    request: Request
+    request: RequestInFlight
     token: Token[Context]
 
 
@@ -82,7 +82,7 @@ class OtelObserver(Observer):
         self._tracer = trace.get_tracer("rbim", rbim.__version__, tracer_provider, SCHEMA)
         meter = metrics.get_meter("rbim", rbim.__version__, meter_provider, SCHEMA)
         self._metrics = CallMetrics(meter)
-        self._copies = CopyMetrics(meter)
+        self._copies = CallbackMetrics(meter)
         self._levels = Levels(meter)
         self._key = context.create_key("rbim-call")
         self._about: dict[tuple[str, str, str], Attributes] = {}
@@ -110,7 +110,7 @@ class OtelObserver(Observer):
         inside = trace.set_span_in_context(span)
         for key in HANDS_OFF:
             inside = context.set_value(key, True, inside)  # noqa: FBT003  # a value like any other
-        request = Request(about)
+        request = RequestInFlight(about)
         self._metrics.began(request, event)
         call.attempt = _Attempt(span, request, context.attach(inside))
 
@@ -172,18 +172,18 @@ class OtelObserver(Observer):
 
     # What else there is to watch.
 
-    def told(self, fact: Fact, /) -> None:
+    def told(self, fact: Observation, /) -> None:
         """Count a fact of a receiver or of its worker: ``Receiver(observers=[otel.told])``."""
         self._copies.told(fact)
 
-    def observe_client(self, client: View, name: str = "client") -> Watched:
+    def observe_client(self, client: View, name: str = "client") -> Observed:
         """Report, whenever metrics are collected, what a client is busy with, until it is gone or the result is closed.
 
         The result is a context manager, too. ``name`` becomes the attribute ``rbim.name``: give each client its own.
         """
         return self._levels.watch("client", client, name)
 
-    def observe_job(self, run: Run, name: str = "job") -> Watched:
+    def observe_job(self, run: Run, name: str = "job") -> Observed:
         """Report how far a run of a job is, as :meth:`observe_client` does: its rows by state, and its pace."""
         return self._levels.watch("job", run, name)
 
@@ -194,7 +194,7 @@ class OtelObserver(Observer):
 
         ``name`` is that of its file unless told. Entering raises what keeps the inbox from being counted.
         """
-        return WatchedInbox(self._levels, inbox, inbox.path.name if name is None else name, every)
+        return ObservedInbox(self._levels, inbox, inbox.path.name if name is None else name, every)
 
 
 def _error_of(made: Attempt) -> str | None:

@@ -13,14 +13,14 @@ import anyio
 from anyio.lowlevel import checkpoint
 from anyio.to_thread import run_sync
 
-from rbim.storage.sqlite import Failure
+from rbim.storage.sqlite import CommandFailure
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 
     Undo = Callable[[Any], Iterable[Callable[[], Any]]]
 
-__all__ = ["Commits", "Store", "committing"]
+__all__ = ["CommitStore", "GroupCommit", "open_group_commit"]
 
 T = TypeVar("T")
 
@@ -28,7 +28,7 @@ LAST_WAIT = 3.0
 """Seconds for which, once it is to be closed, another process that writes is still waited for."""
 
 
-class Store(Protocol):
+class CommitStore(Protocol):
     """What is committed to: all of it is called in threads."""
 
     def open(self) -> None:
@@ -55,10 +55,10 @@ class _Batch:
         self.settled = anyio.Event()
 
 
-class Commits:
+class GroupCommit:
     """The way to the store from one event loop: its thread's tasks only."""
 
-    def __init__(self, store: Store, *, threads: bool = True) -> None:
+    def __init__(self, store: CommitStore, *, threads: bool = True) -> None:
         self._store = store
         self._run = run_sync if threads else _at_once
         self._thread = get_ident()
@@ -122,7 +122,7 @@ class Commits:
             )
 
     def _undo(self, undo: Undo, result: Any) -> None:  # the command's
-        if result is None or isinstance(result, Failure):
+        if result is None or isinstance(result, CommandFailure):
             return
         for command in undo(result):
             self._tickets += 1
@@ -176,7 +176,7 @@ def _result(batch: _Batch, ticket: int) -> Any:  # the command's
     if batch.error is not None:
         raise copy(batch.error) from batch.error  # each waiter has a traceback of its own
     result = batch.results[ticket]
-    if isinstance(result, Failure):
+    if isinstance(result, CommandFailure):
         raise result.error
     return result
 
@@ -188,12 +188,12 @@ async def _at_once(work: Callable[[], T], *, limiter: object) -> T:
 
 
 @asynccontextmanager
-async def committing(store: Store, *, threads: bool = True) -> AsyncGenerator[Commits, None]:
+async def open_group_commit(store: CommitStore, *, threads: bool = True) -> AsyncGenerator[GroupCommit, None]:
     """Open the store for the event loop of the caller; when it leaves, what is pending is carried out first.
 
     Without ``threads`` the event loop itself does the work: emulated time would not wait for a thread.
     """
-    commits = Commits(store, threads=threads)
+    commits = GroupCommit(store, threads=threads)
     await commits.read(store.open)
     failure: BaseException | None = None
     try:

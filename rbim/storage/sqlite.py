@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-__all__ = ["Database", "Failure", "Kind"]
+__all__ = ["CommandFailure", "Database", "FileKind"]
 
 T = TypeVar("T")
 
@@ -36,7 +36,7 @@ PATIENCE = 10.0  # seconds of all that while a file is opened or read
 
 
 @frozen(kw_only=True)
-class Kind:
+class FileKind:
     """What a file is: its name with the article, the ``application_id`` that says so, and how its schema came about.
 
     ``schema`` holds the statements that lead from each version, counting from 0 for an empty file, to the next. ``harmless``
@@ -51,7 +51,7 @@ class Kind:
 
 
 @frozen
-class Failure:
+class CommandFailure:
     """What a command of a transaction raised; the others were carried out."""
 
     error: Exception
@@ -67,7 +67,7 @@ class Database:
     ``now`` is the time of a transaction, in epoch seconds. A command that sets ``news`` has the listeners called.
     """
 
-    def __init__(self, path: Path, kind: Kind, *, clock: Callable[[], float]) -> None:
+    def __init__(self, path: Path, kind: FileKind, *, clock: Callable[[], float]) -> None:
         self.path = path
         self._kind = kind
         self.clock = clock
@@ -184,28 +184,28 @@ class Database:
                 return
             time.sleep(PAUSE)
 
-    def _together(self, command: Callable[[], T]) -> Callable[[], T | Failure]:
-        def run() -> T | Failure:
+    def _together(self, command: Callable[[], T]) -> Callable[[], T | CommandFailure]:
+        def run() -> T | CommandFailure:
             try:
                 return command()
             except self._kind.harmless as error:
-                return Failure(error)
+                return CommandFailure(error)
             except Exception as error:
                 raise _Spoilt from error
 
         return run
 
-    def _apart(self, command: Callable[[], T]) -> Callable[[], T | Failure]:
-        def run() -> T | Failure:
+    def _apart(self, command: Callable[[], T]) -> Callable[[], T | CommandFailure]:
+        def run() -> T | CommandFailure:
             self.execute("SAVEPOINT command")
-            result: T | Failure
+            result: T | CommandFailure
             try:
                 result = command()
             except Exception as error:
                 if not self._in_transaction:
                     raise  # SQLite gave up all of it
                 self.execute("ROLLBACK TO command")
-                result = Failure(error)
+                result = CommandFailure(error)
             self.execute("RELEASE command")
             return result
 
@@ -229,7 +229,7 @@ def _busy(error: BaseException) -> bool:
     return _code(error) == sqlite3.SQLITE_BUSY
 
 
-def _connect(path: Path, kind: Kind) -> sqlite3.Connection:
+def _connect(path: Path, kind: FileKind) -> sqlite3.Connection:
     if not path.parent.is_dir():
         raise _unusable(path, kind, f"there is no directory {path.parent}")
     give_up = time.monotonic() + PATIENCE
@@ -244,11 +244,11 @@ def _connect(path: Path, kind: Kind) -> sqlite3.Connection:
         time.sleep(BUSY)
 
 
-def _unusable(path: Path, kind: Kind, why: str) -> InvalidRequest:
+def _unusable(path: Path, kind: FileKind, why: str) -> InvalidRequest:
     return InvalidRequest(f"{path} cannot be {kind.name}: {why}", field="path")
 
 
-def _opened(path: Path, kind: Kind) -> sqlite3.Connection:
+def _opened(path: Path, kind: FileKind) -> sqlite3.Connection:
     _create(path)
     connection = sqlite3.connect(path, timeout=BUSY, isolation_level=None, check_same_thread=False)
     try:
@@ -275,7 +275,7 @@ def _create(path: Path) -> None:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
 
 
-def _version(connection: sqlite3.Connection, path: Path, kind: Kind) -> int:
+def _version(connection: sqlite3.Connection, path: Path, kind: FileKind) -> int:
     """Return the version of a file's schema, 0 of an empty one."""
 
     def value(statement: str) -> int:
@@ -292,7 +292,7 @@ def _version(connection: sqlite3.Connection, path: Path, kind: Kind) -> int:
     return version
 
 
-def _migrate(connection: sqlite3.Connection, path: Path, kind: Kind) -> None:
+def _migrate(connection: sqlite3.Connection, path: Path, kind: FileKind) -> None:
     (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
     if mode != "wal":
         raise _unusable(path, kind, f"its file system allows no write-ahead log (journal mode {mode})")

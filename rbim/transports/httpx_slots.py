@@ -16,9 +16,9 @@ import anyio
 
 from rbim.errors import AnswerTooLarge, InvalidRequest, NotSent, TransportError, Unanswered
 from rbim.http import Request, Response
+from rbim.transports._shared.head_cache import HeadCache
 from rbim.transports._shared.network import proxy_for, tls_context
-from rbim.transports._shared.prepared import Prepared
-from rbim.transports._shared.redaction import LogBlotter, blotted, unframed, untraced
+from rbim.transports._shared.redaction import LogRedactor, redacted, unframed, untraced
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -160,10 +160,10 @@ class HttpxSlots(Generic[C]):
         self._carrier: Any = carrier
         self._context: ssl.SSLContext | None = None
         self._proxies: dict[str, str | None] = {}
-        self._heads: Prepared[_Head] = Prepared()
+        self._heads: HeadCache[_Head] = HeadCache()
         self._idle: defaultdict[str, deque[_Slot]] = defaultdict(deque)
         self._open = False
-        self._log = LogBlotter(*(f"{self.core}.{name}" for name in ("http11", "connection", "proxy", "socks")))
+        self._log = LogRedactor(*(f"{self.core}.{name}" for name in ("http11", "connection", "proxy", "socks")))
 
     async def __aenter__(self) -> Self:
         if self._carrier is not None:
@@ -341,7 +341,7 @@ class HttpxSlots(Generic[C]):
     def _translated(self, error: Exception, request: Request, *, sent: bool) -> TransportError:
         before = tuple(getattr(self.library, name) for name in NOT_SENT)
         kind = Unanswered if sent and not isinstance(error, before) else NotSent
-        said = blotted(str(error), request.secrets)
+        said = redacted(str(error), request.secrets)
         return kind(f"{type(error).__name__}: {said}" if said else type(error).__name__)
 
 

@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, TypeVar
 from rbim._support.text import missing_extra, one_line
 from rbim.errors import AnswerTooLarge, InvalidRequest, NotSent, TransportError, Unanswered
 from rbim.http import Request, Response
+from rbim.transports._shared.head_cache import HeadCache
 from rbim.transports._shared.network import in_grains
-from rbim.transports._shared.prepared import Prepared
-from rbim.transports._shared.redaction import LogBlotter, blotted
+from rbim.transports._shared.redaction import LogRedactor, redacted
 
 try:
     from pyreqwest.client import ClientBuilder
@@ -103,8 +103,8 @@ class PyreqwestTransport:
         self._proxy = None if proxy is None else _proxy(proxy)
         self._trust_env = trust_env
         self._client: Client | None = None
-        self._messages: Prepared[StreamRequest] = Prepared()
-        self._log = LogBlotter("reqwest.connect", "reqwest.async_impl.client", "hyper_util.client.legacy.client")
+        self._messages: HeadCache[StreamRequest] = HeadCache()
+        self._log = LogRedactor("reqwest.connect", "reqwest.async_impl.client", "hyper_util.client.legacy.client")
 
     async def __aenter__(self) -> Self:
         try:
@@ -138,7 +138,7 @@ class PyreqwestTransport:
             sent = True
             answered = await _cancellable(carrying)
         except Exception as error:
-            said = blotted(_said(error), request.secrets)
+            said = redacted(_said(error), request.secrets)
             cause = PyreqwestError(said)
             kind = next(meaning for words, meaning in ERRORS if words in said) if sent else NotSent
             answered = kind(f"{type(error).__name__}: {said}")

@@ -370,7 +370,7 @@ async def test_reasons_are_kept_in_one_line_of_some_length(journal):
 # ------------------------------------------------------------------------------ other operations
 
 
-@operation("Nudge", repeat=Repeat.CONVERGES)
+@operation("Nudge", repeat=Repeat.IDEMPOTENT)
 @frozen(kw_only=True)
 class Nudge(GroupOperation[Success]):
     group_id: str = field()

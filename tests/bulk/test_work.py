@@ -35,9 +35,9 @@ from rbim import (
 )
 from rbim.bulk.failure_policy import Signal, Step, failed, judge
 from rbim.bulk.journal.loading import Loaded
-from rbim.bulk.progress import Fuse, Tally
-from rbim.bulk.states import Sent, State
-from rbim.bulk.work import Chunk, Settlement, Why, Work, why_of
+from rbim.bulk.progress import FailureLimit, RunCounts
+from rbim.bulk.states import AccountState, RequestState
+from rbim.bulk.work import Chunk, FailureReason, Settlement, Work, failure_reason
 from rbim.operations.groups import Fail, Invited, Success
 
 DIALECT = Dialect(already_reasons={"there already"})
@@ -157,23 +157,25 @@ def test_an_answer_settles_each_account_once(fails, resent):
     states = dict.fromkeys(chunk.accounts, settlement.state)
     for place, state, why in settlement.apart:
         account = chunk.accounts[place]
-        assert states[account] is State.DONE  # nobody twice
+        assert states[account] is AccountState.DONE  # nobody twice
         states[account] = state
-        assert state in {State.DONE, State.REFUSED}
-        if state is State.DONE:
+        assert state in {AccountState.DONE, AccountState.REFUSED}
+        if state is AccountState.DONE:
             states[account] = "was there"
         assert why.text == next(entry.reason for entry in fails if entry.member == account)
     for account, state in states.items():
         said = next((entry.reason for entry in fails if entry.member == account), None)
-        there = "was there" if resent and said == "there already" else State.REFUSED
-        assert state == (State.DONE if said is None else there)
+        there = "was there" if resent and said == "there already" else AccountState.REFUSED
+        assert state == (AccountState.DONE if said is None else there)
     strangers = [(entry.member, entry.reason) for entry in fails if entry.member not in chunk.accounts]
     assert [(account, why.text) for account, why in settlement.anomalies] == strangers
-    assert settlement.outcome is Sent.ANSWERED
+    assert settlement.outcome is RequestState.ANSWERED
 
 
 def test_an_answer_without_a_list_is_well():
-    assert work_of(JoinGroup).answered(chunk_of("a"), Success()) == Settlement(outcome=Sent.ANSWERED, state=State.DONE)
+    assert work_of(JoinGroup).answered(chunk_of("a"), Success()) == Settlement(
+        outcome=RequestState.ANSWERED, state=AccountState.DONE
+    )
 
 
 @pytest.mark.parametrize(
@@ -183,7 +185,7 @@ def test_what_the_platform_says_fits_into_a_file_and_a_line(text):
     entries = (Fail(member="a", reason=text), Fail(member=text, reason=text))
     settlement = work_of().answered(chunk_of("a"), Invited(fails=entries))
     ((_, _, why),), ((account, other),) = settlement.apart, settlement.anomalies
-    for kept in (*why, *other, account, why_of(ApiError(text, code="999123")).text):
+    for kept in (*why, *other, account, failure_reason(ApiError(text, code="999123")).text):
         assert kept.isprintable()
         assert len(kept) <= 503
         kept.encode()
@@ -204,24 +206,44 @@ BAD_GATEWAY = ProtocolError("HTTP 502")
 
 CASES = [
     # error, invitation, invitation that must not be repeated: (step, outcome, state of the accounts)
-    (NotSent("refused"), (Step.AGAIN, Sent.NOT_SENT, None), (Step.AGAIN, Sent.NOT_SENT, None)),
-    (DeadlineExceeded("late"), (Step.AGAIN, Sent.NOT_SENT, None), (Step.AGAIN, Sent.NOT_SENT, None)),
+    (NotSent("refused"), (Step.AGAIN, RequestState.NOT_SENT, None), (Step.AGAIN, RequestState.NOT_SENT, None)),
+    (DeadlineExceeded("late"), (Step.AGAIN, RequestState.NOT_SENT, None), (Step.AGAIN, RequestState.NOT_SENT, None)),
     (
         DeadlineExceeded("late", outcome=Outcome.UNKNOWN),
-        (Step.AGAIN, Sent.UNKNOWN, None),
-        (Step.SETTLED, Sent.UNKNOWN, State.UNKNOWN),
+        (Step.AGAIN, RequestState.UNKNOWN, None),
+        (Step.SETTLED, RequestState.UNKNOWN, AccountState.UNKNOWN),
     ),
-    (Unanswered("reset"), (Step.AGAIN, Sent.UNKNOWN, None), (Step.SETTLED, Sent.UNKNOWN, State.UNKNOWN)),
-    (AnswerTooLarge("much"), (Step.AGAIN, Sent.UNKNOWN, None), (Step.SETTLED, Sent.UNKNOWN, State.UNKNOWN)),
-    (BAD_GATEWAY, (Step.AGAIN, Sent.UNKNOWN, None), (Step.SETTLED, Sent.UNKNOWN, State.UNKNOWN)),
-    (DIVIDED, (Step.AGAIN, Sent.UNKNOWN, None), (Step.SETTLED, Sent.UNKNOWN, State.UNKNOWN)),
-    (TOO_MANY, (Step.AGAIN, Sent.REFUSED, None), (Step.AGAIN, Sent.REFUSED, None)),
-    (BUSY, (Step.AGAIN, Sent.REFUSED, None), (Step.SETTLED, Sent.REFUSED, State.FAILED)),
-    (GONE, (Step.SPLIT, Sent.REFUSED, None), (Step.SPLIT, Sent.REFUSED, None)),
-    (InvalidRequest("no", field="members"), (Step.SPLIT, Sent.NOT_SENT, None), (Step.SPLIT, Sent.NOT_SENT, None)),
-    (AuthenticationError("no", code="111109"), (Step.STOP, Sent.REFUSED, None), (Step.STOP, Sent.REFUSED, None)),
-    (TimestampExpired("old", code="161106"), (Step.AGAIN, Sent.REFUSED, None), (Step.AGAIN, Sent.REFUSED, None)),
-    (ClientClosed("closed"), (Step.STOP, Sent.NOT_SENT, None), (Step.STOP, Sent.NOT_SENT, None)),
+    (
+        Unanswered("reset"),
+        (Step.AGAIN, RequestState.UNKNOWN, None),
+        (Step.SETTLED, RequestState.UNKNOWN, AccountState.UNKNOWN),
+    ),
+    (
+        AnswerTooLarge("much"),
+        (Step.AGAIN, RequestState.UNKNOWN, None),
+        (Step.SETTLED, RequestState.UNKNOWN, AccountState.UNKNOWN),
+    ),
+    (BAD_GATEWAY, (Step.AGAIN, RequestState.UNKNOWN, None), (Step.SETTLED, RequestState.UNKNOWN, AccountState.UNKNOWN)),
+    (DIVIDED, (Step.AGAIN, RequestState.UNKNOWN, None), (Step.SETTLED, RequestState.UNKNOWN, AccountState.UNKNOWN)),
+    (TOO_MANY, (Step.AGAIN, RequestState.REFUSED, None), (Step.AGAIN, RequestState.REFUSED, None)),
+    (BUSY, (Step.AGAIN, RequestState.REFUSED, None), (Step.SETTLED, RequestState.REFUSED, AccountState.FAILED)),
+    (GONE, (Step.SPLIT, RequestState.REFUSED, None), (Step.SPLIT, RequestState.REFUSED, None)),
+    (
+        InvalidRequest("no", field="members"),
+        (Step.SPLIT, RequestState.NOT_SENT, None),
+        (Step.SPLIT, RequestState.NOT_SENT, None),
+    ),
+    (
+        AuthenticationError("no", code="111109"),
+        (Step.STOP, RequestState.REFUSED, None),
+        (Step.STOP, RequestState.REFUSED, None),
+    ),
+    (
+        TimestampExpired("old", code="161106"),
+        (Step.AGAIN, RequestState.REFUSED, None),
+        (Step.AGAIN, RequestState.REFUSED, None),
+    ),
+    (ClientClosed("closed"), (Step.STOP, RequestState.NOT_SENT, None), (Step.STOP, RequestState.NOT_SENT, None)),
 ]
 NAMES = [type(error).__name__ for error, *_ in CASES]
 
@@ -284,10 +306,10 @@ def check_laws(error, op, facts):
     if verdict.step is Step.AGAIN and error.outcome is Outcome.UNKNOWN:
         assert op in (INVITATION, REMOVAL), "what must not be repeated"
         assert facts["lost"] < 2, "three attempts"
-    if settlement.state is State.FAILED:
+    if settlement.state is AccountState.FAILED:
         assert error.outcome is not Outcome.UNKNOWN
         assert not facts["resent"], "an earlier one may have had its effect"
-    if settlement.state is State.DONE:
+    if settlement.state is AccountState.DONE:
         assert facts["resent"]
         assert error.code in DIALECT.already_so[op.spec.name]
     if verdict.step is Step.SETTLED:
@@ -295,13 +317,13 @@ def check_laws(error, op, facts):
         assert not settlement.again
     if isinstance(error, Throttled) and error.outcome is Outcome.REFUSED and verdict.step is Step.AGAIN:
         assert not verdict.final
-        assert settlement.outcome is Sent.REFUSED  # which costs no attempt
+        assert settlement.outcome is RequestState.REFUSED  # which costs no attempt
     assert verdict.pause >= 0
 
 
 def test_a_request_of_one_account_is_not_halved():
     verdict = judged(GONE, op=JOINING)
-    assert (verdict.step, verdict.settlement.state, verdict.final) == (Step.SETTLED, State.FAILED, True)
+    assert (verdict.step, verdict.settlement.state, verdict.final) == (Step.SETTLED, AccountState.FAILED, True)
     assert "no such group" in verdict.settlement.why.text
     assert verdict.settlement.why.code == "900404"
 
@@ -338,15 +360,15 @@ def test_an_old_timestamp_is_made_anew_once():
 def test_it_is_so_already_says_the_platform_after_a_lost_request(op, error):
     alone = chunk_of("a", resent=True)
     verdict = judge(op, alone, error, retry=THREE, dialect=DIALECT)
-    assert (verdict.step, verdict.settlement.state) == (Step.SETTLED, State.DONE)
-    assert judge(op, chunk_of("a"), error, retry=THREE, dialect=DIALECT).settlement.state is State.FAILED
+    assert (verdict.step, verdict.settlement.state) == (Step.SETTLED, AccountState.DONE)
+    assert judge(op, chunk_of("a"), error, retry=THREE, dialect=DIALECT).settlement.state is AccountState.FAILED
     assert judged(error, op=op, resent=True).step is Step.SPLIT  # which of them it is about nobody knows
     swapped = NotMember("no", code="560072") if op is INVITATION else AlreadyMember("yes", code="590017")
     assert judged(swapped, op=op, resent=True).step is Step.SPLIT
 
 
 def test_who_may_have_been_reached_before_is_unknown():
-    assert (failed(chunk_of("a")), failed(chunk_of("a", resent=True))) == (State.FAILED, State.UNKNOWN)
+    assert (failed(chunk_of("a")), failed(chunk_of("a", resent=True))) == (AccountState.FAILED, AccountState.UNKNOWN)
 
 
 # ------------------------------------------------------------------------------------------- tally
@@ -364,7 +386,7 @@ def test_who_may_have_been_reached_before_is_unknown():
     ],
 )
 def test_a_fuse_is_blown_by_more_than_it_bears(most, blown):
-    fuse = Fuse(most)
+    fuse = FailureLimit(most)
     for failures, requests in blown:
         assert fuse.blown(failures, requests)
         assert not fuse.blown(0, requests)
@@ -380,10 +402,10 @@ def test_a_fuse_is_blown_by_more_than_it_bears(most, blown):
 @pytest.mark.parametrize("most", [-1, 0.0, 1.01, float("nan"), "5", True, -0.5])
 def test_fuses_that_mean_nothing(most):
     with pytest.raises(InvalidRequest):
-        Fuse(most)
+        FailureLimit(most)
 
 
-STATES = st.sampled_from([None, State.DONE, State.FAILED, State.UNKNOWN])
+STATES = st.sampled_from([None, AccountState.DONE, AccountState.FAILED, AccountState.UNKNOWN])
 
 
 @given(
@@ -394,8 +416,8 @@ STATES = st.sampled_from([None, State.DONE, State.FAILED, State.UNKNOWN])
 def test_counts_always_add_up(requests, bad, duplicates):
     accounts = sum(size for size, *_ in requests) + 2
     loaded = Loaded(rows=accounts + bad + duplicates, bad=bad, duplicates=duplicates, digest="")
-    counts = dict.fromkeys(State, 0) | {State.WAITING: accounts - 1, State.AGAIN: 1}
-    tally = Tally(loaded, counts, 0.0)
+    counts = dict.fromkeys(AccountState, 0) | {AccountState.WAITING: accounts - 1, AccountState.AGAIN: 1}
+    tally = RunCounts(loaded, counts, 0.0)
     now = busy = 0.0
     samples = []
     for size, state, apart, throttled, seconds in requests:
@@ -404,10 +426,12 @@ def test_counts_always_add_up(requests, bad, duplicates):
         busy += seconds
         tally.flies(-1, now)
         refused = (
-            tuple((place, State.REFUSED, Why("no")) for place in range(min(apart, size))) if state is State.DONE else ()
+            tuple((place, AccountState.REFUSED, FailureReason("no")) for place in range(min(apart, size)))
+            if state is AccountState.DONE
+            else ()
         )
-        settlement = Settlement(outcome=Sent.ANSWERED, state=state, apart=refused)
-        tally.ended(settlement, size, throttled=throttled, final=state is State.FAILED)
+        settlement = Settlement(outcome=RequestState.ANSWERED, state=state, apart=refused)
+        tally.ended(settlement, size, throttled=throttled, final=state is AccountState.FAILED)
         samples.append(tally.sample(1000 + now, now, 7, None))
         seen = tally.snapshot("running", now, 7)
         parts = (seen.waiting, seen.done, seen.refused, seen.failed, seen.unknown, seen.skipped, seen.duplicate)
@@ -415,13 +439,19 @@ def test_counts_always_add_up(requests, bad, duplicates):
         assert min(parts) >= 0
     assert tally.requests == len(requests) == sum(each.requests for each in samples)
     assert tally.settled == sum(state is not None for _, state, *_ in requests)
-    assert tally.failures == sum(each.failed for each in samples) == sum(state is State.FAILED for _, state, *_ in requests)
+    assert (
+        tally.failures
+        == sum(each.failed for each in samples)
+        == sum(state is AccountState.FAILED for _, state, *_ in requests)
+    )
     assert sum(each.accounts for each in samples) == accounts - tally.waiting
     assert sum(each.in_flight * each.seconds for each in samples) == pytest.approx(busy)
 
 
 def test_a_request_that_stays_open_settles_nobody():
-    tally = Tally(Loaded(rows=3, bad=0, duplicates=0, digest=""), dict.fromkeys(State, 0) | {State.WAITING: 3}, 0.0)
+    tally = RunCounts(
+        Loaded(rows=3, bad=0, duplicates=0, digest=""), dict.fromkeys(AccountState, 0) | {AccountState.WAITING: 3}, 0.0
+    )
     tally.ended(None, 3, throttled=False, final=False)
     seen = tally.snapshot("running", 1.0, 1)
     assert (seen.waiting, seen.requests, tally.settled) == (3, 1, 0)
@@ -429,10 +459,12 @@ def test_a_request_that_stays_open_settles_nobody():
 
 
 def test_the_present_rate_is_that_of_the_last_ten_seconds():
-    tally = Tally(Loaded(rows=2000, bad=0, duplicates=0, digest=""), dict.fromkeys(State, 0) | {State.WAITING: 2000}, 0.0)
+    tally = RunCounts(
+        Loaded(rows=2000, bad=0, duplicates=0, digest=""), dict.fromkeys(AccountState, 0) | {AccountState.WAITING: 2000}, 0.0
+    )
     for second in range(1, 41):
         for _ in range(20 if second <= 20 else 2):
-            tally.ended(Settlement(outcome=Sent.ANSWERED, state=State.DONE), 4, throttled=False, final=False)
+            tally.ended(Settlement(outcome=RequestState.ANSWERED, state=AccountState.DONE), 4, throttled=False, final=False)
         tally.sample(float(second), float(second), 1, None)
     seen = tally.snapshot("running", 40.0, 1)
     assert (seen.rate, seen.request_rate) == (pytest.approx(8.0), pytest.approx(2.0))

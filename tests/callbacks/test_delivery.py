@@ -21,7 +21,7 @@ from rbim.callbacks.events.fields import Account
 from rbim.callbacks.events.types import Event, UnknownEvent
 from rbim.callbacks.signature import Verified, verify
 from rbim.emulator import EmulatedClock, Emulator
-from rbim.emulator.copies.messages import Message
+from rbim.emulator.copies.messages import CopiedMessage
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -573,7 +573,7 @@ async def test_what_the_emulator_copies_raw_is_filed_as_it_is():
 
 @pytest.mark.parametrize("word", SAID)
 def test_a_message_of_the_emulators_is_read_without_it_as_well(word):
-    message = Message(conv_type=ConvType.PERSON, to="1002", sender="1001", msg_type=word, text="a")
+    message = CopiedMessage(conv_type=ConvType.PERSON, to="1002", sender="1001", msg_type=word, text="a")
     for conv in (ConvType.PERSON, ConvType.TEAM, ConvType.CUSTOM_PERSON, ConvType.CUSTOM_TEAM, ConvType.NOTIFY_TEAM):
         body = bytes_of(attrs.evolve(message, conv_type=conv, members=("1002",)).body(app_id=APP_ID, msg_id="1", sent=NOW))
         event = filed(body).event

@@ -529,7 +529,7 @@ def test_operations_lists_the_catalogue(cli):
 
     assert code == Exit.DONE
     assert [row["operation"] for row in rows] == [f"{entry.namespace}.{entry.method}" for entry in catalogue.entries()]
-    assert {row["repeat"] for row in rows} == {"freely", "converges", "never", "depends"}
+    assert {row["repeat"] for row in rows} == {"safe", "idempotent", "never", "depends"}
     for row in rows:
         assert re.search(rf"{row['operation']} +{row['wire']} +{row['repeat']} +{re.escape(row['path'])}", shown)
 

@@ -18,7 +18,7 @@ from cyclopts import App
 from helpers.serving import served
 from rbim.cli import Exit, build_app, global_flags as everywhere, run
 from rbim.cli.errors import REPORTING
-from rbim.cli.global_flags import Everywhere, split, told
+from rbim.cli.global_flags import GlobalFlags, current_flags, split_global_flags
 from rbim.cli.help import front_page as front
 from rbim.credentials import Credentials
 from rbim.emulator import Emulator
@@ -235,7 +235,7 @@ def test_callback_commands_use_the_profiles_credentials(profile, cli):
     ],
 )
 def test_flags_of_every_command_are_taken_out_of_a_line(tokens, flags, rest):
-    assert split(tokens) == (Everywhere(**flags), rest)
+    assert split_global_flags(tokens) == (GlobalFlags(**flags), rest)
 
 
 @pytest.mark.parametrize(
@@ -255,12 +255,12 @@ def test_a_wrong_flag_is_said_in_two_lines(cli, tokens, says):
 
 def test_flags_hold_for_one_command_only(cli, monkeypatch):
     seen = []
-    monkeypatch.setattr("rbim.cli.help.front_page.answer", lambda _: seen.append(told()) or "")
+    monkeypatch.setattr("rbim.cli.help.front_page.answer", lambda _: seen.append(current_flags()) or "")
 
     cli("--profile", "a", "--debug")
 
-    assert seen == [Everywhere(profile="a", debug=True)]
-    assert told() == Everywhere()
+    assert seen == [GlobalFlags(profile="a", debug=True)]
+    assert current_flags() == GlobalFlags()
 
 
 def flags_in(app):
@@ -308,8 +308,8 @@ def test_an_operations_own_flag_of_such_a_name_stays_with_it(profile, cli, folde
     profile()
     import_module("shelves")
     try:
-        assert split(["shelves", "put", "g1", "--profile", "x"]) == (
-            Everywhere(),
+        assert split_global_flags(["shelves", "put", "g1", "--profile", "x"]) == (
+            GlobalFlags(),
             ["shelves", "put", "g1", "--profile", "x"],
         )
         code, _, err = cli("--profile", "test", "shelves", "put", "g1", "--profile", "flat")
@@ -474,7 +474,7 @@ def test_config_path_shows_which_files_are_looked_for(profile, cli, folder, tmp_
         {"kind": "project", "path": str(file), "exists": True},
         {"kind": "user", "path": str(user), "exists": False},
     ]
-    assert json.loads(named) == [{"kind": "told", "path": str(folder / "rbim.toml"), "exists": True}]
+    assert json.loads(named) == [{"kind": "current_flags", "path": str(folder / "rbim.toml"), "exists": True}]
 
 
 @pytest.mark.parametrize("command", [["groups", "search", "--name", "x"], ["config", "show"], ["invite", "f", "--dry-run"]])
@@ -545,7 +545,7 @@ def test_the_examples_of_the_front_page_are_commands(cli, folder):
 
     for words in examples:
         assert words[0] == "rbim"
-        _, rest = split(words[1:])
+        _, rest = split_global_flags(words[1:])
         assert cli(*rest[:2] if rest[0] in {"groups", "config"} else rest[:1], "--help")[0] == Exit.DONE
     assert cli(*examples[3][1:])[0] == Exit.DONE
     assert cli(*examples[4][1:])[0] == Exit.DONE

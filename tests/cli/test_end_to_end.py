@@ -28,7 +28,7 @@ from cyclopts import CycloptsError
 from helpers.commands import commands, leaves
 from rbim.cli import build_app, run
 from rbim.cli.exit_codes import Exit, JobExit
-from rbim.cli.global_flags import split
+from rbim.cli.global_flags import split_global_flags
 from rbim.cli.help import front_page as front
 from rbim.cli.help.examples import EXAMPLES, examples_of
 from rbim.operations.base import fields_of
@@ -373,7 +373,7 @@ def test_all_other_examples_are_commands_as_they_are_parsed():
     lines += [line.strip() for line in front.EXAMPLES.splitlines()]
     for line in lines:
         inner = re.sub(r'^eval "\$\((.*)\)"$', r"\1", line)
-        _, tokens = split(shlex.split(inner)[1:])
+        _, tokens = split_global_flags(shlex.split(inner)[1:])
         if tokens[:2] != ["groups", "detail"]:
             build_app().parse_args(tokens, exit_on_error=False, print_error=False)
     with pytest.raises(CycloptsError):

@@ -341,9 +341,9 @@ async def test_while_a_call_waits_for_a_rate_another_has_its_place():
         await client.send(NEVER)
         Background(tasks, client.send(NEVER))
         await checkpoint()
-        with client._core.clock.scope(5):
+        with client._shared.clock.scope(5):
             await client.send(READ)
-        assert client._core.clock.elapsed == 0
+        assert client._shared.clock.elapsed == 0
 
 
 async def test_rates_hold_for_all_requests_retries_included():
@@ -490,9 +490,9 @@ async def test_calls_cancelled_in_whatever_moment_leave_no_place_taken(moments, 
                 else:
                     await clock.advance(number / 4) if number else await checkpoint()
             tasks.cancel_scope.cancel()
-        gate = client._core.gate
+        gate = client._shared.concurrency
         assert (gate.free, gate.waiting) == (places, 0)
-        assert client._core.running == set()
+        assert client._shared.running == set()
     assert stub.most <= places
 
 
@@ -520,7 +520,7 @@ async def test_on_the_machines_own_clock_calls_are_carried_out_and_ended_the_sam
 
 async def test_without_a_transport_of_ones_own_it_is_httpxs():
     async with client_over(None, clock=None) as client:
-        assert isinstance(client._core.transport, HttpxTransport)
+        assert isinstance(client._shared.transport, HttpxTransport)
 
 
 # Secrets
@@ -530,7 +530,9 @@ async def test_no_repr_shows_a_secret():
     stub = Stub()
     async with client_over(stub, user_name="boss") as client:
         await client.send(READ)
-        shown = [repr(each) for each in (client, client.acting_as("x"), client._core, client._core.signer, stub.requests[0])]
+        shown = [
+            repr(each) for each in (client, client.acting_as("x"), client._shared, client._shared.signer, stub.requests[0])
+        ]
     signed = stub.requests[0]
     for text in shown:
         assert TOKEN not in text
@@ -605,8 +607,8 @@ async def test_five_thousand_calls_at_once_get_each_its_own_answer():
         async with create_task_group() as tasks:
             for number in range(5000):
                 tasks.start_soon(ask, client.acting_as("boss") if number % 2 else client, number)
-        assert client._core.gate.free == 100
-        assert client._core.running == set()
+        assert client._shared.concurrency.free == 100
+        assert client._shared.running == set()
     assert answers == {number: f"name of {number}" for number in range(5000)}
     assert stub.most == 100
 
@@ -632,7 +634,7 @@ async def test_a_thousand_calls_with_faults_and_cancellations_end_each_in_its_ow
         for number in range(1000):
             tasks.start_soon(call, client, number)
     assert ended == {number: ends[number % 6] for number in range(1000)}
-    assert (client._core.gate.free, stub.in_flight) == (1000, 0)
+    assert (client._shared.concurrency.free, stub.in_flight) == (1000, 0)
 
 
 def test_one_client_after_another_each_in_a_loop_of_its_own():

@@ -270,8 +270,8 @@ async def test_asyncios_own_cancel_in_any_turn_of_the_loop_leaves_nothing_behind
             await task
         except asyncio.CancelledError:
             assert task.cancelling() == 1
-        assert client._core.gate.free == 1
-        assert client._core.running == set()
+        assert client._shared.concurrency.free == 1
+        assert client._shared.running == set()
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])

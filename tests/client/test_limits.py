@@ -22,7 +22,7 @@ from rbim import (
     Rate,
     SearchPublicGroups,
 )
-from rbim.client.limits import PRUNE, Gate, Pace
+from rbim.client.limits import PRUNE, ConcurrencyLimiter, RateLimiter
 
 DETAIL = QueryGroupDetail(group_id="g1")
 JOIN = JoinGroup(group_id="g1")
@@ -30,7 +30,7 @@ SEARCH = SearchPublicGroups(name="x")
 CREATE = CreateGroup(name="x", type=GroupType.TEMPORARY)
 
 
-def places(pace: Pace, ops, now: float = 0.0, latest: float = inf) -> list[float | None]:
+def places(pace: RateLimiter, ops, now: float = 0.0, latest: float = inf) -> list[float | None]:
     return [pace.reserve(op, now, latest) for op in ops]
 
 
@@ -88,7 +88,7 @@ def test_limits_below_anything_useful_are_refused(make):
 def test_a_rate_takes_its_operations_from_any_iterable_but_not_a_bare_one():
     rate = Rate(10, operations=[CreateGroup])
     assert rate.key(CreateGroup(name="a", type=GroupType.VIP)) is rate
-    assert Pace((rate,)).reserve(CreateGroup(name="a", type=GroupType.VIP), 0.0, 1.0) == 0.0
+    assert RateLimiter((rate,)).reserve(CreateGroup(name="a", type=GroupType.VIP), 0.0, 1.0) == 0.0
     with pytest.raises(InvalidRequest, match=r"write \(CreateGroup,\)"):
         Rate(10, operations=CreateGroup)
 
@@ -98,48 +98,48 @@ def test_limits_take_their_rates_from_any_iterable():
 
 
 def test_without_rates_everything_goes_at_once():
-    assert places(Pace(), [DETAIL] * 1000, now=17.0) == [17.0] * 1000
+    assert places(RateLimiter(), [DETAIL] * 1000, now=17.0) == [17.0] * 1000
 
 
 def test_a_rate_spreads_requests_evenly():
-    assert places(Pace((Rate(4),)), [DETAIL] * 5) == [0.0, 0.25, 0.5, 0.75, 1.0]
+    assert places(RateLimiter((Rate(4),)), [DETAIL] * 5) == [0.0, 0.25, 0.5, 0.75, 1.0]
 
 
 def test_a_burst_goes_at_once_after_a_quiet_time_and_not_before():
-    pace = Pace((Rate(1, burst=3),))
+    pace = RateLimiter((Rate(1, burst=3),))
     assert places(pace, [DETAIL] * 5) == [0, 0, 0, 1, 2]
     assert places(pace, [DETAIL] * 2, now=2.5) == [3, 4]
     assert places(pace, [DETAIL] * 4, now=100.0) == [100, 100, 100, 101]
 
 
 def test_quiet_times_save_up_no_more_than_the_burst():
-    pace = Pace((Rate(10),))
+    pace = RateLimiter((Rate(10),))
     assert places(pace, [DETAIL], now=0.0) == [0]
     assert places(pace, [DETAIL] * 3, now=1000.0) == pytest.approx([1000, 1000.1, 1000.2])
 
 
 def test_a_monotonic_clock_may_begin_below_zero():
-    assert places(Pace((Rate(1),)), [DETAIL] * 2, now=-50.0) == [-50, -49]
+    assert places(RateLimiter((Rate(1),)), [DETAIL] * 2, now=-50.0) == [-50, -49]
 
 
 def test_of_several_rates_each_holds():
-    pace = Pace((Rate(2, burst=2), Rate(3, per=10, burst=3)))
+    pace = RateLimiter((Rate(2, burst=2), Rate(3, per=10, burst=3)))
     assert places(pace, [DETAIL] * 5) == pytest.approx([0, 0, 0.5, 10 / 3, 20 / 3])
 
 
 def test_a_rate_for_some_operations_leaves_the_others_alone():
-    pace = Pace((Rate(1, operations=(JoinGroup, DeleteGroup)),))
+    pace = RateLimiter((Rate(1, operations=(JoinGroup, DeleteGroup)),))
     assert places(pace, [JOIN, DETAIL, DeleteGroup(group_id="g"), DETAIL, JOIN]) == [0, 0, 1, 0, 2]
 
 
 def test_a_rate_for_each_group_counts_every_group_by_itself_and_nothing_without_a_group():
-    pace = Pace((Rate(1, each_group=True),))
+    pace = RateLimiter((Rate(1, each_group=True),))
     other = QueryGroupDetail(group_id="g2")
     assert places(pace, [DETAIL, other, JOIN, other, SEARCH, SEARCH, CREATE]) == [0, 0, 1, 1, 0, 0, 0]
 
 
 def test_a_place_past_the_latest_time_is_not_given_and_not_taken():
-    pace = Pace((Rate(1), Rate(1, per=10, operations=(JoinGroup,))))
+    pace = RateLimiter((Rate(1), Rate(1, per=10, operations=(JoinGroup,))))
     assert places(pace, [JOIN]) == [0]
     assert places(pace, [JOIN] * 3, latest=9.0) == [None] * 3
     assert places(pace, [DETAIL] * 2) == [1, 2]
@@ -147,14 +147,14 @@ def test_a_place_past_the_latest_time_is_not_given_and_not_taken():
 
 
 def test_a_place_at_the_very_latest_time_would_leave_no_time_to_send():
-    pace = Pace((Rate(1),))
+    pace = RateLimiter((Rate(1),))
     assert places(pace, [DETAIL]) == [0]
     assert places(pace, [DETAIL], latest=1.0) == [None]
     assert places(pace, [DETAIL], latest=1.001) == [1]
 
 
 def test_a_halt_lets_nothing_go_before_its_end_and_the_later_end_holds():
-    pace = Pace()
+    pace = RateLimiter()
     pace.halt(10.0, 0.0)
     pace.halt(5.0, 1.0)
     assert places(pace, [DETAIL], now=2.0) == [10]
@@ -166,7 +166,7 @@ def test_a_halt_lets_nothing_go_before_its_end_and_the_later_end_holds():
 
 
 def test_after_a_halt_the_rates_go_on_where_they_were():
-    pace = Pace((Rate(1),))
+    pace = RateLimiter((Rate(1),))
     assert places(pace, [DETAIL] * 3) == [0, 1, 2]
     before = pace.halted_for
     pace.halt(20.5, 0.5)  # the places 1 and 2 are now 21 and 22
@@ -175,7 +175,7 @@ def test_after_a_halt_the_rates_go_on_where_they_were():
 
 
 def test_halts_one_after_another_and_inside_one_another_add_up_once():
-    pace = Pace()
+    pace = RateLimiter()
     pace.halt(10.0, 0.0)
     pace.halt(8.0, 5.0)
     pace.halt(15.0, 5.0)
@@ -186,7 +186,7 @@ def test_halts_one_after_another_and_inside_one_another_add_up_once():
 
 
 def test_thousands_of_groups_are_forgotten_when_they_say_nothing_any_more():
-    pace = Pace((Rate(1, each_group=True),))
+    pace = RateLimiter((Rate(1, each_group=True),))
     for number in range(20_000):
         now = number * 0.01  # each group is of interest for one second: a hundred at any time
         assert pace.reserve(QueryGroupDetail(group_id=f"g{number}"), now, inf) == now
@@ -195,7 +195,7 @@ def test_thousands_of_groups_are_forgotten_when_they_say_nothing_any_more():
 
 
 def test_groups_that_still_say_something_are_not_forgotten():
-    pace = Pace((Rate(1, per=1e6, each_group=True),))
+    pace = RateLimiter((Rate(1, per=1e6, each_group=True),))
     groups = [QueryGroupDetail(group_id=f"g{number}") for number in range(3 * PRUNE)]
     assert places(pace, groups) == [0] * len(groups)
     assert places(pace, groups) == [1e6] * len(groups)
@@ -218,7 +218,7 @@ HALTS = st.lists(st.tuples(st.floats(0, 40), st.floats(0, 5)), max_size=4)
 
 def sent(rates, calls, halts):
     """Let calls come, wait and go over one pace, as the client does, and return who went when."""
-    pace, order, now, events, gone = Pace(rates), count(), 0.0, [], []
+    pace, order, now, events, gone = RateLimiter(rates), count(), 0.0, [], []
     for gap, op, patience in calls:
         now += gap
         heapq.heappush(events, (now, next(order), "come", op, now + patience))
@@ -268,7 +268,7 @@ def test_over_any_window_every_rate_holds_with_halts_and_without(rates, calls, h
 @settings(deadline=None)
 @given(limit=st.floats(0.5, 50), burst=st.integers(1, 5), calls=st.integers(1, 80))
 def test_a_single_rate_wastes_no_time(limit, burst, calls):
-    went = places(Pace((Rate(limit, burst=burst),)), [DETAIL] * calls)
+    went = places(RateLimiter((Rate(limit, burst=burst),)), [DETAIL] * calls)
     assert went == pytest.approx([max(0, number - burst + 1) / limit for number in range(calls)])
 
 
@@ -278,7 +278,7 @@ def test_a_single_rate_wastes_no_time(limit, burst, calls):
 @settings(deadline=None)
 @given(rates=st.lists(RATES, min_size=1, max_size=3), calls=CALLS, halts=HALTS)
 def test_what_could_go_at_a_time_goes_then_as_if_it_had_been_reserved(rates, calls, halts):
-    reserving, asking, now = Pace(tuple(rates)), Pace(tuple(rates)), 0.0
+    reserving, asking, now = RateLimiter(tuple(rates)), RateLimiter(tuple(rates)), 0.0
     for at, seconds in sorted(halts):
         reserving.halt(at + seconds, at)
         asking.halt(at + seconds, at)
@@ -294,7 +294,7 @@ def test_what_could_go_at_a_time_goes_then_as_if_it_had_been_reserved(rates, cal
 
 
 def test_what_a_group_has_for_itself_can_be_left_out():
-    pace = Pace((Rate(1, each_group=True), Rate(4)))
+    pace = RateLimiter((Rate(1, each_group=True), Rate(4)))
     pace.take(DETAIL, 3.0)
     assert (pace.earliest(DETAIL, 3.0), pace.earliest(DETAIL, 3.0, each_group=False)) == (4.0, 3.25)
     pace.halt(5.0, 3.0)
@@ -312,7 +312,7 @@ async def settle() -> None:
 class Visitor:
     """One who enters, stays until told to go, and leaves; it may be sent away at any moment."""
 
-    def __init__(self, gate: Gate, entered: list["Visitor"]) -> None:
+    def __init__(self, gate: ConcurrencyLimiter, entered: list["Visitor"]) -> None:
         self.scope = CancelScope()
         self.may_go = Event()
         self.inside = False
@@ -332,7 +332,7 @@ class Visitor:
 
 
 async def test_while_a_place_is_free_nobody_waits():
-    gate = Gate(2)
+    gate = ConcurrencyLimiter(2)
     steps = gate.enter()
     with pytest.raises(StopIteration):  # done without giving way once
         steps.send(None)
@@ -341,7 +341,7 @@ async def test_while_a_place_is_free_nobody_waits():
 
 @pytest.mark.parametrize("places", [1, 3])
 async def test_first_come_first_served_and_never_more_than_its_places(places):
-    gate, entered, most = Gate(places), [], 0
+    gate, entered, most = ConcurrencyLimiter(places), [], 0
     visitors = [Visitor(gate, entered) for _ in range(20)]
     async with create_task_group() as tasks:
         for visitor in visitors:
@@ -358,7 +358,7 @@ async def test_first_come_first_served_and_never_more_than_its_places(places):
 
 
 async def test_who_comes_while_others_wait_does_not_overtake_them():
-    gate, entered = Gate(1), []
+    gate, entered = ConcurrencyLimiter(1), []
     first, second, third = (Visitor(gate, entered) for _ in range(3))
     async with create_task_group() as tasks:
         tasks.start_soon(first.visit)
@@ -374,7 +374,7 @@ async def test_who_comes_while_others_wait_does_not_overtake_them():
 
 
 async def test_a_place_handed_to_one_who_is_cancelled_in_that_moment_goes_to_the_next():
-    gate, entered = Gate(1), []
+    gate, entered = ConcurrencyLimiter(1), []
     second, third = Visitor(gate, entered), Visitor(gate, entered)
     await gate.enter()
     async with create_task_group() as tasks:
@@ -393,7 +393,7 @@ async def test_a_place_handed_to_one_who_is_cancelled_in_that_moment_goes_to_the
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("turns", range(4))
 async def test_asyncios_own_cancel_loses_no_place_in_any_turn_of_the_loop(turns):
-    gate = Gate(1)
+    gate = ConcurrencyLimiter(1)
     await gate.enter()
     task = asyncio.create_task(gate.enter())
     await asyncio.sleep(0)
@@ -411,7 +411,7 @@ async def test_asyncios_own_cancel_loses_no_place_in_any_turn_of_the_loop(turns)
 
 
 async def test_ten_thousand_cancelled_waiters_leave_nothing_behind():
-    gate = Gate(1)
+    gate = ConcurrencyLimiter(1)
     await gate.enter()
     async with create_task_group() as tasks:
         for _ in range(10_000):
@@ -431,7 +431,7 @@ MOVES = st.lists(st.tuples(st.sampled_from((COME, COME, GO, AWAY, PAUSE)), st.in
 @settings(max_examples=60, deadline=None)
 @given(places=st.integers(1, 3), moves=MOVES)
 async def test_whatever_happens_in_whatever_moment_no_place_is_lost(places, moves):
-    gate, visitors, entered = Gate(places), [], []
+    gate, visitors, entered = ConcurrencyLimiter(places), [], []
     async with create_task_group() as tasks:
         for move, which in moves:
             chosen = visitors[which % len(visitors)] if visitors else None
@@ -453,7 +453,7 @@ async def test_whatever_happens_in_whatever_moment_no_place_is_lost(places, move
 @settings(max_examples=60, deadline=None)
 @given(places=st.integers(1, 3), moves=MOVES)
 async def test_with_time_to_settle_the_gate_does_what_a_plain_queue_would(places, moves):
-    gate, visitors, entered = Gate(places), [], []
+    gate, visitors, entered = ConcurrencyLimiter(places), [], []
     inside, queue, order = [], [], []  # the model
 
     def admit() -> None:

@@ -64,7 +64,7 @@ from rbim import (
 )
 from rbim.client.retry import RetryBudget
 
-OPERATIONS = {Repeat.FREELY: READ, Repeat.CONVERGES: CONVERGING, Repeat.NEVER: NEVER}
+OPERATIONS = {Repeat.SAFE: READ, Repeat.IDEMPOTENT: CONVERGING, Repeat.NEVER: NEVER}
 BEFORE = {
     "160016": Code(error=Throttled, grade=Grade.GUESS, note="said to come before anything is done", before_effect=True)
 }
@@ -99,7 +99,7 @@ TABLE = [  # what an attempt ended with; and whether it is repeated by who reads
 CELLS = [
     pytest.param(error, repeat, row[place], id=f"{error!r}-{repeat}")
     for error, *row in TABLE
-    for place, repeat in enumerate((Repeat.FREELY, Repeat.CONVERGES, Repeat.NEVER))
+    for place, repeat in enumerate((Repeat.SAFE, Repeat.IDEMPOTENT, Repeat.NEVER))
 ]
 
 
@@ -252,7 +252,7 @@ WIRE = [  # what the transport answers; and how many requests leave for who read
     [
         pytest.param(step, repeat, row[place], id=f"{getattr(step, '__name__', step)}-{repeat}")
         for step, *row in WIRE
-        for place, repeat in enumerate((Repeat.FREELY, Repeat.CONVERGES, Repeat.NEVER))
+        for place, repeat in enumerate((Repeat.SAFE, Repeat.IDEMPOTENT, Repeat.NEVER))
     ],
 )
 async def test_as_many_requests_leave_as_the_table_says(step, repeat, requests):

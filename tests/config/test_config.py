@@ -541,7 +541,7 @@ async def test_a_client_is_as_the_profile_says(home):
     assert (request.origin, request.query) == ("https://gw.example:8883", signed.query)
     assert json.loads(request.body) == {"userName": "boss", "groupId": "g1"}
     assert (client._settings.timeout, client._settings.deadline) == (2.5, 9.0)
-    assert client._core.codec.origins["call_base_url"] == "https://calls.example"
+    assert client._shared.codec.origins["call_base_url"] == "https://calls.example"
 
 
 def test_limits_and_transport_are_as_the_profile_says(home):
@@ -567,7 +567,7 @@ def test_limits_and_transport_are_as_the_profile_says(home):
 async def test_every_transport_can_be_named(name):
     client = load(base_url="http://x", app_id="app", app_token=TOKEN, transport=name).client()
 
-    assert type(client._core.transport).__name__ == f"{name.capitalize()}Transport"
+    assert type(client._shared.transport).__name__ == f"{name.capitalize()}Transport"
 
 
 def test_a_transport_whose_extra_is_missing_names_the_pip_command(monkeypatch):

@@ -37,7 +37,7 @@ EXPECTED = {
         "Looking closer": [r"SearchPublicGroups: .* \(3 attempts, outcome not sent\)\n([123] NotSent not sent\n){3}"],
     },
     "docs/retries.md": {
-        "Retries and unknown outcomes": [r"converges\nnever\n"],
+        "Retries and unknown outcomes": [r"idempotent\nnever\n"],
         "How often, how long": [r"公告\n"],
         "Confirmed by repeating": [r"1 Unanswered None unknown\n2 NotMember 560072 refused\nconfirmed by repeating: True\n"],
         "When the outcome is unknown": [r"g8\d+\n1 group\n"],

@@ -7,7 +7,7 @@ import pytest
 from helpers.emulators import client_of
 from rbim import Dialect, GroupType, Permission, Role, Weekday
 from rbim.emulator import EmulatedClock, Emulator
-from rbim.emulator.platform.rules import FULL, Happening, Refusal
+from rbim.emulator.platform.rules import FULL, GroupChange, Refusal
 from rbim.operations.call_tasks import NoCallPolicy, default_no_call_policies
 
 CHINA = timezone(timedelta(hours=8))
@@ -47,7 +47,7 @@ async def test_an_answer_settles_what_waits_and_tells_the_group(answer, waits, a
     assert group.members == {"1000": Role.CREATOR} | ({"1001": Role.MEMBER} if admits else {})
     assert list(getattr(group, waits)) == ["1002"]
     assert emulator.world.happenings[before:] == [
-        Happening(cause=answer, group_id=group.group_id, actor=actor, members=("1001",))
+        GroupChange(cause=answer, group_id=group.group_id, actor=actor, members=("1001",))
     ]
     assert answer in emulator.dialect.notifications
     with pytest.raises(LookupError, match=rf"no (invitation|request to join) of 1001 waits in {group.group_id}"):

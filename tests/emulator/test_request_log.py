@@ -1,11 +1,11 @@
 """The emulator's journal of requests, where it is kept short."""
 
 from rbim import QueryGroupDetail
-from rbim.emulator.request_log import Journal
+from rbim.emulator.request_log import RequestLog
 
 
 def test_a_journal_with_a_limit_keeps_the_latest_requests_and_goes_on_counting():
-    journal = Journal(limit=10)
+    journal = RequestLog(limit=10)
     for number in range(25):
         op = QueryGroupDetail(group_id=f"g{number % 3}")
         journal.note(op, at=0.0, path="/", code="000000", effect=True)

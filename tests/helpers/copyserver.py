@@ -12,7 +12,7 @@ import anyio
 import uvicorn
 
 from rbim import Credentials
-from rbim.callbacks import Event, Handling, Receiver, SqliteInbox
+from rbim.callbacks import Event, HandlerContext, Receiver, SqliteInbox
 
 APP_ID, TOKEN = "aaf98f8947b5d6c80147b8a2b7c30123", "7f0c4b9de2a14f5c8b3e6d1a90c2f4e8"
 
@@ -26,7 +26,7 @@ def main(inbox: str, log: str, lease: str) -> None:
     written = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
     @receiver.fallback
-    async def anything(event: Event, handling: Handling) -> None:
+    async def anything(event: Event, handling: HandlerContext) -> None:
         await anyio.sleep(random.random() * 0.004)  # so that a kill may come at any moment of it
         os.write(written, f"{handling.key} {event.to} {event.body} {os.getpid()}\n".encode())
         await anyio.sleep(random.random() * 0.004)

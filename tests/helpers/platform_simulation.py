@@ -16,7 +16,7 @@ from rbim import InviteJoinGroup
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from rbim.bulk.pace.controller import Steering
+    from rbim.bulk.pace.controller import PaceController
 
 INVITE = InviteJoinGroup(group_id="g1", members=["1001"])
 ANSWERED, THROTTLED, LOST = "answered", "throttled", "lost"
@@ -102,7 +102,7 @@ class Record:
         return math.inf
 
 
-def simulate(steering: Steering, platform: Platform, seconds: float, *, ops=(INVITE,), timer: float = 0.0) -> Record:  # noqa: C901  # a loop over events
+def simulate(steering: PaceController, platform: Platform, seconds: float, *, ops=(INVITE,), timer: float = 0.0) -> Record:  # noqa: C901  # a loop over events
     """Drive the steering as a dispatcher does. Timers ring only at the multiples of ``timer`` seconds."""
     record, order, now, in_flight = Record(), count(), 0.0, 0
     events: list[tuple[float, int, str | None, float, float | None]] = []

@@ -119,7 +119,7 @@ class Muted(Answer):
 
 
 def _muting(op: "MuteGroup") -> Repeat:
-    return Repeat.CONVERGES
+    return Repeat.IDEMPOTENT
 
 
 @operation("MuteGroup", repeat=_muting)

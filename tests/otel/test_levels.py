@@ -18,7 +18,7 @@ from rbim.bulk.job import InviteJob
 from rbim.callbacks import (
     Accepted,
     Backoff,
-    Buried,
+    DeadLettered,
     Event,
     Handled,
     HandlingFailed,
@@ -274,7 +274,7 @@ def test_each_fact_counts_once(telemetry):
         Quarantined(key="k", problem="p"),
         Handled(key="k", attempt=1, elapsed=0.25),
         HandlingFailed(key="k", attempt=1, error="e", pause=1.0),
-        Buried(key="k", attempt=2, error="e"),
+        DeadLettered(key="k", attempt=2, error="e"),
     ):
         telemetry.observer.told(fact)
     told = {name: telemetry.points(name) for name in telemetry.collect()}

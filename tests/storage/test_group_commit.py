@@ -19,12 +19,12 @@ from anyio import CancelScope, create_task_group, fail_after, from_thread
 from anyio.lowlevel import checkpoint
 from anyio.to_thread import current_default_thread_limiter, run_sync
 
-from rbim.storage.group_commit import Commits, committing
-from rbim.storage.sqlite import Database, Failure, Kind
+from rbim.storage.group_commit import GroupCommit, open_group_commit
+from rbim.storage.sqlite import CommandFailure, Database, FileKind
 
-HERE = sys.modules[Commits.__module__]
+HERE = sys.modules[GroupCommit.__module__]
 
-KIND = Kind(name="a log", mark=b"rbyy", schema=(("CREATE TABLE log (number INTEGER, moment REAL, more TEXT)",),))
+KIND = FileKind(name="a log", mark=b"rbyy", schema=(("CREATE TABLE log (number INTEGER, moment REAL, more TEXT)",),))
 INSERT = "INSERT INTO log VALUES (?, ?, ?)"
 
 on_asyncio = [pytest.mark.parametrize("anyio_backend", ["asyncio"]), pytest.mark.usefixtures("anyio_backend")]
@@ -133,7 +133,7 @@ async def settle():
 @asynccontextmanager
 async def held(store):
     """Enter a store, with its first transaction, which writes number 0, under way until the store's ``go`` is set."""
-    async with committing(store) as commits:
+    async with open_group_commit(store) as commits:
         begun = store.hold()
         first = commits.begin(store.add(0) if store.database else lambda: 0)
         await begun.wait()
@@ -148,7 +148,7 @@ async def held(store):
 
 
 async def test_what_is_returned_is_in_the_file(store, log):
-    async with committing(store) as commits:
+    async with open_group_commit(store) as commits:
         for number in range(3):
             assert await commits.run(store.add(number)) == number
             assert log() == list(range(number + 1))
@@ -177,7 +177,7 @@ async def test_what_tasks_want_during_a_transaction_is_done_in_the_next_one_in_t
 
 
 async def test_tasks_that_go_on_writing_share_their_transactions(store, log, together):
-    async with committing(store) as commits, create_task_group() as tasks:
+    async with open_group_commit(store) as commits, create_task_group() as tasks:
 
         async def work(task):
             for step in range(5):
@@ -310,7 +310,11 @@ async def test_a_command_that_fails_harms_no_other_one_of_its_transaction(store,
 async def test_a_failure_that_a_store_returns_is_raised_for_its_command_alone():
     store, error = Held(), LookupError("gone")
     async with held(store) as commits:
-        assert await beside_each_other(store, commits, [lambda: 1, lambda: Failure(error), lambda: None]) == [1, error, None]
+        assert await beside_each_other(store, commits, [lambda: 1, lambda: CommandFailure(error), lambda: None]) == [
+            1,
+            error,
+            None,
+        ]
 
 
 async def test_where_all_or_nothing_is_kept_one_bad_command_fails_all_of_its_transaction(path, log):
@@ -363,7 +367,7 @@ async def test_what_ends_the_event_loop_leaves_nobody_waiting(threads):
             told.append(str(await outcome(commits, command)))
 
     async def use():
-        async with create_task_group() as tasks, committing(store, threads=threads) as commits:
+        async with create_task_group() as tasks, open_group_commit(store, threads=threads) as commits:
             for command in (failing(End()), lambda: 1):
                 tasks.start_soon(work, commits, command)
             await settle()
@@ -423,7 +427,7 @@ async def test_where_all_are_cancelled_there_is_no_transaction_and_the_next_one_
 
 
 async def test_who_is_cancelled_during_the_transaction_does_not_wait_for_it_and_it_is_carried_out(store, log):
-    async with committing(store) as commits:
+    async with open_group_commit(store) as commits:
         begun = store.hold()
         async with cancelled_within(commits, store.add(1)):
             await begun.wait()
@@ -446,7 +450,7 @@ async def test_a_cancelled_waiter_does_not_cancel_those_beside_it(store, log):
 
 async def undone(store, command, undo):
     """Cancel who waits for a command, while it is carried out; return what the command after it returns."""
-    async with committing(store) as commits:
+    async with open_group_commit(store) as commits:
         begun = store.hold()
         async with cancelled_within(commits, command, undo=undo):
             await begun.wait()
@@ -463,7 +467,7 @@ async def test_what_nobody_waits_for_any_more_is_undone_in_the_next_transaction(
     assert together() == [[5], [99, -5, -6]]
 
 
-@pytest.mark.parametrize("result", [None, Failure(ValueError("not done"))])
+@pytest.mark.parametrize("result", [None, CommandFailure(ValueError("not done"))])
 async def test_nothing_is_undone_of_what_brought_nothing(store, log, result):
     called = []
     assert await undone(store, lambda: result, called.append) == 99
@@ -480,7 +484,7 @@ async def test_nothing_is_undone_of_a_transaction_that_failed(path, log):
 
 
 async def test_what_is_undone_while_it_closes_is_undone_before_it_is_closed(store, log):
-    async with create_task_group() as tasks, committing(store) as commits:
+    async with create_task_group() as tasks, open_group_commit(store) as commits:
         begun = store.hold()
         async with cancelled_within(commits, store.add(5), undo=lambda number: [store.add(-number)]):
             await begun.wait()
@@ -522,7 +526,7 @@ class TestAsyncioCancellation:
         assert log() == [0, 2]
 
     async def test_a_task_that_is_cancelled_during_its_transaction_harms_nobody(self, store, log):
-        async with committing(store) as commits:
+        async with open_group_commit(store) as commits:
             begun = store.hold()
             tasks = [asyncio.create_task(commits.run(store.add(number))) for number in (1, 2)]
             await begun.wait()
@@ -534,7 +538,7 @@ class TestAsyncioCancellation:
         assert log() == [1, 2]
 
     async def test_a_task_that_is_cancelled_when_its_transaction_has_just_ended_has_it_undone(self, store, together):
-        async with committing(store) as commits:
+        async with open_group_commit(store) as commits:
             # Both wait for the same event: who waited first goes on first, and cancels the other, which is about to go on.
             async def first():
                 assert await commits.run(store.add(1)) == 1
@@ -558,7 +562,7 @@ async def test_leaving_carries_out_what_was_asked_for_and_closes_then(store, log
         results.append(await commits.run(store.add(number)))
 
     async with create_task_group() as tasks:
-        async with committing(store) as commits:
+        async with open_group_commit(store) as commits:
             begun = store.hold()
             settled = commits.begin(store.add(0))
             await begun.wait()
@@ -575,7 +579,7 @@ async def test_leaving_carries_out_what_was_asked_for_and_closes_then(store, log
 
 
 async def test_once_it_is_left_nothing_more_is_taken(store, log):
-    async with committing(store) as commits:
+    async with open_group_commit(store) as commits:
         pass
     called = []
     for use in (commits.run, commits.read):
@@ -596,7 +600,7 @@ async def test_while_it_is_left_nothing_more_is_taken(store, log):
         refusals.append(caught.value)
         store.go.set()
 
-    async with create_task_group() as tasks, committing(store) as commits:
+    async with create_task_group() as tasks, open_group_commit(store) as commits:
         begun = store.hold()
         commits.begin(store.add(1))
         await begun.wait()
@@ -609,7 +613,7 @@ async def test_what_the_block_raises_comes_out_as_it_is_and_what_was_begun_is_ca
     error = ZeroDivisionError()
 
     async def use():
-        async with committing(store) as commits:
+        async with open_group_commit(store) as commits:
             commits.begin(store.add(1))
             raise error
 
@@ -622,7 +626,7 @@ async def test_what_the_block_raises_comes_out_as_it_is_and_what_was_begun_is_ca
 
 async def test_a_cancellation_of_the_block_lets_what_was_begun_be_carried_out(store, log):
     with CancelScope() as scope:
-        async with committing(store) as commits:
+        async with open_group_commit(store) as commits:
             begun = store.hold()
             commits.begin(store.add(1))
             await begun.wait()
@@ -644,15 +648,15 @@ async def test_a_store_that_cannot_be_opened_is_not_closed():
 
     store, error = Broken(), OSError("no such disk")
     with pytest.raises(OSError, match="no such disk") as caught:
-        async with committing(store):
+        async with open_group_commit(store):
             pytest.fail("entered")
     assert caught.value is error
     assert store.events == ["open"]
 
 
 async def test_two_users_of_a_store_share_the_file(store, together):
-    async with committing(store) as first:
-        async with committing(store) as second:
+    async with open_group_commit(store) as first:
+        async with open_group_commit(store) as second:
             assert await first.run(store.add(1)) == 1
             assert await second.run(store.add(2)) == 2
         assert await first.run(store.add(3)) == 3
@@ -673,7 +677,7 @@ async def test_a_transaction_is_in_no_hurry_until_three_seconds_after_the_end_be
         for now[0] in (99.0, 202.9, 203.1):
             seen.append(store.hurried())
 
-    async with create_task_group() as tasks, committing(store) as commits:
+    async with create_task_group() as tasks, open_group_commit(store) as commits:
         await commits.run(lambda: None)
         now[0] = 1e9
         assert store.hurried() is False
@@ -692,7 +696,7 @@ async def test_a_file_that_another_process_keeps_locked_fails_who_waits_when_it_
     async def work(number):
         found.append(await outcome(commits, store.add(number)))
 
-    async with create_task_group() as tasks, committing(store) as commits:
+    async with create_task_group() as tasks, open_group_commit(store) as commits:
         await commits.run(store.add(1))
         assert beside("BEGIN IMMEDIATE") == []
         begun = store.hold()
@@ -707,7 +711,7 @@ async def test_a_file_that_another_process_keeps_locked_fails_who_waits_when_it_
 
 
 async def test_commands_wait_for_another_process_that_writes(store, beside, log):
-    async with committing(store) as commits:
+    async with open_group_commit(store) as commits:
         await commits.run(store.add(1))
         assert beside("BEGIN IMMEDIATE") == []
         assert beside("INSERT INTO log VALUES (2, 0, '')") == []
@@ -722,7 +726,7 @@ async def test_commands_wait_for_another_process_that_writes(store, beside, log)
 
 
 async def test_only_the_thread_of_the_event_loop_that_opened_it_may_use_it(store, log):
-    async with committing(store) as commits:
+    async with open_group_commit(store) as commits:
 
         def elsewhere():
             called = []
@@ -764,7 +768,7 @@ async def test_threads_that_the_application_blocks_do_not_hold_it_up(store, log)
         async with create_task_group() as tasks:
             tasks.start_soon(run_sync, block)
             await blocked.wait()
-            async with committing(store) as commits:
+            async with open_group_commit(store) as commits:
                 assert await commits.run(store.add(1)) == 1
                 assert await commits.read(lambda: "read") == "read"
             assert store.events == ["open", "close"]
@@ -782,7 +786,7 @@ async def test_without_threads_the_event_loop_does_the_work_itself(store, log, t
     def note():
         used[threading.get_ident() == here] += 1
 
-    async with committing(store, threads=threads) as commits:
+    async with open_group_commit(store, threads=threads) as commits:
         results = await outcomes(commits, [store.add(1), note, store.add(2)])
         assert results == [1, None, 2]
         await commits.read(note)
@@ -797,7 +801,7 @@ import sys
 from functools import partial
 from pathlib import Path
 import anyio
-from {Commits.__module__} import committing
+from {GroupCommit.__module__} import committing
 from {Database.__module__} import Database, Kind
 KIND = Kind(name="a log", mark=b"rbyy", schema={KIND.schema!r})
 database = Database(Path(sys.argv[1]), KIND, clock=lambda: 0.0)

@@ -19,7 +19,7 @@ import pytest
 from attrs import evolve
 
 from rbim import InvalidRequest
-from rbim.storage.sqlite import Database, Failure, Kind
+from rbim.storage.sqlite import CommandFailure, Database, FileKind
 
 HERE = sys.modules[Database.__module__]
 
@@ -28,7 +28,7 @@ STEPS = (
     ("ALTER TABLE pair ADD COLUMN colour TEXT NOT NULL DEFAULT 'blue'", "CREATE TABLE more (x)"),
     ("ALTER TABLE more RENAME COLUMN x TO y", "INSERT INTO more SELECT count(*) FROM pair"),
 )
-KIND = Kind(name="a box of pairs", mark=b"rbxx", schema=STEPS[:1])
+KIND = FileKind(name="a box of pairs", mark=b"rbxx", schema=STEPS[:1])
 
 # the beginning of a script that another process runs
 THERE = f"""
@@ -578,7 +578,7 @@ def test_a_command_that_fails_is_undone_alone(database, numbers):
 
     first, failure, second = database.commit([partial(pair, database, 1), half, partial(pair, database, 2)])
     assert (first, second) == (1, 2)
-    assert isinstance(failure, Failure)
+    assert isinstance(failure, CommandFailure)
     assert failure.error is error
     assert numbers() == [1, 2]
 

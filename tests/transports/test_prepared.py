@@ -5,7 +5,7 @@ import pytest
 from helpers.exchanges import ENOUGH
 from rbim.http import Request
 from rbim.testing.conformance.server import RawServer, reply
-from rbim.transports._shared.prepared import KEPT, Prepared
+from rbim.transports._shared.head_cache import KEPT, HeadCache
 from rbim.transports.aiohttp.transport import AiohttpTransport
 from rbim.transports.asyncio.transport import AsyncioTransport
 from rbim.transports.httpx import HttpxTransport
@@ -42,7 +42,7 @@ DIFFERENT = {
 
 @pytest.mark.parametrize("other", DIFFERENT.values(), ids=[*DIFFERENT])
 def test_a_request_with_another_head_gets_nothing(other):
-    kept = Prepared()
+    kept = HeadCache()
     assert kept.keep(made(), "first") == "first"
     assert kept.get(made(body=b"other", repeatable=True)) == "first"
     assert kept.get(other) is None
@@ -52,13 +52,13 @@ def test_a_request_with_another_head_gets_nothing(other):
 
 
 def test_what_else_it_depends_on_is_a_part_of_it():
-    kept = Prepared()
+    kept = HeadCache()
     kept.keep(made(), "first", 1, "x")
     assert [kept.get(made()), kept.get(made(), 1, "x"), kept.get(made(), 1, "y")] == [None, "first", None]
 
 
 def test_what_a_caller_changes_afterwards_changes_nothing_here():
-    kept, headers = Prepared(), {"A": "B"}
+    kept, headers = HeadCache(), {"A": "B"}
     kept.keep(made(headers=headers), "first")
     headers["A"] = "C"
     assert kept.get(made(headers=headers)) is None
@@ -66,7 +66,7 @@ def test_what_a_caller_changes_afterwards_changes_nothing_here():
 
 
 def test_only_so_many_are_kept_and_none_after_clearing():
-    kept = Prepared()
+    kept = HeadCache()
     requests = [made(path=f"/{number}") for number in range(KEPT * 3)]
     for request in requests:
         kept.keep(request, request.path)
@@ -77,7 +77,7 @@ def test_only_so_many_are_kept_and_none_after_clearing():
 
 
 def test_it_shows_nothing_of_what_it_keeps():
-    kept = Prepared()
+    kept = HeadCache()
     kept.keep(made(query={"sig": "SECRET"}), "first")
     assert "SECRET" not in f"{kept!r} {vars(kept)!r}"
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, assert_type
 
 from rbim.callbacks.events.enums import ConvType
 from rbim.callbacks.events.types import Event, Message, TeamKick, Text, UnknownEvent
-from rbim.callbacks.worker.router import Handling, Router
+from rbim.callbacks.worker.router import HandlerContext, Router
 from rbim.callbacks.worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -24,13 +24,13 @@ async def kicked(event: TeamKick) -> None:
 
 
 @router.on(TeamKick, conv_type="TEAM")
-async def kicked_and_told(event: TeamKick, handling: Handling) -> None:
+async def kicked_and_told(event: TeamKick, handling: HandlerContext) -> None:
     assert_type(event, TeamKick)
     assert_type(handling.attempt, int)
 
 
 @router.on(Text, conv_type=ConvType.TEAM)
-def said_in_a_group(event: Text, handling: Handling) -> int:
+def said_in_a_group(event: Text, handling: HandlerContext) -> int:
     return handling.attempt + len(event.body)
 
 
@@ -49,7 +49,7 @@ async def anything_else(event: Event) -> None:
     """What no other handler is for."""
 
 
-async def a_handler_is_still_a_function(event: TeamKick, text: Text, handling: Handling) -> None:
+async def a_handler_is_still_a_function(event: TeamKick, text: Text, handling: HandlerContext) -> None:
     assert_type(await kicked(event), None)
     assert_type(await kicked_and_told(event, handling), None)
     assert_type(said_in_a_group(text, handling), int)
@@ -71,7 +71,7 @@ async def wrong_event(event: Text) -> None:
 
 
 @other.on(TeamKick)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType, reportCallIssue, reportUntypedFunctionDecorator]
-async def wrong_event_and_handling(event: Text, handling: Handling) -> None:
+async def wrong_event_and_handling(event: Text, handling: HandlerContext) -> None:
     """Not what it is registered for."""
 
 
@@ -81,7 +81,7 @@ def too_special(event: Text) -> None:
 
 
 @other.on(Text)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType, reportCallIssue, reportUntypedFunctionDecorator]
-def too_much(event: Text, handling: Handling, more: str) -> None:
+def too_much(event: Text, handling: HandlerContext, more: str) -> None:
     """Nobody has a third argument for it."""
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import attrs
 
-__all__ = ["ADDED", "Format", "Kind", "Rejected", "codec", "delimiter", "is_kind", "write_rows"]
+__all__ = ["ADDED", "Format", "Kind", "NotDone", "codec", "delimiter", "is_kind", "write_rows"]
 
 
 Kind = Literal["csv", "jsonl", "text"]
@@ -149,7 +149,7 @@ REASON = 500
 _AT_ONCE = 1000
 
 
-class Rejected(NamedTuple):
+class NotDone(NamedTuple):
     """A row that was not done: its ``state`` (refused, failed, unknown, skipped) and why."""
 
     group: str
@@ -182,7 +182,7 @@ def _as_csv(shape: Format) -> Callable[[list[str]], str]:
     return line
 
 
-def _csv_lines(shape: Format, rows: Iterable[Rejected]) -> Iterator[str]:
+def _csv_lines(shape: Format, rows: Iterable[NotDone]) -> Iterator[str]:
     line = _as_csv(shape)
     yield line([*shape.columns(), *ADDED])
     for group, account, user_name, *added in rows:
@@ -191,7 +191,7 @@ def _csv_lines(shape: Format, rows: Iterable[Rejected]) -> Iterator[str]:
         yield line([*before, account, *after, *added])
 
 
-def _json_lines(shape: Format, rows: Iterable[Rejected]) -> Iterator[str]:
+def _json_lines(shape: Format, rows: Iterable[NotDone]) -> Iterator[str]:
     for group, account, user_name, *added in rows:
         document = {} if shape.group is not None else {shape.group_column: group}
         document[shape.account_column] = account
@@ -206,7 +206,7 @@ def _json_lines(shape: Format, rows: Iterable[Rejected]) -> Iterator[str]:
         yield text + shape.line_end
 
 
-def _text_lines(shape: Format, rows: Iterable[Rejected]) -> Iterator[str]:
+def _text_lines(shape: Format, rows: Iterable[NotDone]) -> Iterator[str]:
     for group, account, _, *added in rows:
         if checked(group, account, None, None) != Row(group, account):
             raise InvalidRequest(
@@ -215,7 +215,7 @@ def _text_lines(shape: Format, rows: Iterable[Rejected]) -> Iterator[str]:
         yield "\t".join((account, *added)) + shape.line_end
 
 
-def _fitting(shape: Format, rows: Iterable[Rejected]) -> Iterator[Rejected]:
+def _fitting(shape: Format, rows: Iterable[NotDone]) -> Iterator[NotDone]:
     """Yield rows that the format has places for, with reasons of one line that it can encode."""
 
     @lru_cache(maxsize=1000)
@@ -236,7 +236,7 @@ def _fitting(shape: Format, rows: Iterable[Rejected]) -> Iterator[Rejected]:
         yield row._replace(reason=shown(row.reason))
 
 
-def write_rows(stream: IO[bytes], shape: Format, rows: Iterable[Rejected]) -> int:
+def write_rows(stream: IO[bytes], shape: Format, rows: Iterable[NotDone]) -> int:
     """Write rows as their input was written, with their state and reason in two more columns, and return their number.
 
     RowFile reads the file again, with the options that the input was read with. CSV always has a header; text has the

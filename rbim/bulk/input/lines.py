@@ -12,7 +12,7 @@ from rbim.errors import InvalidRequest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["LONGEST", "Fault", "Lines", "lines_of"]
+__all__ = ["LONGEST", "LineError", "Lines", "lines_of"]
 
 LONGEST = 1 << 20
 """Bytes that a line may have, its end not counted."""
@@ -21,7 +21,7 @@ _BLOCK = 1 << 17
 _SHOWN = 1000
 
 
-class Fault(NamedTuple):
+class LineError(NamedTuple):
     """Why a line cannot be used, and what it said (a part of it)."""
 
     reason: str
@@ -37,7 +37,7 @@ class Lines(NamedTuple):
 
     before: int
     lines: list[str]
-    faults: dict[int, Fault]
+    faults: dict[int, LineError]
 
     def skipping(self, count: int) -> Lines:
         """Return what is left without the first ``count`` lines."""
@@ -74,13 +74,13 @@ def _whole_lines(stream: BinaryIO) -> Iterator[bytes]:
         yield rest
 
 
-def _one_by_one(part: bytes, encoding: str) -> tuple[list[str], dict[int, Fault]]:
+def _one_by_one(part: bytes, encoding: str) -> tuple[list[str], dict[int, LineError]]:
     lines: list[str] = []
-    faults: dict[int, Fault] = {}
+    faults: dict[int, LineError] = {}
     for place, line in enumerate(part.splitlines(keepends=True)):
         if len(line.rstrip(b"\r\n")) > LONGEST:
             shown = line[:_SHOWN].decode(encoding, "replace")
-            faults[place] = Fault("a line longer than 1 MiB", excerpt_of(shown))
+            faults[place] = LineError("a line longer than 1 MiB", excerpt_of(shown))
             lines.append("\n")
             continue
         try:
@@ -88,7 +88,7 @@ def _one_by_one(part: bytes, encoding: str) -> tuple[list[str], dict[int, Fault]
         except UnicodeError as error:
             where = f" at byte {error.start + 1} of the line" if isinstance(error, UnicodeDecodeError) else ""
             lines.append(line.decode(encoding, "backslashreplace"))
-            faults[place] = Fault(f"not {encoding}{where}", excerpt_of(lines[-1]))
+            faults[place] = LineError(f"not {encoding}{where}", excerpt_of(lines[-1]))
     return lines, faults
 
 

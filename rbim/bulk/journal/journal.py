@@ -10,8 +10,8 @@ from attrs import frozen
 from rbim.bulk.journal.loading import Loaded, Loader
 from rbim.bulk.journal.planning import Planner
 from rbim.bulk.journal.schema import JOURNAL
-from rbim.bulk.states import State
-from rbim.bulk.work import Why
+from rbim.bulk.states import AccountState
+from rbim.bulk.work import FailureReason
 from rbim.storage.sqlite import Database
 
 if TYPE_CHECKING:
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from rbim.bulk.work import Chunk, Settlement
     from rbim.clock import Clock
 
-__all__ = ["Facts", "Journal", "OnUnknown", "Sample"]
+__all__ = ["JobFacts", "Journal", "OnUnknown", "Sample"]
 
 OnUnknown = Literal["auto", "resend", "report"]
 
-LOST = Why("the run ended before an answer came")
+LOST = FailureReason("the run ended before an answer came")
 
 BEGIN = """INSERT INTO request (lane, first, last, members, attempt, repeats, resent, begun, waited, outcome)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 0)"""
@@ -47,7 +47,7 @@ SAMPLE = """INSERT INTO sample (run, at, seconds, requests, accounts, throttled,
 
 
 @frozen(kw_only=True)
-class Facts:
+class JobFacts:
     """What a journal says of its job. ``loaded`` is None where the input was not read to its end: then nothing was sent."""
 
     operation: str
@@ -107,13 +107,13 @@ class Journal:
 
     # What the job is.
 
-    def facts(self) -> Facts | None:
+    def facts(self) -> JobFacts | None:
         """Read what the job is; None where the file is new."""
         row = self.database.read(lambda: self.database.execute("SELECT * FROM job").fetchone())
         if row is None:
             return None
         operation, options, chunk, settings, source, created, loaded, rows, bad, duplicates, digest = row
-        return Facts(
+        return JobFacts(
             operation=operation,
             options=json.loads(options),
             chunk=chunk,
@@ -124,11 +124,11 @@ class Journal:
             input=Loaded(rows=rows, bad=bad, duplicates=duplicates, digest=digest),
         )
 
-    def create(self, facts: Facts, done: str) -> Loader:
+    def create(self, facts: JobFacts, done: str) -> Loader:
         """Make this the journal of a job whose input is loaded next; what an unfinished loading has left is removed."""
         for table in ("job", "party", "lane", "account", "bad_row", "duplicate"):
             self.database.execute(f"DELETE FROM {table}")  # noqa: S608  # a constant
-        self.database.execute("UPDATE account_state SET name = ? WHERE id = ?", (done, State.DONE))
+        self.database.execute("UPDATE account_state SET name = ? WHERE id = ?", (done, AccountState.DONE))
         texts = [json.dumps(each, ensure_ascii=False) for each in (facts.options, facts.settings, facts.source)]
         self.database.execute(
             "INSERT INTO job (operation, options, chunk, settings, source, created) VALUES (?, ?, ?, ?, ?, ?)",
@@ -187,24 +187,25 @@ class Journal:
                 continue
             reason = self._reason(LOST)
             self.database.execute(NO_MORE, (outcome, reason, number))
-            self.database.execute(SETTLE, (State.UNKNOWN, number, reason, lane, first, last))
+            self.database.execute(SETTLE, (AccountState.UNKNOWN, number, reason, lane, first, last))
 
-    def retry(self, states: Sequence[State]) -> int:
+    def retry(self, states: Sequence[AccountState]) -> int:
         """Let accounts in these states wait again; return how many."""
         marks = ", ".join("?" * len(states))
         cursor = self.database.execute(
-            f"UPDATE account SET state = CASE state WHEN {State.UNKNOWN:d} THEN {State.AGAIN:d} ELSE {State.WAITING:d} END"  # noqa: S608  # constants
+            f"UPDATE account SET state = CASE state WHEN {AccountState.UNKNOWN:d} THEN {AccountState.AGAIN:d}"  # noqa: S608  # constants
+            f" ELSE {AccountState.WAITING:d} END"
             f" WHERE state IN ({marks})",
             tuple(states),
         )
         self.database.execute("UPDATE lane SET cursor = 0 WHERE id IN (SELECT DISTINCT lane FROM account WHERE state <= 0)")
         return cursor.rowcount
 
-    def counts(self) -> dict[State, int]:
+    def counts(self) -> dict[AccountState, int]:
         """Read how many accounts are in which state."""
         statement = "SELECT state, count(*) FROM account GROUP BY state"
         found = dict(self.database.read(lambda: self.database.execute(statement).fetchall()))
-        return {state: found.get(state, 0) for state in State}
+        return {state: found.get(state, 0) for state in AccountState}
 
     def planned(self, chunk: int) -> tuple[int, int]:
         """Read how many groups there are, and how many requests of so many accounts all that wait would take."""
@@ -268,7 +269,7 @@ class Journal:
             half.repeats, half.planned = chunk.number, cast("int", self.database.execute(PLAN, values).lastrowid)
         return halves
 
-    def _reason(self, why: Why | None) -> int | None:
+    def _reason(self, why: FailureReason | None) -> int | None:
         if why is None:
             return None
         self.database.execute("INSERT OR IGNORE INTO reason (text, code, error) VALUES (?, ?, ?)", why)

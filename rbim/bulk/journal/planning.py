@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rbim.bulk.states import Sent, State
+from rbim.bulk.states import AccountState, RequestState
 from rbim.bulk.work import Chunk
 
 if TYPE_CHECKING:
@@ -114,8 +114,8 @@ class Planner:
             for number, lane, first, last, attempt, outcome, resent, group, user_name in found:
                 self._again_after = number
                 chunk = _named(self._within(lane, (first, last)), group, user_name)
-                chunk.resent = chunk.resent or bool(resent) or outcome == Sent.UNKNOWN
-                if outcome == Sent.PLANNED:
+                chunk.resent = chunk.resent or bool(resent) or outcome == RequestState.UNKNOWN
+                if outcome == RequestState.PLANNED:
                     chunk.planned, chunk.attempt = number, attempt
                 else:
                     chunk.repeats, chunk.attempt = number, attempt + 1
@@ -131,7 +131,7 @@ def _chunk(lane: int, found: tuple[Any, ...], reach: tuple[int, int]) -> Chunk: 
         first=reach[0],
         last=reach[1],
         accounts=tuple(found[4].split("\x1f")),
-        resent=found[3] == State.AGAIN,
+        resent=found[3] == AccountState.AGAIN,
     )
 
 

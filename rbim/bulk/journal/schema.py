@@ -7,7 +7,7 @@ whose numbers lie between its ``first`` and its ``last``; no two requests that a
 
 from __future__ import annotations
 
-from rbim.storage.sqlite import Kind
+from rbim.storage.sqlite import FileKind
 
 __all__ = ["JOURNAL", "STATEMENTS"]
 
@@ -115,5 +115,5 @@ STATEMENTS = (
 )
 """What makes an empty file a journal."""
 
-JOURNAL = Kind(name="a job's journal", mark=b"rbjb", schema=(STATEMENTS,), cache=4_000)
+JOURNAL = FileKind(name="a job's journal", mark=b"rbjb", schema=(STATEMENTS,), cache=4_000)
 """The file of a job."""

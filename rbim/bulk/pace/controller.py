@@ -1,8 +1,9 @@
 """How fast a job may go: the rates it was given, what the platform bears, and how to wait for one that is out of reach.
 
 Arithmetic over times that are handed in, seconds of a monotonic clock; nothing here waits. One dispatcher uses it: it sends
-only while fewer requests are in flight than :meth:`Steering.concurrency` and :meth:`Steering.earliest` is not later than
-now, tells of it (``sent``), and tells once of each request's end (``answered``, ``throttled``, ``lost`` or ``withdrawn``).
+only while fewer requests are in flight than :meth:`PaceController.concurrency` and :meth:`PaceController.earliest` is not
+later than now. It reports each sending (``sent``), and the end of each request once (``answered``, ``throttled``, ``lost``
+or ``withdrawn``).
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Literal
 
 from rbim.bulk.pace.adaptive import AdaptiveConcurrency, AdaptiveRate
-from rbim.client.limits import Limits, Pace, Rate
+from rbim.client.limits import Limits, Rate, RateLimiter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from rbim.operations.base import Operation
 
-__all__ = ["Steering"]
+__all__ = ["PaceController"]
 
 HALT = 1.0  # seconds after a throttling, where nothing else slows down
 LONGEST_HALT = 300.0
@@ -31,7 +32,7 @@ FIRST_PROBE = 0.25  # seconds; each pause is twice as long as the one before
 LONGEST_PROBE = 3.0
 
 
-class Steering:
+class PaceController:
     """Decides when the next request may go, and how many may be in flight, at most ``concurrency`` (1 or more).
 
     ``rates`` always hold. If ``adaptive``, which is the default, there is also a rate that follows what the platform lets
@@ -42,7 +43,7 @@ class Steering:
     def __init__(self, *, rates: Iterable[Rate] = (), concurrency: int = 100, adaptive: bool = True) -> None:
         limits = Limits(rates=tuple(rates), concurrency=concurrency)
         self._most = limits.concurrency
-        self._pace = Pace(limits.rates)
+        self._pace = RateLimiter(limits.rates)
         self._rate = AdaptiveRate() if adaptive else None
         self._concurrency = AdaptiveConcurrency(self._most) if adaptive else None
         self._in_flight = 0

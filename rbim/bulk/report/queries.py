@@ -24,7 +24,7 @@ from rbim.bulk.report.model import (
     RequestFigures,
     RunFigures,
 )
-from rbim.bulk.states import Sent, State
+from rbim.bulk.states import AccountState, RequestState
 
 if TYPE_CHECKING:
     import sqlite3
@@ -77,8 +77,8 @@ _SETTLED = """
     LEFT JOIN reason ON reason.id = found.reason
 """
 
-NUMBERS = {f"state_{each.name.lower()}": int(each) for each in State} | {
-    f"sent_{each.name.lower()}": int(each) for each in Sent
+NUMBERS = {f"state_{each.name.lower()}": int(each) for each in AccountState} | {
+    f"sent_{each.name.lower()}": int(each) for each in RequestState
 }
 """The schema's numbers, as parameters of statements."""
 
@@ -124,12 +124,12 @@ class _Tally:
     def reasons_of(self, rows: Iterator[tuple[Any, ...]]) -> Iterator[ReasonCount]:
         for state, name, count, reason, text, code, error in rows:
             self.states[state] += count
-            if reason is not None and state != State.WAITING:  # those who wait again keep the last one
+            if reason is not None and state != AccountState.WAITING:  # those who wait again keep the last one
                 self.reasons += 1
                 self.with_reason += count
                 if code:
                     self.codes[code] += count
-                shown = State.UNKNOWN.name.lower() if state == State.AGAIN else name
+                shown = AccountState.UNKNOWN.name.lower() if state == AccountState.AGAIN else name
                 yield ReasonCount(state=shown, text=text, code=code, error=error, accounts=count)
 
 
@@ -150,12 +150,12 @@ def accounts_and_reasons(connection: sqlite3.Connection, *, running: bool) -> Se
         rows = states.total() + bad + twice
     accounts = AccountCounts(
         total=rows,
-        done=states[State.DONE],
-        refused=states[State.REFUSED],
-        failed=states[State.FAILED],
-        unknown=states[State.UNKNOWN] + states[State.AGAIN] + waiting,
+        done=states[AccountState.DONE],
+        refused=states[AccountState.REFUSED],
+        failed=states[AccountState.FAILED],
+        unknown=states[AccountState.UNKNOWN] + states[AccountState.AGAIN] + waiting,
         bad=bad,
-        not_sent=states[State.WAITING] - waiting,
+        not_sent=states[AccountState.WAITING] - waiting,
         duplicate=twice,
         in_flight=under_way if running else 0,
     )
@@ -164,7 +164,7 @@ def accounts_and_reasons(connection: sqlite3.Connection, *, running: bool) -> Se
         reasons=reasons,
         left_off=left_off if rest else None,
         codes=settled.codes,
-        waiting=states[State.WAITING] + states[State.AGAIN],
+        waiting=states[AccountState.WAITING] + states[AccountState.AGAIN],
     )
 
 

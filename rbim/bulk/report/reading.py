@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rbim.bulk.journal.schema import JOURNAL
 from rbim.bulk.report import queries as report_queries
 from rbim.bulk.report.model import Report
-from rbim.bulk.states import State
+from rbim.bulk.states import AccountState
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def _read(connection: sqlite3.Connection, *, running: bool) -> Report:
     if facts is None:
         raise InvalidRequest("no job was begun in the journal", field="journal")
     operation, options, chunk, source, created, loaded = facts
-    ((done_word,),) = connection.execute("SELECT name FROM account_state WHERE id = ?", (State.DONE,))
+    ((done_word,),) = connection.execute("SELECT name FROM account_state WHERE id = ?", (AccountState.DONE,))
     settled = report_queries.accounts_and_reasons(connection, running=running)
     runs = report_queries.runs(connection)
     seconds = sum(run.seconds for run in runs)

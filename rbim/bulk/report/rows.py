@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from typing import IO, TYPE_CHECKING
 
-from rbim.bulk.input.format import Rejected
+from rbim.bulk.input.format import NotDone
 from rbim.bulk.input.rows import BadRow
 from rbim.bulk.report.queries import NUMBERS, REACHED
 from rbim.errors import InvalidRequest
@@ -85,7 +85,7 @@ def _harmless(text: str) -> str:
     return f"'{text}" if text.startswith(FORMULA) else text
 
 
-def not_done(connection: sqlite3.Connection, states: Collection[str] = NOT_DONE) -> Iterator[Rejected]:
+def not_done(connection: sqlite3.Connection, states: Collection[str] = NOT_DONE) -> Iterator[NotDone]:
     """Yield the rows whose accounts are in one of the states, in the input's order: no duplicates, no bad rows.
 
     Raises InvalidRequest for a state that is none of :data:`NOT_DONE`.
@@ -95,11 +95,11 @@ def not_done(connection: sqlite3.Connection, states: Collection[str] = NOT_DONE)
     return _not_done(connection, {f"shown_{number}": state for number, state in enumerate(states)})
 
 
-def _not_done(connection: sqlite3.Connection, states: dict[str, str]) -> Iterator[Rejected]:
+def _not_done(connection: sqlite3.Connection, states: dict[str, str]) -> Iterator[NotDone]:
     marks = ", ".join(f":{name}" for name in states)
     statement = f"SELECT * FROM ({_SETTLED}) WHERE state IN ({marks}) ORDER BY place"  # noqa: S608  # constants
     for _, group, account, user_name, state, reason, *_ in connection.execute(statement, NUMBERS | states):
-        yield Rejected(group, account, user_name or None, state, reason)
+        yield NotDone(group, account, user_name or None, state, reason)
 
 
 def every_bad_row(connection: sqlite3.Connection) -> Iterator[BadRow]:

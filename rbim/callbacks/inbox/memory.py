@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from rbim.callbacks.inbox.protocols import Backlog
     from rbim.clock import Clock
 
-__all__ = ["DeadLetter", "Entry", "Lanes", "MemorySink"]
+__all__ = ["ConversationQueues", "DeadEvent", "MemorySink", "QueuedEvent"]
 
 
 @frozen
-class DeadLetter:
+class DeadEvent:
     """An event after its last attempt, and the traceback of that."""
 
     claim: Claim
@@ -41,7 +41,7 @@ class DeadLetter:
 
 
 @define(eq=False)
-class _Entrant:
+class _WaitingDelivery:
     """A delivery that waits for room; ``new`` is None until that is decided."""
 
     delivery: Delivery
@@ -69,10 +69,10 @@ class MemorySink:
             if value < 1:
                 raise InvalidRequest(f"{name}: at least 1, not {value!r}", field=name, limit=1)
         self.quarantined: deque[Delivery] = deque(maxlen=kept)
-        self.dead: deque[DeadLetter] = deque(maxlen=kept)
+        self.dead: deque[DeadEvent] = deque(maxlen=kept)
         self._lock = Lock()
-        self._lanes = Lanes(capacity, remember, clock or SystemClock())
-        self._entrants: deque[_Entrant] = deque()
+        self._lanes = ConversationQueues(capacity, remember, clock or SystemClock())
+        self._entrants: deque[_WaitingDelivery] = deque()
 
     async def __aenter__(self) -> Self:
         return self
@@ -101,7 +101,7 @@ class MemorySink:
             if new is not None:
                 return new
             call_soon, decided = waker(), anyio.Event()
-            entrant = _Entrant(delivery, lambda: call_soon(decided.set))
+            entrant = _WaitingDelivery(delivery, lambda: call_soon(decided.set))
             self._entrants.append(entrant)
         try:
             await decided.wait()
@@ -144,7 +144,7 @@ class MemorySink:
 class _Backlog:
     """The events of a MemorySink, for one worker."""
 
-    def __init__(self, lock: Lock, lanes: Lanes, dead: deque[DeadLetter], let_in: Callable[[], None]) -> None:
+    def __init__(self, lock: Lock, lanes: ConversationQueues, dead: deque[DeadEvent], let_in: Callable[[], None]) -> None:
         self._lock = lock
         self._lanes = lanes
         self._dead = dead
@@ -185,7 +185,7 @@ class _Backlog:
     async def bury(self, claim: Claim, /, *, error: str, more: bool) -> Claim | None:
         with self._lock:
             self._check(claim)
-            self._dead.append(DeadLetter(claim, error))
+            self._dead.append(DeadEvent(claim, error))
             return self._settle(claim, more=more)
 
     async def release(self, claim: Claim, /) -> None:
@@ -227,7 +227,7 @@ class _Backlog:
 
 
 @define(eq=False)
-class Entry:
+class QueuedEvent:
     """An event that waits or is being handled."""
 
     number: int
@@ -235,7 +235,7 @@ class Entry:
     attempt: int = 0
 
 
-class Lanes:
+class ConversationQueues:
     """The events of each conversation, in order, and which conversations are ready, leased or at rest."""
 
     def __init__(self, capacity: int, remember: int, clock: Clock) -> None:
@@ -248,12 +248,12 @@ class Lanes:
         self.ready: OrderedDict[str, None] = OrderedDict()
         self.leased: dict[str, int] = {}
         self.waiting: set[Callable[[], None]] = set()
-        self._events: dict[str, deque[Entry]] = {}
+        self._events: dict[str, deque[QueuedEvent]] = {}
         self._resting: list[tuple[float, int, str]] = []
         self._numbers = count(1)
         self._fences = count(1)
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[QueuedEvent]:
         """Return every event, in the order of acceptance."""
         every = (entry for lane in self._events.values() for entry in lane)
         return sorted(every, key=lambda entry: entry.number)
@@ -268,7 +268,7 @@ class Lanes:
     def add(self, delivery: Delivery) -> None:
         """Take an event."""
         self.count += 1
-        entry, conversation = Entry(next(self._numbers), delivery), delivery.conversation
+        entry, conversation = QueuedEvent(next(self._numbers), delivery), delivery.conversation
         lane = self._events.get(conversation)
         if lane is None:
             self._events[conversation] = deque((entry,))

@@ -15,10 +15,10 @@ from attrs import Factory, define, field, setters
 
 from rbim._support.event_loops import waker
 from rbim.callbacks.events.types import Event, class_names
-from rbim.callbacks.inbox.statements import INBOX, Counts, Letter, Store, Wish
+from rbim.callbacks.inbox.statements import INBOX, Counts, DeadLetter, InboxStore, ReplayFilter
 from rbim.clock import SystemClock
 from rbim.errors import InvalidRequest
-from rbim.storage.group_commit import committing
+from rbim.storage.group_commit import open_group_commit
 from rbim.validators import above_zero
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from rbim.callbacks.delivery import Delivery
     from rbim.callbacks.inbox.protocols import Backlog, Claim
     from rbim.clock import Clock
-    from rbim.storage.group_commit import Commits
-    from rbim.storage.sqlite import Kind
+    from rbim.storage.group_commit import GroupCommit
+    from rbim.storage.sqlite import FileKind
 
 __all__ = ["SqliteInbox"]
 
@@ -52,8 +52,8 @@ def _clock(given: Clock | None) -> Clock:
     return SystemClock() if given is None else given
 
 
-def _store(inbox: SqliteInbox) -> Store:
-    return Store(inbox.path, retention=inbox.retention, lease=inbox.lease, clock=inbox.clock, kind=inbox.kind)
+def _store(inbox: SqliteInbox) -> InboxStore:
+    return InboxStore(inbox.path, retention=inbox.retention, lease=inbox.lease, clock=inbox.clock, kind=inbox.kind)
 
 
 @define(eq=False, on_setattr=setters.frozen)
@@ -69,15 +69,15 @@ class SqliteInbox:
     the event loop that entered it, but for :meth:`backlog`.
     """
 
-    kind: ClassVar[Kind] = INBOX  # what the file says it is
+    kind: ClassVar[FileKind] = INBOX  # what the file says it is
     path: Path = field(converter=_path)
     retention: float = field(default=WEEK, kw_only=True, validator=above_zero)
     lease: float = field(default=30.0, kw_only=True, validator=above_zero)
     poll: float = field(default=0.25, kw_only=True, validator=above_zero)
     clock: Clock = field(default=None, kw_only=True, converter=_clock, repr=False)
-    _store: Store = field(init=False, repr=False, default=Factory(_store, takes_self=True))
+    _store: InboxStore = field(init=False, repr=False, default=Factory(_store, takes_self=True))
     _entered: AsyncExitStack | None = field(init=False, repr=False, default=None, on_setattr=setters.NO_OP)
-    _commits: Commits | None = field(init=False, repr=False, default=None, on_setattr=setters.NO_OP)
+    _commits: GroupCommit | None = field(init=False, repr=False, default=None, on_setattr=setters.NO_OP)
 
     @property
     def durable(self) -> bool:
@@ -89,7 +89,7 @@ class SqliteInbox:
             raise RuntimeError("this inbox is entered already")
         self._entered = AsyncExitStack()
         try:
-            self._commits = await self._entered.enter_async_context(committing(self._store))
+            self._commits = await self._entered.enter_async_context(open_group_commit(self._store))
         except BaseException:
             self._entered = None
             raise
@@ -107,7 +107,7 @@ class SqliteInbox:
             self._entered = self._commits = None
 
     @property
-    def _open(self) -> Commits:
+    def _open(self) -> GroupCommit:
         if self._commits is None:
             raise RuntimeError("an inbox is used inside `async with inbox`")
         return self._commits
@@ -126,7 +126,7 @@ class SqliteInbox:
 
         What is still claimed when it is left can be claimed again once its lease is over.
         """
-        async with committing(self._store) as commits:
+        async with open_group_commit(self._store) as commits:
             backlog = _Backlog(self._store, commits, clock=self.clock, poll=self.poll)
             listener = partial(waker(), backlog.ring)
             self._store.listen(listener)
@@ -151,11 +151,11 @@ class SqliteInbox:
         """Return the conversations in which something waits, at most ``limit`` of them."""
         return await self._open.read(partial(self._store.conversations, limit))
 
-    async def dead_letters(self, limit: int = 100, after: int = 0) -> list[Letter]:
+    async def dead_letters(self, limit: int = 100, after: int = 0) -> list[DeadLetter]:
         """Return the oldest dead events, at most ``limit``, with numbers above ``after`` (the last one's, for more)."""
         return await self._open.read(partial(self._store.dead_letters, _limit(limit), after))
 
-    async def quarantined(self, limit: int = 100, after: int = 0) -> list[Letter]:
+    async def quarantined(self, limit: int = 100, after: int = 0) -> list[DeadLetter]:
         """Return the oldest events in quarantine, as :meth:`dead_letters` does the dead ones."""
         return await self._open.read(partial(self._store.quarantined, _limit(limit), after))
 
@@ -169,7 +169,7 @@ class SqliteInbox:
         if they can be read by now. ``dead_only`` leaves out all but the dead ones. Attempts count from 1 again. Made in
         steps, so that deliveries are accepted meanwhile: cancelled, it may have replayed some.
         """
-        wish = Wish(since=_since(since), classes=_classes(kind), msg_type=_msg_type(kind), dead_only=dead_only)
+        wish = ReplayFilter(since=_since(since), classes=_classes(kind), msg_type=_msg_type(kind), dead_only=dead_only)
         at, count = 0, 0
         last = await self._open.read(self._store.last)
         while at < last:
@@ -181,7 +181,7 @@ class SqliteInbox:
 class _Backlog:
     """What waits in the file, for one event loop."""
 
-    def __init__(self, store: Store, commits: Commits, *, clock: Clock, poll: float) -> None:
+    def __init__(self, store: InboxStore, commits: GroupCommit, *, clock: Clock, poll: float) -> None:
         self._store = store
         self._commits = commits
         self._clock = clock

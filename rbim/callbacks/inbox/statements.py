@@ -9,7 +9,7 @@ from attrs import evolve, frozen
 
 from rbim.callbacks.delivery import delivery_of
 from rbim.callbacks.inbox.protocols import Claim, LeaseLost
-from rbim.storage.sqlite import Database, Kind
+from rbim.storage.sqlite import Database, FileKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rbim.callbacks.delivery import Delivery
     from rbim.clock import Clock
 
-__all__ = ["INBOX", "SPOOL", "Counts", "Glance", "Letter", "Store", "Wish"]
+__all__ = ["INBOX", "SPOOL", "Availability", "Counts", "DeadLetter", "InboxStore", "ReplayFilter"]
 
 # state: 0 waiting, 1 done, 2 dead, 3 quarantined. The body comes last: what is looked for then never lies behind it.
 # A lane is there while something waits in its conversation; ready says when it may be claimed, fence is 0 without a lease.
@@ -50,7 +50,7 @@ SCHEMA = (
     ),
 )
 
-INBOX = Kind(name="an inbox", mark=b"rbim", schema=SCHEMA, harmless=(LeaseLost,))
+INBOX = FileKind(name="an inbox", mark=b"rbim", schema=SCHEMA, harmless=(LeaseLost,))
 """The file of a :class:`~rbim.callbacks.SqliteInbox`."""
 
 SPOOL = evolve(INBOX, name="a spool", mark=b"rbsp")
@@ -105,7 +105,7 @@ class Counts:
 
 
 @frozen(kw_only=True)
-class Letter:
+class DeadLetter:
     """A dead event or one in quarantine; ``error`` says why. ``number`` is its place in the order of acceptance."""
 
     number: int
@@ -120,7 +120,7 @@ class Letter:
 
 
 @frozen(kw_only=True)
-class Wish:
+class ReplayFilter:
     """Which events are to be handled again: ``since`` in epoch seconds, names of classes and a ``msgType`` (None: any)."""
 
     since: float
@@ -129,20 +129,20 @@ class Wish:
     dead_only: bool
 
 
-class Glance(NamedTuple):
+class Availability(NamedTuple):
     """Whether a conversation can be claimed, and otherwise in how many seconds the next one can, as far as is known."""
 
     ready: bool
     due: float | None
 
 
-class Store:
+class InboxStore:
     """What all threads of a process use of an inbox, between the first ``open`` and the last ``close``.
 
     ``accept`` and the methods after it, as far as ``replay``, are commands, which only :meth:`commit` may run.
     """
 
-    def __init__(self, path: Path, *, retention: float, lease: float, clock: Clock, kind: Kind = INBOX) -> None:
+    def __init__(self, path: Path, *, retention: float, lease: float, clock: Clock, kind: FileKind = INBOX) -> None:
         self._retention = retention
         self._lease = lease
         self._database = Database(path, kind, clock=lambda: clock.now().timestamp())
@@ -274,7 +274,7 @@ class Store:
         self._database.news |= left
         return left
 
-    def replay(self, wish: Wish, *, after: int, last: int) -> tuple[int, int]:
+    def replay(self, wish: ReplayFilter, *, after: int, last: int) -> tuple[int, int]:
         """Let some of the events from ``after`` to ``last`` wait again; return up to where, and how many."""
         span = self._database.execute(
             "SELECT max(seq) FROM (SELECT seq FROM event WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?)",
@@ -296,7 +296,7 @@ class Store:
         self._database.news |= self._database.execute(REPLAY_LANES, wanted).rowcount > 0
         return until, count + self._database.execute(REPLAY, wanted).rowcount
 
-    def _readmit(self, wish: Wish, after: int, until: int) -> int:
+    def _readmit(self, wish: ReplayFilter, after: int, until: int) -> int:
         """Let the events in quarantine wait that can be read by now; one that has been accepted again since is dropped."""
         readmitted = 0
         rows = self._database.execute(QUARANTINED, (after, until, REPLAY_STEP)).fetchall()
@@ -320,13 +320,13 @@ class Store:
 
     # ---------------------------------------------------------------------------------- reads
 
-    def look(self, held: Collection[int] = ()) -> Glance:
+    def look(self, held: Collection[int] = ()) -> Availability:
         """Say whether a conversation can be claimed; if none, when the next can, but for those leased with these fences."""
         rows = self._read(NEXT_READY, (len(held) + 1,))
         now = self._database.clock()
         if rows and rows[0][0] <= now + SLACK:
-            return Glance(ready=True, due=0.0)
-        return Glance(ready=False, due=next((ready - now for ready, fence in rows if fence not in held), None))
+            return Availability(ready=True, due=0.0)
+        return Availability(ready=False, due=next((ready - now for ready, fence in rows if fence not in held), None))
 
     def counts(self) -> Counts:
         """Count the events."""
@@ -347,11 +347,11 @@ class Store:
         ((number,),) = self._read("SELECT coalesce(max(seq), 0) FROM event")
         return cast("int", number)
 
-    def dead_letters(self, limit: int, after: int) -> list[Letter]:
+    def dead_letters(self, limit: int, after: int) -> list[DeadLetter]:
         """Return dead events with a number above ``after``."""
         return _letters(self._read(DEAD, (after, NO_END, limit)))
 
-    def quarantined(self, limit: int, after: int) -> list[Letter]:
+    def quarantined(self, limit: int, after: int) -> list[DeadLetter]:
         """Return events in quarantine with a number above ``after``."""
         return _letters(self._read(QUARANTINED, (after, NO_END, limit)))
 
@@ -359,9 +359,9 @@ class Store:
         return self._database.read(lambda: self._database.execute(statement, values).fetchall())
 
 
-def _letters(rows: Iterable[Any]) -> list[Letter]:  # rows
+def _letters(rows: Iterable[Any]) -> list[DeadLetter]:  # rows
     return [
-        Letter(
+        DeadLetter(
             number=number,
             key=key,
             conversation=conversation,

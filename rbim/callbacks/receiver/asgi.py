@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from rbim._support.asgi import Receive, Scope, Send
     from rbim.callbacks.receiver.intake import Intake
 
-__all__ = ["Door"]
+__all__ = ["ReceiverApp"]
 
 
-class Door:
+class ReceiverApp:
     """Answers at whatever path it is mounted. Served alone, the server's lifespan events enter and leave the intake.
 
     An object and not a method, since servers tell ASGI 3 from its forerunner by looking at ``__call__``.

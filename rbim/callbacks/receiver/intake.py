@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from rbim.callbacks.delivery import Delivery
     from rbim.callbacks.inbox.protocols import Sink
-    from rbim.callbacks.observers import Watch
+    from rbim.callbacks.observers import Observers
     from rbim.callbacks.receiver.spool import Spool
     from rbim.callbacks.signature import Headers, Keys
     from rbim.clock import Clock
@@ -54,7 +54,7 @@ class Intake:
         spools: bool,
         budget: float,
         clock: Clock,
-        watch: Watch,
+        watch: Observers,
     ) -> None:
         self.open = False
         self.policy = policy

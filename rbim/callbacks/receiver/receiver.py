@@ -17,8 +17,8 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
-from rbim.callbacks.observers import Watch
-from rbim.callbacks.receiver.asgi import Door
+from rbim.callbacks.observers import Observers
+from rbim.callbacks.receiver.asgi import ReceiverApp
 from rbim.callbacks.receiver.intake import Intake
 from rbim.callbacks.receiver.replies import Reply
 from rbim.callbacks.receiver.spool import Spool
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from rbim.callbacks.inbox.protocols import Inbox, Sink
-    from rbim.callbacks.observers import Fact
+    from rbim.callbacks.observers import Observation
     from rbim.callbacks.signature import Headers, Keys
     from rbim.clock import Clock
     from rbim.credentials import Credentials
@@ -78,7 +78,7 @@ class Receiver:
         spool: str | Path | None = None,
         late_resends: bool = True,
         clock: Clock | None = None,
-        observers: Iterable[Callable[[Fact], object]] = (),
+        observers: Iterable[Callable[[Observation], object]] = (),
         router: Router | None = None,
         around: Callable[[], AbstractAsyncContextManager[object]] | None = None,
         own_thread: bool = True,
@@ -96,7 +96,7 @@ class Receiver:
         self.router = router if router is not None else Router()
         self.on = self.router.on
         self.fallback = self.router.fallback
-        watch = Watch(observers)
+        watch = Observers(observers)
         self._spool = self._spool_for(spool, budget, needed=mode == "normal")
         self._intake = Intake(
             keys=keys_of(credentials),
@@ -109,7 +109,7 @@ class Receiver:
             clock=self.clock,
             watch=watch,
         )
-        self.asgi = Door(self._intake, self)
+        self.asgi = ReceiverApp(self._intake, self)
         self._running: AsyncExitStack | None = None
         self._around = around
         self._own_thread = own_thread

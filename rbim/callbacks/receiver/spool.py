@@ -15,7 +15,7 @@ from rbim.callbacks.delivery import delivery_of
 from rbim.callbacks.inbox.sqlite import SqliteInbox
 from rbim.callbacks.inbox.statements import SPOOL
 from rbim.callbacks.worker.backoff import Backoff
-from rbim.callbacks.worker.router import Call
+from rbim.callbacks.worker.router import HandlerCall
 from rbim.callbacks.worker.runner import WorkerTask
 from rbim.callbacks.worker.worker import Worker
 
@@ -37,7 +37,7 @@ KNOWN = 10_000
 GLANCE = 0.25  # seconds, of real time, between two looks at what the file holds
 
 
-class _File(SqliteInbox):
+class _SpoolInbox(SqliteInbox):
     """An inbox that is no inbox to anybody else."""
 
     kind = SPOOL
@@ -52,7 +52,7 @@ class Spool:
     """
 
     def __init__(self, path: Path, sink: Sink, *, clock: Clock, budget: float) -> None:
-        self._inbox = _File(path, clock=clock)
+        self._inbox = _SpoolInbox(path, clock=clock)
         self._sink = sink
         self._clock = clock
         self._budget = budget
@@ -80,7 +80,7 @@ class Spool:
 
     def _forwarding(self) -> Worker:
         # nothing is lost where it ends at once: what the sink has not taken stays here
-        calls = _Forward(self._sink)
+        calls = _ForwardToSink(self._sink)
         return Worker(self._inbox, calls, clock=self._clock, timeout=self._budget, backoff=FOR_EVER, drain=0)
 
     def holds(self, conversation: str) -> bool:
@@ -116,7 +116,7 @@ class Spool:
                 logger.warning("the spool cannot be read", exc_info=True)
 
 
-class _Forward:
+class _ForwardToSink:
     """Has a worker hand what it claims to a sink."""
 
     def __init__(self, sink: Sink) -> None:
@@ -125,6 +125,6 @@ class _Forward:
     def check(self) -> None:
         pass
 
-    def call(self, claim: Claim, /) -> Call:
+    def call(self, claim: Claim, /) -> HandlerCall:
         delivery = delivery_of(claim.body, app_id=claim.app_id, received=claim.received)
-        return Call(run=partial(self._sink.accept, delivery))
+        return HandlerCall(run=partial(self._sink.accept, delivery))

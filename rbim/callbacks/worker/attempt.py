@@ -20,29 +20,29 @@ if TYPE_CHECKING:
 
     from anyio import CapacityLimiter
 
-    from rbim.callbacks.worker.router import Call
+    from rbim.callbacks.worker.router import HandlerCall
     from rbim.clock import Clock
 
-__all__ = ["Failure", "being_cancelled", "failure_of", "of_the_caller", "perform"]
+__all__ = ["HandlerFailure", "being_cancelled", "failure_of", "of_the_caller", "perform"]
 
 TRACE = 20_000  # characters of a traceback that are kept, half of them from either end
 LINE = 300
 
 
 @frozen
-class Failure:
+class HandlerFailure:
     """Why an event was not handled: the whole traceback, and one line."""
 
     trace: str
     line: str
 
 
-def failure_of(error: BaseException) -> Failure:
+def failure_of(error: BaseException) -> HandlerFailure:
     """Return an exception as texts that any store can keep."""
     trace = _storable("".join(traceback.format_exception(error)))
     if len(trace) > TRACE:
         trace = f"{trace[: TRACE // 2]}\n[...]\n{trace[-TRACE // 2 :]}"
-    return Failure(trace, one_line(_storable("".join(traceback.format_exception_only(error))), LINE))
+    return HandlerFailure(trace, one_line(_storable("".join(traceback.format_exception_only(error))), LINE))
 
 
 def _storable(text: str) -> str:
@@ -71,12 +71,12 @@ _ENDS = (KeyboardInterrupt, SystemExit, GeneratorExit)
 
 
 async def perform(
-    call: Call,
+    call: HandlerCall,
     *,
     clock: Clock,
     timeout: float,  # noqa: ASYNC109  # by the clock
     limiter: CapacityLimiter,
-) -> Failure | None:
+) -> HandlerFailure | None:
     """Call a handler and return how it failed, or None. Raises only what ends the worker as well.
 
     A coroutine has ``timeout`` seconds by the clock. A plain function runs in a thread and cannot be stopped: whatever

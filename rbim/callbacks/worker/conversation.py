@@ -11,8 +11,8 @@ from anyio.lowlevel import checkpoint
 from attrs import field, frozen
 
 from rbim.callbacks.inbox.protocols import LeaseLost
-from rbim.callbacks.observers import Buried, Handled, HandlingFailed
-from rbim.callbacks.worker.attempt import Failure, being_cancelled, failure_of, perform
+from rbim.callbacks.observers import DeadLettered, Handled, HandlingFailed
+from rbim.callbacks.worker.attempt import HandlerFailure, being_cancelled, failure_of, perform
 from rbim.errors import InvalidRequest
 from rbim.validators import above_zero, at_least_one
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     import attrs
 
     from rbim.callbacks.inbox.protocols import Backlog, Claim
-    from rbim.callbacks.observers import Watch
+    from rbim.callbacks.observers import Observers
     from rbim.callbacks.worker.backoff import Backoff
-    from rbim.callbacks.worker.router import Calls
+    from rbim.callbacks.worker.router import HandlerCalls
     from rbim.clock import Clock
 
-__all__ = ["FIRST_PAUSE", "GRACE", "LONGEST_PAUSE", "TURN", "Lane", "Settings", "Shift"]
+__all__ = ["FIRST_PAUSE", "GRACE", "LONGEST_PAUSE", "TURN", "ConversationRunner", "SharedRun", "WorkerSettings"]
 
 logger = logging.getLogger("rbim.callbacks")
 
@@ -49,22 +49,22 @@ def _not_below_zero(_: object, attribute: attrs.Attribute[Any], value: float) ->
 
 
 @frozen(kw_only=True)
-class Settings:
+class WorkerSettings:
     """What a worker was told."""
 
-    calls: Calls
+    calls: HandlerCalls
     clock: Clock
     backoff: Backoff
-    watch: Watch
+    watch: Observers
     concurrency: int = field(validator=at_least_one)
     timeout: float = field(validator=above_zero)
     drain: float = field(validator=_not_below_zero)
 
 
-class Shift:
+class SharedRun:
     """What the lanes of one run share: the backlog, whether it stops, and shields against its cancellation."""
 
-    def __init__(self, settings: Settings, backlog: Backlog) -> None:
+    def __init__(self, settings: WorkerSettings, backlog: Backlog) -> None:
         self.settings = settings
         self.backlog = backlog
         self.stopping = False
@@ -90,10 +90,10 @@ class Shift:
             scope.cancel()
 
 
-class Lane:
+class ConversationRunner:
     """One conversation while it is leased, from its first claim on. ``claim`` is the one at hand."""
 
-    def __init__(self, shift: Shift, claim: Claim) -> None:
+    def __init__(self, shift: SharedRun, claim: Claim) -> None:
         self.claim = claim
         self._shift = shift
         self._settings = shift.settings
@@ -129,7 +129,7 @@ class Lane:
         """Handle one event, record how that ended, and return the next one of the conversation. Raises LeaseLost."""
         settings, began = self._settings, self._settings.clock.monotonic()
         if claim.attempt > settings.backoff.attempts:
-            return await self._bury(claim, Failure(ENDED, ENDED))
+            return await self._bury(claim, HandlerFailure(ENDED, ENDED))
         try:
             call = settings.calls.call(claim)
         except Exception as error:  # what an older version accepted
@@ -147,9 +147,9 @@ class Lane:
         settings.watch.tell(HandlingFailed(key=claim.key, attempt=claim.attempt, error=failure.line, pause=pause))
         return None
 
-    async def _bury(self, claim: Claim, failure: Failure) -> Claim | None:
+    async def _bury(self, claim: Claim, failure: HandlerFailure) -> Claim | None:
         following = await self._insist(lambda: self._shift.backlog.bury(claim, error=failure.trace, more=self._more()))
-        self._settings.watch.tell(Buried(key=claim.key, attempt=claim.attempt, error=failure.line))
+        self._settings.watch.tell(DeadLettered(key=claim.key, attempt=claim.attempt, error=failure.line))
         return following
 
     def _more(self) -> bool:

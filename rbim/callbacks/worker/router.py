@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from rbim.callbacks.events.enums import ConvType
     from rbim.callbacks.inbox.protocols import Claim
 
-__all__ = ["Call", "Calls", "Handling", "Route", "Router"]
+__all__ = ["HandlerCall", "HandlerCalls", "HandlerContext", "HandlerRoute", "Router"]
 
 E = TypeVar("E", bound=Event)
 R = TypeVar("R")
 
 
 @frozen(kw_only=True)
-class Handling:
+class HandlerContext:
     """What a handler may want to know besides the event.
 
     ``key`` is the same for every attempt and every copy of the event: what a handler does twice under one key it does once
@@ -44,34 +44,34 @@ class Handling:
 
 
 @frozen(kw_only=True)
-class Route:
+class HandlerRoute:
     """A handler, and how it is called: ``blocking`` where it is a plain function, which needs a thread of its own."""
 
     handler: Callable[..., Any]
     blocking: bool
     wants_handling: bool
 
-    def call(self, event: Event, handling: Handling) -> Any:
+    def call(self, event: Event, handling: HandlerContext) -> Any:
         """Call the handler. What it returns is to be awaited, unless it is ``blocking`` and returned nothing of the kind."""
         return self.handler(event, handling) if self.wants_handling else self.handler(event)
 
 
 @frozen(kw_only=True)
-class Call:
+class HandlerCall:
     """What a worker does with one event: ``run`` gives what is to be awaited, or does it all where it is ``blocking``."""
 
     run: Callable[[], Any]
     blocking: bool = False
 
 
-class Calls(Protocol):
+class HandlerCalls(Protocol):
     """What tells a worker what to do with events: a :class:`Router`, or something that forwards them."""
 
     def check(self) -> None:
         """Raise InvalidRequest where there may be events that nothing can be done with."""
         ...
 
-    def call(self, claim: Claim, /) -> Call:
+    def call(self, claim: Claim, /) -> HandlerCall:
         """Return what is to be done. What it raises counts as the event's last attempt."""
         ...
 
@@ -79,14 +79,14 @@ class Calls(Protocol):
 class _On(Generic[E]):
     """The decorator that :meth:`Router.on` returns."""
 
-    def __init__(self, add: Callable[[Route], None]) -> None:
+    def __init__(self, add: Callable[[HandlerRoute], None]) -> None:
         self._add = add
 
     @overload
     def __call__(self, handler: Callable[[E], R], /) -> Callable[[E], R]: ...
 
     @overload
-    def __call__(self, handler: Callable[[E, Handling], R], /) -> Callable[[E, Handling], R]: ...
+    def __call__(self, handler: Callable[[E, HandlerContext], R], /) -> Callable[[E, HandlerContext], R]: ...
 
     def __call__(self, handler: Callable[..., Any], /) -> Callable[..., Any]:
         self._add(_route(handler))
@@ -110,16 +110,17 @@ class Router:
         async def anything_else(event: Event) -> None: ...
 
     A handler is ``async def``, or a plain ``def`` that runs in a thread and may block. It takes the event, and the
-    :class:`Handling` where it has a second parameter without a default or one named ``handling``. It has succeeded when it
-    returns and failed when it raises; an event may be handled more than once. Decorators give the function back unchanged.
+    :class:`HandlerContext` where it has a second parameter without a default or one named ``handling``. It has succeeded
+    when it returns and failed when it raises; an event may be handled more than once. Decorators return the function
+    unchanged.
 
     The most specific handler has the event: that of its own class, then those of the classes above (``Message``,
     ``Notification``, ``UnknownEvent``, ``Event``); for one class, that of the ``conv_type`` before the one without.
     """
 
     def __init__(self) -> None:
-        self._routes: dict[tuple[type, str | None], Route] = {}
-        self._fallback: Route | None = None
+        self._routes: dict[tuple[type, str | None], HandlerRoute] = {}
+        self._fallback: HandlerRoute | None = None
 
     def __bool__(self) -> bool:
         """Whether there is any handler."""
@@ -132,7 +133,7 @@ class Router:
         """
         _check(kind, conv_type)
 
-        def add(route: Route) -> None:
+        def add(route: HandlerRoute) -> None:
             if (kind, conv_type) in self._routes:
                 where = f" with conv_type={conv_type}" if conv_type else ""
                 raise InvalidRequest(f"on(): {kind.__name__}{where} has a handler already", field="kind")
@@ -144,7 +145,7 @@ class Router:
     def fallback(self, handler: Callable[[Event], R], /) -> Callable[[Event], R]: ...
 
     @overload
-    def fallback(self, handler: Callable[[Event, Handling], R], /) -> Callable[[Event, Handling], R]: ...
+    def fallback(self, handler: Callable[[Event, HandlerContext], R], /) -> Callable[[Event, HandlerContext], R]: ...
 
     def fallback(self, handler: Callable[..., Any], /) -> Callable[..., Any]:
         """Register the handler of the events that no other is for. Raises InvalidRequest where there is one already."""
@@ -162,7 +163,7 @@ class Router:
                 field="router",
             )
 
-    def find(self, event: Event) -> Route:
+    def find(self, event: Event) -> HandlerRoute:
         """Return the route of an event. Raises InvalidRequest where there is none, which :meth:`check` rules out."""
         for kind in type(event).__mro__:
             route = self._routes.get((kind, event.conv_type)) or self._routes.get((kind, None))
@@ -172,11 +173,11 @@ class Router:
         assert self._fallback is not None  # noqa: S101  # checked
         return self._fallback
 
-    def call(self, claim: Claim, /) -> Call:
+    def call(self, claim: Claim, /) -> HandlerCall:
         """Return the call of a claimed event's handler. Raises CallbackRejected where the body cannot be read."""
         event = parse(claim.body)
         route = self.find(event)
-        handling = Handling(
+        handling = HandlerContext(
             key=claim.key,
             attempt=claim.attempt,
             received=claim.received,
@@ -184,7 +185,7 @@ class Router:
             number=claim.number,
             app_id=claim.app_id,
         )
-        return Call(run=partial(route.call, event, handling), blocking=route.blocking)
+        return HandlerCall(run=partial(route.call, event, handling), blocking=route.blocking)
 
 
 def _check(kind: object, conv_type: object) -> None:
@@ -194,7 +195,7 @@ def _check(kind: object, conv_type: object) -> None:
         raise InvalidRequest(f"on(): conv_type is one of ConvType, not {conv_type!r}", field="conv_type")
 
 
-def _route(handler: Callable[..., Any]) -> Route:
+def _route(handler: Callable[..., Any]) -> HandlerRoute:
     name = getattr(handler, "__qualname__", repr(handler))
     try:
         signature = inspect.signature(handler)
@@ -204,7 +205,7 @@ def _route(handler: Callable[..., Any]) -> Route:
     if not two and not _binds(signature, 1):
         raise InvalidRequest(f"{name}: a handler takes (event) or (event, handling), not {signature}", field="handler")
     wants_handling = two and (not _binds(signature, 1) or _second(signature) == "handling")
-    return Route(handler=handler, blocking=not _is_async(handler), wants_handling=wants_handling)
+    return HandlerRoute(handler=handler, blocking=not _is_async(handler), wants_handling=wants_handling)
 
 
 def _binds(signature: inspect.Signature, count: int) -> bool:

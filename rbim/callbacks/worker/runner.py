@@ -30,7 +30,7 @@ LEAVING = 2 * GRACE + 1.0
 """Seconds that the thread has to end, beyond the worker's ``drain``: to record and give back what it cancels then."""
 
 
-class _Main(TaskStatus[None]):
+class _WorkerMain(TaskStatus[None]):
     """Runs a worker inside ``around``. ``error`` is what ended it; ``runs``, ``begun`` and ``ended`` tell how far it is."""
 
     def __init__(
@@ -89,10 +89,10 @@ class WorkerThread:
     def __init__(self, worker: Worker, *, around: Callable[[], AbstractAsyncContextManager[object]] | None = None) -> None:
         self._worker = worker
         self._around = around
-        self._main: _Main | None = None
+        self._main: _WorkerMain | None = None
 
     async def __aenter__(self) -> Self:
-        self._main = _Main(self._worker, self._around, waker())
+        self._main = _WorkerMain(self._worker, self._around, waker())
         Thread(target=_run, args=(self._main, backend()), name="rbim-worker", daemon=True).start()
         try:
             await self._main.begun.wait()
@@ -110,7 +110,7 @@ class WorkerThread:
         await self._leave(self._main)
         self._main.settle(error)
 
-    async def _leave(self, main: _Main) -> None:
+    async def _leave(self, main: _WorkerMain) -> None:
         self._worker.stop()
         seconds = self._worker.drain + LEAVING
         with anyio.move_on_after(seconds, shield=True):
@@ -119,7 +119,7 @@ class WorkerThread:
             logger.error("the worker's thread has not ended after %g s: a handler blocks; it is left behind", seconds)
 
 
-def _run(main: _Main, kind: str) -> None:
+def _run(main: _WorkerMain, kind: str) -> None:
     error: BaseException | None = None
     try:
         anyio.run(main.run, backend=kind)
@@ -137,11 +137,11 @@ class WorkerTask:
     def __init__(self, worker: Worker, *, around: Callable[[], AbstractAsyncContextManager[object]] | None = None) -> None:
         self._worker = worker
         self._around = around
-        self._main: _Main | None = None
+        self._main: _WorkerMain | None = None
         self._entered = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        main = self._main = _Main(self._worker, self._around, _at_once)
+        main = self._main = _WorkerMain(self._worker, self._around, _at_once)
         async with AsyncExitStack() as entered:
             tasks = await entered.enter_async_context(anyio.create_task_group())
             entered.callback(self._worker.stop)
@@ -160,7 +160,7 @@ class WorkerTask:
         await self._entered.__aexit__(None, None, None)  # what the block raised is not the tasks' to wrap
         self._main.settle(error)
 
-    async def _run(self, main: _Main) -> None:
+    async def _run(self, main: _WorkerMain) -> None:
         try:
             await main.run()
         except anyio.get_cancelled_exc_class():

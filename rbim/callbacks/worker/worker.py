@@ -9,9 +9,16 @@ from typing import TYPE_CHECKING
 import anyio
 
 from rbim._support.event_loops import waker
-from rbim.callbacks.observers import Watch
+from rbim.callbacks.observers import Observers
 from rbim.callbacks.worker.backoff import Backoff
-from rbim.callbacks.worker.conversation import FIRST_PAUSE, GRACE, LONGEST_PAUSE, Lane, Settings, Shift
+from rbim.callbacks.worker.conversation import (
+    FIRST_PAUSE,
+    GRACE,
+    LONGEST_PAUSE,
+    ConversationRunner,
+    SharedRun,
+    WorkerSettings,
+)
 from rbim.clock import SystemClock
 from rbim.errors import InvalidRequest
 
@@ -21,7 +28,7 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup, TaskStatus
 
     from rbim.callbacks.inbox.protocols import Backlog, Inbox
-    from rbim.callbacks.worker.router import Calls
+    from rbim.callbacks.worker.router import HandlerCalls
     from rbim.clock import Clock
 
 __all__ = ["Worker"]
@@ -43,21 +50,21 @@ class Worker:
     def __init__(  # noqa: PLR0913  # options, each by keyword and with a default
         self,
         inbox: Inbox,
-        calls: Calls,
+        calls: HandlerCalls,
         *,
         clock: Clock | None = None,
         concurrency: int = 16,
         timeout: float = 60.0,
         backoff: Backoff | None = None,
-        watch: Watch | None = None,
+        watch: Observers | None = None,
         drain: float = 10.0,
     ) -> None:
         self._inbox = inbox
-        self._settings = Settings(
+        self._settings = WorkerSettings(
             calls=calls,
             clock=clock or SystemClock(),
             backoff=backoff or Backoff(),
-            watch=watch or Watch(),
+            watch=watch or Observers(),
             concurrency=concurrency,
             timeout=timeout,
             drain=drain,
@@ -84,7 +91,7 @@ class Worker:
         try:
             call_soon = waker()
             async with self._inbox.backlog() as backlog:
-                run = _Run(Shift(self._settings, backlog), self._inbox.lease)
+                run = _Run(SharedRun(self._settings, backlog), self._inbox.lease)
                 self._wake = lambda: call_soon(run.stop)
                 if not self._stopped:
                     task_status.started()
@@ -106,13 +113,13 @@ class Worker:
 class _Run:
     """One run of a worker: claims events while there are free places."""
 
-    def __init__(self, shift: Shift, lease: float) -> None:
+    def __init__(self, shift: SharedRun, lease: float) -> None:
         self._shift = shift
         self._backlog: Backlog = shift.backlog
         self._clock = shift.settings.clock
         self._places = shift.settings.concurrency
         self._lease = lease
-        self._lanes: set[Lane] = set()
+        self._lanes: set[ConversationRunner] = set()
         self._all = anyio.CancelScope()
         self._nudged = False
         self._resting: anyio.CancelScope | None = None
@@ -156,7 +163,7 @@ class _Run:
         with self._shift.shielded():  # what is claimed while a cancellation comes must not be lost
             claims = await self._backlog.claim(free)
             for claim in claims:
-                self._start(tasks, Lane(self._shift, claim))
+                self._start(tasks, ConversationRunner(self._shift, claim))
             if len(claims) == free:
                 return
         await self._rest(self._backlog.wait())
@@ -174,14 +181,14 @@ class _Run:
         if self._resting is not None:
             self._resting.cancel()
 
-    def _start(self, tasks: TaskGroup, lane: Lane) -> None:
+    def _start(self, tasks: TaskGroup, lane: ConversationRunner) -> None:
         if not self._lanes and isfinite(self._lease):
             self._renewing = anyio.CancelScope()
             tasks.start_soon(self._renew, self._renewing)
         self._lanes.add(lane)
         tasks.start_soon(self._see_through, lane)
 
-    async def _see_through(self, lane: Lane) -> None:
+    async def _see_through(self, lane: ConversationRunner) -> None:
         try:
             await lane.run()
         except BaseException:  # of the whole run, or its end

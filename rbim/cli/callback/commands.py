@@ -83,11 +83,11 @@ def serve(  # noqa: PLR0913  # flags, each with a default
         The certificate's private key, where CERTFILE does not have it.
     """
     needed("server", "uvicorn")
-    from rbim.cli.callback.serve import Serving, run
+    from rbim.cli.callback.serve import ServeOptions, run
 
     try:
         return run(
-            Serving(
+            ServeOptions(
                 inbox=inbox,
                 host=host,
                 port=port,
@@ -154,11 +154,11 @@ def send(  # noqa: PLR0913  # flags, each with a default
     as_json
         Print a JSON object in each line.
     """
-    from rbim.cli.callback.send import Sending, run
+    from rbim.cli.callback.send import SendOptions, run
 
     try:
         return run(
-            Sending(
+            SendOptions(
                 msg_type=msg_type,
                 to=to,
                 sender=sender,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from uvicorn.protocols.http.h11_impl import RequestResponseCycle
     from uvicorn.server import ServerState
 
-__all__ = ["ANSWERED", "AT_ONCE", "BEGUN", "Connection", "Crowd", "most"]
+__all__ = ["ANSWERED", "AT_ONCE", "BEGUN", "ConnectionTable", "LimitedConnection", "most"]
 
 BEGUN = 5.0
 """Seconds until a new connection's first request has a whole head; and until a later one has, from its first byte on."""
@@ -37,17 +37,17 @@ def most() -> int:
     return AT_ONCE if files < 0 else max(1, min(AT_ONCE, files // 2))
 
 
-class Crowd:
+class ConnectionTable:
     """The connections of a server that are owed no answer, of either kind the one first that has been so for longest."""
 
     def __init__(self) -> None:
         self.most = most()
         self.begun = BEGUN
         self.answered = ANSWERED
-        self.new: dict[Connection, None] = {}
-        self.known: dict[Connection, None] = {}
+        self.new: dict[LimitedConnection, None] = {}
+        self.known: dict[LimitedConnection, None] = {}
 
-    def leave(self, connection: Connection) -> None:
+    def leave(self, connection: LimitedConnection) -> None:
         """Forget a connection."""
         self.new.pop(connection, None)
         self.known.pop(connection, None)
@@ -61,10 +61,10 @@ class Crowd:
         return True
 
 
-class Connection(H11Protocol):
+class LimitedConnection(H11Protocol):
     """One connection. It is closed after a while in which nothing comes of it. Between requests it gives way to others."""
 
-    def __init__(self, config: Config, state: ServerState, crowd: Crowd) -> None:
+    def __init__(self, config: Config, state: ServerState, crowd: ConnectionTable) -> None:
         super().__init__(config, state, {})
         self._crowd = crowd
         self._within: float | None = None

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from attrs import field, frozen
 
-from rbim.callbacks.observers import Buried, HandlingFailed, OldToken, Quarantined, Refused, Spooled
+from rbim.callbacks.observers import DeadLettered, HandlingFailed, OldToken, Quarantined, Refused, Spooled
 from rbim.cli.printable import printable
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ WORDS: dict[type[Any], Callable[[Any], str]] = {
     Quarantined: lambda fact: f"in quarantine: {fact.key}: {fact.problem}",
     Spooled: lambda fact: f"{'spooled' if fact.kept else 'answered 503'}: {fact.key}: {fact.why}",
     HandlingFailed: lambda fact: f"failed: {fact.key}: attempt {fact.attempt}: {fact.error}; again in {fact.pause:.0f} s",
-    Buried: lambda fact: f"given up: {fact.key}: attempt {fact.attempt}: {fact.error}",
+    DeadLettered: lambda fact: f"given up: {fact.key}: attempt {fact.attempt}: {fact.error}",
 }
 
 

@@ -22,7 +22,7 @@ from rbim.callbacks.signature import sign
 from rbim.cli.context import callback_credentials
 from rbim.cli.errors import BY_OUTCOME, complain
 from rbim.cli.exit_codes import Exit
-from rbim.emulator.copies.messages import Message
+from rbim.emulator.copies.messages import CopiedMessage
 from rbim.errors import InvalidRequest, NotSent, TransportError
 from rbim.http import Request
 from rbim.transports.httpx import HttpxTransport
@@ -30,7 +30,7 @@ from rbim.transports.httpx import HttpxTransport
 if TYPE_CHECKING:
     from rbim.credentials import Credentials
 
-__all__ = ["Sending", "run"]
+__all__ = ["SendOptions", "run"]
 
 ANSWERED = 200
 LIMIT = 5.0  # seconds in which a receiver must answer (interface: Delivery rules, 4)
@@ -38,7 +38,7 @@ TEAM = "TEAM_"
 
 
 @frozen(kw_only=True)
-class Sending:
+class SendOptions:
     """What to send, how often, and where to."""
 
     msg_type: str
@@ -65,12 +65,12 @@ class Sending:
         message = self._message()
         return [self._written(message, app_id) for _ in range(self.times)]
 
-    def _message(self) -> Message:
+    def _message(self) -> CopiedMessage:
         if self.to is None or self.sender is None:
             missing = "--to" if self.to is None else "--sender"
             raise InvalidRequest(f"{missing} is needed, or the --body to send", field=missing)
         kind = self.msg_type.upper().replace("-", "_")
-        return Message(
+        return CopiedMessage(
             conv_type=self._conv_type(kind),
             to=self.to,
             sender=self.sender,
@@ -86,7 +86,7 @@ class Sending:
             return ConvType.NOTIFY_TEAM
         return ConvType.TEAM if self.members else ConvType.PERSON
 
-    def _written(self, message: Message, app_id: str) -> bytes:
+    def _written(self, message: CopiedMessage, app_id: str) -> bytes:
         msg_id = self.msg_id or f"m8{secrets.token_hex(8)}"
         document = message.body(app_id=app_id, msg_id=msg_id, sent=datetime.now(UTC))
         try:
@@ -95,7 +95,7 @@ class Sending:
             raise InvalidRequest("what is to be sent has characters that are no text") from None
 
 
-def run(sending: Sending) -> int:
+def run(sending: SendOptions) -> int:
     """Send, and return the exit code. Raises InvalidRequest before anything is sent."""
     credentials = callback_credentials()[0]
     target = _target(sending.url)
@@ -104,7 +104,7 @@ def run(sending: Sending) -> int:
     return anyio.run(_send, sending, sending.bodies(credentials.app_id), target, credentials)
 
 
-async def _send(sending: Sending, bodies: list[bytes], target: Request, credentials: Credentials) -> Exit:
+async def _send(sending: SendOptions, bodies: list[bytes], target: Request, credentials: Credentials) -> Exit:
     """Send one after the other, until there is one that nobody answers."""
     code, cacert = Exit.DONE, sending.cacert
     # the way of the platform: no proxy of this machine's

@@ -25,8 +25,8 @@ from rbim.callbacks.events.fields import Account
 from rbim.callbacks.events.types import Event, UnknownEvent
 from rbim.callbacks.inbox.sqlite import SqliteInbox
 from rbim.callbacks.receiver.receiver import Receiver
-from rbim.callbacks.worker.router import Handling  # noqa: TC001  # the router looks at the handler's signature
-from rbim.cli.callback.connection import Connection, Crowd
+from rbim.callbacks.worker.router import HandlerContext  # noqa: TC001  # the router looks at the handler's signature
+from rbim.cli.callback.connection import ConnectionTable, LimitedConnection
 from rbim.cli.callback.log import Line, RateLimitedHandler, StreamListener, receiver_log
 from rbim.cli.context import callback_credentials
 from rbim.cli.exit_codes import Exit
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from rbim._support.asgi import Receive, Scope, Send
 
-__all__ = ["Serving", "line_of", "run"]
+__all__ = ["ServeOptions", "line_of", "run"]
 
 IDLE = 75  # seconds after which a connection without requests is closed
 PATIENCE = 4  # seconds that requests which have begun may still take when it stops: more than the receiver's budgets
@@ -51,7 +51,7 @@ BACKLOG = 2048  # connections that wait for that
 
 
 @frozen(kw_only=True)
-class Serving:
+class ServeOptions:
     """What to serve, and where."""
 
     inbox: Path
@@ -64,7 +64,7 @@ class Serving:
     keyfile: Path | None
 
 
-def run(serving: Serving) -> int:
+def run(serving: ServeOptions) -> int:
     """Serve until Ctrl-C or SIGTERM, in the main thread, and return the exit code. Raises InvalidRequest."""
     if not serving.path.startswith("/"):
         raise InvalidRequest(f"--path: it begins with a slash, not {serving.path!r}", field="--path")
@@ -82,7 +82,7 @@ def run(serving: Serving) -> int:
         return asyncio.run(_until_stopped(serving, receiver, config, log, printing))
 
 
-def _config(serving: Serving, app: _At) -> uvicorn.Config:
+def _config(serving: ServeOptions, app: _At) -> uvicorn.Config:
     config = uvicorn.Config(
         app,
         interface="asgi3",
@@ -131,7 +131,7 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, begun: Callable[[], None]) -> None:
         super().__init__(config)
         self._begun = begun
-        self._crowd = Crowd()
+        self._crowd = ConnectionTable()
         config.limit_concurrency = self._crowd.most + 1  # which is reached where none of them is idle
 
     @contextmanager
@@ -143,7 +143,7 @@ class _Server(uvicorn.Server):
         loop, secured = asyncio.get_running_loop(), self.config.ssl is not None
         self.servers = [
             await loop.create_server(
-                lambda: Connection(self.config, self.server_state, self._crowd),
+                lambda: LimitedConnection(self.config, self.server_state, self._crowd),
                 sock=each,
                 backlog=AT_A_TIME,
                 ssl=self.config.ssl,
@@ -165,7 +165,7 @@ class _Printer:
         self._lines = lines
         self._stop = stop
 
-    async def show(self, event: Event, handling: Handling) -> None:
+    async def show(self, event: Event, handling: HandlerContext) -> None:
         line = Line(line_of(event, handling))
         self._lines.put(line)
         try:
@@ -176,7 +176,7 @@ class _Printer:
 
 
 async def _until_stopped(
-    serving: Serving, receiver: Receiver, config: uvicorn.Config, log: RateLimitedHandler, printing: ExitStack
+    serving: ServeOptions, receiver: Receiver, config: uvicorn.Config, log: RateLimitedHandler, printing: ExitStack
 ) -> int:
     loop, codes, lines = asyncio.get_running_loop(), [Exit.DONE], SimpleQueue[Line]()
 
@@ -228,7 +228,7 @@ def _signals(server: uvicorn.Server) -> Generator[None]:
             signal.signal(number, handler)
 
 
-def _url(serving: Serving, bound: socket.socket) -> str:
+def _url(serving: ServeOptions, bound: socket.socket) -> str:
     """Return the URL: at the loopback, where the server is bound to every address of this machine."""
     name: Any = bound.getsockname()  # its shape is the address family's
     host, port = str(name[0]), int(name[1])
@@ -238,7 +238,7 @@ def _url(serving: Serving, bound: socket.socket) -> str:
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}{serving.path}"
 
 
-def line_of(event: Event, handling: Handling) -> str:
+def line_of(event: Event, handling: HandlerContext) -> str:
     """Return an event as one line of JSON, in ASCII: what there is of it under the interface's names, and three of ours.
 
     Flags are there where they are set, times as the text that came.

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from rbim.cli.demo.rows import Party, Rows
+    from rbim.cli.demo.rows import DemoGroup, DemoRows
     from rbim.http import Request, Response
     from rbim.operations.groups import Invited
 
@@ -71,7 +71,7 @@ class _Counting(HttpxTransport):
         return await super().send(request, timeout=timeout)
 
 
-async def _demonstrate(rows: Rows, advance: Callable[[int], None]) -> Figures:
+async def _demonstrate(rows: DemoRows, advance: Callable[[int], None]) -> Figures:
     credentials = Credentials(app_id=secrets.token_hex(16), app_token=secrets.token_hex(16))
     emulator = Emulator(credentials=credentials)
     emulator.never_logged_in(*rows.never_logged_in)
@@ -98,7 +98,7 @@ async def _demonstrate(rows: Rows, advance: Callable[[int], None]) -> Figures:
     return figures
 
 
-async def _invite(client: AsyncClient, rows: Rows, advance: Callable[[int], None]) -> int:
+async def _invite(client: AsyncClient, rows: DemoRows, advance: Callable[[int], None]) -> int:
     """Invite everybody, note what became of them, and return how many calls that took."""
     calls = 0
     by_id = {party.group_id: party for party in rows.parties.values()}
@@ -111,20 +111,20 @@ async def _invite(client: AsyncClient, rows: Rows, advance: Callable[[int], None
     return calls
 
 
-def _invitations(rows: Rows) -> Iterator[InviteJoinGroup]:
+def _invitations(rows: DemoRows) -> Iterator[InviteJoinGroup]:
     """Yield the invitations, one of each group in turn."""
     limit = Dialect().invite_limit
     for round_ in zip_longest(*(_of_one_group(party, limit) for party in rows.parties.values())):
         yield from (op for op in round_ if op is not None)
 
 
-def _of_one_group(party: Party, limit: int) -> Iterator[InviteJoinGroup]:
+def _of_one_group(party: DemoGroup, limit: int) -> Iterator[InviteJoinGroup]:
     accounts = iter(party.accounts)
     while members := tuple(islice(accounts, limit)):
         yield InviteJoinGroup(group_id=party.group_id, members=members)
 
 
-def _note(party: Party, members: tuple[str, ...], outcome: Done[Invited] | Failed[Invited]) -> None:
+def _note(party: DemoGroup, members: tuple[str, ...], outcome: Done[Invited] | Failed[Invited]) -> None:
     if isinstance(outcome, Done):
         reasons = {fail.member: fail.reason for fail in outcome.answer.fails if fail.member in members}
         party.refused.update(reasons.values())

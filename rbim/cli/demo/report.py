@@ -14,7 +14,7 @@ from rbim.cli.printable import printable
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rbim.cli.demo.rows import Party, Rows
+    from rbim.cli.demo.rows import DemoGroup, DemoRows
 
 __all__ = ["Figures", "tell", "tell_json"]
 
@@ -25,14 +25,14 @@ COLUMNS = ("accounts", "invited", "refused", "failed", "unknown")
 class Figures:
     """What came of it all: ``calls`` invitations in ``requests`` attempts within ``seconds``."""
 
-    rows: Rows
+    rows: DemoRows
     address: str
     calls: int = 0
     requests: int = 0
     seconds: float = 0.0
 
     @property
-    def parties(self) -> list[Party]:
+    def parties(self) -> list[DemoGroup]:
         """The groups, in the order of the file."""
         return list(self.rows.parties.values())
 
@@ -61,7 +61,7 @@ class Figures:
                 yield f"{party.name} holds {holds} members, not {party.expected:,} (those invited and the owner)"
 
 
-def _counts(party: Party) -> dict[str, int]:
+def _counts(party: DemoGroup) -> dict[str, int]:
     return {
         "accounts": len(party.accounts),
         "invited": party.invited,
@@ -71,7 +71,7 @@ def _counts(party: Party) -> dict[str, int]:
     }
 
 
-def _reasons(party: Party) -> dict[str, int]:
+def _reasons(party: DemoGroup) -> dict[str, int]:
     return dict((party.refused + party.failed + party.unknown).most_common())
 
 

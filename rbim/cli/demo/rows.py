@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-__all__ = ["Party", "Rows", "example", "read_rows"]
+__all__ = ["DemoGroup", "DemoRows", "example", "read_rows"]
 
 EXAMPLE = {"产品公告": 1900, "客户交流": 1700, "内部测试": 1400}  # accounts of each group
 NOT_LOGGED_IN = 125  # each account whose number this divides
@@ -24,7 +24,7 @@ LOGGED_IN = {"yes": True, "no": False, "": True}
 
 
 @define(eq=False)
-class Party:
+class DemoGroup:
     """The accounts meant for one group, and what became of them; the counters say why by how many."""
 
     name: str
@@ -48,12 +48,12 @@ class Party:
 
 
 @define(eq=False)
-class Rows:
+class DemoRows:
     """All rows of a file: how many there are, how many of them say again what another said, and the rest by group."""
 
     total: int = 0
     duplicates: int = 0
-    parties: dict[str, Party] = field(factory=dict[str, Party])
+    parties: dict[str, DemoGroup] = field(factory=dict[str, DemoGroup])
     never_logged_in: set[str] = field(factory=set[str])
 
 
@@ -66,7 +66,7 @@ def example() -> Iterator[str]:
             yield f"{group},user-{number:05},{'yes' if number % NOT_LOGGED_IN else 'no'}\n"
 
 
-def read_rows(path: Path | None) -> Rows:
+def read_rows(path: Path | None) -> DemoRows:
     """Read a file, or the example. Raises InvalidRequest that names file and line."""
     if path is None:
         return _read(example(), "the example")
@@ -80,8 +80,8 @@ def read_rows(path: Path | None) -> Rows:
     raise InvalidRequest(reason, field="csv")
 
 
-def _read(lines: Iterable[str], source: str) -> Rows:
-    rows = Rows()
+def _read(lines: Iterable[str], source: str) -> DemoRows:
+    rows = DemoRows()
     reader = csv.reader(lines, strict=True)
     try:
         headings = _headings(next(reader, list[str]()))
@@ -103,7 +103,7 @@ def _headings(cells: list[str]) -> list[str]:
     return headings
 
 
-def _add(rows: Rows, headings: list[str], cells: list[str]) -> None:
+def _add(rows: DemoRows, headings: list[str], cells: list[str]) -> None:
     row = dict(zip(headings, cells, strict=False))
     group, account = row.get("group", ""), row.get("account", "")
     logged_in = LOGGED_IN.get(row.get("logged_in", "").lower())
@@ -115,7 +115,7 @@ def _add(rows: Rows, headings: list[str], cells: list[str]) -> None:
         raise InvalidRequest(f"logged_in: yes or no, not {row['logged_in']!r}")
     if group not in rows.parties:
         CreateGroup(name=group, type=GroupType.VIP)  # knows what a name may be
-        rows.parties[group] = Party(group)
+        rows.parties[group] = DemoGroup(group)
     accounts = rows.parties[group].accounts
     rows.total += 1
     rows.duplicates += account in accounts

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from rbim.operations.base import Operation
-    from rbim.operations.catalogue import Entry
+    from rbim.operations.catalogue import CatalogueEntry
 
 __all__ = ["EXAMPLES", "examples_of", "folded"]
 
@@ -107,7 +107,7 @@ def examples_of(command: str) -> tuple[str, ...]:
             lines = _of_operation(f"rbim {name}", entry.operation, _file_of(entry))
             if command == name:
                 return lines
-            of_group.append((entry.operation.spec.repeat is Repeat.FREELY, lines[0]))
+            of_group.append((entry.operation.spec.repeat is Repeat.SAFE, lines[0]))
     first, rest = of_group[:1], of_group[1:]
     return tuple(line for _, line in [*first, *(each for each in rest if each[0])][:GROUP])
 
@@ -124,7 +124,7 @@ def folded(line: str, width: int) -> str:
     return f"{FOLD}\n".join(lines)
 
 
-def _file_of(entry: Entry) -> str:
+def _file_of(entry: CatalogueEntry) -> str:
     """Return a name for a file of fields."""
     _, _, what = entry.method.rpartition("_")
     return f"{what if what != entry.method else entry.namespace.removesuffix('s')}.toml"
@@ -139,7 +139,7 @@ def _of_operation(command: str, kind: type[Operation[Any]], file: str) -> tuple[
     first = " ".join([command, *_tokens(required or [a for a in fields if a.name in TEXTS][-1:])])
     if kind.spec.destroys is not None:
         return first, f"{first} {our_flag('yes', kind)}"
-    if kind.spec.repeat is Repeat.FREELY:
+    if kind.spec.repeat is Repeat.SAFE:
         return first, f"{first} {our_flag('json', kind)}"
     if any(attribute.name == "group_id" for attribute in required):
         group = _tokens([attribute for attribute in required if attribute.name == "group_id"])

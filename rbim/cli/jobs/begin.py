@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from attrs import frozen
 
-from rbim.cli.confirm import at_terminal, consented
+from rbim.cli.confirm import at_terminal, confirmed
 from rbim.cli.context import configuration, make_client, pacing
 from rbim.cli.errors import complain, report
 from rbim.cli.exit_codes import JobExit
 from rbim.cli.jobs.files import Files
 from rbim.cli.jobs.input import STANDARD, journal_beside, line_of, open_input
 from rbim.cli.jobs.progress import time_left
-from rbim.cli.jobs.run import Doing, carry_out
+from rbim.cli.jobs.run import JobRun, carry_out
 from rbim.cli.output import show_json
 from rbim.client.limits import Limits
 from rbim.errors import RbimError
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from rbim.bulk.job import Job
-    from rbim.cli.jobs.flags import Leaving, OnUnknown, Pacing, Reading, Showing
+    from rbim.cli.jobs.flags import InputFlags, OnUnknown, OutputFlags, PaceFlags, ResultFlags
     from rbim.cli.jobs.input import Input
     from rbim.operations.base import Operation
 
-__all__ = ["Asked", "Nobody", "begin"]
+__all__ = ["JobCommand", "NoSender", "begin"]
 
 
 @frozen(kw_only=True)
-class Asked:
+class JobCommand:
     """A command as it was given; ``make`` makes the job from a sender and settings; ``asks`` says that it asks first."""
 
     verb: str
@@ -46,13 +46,13 @@ class Asked:
     on_unknown: OnUnknown
     dry_run: bool
     asks: bool = False
-    reading: Reading
-    pacing: Pacing
-    showing: Showing
-    leaving: Leaving
+    reading: InputFlags
+    pacing: PaceFlags
+    showing: OutputFlags
+    leaving: ResultFlags
 
 
-class Nobody:
+class NoSender:
     """The sender of a job that is looked at and not run."""
 
     async def send(self, op: Operation[Any]) -> NoReturn:
@@ -60,7 +60,7 @@ class Nobody:
         raise AssertionError(op)
 
 
-def begin(asked: Asked) -> int:
+def begin(asked: JobCommand) -> int:
     """Carry it out and return the exit code."""
     command = f"rbim {asked.verb}"
     try:
@@ -68,7 +68,7 @@ def begin(asked: Asked) -> int:
         user_name = asked.user_name or config["user_name"]  # kept in the journal: resuming has the same
         settings = {**pacing(config), **asked.pacing.settings(config["rates"]), "chunk": asked.chunk, "user_name": user_name}
         journal = asked.journal or journal_beside(asked.file, asked.verb)
-        job = asked.make(Nobody(), journal=journal, **settings)
+        job = asked.make(NoSender(), journal=journal, **settings)
         client = None if asked.dry_run else make_client(config, limits=Limits(concurrency=job.settings.concurrency))
         with open_input(asked.file, asked.reading.options()) as rows:
             if client is None:
@@ -79,11 +79,11 @@ def begin(asked: Asked) -> int:
                 plot=asked.leaving.plot,
                 kept=None if asked.file == STANDARD else asked.file,
             )
-            if asked.asks and not consented(_order(asked, job), f"{command} --yes"):
+            if asked.asks and not confirmed(_order(asked, job), f"{command} --yes"):
                 return rows.leave(JobExit.USAGE)
             job = asked.make(client, journal=journal, **settings)
             return carry_out(
-                Doing(
+                JobRun(
                     command=command,
                     journal=job.journal,
                     client=client,
@@ -100,7 +100,7 @@ def begin(asked: Asked) -> int:
         return JobExit.INTERRUPTED
 
 
-def _order(asked: Asked, job: Job[Any]) -> str:
+def _order(asked: JobCommand, job: Job[Any]) -> str:
     """Return what is to be done, in the words of an order: with figures where somebody is asked and they can be had."""
     if not (at_terminal() and Path(asked.file).is_file()):  # what is no file can be read but once
         return f"{asked.verb} every account in {asked.file}"

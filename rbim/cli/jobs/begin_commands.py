@@ -8,31 +8,31 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from rbim.cli.confirm import Yes  # noqa: TC001  # cyclopts reads it
-from rbim.cli.jobs.flags import Flag, Leaving, OnUnknown, Pacing, Reading, Showing
+from rbim.cli.jobs.flags import Flag, InputFlags, OnUnknown, OutputFlags, PaceFlags, ResultFlags
 
 __all__ = ["invite", "remove"]
 
 File = Annotated[str, Parameter(allow_leading_hyphen=True)]
 Confirmation = Annotated[bool, Parameter(name=("--confirm", "--needs-confirmation"), negative=(), show_default=False)]
 
-READING, PACING, SHOWING, LEAVING = Reading(), Pacing(), Showing(), Leaving()
+READING, PACING, SHOWING, LEAVING = InputFlags(), PaceFlags(), OutputFlags(), ResultFlags()
 
 
 def invite(  # noqa: PLR0913  # flags, each with a default
     file: File,
     /,
     *,
-    reading: Reading = READING,
+    reading: InputFlags = READING,
     needs_confirmation: Confirmation = False,
     declared: str | None = None,
     user_name: str | None = None,
     chunk: int | None = None,
-    pacing: Pacing = PACING,
+    pacing: PaceFlags = PACING,
     journal: Path | None = None,
     on_unknown: OnUnknown = "auto",
     dry_run: Flag = False,
-    showing: Showing = SHOWING,
-    leaving: Leaving = LEAVING,
+    showing: OutputFlags = SHOWING,
+    leaving: ResultFlags = LEAVING,
 ) -> int:
     """Invite any number of accounts into any number of groups.
 
@@ -64,10 +64,10 @@ def invite(  # noqa: PLR0913  # flags, each with a default
     from functools import partial
 
     from rbim.bulk.job import InviteJob
-    from rbim.cli.jobs.begin import Asked, begin
+    from rbim.cli.jobs.begin import JobCommand, begin
 
     return begin(
-        Asked(
+        JobCommand(
             verb="invite",
             make=partial(InviteJob, needs_confirmation=needs_confirmation, declared=declared),
             file=file,
@@ -88,16 +88,16 @@ def remove(  # noqa: PLR0913  # flags, each with a default
     file: File,
     /,
     *,
-    reading: Reading = READING,
+    reading: InputFlags = READING,
     user_name: str | None = None,
     chunk: int | None = None,
-    pacing: Pacing = PACING,
+    pacing: PaceFlags = PACING,
     journal: Path | None = None,
     on_unknown: OnUnknown = "auto",
     dry_run: Flag = False,
     yes: Yes = False,
-    showing: Showing = SHOWING,
-    leaving: Leaving = LEAVING,
+    showing: OutputFlags = SHOWING,
+    leaving: ResultFlags = LEAVING,
 ) -> int:
     """Remove any number of members from any number of groups.
 
@@ -122,10 +122,10 @@ def remove(  # noqa: PLR0913  # flags, each with a default
         Only say what would be sent. It needs no credentials, and makes no journal.
     """
     from rbim.bulk.job import RemoveJob
-    from rbim.cli.jobs.begin import Asked, begin
+    from rbim.cli.jobs.begin import JobCommand, begin
 
     return begin(
-        Asked(
+        JobCommand(
             verb="remove",
             make=RemoveJob,
             file=file,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from rbim.client.limits import Rate
 
-__all__ = ["EXITS", "Flag", "Leaving", "OnUnknown", "Pacing", "Reading", "Showing", "exits"]
+__all__ = ["EXITS", "Flag", "InputFlags", "OnUnknown", "OutputFlags", "PaceFlags", "ResultFlags", "exits"]
 
 Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 OnUnknown = Literal["auto", "resend", "report"]
@@ -34,7 +34,7 @@ EXITS = f"{exits(*JobExit)}\n\n{EVERYWHERE}"
 
 @Parameter(name="*")
 @frozen(kw_only=True)
-class Reading:
+class InputFlags:
     """How the input is written.
 
     Parameters
@@ -78,7 +78,7 @@ class Reading:
 
 @Parameter(name="*")
 @frozen(kw_only=True)
-class Pacing:
+class PaceFlags:
     """How fast, and when to give up.
 
     Parameters
@@ -134,7 +134,7 @@ class Pacing:
 
 @Parameter(name="*")
 @frozen(kw_only=True)
-class Showing:
+class OutputFlags:
     """What is said meanwhile, and how the report is written.
 
     Parameters
@@ -154,7 +154,7 @@ class Showing:
 
 @Parameter(name="*")
 @frozen(kw_only=True)
-class Leaving:
+class ResultFlags:
     """What is written at the end.
 
     Parameters

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter
 
 from rbim.cli.global_flags import EVERYWHERE
-from rbim.cli.jobs.flags import EXITS, Leaving, OnUnknown, Pacing, Showing
+from rbim.cli.jobs.flags import EXITS, OnUnknown, OutputFlags, PaceFlags, ResultFlags
 
 __all__ = ["job", "report", "resume", "retry", "status"]
 
@@ -22,7 +22,7 @@ Json = Annotated[bool, Parameter(name="--json", negative=(), show_default=False)
 
 Output = Annotated[Path | None, Parameter(allow_leading_hyphen=True)]
 
-PACING, SHOWING, LEAVING = Pacing(), Showing(), Leaving()
+PACING, SHOWING, LEAVING = PaceFlags(), OutputFlags(), ResultFlags()
 
 job = App(name="job", help=HELP, help_format="markdown")
 
@@ -49,9 +49,9 @@ def resume(
     /,
     *,
     on_unknown: OnUnknown = "auto",
-    pacing: Pacing = PACING,
-    showing: Showing = SHOWING,
-    leaving: Leaving = LEAVING,
+    pacing: PaceFlags = PACING,
+    showing: OutputFlags = SHOWING,
+    leaving: ResultFlags = LEAVING,
 ) -> int:
     """Send what has not been sent yet. Flags that are not given are as they were in the last run.
 
@@ -74,9 +74,9 @@ def retry(
     /,
     *,
     only: Literal["failed", "unknown"] | None = None,
-    pacing: Pacing = PACING,
-    showing: Showing = SHOWING,
-    leaving: Leaving = LEAVING,
+    pacing: PaceFlags = PACING,
+    showing: OutputFlags = SHOWING,
+    leaving: ResultFlags = LEAVING,
 ) -> int:
     """Send accounts again that have failed, and those of which it is unknown. Those that were refused stay so.
 

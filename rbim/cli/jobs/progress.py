@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from typing import Self
 
     from rbim.bulk.progress import Snapshot
-    from rbim.cli.jobs.flags import Showing
+    from rbim.cli.jobs.flags import OutputFlags
     from rbim.cli.jobs.input import Input
 
-__all__ = ["Progress", "figures", "time_left"]
+__all__ = ["ProgressDisplay", "figures", "time_left"]
 
 SECONDS = 5.0
 """Between two lines, where there is no bar."""
@@ -36,10 +36,10 @@ STATES = {
 }
 
 
-class Progress:
+class ProgressDisplay:
     """Shows snapshots while its block runs; what is said meanwhile goes above them. Needs rich."""
 
-    def __init__(self, showing: Showing, rows: Input | None) -> None:
+    def __init__(self, showing: OutputFlags, rows: Input | None) -> None:
         self._rows = rows
         self._told = 0  # rows that cannot be used
         self._console = console(stderr=True)

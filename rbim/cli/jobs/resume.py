@@ -5,13 +5,13 @@ from __future__ import annotations
 import sqlite3
 from typing import TYPE_CHECKING, Any
 
-from rbim.bulk.job import facts_of, open_job
+from rbim.bulk.job import job_facts, open_job
 from rbim.cli.context import make_client
 from rbim.cli.errors import complain, report
 from rbim.cli.exit_codes import JobExit
-from rbim.cli.jobs.begin import Nobody
+from rbim.cli.jobs.begin import NoSender
 from rbim.cli.jobs.files import Files
-from rbim.cli.jobs.run import Doing, carry_out
+from rbim.cli.jobs.run import JobRun, carry_out
 from rbim.client.limits import Limits
 from rbim.errors import RbimError
 
@@ -21,21 +21,23 @@ if TYPE_CHECKING:
 
     from rbim.bulk.job import Job
     from rbim.bulk.run import Run
-    from rbim.cli.jobs.flags import Leaving, Pacing, Showing
+    from rbim.cli.jobs.flags import OutputFlags, PaceFlags, ResultFlags
 
 __all__ = ["go_on"]
 
 
-def go_on(journal: Path, verb: str, run: Callable[[Job[Any]], Run], flags: tuple[Pacing, Showing, Leaving]) -> int:
+def go_on(
+    journal: Path, verb: str, run: Callable[[Job[Any]], Run], flags: tuple[PaceFlags, OutputFlags, ResultFlags]
+) -> int:
     """Run what is left of the job and return the exit code."""
     pacing, showing, leaving = flags
     command = f"rbim job {verb}"
     try:
-        kept = open_job(Nobody(), journal)
+        kept = open_job(NoSender(), journal)
         settings = pacing.settings(kept.settings.rates)
         client = make_client(limits=Limits(concurrency=settings.get("concurrency", kept.settings.concurrency)))
         job = open_job(client, journal, **settings)
-        source = facts_of(job.journal).source.get("path")
+        source = job_facts(job.journal).source.get("path")
         files = Files(job.journal, rows=leaving.not_done, plot=leaving.plot, kept=source)
     except RbimError as error:
         return report(error, command)
@@ -43,7 +45,7 @@ def go_on(journal: Path, verb: str, run: Callable[[Job[Any]], Run], flags: tuple
         complain(f"{journal}: {error}")
         return JobExit.USAGE
     return carry_out(
-        Doing(
+        JobRun(
             command=command,
             journal=job.journal,
             client=client,

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 import anyio
 from attrs import define, frozen
 
-from rbim._support.task_errors import Failures
+from rbim._support.task_errors import TaskErrors
 from rbim.bulk.report.reading import read_report
 from rbim.bulk.report.text import report_text
 from rbim.cli.errors import complain, fault, report as complain_of
 from rbim.cli.exit_codes import JobExit
-from rbim.cli.jobs.progress import Progress
+from rbim.cli.jobs.progress import ProgressDisplay
 from rbim.cli.output import show_json
 from rbim.errors import AuthenticationError, InvalidRequest, RbimError
 
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from rbim.bulk.report.model import Report
     from rbim.bulk.run import Run
     from rbim.cli.jobs.files import Files
-    from rbim.cli.jobs.flags import Showing
+    from rbim.cli.jobs.flags import OutputFlags
     from rbim.cli.jobs.input import Input
     from rbim.client.client import AsyncClient
 
-__all__ = ["Doing", "carry_out", "command_line"]
+__all__ = ["JobRun", "carry_out", "command_line"]
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 EARLY = {
@@ -60,32 +60,32 @@ SUFFIXES = {"csv": ".csv", "jsonl": ".jsonl", "text": ".txt"}
 
 
 @frozen(kw_only=True)
-class Doing:
+class JobRun:
     """What is to be run: ``begin`` makes the run; ``rows`` is its input, where it has one."""
 
     command: str
     journal: Path
     client: AsyncClient
     begin: Callable[[], Run]
-    showing: Showing
+    showing: OutputFlags
     files: Files
     rows: Input | None = None
 
 
 @define(eq=False)
-class _Course:
+class _RunResult:
     """How a run went."""
 
     run: Run | None = None
     error: BaseException | None = None
 
 
-def carry_out(doing: Doing) -> int:
+def carry_out(doing: JobRun) -> int:
     """Run to the end, say what came of it, and return the exit code."""
     if not doing.showing.quiet:
         sys.stderr.write(f"journal: {doing.journal}\n")
         sys.stderr.flush()
-    course = _Course()
+    course = _RunResult()
     try:
         anyio.run(_run, doing, course)
     except KeyboardInterrupt:  # where there is no receiver of signals
@@ -103,10 +103,10 @@ def carry_out(doing: Doing) -> int:
 # ------------------------------------------------------------------------------ the run
 
 
-async def _run(doing: Doing, course: _Course) -> None:
+async def _run(doing: JobRun, course: _RunResult) -> None:
     tasks = anyio.create_task_group()
-    failures = Failures(tasks)
-    with Progress(doing.showing, doing.rows) as progress:
+    failures = TaskErrors(tasks)
+    with ProgressDisplay(doing.showing, doing.rows) as progress:
         async with tasks:
             course.run = run = doing.begin()
             await tasks.start(_heed, run, progress)
@@ -119,7 +119,7 @@ async def _run(doing: Doing, course: _Course) -> None:
         failures.raise_first()
 
 
-async def _heed(run: Run, progress: Progress, *, task_status: TaskStatus[None]) -> None:
+async def _heed(run: Run, progress: ProgressDisplay, *, task_status: TaskStatus[None]) -> None:
     """Let the run end at the first signal, end it at the second, and the process at the third."""
     with ExitStack() as stack:
         try:
@@ -143,7 +143,7 @@ async def _heed(run: Run, progress: Progress, *, task_status: TaskStatus[None]) 
 # ------------------------------------------------------------------------------ its end
 
 
-def _conclude(doing: Doing, course: _Course) -> int:
+def _conclude(doing: JobRun, course: _RunResult) -> int:
     error = course.error
     if isinstance(error, InvalidRequest):
         return complain_of(error, doing.command)
@@ -173,7 +173,7 @@ def _conclude(doing: Doing, course: _Course) -> int:
     return code
 
 
-def _tell(doing: Doing, report: Report) -> None:
+def _tell(doing: JobRun, report: Report) -> None:
     try:
         if doing.showing.as_json:
             show_json(report.as_json())
@@ -192,7 +192,7 @@ def _read(journal: Path) -> Report | None:
         return None
 
 
-def _why(course: _Course) -> str:
+def _why(course: _RunResult) -> str:
     if isinstance(course.error, AuthenticationError):
         return "authentication"
     if course.error is not None:
@@ -200,7 +200,7 @@ def _why(course: _Course) -> str:
     return "interrupted" if course.run is None else course.run.why or "interrupted"
 
 
-def _code(course: _Course, report: Report | None) -> JobExit:
+def _code(course: _RunResult, report: Report | None) -> JobExit:
     why = _why(course)
     if report is None:
         return EARLY.get(why, JobExit.INTERRUPTED)
@@ -217,7 +217,7 @@ def _first(*codes: JobExit) -> JobExit:
     return min(codes, key=list(JobExit).index)
 
 
-def _tell_rest(doing: Doing, course: _Course, report: Report) -> None:
+def _tell_rest(doing: JobRun, course: _RunResult, report: Report) -> None:
     """Say how to go on with what was not done."""
     accounts, job = report.accounts, doing.journal
     if report.state == "loading":

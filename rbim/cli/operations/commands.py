@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
-from rbim.cli.confirm import HELP as YES_HELP, consented
+from rbim.cli.confirm import HELP as YES_HELP, confirmed
 from rbim.cli.context import make_client
 from rbim.cli.errors import HINTS, complain, report
 from rbim.cli.exit_codes import Exit
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from rbim.client.client import AsyncClient
     from rbim.operations.base import Operation
-    from rbim.operations.catalogue import Entry
+    from rbim.operations.catalogue import CatalogueEntry
 
 __all__ = ["add_operations", "operations", "our_flag"]
 
@@ -76,7 +76,7 @@ def _signature(kind: type[Operation[Any]]) -> inspect.Signature:
     return inspect.Signature([file, *fields, *ours] if bare else [*fields, file, *ours])
 
 
-def _command(entry: Entry) -> Callable[..., int]:
+def _command(entry: CatalogueEntry) -> Callable[..., int]:
     kind = entry.operation
     signature = _signature(kind)
     command = f"rbim {entry.namespace} {entry.method}".replace("_", "-")
@@ -90,11 +90,11 @@ def _command(entry: Entry) -> Callable[..., int]:
         try:
             op = kind(**values)
             client = make_client()
-            if kind.spec.destroys is not None and not yes and not consented(kind.spec.destroys(op), unasked):
+            if kind.spec.destroys is not None and not yes and not confirmed(kind.spec.destroys(op), unasked):
                 return Exit.USAGE
             answer = _send(client, op)
         except RbimError as error:
-            return report(error, command, flags=named, freely=kind.spec.repeat is Repeat.FREELY)
+            return report(error, command, flags=named, safe=kind.spec.repeat is Repeat.SAFE)
         from rbim.cli.output import document_of, show, show_json
 
         if as_json:
@@ -120,7 +120,7 @@ def _send(client: AsyncClient, op: Operation[Any]) -> Any:  # the operation's an
     try:
         return anyio.run(send)
     except KeyboardInterrupt:
-        if op.repeat is not Repeat.FREELY:
+        if op.repeat is not Repeat.SAFE:
             complain("ended by Ctrl-C", HINTS[Exit.UNKNOWN])
         raise
 
@@ -157,7 +157,7 @@ def _folded(path: str, room: int) -> str:
     return "\n".join(lines)
 
 
-def _row(entry: Entry) -> dict[str, str]:
+def _row(entry: CatalogueEntry) -> dict[str, str]:
     spec = entry.operation.spec
     repeat = spec.repeat.value if isinstance(spec.repeat, Repeat) else "depends"
     return {

@@ -1,6 +1,6 @@
 """Message copy: what is said on the emulated platform is posted to the developer's server, signed, within its rules.
 
-**What is copied.** Everything that is said (:class:`~rbim.emulator.messaging.Talk`) and every change of a group that the
+**What is copied.** Everything that is said (see :class:`~rbim.emulator.Emulator`) and every change of a group that the
 dialect's ``notifications`` names, by whichever door it came. With no target configured nothing is (Delivery rules, 1), and
 what happened before one was configured stays uncopied.
 
@@ -28,15 +28,15 @@ from typing import TYPE_CHECKING, Any
 from rbim._support import json as jsontext
 from rbim.callbacks.events.enums import ConvType
 from rbim.emulator.copies.dispatch import Dispatch
-from rbim.emulator.copies.messages import Message
-from rbim.emulator.copies.queue import Parcel
-from rbim.emulator.faults.copies import CopyFaults, verdict_of
+from rbim.emulator.copies.messages import CopiedMessage
+from rbim.emulator.copies.queue import QueuedDelivery
+from rbim.emulator.faults.copies import CopyFaults, injection_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from rbim.credentials import Credentials
-    from rbim.emulator.platform.rules import Happening, World
+    from rbim.emulator.platform.rules import GroupChange, World
 
 __all__ = ["Copier"]
 
@@ -57,14 +57,14 @@ class Copier:
         self._count = 0
         world.listeners.append(self.tell)
 
-    def tell(self, happening: Happening) -> None:
+    def tell(self, happening: GroupChange) -> None:
         """Send the notification that a change of a group causes, if it causes one and there is somebody to tell."""
         if self.dispatch.aim is None:
             return
         notice = self._world.choice("notifications").get(happening.cause)
         if notice is not None:
             self.send(
-                Message(
+                CopiedMessage(
                     conv_type=ConvType.NOTIFY_TEAM,
                     to=happening.group_id,
                     sender=happening.actor,
@@ -73,7 +73,7 @@ class Copier:
                 )
             )
 
-    def send(self, message: Message) -> str:
+    def send(self, message: CopiedMessage) -> str:
         """Send one message now and return its id."""
         message_id = self._next_id()
         document = message.body(app_id=self._app_id, msg_id=message_id, sent=self._world.clock.now())
@@ -100,9 +100,9 @@ class Copier:
         if self.dispatch.aim is None:
             return
         picked = self.faults.judge(document or {})
-        verdict = verdict_of(picked, 1)
+        verdict = injection_of(picked, 1)
         self.dispatch.lanes.put(
-            Parcel(
+            QueuedDelivery(
                 number=self._count,
                 message_id=message_id,
                 key=key,

@@ -15,11 +15,11 @@ from attrs import define
 
 from rbim._support import json as jsontext
 from rbim.emulator.clock import ROUNDS, SLEEPERS, EmulatedClock
-from rbim.emulator.copies.log import OK, Deliveries, Delivery
+from rbim.emulator.copies.log import OK, DeliveryAttempt, DeliveryLog
 from rbim.emulator.copies.messages import milliseconds
-from rbim.emulator.copies.queue import Lanes, Parcel
-from rbim.emulator.copies.targets import NoAnswer, open_courier, signed
-from rbim.emulator.faults.copies import CopyVerdict, verdict_of
+from rbim.emulator.copies.queue import DeliveryQueues, QueuedDelivery
+from rbim.emulator.copies.targets import NoAnswer, open_sender, signed
+from rbim.emulator.faults.copies import CopyInjection, injection_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rbim.clock import Clock
     from rbim.credentials import Credentials
     from rbim.dialect import Dialect
-    from rbim.emulator.copies.targets import Aim, Courier, Headers
+    from rbim.emulator.copies.targets import Courier, Destination, Headers
 
 __all__ = ["LIMIT", "Dispatch"]
 
@@ -56,7 +56,7 @@ class _Sleepers(set[object]):
 class _Flight:
     """An attempt under way; ``others`` are those of the same block, ``sleepers`` who of it waits for emulated time."""
 
-    parcel: Parcel
+    parcel: QueuedDelivery
     courier: Courier
     others: set[_Flight]
     sleepers: _Sleepers
@@ -66,24 +66,24 @@ class Dispatch:
     """Delivers the parcels of its ``lanes`` to what it aims at; ``deliveries`` tells what became of them."""
 
     def __init__(self, clock: Clock, dialect: Dialect, credentials: Credentials) -> None:
-        self.lanes = Lanes()
-        self.deliveries = Deliveries()
+        self.lanes = DeliveryQueues()
+        self.deliveries = DeliveryLog()
         self._clock = clock
         self._dialect = dialect
         self._credentials = credentials
-        self._aim: Aim | None = None
+        self._aim: Destination | None = None
         self._patience = 0.0
         self._flights: set[_Flight] = set()
         self._changes = 0
         self._waiting: set[anyio.Event] = set()
 
     @property
-    def aim(self) -> Aim | None:
+    def aim(self) -> Destination | None:
         """Where copies go; None: nowhere, and what waits is dropped."""
         return self._aim
 
     @aim.setter
-    def aim(self, aim: Aim | None) -> None:
+    def aim(self, aim: Destination | None) -> None:
         self._aim = aim
         if aim is None:
             self.lanes.clear()
@@ -126,7 +126,7 @@ class Dispatch:
 
     async def _pump(self, tasks: TaskGroup, stack: AsyncExitStack, flights: set[_Flight]) -> None:
         """Send out what is due, as many at once as may be, until cancelled."""
-        aimed: tuple[Aim, Courier] | None = None
+        aimed: tuple[Destination, Courier] | None = None
         while True:
             aim, now = self._aim, self._clock.monotonic()
             due = self.lanes.next_due()
@@ -135,7 +135,7 @@ class Dispatch:
             elif due > now:
                 await self._change(due - now)
             elif aimed is None or aimed[0] is not aim:
-                aimed = aim, await open_courier(aim, stack, timeout=LIMIT + LEEWAY)
+                aimed = aim, await open_sender(aim, stack, timeout=LIMIT + LEEWAY)
             else:
                 flight = _Flight(self.lanes.take(), aimed[1], flights, _Sleepers(self.changed))
                 flights.add(flight)
@@ -148,7 +148,7 @@ class Dispatch:
         SLEEPERS.set(flight.sleepers)
         task_status.started()
         parcel = flight.parcel
-        verdict = verdict_of(parcel.picked, parcel.attempt)
+        verdict = injection_of(parcel.picked, parcel.attempt)
         headers, body = self._signed(parcel, verdict)
         taken = await self._carry(flight, headers, body, verdict)
         for duplicate in range(verdict.duplicates):
@@ -159,18 +159,18 @@ class Dispatch:
         else:
             pause = pauses[parcel.attempt - 1]
             parcel.attempt += 1
-            self._again(parcel, pause + verdict_of(parcel.picked, parcel.attempt).delay)
+            self._again(parcel, pause + injection_of(parcel.picked, parcel.attempt).delay)
         flight.others.remove(flight)
         self._flights.remove(flight)
         self.changed()
 
-    def _again(self, parcel: Parcel, pause: float) -> None:
+    def _again(self, parcel: QueuedDelivery, pause: float) -> None:
         if self._aim is None:
             self.lanes.done(parcel)
         else:
             self.lanes.back(parcel, self._clock.monotonic() + pause)
 
-    def _signed(self, parcel: Parcel, verdict: CopyVerdict) -> tuple[Headers, bytes]:
+    def _signed(self, parcel: QueuedDelivery, verdict: CopyInjection) -> tuple[Headers, bytes]:
         body = parcel.content
         if parcel.attempt > 1 and parcel.document is not None:
             body = jsontext.dumps({**parcel.document, **RESENT})
@@ -183,7 +183,7 @@ class Dispatch:
         return headers, body
 
     async def _carry(
-        self, flight: _Flight, headers: Headers, body: bytes, verdict: CopyVerdict, *, duplicate: int = 0
+        self, flight: _Flight, headers: Headers, body: bytes, verdict: CopyInjection, *, duplicate: int = 0
     ) -> bool:
         """Carry one delivery, write it down, and tell whether it was taken."""
         parcel = flight.parcel
@@ -202,7 +202,7 @@ class Dispatch:
                 reason = f"timed out: no answer within {LIMIT:g} s"
         finally:
             self.deliveries.note(
-                Delivery(
+                DeliveryAttempt(
                     at=began,
                     took=self._clock.monotonic() - began,
                     key=parcel.key,

@@ -13,14 +13,14 @@ from rbim._support import json as jsontext
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["OK", "Deliveries", "Delivery"]
+__all__ = ["OK", "DeliveryAttempt", "DeliveryLog"]
 
 OK = 200
 """The one status that counts as received (Delivery rules, 4)."""
 
 
 @frozen(kw_only=True)
-class Delivery:
+class DeliveryAttempt:
     """One attempt. ``at`` counts seconds of the emulator's clock when it began, ``took`` how many passed until it ended.
 
     ``key`` is the conversation, ``number`` counts messages and ``attempt`` the attempts to deliver this one, both from 1;
@@ -66,17 +66,17 @@ _ORDER = attrgetter("at", "number", "attempt", "duplicate")
 
 
 @define
-class Deliveries:
+class DeliveryLog:
     """The attempts so far. It iterates over all of them, in the order in which they began.
 
     Those that began at the very same time, as they do on an emulated clock, are in the order of their messages. With a
     ``limit`` it keeps about so many of the latest, for a server that runs for long.
     """
 
-    records: list[Delivery] = field(factory=list[Delivery])
+    records: list[DeliveryAttempt] = field(factory=list[DeliveryAttempt])
     limit: int | None = None
 
-    def __iter__(self) -> Iterator[Delivery]:
+    def __iter__(self) -> Iterator[DeliveryAttempt]:
         return iter(self.records)
 
     def __len__(self) -> int:
@@ -91,7 +91,7 @@ class Deliveries:
         msg_type: str | None = None,
         attempt: int | None = None,
         ok: bool | None = None,
-    ) -> list[Delivery]:
+    ) -> list[DeliveryAttempt]:
         """Return the attempts that are all of what is asked for, in order. ``key`` is a group's id, or ``1001|1002``."""
         wanted = {"message_id": message_id, "key": key, "attempt": attempt, "ok": ok}
         written = {"convType": conv_type, "msgType": msg_type}
@@ -106,7 +106,7 @@ class Deliveries:
         """Forget everything."""
         self.records.clear()
 
-    def note(self, delivery: Delivery) -> None:
+    def note(self, delivery: DeliveryAttempt) -> None:
         """Write down one attempt."""
         insort(self.records, delivery, key=_ORDER)
         if self.limit is not None and len(self.records) > self.limit:

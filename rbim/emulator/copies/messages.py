@@ -17,7 +17,7 @@ from rbim.callbacks.events.enums import ClientType, ConvType, MsgType
 from rbim.errors import InvalidRequest
 from rbim.validators import Accounts, accounts, each_account, text
 
-__all__ = ["Extras", "Message", "PushExtras", "milliseconds"]
+__all__ = ["CopiedMessage", "Extras", "PushExtras", "milliseconds"]
 
 CONVERSATION_MESSAGE = "1"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -65,7 +65,7 @@ def _client_type(value: ClientType | str | None) -> ClientType | None:
     return None if value is None else _one_of(ClientType, value, "client_type")
 
 
-def _said(message: "Message", attribute: Any, value: str) -> None:  # an attrs validator
+def _said(message: "CopiedMessage", attribute: Any, value: str) -> None:  # an attrs validator
     if message.conv_type is not ConvType.NOTIFY_TEAM:
         _one_of(MsgType, value, attribute.name)
 
@@ -74,14 +74,14 @@ def _several(value: Accounts | None) -> tuple[str, ...] | None:
     return None if value is None else accounts(value)
 
 
-def _each(message: "Message", attribute: Any, value: tuple[str, ...] | None) -> None:  # an attrs validator
+def _each(message: "CopiedMessage", attribute: Any, value: tuple[str, ...] | None) -> None:  # an attrs validator
     pushed = attribute.name == "members" and message.conv_type is ConvType.CUSTOM_PERSON
     if value or pushed:
         each_account(message, attribute, value)
 
 
 @frozen(kw_only=True)
-class Message:
+class CopiedMessage:
     """One message. Fields are those of the table; see :class:`Extras` and :class:`PushExtras`.
 
     ``members`` and ``at_user`` are bare accounts, as ``sender`` and ``to`` are. The ``msg_type`` of a notification is what

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
     from rbim.emulator.faults.copies import Picked
 
-__all__ = ["Lanes", "Parcel"]
+__all__ = ["DeliveryQueues", "QueuedDelivery"]
 
 _PLACE = attrgetter("place")
 _BETWEEN = 0.5  # behind one that has a whole number, ahead of the next
 
 
 @define(kw_only=True, eq=False)
-class Parcel:
+class QueuedDelivery:
     """One message on its way. ``document`` is None where ``content`` is sent as it stands.
 
     ``number`` counts messages from 1, ``attempt`` the attempts to deliver this one; ``due`` is when the next one is.
@@ -44,18 +44,18 @@ class Parcel:
 
 
 @define(eq=False)
-class _Lane:
-    parcels: list[Parcel] = field(factory=list[Parcel])
-    held: list[Parcel] = field(factory=list[Parcel])
+class _ConversationQueue:
+    parcels: list[QueuedDelivery] = field(factory=list[QueuedDelivery])
+    held: list[QueuedDelivery] = field(factory=list[QueuedDelivery])
     came: int = 0
     busy: bool = False
 
 
-class Lanes:
+class DeliveryQueues:
     """Parcels by conversation. At most one of each is out at a time, and the ones behind wait for it to be done."""
 
     def __init__(self) -> None:
-        self._lanes: dict[str, _Lane] = {}
+        self._lanes: dict[str, _ConversationQueue] = {}
         self._ready: list[tuple[float, int, int, str]] = []
         self._tick = count()
 
@@ -63,13 +63,15 @@ class Lanes:
         """How many wait."""
         return sum(len(lane.parcels) for lane in self._lanes.values())
 
-    def put(self, parcel: Parcel, now: float, *, delay: float = 0.0, overtaken_by: int = 0, patience: float = 0.0) -> None:
+    def put(
+        self, parcel: QueuedDelivery, now: float, *, delay: float = 0.0, overtaken_by: int = 0, patience: float = 0.0
+    ) -> None:
         """Put a parcel at the end of its lane, due in ``delay`` seconds.
 
         One that is to be overtaken waits until as many have come to its lane and goes behind them, or until its
         ``patience`` is over.
         """
-        lane = self._lanes.setdefault(parcel.key, _Lane())
+        lane = self._lanes.setdefault(parcel.key, _ConversationQueue())
         lane.came += 1
         parcel.due = now + delay
         parcel.place = lane.came
@@ -88,7 +90,7 @@ class Lanes:
         if passed or lane.parcels[0] is parcel:
             self._announce(parcel.key, lane)
 
-    def take(self) -> Parcel:
+    def take(self) -> QueuedDelivery:
         """Take out the parcel that is due next; it keeps its lane busy until it is done or put back."""
         if self.next_due() is None:
             raise LookupError("no parcel can be taken")
@@ -101,11 +103,11 @@ class Lanes:
             lane.held.remove(parcel)
         return parcel
 
-    def done(self, parcel: Parcel) -> None:
+    def done(self, parcel: QueuedDelivery) -> None:
         """Let the next one of its lane follow a parcel that was taken."""
         self._free(parcel.key)
 
-    def back(self, parcel: Parcel, due: float) -> None:
+    def back(self, parcel: QueuedDelivery, due: float) -> None:
         """Put a parcel that was taken back to where it was, due at that time."""
         lane = self._lanes[parcel.key]
         parcel.due = due
@@ -134,7 +136,7 @@ class Lanes:
         else:
             del self._lanes[key]
 
-    def _announce(self, key: str, lane: _Lane) -> None:
+    def _announce(self, key: str, lane: _ConversationQueue) -> None:
         if not lane.busy:
             first = lane.parcels[0]
             heapq.heappush(self._ready, (first.due, first.number, next(self._tick), key))

@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from rbim.http import Transport
 
 __all__ = [
-    "Aim",
     "Courier",
+    "DeliveryReceiver",
+    "Destination",
     "Headers",
     "NoAnswer",
-    "Post",
+    "PostSender",
     "ReceiveFunction",
-    "Receiver",
     "Target",
-    "courier_to",
-    "open_courier",
+    "open_sender",
     "parts_of",
+    "sender_to",
     "signed",
 ]
 
@@ -40,7 +40,7 @@ Headers = dict[str, str]
 Courier = Callable[[Headers, bytes], Awaitable[int]]
 
 
-class Receiver(Protocol):
+class DeliveryReceiver(Protocol):
     """What takes deliveries without a network and answers with something that has a ``status``, the HTTP status."""
 
     def receive(self, headers: Headers, body: bytes, /) -> Awaitable[Any]:
@@ -50,12 +50,12 @@ class Receiver(Protocol):
 
 ReceiveFunction = Callable[[Headers, bytes], Awaitable[Any]]
 
-Target = str | Receiver | ReceiveFunction
+Target = str | DeliveryReceiver | ReceiveFunction
 """Where copies go: a URL, a receiver, or an async function of headers and body that returns the HTTP status."""
 
 
 @frozen(kw_only=True)
-class Aim:
+class Destination:
     """Where copies go, and how: see ``Emulator.copy_to``."""
 
     target: Target
@@ -85,7 +85,7 @@ def _md5(data: bytes) -> str:
     return md5(data, usedforsecurity=False).hexdigest().upper()
 
 
-def courier_to(target: Receiver | ReceiveFunction) -> Courier:
+def sender_to(target: DeliveryReceiver | ReceiveFunction) -> Courier:
     """Return what carries deliveries to a receiver of this process."""
     taking = getattr(target, "receive", target)
     if not callable(taking):
@@ -116,7 +116,7 @@ def parts_of(url: str) -> tuple[str, str, dict[str, str]]:
     raise InvalidRequest(f"target: an http or https URL is needed, not {url!r}", field="target")
 
 
-class Post:
+class PostSender:
     """Carries deliveries to one URL, over a transport that is open. ``timeout`` is in seconds of real time."""
 
     def __init__(self, url: str, transport: Transport, *, timeout: float) -> None:
@@ -136,8 +136,8 @@ class Post:
         return response.status
 
 
-async def open_courier(aim: Aim, stack: AsyncExitStack, *, timeout: float) -> Courier:  # noqa: ASYNC109  # of each delivery
+async def open_sender(aim: Destination, stack: AsyncExitStack, *, timeout: float) -> Courier:  # noqa: ASYNC109  # of each delivery
     """Return what carries deliveries to where they are aimed at, until the stack is closed."""
     if isinstance(aim.target, str):
-        return Post(aim.target, await stack.enter_async_context(aim.transport()), timeout=timeout)
-    return courier_to(aim.target)
+        return PostSender(aim.target, await stack.enter_async_context(aim.transport()), timeout=timeout)
+    return sender_to(aim.target)

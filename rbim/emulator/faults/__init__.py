@@ -10,7 +10,7 @@ if TYPE_CHECKING:
         CopyEffect as CopyEffect,
         CopyFault as CopyFault,
         CopyFaults as CopyFaults,
-        CopyVerdict as CopyVerdict,
+        CopyInjection as CopyInjection,
         Delay as Delay,
         Duplicate as Duplicate,
         Overtaken as Overtaken,
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         Stale as Stale,
         Tamper as Tamper,
         copy_faults_from as copy_faults_from,
-        verdict_of as verdict_of,
+        injection_of as injection_of,
     )
     from rbim.emulator.faults.plan import Selection as Selection
     from rbim.emulator.faults.requests import (
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         Effect as Effect,
         Fault as Fault,
         Faults as Faults,
+        Injection as Injection,
         InvalidJson as InvalidJson,
         Latency as Latency,
         Refuse as Refuse,
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
         SlowBody as SlowBody,
         Status as Status,
         Throttle as Throttle,
-        Verdict as Verdict,
         faults_from as faults_from,
     )
 else:

@@ -1,7 +1,7 @@
 """Trouble with copies by plan: which message is delivered late, twice, out of order, tampered with or with an old time.
 
 Works as the plan of requests does: a :class:`CopyFault` says what happens and to which messages, every one that
-applies adds its part to the :class:`CopyVerdict` of an attempt, and the same seed, faults and messages give the same
+applies adds its part to the :class:`CopyInjection` of an attempt, and the same seed, faults and messages give the same
 verdicts. Whom a fault meets is decided when the message is sent, once for all attempts to deliver it, so that it does not
 depend on how deliveries to different conversations fall together.
 """
@@ -20,7 +20,7 @@ __all__ = [
     "CopyEffect",
     "CopyFault",
     "CopyFaults",
-    "CopyVerdict",
+    "CopyInjection",
     "Delay",
     "Duplicate",
     "Overtaken",
@@ -28,12 +28,12 @@ __all__ = [
     "Stale",
     "Tamper",
     "copy_faults_from",
-    "verdict_of",
+    "injection_of",
 ]
 
 
 @frozen(kw_only=True)
-class CopyVerdict:
+class CopyInjection:
     """What is to happen to one attempt of a delivery. Times are seconds.
 
     It begins ``delay`` late, or lets ``overtaken_by`` later messages of its conversation pass, for which it waits up to
@@ -51,7 +51,7 @@ class CopyVerdict:
     @property
     def names(self) -> tuple[str, ...]:
         """The names of what is out of the ordinary."""
-        return tuple(a.name for a in fields(CopyVerdict) if getattr(self, a.name) != a.default and a.name != "patience")
+        return tuple(a.name for a in fields(CopyInjection) if getattr(self, a.name) != a.default and a.name != "patience")
 
 
 @frozen
@@ -64,7 +64,7 @@ class Delay:
     seconds: float = field(validator=within(0))
     sigma: float = field(default=0.0, validator=within(0))
 
-    def apply(self, verdict: CopyVerdict, chance: Random, /) -> CopyVerdict:
+    def apply(self, verdict: CopyInjection, chance: Random, /) -> CopyInjection:
         """Add to the delay."""
         drawn = self.seconds * math.exp(self.sigma * chance.gauss(0, 1)) if self.sigma else self.seconds
         return evolve(verdict, delay=verdict.delay + drawn)
@@ -79,7 +79,7 @@ class Overtaken:
     by: int = field(default=1, validator=within(1))
     patience: float = field(default=60.0, validator=within(0))
 
-    def apply(self, verdict: CopyVerdict, _chance: Random, /) -> CopyVerdict:
+    def apply(self, verdict: CopyInjection, _chance: Random, /) -> CopyInjection:
         """Let others pass."""
         return evolve(verdict, overtaken_by=max(verdict.overtaken_by, self.by), patience=self.patience)
 
@@ -90,7 +90,7 @@ class Duplicate:
 
     extra: int = field(default=1, validator=within(1))
 
-    def apply(self, verdict: CopyVerdict, _chance: Random, /) -> CopyVerdict:
+    def apply(self, verdict: CopyInjection, _chance: Random, /) -> CopyInjection:
         """Add to the duplicates."""
         return evolve(verdict, duplicates=verdict.duplicates + self.extra)
 
@@ -99,7 +99,7 @@ class Duplicate:
 class Tamper:
     """A byte of the body, anywhere, is changed after the delivery was signed: its ``MD5`` no longer fits."""
 
-    def apply(self, verdict: CopyVerdict, chance: Random, /) -> CopyVerdict:
+    def apply(self, verdict: CopyInjection, chance: Random, /) -> CopyInjection:
         """Draw where."""
         return evolve(verdict, tampered=chance.random())
 
@@ -110,7 +110,7 @@ class Stale:
 
     seconds: float = 3600.0
 
-    def apply(self, verdict: CopyVerdict, _chance: Random, /) -> CopyVerdict:
+    def apply(self, verdict: CopyInjection, _chance: Random, /) -> CopyInjection:
         """Add to the age."""
         return evolve(verdict, stale=verdict.stale + self.seconds)
 
@@ -157,7 +157,7 @@ class CopyFaults(Plan[CopyFault]):
         super().__init__(f"{seed}:copy")
 
     def judge(self, document: Mapping[str, Any]) -> tuple[Picked, ...]:
-        """Return the faults that the next message meets, for :func:`verdict_of`."""
+        """Return the faults that the next message meets, for :func:`injection_of`."""
         picked: list[Picked] = []
         for run in self._running:
             if run.fault.concerns(document) and run.picks():
@@ -166,7 +166,7 @@ class CopyFaults(Plan[CopyFault]):
         return tuple(picked)
 
 
-def verdict_of(picked: tuple[Picked, ...], attempt: int) -> CopyVerdict:
+def injection_of(picked: tuple[Picked, ...], attempt: int) -> CopyInjection:
     """Return what is to happen to one attempt to deliver a message. It is the same each time it is asked for."""
     verdict = _NOTHING
     for fault, root in picked:
@@ -175,7 +175,7 @@ def verdict_of(picked: tuple[Picked, ...], attempt: int) -> CopyVerdict:
     return verdict
 
 
-_NOTHING = CopyVerdict()
+_NOTHING = CopyInjection()
 
 COPY_KINDS: Mapping[str, type[Any]] = kinds_of(CopyEffect)
 

@@ -1,7 +1,7 @@
 """Trouble by plan: which request meets which fault, decided from one seed and reproducible to the byte.
 
 A :class:`Fault` says what happens (one of the effects below) and to which requests: by operation, by the operation's values,
-by count, by chance. Every fault that applies to a request adds its part to the request's :class:`Verdict`. The doors carry
+by count, by chance. Every fault that applies to a request adds its part to the request's :class:`Injection`. The doors carry
 the verdict out; nothing here waits or writes.
 """
 
@@ -25,6 +25,7 @@ __all__ = [
     "Effect",
     "Fault",
     "Faults",
+    "Injection",
     "InvalidJson",
     "Latency",
     "Refuse",
@@ -33,13 +34,12 @@ __all__ = [
     "SlowBody",
     "Status",
     "Throttle",
-    "Verdict",
     "faults_from",
 ]
 
 
 @frozen(kw_only=True)
-class Verdict:
+class Injection:
     """What is to happen to one request. Times are seconds.
 
     ``delay`` passes before the answer's first byte, ``body_time`` between its head and its end. ``refuse``: no connection.
@@ -64,7 +64,7 @@ class Verdict:
     @property
     def names(self) -> tuple[str, ...]:
         """The names of what is out of the ordinary."""
-        return tuple(a.name for a in fields(Verdict) if getattr(self, a.name) != a.default and a.name != "message")
+        return tuple(a.name for a in fields(Injection) if getattr(self, a.name) != a.default and a.name != "message")
 
     @property
     def spares_the_state(self) -> bool:
@@ -84,7 +84,7 @@ class Latency:
     seconds: float = field(validator=within(0))
     sigma: float = field(default=0.0, validator=within(0))
 
-    def apply(self, verdict: Verdict, run: "_Running", _now: float, /) -> Verdict:
+    def apply(self, verdict: Injection, run: "_Running", _now: float, /) -> Injection:
         """Add to the delay."""
         drawn = self.seconds * math.exp(self.sigma * run.chance.gauss(0, 1)) if self.sigma else self.seconds
         return evolve(verdict, delay=verdict.delay + drawn)
@@ -96,7 +96,7 @@ class SlowBody:
 
     seconds: float = field(validator=within(0))
 
-    def apply(self, verdict: Verdict, _run: "_Running", _now: float, /) -> Verdict:
+    def apply(self, verdict: Injection, _run: "_Running", _now: float, /) -> Injection:
         """Add to the time that the body takes."""
         return evolve(verdict, body_time=verdict.body_time + self.seconds)
 
@@ -108,7 +108,7 @@ class Status:
     status: int = field(validator=within(200, 599))
     retry_after: float | None = field(default=None, validator=within(0))
 
-    def apply(self, verdict: Verdict, _run: "_Running", _now: float, /) -> Verdict:
+    def apply(self, verdict: Injection, _run: "_Running", _now: float, /) -> Injection:
         """Answer so."""
         return evolve(verdict, status=self.status, retry_after=self.retry_after)
 
@@ -120,7 +120,7 @@ class Code:
     code: str
     message: str = "a fault of the emulator's plan"
 
-    def apply(self, verdict: Verdict, _run: "_Running", _now: float, /) -> Verdict:
+    def apply(self, verdict: Injection, _run: "_Running", _now: float, /) -> Injection:
         """Answer so."""
         return evolve(verdict, code=self.code, message=self.message)
 
@@ -133,7 +133,7 @@ class Throttle:
     retry_after: float | None = field(default=None, validator=within(0))
     code: str | None = None
 
-    def apply(self, verdict: Verdict, run: "_Running", now: float, /) -> Verdict:
+    def apply(self, verdict: Injection, run: "_Running", now: float, /) -> Injection:
         """Count the request; answer so where it is one too many."""
         while run.recent and run.recent[0] <= now - 1:
             run.recent.popleft()
@@ -149,7 +149,7 @@ class Throttle:
 class Refuse:
     """No connection comes about."""
 
-    def apply(self, verdict: Verdict, _run: "_Running", _now: float, /) -> Verdict:
+    def apply(self, verdict: Injection, _run: "_Running", _now: float, /) -> Injection:
         """Refuse."""
         return evolve(verdict, refuse=True)
 
@@ -158,7 +158,7 @@ class Refuse:
 class ResetBefore:
     """The request arrives, the connection is reset, and nothing is done."""
 
-    def apply(self, verdict: Verdict, _run: "_Running", _now: float, /) -> Verdict:
+    def apply(self, verdict: Injection, _run: "_Running", _now: float, /) -> Injection:
         """Reset."""
         return evolve(verdict, reset_before=True)
 
@@ -167,7 +167,7 @@ class ResetBefore:
 class ResetAfter:
     """The operation takes effect, and the connection is reset instead of answered."""
 
-    def apply(self, verdict: Verdict, _run: "_Running", _now: float, /) -> Verdict:
+    def apply(self, verdict: Injection, _run: "_Running", _now: float, /) -> Injection:
         """Reset."""
         return evolve(verdict, reset_after=True)
 
@@ -178,7 +178,7 @@ class CutShort:
 
     keep: float = field(default=0.5, validator=within(0, 1))
 
-    def apply(self, verdict: Verdict, _run: "_Running", _now: float, /) -> Verdict:
+    def apply(self, verdict: Injection, _run: "_Running", _now: float, /) -> Injection:
         """Cut."""
         return evolve(verdict, keep=self.keep)
 
@@ -187,7 +187,7 @@ class CutShort:
 class InvalidJson:
     """The operation takes effect, and the answer is no JSON."""
 
-    def apply(self, verdict: Verdict, _run: "_Running", _now: float, /) -> Verdict:
+    def apply(self, verdict: Injection, _run: "_Running", _now: float, /) -> Injection:
         """Spoil."""
         return evolve(verdict, invalid_json=True)
 
@@ -196,7 +196,7 @@ class InvalidJson:
 class DuplicateFields:
     """The operation takes effect, and each field of the answer is there twice."""
 
-    def apply(self, verdict: Verdict, _run: "_Running", _now: float, /) -> Verdict:
+    def apply(self, verdict: Injection, _run: "_Running", _now: float, /) -> Injection:
         """Double."""
         return evolve(verdict, duplicate_fields=True)
 
@@ -269,7 +269,7 @@ class Faults(Plan[Fault]):
         super().__init__(str(seed))
         self._clock = clock
 
-    def judge(self, op: Operation[Any] | None) -> Verdict:
+    def judge(self, op: Operation[Any] | None) -> Injection:
         """Return what is to happen to the next request; None stands for one that could not be read."""
         verdict = _NOTHING
         now = self._clock.monotonic() if self._running else 0.0
@@ -281,7 +281,7 @@ class Faults(Plan[Fault]):
         return verdict
 
 
-_NOTHING = Verdict()
+_NOTHING = Injection()
 
 
 KINDS: Mapping[str, type[Any]] = kinds_of(Effect)

@@ -49,7 +49,7 @@ __all__ = [
     "RULES",
     "UNKNOWN_OPERATION",
     "DependsOnDialect",
-    "Happening",
+    "GroupChange",
     "Refusal",
     "Rule",
     "World",
@@ -85,7 +85,7 @@ class DependsOnDialect(AssertionError):
 
 
 @frozen(kw_only=True)
-class Happening:
+class GroupChange:
     """Something that members of a group are told: what caused it, in which group, by whom, to whom."""
 
     cause: str
@@ -104,8 +104,8 @@ class World:
     administrator: str
     check_roles: bool = False
     strict: bool = False
-    happenings: list[Happening] = field(factory=list[Happening])
-    listeners: list[Callable[[Happening], object]] = field(factory=list[Callable[["Happening"], object]])
+    happenings: list[GroupChange] = field(factory=list[GroupChange])
+    listeners: list[Callable[[GroupChange], object]] = field(factory=list[Callable[["GroupChange"], object]])
 
     def choice(self, name: str) -> Any:
         """Return what the dialect says where the description says nothing; refuse to in a strict test."""
@@ -115,7 +115,7 @@ class World:
 
     def happened(self, cause: str, group: Group, actor: str, *members: str) -> None:
         """Note what the group is told, and let the listeners know; of the notes, the last thousand at least are kept."""
-        happening = Happening(cause=cause, group_id=group.group_id, actor=actor, members=members)
+        happening = GroupChange(cause=cause, group_id=group.group_id, actor=actor, members=members)
         for listener in self.listeners:
             listener(happening)
         self.happenings.append(happening)

@@ -20,12 +20,12 @@ from rbim.wire.converter import Converters
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from rbim.emulator.faults.requests import Faults, Verdict
-    from rbim.emulator.platform.signature import Gatekeeper
-    from rbim.emulator.request_log import Journal
+    from rbim.emulator.faults.requests import Faults, Injection
+    from rbim.emulator.platform.signature import SignatureCheck
+    from rbim.emulator.request_log import RequestLog
     from rbim.operations.base import Endpoint, Operation
 
-__all__ = ["Platform", "Served"]
+__all__ = ["Platform", "ServedAnswer"]
 
 JSON = {"content-type": "application/json;charset=utf-8"}
 HTML = {"content-type": "text/html;charset=utf-8"}
@@ -35,17 +35,17 @@ _shared = lru_cache(Converters)  # compiling costs milliseconds: emulators of th
 
 
 @frozen
-class Served:
+class ServedAnswer:
     """An answer and how a door is to deliver it."""
 
     response: Response
-    verdict: Verdict
+    verdict: Injection
 
 
 class Platform:
     """The described behaviour over one world."""
 
-    def __init__(self, world: World, gatekeeper: Gatekeeper, faults: Faults, journal: Journal) -> None:
+    def __init__(self, world: World, gatekeeper: SignatureCheck, faults: Faults, journal: RequestLog) -> None:
         self.world = world
         self.faults = faults
         self.journal = journal
@@ -53,7 +53,9 @@ class Platform:
         self._converters = _shared(world.dialect.zone, world.dialect.members_shape)
         self._routes: dict[str, type[Operation[Any]]] = {}
 
-    def serve(self, method: str, path: str, query: Mapping[str, str], headers: Mapping[str, str], body: bytes) -> Served:
+    def serve(
+        self, method: str, path: str, query: Mapping[str, str], headers: Mapping[str, str], body: bytes
+    ) -> ServedAnswer:
         """Answer one request. Whatever it is, the answer is JSON with a code, but where the fault plan wants another."""
         world = self.world
         kind = self._route(path)
@@ -84,10 +86,10 @@ class Platform:
         said = refusal.why if refusal is not None else "success"
         response = _spoilt(self._answer(endpoint, code, said, answer), verdict)
         self._note(path, op, verdict, None if verdict.leaves_no_code else code, effect=answer is not None)
-        return Served(response, verdict)
+        return ServedAnswer(response, verdict)
 
     def _note(
-        self, path: str, op: Operation[Any] | None, verdict: Verdict, code: str | None, *, effect: bool = False
+        self, path: str, op: Operation[Any] | None, verdict: Injection, code: str | None, *, effect: bool = False
     ) -> None:
         at = self.world.clock.monotonic()
         self.journal.note(op, at=at, path=path, code=code, effect=effect, trouble=verdict.names)
@@ -144,7 +146,7 @@ def _code(world: World, refusal: Refusal | None) -> str:
     return refusal.code or world.dialect.code_of(refusal.kind)
 
 
-def _spoilt(response: Response, verdict: Verdict) -> Response:
+def _spoilt(response: Response, verdict: Injection) -> Response:
     """Return the answer as the verdict wants it."""
     asked = {} if verdict.retry_after is None else {"retry-after": str(ceil(verdict.retry_after))}
     if verdict.status is not None:

@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from rbim.clock import Clock
     from rbim.credentials import Credentials
 
-__all__ = ["Gatekeeper"]
+__all__ = ["SignatureCheck"]
 
 VALID = timedelta(hours=24)
 _STAMP = re.compile(r"([0-9]{4})([0-9]{2})([0-9]{2})([0-9]{2})([0-9]{2})([0-9]{2})")
 
 
 @frozen
-class Gatekeeper:
+class SignatureCheck:
     """Knows the one application's credentials and the time."""
 
     credentials: Credentials

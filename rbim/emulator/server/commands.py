@@ -1,7 +1,8 @@
 """What the control interface can do to the platform; :mod:`rbim.emulator.server.control` serves it over HTTP.
 
-A command is a function of the :class:`Desk` and of what it reads from the request's body (or of the name in its path). It
-returns JSON, and its docstring is its help. Those about message copy are in :mod:`rbim.emulator.server.copy_commands`.
+A command is a function of the :class:`ControlContext` and of what it reads from the request's body (or of the name in its
+path). It returns JSON, and its docstring is its help. The commands on message copies are in
+:mod:`rbim.emulator.server.copy_commands`.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -17,7 +18,19 @@ from rbim.emulator.faults.requests import KINDS, faults_from
 if TYPE_CHECKING:
     from rbim.emulator.emulator import Emulator
 
-__all__ = ["ABOUT", "COMMANDS", "PREFIX", "Command", "Desk", "Later", "Outage", "Unable", "command", "plan", "replace"]
+__all__ = [
+    "ABOUT",
+    "COMMANDS",
+    "PREFIX",
+    "Command",
+    "CommandError",
+    "ControlContext",
+    "DeferredAnswer",
+    "Outage",
+    "command",
+    "plan",
+    "replace",
+]
 
 ABOUT = "An emulator of the written interface description, never of the service."
 PREFIX = "/_emulator/"
@@ -28,11 +41,11 @@ Outage = Callable[[float], Close]
 """What begins to refuse connections for so many seconds; it returns what closes those that exist."""
 
 
-class Unable(Exception):
+class CommandError(Exception):
     """A command that this emulator, or the server around it, cannot carry out; the text says why."""
 
 
-class Desk:
+class ControlContext:
     """What commands work with: the emulator, what it was at first, and the server's way to refuse connections."""
 
     def __init__(self, emulator: "Emulator", outage: Outage | None) -> None:
@@ -57,7 +70,7 @@ class Desk:
 
 
 @frozen
-class Later:
+class DeferredAnswer:
     """An answer, and what is done once it is written."""
 
     said: Any
@@ -97,7 +110,7 @@ class _Waiting:
     account: str
 
 
-Run = Callable[[Desk, Any], Any]
+Run = Callable[[ControlContext, Any], Any]
 
 
 @frozen(kw_only=True)
@@ -129,51 +142,51 @@ def command(method: str, path: str, reads: type[Any] | None = None) -> Callable[
 
 
 @command("GET", "")
-def _index(_: Desk, __: str) -> Any:
+def _index(_: ControlContext, __: str) -> Any:
     """Tell what this is, and its commands."""
     return {"about": ABOUT, "commands": {f"{each.method} {each.path}": each.does for each in COMMANDS}}
 
 
 @command("GET", "state")
-def _state(desk: Desk, _: str) -> Any:
+def _state(desk: ControlContext, _: str) -> Any:
     """Tell groups, tasks and accounts, as one document."""
     return desk.emulator.export()
 
 
 @command("PUT", "state", object)
-def _load(desk: Desk, document: object) -> Any:
+def _load(desk: ControlContext, document: object) -> Any:
     """Make the state what such a document says."""
     desk.emulator.load(document)
     return _counts(desk)
 
 
 @command("POST", "reset")
-def _reset(desk: Desk, _: str) -> Any:
+def _reset(desk: ControlContext, _: str) -> Any:
     """Make everything but the clock what it was at first, and forget requests and deliveries."""
     desk.reset()
     return _counts(desk)
 
 
-def _counts(desk: Desk) -> Any:
+def _counts(desk: ControlContext) -> Any:
     state = desk.emulator.state
     return {"groups": len(state.groups), "tasks": len(state.tasks)}
 
 
 @command("GET", "faults")
-def _faults(desk: Desk, _: str) -> Any:
+def _faults(desk: ControlContext, _: str) -> Any:
     """Tell the fault plan, a list."""
     return plan(desk.emulator.faults, KINDS)
 
 
 @command("PUT", "faults", object)
-def _replace(desk: Desk, document: object) -> Any:
+def _replace(desk: ControlContext, document: object) -> Any:
     """Replace the fault plan: its counts and its chance begin anew."""
     replace(desk.emulator.faults, faults_from(document))
     return _faults(desk, "")
 
 
 @command("DELETE", "faults")
-def _empty(desk: Desk, _: str) -> Any:
+def _empty(desk: ControlContext, _: str) -> Any:
     """Empty the fault plan."""
     desk.emulator.faults.clear()
     return []
@@ -200,20 +213,20 @@ def _plain(fault: Any, kinds: Mapping[str, type[Any]]) -> dict[str, Any]:
 
 
 @command("GET", "requests")
-def _requests(desk: Desk, _: str) -> Any:
+def _requests(desk: ControlContext, _: str) -> Any:
     """Tell each request so far, what it asked for and what became of it."""
     return [jsontext.loads(line) for line in desk.emulator.requests.trace().splitlines()]
 
 
 @command("DELETE", "requests")
-def _forget(desk: Desk, _: str) -> Any:
+def _forget(desk: ControlContext, _: str) -> Any:
     """Forget the requests."""
     desk.emulator.requests.clear()
     return []
 
 
 @command("GET", "clock")
-def _clock(desk: Desk, _: str) -> Any:
+def _clock(desk: ControlContext, _: str) -> Any:
     """Tell the emulator's time, and whether it is emulated."""
     clock = desk.emulator.clock
     return {
@@ -224,65 +237,67 @@ def _clock(desk: Desk, _: str) -> Any:
 
 
 @command("POST", "clock/advance", _Advance)
-async def _advance(desk: Desk, told: _Advance) -> Any:
+async def _advance(desk: ControlContext, told: _Advance) -> Any:
     """Let an emulated clock's time pass: seconds, hours."""
     if not isinstance(desk.emulator.clock, EmulatedClock):
-        raise Unable("the emulator runs on this machine's clock, which nobody can advance (rbim emulator --emulated-clock)")
+        raise CommandError(
+            "the emulator runs on this machine's clock, which nobody can advance (rbim emulator --emulated-clock)"
+        )
     await desk.emulator.advance(told.seconds, hours=told.hours)
     return _clock(desk, "")
 
 
 @command("GET", "tasks")
-def _tasks(desk: Desk, _: str) -> Any:
+def _tasks(desk: ControlContext, _: str) -> Any:
     """Tell the call tasks."""
     return desk.emulator.export()["tasks"]
 
 
 @command("GET", "tasks/{id}/may-call")
-def _may_call(desk: Desk, task_id: str) -> Any:
+def _may_call(desk: ControlContext, task_id: str) -> Any:
     """Tell whether a task may call at this moment (emulator-only)."""
     may_call = desk.emulator.may_call(task_id)
     return {"task_id": task_id, "at": desk.emulator.clock.now().isoformat(), "may_call": may_call}
 
 
 @command("POST", "outage", _Seconds)
-def _outage(desk: Desk, told: _Seconds) -> Any:
+def _outage(desk: ControlContext, told: _Seconds) -> Any:
     """Refuse all connections for so many seconds of the emulator's clock."""
     if desk.outage is None:
-        raise Unable("this server has no way to refuse connections: serve the emulator with rbim emulator")
-    return Later({"seconds": told.seconds}, desk.outage(told.seconds))  # over a connection that the outage closes
+        raise CommandError("this server has no way to refuse connections: serve the emulator with rbim emulator")
+    return DeferredAnswer({"seconds": told.seconds}, desk.outage(told.seconds))  # over a connection that the outage closes
 
 
 @command("POST", "logins", _Login)
-def _log_in(desk: Desk, told: _Login) -> Any:
+def _log_in(desk: ControlContext, told: _Login) -> Any:
     """Let an account log in for the first time: account (emulator-only)."""
     desk.emulator.log_in(told.account)
     return attrs.asdict(told)
 
 
 @command("POST", "invitations/confirm", _Waiting)
-def _confirm(desk: Desk, told: _Waiting) -> Any:
+def _confirm(desk: ControlContext, told: _Waiting) -> Any:
     """Let an account accept an invitation: group_id, account (emulator-only)."""
     desk.emulator.confirm(told.group_id, told.account)
     return attrs.asdict(told)
 
 
 @command("POST", "invitations/decline", _Waiting)
-def _decline(desk: Desk, told: _Waiting) -> Any:
+def _decline(desk: ControlContext, told: _Waiting) -> Any:
     """Let an account turn an invitation down: group_id, account (emulator-only)."""
     desk.emulator.decline(told.group_id, told.account)
     return attrs.asdict(told)
 
 
 @command("POST", "applications/approve", _Waiting)
-def _approve(desk: Desk, told: _Waiting) -> Any:
+def _approve(desk: ControlContext, told: _Waiting) -> Any:
     """Let a group's owner accept a request to join: group_id, account (emulator-only)."""
     desk.emulator.approve(told.group_id, told.account)
     return attrs.asdict(told)
 
 
 @command("POST", "applications/reject", _Waiting)
-def _reject(desk: Desk, told: _Waiting) -> Any:
+def _reject(desk: ControlContext, told: _Waiting) -> Any:
     """Let a group's owner turn a request to join down: group_id, account (emulator-only)."""
     desk.emulator.reject(told.group_id, told.account)
     return attrs.asdict(told)

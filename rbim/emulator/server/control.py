@@ -57,7 +57,7 @@ from rbim._support.asgi import TooLarge, body_of
 from rbim.emulator.asgi import write
 from rbim.emulator.faults.plan import in_words
 from rbim.emulator.platform.rules import Refusal
-from rbim.emulator.server.commands import PREFIX, Command, Desk, Later, Unable
+from rbim.emulator.server.commands import PREFIX, Command, CommandError, ControlContext, DeferredAnswer
 from rbim.emulator.server.copy_commands import COMMANDS
 from rbim.errors import InvalidRequest
 from rbim.http import Response
@@ -73,7 +73,7 @@ BODY_LIMIT = 64 * 1024 * 1024
 JSON = {"content-type": "application/json;charset=utf-8"}
 
 
-class _Trouble(Exception):
+class _RequestError(Exception):
     """A request that is not carried out, with the HTTP status and the headers that say so."""
 
     def __init__(self, status: int, why: str, **headers: str) -> None:
@@ -91,7 +91,7 @@ class Control:
 
     def __init__(self, emulator: Emulator, *, outage: Outage | None = None) -> None:
         self._app = emulator.asgi
-        self._desk = Desk(emulator, outage)
+        self._desk = ControlContext(emulator, outage)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one scope."""
@@ -107,11 +107,11 @@ class Control:
             said = await self._said(scope["method"], path, body)
         except TooLarge as error:
             status, said = 413, {"error": str(error)}
-        except _Trouble as trouble:
+        except _RequestError as trouble:
             status, said, headers = trouble.status, {"error": str(trouble)}, trouble.headers
-        document = said.said if isinstance(said, Later) else said
+        document = said.said if isinstance(said, DeferredAnswer) else said
         await write(send, Response(status, {**JSON, **headers}, jsontext.dumps(document)))
-        if isinstance(said, Later):
+        if isinstance(said, DeferredAnswer):
             await said.then()
 
     async def _said(self, method: str, path: str, body: bytes) -> Any:  # JSON, or Later
@@ -120,23 +120,23 @@ class Control:
             said = command.run(self._desk, name if command.reads is None else _read(body, command.reads))
             return await said if isawaitable(said) else said
         except InvalidRequest as error:
-            raise _Trouble(400, error.message) from None
+            raise _RequestError(400, error.message) from None
         except LookupError as error:
-            raise _Trouble(404, str(error)) from None
-        except (Refusal, Unable) as error:
-            raise _Trouble(409, str(error)) from None
+            raise _RequestError(404, str(error)) from None
+        except (Refusal, CommandError) as error:
+            raise _RequestError(409, str(error)) from None
 
 
 def _found(method: str, path: str) -> tuple[Command, str]:
     """Return the command that a request is for, and the name in its path."""
     found = [(command, match) for command in COMMANDS if (match := _pattern(command.path).fullmatch(path))]
     if not found:
-        raise _Trouble(404, f"there is no command {path}; GET {PREFIX} tells which there are")
+        raise _RequestError(404, f"there is no command {path}; GET {PREFIX} tells which there are")
     for command, match in found:
         if command.method == method:
             return command, "".join(match.groups())
     allowed = ", ".join(command.method for command, _ in found)
-    raise _Trouble(405, f"{path} takes {allowed}, not {method}", allow=allowed)
+    raise _RequestError(405, f"{path} takes {allowed}, not {method}", allow=allowed)
 
 
 @cache

@@ -10,7 +10,7 @@ from attrs import frozen
 
 from rbim._support import json as jsontext
 from rbim.emulator.faults.copies import COPY_KINDS, copy_faults_from
-from rbim.emulator.server.commands import COMMANDS, Desk, command, plan, replace
+from rbim.emulator.server.commands import COMMANDS, ControlContext, command, plan, replace
 
 __all__ = ["COMMANDS"]  # all of them, now that these are there
 
@@ -74,7 +74,7 @@ def _given(told: Any) -> dict[str, Any]:
 
 
 @command("GET", "copy")
-def _copy(desk: Desk, _: str) -> Any:
+def _copy(desk: ControlContext, _: str) -> Any:
     """Tell where messages are copied to."""
     aim = desk.emulator.copier.dispatch.aim
     if aim is None:
@@ -84,65 +84,65 @@ def _copy(desk: Desk, _: str) -> Any:
 
 
 @command("PUT", "copy", _Copy)
-def _copy_to(desk: Desk, told: _Copy) -> Any:
+def _copy_to(desk: ControlContext, told: _Copy) -> Any:
     """Copy messages from now on: url, mode (normal or high-guarantee)."""
     desk.emulator.copy_to(told.url, told.mode)
     return _copy(desk, "")
 
 
 @command("DELETE", "copy")
-def _copy_no_more(desk: Desk, _: str) -> Any:
+def _copy_no_more(desk: ControlContext, _: str) -> Any:
     """Copy messages no more, and drop those that wait."""
     desk.emulator.copy_to(None)
     return None
 
 
 @command("GET", "copy-faults")
-def _copy_faults(desk: Desk, _: str) -> Any:
+def _copy_faults(desk: ControlContext, _: str) -> Any:
     """Tell the fault plan of copies, a list."""
     return plan(desk.emulator.copy_faults, COPY_KINDS)
 
 
 @command("PUT", "copy-faults", object)
-def _replace_copy_faults(desk: Desk, document: object) -> Any:
+def _replace_copy_faults(desk: ControlContext, document: object) -> Any:
     """Replace the fault plan of copies."""
     replace(desk.emulator.copy_faults, copy_faults_from(document))
     return _copy_faults(desk, "")
 
 
 @command("DELETE", "copy-faults")
-def _empty_copy_faults(desk: Desk, _: str) -> Any:
+def _empty_copy_faults(desk: ControlContext, _: str) -> Any:
     """Empty the fault plan of copies."""
     desk.emulator.copy_faults.clear()
     return []
 
 
 @command("GET", "deliveries")
-def _deliveries(desk: Desk, _: str) -> Any:
+def _deliveries(desk: ControlContext, _: str) -> Any:
     """Tell each attempt to deliver a copy, and what became of it."""
     return [jsontext.loads(line) for line in desk.emulator.deliveries.trace().splitlines()]
 
 
 @command("DELETE", "deliveries")
-def _forget_deliveries(desk: Desk, _: str) -> Any:
+def _forget_deliveries(desk: ControlContext, _: str) -> Any:
     """Forget the deliveries."""
     desk.emulator.deliveries.clear()
     return []
 
 
 @command("POST", "say", _Say)
-def _say(desk: Desk, told: _Say) -> Any:
+def _say(desk: ControlContext, told: _Say) -> Any:
     """Let an account say something to another or a group: sender, to, text (emulator-only)."""
     return {"message_id": desk.emulator.say(**_given(told))}
 
 
 @command("POST", "push", _Push)
-def _push(desk: Desk, told: _Push) -> Any:
+def _push(desk: ControlContext, told: _Push) -> Any:
     """Push a message to one account, several, or a group: to, text (emulator-only)."""
     return {"message_id": desk.emulator.push(**_given(told))}
 
 
 @command("POST", "notify", _Notify)
-def _notify(desk: Desk, told: _Notify) -> Any:
+def _notify(desk: ControlContext, told: _Notify) -> Any:
     """Notify a group of what has not happened: group_id, notice (emulator-only)."""
     return {"message_id": desk.emulator.notify(**_given(told))}

@@ -44,7 +44,7 @@ ABORTING = struct.pack("hh" if os.name == "nt" else "ii", 1, 0)  # SO_LINGER for
 
 
 class Protocol(H11Protocol):
-    """One connection. It is a :class:`~rbim.emulator.asgi.Connection` to the applications that it serves.
+    """One connection. It is a :class:`~rbim.emulator.asgi.RequestConnection` to the applications that it serves.
 
     ``wanted`` tells whether connections are taken at this moment.
     """

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from rbim.http import Request
 
-__all__ = ["LogBlotter", "blotted", "unframed", "untraced"]
+__all__ = ["LogRedactor", "redacted", "unframed", "untraced"]
 
 
 def untraced(error: Exception, secrets: Iterable[str] = ()) -> Exception:
@@ -25,7 +25,7 @@ def untraced(error: Exception, secrets: Iterable[str] = ()) -> Exception:
     secrets = tuple(secrets)
     for each in _led_to(error):
         each.__traceback__ = None
-        each.args = tuple(blotted(arg, secrets) if isinstance(arg, str) else arg for arg in each.args)
+        each.args = tuple(redacted(arg, secrets) if isinstance(arg, str) else arg for arg in each.args)
     return error
 
 
@@ -69,7 +69,7 @@ def _is_callers(error: BaseException) -> bool:
     return False
 
 
-def blotted(text: str, secrets: Iterable[str]) -> str:
+def redacted(text: str, secrets: Iterable[str]) -> str:
     """Return the text with every secret blotted out, in upper and lower case: servers take a ``sig`` in either."""
     lowered = text.lower()
     for secret in secrets:
@@ -82,7 +82,7 @@ RECENT = 1024
 """Secrets remembered: those of all requests that may be in flight, where a signer makes new ones for each."""
 
 
-class LogBlotter(logging.Filter):
+class LogRedactor(logging.Filter):
     """Blots what signs requests out of the records of a library's loggers.
 
     An answer may repeat the signed address, in a redirect for one, and a library that logs what it reads would write it
@@ -112,7 +112,7 @@ class LogBlotter(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """Let the record through, without what signs."""
         said = record.getMessage()
-        harmless = blotted(said, self._recent)
+        harmless = redacted(said, self._recent)
         if harmless != said:
             record.msg, record.args = harmless, ()
         return True

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from rbim.http import Request
 
-__all__ = ["UNDER_WAY", "BareRequest", "Connector", "Handler", "NoCookies", "Progress", "Watch"]
+__all__ = ["UNDER_WAY", "BareRequest", "ConnectionHandler", "Connector", "DeadlineTimer", "NoCookies", "RequestProgress"]
 
 SPARE = 60.0  # seconds after which an idle connection is closed
 READ = 64 * 1024  # bytes read at once
@@ -30,11 +30,11 @@ TICK = 0.002  # seconds between two looks at what is late
 MADE_UP = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")  # headers that aiohttp makes up where there are none
 
 
-class Handler(ResponseHandler):
+class ConnectionHandler(ResponseHandler):
     """aiohttp's end of a connection, which closes it when something comes while it is idle."""
 
     idle_since: float | None = None
-    user: Progress | None = None
+    user: RequestProgress | None = None
     _spoken: Callable[[], object] | None = None
 
     @property
@@ -91,7 +91,7 @@ class BareRequest(aiohttp.ClientRequest):
         super().update_auth(auth, trust_env)
 
 
-class Progress:
+class RequestProgress:
     """What is known of one request under way: when its time is over, whether it may have begun to be sent, and over what."""
 
     __slots__ = ("deadline", "headers", "late", "protocol", "repeatable", "sent", "wire")
@@ -102,14 +102,14 @@ class Progress:
         self.late = False
         self.repeatable = request.repeatable
         self.sent = False
-        self.protocol: Handler | None = None
+        self.protocol: ConnectionHandler | None = None
         self.wire: asyncio.Transport | None = None
 
     def take(self, connection: Connection) -> None:
         """Note the connection that the request has from now on."""
         self.sent = True
         self.wire = connection.transport
-        if isinstance(connection.protocol, Handler):
+        if isinstance(connection.protocol, ConnectionHandler):
             self.protocol = connection.protocol
             self.protocol.user = self
 
@@ -130,25 +130,25 @@ class Progress:
 
 
 # The request for which a connection is being looked for; aiohttp does so in the task that sends.
-UNDER_WAY: ContextVar[Progress] = ContextVar("UNDER_WAY")
+UNDER_WAY: ContextVar[RequestProgress] = ContextVar("UNDER_WAY")
 
 
-class Watch:
+class DeadlineTimer:
     """Ends the connection of each request whose time is over, with one timer for all of them."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self._under_way: set[Progress] = set()
+        self._under_way: set[RequestProgress] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._next = math.inf
 
-    def begin(self, progress: Progress) -> None:
+    def begin(self, progress: RequestProgress) -> None:
         """Watch a request."""
         self._under_way.add(progress)
         if progress.deadline < self._next:
             self._wake_at(progress.deadline)
 
-    def end(self, progress: Progress) -> None:
+    def end(self, progress: RequestProgress) -> None:
         """Watch it no longer. The timer stays as it is: it finds out by itself what is left to do."""
         self._under_way.discard(progress)
 
@@ -188,7 +188,7 @@ class Connector(aiohttp.TCPConnector):
         super().__init__(limit=0, keepalive_timeout=max(expiry, SPARE))  # pyright: ignore[reportUnknownMemberType]
         self._expiry = expiry
         self._time = asyncio.get_running_loop().time
-        self._factory = cast("partial[ResponseHandler]", partial(Handler, loop=asyncio.get_running_loop()))
+        self._factory = cast("partial[ResponseHandler]", partial(ConnectionHandler, loop=asyncio.get_running_loop()))
 
     async def connect(self, req: Any, traces: Any, timeout: Any) -> Connection:  # noqa: ASYNC109  # as aiohttp calls it
         """Return a connection for the request under way."""
@@ -211,7 +211,7 @@ class Connector(aiohttp.TCPConnector):
         return connection
 
     def _usable(self, protocol: ResponseHandler, *, repeatable: bool) -> bool:
-        if not isinstance(protocol, Handler):
+        if not isinstance(protocol, ConnectionHandler):
             return True
         since, protocol.idle_since = protocol.idle_since, None
         if since is None and protocol.user is None:

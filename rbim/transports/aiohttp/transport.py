@@ -16,7 +16,7 @@ from rbim._support.text import missing_extra, one_line
 from rbim.errors import AnswerTooLarge, NotSent, TransportError, Unanswered
 from rbim.http import Request, Response
 from rbim.transports._shared.network import in_grains, proxy_for, tls_context
-from rbim.transports._shared.redaction import LogBlotter, blotted, unframed, untraced
+from rbim.transports._shared.redaction import LogRedactor, redacted, unframed, untraced
 
 try:
     import aiohttp
@@ -24,7 +24,15 @@ try:
 except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(missing_extra("AiohttpTransport", missing.name, "aiohttp"), name=missing.name) from None
 
-from rbim.transports.aiohttp.connections import UNDER_WAY, BareRequest, Connector, Handler, NoCookies, Progress, Watch
+from rbim.transports.aiohttp.connections import (
+    UNDER_WAY,
+    BareRequest,
+    ConnectionHandler,
+    Connector,
+    DeadlineTimer,
+    NoCookies,
+    RequestProgress,
+)
 
 if TYPE_CHECKING:
     import ssl
@@ -93,16 +101,16 @@ class AiohttpTransport:
         self._raw: Raw = ()
         self._read: dict[str, str] = {}
         self._session: aiohttp.ClientSession | None = None
-        self._watch: Watch | None = None
+        self._watch: DeadlineTimer | None = None
         self._limit = aiohttp.ClientTimeout()
-        self._log = LogBlotter("aiohttp.client", "aiohttp.internal")
+        self._log = LogRedactor("aiohttp.client", "aiohttp.internal")
 
     async def __aenter__(self) -> Self:
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
             raise RuntimeError("AiohttpTransport runs on asyncio only: on trio, use HttpxTransport") from None
-        self._watch = Watch(loop)
+        self._watch = DeadlineTimer(loop)
         self._session = aiohttp.ClientSession(
             connector=Connector(self.keepalive_expiry),
             request_class=BareRequest,
@@ -142,7 +150,7 @@ class AiohttpTransport:
         connecting = in_grains(seconds)
         if connecting != self._limit.connect:  # aiohttp's timer for new connections, which rounds up further where it may
             self._limit = aiohttp.ClientTimeout(connect=connecting, ceil_threshold=math.inf)
-        progress = Progress(request, watch.loop.time() + seconds)
+        progress = RequestProgress(request, watch.loop.time() + seconds)
         token = UNDER_WAY.set(progress)
         watch.begin(progress)
         answered: Response | TransportError = Unanswered()
@@ -165,7 +173,7 @@ class AiohttpTransport:
         raise answered from cause  # out here, where its context is not aiohttp's exception
 
     async def _carry(
-        self, request: Request, session: aiohttp.ClientSession, progress: Progress
+        self, request: Request, session: aiohttp.ClientSession, progress: RequestProgress
     ) -> Response | TransportError:
         # Nothing is raised where a local shows the signed address.
         proxy, context = self._way_to(request.origin)
@@ -249,7 +257,7 @@ def _proxy_url(address: str) -> URL:
     return url
 
 
-def _broken(protocol: Handler | None) -> bool:
+def _broken(protocol: ConnectionHandler | None) -> bool:
     return protocol is not None and isinstance(protocol.exception(), aiohttp.ClientOSError)
 
 
@@ -293,4 +301,4 @@ def _harmless(error: Exception, request: Request) -> Exception:
         said = "the server ended the connection"
     else:
         said = str(cause)
-    return aiohttp.ClientError(blotted(one_line(said, SAID), request.secrets))
+    return aiohttp.ClientError(redacted(one_line(said, SAID), request.secrets))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 from attrs import frozen
 
 from rbim.errors import AnswerTooLarge, Unanswered
-from rbim.transports._shared.redaction import blotted, untraced
+from rbim.transports._shared.redaction import redacted, untraced
 from rbim.transports.asyncio.answer import AnswerReader, Known
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Broken:
         if self.error is None:
             return Unanswered(self.reason)
         cause = untraced(self.error, request.secrets)
-        failure = Unanswered(f"{self.reason}: {type(cause).__name__}: {blotted(str(cause), request.secrets)}")
+        failure = Unanswered(f"{self.reason}: {type(cause).__name__}: {redacted(str(cause), request.secrets)}")
         failure.__cause__ = cause
         return failure
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from rbim.errors import InvalidRequest
-from rbim.transports._shared.prepared import Prepared
+from rbim.transports._shared.head_cache import HeadCache
 from rbim.transports.asyncio.connection import Broken, Connection, Idle
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from rbim.http import Request
 
-__all__ = ["Head", "Proxy", "Route"]
+__all__ = ["Proxy", "RequestHead", "Route"]
 
 PORTS = {"http": 80, "https": 443}
 HEAD_START = 0.25  # seconds for one address before the next is tried at the same time, as RFC 8305 recommends
@@ -73,7 +73,7 @@ class Proxy:
         return {"Proxy-Authorization": self._authorization} if self._authorization else {}
 
 
-class Head:
+class RequestHead:
     """The prepared bytes of requests that differ in nothing but their body; it shows nothing of them."""
 
     __slots__ = ("_begin",)
@@ -114,18 +114,18 @@ class Route:
             self._fixed |= proxy.headers
         if "@" in parts.netloc or parts.query or parts.fragment or not PATH.fullmatch(f"{host}{self._prefix}"):
             raise ValueError("an origin has neither user, query nor fragment, and only ASCII without white space")
-        self._heads: Prepared[Head] = Prepared()
+        self._heads: HeadCache[RequestHead] = HeadCache()
 
-    def head(self, request: Request) -> Head:
+    def head(self, request: Request) -> RequestHead:
         """Return the prepared head. Raises ValueError, without any value in it, for what cannot be sent."""
         return self._heads.get(request) or self._new_head(request)
 
-    def _new_head(self, request: Request) -> Head:
+    def _new_head(self, request: Request) -> RequestHead:
         if not (request.path.startswith("/") and PATH.fullmatch(request.path) and TOKEN.fullmatch(request.method)):
             raise ValueError("the method or path is not ASCII without white space")
         if not all(TOKEN.fullmatch(name) and FIELD.fullmatch(value) for name, value in request.headers.items()):
             raise ValueError("a header is not printable ASCII")
-        return self._heads.keep(request, Head(request, self._prefix, self._fixed))
+        return self._heads.keep(request, RequestHead(request, self._prefix, self._fixed))
 
     def idle_connection(self, oldest: float) -> Connection | None:
         """Take the connection that was used last, if it was so after ``oldest`` and is still as it was left."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from rbim.errors import InvalidRequest, NotSent, Unanswered
 from rbim.http import Response
 from rbim.transports._shared.network import proxy_for, tls_context
-from rbim.transports._shared.redaction import blotted, untraced
+from rbim.transports._shared.redaction import redacted, untraced
 from rbim.transports.asyncio.answer import Known
 from rbim.transports.asyncio.connection import LONGEST_NAP, Connection
 from rbim.transports.asyncio.route import Proxy, Route
@@ -157,7 +157,7 @@ class AsyncioTransport:
             if scope.expired():
                 raise NotSent("no connection came about in time") from cause
             raise NotSent(
-                f"no connection came about: {type(cause).__name__}: {blotted(str(cause), request.secrets)}"
+                f"no connection came about: {type(cause).__name__}: {redacted(str(cause), request.secrets)}"
             ) from cause
         if connection.closing or self._loop is None:
             connection.abort()

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, assume, example, given, settings, strategies as st
 
 from rbim.bulk.input.file import RowFile
-from rbim.bulk.input.format import Format, Rejected, codec, write_rows
+from rbim.bulk.input.format import Format, NotDone, codec, write_rows
 from rbim.bulk.input.rows import BadRow, Row, cleaned
 from rbim.errors import InvalidRequest
 
@@ -106,7 +106,7 @@ def test_text_is_one_account_a_line(accounts):
 
 REJECTED = st.lists(
     st.builds(
-        Rejected,
+        NotDone,
         CELL,
         CELL | CELL.map(lambda cell: f"={cell}"),
         st.none() | CELL,
@@ -496,7 +496,7 @@ def test_the_kind_is_told_from_the_name(tmp_path, name, body, kind):
 def test_a_single_column_without_a_header_is_written_back_with_one():
     rows = RowFile(io.BytesIO(b"1\n2\n"), kind="csv", group="g")
     out = io.BytesIO()
-    write_rows(out, rows.format, [Rejected(*row, "failed", "") for row in rows])
+    write_rows(out, rows.format, [NotDone(*row, "failed", "") for row in rows])
     assert out.getvalue() == b"account,state,reason\n1,failed,\n2,failed,\n"
 
 
@@ -511,7 +511,7 @@ def test_gb18030_as_iconv_makes_it(tmp_path):
     with RowFile(path, encoding="GB18030", group_column="群", account_column="账号") as rows:
         assert list(rows) == [Row("研发一群", "zhāng三"), Row("销售", "李四€")]
         out = io.BytesIO()
-        write_rows(out, rows.format, [Rejected("销售", "李四€", None, "refused", "用户不存在")])
+        write_rows(out, rows.format, [NotDone("销售", "李四€", None, "refused", "用户不存在")])
     back = subprocess.run(["iconv", "-f", "gb18030", "-t", "utf-8"], input=out.getvalue(), capture_output=True, check=True)
     assert back.stdout.decode() == "群,账号,state,reason\r\n销售,李四€,refused,用户不存在\r\n"
 
@@ -530,7 +530,7 @@ def test_a_byte_order_mark_as_printf_makes_it(tmp_path):
         assert list(rows) == [Row("g", "1")]
         assert rows.format.bom
         out = io.BytesIO()
-        write_rows(out, rows.format, [Rejected("g", "1", None, "failed", "a;b")])
+        write_rows(out, rows.format, [NotDone("g", "1", None, "failed", "a;b")])
     assert out.getvalue() == b'\xef\xbb\xbfgroup;account;state;reason\ng;1;failed;"a;b"\n'
 
 
@@ -705,17 +705,17 @@ def written(form, *rows):
 
 def test_what_an_encoding_has_no_characters_for():
     latin = Format(kind="csv", encoding="latin-1")
-    assert written(latin, Rejected("g", "é", None, "refused", "不")).endswith(b"\ng,\xe9,,refused,\\u4e0d\n")
+    assert written(latin, NotDone("g", "é", None, "refused", "不")).endswith(b"\ng,\xe9,,refused,\\u4e0d\n")
     with pytest.raises(InvalidRequest, match=r"iso8859-1 has .*张三"):
-        written(latin, Rejected("g", "张三", None, "refused", ""))
-    line = written(Format(kind="jsonl", encoding="latin-1"), Rejected("g", "张三", None, "refused", "不"))
+        written(latin, NotDone("g", "张三", None, "refused", ""))
+    line = written(Format(kind="jsonl", encoding="latin-1"), NotDone("g", "张三", None, "refused", "不"))
     assert json.loads(line) == {"group": "g", "account": "张三", "state": "refused", "reason": "\\u4e0d"}
     with pytest.raises(InvalidRequest):
-        written(Format(kind="csv"), Rejected("g", "\ud800", None, "refused", ""))
+        written(Format(kind="csv"), NotDone("g", "\ud800", None, "refused", ""))
 
 
 def test_what_a_file_has_no_column_for():
-    row = Rejected("g", "a", "admin", "failed", "")
+    row = NotDone("g", "a", "admin", "failed", "")
     for form in (Format(kind="text", group="g"), Format(kind="csv", user_name_column=None)):
         with pytest.raises(InvalidRequest) as caught:
             written(form, row)
@@ -730,7 +730,7 @@ def test_what_a_file_has_no_column_for():
 
 
 def test_formulas_stay_what_they_are_and_odd_cells_are_quoted():
-    body = written(Format(kind="csv"), *(Rejected("g", each, None, "failed", "") for each in ("=1+1", "@a", ' a"b', "a\rb")))
+    body = written(Format(kind="csv"), *(NotDone("g", each, None, "failed", "") for each in ("=1+1", "@a", ' a"b', "a\rb")))
     assert body.splitlines(keepends=False)[1:3] == [b"g,=1+1,,failed,", b"g,@a,,failed,"]
     assert b'"g"," a""b","","failed",""\n' in body
     assert [row[1] for row in csv.reader(io.StringIO(body.decode(), newline=""), strict=True)][-2:] == [' a"b', "a\rb"]
@@ -745,7 +745,7 @@ def test_many_rows_are_written_in_parts():
             return super().write(body)
 
     out = Counting()
-    assert write_rows(out, Format(kind="jsonl"), (Rejected("g", str(n), None, "failed", "") for n in range(5000))) == 5000
+    assert write_rows(out, Format(kind="jsonl"), (NotDone("g", str(n), None, "failed", "") for n in range(5000))) == 5000
     assert out.writes <= 10
     assert sum(1 for _ in RowFile(io.BytesIO(out.getvalue()))) == 5000
 

@@ -19,17 +19,17 @@ from hypothesis import given, settings, strategies as st
 from rbim import InvalidRequest
 from rbim.bulk.input.rows import BadRow, Row
 from rbim.bulk.journal import loading
-from rbim.bulk.journal.journal import Facts, Journal, Sample
+from rbim.bulk.journal.journal import JobFacts, Journal, Sample
 from rbim.bulk.journal.loading import BATCH, Loaded, Loader, batches, row_of
 from rbim.bulk.journal.lock import JobLock, is_locked
-from rbim.bulk.states import Sent, State
-from rbim.bulk.work import Settlement, Why
+from rbim.bulk.states import AccountState, RequestState
+from rbim.bulk.work import FailureReason, Settlement
 from rbim.clock import SystemClock
 from rbim.emulator import EmulatedClock
-from rbim.storage.sqlite import Failure
+from rbim.storage.sqlite import CommandFailure
 
 SHORT = settings(max_examples=40, deadline=None)
-DONE = Settlement(outcome=Sent.ANSWERED, state=State.DONE)
+DONE = Settlement(outcome=RequestState.ANSWERED, state=AccountState.DONE)
 
 
 class Book:
@@ -40,7 +40,7 @@ class Book:
         self.journal = Journal(path, clock=self.clock)
         self.journal.open()
         self.journal.database.execute("PRAGMA synchronous = OFF")
-        facts = Facts(
+        facts = JobFacts(
             operation="InviteJoinGroup",
             options={},
             chunk=chunk,
@@ -61,7 +61,7 @@ class Book:
 
     def do(self, command, *values, **options):
         (result,) = self.journal.commit([partial(command, *values, **options)])
-        assert not isinstance(result, Failure)
+        assert not isinstance(result, CommandFailure)
         return result
 
     def send(self, chunk, settlement=DONE):
@@ -74,7 +74,7 @@ class Book:
 
     def states(self):
         rows = self.read("SELECT party.name, account, state FROM account JOIN party ON party.id = party")
-        return {row[:2]: State(row[2]) for row in rows}
+        return {row[:2]: AccountState(row[2]) for row in rows}
 
 
 @contextmanager
@@ -131,7 +131,7 @@ def test_rows_are_numbered_and_the_first_of_each_counts(rows):
         assert made.read("SELECT line FROM bad_row") == [(seq,) for seq, row in enumerate(rows, 1) if not row]
         facts = made.journal.facts()
         assert (facts.input.rows, facts.input.bad, facts.input.duplicates) == (len(rows), rows.count(()), len(duplicates))
-        assert made.journal.counts() == dict.fromkeys(State, 0) | {State.WAITING: len(first)}
+        assert made.journal.counts() == dict.fromkeys(AccountState, 0) | {AccountState.WAITING: len(first)}
 
 
 def test_more_groups_than_are_kept_at_hand(monkeypatch):
@@ -265,7 +265,7 @@ LANES = st.lists(st.tuples(NAMES, PEOPLE) | st.tuples(NAMES, PEOPLE, st.sampled_
 def test_groups_have_their_turns_whatever_the_window(rows, chunk, window, lag):
     with book(rows, chunk=chunk) as made:
         assert drain(made, window, lag=min(lag, window - 1)) == in_turn(rows, chunk)
-        assert set(made.states().values()) <= {State.DONE}
+        assert set(made.states().values()) <= {AccountState.DONE}
         assert made.journal.plan(5) == []
 
 
@@ -325,10 +325,17 @@ def test_an_outcome_is_that_of_those_who_waited():
     rows = [("g", f"a{n}") for n in range(6)]
     with book(rows, chunk=3) as made:
         one, two = made.journal.plan(10)
-        made.send(one, Settlement(outcome=Sent.REFUSED, state=State.FAILED, why=Why("no", "999123", "ApiError")))
-        apart = ((1, State.REFUSED, Why("never logged in")),)
-        anomalies = (("stranger", Why("who?")),)
-        number = made.send(two, Settlement(outcome=Sent.ANSWERED, state=State.DONE, apart=apart, anomalies=anomalies))
+        made.send(
+            one,
+            Settlement(
+                outcome=RequestState.REFUSED, state=AccountState.FAILED, why=FailureReason("no", "999123", "ApiError")
+            ),
+        )
+        apart = ((1, AccountState.REFUSED, FailureReason("never logged in")),)
+        anomalies = (("stranger", FailureReason("who?")),)
+        number = made.send(
+            two, Settlement(outcome=RequestState.ANSWERED, state=AccountState.DONE, apart=apart, anomalies=anomalies)
+        )
         states = [state.name for _, state in sorted(made.states().items())]
         assert states == ["FAILED"] * 3 + ["DONE", "REFUSED", "DONE"]
         assert made.read(
@@ -346,7 +353,7 @@ def test_halves_belong_to_the_request_they_were():
         (chunk,) = made.journal.plan(10)
         made.do(made.journal.begin, chunk)
         number = chunk.number
-        refused = Settlement(outcome=Sent.REFUSED, why=Why("no"))
+        refused = Settlement(outcome=RequestState.REFUSED, why=FailureReason("no"))
         one, two = made.do(made.journal.split, chunk, refused, 0.1)
         assert (one.accounts, two.accounts) == (("a0", "a1", "a2"), ("a3", "a4"))
         made.send(one)
@@ -360,16 +367,16 @@ def test_halves_belong_to_the_request_they_were():
         (again,) = made.journal.plan(10)
         assert (again.accounts, again.planned, again.resent) == (two.accounts, two.planned, False)
         made.send(again)
-        assert set(made.states().values()) == {State.DONE}
+        assert set(made.states().values()) == {AccountState.DONE}
         assert made.journal.plan(10) == []
 
 
 def test_what_is_sent_again_comes_first_and_says_so():
-    lost = Settlement(outcome=Sent.UNKNOWN, why=Why("reset"), again=True)
+    lost = Settlement(outcome=RequestState.UNKNOWN, why=FailureReason("reset"), again=True)
     with book([(f"g{n}", "a") for n in range(4)], chunk=1) as made:
         chunks = made.journal.plan(2)
         made.send(chunks[0], lost)
-        made.send(chunks[1], Settlement(outcome=Sent.REFUSED, why=Why("busy"), again=True))
+        made.send(chunks[1], Settlement(outcome=RequestState.REFUSED, why=FailureReason("busy"), again=True))
         made.begin()
         found = made.journal.plan(10)
         assert [(each.group, each.attempt, each.resent) for each in found] == [
@@ -392,19 +399,19 @@ def test_what_is_sent_again_comes_first_and_says_so():
 
 
 def test_who_was_unknown_and_waits_again_is_sent_again():
-    unknown = Settlement(outcome=Sent.UNKNOWN, state=State.UNKNOWN, why=Why("reset"))
+    unknown = Settlement(outcome=RequestState.UNKNOWN, state=AccountState.UNKNOWN, why=FailureReason("reset"))
     with book([("g", f"a{n}") for n in range(6)], chunk=2) as made:
         one, two, three = made.journal.plan(10)
         made.send(one, unknown)
         made.send(two)
-        made.send(three, Settlement(outcome=Sent.REFUSED, state=State.FAILED, why=Why("no")))
-        assert made.do(made.journal.retry, [State.UNKNOWN]) == 2
-        assert made.journal.counts()[State.AGAIN] == 2
+        made.send(three, Settlement(outcome=RequestState.REFUSED, state=AccountState.FAILED, why=FailureReason("no")))
+        assert made.do(made.journal.retry, [AccountState.UNKNOWN]) == 2
+        assert made.journal.counts()[AccountState.AGAIN] == 2
         made.begin()
         (again,) = made.journal.plan(10)
         assert (again.accounts, again.resent) == (("a0", "a1"), True)
         made.send(again)
-        assert made.do(made.journal.retry, [State.FAILED, State.UNKNOWN]) == 2
+        assert made.do(made.journal.retry, [AccountState.FAILED, AccountState.UNKNOWN]) == 2
         made.begin()
         (last,) = made.journal.plan(10)
         assert (last.accounts, last.resent) == (("a4", "a5"), False)
@@ -418,11 +425,11 @@ def test_who_was_unknown_and_waits_again_is_sent_again():
 )
 def test_after_recovery_everybody_waits_once_or_is_settled(fates, on_unknown, age):
     settlements = {
-        "lost": Settlement(outcome=Sent.UNKNOWN, why=Why("reset"), again=True),
-        "busy": Settlement(outcome=Sent.REFUSED, why=Why("busy"), again=True),
+        "lost": Settlement(outcome=RequestState.UNKNOWN, why=FailureReason("reset"), again=True),
+        "busy": Settlement(outcome=RequestState.REFUSED, why=FailureReason("busy"), again=True),
         "done": DONE,
-        "failed": Settlement(outcome=Sent.REFUSED, state=State.FAILED, why=Why("no")),
-        "unknown": Settlement(outcome=Sent.UNKNOWN, state=State.UNKNOWN, why=Why("reset")),
+        "failed": Settlement(outcome=RequestState.REFUSED, state=AccountState.FAILED, why=FailureReason("no")),
+        "unknown": Settlement(outcome=RequestState.UNKNOWN, state=AccountState.UNKNOWN, why=FailureReason("reset")),
     }
     with book([("g", f"a{n}") for n in range(2 * len(fates))], chunk=2) as made:
         fate_of = {}
@@ -440,9 +447,9 @@ def test_after_recovery_everybody_waits_once_or_is_settled(fates, on_unknown, ag
         waiting = {"busy", "waits"} | ({"open", "lost"} if resend else set())
         planned = [account for chunk in made.journal.plan(100) for account in chunk.accounts]
         assert Counter(planned) == Counter(account for account, fate in fate_of.items() if fate in waiting)
-        after = {"done": State.DONE, "failed": State.FAILED, "unknown": State.UNKNOWN}
-        after |= dict.fromkeys(["busy", "waits"], State.WAITING)
-        after |= dict.fromkeys(["open", "lost"], State.WAITING if resend else State.UNKNOWN)
+        after = {"done": AccountState.DONE, "failed": AccountState.FAILED, "unknown": AccountState.UNKNOWN}
+        after |= dict.fromkeys(["busy", "waits"], AccountState.WAITING)
+        after |= dict.fromkeys(["open", "lost"], AccountState.WAITING if resend else AccountState.UNKNOWN)
         assert {account: state for (_, account), state in made.states().items()} == {
             account: after[fate] for account, fate in fate_of.items()
         }

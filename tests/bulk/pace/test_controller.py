@@ -13,7 +13,7 @@ from hypothesis import given, settings, strategies as st
 
 from helpers.platform_simulation import INVITE, LOST, THROTTLED, Platform, simulate
 from rbim import InvalidRequest, InviteJoinGroup, JoinGroup, QueryGroupDetail, Rate
-from rbim.bulk.pace.controller import LONGEST_HALT, Steering
+from rbim.bulk.pace.controller import LONGEST_HALT, PaceController
 
 OTHER = InviteJoinGroup(group_id="g2", members=["1001"])
 JOIN = JoinGroup(group_id="g1")
@@ -23,12 +23,12 @@ def limited(limit: float, **rest) -> Platform:
     return Platform(limit=lambda _now: limit, **rest)
 
 
-def send(steering: Steering, now: float, op=INVITE) -> None:
+def send(steering: PaceController, now: float, op=INVITE) -> None:
     assert steering.earliest(op, now) <= now
     steering.sent(op, now)
 
 
-def lose(steering: Steering, times: int, now: float) -> None:
+def lose(steering: PaceController, times: int, now: float) -> None:
     """Lose so many in a row, a hundredth of a second apart, at once after each was sent; the last one now."""
     for number in range(times - 1, -1, -1):
         steering.sent(INVITE, now - number / 100)
@@ -52,7 +52,9 @@ def lose(steering: Steering, times: int, now: float) -> None:
     ],
 )
 def test_nearly_all_of_a_limit_is_used_and_little_is_throttled(latency, sigma, retry_after, least):
-    record = simulate(Steering(concurrency=1000), limited(200, latency=latency, sigma=sigma, retry_after=retry_after), 75)
+    record = simulate(
+        PaceController(concurrency=1000), limited(200, latency=latency, sigma=sigma, retry_after=retry_after), 75
+    )
     assert 200 * least <= record.rate(15, 75) <= 200
     assert record.throttled(15, 75) < 0.05
     assert record.number(THROTTLED, 0, 15) < 300
@@ -65,7 +67,7 @@ def test_nearly_all_of_a_limit_is_used_and_little_is_throttled(latency, sigma, r
 @pytest.mark.parametrize("seed", [1, 2])
 def test_other_limits_are_used_as_well(limit, retry_after, latency, seed):
     platform = limited(limit, latency=latency, sigma=0.3, retry_after=retry_after, seed=seed)
-    record = simulate(Steering(concurrency=400), platform, 120)
+    record = simulate(PaceController(concurrency=400), platform, 120)
     assert record.rate(20, 120) >= 0.88 * limit
     assert record.throttled(20, 120) < 0.05
 
@@ -73,7 +75,7 @@ def test_other_limits_are_used_as_well(limit, retry_after, latency, seed):
 @pytest.mark.parametrize("latency", [0.001, 0.1])
 def test_a_limit_that_changes_is_followed_within_fifteen_seconds(latency):
     platform = Platform(limit=lambda now: 200 if now < 30 else 50 if now < 60 else 400, latency=latency)
-    record = simulate(Steering(concurrency=400), platform, 95)
+    record = simulate(PaceController(concurrency=400), platform, 95)
     assert record.rate(15, 30) >= 0.92 * 200
     assert record.rate(45, 60) >= 0.92 * 50
     assert record.throttled(32, 60) < 0.05
@@ -83,12 +85,12 @@ def test_a_limit_that_changes_is_followed_within_fifteen_seconds(latency):
 
 @pytest.mark.parametrize("timer", [0.001, 0.004, 0.016])
 def test_two_thousand_a_second_pass_where_timers_ring_late(timer):
-    record = simulate(Steering(concurrency=200), limited(2000, latency=0.02), 12, timer=timer)
+    record = simulate(PaceController(concurrency=200), limited(2000, latency=0.02), 12, timer=timer)
     assert record.rate(6, 12) >= 0.92 * 2000
 
 
 def test_what_is_sent_is_spread_evenly():
-    record = simulate(Steering(concurrency=400), limited(200, latency=0.1), 40)
+    record = simulate(PaceController(concurrency=400), limited(200, latency=0.1), 40)
     tenths = defaultdict(int)
     for at in record.sent:
         tenths[int(at * 10)] += 1
@@ -97,7 +99,7 @@ def test_what_is_sent_is_spread_evenly():
 
 @pytest.mark.parametrize("latency", [0.001, 0.1])
 def test_throttling_of_everything_for_a_while_leaves_a_trickle_and_the_rate_comes_back(latency):
-    steering = Steering(concurrency=100)
+    steering = PaceController(concurrency=100)
     record = simulate(steering, Platform(limit=lambda now: 0 if 20 <= now < 40 else 200, latency=latency), 75)
     assert record.number(THROTTLED, 25, 40) <= 15 * 0.6
     assert record.recovery(40, 0.9 * 200) < 15
@@ -105,7 +107,7 @@ def test_throttling_of_everything_for_a_while_leaves_a_trickle_and_the_rate_come
 
 
 def test_a_platform_that_throttles_at_first_is_no_slow_platform():
-    record = simulate(Steering(concurrency=100), Platform(limit=lambda now: 0 if now < 0.9 else 200, latency=0.05), 60)
+    record = simulate(PaceController(concurrency=100), Platform(limit=lambda now: 0 if now < 0.9 else 200, latency=0.05), 60)
     assert record.rate(30, 60) >= 0.92 * 200
 
 
@@ -114,7 +116,7 @@ def test_a_platform_that_throttles_at_first_is_no_slow_platform():
 
 @pytest.mark.parametrize("sigma", [0.0, 0.3])
 def test_a_fast_platform_is_soon_held_back_by_nothing(sigma):
-    steering = Steering(concurrency=100)
+    steering = PaceController(concurrency=100)
     record = simulate(steering, Platform(latency=0.01, sigma=sigma), 3)
     assert record.rate(2, 3) >= 0.9 * 10_000 / math.exp(sigma**2 / 2)
     assert steering.rate is None
@@ -123,28 +125,28 @@ def test_a_fast_platform_is_soon_held_back_by_nothing(sigma):
 
 @pytest.mark.parametrize("latency", [0.01, 0.1])
 def test_a_hundred_are_in_flight_within_about_a_second(latency):
-    record = simulate(Steering(concurrency=100), Platform(latency=latency, sigma=0.3), 2)
+    record = simulate(PaceController(concurrency=100), Platform(latency=latency, sigma=0.3), 2)
     assert next(at for at, limit in record.concurrency if limit == 100) < 1.7
     assert min(limit for _, limit in record.concurrency) == 10
 
 
 @pytest.mark.parametrize("share", [0.2, 0.3])
 def test_random_losses_slow_nothing_down(share):
-    without = simulate(Steering(concurrency=100), Platform(latency=0.02), 4)
-    steering = Steering(concurrency=100)
+    without = simulate(PaceController(concurrency=100), Platform(latency=0.02), 4)
+    steering = PaceController(concurrency=100)
     losing = simulate(steering, Platform(latency=0.02, loss=share), 4)
     assert losing.rate(2, 4) / (1 - share) >= 0.95 * without.rate(2, 4)
     assert steering.concurrency(4.0) == 100
 
 
 def test_random_losses_do_not_hide_a_limit():
-    record = simulate(Steering(concurrency=100), limited(200, latency=0.05, loss=0.2), 60)
+    record = simulate(PaceController(concurrency=100), limited(200, latency=0.05, loss=0.2), 60)
     assert record.rate(15, 60) >= 0.92 * 200  # losses are lost before they count
 
 
 @pytest.mark.parametrize("sigma", [0.0, 0.3])
 def test_a_platform_that_queues_is_kept_busy_and_no_more(sigma):
-    record = simulate(Steering(concurrency=200), Platform(servers=20, latency=0.05, sigma=sigma), 40)
+    record = simulate(PaceController(concurrency=200), Platform(servers=20, latency=0.05, sigma=sigma), 40)
     assert record.rate(2, 40) >= 0.9 * 400 / math.exp(sigma**2 / 2)
     waits = sorted(seconds for at, seconds in record.latencies if at > 2)
     assert statistics.mean(waits) < 0.11
@@ -157,7 +159,7 @@ def test_a_platform_that_becomes_slower_is_not_mistaken_for_one_that_queues():
             self.latency = 0.05 if now < 6 else 0.2
             return super().serve(now)
 
-    record = simulate(Steering(concurrency=100), Slower(), 12)
+    record = simulate(PaceController(concurrency=100), Slower(), 12)
     assert record.rate(4, 6) >= 0.9 * 2000
     assert record.rate(8, 12) >= 0.9 * 500
     changes = [(at, limit) for at, limit in record.concurrency if at > 6]
@@ -166,11 +168,11 @@ def test_a_platform_that_becomes_slower_is_not_mistaken_for_one_that_queues():
 
 
 def test_where_one_at_a_time_is_all_there_may_be_it_is_used():
-    assert simulate(Steering(concurrency=1), Platform(latency=0.1, sigma=0.3), 30).rate(5, 30) >= 9
+    assert simulate(PaceController(concurrency=1), Platform(latency=0.1, sigma=0.3), 30).rate(5, 30) >= 9
 
 
 def test_after_two_seconds_in_use_nothing_is_held_back_until_the_platform_wants_it():
-    steering, now = Steering(), 0.0
+    steering, now = PaceController(), 0.0
     while steering.earliest(INVITE, now) < math.inf and steering.rate is not None:
         now = max(now, steering.earliest(INVITE, now))
         steering.sent(INVITE, now)
@@ -186,7 +188,7 @@ def test_after_two_seconds_in_use_nothing_is_held_back_until_the_platform_wants_
 
 @pytest.mark.parametrize("per_second", [10, 40])
 def test_a_rate_that_is_not_used_does_not_grow(per_second):
-    steering = Steering(concurrency=100)
+    steering = PaceController(concurrency=100)
     for number in range(2000):
         now = number / per_second
         send(steering, now)
@@ -196,12 +198,12 @@ def test_a_rate_that_is_not_used_does_not_grow(per_second):
 
 
 def test_a_rate_grows_however_late_the_timers_are():
-    record = simulate(Steering(concurrency=100), Platform(latency=0.001), 8, timer=0.1)
+    record = simulate(PaceController(concurrency=100), Platform(latency=0.001), 8, timer=0.1)
     assert record.rate(6, 8) > 500
 
 
 def test_a_concurrency_that_is_not_used_does_not_grow():
-    record = simulate(Steering(rates=(Rate(20),)), Platform(latency=0.1), 20)
+    record = simulate(PaceController(rates=(Rate(20),)), Platform(latency=0.1), 20)
     assert {limit for _, limit in record.concurrency} == {10}
 
 
@@ -220,7 +222,7 @@ def most(times, span: float) -> int:
 
 @pytest.mark.parametrize("adaptive", [True, False])
 def test_a_given_rate_holds_exactly(adaptive):
-    record = simulate(Steering(rates=(Rate(50),), concurrency=100, adaptive=adaptive), Platform(latency=0.02), 20)
+    record = simulate(PaceController(rates=(Rate(50),), concurrency=100, adaptive=adaptive), Platform(latency=0.02), 20)
     assert min(after - before for before, after in pairwise(record.sent)) >= 0.02 - 1e-9
     assert len(record.sent) == pytest.approx(20 * 50, abs=2)
 
@@ -228,18 +230,18 @@ def test_a_given_rate_holds_exactly(adaptive):
 def test_two_rates_hold_and_one_for_each_group():
     rates = (Rate(50, burst=5), Rate(600, 60, each_group=True), Rate(1, operations=(JoinGroup,)))
     ops = [InviteJoinGroup(group_id=f"g{number}", members=["1"]) for number in range(8)]
-    steering = Steering(rates=rates, concurrency=100)
+    steering = PaceController(rates=rates, concurrency=100)
     record = simulate(steering, Platform(latency=0.02), 20, ops=ops)
     assert most(record.sent, 1.0) <= 50 + 5
     assert len(record.sent) == pytest.approx(20 * 50, rel=0.02)
-    record = simulate(Steering(rates=rates), Platform(latency=0.02), 20, ops=ops[:2])
+    record = simulate(PaceController(rates=rates), Platform(latency=0.02), 20, ops=ops[:2])
     for first in (0, 1):
         assert most(record.sent[first::2], 1.0) <= 10
     assert len(record.sent) == pytest.approx(2 * 20 * 10, abs=4)
 
 
 def test_what_a_group_alone_must_wait_for_does_not_hold_back_others():
-    steering = Steering(rates=(Rate(1, each_group=True), Rate(10)), adaptive=False)
+    steering = PaceController(rates=(Rate(1, each_group=True), Rate(10)), adaptive=False)
     send(steering, 5.0)
     assert steering.earliest(INVITE, 5.0) == pytest.approx(6.0)
     assert steering.general(INVITE, 5.0) == steering.earliest(OTHER, 5.0) == pytest.approx(5.1)
@@ -251,7 +253,7 @@ def test_what_a_group_alone_must_wait_for_does_not_hold_back_others():
 
 
 def test_rates_for_other_operations_do_not_count():
-    steering = Steering(rates=(Rate(1, operations=(JoinGroup,)),), adaptive=False)
+    steering = PaceController(rates=(Rate(1, operations=(JoinGroup,)),), adaptive=False)
     send(steering, 0.0, JOIN)
     assert steering.earliest(JOIN, 0.0) == steering.general(JOIN, 0.0) == 1
     assert steering.earliest(QueryGroupDetail(group_id="g1"), 0.0) == 0
@@ -260,7 +262,7 @@ def test_rates_for_other_operations_do_not_count():
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, True])
 def test_a_concurrency_of_nothing_is_refused(wrong):
     with pytest.raises(InvalidRequest, match="at least 1"):
-        Steering(concurrency=wrong)
+        PaceController(concurrency=wrong)
 
 
 # Halts
@@ -268,7 +270,7 @@ def test_a_concurrency_of_nothing_is_refused(wrong):
 
 @pytest.mark.parametrize("adaptive", [True, False])
 def test_a_pause_that_is_asked_for_is_kept_by_everything_and_the_longest_holds(adaptive):
-    steering = Steering(adaptive=adaptive)
+    steering = PaceController(adaptive=adaptive)
     assert steering.halted_until == -math.inf
     for _ in range(3):
         steering.sent(INVITE, 10.0)
@@ -284,14 +286,14 @@ def test_a_pause_that_is_asked_for_is_kept_by_everything_and_the_longest_holds(a
 
 @pytest.mark.parametrize("retry_after", [0.0, -3.0, math.nan])
 def test_a_pause_of_nothing_is_none(retry_after):
-    steering = Steering(adaptive=False)
+    steering = PaceController(adaptive=False)
     steering.sent(INVITE, 1.0)
     steering.throttled(2.0, retry_after)
     assert steering.earliest(INVITE, 2.0) == 2.0
 
 
 def test_not_adaptive_a_throttling_without_a_time_is_a_pause_of_a_second():
-    steering = Steering(concurrency=7, adaptive=False)
+    steering = PaceController(concurrency=7, adaptive=False)
     send(steering, 1.0)
     steering.throttled(2.0, None)
     assert steering.earliest(INVITE, 2.0) == 3.0
@@ -300,7 +302,7 @@ def test_not_adaptive_a_throttling_without_a_time_is_a_pause_of_a_second():
 
 
 def test_requests_in_flight_lower_the_rate_once():
-    steering = Steering()
+    steering = PaceController()
     now = 0.0
     for _ in range(100):
         now = max(now, steering.earliest(INVITE, now))
@@ -325,7 +327,9 @@ def test_within_ten_seconds_after_an_outage_all_is_as_before(limit, latency, tim
     if limit == math.inf:
         latency = max(latency, 0.05)  # fewer requests to simulate
     outage = (20, 50)
-    record = simulate(Steering(concurrency=100), limited(limit, latency=latency, outages=[outage], timeout=timeout), 65)
+    record = simulate(
+        PaceController(concurrency=100), limited(limit, latency=latency, outages=[outage], timeout=timeout), 65
+    )
     former = record.rate(10, 20)
     assert record.rate(60, 65) >= 0.9 * former
     assert record.recovery(50, 0.9 * former, span=1.0) < 10
@@ -334,14 +338,14 @@ def test_within_ten_seconds_after_an_outage_all_is_as_before(limit, latency, tim
 
 
 def test_after_an_outage_the_concurrency_doubles():
-    record = simulate(Steering(concurrency=100), Platform(latency=0.1, outages=[(3, 10)]), 15)
+    record = simulate(PaceController(concurrency=100), Platform(latency=0.1, outages=[(3, 10)]), 15)
     back = [(at, limit) for at, limit in record.concurrency if at > 10]
     assert [limit for _, limit in back] == [50, 100]
     assert back[1][0] - back[0][0] < 0.5
 
 
 def test_in_an_outage_probes_go_one_by_one_at_growing_intervals():
-    record = simulate(Steering(concurrency=100), Platform(latency=0.01, outages=[(1, 26)]), 30)
+    record = simulate(PaceController(concurrency=100), Platform(latency=0.01, outages=[(1, 26)]), 30)
     probes = [at for at in record.sent if 1.2 < at < 26]
     gaps = [after - before for before, after in pairwise(probes)]
     assert gaps[:3] == pytest.approx([0.5, 1, 2])
@@ -349,7 +353,7 @@ def test_in_an_outage_probes_go_one_by_one_at_growing_intervals():
 
 
 def test_a_run_of_losses_is_an_outage_and_an_answer_ends_it():
-    steering = Steering(concurrency=100)
+    steering = PaceController(concurrency=100)
     send(steering, 0.0)
     steering.answered(0.1, 0.1)
     lose(steering, 7, 10.0)
@@ -367,7 +371,7 @@ def test_a_run_of_losses_is_an_outage_and_an_answer_ends_it():
 
 
 def test_a_throttling_ends_an_outage_as_well():
-    steering = Steering(adaptive=False)
+    steering = PaceController(adaptive=False)
     lose(steering, 8, 1.0)
     assert steering.state(1.0) == "probing"
     send(steering, 2.0)
@@ -378,7 +382,7 @@ def test_a_throttling_ends_an_outage_as_well():
 
 
 def test_answers_to_what_was_sent_before_an_outage_do_not_end_it():
-    steering = Steering()
+    steering = PaceController()
     send(steering, 0.0)
     lose(steering, 8, 1.0)
     steering.answered(1.1, 1.1)
@@ -386,7 +390,7 @@ def test_answers_to_what_was_sent_before_an_outage_do_not_end_it():
 
 
 def test_losses_that_arrive_late_are_no_new_outage():
-    steering = Steering()
+    steering = PaceController()
     for _ in range(50):
         steering.sent(INVITE, 0.0)
     for _ in range(8):
@@ -400,7 +404,7 @@ def test_losses_that_arrive_late_are_no_new_outage():
 
 
 def test_with_few_in_flight_fewer_losses_are_an_outage_if_they_take_long():
-    steering = Steering(concurrency=1)
+    steering = PaceController(concurrency=1)
     for now in (0.0, 10.0):
         assert steering.state(now) == "running"
         send(steering, now)
@@ -410,7 +414,7 @@ def test_with_few_in_flight_fewer_losses_are_an_outage_if_they_take_long():
 
 
 def test_losses_at_one_instant_do_not_go_on_forever():
-    steering = Steering()
+    steering = PaceController()
     for _ in range(99):
         steering.sent(INVITE, 0.0)
         steering.lost(0.0)
@@ -421,7 +425,7 @@ def test_losses_at_one_instant_do_not_go_on_forever():
 
 
 def test_an_outage_during_the_test_of_a_smaller_concurrency_forgets_the_test():
-    steering, now = Steering(concurrency=100), 0.0
+    steering, now = PaceController(concurrency=100), 0.0
     for latency in (0.05,) * 10 + (0.5,) * 10:
         now += 1.0
         before = steering.concurrency(now)
@@ -439,7 +443,7 @@ def test_an_outage_during_the_test_of_a_smaller_concurrency_forgets_the_test():
 
 
 def test_silence_counts_from_the_last_answer_or_from_a_sending_after_which_none_came():
-    steering = Steering()
+    steering = PaceController()
     assert steering.silent_since is None
     lose(steering, 3, 1.0)
     assert steering.silent_since == pytest.approx(0.98)
@@ -472,7 +476,7 @@ STEPS = st.lists(
     steps=STEPS, most=st.integers(1, 120), adaptive=st.booleans(), rates=st.sampled_from(((), (Rate(3, each_group=True),)))
 )
 def test_whatever_comes_the_limits_are_limits_and_times_are_times(steps, most, adaptive, rates):
-    steering, now = Steering(rates=rates, concurrency=most, adaptive=adaptive), 0.0
+    steering, now = PaceController(rates=rates, concurrency=most, adaptive=adaptive), 0.0
     for what, gap, latency, retry_after in steps:
         now += gap
         if what == "answered":
@@ -493,7 +497,7 @@ def test_whatever_comes_the_limits_are_limits_and_times_are_times(steps, most, a
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.sampled_from(("answered", "throttled", "lost")), min_size=8, max_size=100))
 def test_where_time_stands_still_the_answers_come_to_an_end(ends):
-    steering = Steering()
+    steering = PaceController()
     for end in ends:
         for _ in range(20):
             steering.sent(INVITE, 7.0)
@@ -515,7 +519,7 @@ def test_a_decision_costs_as_much_after_many_as_after_few():
             steering.answered(now + 0.01, 0.01)
         return process_time() - began, now
 
-    steering, now, costs = Steering(rates=(Rate(1e4),)), 0.0, []
+    steering, now, costs = PaceController(rates=(Rate(1e4),)), 0.0, []
     for _ in range(8):
         taken, now = cost(steering, now)
         costs.append(taken)
@@ -523,7 +527,7 @@ def test_a_decision_costs_as_much_after_many_as_after_few():
 
 
 def test_what_was_not_sent_after_all_is_no_longer_in_flight():
-    steering = Steering(concurrency=4)
+    steering = PaceController(concurrency=4)
     for _ in range(3):
         steering.sent(INVITE, 0.0)
     steering.withdrawn()

@@ -17,13 +17,13 @@ from helpers.deliveries import delivery, unreadable
 from rbim import InvalidRequest
 from rbim.callbacks.inbox import statements as store
 from rbim.callbacks.inbox.protocols import LeaseLost
-from rbim.callbacks.inbox.statements import INBOX, Store, Wish
+from rbim.callbacks.inbox.statements import INBOX, InboxStore, ReplayFilter
 from rbim.emulator.clock import START, EmulatedClock
 from rbim.storage import sqlite as database
-from rbim.storage.sqlite import Failure
+from rbim.storage.sqlite import CommandFailure
 
 WEEK = 7 * 24 * 3600.0
-ALL = Wish(since=float("-inf"), classes=None, msg_type=None, dead_only=False)
+ALL = ReplayFilter(since=float("-inf"), classes=None, msg_type=None, dead_only=False)
 
 
 class Run:
@@ -35,7 +35,7 @@ class Run:
     def __getattr__(self, name):
         def run(*args, **options):
             (result,) = self.store.commit([partial(getattr(self.store, name), *args, **options)])
-            if isinstance(result, Failure):
+            if isinstance(result, CommandFailure):
                 raise result.error
             return result
 
@@ -44,7 +44,7 @@ class Run:
 
 @contextmanager
 def opened(path, clock, *, lease=30.0, retention=WEEK, kind=INBOX):
-    each = Store(path, retention=retention, lease=lease, clock=clock, kind=kind)
+    each = InboxStore(path, retention=retention, lease=lease, clock=clock, kind=kind)
     each.open()
     try:
         yield each
@@ -127,12 +127,12 @@ def test_a_command_that_fails_does_not_spoil_the_others(kept, rows):
     lone = delivery(2)._replace(conversation="\ud800")
     commands = [partial(kept.accept, each) for each in (delivery(1), lone, delivery(3), delivery(1))]
     results = kept.commit(commands)
-    assert isinstance(results[1], Failure)
+    assert isinstance(results[1], CommandFailure)
     assert isinstance(results[1].error, UnicodeEncodeError)
     assert [results[0], *results[2:]] == [True, True, False]
     assert rows("SELECT key FROM event ORDER BY seq") == [(delivery(1).key,), (delivery(3).key,)]
     (result,) = kept.commit([partial(kept.accept, lone)])
-    assert isinstance(result, Failure)
+    assert isinstance(result, CommandFailure)
 
 
 def test_a_full_disk_fails_the_whole_transaction_and_nothing_else(kept, run, rows):
@@ -176,7 +176,7 @@ def test_when_sqlite_gives_up_the_transaction_no_part_of_it_counts_as_kept(kept,
 
 
 def test_a_store_that_is_not_open_says_so(path, clock):
-    closed = Store(path, retention=WEEK, lease=30.0, clock=clock)
+    closed = InboxStore(path, retention=WEEK, lease=30.0, clock=clock)
     with pytest.raises(RuntimeError, match="is not open"):
         closed.counts()
     with pytest.raises(RuntimeError, match="is not open"):
@@ -710,7 +710,7 @@ class Inboxes(RuleBasedStateMachine):
         self.folder = TemporaryDirectory()
         self.clock = EmulatedClock()
         path = Path(self.folder.name) / "inbox.db"
-        self.stores = [Store(path, retention=WEEK, lease=30.0, clock=self.clock) for _ in range(2)]
+        self.stores = [InboxStore(path, retention=WEEK, lease=30.0, clock=self.clock) for _ in range(2)]
         for each in self.stores:
             each.open()
         self.runs = [Run(each) for each in self.stores]

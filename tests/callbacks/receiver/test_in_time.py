@@ -18,7 +18,7 @@ import uvicorn
 from anyio.lowlevel import checkpoint
 
 from helpers.credentials import APP_ID, CREDENTIALS, TOKEN
-from rbim.callbacks import Backoff, Event, Handling, MemorySink, Receiver, Router, SqliteInbox, Worker, sign
+from rbim.callbacks import Backoff, Event, HandlerContext, MemorySink, Receiver, Router, SqliteInbox, Worker, sign
 from rbim.callbacks.receiver.intake import SPOOLING
 from rbim.callbacks.worker.runner import WorkerThread
 from rbim.emulator import EmulatedClock
@@ -231,7 +231,7 @@ async def test_ten_thousand_events_with_a_handler_of_5_seconds_are_answered_in_t
     router = Router()
 
     @router.fallback
-    async def slow(event: Event, handling: Handling) -> None:
+    async def slow(event: Event, handling: HandlerContext) -> None:
         nonlocal running, peak
         began = clock.elapsed
         running += 1

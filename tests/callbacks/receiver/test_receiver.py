@@ -403,7 +403,7 @@ async def test_a_spool_that_cannot_be_read_for_a_while_ends_nothing(make, inbox,
             looks.append(limit)
             raise sqlite3.OperationalError
 
-        monkeypatch.setattr("rbim.callbacks.receiver.spool._File.conversations", lambda _, limit: fail(limit))
+        monkeypatch.setattr("rbim.callbacks.receiver.spool._SpoolInbox.conversations", lambda _, limit: fail(limit))
         with anyio.fail_after(10):
             while len(looks) < 2:
                 await anyio.sleep(0.02)

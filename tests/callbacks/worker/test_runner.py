@@ -12,7 +12,7 @@ from rbim import InvalidRequest, SystemClock
 from rbim._support.event_loops import backend
 from rbim.callbacks.inbox.memory import MemorySink
 from rbim.callbacks.inbox.sqlite import SqliteInbox
-from rbim.callbacks.observers import Watch
+from rbim.callbacks.observers import Observers
 from rbim.callbacks.worker import runner as thread_module
 from rbim.callbacks.worker.backoff import Backoff
 from rbim.callbacks.worker.router import Router
@@ -162,7 +162,7 @@ async def test_what_ends_a_worker_is_logged_and_raised_on_leaving(runs, caplog):
 async def test_what_ends_the_worker_is_logged_at_once_and_raised_on_leaving(caplog):
     sink = MemorySink()
 
-    class Broken(Watch):
+    class Broken(Observers):
         def tell(self, _):
             raise SystemExit(3)
 

@@ -20,7 +20,7 @@ from rbim.callbacks.delivery import delivery_of
 from rbim.callbacks.inbox.memory import MemorySink
 from rbim.callbacks.inbox.protocols import LeaseLost
 from rbim.callbacks.inbox.sqlite import SqliteInbox
-from rbim.callbacks.observers import Buried, Handled, HandlingFailed, Watch
+from rbim.callbacks.observers import DeadLettered, Handled, HandlingFailed, Observers
 from rbim.callbacks.worker.backoff import Backoff
 from rbim.callbacks.worker.conversation import GRACE, TURN
 from rbim.callbacks.worker.router import Router
@@ -69,7 +69,7 @@ class Facts:
 
     def __init__(self):
         self.told = []
-        self.watch = Watch([self.told.append])
+        self.watch = Observers([self.told.append])
 
     def of(self, kind):
         return [fact for fact in self.told if isinstance(fact, kind)]
@@ -143,7 +143,7 @@ async def test_an_event_is_dead_after_its_last_attempt_and_the_next_one_goes_on(
     assert error.startswith("Traceback (most recent call last):")
     assert "in deep_inside" in error
     assert error.endswith("RuntimeError: the ledger is closed \\ud83d\n")
-    (buried,) = facts.of(Buried)
+    (buried,) = facts.of(DeadLettered)
     assert (buried.attempt, buried.error) == (3, "RuntimeError: the ledger is closed \\ud83d")
     assert [fact.attempt for fact in facts.of(HandlingFailed)] == [1, 2]
 
@@ -176,7 +176,7 @@ async def test_what_can_no_longer_be_read_is_dead_at_once(clock):
         await until(lambda: log)
     ((_, error),) = [(letter.claim, letter.error) for letter in sink.dead]
     assert "CallbackRejected: the body cannot be read" in error
-    assert facts.of(Buried)[0].attempt == 1
+    assert facts.of(DeadLettered)[0].attempt == 1
 
 
 async def test_an_event_whose_process_ended_each_time_is_not_handled_again(inbox, clock):
@@ -202,7 +202,7 @@ async def test_an_event_whose_process_ended_each_time_is_not_handled_again(inbox
         3,
         "each attempt was begun and never ended: the process did, or the lease ran out",
     )
-    assert facts.of(Buried)[0].error == "each attempt was begun and never ended: the process did, or the lease ran out"
+    assert facts.of(DeadLettered)[0].error == "each attempt was begun and never ended: the process did, or the lease ran out"
 
 
 # ---------------------------------------------------------------------------------- many at once

@@ -24,7 +24,7 @@ from rbim._support.sockets import bound_to
 from rbim.callbacks.signature import sign
 from rbim.cli import Exit
 from rbim.cli.callback.connection import ANSWERED, AT_ONCE, BEGUN, most
-from rbim.cli.callback.serve import Serving, _config, _Server
+from rbim.cli.callback.serve import ServeOptions, _config, _Server
 
 # ------------------------------------------------------------------------------------------------------------ connections
 
@@ -62,7 +62,7 @@ async def connecting(app=None, **tls):
         await send({"type": "http.response.body", "body": b""})
 
     what = {"inbox": None, "host": "127.0.0.1", "port": 0, "path": "/", "mode": "normal", "printing": False}
-    told = Serving(**(what | {"certfile": None, "keyfile": None} | tls))
+    told = ServeOptions(**(what | {"certfile": None, "keyfile": None} | tls))
     opened, listens = [], asyncio.Event()
     server = _Server(_config(told, app or empty), listens.set)
     with await bound_to("127.0.0.1", 0) as bound:

@@ -12,7 +12,7 @@ from queue import SimpleQueue
 import pytest
 
 from helpers.callback_process import PATIENCE, counts, event, serving
-from rbim.callbacks.observers import Buried, HandlingFailed, Quarantined, Refused, Spooled
+from rbim.callbacks.observers import DeadLettered, HandlingFailed, Quarantined, Refused, Spooled
 from rbim.callbacks.signature import Reason
 from rbim.cli.callback.log import WAITING, Line, RateLimitedHandler, StreamListener
 
@@ -37,7 +37,7 @@ def test_facts_are_said_in_words(capsys):
         Spooled(key="k", why="slow", kept=True),
         Spooled(key="k", why="slow", kept=False),
         HandlingFailed(key="k", attempt=2, error="E: e", pause=3.0),
-        Buried(key="k", attempt=9, error="E: e"),
+        DeadLettered(key="k", attempt=9, error="E: e"),
     )
     with log(lambda: 0.0) as handler:
         for fact in facts:

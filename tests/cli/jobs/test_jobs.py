@@ -31,9 +31,9 @@ from rbim.bulk.progress import Snapshot
 from rbim.cli import run
 from rbim.cli.exit_codes import JobExit
 from rbim.cli.jobs import progress as bulk_progress
-from rbim.cli.jobs.flags import Showing
+from rbim.cli.jobs.flags import OutputFlags
 from rbim.cli.jobs.input import Input
-from rbim.cli.jobs.progress import Progress
+from rbim.cli.jobs.progress import ProgressDisplay
 from rbim.cli.jobs.run import command_line
 from rbim.credentials import Credentials
 from rbim.emulator import Emulator
@@ -824,7 +824,7 @@ def test_the_bar_fits_the_terminal(width):
 def test_lines_come_every_few_seconds(capsys, monkeypatch):
     now = [100.0]
     monkeypatch.setattr(bulk_progress.time, "monotonic", lambda: now[0])
-    with Progress(Showing(), None) as progress:
+    with ProgressDisplay(OutputFlags(), None) as progress:
         for _ in range(24):
             progress.update(snapshot(phase="draining"))
             now[0] += 0.5

@@ -14,7 +14,7 @@ from helpers.credentials import APP_ID, TOKEN
 from helpers.emulators import box
 from rbim import AsyncClient, Dialect, GroupType, InvalidRequest
 from rbim.emulator import EmulatedClock, Emulator
-from rbim.emulator.copies.queue import Lanes, Parcel
+from rbim.emulator.copies.queue import DeliveryQueues, QueuedDelivery
 from rbim.emulator.faults.copies import (
     CopyFault,
     CopyFaults,
@@ -24,7 +24,7 @@ from rbim.emulator.faults.copies import (
     Stale,
     Tamper,
     copy_faults_from,
-    verdict_of,
+    injection_of,
 )
 
 START = 1767323045000
@@ -361,10 +361,10 @@ def test_whatever_fails_every_conversation_keeps_its_order(senders, answers, con
 
 
 def test_nothing_is_taken_from_empty_lanes():
-    lanes = Lanes()
+    lanes = DeliveryQueues()
     with pytest.raises(LookupError, match="no parcel"):
         lanes.take()
-    lanes.put(Parcel(number=1, message_id="m", key="k", content=b"", document=None), 0.0)
+    lanes.put(QueuedDelivery(number=1, message_id="m", key="k", content=b"", document=None), 0.0)
     lanes.clear()
     assert (lanes.next_due(), len(lanes)) == (None, 0)
 
@@ -762,7 +762,7 @@ async def test_a_stale_time_is_old_and_correctly_signed(age, shift):
 
 def met(plan, count=12, **fields):
     """Return the numbers of those of so many equal messages that the plan meets."""
-    return [number for number in range(1, count + 1) if verdict_of(plan.judge(fields), 1).names]
+    return [number for number in range(1, count + 1) if injection_of(plan.judge(fields), 1).names]
 
 
 @pytest.mark.parametrize(

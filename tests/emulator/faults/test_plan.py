@@ -2,7 +2,7 @@
 
 from helpers.stubs import CONVERGING, READ
 from rbim.emulator import EmulatedClock
-from rbim.emulator.faults.copies import CopyFault, CopyFaults, Delay, Duplicate, Overtaken, Stale, Tamper, verdict_of
+from rbim.emulator.faults.copies import CopyFault, CopyFaults, Delay, Duplicate, Overtaken, Stale, Tamper, injection_of
 from rbim.emulator.faults.requests import Code, CutShort, Fault, Faults, Latency, Refuse, ResetAfter, Throttle
 
 PLAN = (
@@ -38,7 +38,7 @@ def twelve_requests(faults, clock):
 
 def twelve_messages(faults):
     met = [faults.judge({"convType": "TEAM" if number % 2 else "PERSON"}) for number in range(12)]
-    return [[told(verdict_of(picked, attempt)) for attempt in (1, 2)] for picked in met]
+    return [[told(injection_of(picked, attempt)) for attempt in (1, 2)] for picked in met]
 
 
 VERDICTS = [

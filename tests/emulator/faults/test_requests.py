@@ -50,6 +50,7 @@ from rbim.emulator.faults.requests import (
     DuplicateFields,
     Fault,
     Faults,
+    Injection,
     InvalidJson,
     Latency,
     Refuse,
@@ -58,7 +59,6 @@ from rbim.emulator.faults.requests import (
     SlowBody,
     Status,
     Throttle,
-    Verdict,
     faults_from,
 )
 
@@ -432,9 +432,9 @@ def verdict_of(*effects):
 def test_faults_add_up_in_the_order_of_the_plan():
     slow = verdict_of(Latency(1), Latency(2), SlowBody(3), SlowBody(0.5))
     assert (slow.delay, slow.body_time, slow.names) == (3, 3.5, ("delay", "body_time"))
-    assert verdict_of(Status(500, retry_after=3), Status(503)) == Verdict(status=503)
+    assert verdict_of(Status(500, retry_after=3), Status(503)) == Injection(status=503)
     both = verdict_of(ResetAfter(), Code("160016", "忙"), Latency(1))
-    assert both == Verdict(delay=1, reset_after=True, code="160016", message="忙")
+    assert both == Injection(delay=1, reset_after=True, code="160016", message="忙")
     assert both.names == ("delay", "reset_after", "code")
 
 

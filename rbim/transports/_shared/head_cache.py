@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from rbim.http import Request
 
-__all__ = ["Prepared"]
+__all__ = ["HeadCache"]
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ class _Kept(Generic[T]):
         self.made = made
 
 
-class Prepared(Generic[T]):
+class HeadCache(Generic[T]):
     """Keeps what was made of requests, for requests that differ from them in nothing but their body.
 
     ``also`` is what else the made thing depends on.
