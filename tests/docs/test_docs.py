@@ -18,12 +18,14 @@ from rbim.client.retry import Retry, RetryBudget
 EXPECTED = {
     "README.md": {
         "A client": [r"产品公告 3 20\d\d-.*\n"],
-        "Many at once": [r""],
-        "Half a million invitations": [r"(running \d+ of 1900\n)+ended 1900 of 1900\n1900 0 0\n"],
-        "When it fails": [r""],
-        "From code that is not asynchronous": [r"\['g8\d+'.*\]\n"],
-        "Operations of one's own": [r"900501 .*QueryGroupMembers.*\n"],
-        "Message copies": [r"1001 TEXT 你好\n"],
+        "A job": [r"1900 0 0\n"],
+        "A receiver": [r"1001 TEXT 你好\n"],
+        "Errors": [r""],
+    },
+    "docs/client.md": {
+        "Fan-out": [r""],
+        "Synchronous code": [r"\['g8\d+'.*\]\n"],
+        "Custom operations": [r"900501 .*QueryGroupMembers.*\n"],
         "Without the platform": [r""],
     },
     "docs/index.md": {"rbim": [r"3\n"]},
