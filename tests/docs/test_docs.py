@@ -35,8 +35,8 @@ EXPECTED = {
         "Handling errors": [r"the platform said no: 900404 there is no group g1\n"],
     },
     "docs/errors.md": {
-        "Handling them": [re.escape(blocks_of("docs/errors.md", "text")[0].text)],
-        "Looking closer": [r"SearchPublicGroups: .* \(3 attempts, outcome not sent\)\n([123] NotSent not sent\n){3}"],
+        "Handling errors": [re.escape(blocks_of("docs/errors.md", "text")[0].text)],
+        "Attempts, causes and pickling": [r"SearchPublicGroups: .* \(3 attempts, outcome not sent\)\n([123] NotSent not sent\n){3}"],
     },
     "docs/retries.md": {
         "Retries and unknown outcomes": [r"idempotent\nnever\n"],
