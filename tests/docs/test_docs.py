@@ -40,8 +40,8 @@ EXPECTED = {
     },
     "docs/retries.md": {
         "Retries and unknown outcomes": [r"idempotent\nnever\n"],
-        "How often, how long": [r"公告\n"],
-        "Confirmed by repeating": [r"1 Unanswered None unknown\n2 NotMember 560072 refused\nconfirmed by repeating: True\n"],
+        "Retry settings": [r"公告\n"],
+        "Confirmed by a retry": [r"1 Unanswered None unknown\n2 NotMember 560072 refused\nconfirmed by repeating: True\n"],
         "When the outcome is unknown": [r"g8\d+\n1 group\n"],
     },
     "docs/SECURITY.md": {
@@ -218,7 +218,7 @@ def test_the_numbers_of_the_page_on_retries_are_the_defaults():
     assert f"| `Retry(attempts={retry.attempts})` | {retry.attempts} |" in text
     assert f"`Retry(base={retry.base}, cap={retry.cap})`" in text
     assert (budget.share, budget.reserve) == (1 / 5, 50)
-    assert "a fifth of a repeat, and each repeat costs one; 50 are saved up" in text
+    assert "a fifth of a retry, and each retry costs one; 50 are saved up" in text
 
 
 def test_the_table_of_retries_is_what_the_policy_decides():
