@@ -37,7 +37,7 @@ def test_the_pages_table_of_columns_is_the_schemas():
             named = re.findall(r"`([^`]+)`", re.sub(r"\([^)]*\)", "", row))
             assert named == [column for _, column, *_ in file.execute(f"PRAGMA table_info({view})")]
         tables = {name for (name,) in file.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    behind = PAGE[PAGE.index("The tables behind the\nviews:") :]
+    behind = PAGE[PAGE.index("These tables are behind the views:") :]
     listed = set(re.findall(r"`(\w+)`", re.sub(r"\([^)]*\)", "", behind)))
     assert listed == tables - {"account_state", "request_outcome"}
     assert f"now {len(JOURNAL.schema)}; a newer rbim reads older journals" in PAGE
