@@ -18,9 +18,9 @@ from helpers.pages import blocks_of, run_program
 BLOCKS = {block.title: block.text for block in blocks_of("docs/callbacks.md", "python")}
 SERVED = {"With FastAPI": "asgi", "With Starlette": "asgi", "With aiohttp": "aiohttp", "With Django": "asgi"}
 PROGRAMS = {
-    "What happens when": r"",
-    "Looking after it": r"Counts\(waiting=0, done=0, dead=0, quarantined=0\)\n0 events are handled again\n",
-    "Without the receiver": r"Verified\(key=.*\)\n你好\nbody_mismatch\n",
+    "Delivery guarantees": r"",
+    "Inspecting and replaying events": r"Counts\(waiting=0, done=0, dead=0, quarantined=0\)\n0 events are handled again\n",
+    "Verifying without the receiver": r"Verified\(key=.*\)\n你好\nbody_mismatch\n",
 }
 
 # What serves an application of a module called `recipe`, says at which port, and ends well on SIGTERM.
