@@ -45,7 +45,7 @@ def test_a_program_runs(program, printed, platform, monkeypatch, tmp_path):
 
 
 def test_the_table_of_transports_is_what_the_suite_is_told():
-    named = {cells[1].strip("`"): cells for cells in rows("Which one")}
+    named = {cells[1].strip("`"): cells for cells in rows("Choosing a transport")}
     assert named.keys() == TRANSPORTS.keys()
     for module, (name, features, loops) in TRANSPORTS.items():
         title, _, needs, on, tls, proxies, unix, newest, cancelled = named[module]
