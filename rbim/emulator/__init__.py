@@ -1,7 +1,7 @@
 """An emulator of the written interface description, never of the service.
 
-One state, reached as a transport (no sockets), as an ASGI application, or directly. What the description leaves open is a
-field of the same :class:`~rbim.Dialect` that the client has.
+One state, used as a transport (no sockets), as an ASGI application, or by direct calls. Where the description leaves
+something open, the emulator does as the same :class:`~rbim.Dialect` says that the client uses.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""The emulator's HTTP door: an ASGI 3 application around a function from request to response."""
+"""The emulator over HTTP: an ASGI 3 application that passes requests to the platform."""
 
 from __future__ import annotations
 
@@ -21,42 +21,42 @@ if TYPE_CHECKING:
 __all__ = ["BODILESS", "CONNECTION", "EmulatorApp", "RequestConnection", "failure", "write"]
 
 CONNECTION = "rbim.connection"
-"""The ASGI extension by which the emulator's own server hands out its connections."""
+"""The ASGI extension through which the emulator's own server gives control over connections."""
 
 BODY_LIMIT = 1024 * 1024
 BODILESS = (204, 304)
-"""The statuses whose answers end with their head."""
+"""The statuses of responses without a body."""
 
 SIG = re.compile(rb"sig=([0-9A-Fa-f]+)")
 
 
 class RequestConnection(Protocol):
-    """A hand on the connection that a request came over."""
+    """Control over the connection of a request."""
 
     def reset(self) -> None:
-        """Reset it: what the peer reads next is an error."""
+        """Reset the connection: the peer's next read fails."""
 
     def cut(self, response: Response, keep: float) -> None:
-        """Write the head and the share ``keep`` of the body, never all of it, and close."""
+        """Write the head and the share ``keep`` of the body, never all of it, then close."""
 
     async def answer(self, response: Response) -> None:
-        """Write a whole answer at once."""
+        """Write a whole response at once."""
 
 
-def failure(status: int, why: str, code: str = MALFORMED) -> Response:
-    """Return a platform's refusal for what never becomes an operation."""
-    document = {"statusCode": code, "statusMsg": why}
+def failure(status: int, message: str, code: str = MALFORMED) -> Response:
+    """Return a refusal of the platform for a request that is not a readable operation."""
+    document = {"statusCode": code, "statusMsg": message}
     return Response(status, {"content-type": "application/json;charset=utf-8"}, jsontext.dumps(document))
 
 
-# Its success would not be an answer: HTTP makes a tunnel of it.
+# In HTTP, a successful CONNECT opens a tunnel instead of returning an answer.
 NO_TUNNEL = failure(405, "CONNECT is not described: operations are posted")
 
 
 class EmulatorApp:
-    """An ASGI 3 application: lifespan events are acknowledged, requests handed to the platform.
+    """An ASGI 3 application: it acknowledges lifespan events and passes HTTP requests to the platform.
 
-    An object and not a method, since servers tell ASGI 3 from its forerunner by looking at ``__call__``.
+    It is an object and not a method because servers detect ASGI 3 by its ``__call__``.
     """
 
     def __init__(self, platform: Platform, clock: Clock) -> None:
@@ -69,7 +69,7 @@ class EmulatorApp:
             await lifespan(receive, send)
             return
         if scope["type"] != "http":
-            raise RuntimeError(f"the emulator speaks HTTP only, not {scope['type']}")
+            raise RuntimeError(f"the emulator serves HTTP only, not {scope['type']}")
         if scope["method"] == "CONNECT":
             await write(send, NO_TUNNEL)
             return
@@ -83,44 +83,43 @@ class EmulatorApp:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         query = _query(scope["query_string"])
         path = scope["path"].removeprefix(scope.get("root_path", ""))
-        served = self._platform.serve(scope["method"], path, query, headers, body)
-        await self._deliver(served, scope, send)
+        answer = self._platform.serve(scope["method"], path, query, headers, body)
+        await self._respond(answer, scope, send)
 
-    async def _deliver(self, served: ServedAnswer, scope: Scope, send: Send) -> None:
-        """Answer as the verdict wants it; what needs a hand on the connection asks the server for one.
+    async def _respond(self, answer: ServedAnswer, scope: Scope, send: Send) -> None:
+        """Send the answer with the injected faults; some of them need control over the connection, from the server.
 
-        A server cannot refuse the connection that a request came over: a refusal resets it.
+        A server cannot refuse a connection that it has accepted: a refusal resets the connection.
         """
-        verdict, clock = served.verdict, self._clock
+        injection, clock = answer.injection, self._clock
         connection: RequestConnection | None = scope.get("extensions", {}).get(CONNECTION)
-        if verdict.delay:
-            await clock.sleep(verdict.delay)
-        if verdict.refuse or verdict.reset_before or verdict.reset_after or verdict.keep is not None:
+        if injection.delay:
+            await clock.sleep(injection.delay)
+        if injection.refuse or injection.reset_before or injection.reset_after or injection.keep is not None:
             if connection is None:
-                raise RuntimeError(
-                    f"this server gives no hand on its connections: {', '.join(verdict.names)} cannot be carried out"
-                )
-            if verdict.keep is not None:
-                connection.cut(served.response, verdict.keep)
+                needs = ", ".join(injection.names)
+                raise RuntimeError(f"this server gives no control over its connections, needed for {needs}")
+            if injection.keep is not None:
+                connection.cut(answer.response, injection.keep)
             else:
                 connection.reset()
-        elif verdict.body_time:
-            await write(send, served.response, lambda: clock.sleep(verdict.body_time))
+        elif injection.body_time:
+            await write(send, answer.response, lambda: clock.sleep(injection.body_time))
         elif connection is not None:
-            await connection.answer(served.response)
+            await connection.answer(answer.response)
         else:
-            await write(send, served.response)
+            await write(send, answer.response)
 
 
 def _query(text: bytes) -> dict[str, str]:
-    alone = SIG.fullmatch(text)  # which is nearly always all there is
-    if alone is not None:
-        return {"sig": alone[1].decode()}
+    only = SIG.fullmatch(text)  # nearly always the whole query
+    if only is not None:
+        return {"sig": only[1].decode()}
     return dict(parse_qsl(text.decode("latin-1"), keep_blank_values=True))
 
 
 async def write(send: Send, response: Response, pause: Callable[[], Awaitable[None]] | None = None) -> None:
-    """Send an answer; with a ``pause``, that much time passes after its head and its first byte."""
+    """Send a response; with ``pause``, wait for it after the head and the first byte of the body."""
     headers = [(name.encode(), value.encode()) for name, value in response.headers.items()]
     body = b"" if response.status in BODILESS else response.body
     if response.status not in BODILESS:

@@ -1,4 +1,4 @@
-"""Emulated time: it stands still until it is told to go on, or jumps to the next thing that waits for it."""
+"""Emulated time: it stands still until it is advanced, or jumps to the next time that a task waits for."""
 
 from __future__ import annotations
 
@@ -21,19 +21,18 @@ if TYPE_CHECKING:
 __all__ = ["ROUNDS", "SLEEPERS", "EmulatedClock"]
 
 START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-END = datetime(9999, 12, 30, tzinfo=UTC)  # a day before Python's, which is another day in other zones
-ROUNDS = 25  # turns of the event loop in which nothing touches the clock before it jumps
+END = datetime(9999, 12, 30, tzinfo=UTC)  # a day before Python's last, for zones ahead of UTC
+ROUNDS = 25  # turns of the event loop without use of the clock, before it jumps
 
 SLEEPERS: ContextVar[set[object] | None] = ContextVar("rbim.emulator.clock.sleepers", default=None)
-"""Who sleeps on an emulated clock, for whoever puts a set here before starting what may: only time makes that go on."""
+"""Set it to a set before starting tasks: the set then holds their sleeps on an emulated clock, as long as those last."""
 
 
 class EmulatedClock:
     """A clock for tests, on asyncio and trio; ``start`` is its first wall-clock time.
 
-    :meth:`advance` lets time pass and fires what is due, in order. With ``auto`` it passes by itself while somebody sleeps:
-    as soon as nobody does anything else, it jumps to the next moment that somebody waits for. Nothing ever waits for real
-    time.
+    :meth:`advance` lets time pass and fires the due timers, in order. With ``auto`` it advances by itself: as soon as all
+    tasks wait, it jumps to the next time that a task sleeps until. It never waits for real time.
     """
 
     def __init__(self, start: datetime = START, *, auto: bool = False) -> None:
@@ -51,32 +50,32 @@ class EmulatedClock:
         return self.start + timedelta(seconds=self.elapsed)
 
     def monotonic(self) -> float:
-        """Return the emulated seconds since the clock was made."""
-        self._touched += 1  # who looks at the clock does not wait for it
+        """Return the emulated seconds since the clock was created."""
+        self._touched += 1  # a task that reads the clock is not idle
         return self.elapsed
 
     async def sleep(self, seconds: float, /) -> None:
-        """Wait until the emulated time has passed."""
+        """Wait until ``seconds`` of emulated time have passed."""
         if seconds <= 0:
             await checkpoint()
             return
-        me, sleepers = _Sleeper(), SLEEPERS.get()
-        timer = self._at(self.elapsed + seconds, me.wake)
+        sleeper, sleepers = _Sleeper(), SLEEPERS.get()
+        timer = self._at(self.elapsed + seconds, sleeper.wake)
         if sleepers is not None:
-            sleepers.add(me)
+            sleepers.add(sleeper)
         try:
-            await (self._sleep_by_turns(me) if self.auto else me.called.wait())
+            await (self._sleep_by_turns(sleeper) if self.auto else sleeper.called.wait())
         finally:
-            timer.drop()
+            timer.cancel()
             if sleepers is not None:
-                sleepers.discard(me)
+                sleepers.discard(sleeper)
 
     def scope(self, seconds: float, /) -> _Scope:
-        """Return a cancel scope that ends when the emulated time has passed."""
+        """Return a cancel scope that expires after ``seconds`` of emulated time."""
         return _Scope(self, seconds)
 
     async def advance(self, seconds: float = 0.0, *, hours: float = 0.0) -> None:
-        """Let time pass and fire what falls due on the way, each at its own time."""
+        """Let time pass, ``seconds`` plus ``hours``, and fire the timers that fall due, each at its own time."""
         until = self.after(seconds + hours * 3600)
         await self._settle()
         while (due := self.next_due()) is not None and due <= until:
@@ -85,26 +84,26 @@ class EmulatedClock:
         self.elapsed = max(self.elapsed, until)
 
     def after(self, seconds: float) -> float:
-        """Return what ``elapsed`` will be in so many seconds.
+        """Return the value that ``elapsed`` will have in ``seconds``.
 
-        Raises InvalidRequest where time would run backwards, or past the last day that has a date.
+        Raises InvalidRequest if ``seconds`` is negative, or if the time would be past the last day that has a date.
         """
         if seconds < 0:
-            raise InvalidRequest("time does not run backwards")
+            raise InvalidRequest(f"time does not run backwards: advance by at least 0 seconds, not {seconds:g}")
         until = self.elapsed + seconds
         if not until <= (END - self.start).total_seconds():
-            raise InvalidRequest(f"time ends on {END:%Y-%m-%d}")
+            raise InvalidRequest(f"emulated time ends on {END:%Y-%m-%d}: {seconds:g} more seconds would pass it")
         return until
 
-    def _at(self, when: float, do: Callable[[], object]) -> _Timer:
+    def _at(self, when: float, callback: Callable[[], object]) -> _Timer:
         self._touched += 1
-        timer = _Timer(do)
+        timer = _Timer(callback)
         heapq.heappush(self._timers, (when, next(self._order), timer))
         return timer
 
     def next_due(self) -> float | None:
-        """Return the emulated seconds at which somebody waits for the clock next; None where nobody does."""
-        while self._timers and self._timers[0][2].do is None:
+        """Return the emulated seconds of the next timer, or None if there is none."""
+        while self._timers and self._timers[0][2].callback is None:
             heapq.heappop(self._timers)
         return self._timers[0][0] if self._timers else None
 
@@ -112,26 +111,26 @@ class EmulatedClock:
         when, _, timer = heapq.heappop(self._timers)
         self.elapsed = max(self.elapsed, when)
         self._touched += 1
-        if timer.do is not None:
-            timer.do()
+        if timer.callback is not None:
+            timer.callback()
 
     async def _settle(self) -> None:
         for _ in range(ROUNDS):
             await checkpoint()
 
-    async def _sleep_by_turns(self, me: _Sleeper) -> None:
-        """Sleep, or be the one who lets time pass while all sleep: the first of them, and after it the next."""
-        self._sleepers[me] = None
-        self._call_first()
+    async def _sleep_by_turns(self, sleeper: _Sleeper) -> None:
+        """Sleep; the first of all sleepers advances the time meanwhile, then the next one takes over."""
+        self._sleepers[sleeper] = None
+        self._wake_first()
         try:
-            await me.called.wait()
-            while not me.over:
+            await sleeper.called.wait()
+            while not sleeper.over:
                 await self._jump_when_all_wait()
         finally:
-            del self._sleepers[me]
-            self._call_first()
+            del self._sleepers[sleeper]
+            self._wake_first()
 
-    def _call_first(self) -> None:
+    def _wake_first(self) -> None:
         if self._sleepers:
             next(iter(self._sleepers)).called.set()
 
@@ -146,17 +145,17 @@ class EmulatedClock:
 
 
 class _Timer:
-    """What to do at some time, unless it is dropped before."""
+    """A callback at some time, unless it is cancelled before."""
 
-    def __init__(self, do: Callable[[], object]) -> None:
-        self.do: Callable[[], object] | None = do
+    def __init__(self, callback: Callable[[], object]) -> None:
+        self.callback: Callable[[], object] | None = callback
 
-    def drop(self) -> None:
-        self.do = None
+    def cancel(self) -> None:
+        self.callback = None
 
 
 class _Sleeper:
-    """Who sleeps: ``called`` at the end of it, or before that to let time pass."""
+    """A sleeping task: ``called`` is set at the end of its sleep, or earlier to let it advance the time."""
 
     def __init__(self) -> None:
         self.called = anyio.Event()
@@ -185,7 +184,7 @@ class _Scope:
 
     def __enter__(self) -> Self:
         if self._seconds > 0:
-            self._timer = self._clock._at(self._clock.elapsed + self._seconds, self.cancel)  # noqa: SLF001  # two halves of one thing
+            self._timer = self._clock._at(self._clock.elapsed + self._seconds, self.cancel)  # noqa: SLF001  # its own scope
         else:
             self._scope.cancel()
         self._scope.__enter__()
@@ -195,5 +194,5 @@ class _Scope:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
         if self._timer is not None:
-            self._timer.drop()
+            self._timer.cancel()
         return self._scope.__exit__(kind, error, trace)

@@ -1,4 +1,4 @@
-"""The emulator itself: one platform behind three doors, with what a test or a second screen wants to do to it."""
+"""The emulator: one platform state behind a transport, an ASGI application and direct calls."""
 
 from __future__ import annotations
 
@@ -35,15 +35,18 @@ __all__ = ["Emulator"]
 
 
 class Emulator(Membership, Messaging):
-    """The described platform in one object. Pass it as ``transport=`` to a client, or serve ``asgi``, an ASGI 3
-    application, over HTTP.
+    """An emulator of the described platform.
 
-    ``credentials`` are those of the one application it knows (fresh ones unless given), ``dialect`` and ``clock`` as the
-    client's, ``administrator`` the account that acts where none is named, ``seed`` the root of all chance in its faults.
-    Every account counts as logged in before, unless :meth:`never_logged_in` or a list of known ``accounts`` says otherwise.
-    It checks no roles unless ``check_roles`` is set: which ones may do what is not described. With ``strict_dialect`` a
-    request whose effect is a guess of the dialect's raises :class:`~rbim.emulator.DependsOnDialect`; how requests are
-    written (versions, shapes, limits, zone), which code says what, and what answers show of a private group do not count.
+    Pass it to a client as ``transport=``, or serve its ``asgi``, an ASGI 3 application, over HTTP.
+
+    ``credentials`` are those of the only application it knows (default: random ones). ``dialect`` and ``clock`` are as for
+    the client. ``administrator`` is the account that acts when a request names none. ``accounts`` are those that have logged
+    in before (default: all; :meth:`never_logged_in` excludes some). ``seed`` determines all random choices of its faults.
+
+    With ``check_roles`` an operation is refused to members without the role for it (default: no check, because the
+    description does not say which roles may do what). With ``strict_dialect`` a request whose effect the description leaves
+    to the dialect raises :class:`~rbim.emulator.DependsOnDialect`. That does not apply to the form of requests (versions,
+    shapes, limits, zone), to which code means what, or to what answers show of a private group.
     """
 
     def __init__(  # noqa: PLR0913  # options, each by keyword and with a default
@@ -75,22 +78,26 @@ class Emulator(Membership, Messaging):
         self.copier = Copier(self.world, self.credentials, seed)
         self.deliveries = self.copier.dispatch.deliveries
         self.copy_faults = self.copier.faults
-        gatekeeper = SignatureCheck(self.credentials, self.clock, self.dialect.zone)
-        self.platform = Platform(self.world, gatekeeper, self.faults, self.requests)
+        signature_check = SignatureCheck(self.credentials, self.clock, self.dialect.zone)
+        self.platform = Platform(self.world, signature_check, self.faults, self.requests)
         self.asgi = EmulatorApp(self.platform, self.clock)
 
     def never_logged_in(self, *accounts: str) -> None:
-        """Let these accounts be refused by invitations ("An invited member must be a user who has already logged in")."""
+        """Mark accounts as never logged in, so that invitations refuse them.
+
+        Interface: "An invited member must be a user who has already logged in".
+        """
         self.state.never_logged_in.update(accounts)
 
     def snapshot(self) -> Snapshot:
-        """Return the state as it is now, to :meth:`restore` it later, or to compare it: equal states, equal snapshots."""
+        """Return a snapshot of the state, to :meth:`restore` it or to compare it: equal states have equal snapshots."""
         return Snapshot.of(self.state)
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Make the state what it was. A snapshot can be restored often, and into other emulators.
+        """Set the state back to a snapshot.
 
-        Journal, faults and clock go on as they are. Groups and tasks are new objects: look them up again.
+        A snapshot can be restored many times, and into other emulators. Request log, faults and clock do not change. Groups
+        and tasks are new objects afterwards: look them up again.
         """
         snapshot.restore(self.state)
 
@@ -99,13 +106,13 @@ class Emulator(Membership, Messaging):
         return export_state(self.state)
 
     def load(self, document: object) -> None:
-        """Make the state what a document of :meth:`export` says.
+        """Replace the state by a document of :meth:`export`.
 
-        Raises InvalidRequest that says what is wrong and where; the state then stays what it was.
+        Raises InvalidRequest that names the wrong fields; the state then does not change.
         """
         load_state(self.state, document)
 
-    # The transport door.
+    # The emulator as a transport.
 
     async def __aenter__(self) -> Self:
         return self
@@ -115,20 +122,20 @@ class Emulator(Membership, Messaging):
     ) -> None:
         return None
 
-    async def send(self, request: Request, /, *, timeout: float) -> Response:  # noqa: ASYNC109  # a transport keeps it
-        """Answer a client's request without a socket, with the faults that its plan holds.
+    async def send(self, request: Request, /, *, timeout: float) -> Response:  # noqa: ASYNC109  # a transport enforces it
+        """Answer a client's request without a socket, with the faults of the plan. ``timeout`` is in seconds.
 
         Raises NotSent or Unanswered, as a transport over a network would.
         """
-        served = self.platform.serve(request.method, request.path, request.query, request.headers, request.body)
-        verdict = served.verdict
-        if verdict.refuse:
+        answer = self.platform.serve(request.method, request.path, request.query, request.headers, request.body)
+        injection = answer.injection
+        if injection.refuse:
             raise NotSent("connection refused")
-        wait = verdict.delay + verdict.body_time
+        wait = injection.delay + injection.body_time
         if wait > timeout:
             await self.clock.sleep(timeout)
-            raise Unanswered(f"no whole answer within {timeout:g} s")
+            raise Unanswered(f"no complete response within {timeout:g} s")
         await (self.clock.sleep(wait) if wait else checkpoint())
-        if verdict.reset_before or verdict.reset_after or verdict.keep is not None:
-            raise Unanswered("the answer was cut short" if verdict.keep is not None else "connection reset")
-        return served.response
+        if injection.reset_before or injection.reset_after or injection.keep is not None:
+            raise Unanswered("the response was cut short" if injection.keep is not None else "connection reset")
+        return answer.response

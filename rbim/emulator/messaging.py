@@ -1,7 +1,7 @@
-"""What is said on the emulated platform, and where it is copied to.
+"""Messages on the emulated platform, and where they are copied to.
 
-The interface has no operation for either: its users talk through their own clients, and a copy address is set in a console.
-Everything here is the emulator's own, for tests and second screens.
+The interface has no operation for either: users talk through their own clients, and a copy address is set in a console.
+Everything here is emulator-only, for tests and for use by hand.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args
 from rbim.callbacks.events.enums import ConvType, Notice
 from rbim.emulator.clock import EmulatedClock
 from rbim.emulator.copies.messages import CopiedMessage
-from rbim.emulator.copies.targets import Destination, parts_of, sender_to
+from rbim.emulator.copies.targets import Destination, sender_to, split_url
 from rbim.emulator.platform.rules import Refusal
 from rbim.errors import InvalidRequest, NotMember
 
@@ -37,11 +37,11 @@ PATIENCE = 5.0
 
 Mode = Literal["normal", "high-guarantee"]
 
-_GROUP_ID = re.compile("g8[0-9]{13}")  # as State.new_group_id makes them
+_GROUP_ID = re.compile("g8[0-9]{13}")  # the form of State.new_group_id
 
 
 class Messaging:
-    """The part of the emulator that talks, and that has copied what is said. See :mod:`rbim.emulator.copies`."""
+    """The part of the emulator that sends messages and has them copied. See :mod:`rbim.emulator.copies.copier`."""
 
     world: World
     clock: Clock
@@ -56,30 +56,31 @@ class Messaging:
         patience: float = PATIENCE,
         transport: Callable[[], Transport] | None = None,
     ) -> None:
-        """Copy what is said and what happens to groups from now on to ``target``; None: no more, and what waits is dropped.
+        """Copy messages and changes of groups to ``target`` from now on; None: stop, and drop the ones that wait.
 
-        ``target`` is a URL, an object with ``async receive(headers, body)`` that answers with a ``status``, or such a
-        function that returns the status. ``mode`` is ``"normal"`` or ``"high-guarantee"`` (Delivery rules, 2). At most
-        ``concurrency`` deliveries are under way at once (default 10). ``patience`` is how many seconds of real time a
-        receiver may work on before an emulated clock goes on without it (default 5). ``transport`` makes what carries
-        deliveries to a URL, an ``HttpxTransport`` without the environment's proxies unless told.
+        ``target`` is a URL, an object with ``async receive(headers, body)`` that returns something with a ``status``, or an
+        async function of headers and body that returns the status. ``mode`` is ``"normal"`` or ``"high-guarantee"``
+        (Delivery rules, 2). At most ``concurrency`` deliveries are in progress at once (default: 10). ``patience`` is how
+        many seconds of real time a receiver may take before an emulated clock advances without it (default: 5).
+        ``transport`` makes the transport for deliveries to a URL (default: an ``HttpxTransport`` that ignores the
+        environment's proxies).
 
-        Raises InvalidRequest for what cannot be a target, a mode or a bound.
+        Raises InvalidRequest for an invalid target, mode or concurrency.
         """
         if mode not in get_args(Mode):
-            raise InvalidRequest(f"mode: {mode!r} is none of {', '.join(get_args(Mode))}", field="mode")
+            raise InvalidRequest(f"mode: {mode!r} is not one of {', '.join(get_args(Mode))}", field="mode")
         if concurrency < 1:
-            raise InvalidRequest(f"concurrency: at least 1, not {concurrency}", field="concurrency", limit=1)
+            raise InvalidRequest(f"concurrency: must be at least 1, not {concurrency}", field="concurrency", limit=1)
         if target is None:
-            self.copier.dispatch.aim = None
+            self.copier.dispatch.destination = None
             return
         if isinstance(target, str):
-            parts_of(target)
+            split_url(target)
         else:
             sender_to(target)
         if mode == "high-guarantee":
             self.world.choice("resend_after")
-        self.copier.dispatch.aim = Destination(
+        self.copier.dispatch.destination = Destination(
             target=target,
             high=mode == "high-guarantee",
             concurrency=concurrency,
@@ -88,21 +89,21 @@ class Messaging:
         )
 
     def say(self, sender: str, to: str, text: str | None = None, **extras: Unpack[Extras]) -> str:
-        """Let an account say something to another (PERSON) or in a group it is in (TEAM); return the message's id.
+        """Send a message from an account to another (PERSON) or to a group it is in (TEAM); return its id.
 
-        ``to`` is a group where the emulator knows a group of this id, an account otherwise. What else can be said of the
-        message: :class:`~rbim.emulator.copies.messages.Extras`. Where no target is configured it is said, and not copied.
+        ``to`` is a group if the emulator has a group of this id, an account otherwise. For the other fields see
+        :class:`~rbim.emulator.copies.messages.Extras`. Without a target the message is not copied.
 
-        Raises InvalidRequest for what cannot be in a message, LookupError for a group that is no more, and
-        :class:`~rbim.emulator.Refusal` where the sender is not in the group or has never logged in from a client.
+        Raises InvalidRequest for invalid fields, LookupError for the id of a group that does not exist, and
+        :class:`~rbim.emulator.Refusal` if the sender is not in the group or has never logged in from a client.
         """
         group = self._group(to)
         if not self.world.state.has_logged_in(sender):
-            raise Refusal(f"{sender} has never logged in from a client: it has nothing to say it with", kind=NotMember)
+            raise Refusal(f"{sender} has never logged in from a client: it cannot send a message", kind=NotMember)
         if group is None:
             return self.copier.send(CopiedMessage(conv_type=ConvType.PERSON, to=to, sender=sender, text=text, **extras))
         if sender not in group.members:
-            raise Refusal(f"{sender} is not in {to}: only members talk there", kind=NotMember)
+            raise Refusal(f"{sender} is not in {to}: only members can send to a group", kind=NotMember)
         others = [account for account in group.members if account != sender]
         return self.copier.send(
             CopiedMessage(conv_type=ConvType.TEAM, to=to, sender=sender, text=text, members=others, **extras),
@@ -113,8 +114,8 @@ class Messaging:
     ) -> str:
         """Push a message over REST to one account or several (CUSTOM_PERSON), or to a group (CUSTOM_TEAM); return its id.
 
-        ``sender`` is the administrator unless told, and need not be in the group. What else can be said of the message:
-        :class:`~rbim.emulator.copies.messages.PushExtras`. Raises as :meth:`say` does.
+        ``sender`` need not be in the group (default: the administrator). For the other fields see
+        :class:`~rbim.emulator.copies.messages.PushExtras`. Raises InvalidRequest and LookupError as :meth:`say` does.
         """
         group = self._group(to) if isinstance(to, str) else None
         receivers = group.members if group is not None else [to] if isinstance(to, str) else to
@@ -138,13 +139,14 @@ class Messaging:
         actor: str | None = None,
         text: str | None = None,
     ) -> str:
-        """Send a notification to a group (NOTIFY_TEAM) although nothing has happened to it; return its id.
+        """Send a notification to a group (NOTIFY_TEAM) without a change of the group; return its id.
 
-        For what no operation causes, such as ``TEAM_MEMBER_UPDATE``. ``members`` are those whom it concerns, ``actor`` is
-        the administrator unless told. The group need not exist. Raises InvalidRequest for an unknown ``notice``.
+        Use it for notifications that no operation causes, such as ``TEAM_MEMBER_UPDATE``. ``members`` are the accounts that
+        it concerns, ``actor`` is the account that acts (default: the administrator). The group need not exist. Raises
+        InvalidRequest for an unknown ``notice``.
         """
         if notice not in list(Notice):
-            raise InvalidRequest(f"notice: {notice!r} is none of {', '.join(Notice)}", field="notice")
+            raise InvalidRequest(f"notice: {notice!r} is not one of {', '.join(Notice)}", field="notice")
         return self.copier.send(
             CopiedMessage(
                 conv_type=ConvType.NOTIFY_TEAM,
@@ -157,38 +159,38 @@ class Messaging:
         )
 
     def copy_raw(self, body: Mapping[str, Any] | bytes, *, key: str = "") -> None:
-        """Have a body of one's own signed and delivered: a kind that is not described, an empty probe, junk.
+        """Sign and deliver a body as given: an event that is not described, an empty probe, invalid JSON.
 
-        It is delivered in the order of the conversation ``key``. Bytes go out as they stand.
+        It is delivered in the order of the conversation ``key``. Bytes are sent unchanged.
         """
         self.copier.send_raw(body, key)
 
     async def deliver(self) -> None:
-        """Deliver what is due now, and what becomes due thereby; what is to be resent later goes on waiting."""
+        """Deliver all that is due now, and all that becomes due as a result; later resends keep waiting."""
         async with self.copying():
             pass
 
     async def advance(self, seconds: float = 0.0, *, hours: float = 0.0) -> None:
-        """Let time pass on the emulator's clock and fire what falls due, resends among it, each at its own time.
+        """Advance the emulator's clock and deliver what falls due, resends included, each at its own time.
 
-        Raises TypeError where the clock is none that can be told to go on.
+        Raises TypeError if the clock is not an :class:`~rbim.emulator.EmulatedClock`.
         """
         if not isinstance(self.clock, EmulatedClock):
-            raise TypeError(f"time passes by itself on a {type(self.clock).__name__}: give the emulator an EmulatedClock")
+            raise TypeError(f"a {type(self.clock).__name__} cannot be advanced: give the emulator an EmulatedClock")
         await self.copier.dispatch.advance(self.clock, seconds + hours * 3600)
 
     def copying(self) -> AbstractAsyncContextManager[None]:
-        """Deliver as things happen, while the block runs: for servers. At its end, deliver what is due then.
+        """Deliver each message as it is sent while the block runs, and at its end all that is due then. For servers.
 
-        In the event loop in which the emulator is served. An error in the block, or its cancellation, cuts deliveries off;
-        they wait for the next time.
+        Enter it in the event loop in which the emulator is served. An error in the block, or its cancellation, interrupts
+        deliveries; they then wait for the next block or :meth:`deliver`.
         """
         return self.copier.dispatch.running()
 
     def _group(self, to: str) -> Group | None:
         group = self.world.state.groups.get(to)
         if group is None and _GROUP_ID.fullmatch(to):
-            _nothing(f"there is no group {to}")
+            _not_found(f"there is no group {to}")
         return group
 
 
@@ -198,5 +200,5 @@ def _over_httpx() -> Transport:
     return HttpxTransport(trust_env=False)
 
 
-def _nothing(reason: str) -> NoReturn:
+def _not_found(reason: str) -> NoReturn:
     raise LookupError(reason)

@@ -1,4 +1,4 @@
-"""What was asked of the emulator: every request decoded, in order, with what became of it."""
+"""The log of requests to the emulator: each one decoded, in order, with its result."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ O = TypeVar("O", bound="Operation[Any]")  # noqa: E741  # an operation
 class RecordedRequest:
     """One request. ``at`` counts seconds of the emulator's clock.
 
-    ``operation`` is None where the request could not be read; ``attempt`` counts the requests so far that asked for the very
-    same (from 1). ``code`` is the platform's answer, None where a fault left none; ``effect`` tells whether the operation
-    took effect; ``trouble`` names the faults that it met.
+    ``number`` counts requests from 1. ``operation`` is None if the request could not be read; ``attempt`` counts the equal
+    operations so far (from 1). ``code`` is the code of the answer, None if a fault prevented one; ``effect`` is whether the
+    operation took effect; ``trouble`` names the faults that were injected.
     """
 
     number: int
@@ -42,9 +42,9 @@ class RecordedRequest:
 
 @define
 class RequestLog:
-    """The requests so far. It iterates over all of them; :meth:`of` gives the operations of one class.
+    """The requests so far. Iterates over all of them; :meth:`of` returns the operations of one class.
 
-    With a ``limit`` it keeps about so many of the latest requests, for a server that runs for long.
+    With a ``limit`` it keeps about that many of the latest requests, for a server that runs for a long time.
     """
 
     records: list[RecordedRequest] = field(factory=list[RecordedRequest])
@@ -59,20 +59,20 @@ class RequestLog:
         return len(self.records)
 
     def of(self, kind: type[O]) -> list[O]:
-        """Return the operations of this class that arrived, in order.
+        """Return the operations of this class, in the order of their arrival.
 
-        A list of plain values: in an assertion, pytest shows field by field where it differs from what was expected.
+        They are plain values in a list, so that a failed assertion in pytest shows which fields differ.
         """
         return [record.operation for record in self.records if isinstance(record.operation, kind)]
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Forget all requests, and restart the counts."""
         self.records.clear()
         self._seen.clear()
         self._count = 0
 
     def note(self, op: Operation[Any] | None, **facts: Any) -> None:
-        """Write down one request."""
+        """Record one request."""
         attempt = 1
         if op is not None:
             attempt = self._seen[op] = self._seen[op] + 1
@@ -83,7 +83,7 @@ class RequestLog:
             self._seen = Counter(record.operation for record in self.records if record.operation is not None)
 
     def trace(self) -> bytes:
-        """Return the whole journal as JSON lines: the same for the same requests, seed and clock, to the byte."""
+        """Return the whole log as JSON lines: byte for byte the same for the same requests, seed and clock."""
         return b"".join(jsontext.dumps(_plain(record)) + b"\n" for record in self.records)
 
 

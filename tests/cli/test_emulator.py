@@ -206,8 +206,8 @@ def test_a_fault_plan_is_carried_out(tmp_path):
     [
         (None, "No such file or directory"),
         ("[", "not JSON at character 1"),
-        ("{}", "a list is needed, not dict"),
-        ('[{"effect": {"kind": "explode"}}]', "'explode' is none of latency, "),
+        ("{}", "must be a list, not dict"),
+        ('[{"effect": {"kind": "explode"}}]', "'explode' is not one of latency, "),
     ],
 )
 def test_a_wrong_fault_plan_is_one_line_and_exit_code_2(refused, tmp_path, content, why):

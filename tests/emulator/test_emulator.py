@@ -100,7 +100,7 @@ async def test_roles_keep_exactly_one_creator():
         assert members == {"1000": "0", "1001": "2", "1002": "1", "1003": "2"}
         await client.groups.set_role(group_id=group_id, member="1003", role=Role.CREATOR)
         assert members == {"1000": "2", "1001": "2", "1002": "1", "1003": "0"}
-        with pytest.raises(ApiError, match="hand that role to somebody else first"):
+        with pytest.raises(ApiError, match="hand that role to another member first"):
             await client.groups.set_role(group_id=group_id, member="1003", role=Role.MEMBER)
         with pytest.raises(NotMember):
             await client.groups.set_role(group_id=group_id, member="1009", role=Role.MEMBER)

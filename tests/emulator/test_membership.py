@@ -42,17 +42,17 @@ async def test_an_answer_settles_what_waits_and_tells_the_group(answer, waits, a
     emulator = box()
     async with client_of(emulator) as client:
         group = await a_group(client, emulator, **{waits: ["1001", "1002"]})
-    before = len(emulator.world.happenings)
+    before = len(emulator.world.changes)
     getattr(emulator, answer)(group.group_id, "1001")
     assert group.members == {"1000": Role.CREATOR} | ({"1001": Role.MEMBER} if admits else {})
     assert list(getattr(group, waits)) == ["1002"]
-    assert emulator.world.happenings[before:] == [
+    assert emulator.world.changes[before:] == [
         GroupChange(cause=answer, group_id=group.group_id, actor=actor, members=("1001",))
     ]
     assert answer in emulator.dialect.notifications
     with pytest.raises(LookupError, match=rf"no (invitation|request to join) of 1001 waits in {group.group_id}"):
         getattr(emulator, answer)(group.group_id, "1001")
-    assert len(emulator.world.happenings) == before + 1
+    assert len(emulator.world.changes) == before + 1
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ async def test_an_approval_is_the_present_owners():
         group = await a_group(client, emulator, applied=["1002"], members=["1001"])
         await client.acting_as("1000").groups.leave(group_id=group.group_id)
     emulator.approve(group.group_id, "1002")
-    assert emulator.world.happenings[-1].actor == "1001"
+    assert emulator.world.changes[-1].actor == "1001"
 
 
 @pytest.mark.parametrize("accounts", [None, ["1000"]])

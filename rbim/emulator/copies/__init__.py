@@ -1,1 +1,1 @@
-"""Sends message copies, as the platform does."""
+"""Message copies: signed, queued and delivered as the platform does."""

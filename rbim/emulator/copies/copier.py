@@ -1,24 +1,25 @@
-"""Message copy: what is said on the emulated platform is posted to the developer's server, signed, within its rules.
+"""Message copy: messages and changes of groups on the emulated platform are posted, signed, to the developer's server.
 
-**What is copied.** Everything that is said (see :class:`~rbim.emulator.Emulator`) and every change of a group that the
-dialect's ``notifications`` names, by whichever door it came. With no target configured nothing is (Delivery rules, 1), and
-what happened before one was configured stays uncopied.
+**Content.** Every message (see :class:`~rbim.emulator.Emulator`) and every change of a group that the dialect's
+``notifications`` names, however it was made. Without a target nothing is copied (Delivery rules, 1), and what happened
+before a target was set is never copied.
 
-**When.** Nothing runs by itself. A message waits from the moment it is sent, and is delivered by ``await
+**Time.** Nothing runs by itself. A message waits from the moment it is sent, and is delivered by ``await
 emulator.deliver()``, by ``await emulator.advance(...)``, or while ``async with emulator.copying()`` runs.
 
-**How often.** Normal copy makes one attempt. High-guarantee copy makes another after each of the dialect's ``resend_after``
-seconds, counted from the failure before, with ``resendFlag`` 1; ``resend_signed_anew`` says whether with a new ``CurTime``.
-Then it gives up. A delivery has failed unless HTTP 200, exactly, comes within 5 seconds of the emulator's clock.
+**Attempts.** Normal copy makes one attempt. High-guarantee copy makes another after each of the dialect's ``resend_after``
+pauses, in seconds from the previous failure, with ``resendFlag`` 1; ``resend_signed_anew`` is whether it has a new
+``CurTime``. Then it gives up. A delivery fails unless HTTP 200, exactly, comes within 5 seconds of the emulator's clock.
 
-**In which order.** That in which messages were sent, for each conversation (a group, or two accounts): what is to be resent
-holds up what was said after it. Conversations go side by side, at most ``concurrency`` deliveries at once. The log is in the
-same order each time; on trio, whose scheduler draws lots, what receivers do at one moment of an emulated clock is not.
+**Order.** Each conversation (a group, or two accounts) is delivered in the order of sending: a message that waits to be
+resent holds up the later ones. Conversations are delivered concurrently, at most ``concurrency`` deliveries at once. The
+order of the log is reproducible. The order in which receivers act at one moment of an emulated clock is not reproducible on
+trio, whose scheduler is random.
 
-**Emulated time** stands still while a receiver works: however long it takes in reality, it answered at once, and an emulated
-clock brings no time-out over a database or a socket. Time passes where a receiver waits for it (``clock.sleep``), and
-for one that has not answered after ``patience`` seconds of real time, which then has timed out. A delivery once begun is
-carried to its end, so that ``deliver`` and ``advance`` may end up to 5 seconds later on the emulator's clock.
+**Emulated time** stands still while a receiver works: it answers at once, however long it takes in reality, so that a
+database or a socket causes no timeout on an emulated clock. Time passes if a receiver waits for it (``clock.sleep``), and if
+it has not answered after ``patience`` seconds of real time; then it has timed out. A delivery that has begun is completed,
+so that ``deliver`` and ``advance`` may end up to 5 seconds later on the emulator's clock.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ FIRST_MESSAGE = 70010001
 
 
 class Copier:
-    """Turns what is said and what happens in a ``world`` into parcels, and hands them to its ``dispatch``.
+    """Turns messages and changes of groups in a ``world`` into deliveries, and queues them in its ``dispatch``.
 
-    ``faults`` decide, from ``seed``, what gets in the way of which message.
+    ``faults`` picks the faults of each message, from ``seed``.
     """
 
     def __init__(self, world: World, credentials: Credentials, seed: int) -> None:
@@ -55,21 +56,21 @@ class Copier:
         self._world = world
         self._app_id = credentials.app_id
         self._count = 0
-        world.listeners.append(self.tell)
+        world.listeners.append(self.notify)
 
-    def tell(self, happening: GroupChange) -> None:
-        """Send the notification that a change of a group causes, if it causes one and there is somebody to tell."""
-        if self.dispatch.aim is None:
+    def notify(self, change: GroupChange) -> None:
+        """Send the notification for a change of a group, if a target is set and the dialect has one for the cause."""
+        if self.dispatch.destination is None:
             return
-        notice = self._world.choice("notifications").get(happening.cause)
+        notice = self._world.choice("notifications").get(change.cause)
         if notice is not None:
             self.send(
                 CopiedMessage(
                     conv_type=ConvType.NOTIFY_TEAM,
-                    to=happening.group_id,
-                    sender=happening.actor,
+                    to=change.group_id,
+                    sender=change.actor,
                     msg_type=notice,
-                    members=happening.members,
+                    members=change.members,
                 )
             )
 
@@ -81,15 +82,15 @@ class Copier:
         return message_id
 
     def send_raw(self, body: Mapping[str, Any] | bytes, key: str) -> None:
-        """Send a body of the caller's own. Bytes go out as they stand, without a ``resendFlag`` when they are resent."""
+        """Send a body as given. Bytes are sent unchanged, without a ``resendFlag`` when they are resent."""
         message_id = self._next_id()
         if isinstance(body, bytes):
             self._put(key, message_id, body, None)
         else:
             self._put(key, str(body.get("msgId", message_id)), jsontext.dumps(body), body)
 
-    def count_anew(self) -> None:
-        """Give the next message the number and the id of a first one."""
+    def reset_count(self) -> None:
+        """Restart the message numbers and ids."""
         self._count = 0
 
     def _next_id(self) -> str:
@@ -97,11 +98,11 @@ class Copier:
         return f"m8{FIRST_MESSAGE + self._count - 1:013d}"
 
     def _put(self, key: str, message_id: str, content: bytes, document: Mapping[str, Any] | None) -> None:
-        if self.dispatch.aim is None:
+        if self.dispatch.destination is None:
             return
-        picked = self.faults.judge(document or {})
-        verdict = injection_of(picked, 1)
-        self.dispatch.lanes.put(
+        picked = self.faults.pick(document or {})
+        first = injection_of(picked, 1)
+        self.dispatch.queues.put(
             QueuedDelivery(
                 number=self._count,
                 message_id=message_id,
@@ -111,8 +112,8 @@ class Copier:
                 picked=picked,
             ),
             self._world.clock.monotonic(),
-            delay=verdict.delay,
-            overtaken_by=verdict.overtaken_by,
-            patience=verdict.patience,
+            delay=first.delay,
+            overtaken_by=first.overtaken_by,
+            patience=first.patience,
         )
         self.dispatch.changed()

@@ -1,7 +1,11 @@
-"""Carrying out what waits to be copied: attempts within their limit, what follows a failure, how many at once.
+"""Delivery of queued copies: attempts, their time limit, resends, and how many run at once.
 
-Nothing here runs by itself: :meth:`Dispatch.running` delivers while its block runs. How time passes meanwhile is told in
-:mod:`rbim.emulator.copies.copier`.
+Nothing here runs by itself: :meth:`Dispatch.running` delivers while its block runs. :mod:`rbim.emulator.copies.copier`
+describes how time passes meanwhile.
+
+A delivery waits in ``queues``; then it is taken for an attempt, which is active until it has a result; then it is done, or
+waits in its queue again until its next attempt is due. At most one delivery of a conversation is active. If a block fails
+or is cancelled, its active deliveries wait again, with the same attempt number.
 """
 
 from __future__ import annotations
@@ -29,174 +33,174 @@ if TYPE_CHECKING:
     from rbim.clock import Clock
     from rbim.credentials import Credentials
     from rbim.dialect import Dialect
-    from rbim.emulator.copies.targets import Courier, Destination, Headers
+    from rbim.emulator.copies.targets import Destination, Headers, Sender
 
 __all__ = ["LIMIT", "Dispatch"]
 
 LIMIT = 5.0
-"""The seconds in which a receiver must answer (Limits, callback answer time)."""
+"""The seconds within which a receiver must answer (Limits, callback answer time)."""
 
-LEEWAY = 1.0  # seconds by which a transport's own time-out is longer than the limit, so that the limit is what counts
+LEEWAY = 1.0  # seconds by which a transport's own timeout exceeds the limit, so that the limit applies first
 RESENT = {"resendFlag": "1"}
 
 
 class _Sleepers(set[object]):
-    """Who waits for emulated time; says when there is one more."""
+    """The sleeps on the emulated clock of one attempt's receiver; ``on_add`` is called for each new one."""
 
-    def __init__(self, say: Callable[[], None]) -> None:
+    def __init__(self, on_add: Callable[[], None]) -> None:
         super().__init__()
-        self._say = say
+        self._on_add = on_add
 
     def add(self, element: object, /) -> None:
         super().add(element)
-        self._say()
+        self._on_add()
 
 
 @define(eq=False)
-class _Flight:
-    """An attempt under way; ``others`` are those of the same block, ``sleepers`` who of it waits for emulated time."""
+class _ActiveAttempt:
+    """An attempt in progress. ``siblings`` are those of the same block, ``sleepers`` its sleeps on the emulated clock."""
 
-    parcel: QueuedDelivery
-    courier: Courier
-    others: set[_Flight]
+    delivery: QueuedDelivery
+    sender: Sender
+    siblings: set[_ActiveAttempt]
     sleepers: _Sleepers
 
 
 class Dispatch:
-    """Delivers the parcels of its ``lanes`` to what it aims at; ``deliveries`` tells what became of them."""
+    """Delivers the copies in its ``queues`` to its ``destination``; ``deliveries`` logs the results."""
 
     def __init__(self, clock: Clock, dialect: Dialect, credentials: Credentials) -> None:
-        self.lanes = DeliveryQueues()
+        self.queues = DeliveryQueues()
         self.deliveries = DeliveryLog()
         self._clock = clock
         self._dialect = dialect
         self._credentials = credentials
-        self._aim: Destination | None = None
+        self._destination: Destination | None = None
         self._patience = 0.0
-        self._flights: set[_Flight] = set()
+        self._active: set[_ActiveAttempt] = set()
         self._changes = 0
         self._waiting: set[anyio.Event] = set()
 
     @property
-    def aim(self) -> Destination | None:
-        """Where copies go; None: nowhere, and what waits is dropped."""
-        return self._aim
+    def destination(self) -> Destination | None:
+        """The destination of copies. None: there are no copies, and those that wait are dropped."""
+        return self._destination
 
-    @aim.setter
-    def aim(self, aim: Destination | None) -> None:
-        self._aim = aim
-        if aim is None:
-            self.lanes.clear()
+    @destination.setter
+    def destination(self, destination: Destination | None) -> None:
+        self._destination = destination
+        if destination is None:
+            self.queues.clear()
         else:
-            self._patience = aim.patience
+            self._patience = destination.patience
         self.changed()
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Deliver while the block runs; at its end, what is due then. An error in the block leaves the rest waiting."""
-        flights: set[_Flight] = set()
+        """Deliver while the block runs, and at its end all that is due then. After an error the rest keeps waiting."""
+        attempts: set[_ActiveAttempt] = set()
         failure: BaseException | None = None
         try:
             async with AsyncExitStack() as stack, anyio.create_task_group() as tasks:
-                tasks.start_soon(self._pump, tasks, stack, flights)
+                tasks.start_soon(self._start_attempts, tasks, stack, attempts)
                 yield
                 await self._finish()
                 tasks.cancel_scope.cancel()
         except BaseExceptionGroup as group:
-            failure = _bare(group)
+            failure = _first_error(group)
         finally:
-            for flight in flights:  # cut off: its parcel waits as before
-                self._again(flight.parcel, 0.0)
-            self._flights -= flights
+            for active in attempts:  # interrupted: the delivery waits again
+                self._requeue(active.delivery, 0.0)
+            self._active -= attempts
             self.changed()
         if failure is not None:
             raise failure
 
     async def advance(self, clock: EmulatedClock, seconds: float) -> None:
-        """Let time pass on an emulated clock and deliver what falls due, each at its own time."""
+        """Advance an emulated clock and deliver each message at the time when it is due."""
         until = clock.after(seconds)
         async with self.running():
             while True:
-                await self._calm()
+                await self._wait_until_idle()
                 due = clock.next_due()
                 if due is None or due > until:
                     break
                 await clock.advance(max(0.0, due - clock.elapsed))
             await clock.advance(max(0.0, until - clock.elapsed))
 
-    async def _pump(self, tasks: TaskGroup, stack: AsyncExitStack, flights: set[_Flight]) -> None:
-        """Send out what is due, as many at once as may be, until cancelled."""
-        aimed: tuple[Destination, Courier] | None = None
+    async def _start_attempts(self, tasks: TaskGroup, stack: AsyncExitStack, attempts: set[_ActiveAttempt]) -> None:
+        """Start the attempts that are due, at most ``concurrency`` at once, until cancelled."""
+        opened: tuple[Destination, Sender] | None = None
         while True:
-            aim, now = self._aim, self._clock.monotonic()
-            due = self.lanes.next_due()
-            if aim is None or due is None or len(self._flights) >= aim.concurrency:
-                await self._change(None)
+            destination, now = self._destination, self._clock.monotonic()
+            due = self.queues.next_due()
+            if destination is None or due is None or len(self._active) >= destination.concurrency:
+                await self._wait_for_change(None)
             elif due > now:
-                await self._change(due - now)
-            elif aimed is None or aimed[0] is not aim:
-                aimed = aim, await open_sender(aim, stack, timeout=LIMIT + LEEWAY)
+                await self._wait_for_change(due - now)
+            elif opened is None or opened[0] is not destination:
+                opened = destination, await open_sender(destination, stack, timeout=LIMIT + LEEWAY)
             else:
-                flight = _Flight(self.lanes.take(), aimed[1], flights, _Sleepers(self.changed))
-                flights.add(flight)
-                self._flights.add(flight)
+                active = _ActiveAttempt(self.queues.take(), opened[1], attempts, _Sleepers(self.changed))
+                attempts.add(active)
+                self._active.add(active)
                 self.changed()
-                await tasks.start(self._fly, flight)  # one by one: receivers are called in this order
+                await tasks.start(self._make_attempt, active)  # one by one: receivers are called in this order
 
-    async def _fly(self, flight: _Flight, *, task_status: TaskStatus[None]) -> None:
+    async def _make_attempt(self, active: _ActiveAttempt, *, task_status: TaskStatus[None]) -> None:
         """Make one attempt, and decide whether there will be another."""
-        SLEEPERS.set(flight.sleepers)
+        SLEEPERS.set(active.sleepers)
         task_status.started()
-        parcel = flight.parcel
-        verdict = injection_of(parcel.picked, parcel.attempt)
-        headers, body = self._signed(parcel, verdict)
-        taken = await self._carry(flight, headers, body, verdict)
-        for duplicate in range(verdict.duplicates):
-            await self._carry(flight, headers, body, verdict, duplicate=duplicate + 1)
-        pauses = self._dialect.resend_after if self._aim is not None and self._aim.high else ()
-        if taken or parcel.attempt > len(pauses):
-            self.lanes.done(parcel)
+        delivery = active.delivery
+        injection = injection_of(delivery.picked, delivery.attempt)
+        headers, body = self._signed(delivery, injection)
+        accepted = await self._deliver(active, headers, body, injection)
+        for duplicate in range(injection.duplicates):
+            await self._deliver(active, headers, body, injection, duplicate=duplicate + 1)
+        pauses = self._dialect.resend_after if self._destination is not None and self._destination.high else ()
+        if accepted or delivery.attempt > len(pauses):
+            self.queues.done(delivery)
         else:
-            pause = pauses[parcel.attempt - 1]
-            parcel.attempt += 1
-            self._again(parcel, pause + injection_of(parcel.picked, parcel.attempt).delay)
-        flight.others.remove(flight)
-        self._flights.remove(flight)
+            pause = pauses[delivery.attempt - 1]
+            delivery.attempt += 1
+            self._requeue(delivery, pause + injection_of(delivery.picked, delivery.attempt).delay)
+        active.siblings.remove(active)
+        self._active.remove(active)
         self.changed()
 
-    def _again(self, parcel: QueuedDelivery, pause: float) -> None:
-        if self._aim is None:
-            self.lanes.done(parcel)
+    def _requeue(self, delivery: QueuedDelivery, pause: float) -> None:
+        if self._destination is None:
+            self.queues.done(delivery)
         else:
-            self.lanes.back(parcel, self._clock.monotonic() + pause)
+            self.queues.put_back(delivery, self._clock.monotonic() + pause)
 
-    def _signed(self, parcel: QueuedDelivery, verdict: CopyInjection) -> tuple[Headers, bytes]:
-        body = parcel.content
-        if parcel.attempt > 1 and parcel.document is not None:
-            body = jsontext.dumps({**parcel.document, **RESENT})
-        if parcel.stamp is None or self._dialect.resend_signed_anew:
-            parcel.stamp = milliseconds(self._clock.now())
-        headers = signed(body, self._credentials, parcel.stamp - round(verdict.stale * 1000))
-        if verdict.tampered is not None:
-            at = int(verdict.tampered * len(body))
+    def _signed(self, delivery: QueuedDelivery, injection: CopyInjection) -> tuple[Headers, bytes]:
+        body = delivery.content
+        if delivery.attempt > 1 and delivery.document is not None:
+            body = jsontext.dumps({**delivery.document, **RESENT})
+        if delivery.stamp is None or self._dialect.resend_signed_anew:
+            delivery.stamp = milliseconds(self._clock.now())
+        headers = signed(body, self._credentials, delivery.stamp - round(injection.stale * 1000))
+        if injection.tampered is not None:
+            at = int(injection.tampered * len(body))
             body = body[:at] + bytes([body[at] ^ 1]) + body[at + 1 :] if body else b" "
         return headers, body
 
-    async def _carry(
-        self, flight: _Flight, headers: Headers, body: bytes, verdict: CopyInjection, *, duplicate: int = 0
+    async def _deliver(
+        self, active: _ActiveAttempt, headers: Headers, body: bytes, injection: CopyInjection, *, duplicate: int = 0
     ) -> bool:
-        """Carry one delivery, write it down, and tell whether it was taken."""
-        parcel = flight.parcel
+        """Deliver once, record the result, and return whether the receiver accepted it."""
+        delivery = active.delivery
         began = self._clock.monotonic()
-        status, reason = None, "cut off"
+        status, reason = None, "interrupted"
         try:
             with self._clock.scope(LIMIT) as scope:
                 try:
-                    status = await flight.courier(dict(headers), body)
+                    status = await active.sender(dict(headers), body)
                     reason = "" if status == OK else f"status {status}"
                 except NoAnswer as error:
                     reason = str(error)
-                except Exception as error:  # a receiver's own: a server would answer 500
+                except Exception as error:  # an error in the receiver: a server would answer 500
                     reason = f"{type(error).__name__}: {error}"
             if scope.cancelled_caught:
                 reason = f"timed out: no answer within {LIMIT:g} s"
@@ -205,14 +209,14 @@ class Dispatch:
                 DeliveryAttempt(
                     at=began,
                     took=self._clock.monotonic() - began,
-                    key=parcel.key,
-                    number=parcel.number,
-                    message_id=parcel.message_id,
-                    attempt=parcel.attempt,
+                    key=delivery.key,
+                    number=delivery.number,
+                    message_id=delivery.message_id,
+                    attempt=delivery.attempt,
                     duplicate=duplicate,
                     status=status,
                     reason=reason,
-                    trouble=verdict.names,
+                    trouble=injection.names,
                     headers=headers,
                     body=body,
                 )
@@ -222,13 +226,13 @@ class Dispatch:
     # Waiting.
 
     def changed(self) -> None:
-        """Wake whoever waits for something to come, to go or to be done."""
+        """Wake all tasks that wait for a change."""
         self._changes += 1
         for event in self._waiting:
             event.set()
 
-    async def _change(self, seconds: float | None) -> None:
-        """Wait until something comes, goes or is done, at most so many seconds of the emulator's clock."""
+    async def _wait_for_change(self, seconds: float | None) -> None:
+        """Wait until a delivery is added, begins or ends; at most ``seconds`` of the emulator's clock."""
         event = anyio.Event()
         self._waiting.add(event)
         try:
@@ -241,40 +245,40 @@ class Dispatch:
             self._waiting.remove(event)
 
     def _is_busy(self) -> bool:
-        """Tell whether something is under way, or due."""
-        due = self.lanes.next_due()
-        return bool(self._flights) or (self._aim is not None and due is not None and due <= self._clock.monotonic())
+        """Return whether an attempt is in progress or due."""
+        due = self.queues.next_due()
+        return bool(self._active) or (self._destination is not None and due is not None and due <= self._clock.monotonic())
 
     async def _finish(self) -> None:
-        """Wait until nothing is under way or due. Emulated time passes where what is under way waits for it."""
+        """Wait until no attempt is in progress or due. Emulated time passes if attempts in progress wait for it."""
         while True:
             if isinstance(self._clock, EmulatedClock):
-                await self._calm()
+                await self._wait_until_idle()
             if not self._is_busy():
                 return
             if isinstance(self._clock, EmulatedClock):
                 due = self._clock.next_due()
                 await self._clock.advance(0 if due is None else max(0.0, due - self._clock.elapsed))
             else:
-                await self._change(None)
+                await self._wait_for_change(None)
 
-    async def _calm(self) -> None:
-        """Wait until nothing is under way, or all that is waits for emulated time; but no longer than ``patience``."""
+    async def _wait_until_idle(self) -> None:
+        """Wait until no attempt is in progress, or all wait for emulated time; no longer than ``patience``."""
         while True:
             changes = self._changes
             for _ in range(ROUNDS):
                 await checkpoint()
             if changes != self._changes:
                 continue
-            if not self._is_busy() or (self._flights and all(flight.sleepers for flight in self._flights)):
+            if not self._is_busy() or (self._active and all(active.sleepers for active in self._active)):
                 return
-            with anyio.move_on_after(self._patience) as real:
-                await self._change(None)
-            if real.cancelled_caught:
+            with anyio.move_on_after(self._patience) as limit:
+                await self._wait_for_change(None)
+            if limit.cancelled_caught:
                 return
 
 
-def _bare(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return what a task group's group is about: what is no cancellation, if anything is."""
+def _first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return the first error in a task group's error group, if possible one that is not a cancellation."""
     rest = group.split(anyio.get_cancelled_exc_class())[1]
     return (rest or group).exceptions[0]

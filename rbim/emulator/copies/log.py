@@ -1,4 +1,4 @@
-"""What became of each attempt to copy a message: the delivery log."""
+"""The delivery log: each attempt to deliver a copy, with its result."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ OK = 200
 
 @frozen(kw_only=True)
 class DeliveryAttempt:
-    """One attempt. ``at`` counts seconds of the emulator's clock when it began, ``took`` how many passed until it ended.
+    """One attempt. ``at`` is the second of the emulator's clock when it began, ``took`` its duration in seconds.
 
-    ``key`` is the conversation, ``number`` counts messages and ``attempt`` the attempts to deliver this one, both from 1;
-    ``duplicate`` counts those that a fault made of this very attempt (0: none of them). ``status`` is the HTTP status of the
-    answer, None where there was none; ``reason`` says why the attempt failed, and is empty where it did not. ``trouble``
-    names the faults that it met. ``headers`` and ``body`` are what was sent.
+    ``key`` is the conversation. ``number`` counts messages and ``attempt`` the attempts to deliver this one, both from 1;
+    ``duplicate`` counts the duplicates of this attempt by a fault (0: the attempt itself). ``status`` is the HTTP status of
+    the answer, None if there was none; ``reason`` is why the attempt failed, empty if it did not. ``trouble`` names the
+    faults that were injected. ``headers`` and ``body`` are those that were sent.
     """
 
     at: float
@@ -44,12 +44,12 @@ class DeliveryAttempt:
 
     @property
     def ok(self) -> bool:
-        """Whether the receiver took it: HTTP 200, within the time."""
+        """Whether the receiver accepted it: HTTP 200, in time."""
         return self.status == OK
 
     @property
     def document(self) -> dict[str, Any]:
-        """The body, read; empty where it is no JSON object."""
+        """The body as JSON; empty if it is not a JSON object."""
         try:
             document = jsontext.loads(self.body)
         except jsontext.NotJson:
@@ -57,7 +57,7 @@ class DeliveryAttempt:
         return cast("dict[str, Any]", document) if isinstance(document, dict) else {}
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all fields, for ``json.dumps``; what is no UTF-8 in the body is escaped."""
+        """Return all fields, for ``json.dumps``; bytes of the body that are not UTF-8 are escaped."""
         plain = asdict(self)
         return plain | {"trouble": list(self.trouble), "body": self.body.decode(errors="backslashreplace")}
 
@@ -67,10 +67,10 @@ _ORDER = attrgetter("at", "number", "attempt", "duplicate")
 
 @define
 class DeliveryLog:
-    """The attempts so far. It iterates over all of them, in the order in which they began.
+    """The attempts so far. Iterates over all of them, in the order in which they began.
 
-    Those that began at the very same time, as they do on an emulated clock, are in the order of their messages. With a
-    ``limit`` it keeps about so many of the latest, for a server that runs for long.
+    Attempts that began at the same time, as on an emulated clock, are in the order of their messages. With a ``limit`` it
+    keeps about that many of the latest attempts, for a server that runs for a long time.
     """
 
     records: list[DeliveryAttempt] = field(factory=list[DeliveryAttempt])
@@ -82,7 +82,7 @@ class DeliveryLog:
     def __len__(self) -> int:
         return len(self.records)
 
-    def of(  # noqa: PLR0913  # what can be asked for, each by keyword
+    def of(  # noqa: PLR0913  # filters, each by keyword
         self,
         *,
         message_id: str | None = None,
@@ -92,7 +92,7 @@ class DeliveryLog:
         attempt: int | None = None,
         ok: bool | None = None,
     ) -> list[DeliveryAttempt]:
-        """Return the attempts that are all of what is asked for, in order. ``key`` is a group's id, or ``1001|1002``."""
+        """Return the attempts that match all given values, in order. ``key`` is a group's id, or ``1001|1002``."""
         wanted = {"message_id": message_id, "key": key, "attempt": attempt, "ok": ok}
         written = {"convType": conv_type, "msgType": msg_type}
         return [
@@ -103,15 +103,15 @@ class DeliveryLog:
         ]
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Forget all attempts."""
         self.records.clear()
 
     def note(self, delivery: DeliveryAttempt) -> None:
-        """Write down one attempt."""
+        """Record one attempt."""
         insort(self.records, delivery, key=_ORDER)
         if self.limit is not None and len(self.records) > self.limit:
             del self.records[: self.limit // 10 + 1]
 
     def trace(self) -> bytes:
-        """Return the whole log as JSON lines: the same for the same messages, answers, seed and clock, to the byte."""
+        """Return the whole log as JSON lines: byte for byte the same for the same messages, answers, seed and clock."""
         return b"".join(jsontext.dumps(record.as_dict()) + b"\n" for record in self.records)

@@ -1,10 +1,10 @@
-"""What the platform tells of one message: the event bodies of the interface ("Conversation message event body").
+"""The event bodies of copied messages, as the interface describes them ("Conversation message event body").
 
-Built from the description's table alone, so that a receiver can be tested against something that shares nothing with the
-code under test. What the table leaves open is settled here and is the emulator's own: ``tMembers`` lists the members of the
-group but the sender for ``TEAM``, all members for ``CUSTOM_TEAM``, the receivers for ``CUSTOM_PERSON``, those whom a change
-of the group concerns for ``NOTIFY_TEAM``; ``msgTimestamp`` counts milliseconds since 1970-01-01 00:00:00 UTC, as ``CurTime``
-does; a text that is not given is absent, one that is given empty is empty.
+Built from the description's table alone, so that a receiver is tested against something that shares nothing with the code
+under test. Where the table leaves something open, the emulator decides: ``tMembers`` lists the members of the group except
+the sender for ``TEAM``, all members for ``CUSTOM_TEAM``, the receivers for ``CUSTOM_PERSON``, the accounts that a change of
+the group concerns for ``NOTIFY_TEAM``; ``msgTimestamp`` counts milliseconds since 1970-01-01 00:00:00 UTC, as ``CurTime``
+does; a text that is not given is absent, an empty text is empty.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -26,11 +26,11 @@ E = TypeVar("E", bound=StrEnum)
 
 
 class Extras(TypedDict, total=False):
-    """What can be said of a message besides sender, receiver and text. What is left out is absent from its body.
+    """Optional fields of a message, besides sender, receiver and text. Fields that are not given are absent from its body.
 
-    ``msg_type`` is ``TEXT`` unless told. ``attach`` is the address of an attachment, ``ext`` the extension field,
-    ``at_user`` the accounts that are mentioned, ``nick``, ``client_type`` and ``device_id`` describe the sender,
-    ``link_info`` what is inside a link message, ``antispam`` whether the check for black words hit the message.
+    The default of ``msg_type`` is ``TEXT``. ``attach`` is the address of an attachment, ``ext`` the extension field,
+    ``at_user`` the accounts that are mentioned; ``nick``, ``client_type`` and ``device_id`` describe the sender;
+    ``link_info`` is the content of a link message, ``antispam`` whether the check for black words hit the message.
     """
 
     msg_type: MsgType | str
@@ -45,8 +45,10 @@ class Extras(TypedDict, total=False):
 
 
 class PushExtras(Extras, total=False):
-    """What can be said of a push, besides: ``save``, whether it is stored for those who are offline; ``apns``, whether they
-    are notified of it; ``apns_text``, with which text.
+    """Optional fields of a push, besides those of :class:`Extras`.
+
+    ``save`` is whether it is stored for accounts that are offline, ``apns`` whether they are notified of it, ``apns_text``
+    the text of that notification.
     """
 
     save: bool
@@ -58,23 +60,23 @@ def _one_of(kind: type[E], value: E | str, name: str) -> E:
     try:
         return kind(value)
     except ValueError:
-        raise InvalidRequest(f"{name}: {value!r} is none of {', '.join(kind)}", field=name) from None
+        raise InvalidRequest(f"{name}: {value!r} is not one of {', '.join(kind)}", field=name) from None
 
 
 def _client_type(value: ClientType | str | None) -> ClientType | None:
     return None if value is None else _one_of(ClientType, value, "client_type")
 
 
-def _said(message: "CopiedMessage", attribute: Any, value: str) -> None:  # an attrs validator
+def _check_msg_type(message: "CopiedMessage", attribute: Any, value: str) -> None:  # an attrs validator
     if message.conv_type is not ConvType.NOTIFY_TEAM:
         _one_of(MsgType, value, attribute.name)
 
 
-def _several(value: Accounts | None) -> tuple[str, ...] | None:
+def _optional_accounts(value: Accounts | None) -> tuple[str, ...] | None:
     return None if value is None else accounts(value)
 
 
-def _each(message: "CopiedMessage", attribute: Any, value: tuple[str, ...] | None) -> None:  # an attrs validator
+def _check_accounts(message: "CopiedMessage", attribute: Any, value: tuple[str, ...] | None) -> None:  # an attrs validator
     pushed = attribute.name == "members" and message.conv_type is ConvType.CUSTOM_PERSON
     if value or pushed:
         each_account(message, attribute, value)
@@ -82,21 +84,21 @@ def _each(message: "CopiedMessage", attribute: Any, value: tuple[str, ...] | Non
 
 @frozen(kw_only=True)
 class CopiedMessage:
-    """One message. Fields are those of the table; see :class:`Extras` and :class:`PushExtras`.
+    """One message, with the fields of the table; see :class:`Extras` and :class:`PushExtras`.
 
-    ``members`` and ``at_user`` are bare accounts, as ``sender`` and ``to`` are. The ``msg_type`` of a notification is what
-    the dialect says, whether it is a :class:`~rbim.callbacks.Notice` or not.
+    ``members`` and ``at_user`` are bare accounts, as ``sender`` and ``to`` are. The ``msg_type`` of a notification is the
+    dialect's, whether it is a :class:`~rbim.callbacks.Notice` or not.
     """
 
     conv_type: ConvType
     to: str = field(validator=text())
     sender: str = field(validator=text())
-    msg_type: str = field(default=MsgType.TEXT, validator=_said)
+    msg_type: str = field(default=MsgType.TEXT, validator=_check_msg_type)
     text: str | None = None
-    members: tuple[str, ...] | None = field(default=None, converter=_several, validator=_each)
+    members: tuple[str, ...] | None = field(default=None, converter=_optional_accounts, validator=_check_accounts)
     attach: str | None = None
     ext: str | None = None
-    at_user: tuple[str, ...] | None = field(default=None, converter=_several, validator=_each)
+    at_user: tuple[str, ...] | None = field(default=None, converter=_optional_accounts, validator=_check_accounts)
     nick: str | None = None
     client_type: ClientType | None = field(default=None, converter=_client_type)
     device_id: str | None = None
@@ -110,7 +112,7 @@ class CopiedMessage:
     def key(self) -> str:
         """The conversation: a group's id, or two accounts in alphabetical order with ``|`` between them.
 
-        Who pushes to several at once is in one conversation with ``REST``.
+        A push to several accounts at once is in the conversation of its sender with ``REST``.
         """
         if self.conv_type is ConvType.CUSTOM_PERSON:
             other = self.members[0] if self.members and len(self.members) == 1 else self.to
@@ -154,10 +156,10 @@ class CopiedMessage:
         return {name: value for name, value in fields.items() if value is not None}
 
 
-def _flag(value: bool | None, no: str, yes: str) -> str | None:  # noqa: FBT001  # three values, not two
+def _flag(value: bool | None, no: str, yes: str) -> str | None:  # noqa: FBT001  # three values: None is absent
     return None if value is None else (yes if value else no)
 
 
 def milliseconds(moment: datetime) -> int:
-    """Return the whole milliseconds from 1970-01-01 00:00:00 UTC to the moment."""
+    """Return the whole milliseconds from 1970-01-01 00:00:00 UTC to ``moment``."""
     return (moment - EPOCH) // timedelta(milliseconds=1)

@@ -1,4 +1,4 @@
-"""What waits to be copied: one lane for each conversation, whose order is kept. Pure; times are given by the caller."""
+"""The queues of waiting deliveries: one per conversation, in order. They use no clock: the caller passes the times."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ if TYPE_CHECKING:
 __all__ = ["DeliveryQueues", "QueuedDelivery"]
 
 _PLACE = attrgetter("place")
-_BETWEEN = 0.5  # behind one that has a whole number, ahead of the next
+_BETWEEN = 0.5  # between two whole numbers
 
 
 @define(kw_only=True, eq=False)
 class QueuedDelivery:
-    """One message on its way. ``document`` is None where ``content`` is sent as it stands.
+    """One message to deliver. ``document`` is None if ``content`` is sent unchanged.
 
-    ``number`` counts messages from 1, ``attempt`` the attempts to deliver this one; ``due`` is when the next one is.
-    ``stamp`` is the time that the first attempt was signed with, in milliseconds since 1970.
+    ``number`` counts messages from 1, ``attempt`` the attempts to deliver this one; ``due`` is the time of its next attempt.
+    ``stamp`` is the time of its signature, in milliseconds since 1970 (None: not signed yet). ``place`` is its position in
+    the queue, ``to_pass`` the number of later messages that have yet to overtake it.
     """
 
     number: int
@@ -45,106 +46,106 @@ class QueuedDelivery:
 
 @define(eq=False)
 class _ConversationQueue:
-    parcels: list[QueuedDelivery] = field(factory=list[QueuedDelivery])
+    deliveries: list[QueuedDelivery] = field(factory=list[QueuedDelivery])
     held: list[QueuedDelivery] = field(factory=list[QueuedDelivery])
-    came: int = 0
+    added: int = 0
     busy: bool = False
 
 
 class DeliveryQueues:
-    """Parcels by conversation. At most one of each is out at a time, and the ones behind wait for it to be done."""
+    """Deliveries by conversation. At most one of each is taken at a time; the later ones wait until it is done."""
 
     def __init__(self) -> None:
-        self._lanes: dict[str, _ConversationQueue] = {}
+        self._queues: dict[str, _ConversationQueue] = {}
         self._ready: list[tuple[float, int, int, str]] = []
         self._tick = count()
 
     def __len__(self) -> int:
-        """How many wait."""
-        return sum(len(lane.parcels) for lane in self._lanes.values())
+        """Return the number of waiting deliveries."""
+        return sum(len(queue.deliveries) for queue in self._queues.values())
 
     def put(
-        self, parcel: QueuedDelivery, now: float, *, delay: float = 0.0, overtaken_by: int = 0, patience: float = 0.0
+        self, delivery: QueuedDelivery, now: float, *, delay: float = 0.0, overtaken_by: int = 0, patience: float = 0.0
     ) -> None:
-        """Put a parcel at the end of its lane, due in ``delay`` seconds.
+        """Put a delivery at the end of its queue, due in ``delay`` seconds.
 
-        One that is to be overtaken waits until as many have come to its lane and goes behind them, or until its
-        ``patience`` is over.
+        With ``overtaken_by`` it waits until that many later ones are queued, and goes behind them, or until its ``patience``
+        is over.
         """
-        lane = self._lanes.setdefault(parcel.key, _ConversationQueue())
-        lane.came += 1
-        parcel.due = now + delay
-        parcel.place = lane.came
-        passed = lane.held
-        lane.held = [each for each in passed if each.to_pass > 1]
-        for each in passed:
+        queue = self._queues.setdefault(delivery.key, _ConversationQueue())
+        queue.added += 1
+        delivery.due = now + delay
+        delivery.place = queue.added
+        overtaken = queue.held
+        queue.held = [each for each in overtaken if each.to_pass > 1]
+        for each in overtaken:
             each.to_pass -= 1
             if each.to_pass == 0:
                 each.due = now
         if overtaken_by:
-            parcel.place += overtaken_by + _BETWEEN
-            parcel.to_pass = overtaken_by
-            parcel.due += patience
-            lane.held.append(parcel)
-        insort(lane.parcels, parcel, key=_PLACE)
-        if passed or lane.parcels[0] is parcel:
-            self._announce(parcel.key, lane)
+            delivery.place += overtaken_by + _BETWEEN
+            delivery.to_pass = overtaken_by
+            delivery.due += patience
+            queue.held.append(delivery)
+        insort(queue.deliveries, delivery, key=_PLACE)
+        if overtaken or queue.deliveries[0] is delivery:
+            self._announce(delivery.key, queue)
 
     def take(self) -> QueuedDelivery:
-        """Take out the parcel that is due next; it keeps its lane busy until it is done or put back."""
+        """Take the delivery that is due next. Its queue is busy until it is done or put back."""
         if self.next_due() is None:
-            raise LookupError("no parcel can be taken")
-        lane = self._lanes[heapq.heappop(self._ready)[3]]
-        lane.busy = True
-        parcel = lane.parcels.pop(0)
-        if parcel.to_pass:  # its patience is over: whoever comes now comes after it, even if it is put back
-            parcel.to_pass = 0
-            parcel.place = lane.came + _BETWEEN
-            lane.held.remove(parcel)
-        return parcel
+            raise LookupError("no delivery can be taken")
+        queue = self._queues[heapq.heappop(self._ready)[3]]
+        queue.busy = True
+        delivery = queue.deliveries.pop(0)
+        if delivery.to_pass:  # its patience is over: later ones are behind it, even if it is put back
+            delivery.to_pass = 0
+            delivery.place = queue.added + _BETWEEN
+            queue.held.remove(delivery)
+        return delivery
 
-    def done(self, parcel: QueuedDelivery) -> None:
-        """Let the next one of its lane follow a parcel that was taken."""
-        self._free(parcel.key)
+    def done(self, delivery: QueuedDelivery) -> None:
+        """End a delivery that was taken: the next one of its queue can be taken."""
+        self._release(delivery.key)
 
-    def back(self, parcel: QueuedDelivery, due: float) -> None:
-        """Put a parcel that was taken back to where it was, due at that time."""
-        lane = self._lanes[parcel.key]
-        parcel.due = due
-        insort(lane.parcels, parcel, key=_PLACE)
-        self._free(parcel.key)
+    def put_back(self, delivery: QueuedDelivery, due: float) -> None:
+        """Put a delivery that was taken back to its position, due at that time."""
+        queue = self._queues[delivery.key]
+        delivery.due = due
+        insort(queue.deliveries, delivery, key=_PLACE)
+        self._release(delivery.key)
 
     def clear(self) -> None:
-        """Drop whatever waits."""
-        for lane in self._lanes.values():
-            lane.parcels.clear()
-            lane.held.clear()
-        self._lanes = {key: lane for key, lane in self._lanes.items() if lane.busy}
+        """Drop all waiting deliveries."""
+        for queue in self._queues.values():
+            queue.deliveries.clear()
+            queue.held.clear()
+        self._queues = {key: queue for key, queue in self._queues.items() if queue.busy}
         self._ready.clear()
 
     def next_due(self) -> float | None:
-        """Return when the next parcel is due that can be taken; None where none waits."""
-        while self._ready and not self._holds(self._ready[0]):
+        """Return when the next delivery that can be taken is due, or None if there is none."""
+        while self._ready and not self._is_current(self._ready[0]):
             heapq.heappop(self._ready)
         return self._ready[0][0] if self._ready else None
 
-    def _free(self, key: str) -> None:
-        lane = self._lanes[key]
-        lane.busy = False
-        if lane.parcels:
-            self._announce(key, lane)
+    def _release(self, key: str) -> None:
+        queue = self._queues[key]
+        queue.busy = False
+        if queue.deliveries:
+            self._announce(key, queue)
         else:
-            del self._lanes[key]
+            del self._queues[key]
 
-    def _announce(self, key: str, lane: _ConversationQueue) -> None:
-        if not lane.busy:
-            first = lane.parcels[0]
+    def _announce(self, key: str, queue: _ConversationQueue) -> None:
+        if not queue.busy:
+            first = queue.deliveries[0]
             heapq.heappush(self._ready, (first.due, first.number, next(self._tick), key))
 
-    def _holds(self, entry: tuple[float, int, int, str]) -> bool:
-        """Tell whether what was announced is still so."""
+    def _is_current(self, entry: tuple[float, int, int, str]) -> bool:
+        """Return whether an announced entry is still valid."""
         due, number, _, key = entry
-        lane = self._lanes.get(key)
-        if lane is None or lane.busy or not lane.parcels:
+        queue = self._queues.get(key)
+        if queue is None or queue.busy or not queue.deliveries:
             return False
-        return (lane.parcels[0].due, lane.parcels[0].number) == (due, number)
+        return (queue.deliveries[0].due, queue.deliveries[0].number) == (due, number)

@@ -1,6 +1,6 @@
-"""How a delivery is signed, and how it is carried to whoever receives it.
+"""The targets of copies: how a delivery is signed, and how it is sent to its receiver.
 
-The signature is worked out from the written scheme (interface, Authentication 3) with the standard library alone.
+The signature is computed from the written scheme (interface, Authentication 3) with the standard library alone.
 """
 
 from __future__ import annotations
@@ -22,41 +22,41 @@ if TYPE_CHECKING:
     from rbim.http import Transport
 
 __all__ = [
-    "Courier",
     "DeliveryReceiver",
     "Destination",
     "Headers",
     "NoAnswer",
     "PostSender",
     "ReceiveFunction",
+    "Sender",
     "Target",
     "open_sender",
-    "parts_of",
     "sender_to",
     "signed",
+    "split_url",
 ]
 
 Headers = dict[str, str]
-Courier = Callable[[Headers, bytes], Awaitable[int]]
+Sender = Callable[[Headers, bytes], Awaitable[int]]
 
 
 class DeliveryReceiver(Protocol):
-    """What takes deliveries without a network and answers with something that has a ``status``, the HTTP status."""
+    """Accepts deliveries without a network, and returns an object with a ``status``, the HTTP status."""
 
     def receive(self, headers: Headers, body: bytes, /) -> Awaitable[Any]:
-        """Take one delivery."""
+        """Accept one delivery."""
         ...
 
 
 ReceiveFunction = Callable[[Headers, bytes], Awaitable[Any]]
 
 Target = str | DeliveryReceiver | ReceiveFunction
-"""Where copies go: a URL, a receiver, or an async function of headers and body that returns the HTTP status."""
+"""A target of copies: a URL, a receiver, or an async function of headers and body that returns the HTTP status."""
 
 
 @frozen(kw_only=True)
 class Destination:
-    """Where copies go, and how: see ``Emulator.copy_to``."""
+    """The target of copies with the options of ``Emulator.copy_to``."""
 
     target: Target
     high: bool
@@ -66,11 +66,11 @@ class Destination:
 
 
 class NoAnswer(Exception):
-    """No HTTP status came back; the text says why."""
+    """No HTTP status was received; the text is the reason."""
 
 
 def signed(body: bytes, credentials: Credentials, milliseconds: int) -> Headers:
-    """Return the headers of a delivery (interface, Delivery rules 3). ``milliseconds`` since 1970 become ``CurTime``."""
+    """Return the headers of a delivery (interface, Delivery rules 3). ``milliseconds`` since 1970 are its ``CurTime``."""
     digest, moment = _md5(body), f"{milliseconds:013d}"
     token = credentials.app_token.reveal()
     return {
@@ -85,42 +85,42 @@ def _md5(data: bytes) -> str:
     return md5(data, usedforsecurity=False).hexdigest().upper()
 
 
-def sender_to(target: DeliveryReceiver | ReceiveFunction) -> Courier:
-    """Return what carries deliveries to a receiver of this process."""
-    taking = getattr(target, "receive", target)
-    if not callable(taking):
+def sender_to(target: DeliveryReceiver | ReceiveFunction) -> Sender:
+    """Return the sender for a receiver in this process. Raises InvalidRequest if it cannot receive."""
+    function = getattr(target, "receive", target)
+    if not callable(function):
         raise InvalidRequest(
-            f"target: a URL, a receiver or an async function is needed, not {type(target).__name__}", field="target"
+            f"target: must be a URL, a receiver or an async function, not {type(target).__name__}", field="target"
         )
-    receive = cast("ReceiveFunction", taking)
+    receive = cast("ReceiveFunction", function)
 
-    async def carry(headers: Headers, body: bytes) -> int:
+    async def send(headers: Headers, body: bytes) -> int:
         answer = await receive(headers, body)
         status = getattr(answer, "status", answer)
         if not isinstance(status, int):
-            raise NoAnswer(f"no status but {type(status).__name__}")
+            raise NoAnswer(f"the receiver returned {type(status).__name__} instead of a status")
         return int(status)
 
-    return carry
+    return send
 
 
-def parts_of(url: str) -> tuple[str, str, dict[str, str]]:
-    """Take a URL apart into origin, path and query. Raises InvalidRequest where it is none of HTTP."""
+def split_url(url: str) -> tuple[str, str, dict[str, str]]:
+    """Split a URL into origin, path and query. Raises InvalidRequest if it is not an HTTP URL."""
     try:
         parts = urlsplit(url)
         if parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0:
             query = dict(parse_qsl(parts.query, keep_blank_values=True))
             return f"{parts.scheme}://{parts.netloc}", parts.path or "/", query
-    except ValueError:  # a port or an IPv6 address that is none
+    except ValueError:  # an invalid port or IPv6 address
         pass
-    raise InvalidRequest(f"target: an http or https URL is needed, not {url!r}", field="target")
+    raise InvalidRequest(f"target: must be an http or https URL, not {url!r}", field="target")
 
 
 class PostSender:
-    """Carries deliveries to one URL, over a transport that is open. ``timeout`` is in seconds of real time."""
+    """Sends deliveries to one URL over an open transport. ``timeout`` is in seconds of real time."""
 
     def __init__(self, url: str, transport: Transport, *, timeout: float) -> None:
-        self._origin, self._path, self._query = parts_of(url)
+        self._origin, self._path, self._query = split_url(url)
         self._transport = transport
         self._timeout = timeout
 
@@ -136,8 +136,13 @@ class PostSender:
         return response.status
 
 
-async def open_sender(aim: Destination, stack: AsyncExitStack, *, timeout: float) -> Courier:  # noqa: ASYNC109  # of each delivery
-    """Return what carries deliveries to where they are aimed at, until the stack is closed."""
-    if isinstance(aim.target, str):
-        return PostSender(aim.target, await stack.enter_async_context(aim.transport()), timeout=timeout)
-    return sender_to(aim.target)
+async def open_sender(
+    destination: Destination,
+    stack: AsyncExitStack,
+    *,
+    timeout: float,  # noqa: ASYNC109  # of each delivery
+) -> Sender:
+    """Return the sender for a destination, for use until the stack is closed."""
+    if isinstance(destination.target, str):
+        return PostSender(destination.target, await stack.enter_async_context(destination.transport()), timeout=timeout)
+    return sender_to(destination.target)

@@ -1,4 +1,4 @@
-"""Fault injection by plan, decided from a seed: faults of requests and of message copies."""
+"""Fault injection by plan, reproducible from a seed: faults of requests and of message copies."""
 
 from typing import TYPE_CHECKING
 

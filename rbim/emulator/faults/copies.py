@@ -1,9 +1,9 @@
-"""Trouble with copies by plan: which message is delivered late, twice, out of order, tampered with or with an old time.
+"""Faults of message copies: delayed, duplicated, reordered, tampered or stale deliveries.
 
-Works as the plan of requests does: a :class:`CopyFault` says what happens and to which messages, every one that
-applies adds its part to the :class:`CopyInjection` of an attempt, and the same seed, faults and messages give the same
-verdicts. Whom a fault meets is decided when the message is sent, once for all attempts to deliver it, so that it does not
-depend on how deliveries to different conversations fall together.
+As in the plan for requests, a :class:`CopyFault` says what happens and to which messages, and every fault that applies adds
+its part to the :class:`CopyInjection` of an attempt. The same seed, faults and messages give the same injections. The faults
+of a message are picked when it is sent, once for all attempts to deliver it, so that they do not depend on the order of
+deliveries to different conversations.
 """
 
 import math
@@ -34,11 +34,11 @@ __all__ = [
 
 @frozen(kw_only=True)
 class CopyInjection:
-    """What is to happen to one attempt of a delivery. Times are seconds.
+    """The faults injected into one attempt of a delivery. Times are in seconds.
 
-    It begins ``delay`` late, or lets ``overtaken_by`` later messages of its conversation pass, for which it waits up to
-    ``patience``. It is sent ``duplicates`` times more, byte for byte. One byte of its body, at the share ``tampered`` of its
-    length, is changed after signing. It is signed with a time that is ``stale`` seconds old.
+    The attempt begins ``delay`` late, or after ``overtaken_by`` later messages of its conversation, for which it waits up to
+    ``patience``. It is followed by ``duplicates`` more deliveries, byte for byte the same. One byte of its body, at the
+    share ``tampered`` of its length, is changed after signing. It is signed with a time ``stale`` seconds in the past.
     """
 
     delay: float = 0.0
@@ -50,69 +50,70 @@ class CopyInjection:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of what is out of the ordinary."""
+        """The names of the fields, other than ``patience``, that differ from their defaults."""
         return tuple(a.name for a in fields(CopyInjection) if getattr(self, a.name) != a.default and a.name != "patience")
 
 
 @frozen
 class Delay:
-    """The attempt begins ``seconds`` late; with ``sigma`` they are the median of a log-normal distribution of that spread.
+    """The attempt begins ``seconds`` late; with ``sigma``, log-normally distributed with ``seconds`` as the median.
 
-    Later messages of its conversation wait for it.
+    ``sigma`` is the spread (0: always ``seconds``). Later messages of its conversation wait for it.
     """
 
     seconds: float = field(validator=within(0))
     sigma: float = field(default=0.0, validator=within(0))
 
-    def apply(self, verdict: CopyInjection, chance: Random, /) -> CopyInjection:
+    def apply(self, injection: CopyInjection, random: Random, /) -> CopyInjection:
         """Add to the delay."""
-        drawn = self.seconds * math.exp(self.sigma * chance.gauss(0, 1)) if self.sigma else self.seconds
-        return evolve(verdict, delay=verdict.delay + drawn)
+        drawn = self.seconds * math.exp(self.sigma * random.gauss(0, 1)) if self.sigma else self.seconds
+        return evolve(injection, delay=injection.delay + drawn)
 
 
 @frozen
 class Overtaken:
-    """The first attempt comes after the next ``by`` messages of its conversation, or ``patience`` seconds later where fewer
-    than that are sent meanwhile.
+    """The first attempt is made after the next ``by`` messages of its conversation, if they come in time.
+
+    If fewer are sent, it is made ``patience`` seconds later.
     """
 
     by: int = field(default=1, validator=within(1))
     patience: float = field(default=60.0, validator=within(0))
 
-    def apply(self, verdict: CopyInjection, _chance: Random, /) -> CopyInjection:
-        """Let others pass."""
-        return evolve(verdict, overtaken_by=max(verdict.overtaken_by, self.by), patience=self.patience)
+    def apply(self, injection: CopyInjection, _random: Random, /) -> CopyInjection:
+        """Set how many messages overtake this one."""
+        return evolve(injection, overtaken_by=max(injection.overtaken_by, self.by), patience=self.patience)
 
 
 @frozen
 class Duplicate:
-    """The attempt is followed by ``extra`` more of the same, byte for byte. What they are answered changes nothing."""
+    """The attempt is followed by ``extra`` equal deliveries, byte for byte. Their answers have no effect."""
 
     extra: int = field(default=1, validator=within(1))
 
-    def apply(self, verdict: CopyInjection, _chance: Random, /) -> CopyInjection:
+    def apply(self, injection: CopyInjection, _random: Random, /) -> CopyInjection:
         """Add to the duplicates."""
-        return evolve(verdict, duplicates=verdict.duplicates + self.extra)
+        return evolve(injection, duplicates=injection.duplicates + self.extra)
 
 
 @frozen
 class Tamper:
-    """A byte of the body, anywhere, is changed after the delivery was signed: its ``MD5`` no longer fits."""
+    """One byte of the body, at a random place, is changed after signing: its ``MD5`` no longer matches."""
 
-    def apply(self, verdict: CopyInjection, chance: Random, /) -> CopyInjection:
-        """Draw where."""
-        return evolve(verdict, tampered=chance.random())
+    def apply(self, injection: CopyInjection, random: Random, /) -> CopyInjection:
+        """Draw the place."""
+        return evolve(injection, tampered=random.random())
 
 
 @frozen
 class Stale:
-    """The delivery is signed, correctly, with a ``CurTime`` that is ``seconds`` old; below 0 it is in the future."""
+    """The delivery is signed correctly with a ``CurTime`` ``seconds`` in the past; below 0, in the future."""
 
     seconds: float = 3600.0
 
-    def apply(self, verdict: CopyInjection, _chance: Random, /) -> CopyInjection:
-        """Add to the age."""
-        return evolve(verdict, stale=verdict.stale + self.seconds)
+    def apply(self, injection: CopyInjection, _random: Random, /) -> CopyInjection:
+        """Add to the age of the signature."""
+        return evolve(injection, stale=injection.stale + self.seconds)
 
 
 CopyEffect = Delay | Overtaken | Duplicate | Tamper | Stale
@@ -122,12 +123,12 @@ CopyMatch = Mapping[str, Any] | Callable[[Mapping[str, Any]], bool]
 
 @frozen(kw_only=True)
 class CopyFault(Selection):
-    """``effect`` happens to the messages that match all of the rest.
+    """A rule: ``effect`` happens to the messages that match all other fields.
 
-    ``match`` maps fields of the event body, as the wire writes them (``{"convType": "TEAM"}``), to the values they must
-    have, or is a function of the body (of an empty one where bytes are copied as they stand). Of the messages that match so
-    far, ``nth`` picks some by number (from 1), ``every`` only each so many, ``probability`` a share by chance. ``times``
-    ends the fault after so many. ``attempts`` says which attempts to deliver the message it happens to (from 1; empty: all).
+    ``match`` maps fields of the event body, as on the wire (``{"convType": "TEAM"}``), to the values they must have, or is a
+    function of the body (of an empty one if bytes are copied unchanged). Of the messages that match so far, ``nth`` picks
+    some by number (from 1), ``every`` each n-th one, ``probability`` a random share. ``times`` ends the fault after that
+    many. ``attempts`` are the attempts to deliver the message to which it happens (from 1; empty: all).
     """
 
     effect: CopyEffect
@@ -135,7 +136,7 @@ class CopyFault(Selection):
     attempts: tuple[int, ...] = field(default=(1,), converter=tuple[int, ...], validator=within(1))
 
     def concerns(self, document: Mapping[str, Any]) -> bool:
-        """Tell whether the fault is about the message with this body."""
+        """Return whether the fault applies to a message with this body."""
         if self.match is None:
             return True
         if callable(self.match):
@@ -144,38 +145,38 @@ class CopyFault(Selection):
 
 
 Picked = tuple[CopyFault, int]
-"""A fault that a message meets, and the root of its chance in it."""
+"""A fault picked for a message, and the seed of its random choices for that message."""
 
 
 class CopyFaults(Plan[CopyFault]):
-    """The plan of one emulator. The same seed, faults and messages give the same verdicts.
+    """The plan of one emulator. The same seed, faults and messages give the same injections.
 
-    Faults count for messages that are sent from when they were added, and what was decided for messages under way holds.
+    A fault applies to messages sent after it was added. Changes of the plan do not affect messages that are sent already.
     """
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__(f"{seed}:copy")
 
-    def judge(self, document: Mapping[str, Any]) -> tuple[Picked, ...]:
-        """Return the faults that the next message meets, for :func:`injection_of`."""
+    def pick(self, document: Mapping[str, Any]) -> tuple[Picked, ...]:
+        """Count the next message and return the faults picked for it, for :func:`injection_of`."""
         picked: list[Picked] = []
-        for run in self._running:
-            if run.fault.concerns(document) and run.picks():
-                run.done += 1
-                picked.append((run.fault, run.chance.getrandbits(64)))
+        for running in self._running:
+            if running.fault.concerns(document) and running.picks():
+                running.done += 1
+                picked.append((running.fault, running.random.getrandbits(64)))
         return tuple(picked)
 
 
 def injection_of(picked: tuple[Picked, ...], attempt: int) -> CopyInjection:
-    """Return what is to happen to one attempt to deliver a message. It is the same each time it is asked for."""
-    verdict = _NOTHING
-    for fault, root in picked:
+    """Return the faults injected into one attempt to deliver a message; always the same for the same arguments."""
+    injection = _NO_FAULTS
+    for fault, seed in picked:
         if not fault.attempts or attempt in fault.attempts:
-            verdict = fault.effect.apply(verdict, Random(f"{root}:{attempt}"))  # noqa: S311  # reproducible on purpose
-    return verdict
+            injection = fault.effect.apply(injection, Random(f"{seed}:{attempt}"))  # noqa: S311  # reproducible on purpose
+    return injection
 
 
-_NOTHING = CopyInjection()
+_NO_FAULTS = CopyInjection()
 
 COPY_KINDS: Mapping[str, type[Any]] = kinds_of(CopyEffect)
 
@@ -183,6 +184,6 @@ COPY_KINDS: Mapping[str, type[Any]] = kinds_of(CopyEffect)
 def copy_faults_from(document: Any) -> tuple[CopyFault, ...]:
     """Read a plan from JSON: a list of ``{"effect": {"kind": "tamper"}, "match": {"convType": "TEAM"}, "every": 10}``.
 
-    Raises InvalidRequest that says what is wrong and where.
+    Raises InvalidRequest that names the wrong fields.
     """
     return read_plan(document, CopyFault, CopyEffect, field="copy_faults")

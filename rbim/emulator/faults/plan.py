@@ -1,4 +1,4 @@
-"""The plan that faults of requests and of copies are kept in: which of many are hit, and how it is read from JSON."""
+"""The fault plan for requests and for copies: which of many a fault applies to, and how a plan is read from JSON."""
 
 import math
 import re
@@ -20,23 +20,25 @@ __all__ = ["Plan", "Running", "Selection", "choice", "in_words", "kinds_of", "re
 F = TypeVar("F", bound="Selection")
 
 
-def within(least: float, most: float = math.inf) -> Callable[[object, "Attribute[Any]", object], None]:
-    """Validator: a number between these two, or each of several, or None."""
+def within(low: float, high: float = math.inf) -> Callable[[object, "Attribute[Any]", object], None]:
+    """Return a validator of a number, or of each number in a tuple, between two bounds. None is valid."""
 
     def validate(_: object, attribute: "Attribute[Any]", value: object) -> None:
         numbers = cast("tuple[float | None, ...]", value if isinstance(value, tuple) else (value,))
         for number in numbers:
-            if number is not None and not least <= number <= most:
-                bounds = f"at least {least:g}" if most == math.inf else f"{least:g} to {most:g}"
-                raise InvalidRequest(f"{attribute.name}: {bounds}, not {number!r}", field=attribute.name)
+            if number is not None and not low <= number <= high:
+                bounds = f"at least {low:g}" if high == math.inf else f"{low:g} to {high:g}"
+                raise InvalidRequest(f"{attribute.name}: must be {bounds}, not {number!r}", field=attribute.name)
 
     return validate
 
 
 @frozen(kw_only=True)
 class Selection:
-    """Of what matches so far, ``nth`` picks some by number (from 1), ``every`` only each so many, ``probability`` a share
-    by chance. ``times`` ends it after so many.
+    """Which of the matches a fault applies to.
+
+    Of the matches so far, ``nth`` picks some by number (from 1), ``every`` each n-th one, ``probability`` a random share.
+    ``times`` ends the fault after that many.
     """
 
     nth: tuple[int, ...] = field(default=(), converter=tuple[int, ...], validator=within(1))
@@ -46,33 +48,36 @@ class Selection:
 
 
 class Running(Generic[F]):
-    """One fault of a plan: its counts, the moments its effect remembers, and its stream of chance, made from ``seed``."""
+    """One fault of a plan with its state: counts, the times its effect remembers, and random numbers from ``seed``.
+
+    ``matched`` counts the matches, ``done`` those that the fault happened to.
+    """
 
     def __init__(self, fault: F, seed: str) -> None:
         self.fault = fault
-        self.chance = Random(seed)  # noqa: S311  # reproducible on purpose
+        self.random = Random(seed)  # noqa: S311  # reproducible on purpose
         self.matched = 0
         self.done = 0
         self.recent = deque[float]()
 
     def picks(self) -> bool:
-        """Count one more that matches, and tell whether it is picked. How many of them it happened to counts in ``done``."""
-        rule = self.fault
+        """Count one more match and return whether the fault picks it. The caller counts ``done``."""
+        fault = self.fault
         self.matched += 1
-        lucky = self.chance.random() < rule.probability  # drawn for each that matches: counts do not shift the stream
-        picked = self.matched in rule.nth if rule.nth else self.matched % rule.every == 0
-        return lucky and picked and (rule.times is None or self.done < rule.times)
+        drawn = self.random.random() < fault.probability  # drawn for every match: counts do not shift the random numbers
+        picked = self.matched in fault.nth if fault.nth else self.matched % fault.every == 0
+        return drawn and picked and (fault.times is None or self.done < fault.times)
 
 
 class Plan(Generic[F]):
-    """Faults in order. The stream of each comes from ``seed`` and its place (from 0)."""
+    """Faults in order. The random numbers of each come from ``seed`` and its position (from 0)."""
 
     def __init__(self, seed: str) -> None:
         self._seed = seed
         self._running: list[Running[F]] = []
 
     def add(self, *faults: F) -> None:
-        """Put faults at the end of the plan; they count from now on."""
+        """Append faults to the plan; they apply from now on."""
         for fault in faults:
             self._running.append(Running(fault, f"{self._seed}:{len(self._running)}"))
 
@@ -85,7 +90,7 @@ class Plan(Generic[F]):
 
 
 def kinds_of(effects: Any) -> dict[str, type[Any]]:
-    """Return the classes of a union of effects by the names that a document gives them: ``ResetAfter``, ``reset_after``."""
+    """Return the classes of a union of effects by their names in a document: ``ResetAfter`` is ``reset_after``."""
     return {_kind(effect): effect for effect in get_args(effects)}
 
 
@@ -96,9 +101,9 @@ def _kind(effect: type[Any]) -> str:
 def read_plan(
     document: Any, fault: type[F], effects: Any, *, field: str, check: Callable[[F], None] = lambda _: None
 ) -> tuple[F, ...]:
-    """Read a list of faults, each an object whose ``effect``, of a union, is an object with a ``kind``.
+    """Read a list of faults from JSON. The ``effect`` of each is an object with a ``kind``, from the union ``effects``.
 
-    ``check`` may refuse a fault that was read. Raises InvalidRequest about ``field`` that says what is wrong and where.
+    ``check`` may refuse a fault after it is read. Raises InvalidRequest for ``field`` that names the wrong fields.
     """
     converter = Converter(forbid_extra_keys=True)
     configure_tagged_union(effects, converter, tag_generator=_kind, tag_name="kind")
@@ -106,42 +111,42 @@ def read_plan(
     kinds = kinds_of(effects)
 
     def read_effect(value: Any, _: Any) -> Any:  # JSON in, an effect out
-        choice("kind", str(_an(dict, value).get("kind", "")), kinds)  # cattrs would not say which there are
+        choice("kind", str(_checked(dict, value).get("kind", "")), kinds)  # cattrs would not list the valid kinds
         return read_tagged(value, effects)
 
     read = make_dict_structure_fn(
         fault,
         converter,
         effect=override(struct_hook=read_effect),
-        match=override(struct_hook=lambda value, _: _an(dict, value)),  # its values are compared as they are
+        match=override(struct_hook=lambda value, _: _checked(dict, value)),  # its values are compared unchanged
     )
 
     def read_fault(value: Any, _: Any) -> F:  # JSON
-        made = read(_an(dict, value), fault)
-        check(made)
-        return made
+        result = read(_checked(dict, value), fault)
+        check(result)
+        return result
 
     converter.register_structure_hook(fault, read_fault)
     try:
-        return converter.structure(_an(list, document), tuple[fault, ...])  # type: ignore[valid-type]
-    except Exception as error:  # whatever is wrong with a document
+        return converter.structure(_checked(list, document), tuple[fault, ...])  # type: ignore[valid-type]
+    except Exception as error:  # any error in a document
         raise InvalidRequest("; ".join(transform_error(error, format_exception=in_words)), field=field) from None
 
 
-def choice(what: str, name: str, choices: Mapping[str, Any]) -> Any:
-    """Return what the name stands for. Raises InvalidRequest that lists the names there are."""
+def choice(field: str, name: str, choices: Mapping[str, Any]) -> Any:
+    """Return the value for the name. Raises InvalidRequest that lists the valid names."""
     if name not in choices:
-        raise InvalidRequest(f"{what}: {name!r} is none of {', '.join(choices)}")
+        raise InvalidRequest(f"{field}: {name!r} is not one of {', '.join(choices)}")
     return choices[name]
 
 
-def _an(kind: type[Any], document: Any) -> Any:  # JSON
+def _checked(kind: type[Any], document: Any) -> Any:  # JSON
     if not isinstance(document, kind):
-        wanted = "an object" if kind is dict else "a list"
-        raise InvalidRequest(f"{wanted} is needed, not {type(document).__name__}")
+        expected = "an object" if kind is dict else "a list"
+        raise InvalidRequest(f"must be {expected}, not {type(document).__name__}")
     return document
 
 
 def in_words(error: BaseException, kind: type[Any] | None) -> str:
-    """Return what is wrong in one part of a document, for ``cattrs.transform_error``."""
+    """Return the message for one error in a document, for ``cattrs.transform_error``."""
     return error.message if isinstance(error, InvalidRequest) else format_exception(error, kind)

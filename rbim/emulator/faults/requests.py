@@ -1,8 +1,8 @@
-"""Trouble by plan: which request meets which fault, decided from one seed and reproducible to the byte.
+"""Faults of requests: which request gets which fault, reproducible from one seed to the byte.
 
 A :class:`Fault` says what happens (one of the effects below) and to which requests: by operation, by the operation's values,
-by count, by chance. Every fault that applies to a request adds its part to the request's :class:`Injection`. The doors carry
-the verdict out; nothing here waits or writes.
+by count, by probability. Every fault that applies to a request adds its part to the request's :class:`Injection`. The
+transport and the ASGI application carry out the injection; nothing here waits or writes.
 """
 
 import math
@@ -40,12 +40,12 @@ __all__ = [
 
 @frozen(kw_only=True)
 class Injection:
-    """What is to happen to one request. Times are seconds.
+    """The faults injected into one request. Times are in seconds.
 
-    ``delay`` passes before the answer's first byte, ``body_time`` between its head and its end. ``refuse``: no connection.
-    ``reset_before`` and ``reset_after``: the connection is reset before or after the operation took effect. With ``status``
-    or ``code`` the platform answers so and does nothing. ``keep`` is the share of the answer's bytes that is sent before
-    the connection is closed.
+    ``delay`` passes before the first byte of the answer, ``body_time`` between its head and its end. ``refuse``: no
+    connection. ``reset_before`` and ``reset_after``: the connection is reset before or after the operation takes effect.
+    With ``status`` or ``code`` the platform answers with it, and the operation has no effect. ``keep`` is the share of the
+    answer's bytes that is sent before the connection is closed.
     """
 
     delay: float = 0.0
@@ -63,113 +63,116 @@ class Injection:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of what is out of the ordinary."""
+        """The names of the fields, other than ``message``, that differ from their defaults."""
         return tuple(a.name for a in fields(Injection) if getattr(self, a.name) != a.default and a.name != "message")
 
     @property
-    def spares_the_state(self) -> bool:
-        """Whether the operation takes no effect."""
+    def prevents_effect(self) -> bool:
+        """Whether the operation has no effect."""
         return self.refuse or self.reset_before or self.status is not None or self.code is not None
 
     @property
-    def leaves_no_code(self) -> bool:
-        """Whether the platform gets to answer with no code, neither of its own nor of the plan."""
+    def prevents_code(self) -> bool:
+        """Whether the platform produces no code, neither its own nor the plan's."""
         return self.refuse or self.reset_before or self.status is not None
 
 
 @frozen
 class Latency:
-    """The answer takes ``seconds``; with ``sigma`` they are the median of a log-normal distribution of that spread."""
+    """The answer takes ``seconds``; with ``sigma``, log-normally distributed with ``seconds`` as the median.
+
+    ``sigma`` is the spread (0: always ``seconds``).
+    """
 
     seconds: float = field(validator=within(0))
     sigma: float = field(default=0.0, validator=within(0))
 
-    def apply(self, verdict: Injection, run: "_Running", _now: float, /) -> Injection:
+    def apply(self, injection: Injection, running: "_Running", _now: float, /) -> Injection:
         """Add to the delay."""
-        drawn = self.seconds * math.exp(self.sigma * run.chance.gauss(0, 1)) if self.sigma else self.seconds
-        return evolve(verdict, delay=verdict.delay + drawn)
+        drawn = self.seconds * math.exp(self.sigma * running.random.gauss(0, 1)) if self.sigma else self.seconds
+        return evolve(injection, delay=injection.delay + drawn)
 
 
 @frozen
 class SlowBody:
-    """The answer's body dribbles over ``seconds``."""
+    """The answer's body takes ``seconds`` to arrive."""
 
     seconds: float = field(validator=within(0))
 
-    def apply(self, verdict: Injection, _run: "_Running", _now: float, /) -> Injection:
-        """Add to the time that the body takes."""
-        return evolve(verdict, body_time=verdict.body_time + self.seconds)
+    def apply(self, injection: Injection, _running: "_Running", _now: float, /) -> Injection:
+        """Add to the duration of the body."""
+        return evolve(injection, body_time=injection.body_time + self.seconds)
 
 
 @frozen
 class Status:
-    """An HTTP status with a page instead of an answer; nothing is done. ``retry_after`` is sent in whole seconds."""
+    """An HTTP status with an HTML page as the answer; no effect. ``retry_after`` is sent in whole seconds, rounded up."""
 
     status: int = field(validator=within(200, 599))
     retry_after: float | None = field(default=None, validator=within(0))
 
-    def apply(self, verdict: Injection, _run: "_Running", _now: float, /) -> Injection:
+    def apply(self, injection: Injection, _running: "_Running", _now: float, /) -> Injection:
         """Answer so."""
-        return evolve(verdict, status=self.status, retry_after=self.retry_after)
+        return evolve(injection, status=self.status, retry_after=self.retry_after)
 
 
 @frozen
 class Code:
-    """A status code of the platform's instead of an answer; nothing is done."""
+    """A status code of the platform as the answer; the operation has no effect."""
 
     code: str
     message: str = "a fault of the emulator's plan"
 
-    def apply(self, verdict: Injection, _run: "_Running", _now: float, /) -> Injection:
+    def apply(self, injection: Injection, _running: "_Running", _now: float, /) -> Injection:
         """Answer so."""
-        return evolve(verdict, code=self.code, message=self.message)
+        return evolve(injection, code=self.code, message=self.message)
 
 
 @frozen
 class Throttle:
-    """More than ``per_second`` requests in a second are answered HTTP 429, or with ``code``; nothing is done to them."""
+    """More than ``per_second`` requests in a second are answered HTTP 429, or ``code``; they have no effect."""
 
     per_second: int = field(validator=within(0))
     retry_after: float | None = field(default=None, validator=within(0))
     code: str | None = None
 
-    def apply(self, verdict: Injection, run: "_Running", now: float, /) -> Injection:
-        """Count the request; answer so where it is one too many."""
-        while run.recent and run.recent[0] <= now - 1:
-            run.recent.popleft()
-        if len(run.recent) < self.per_second:
-            run.recent.append(now)
-            return verdict
+    def apply(self, injection: Injection, running: "_Running", now: float, /) -> Injection:
+        """Count the request, and throttle it if it is over the limit."""
+        while running.recent and running.recent[0] <= now - 1:
+            running.recent.popleft()
+        if len(running.recent) < self.per_second:
+            running.recent.append(now)
+            return injection
         if self.code is not None:
-            return evolve(verdict, code=self.code, message="too many requests", retry_after=self.retry_after)
-        return evolve(verdict, status=429, retry_after=self.retry_after)
+            return evolve(injection, code=self.code, message="too many requests", retry_after=self.retry_after)
+        return evolve(injection, status=429, retry_after=self.retry_after)
 
 
 @frozen
 class Refuse:
-    """No connection comes about."""
+    """The connection is refused."""
 
-    def apply(self, verdict: Injection, _run: "_Running", _now: float, /) -> Injection:
-        """Refuse."""
-        return evolve(verdict, refuse=True)
+    def apply(self, injection: Injection, _running: "_Running", _now: float, /) -> Injection:
+        """Refuse the connection."""
+        return evolve(injection, refuse=True)
 
 
 @frozen
 class ResetBefore:
-    """The request arrives, the connection is reset, and nothing is done."""
+    """The request arrives, the connection is reset, and the operation has no effect."""
 
-    def apply(self, verdict: Injection, _run: "_Running", _now: float, /) -> Injection:
-        """Reset."""
-        return evolve(verdict, reset_before=True)
+    def apply(self, injection: Injection, _running: "_Running", _now: float, /) -> Injection:
+        """Reset the connection before the effect."""
+        return evolve(injection, reset_before=True)
 
 
 @frozen
 class ResetAfter:
-    """The operation takes effect, and the connection is reset instead of answered."""
+    """The operation takes effect, and the connection is reset instead of an answer."""
 
-    def apply(self, verdict: Injection, _run: "_Running", _now: float, /) -> Injection:
-        """Reset."""
-        return evolve(verdict, reset_after=True)
+    def apply(self, injection: Injection, _running: "_Running", _now: float, /) -> Injection:
+        """Reset the connection after the effect."""
+        return evolve(injection, reset_after=True)
 
 
 @frozen
@@ -178,27 +181,27 @@ class CutShort:
 
     keep: float = field(default=0.5, validator=within(0, 1))
 
-    def apply(self, verdict: Injection, _run: "_Running", _now: float, /) -> Injection:
-        """Cut."""
-        return evolve(verdict, keep=self.keep)
+    def apply(self, injection: Injection, _running: "_Running", _now: float, /) -> Injection:
+        """Set the share of the body that is sent."""
+        return evolve(injection, keep=self.keep)
 
 
 @frozen
 class InvalidJson:
-    """The operation takes effect, and the answer is no JSON."""
+    """The operation takes effect, and the answer is not valid JSON."""
 
-    def apply(self, verdict: Injection, _run: "_Running", _now: float, /) -> Injection:
-        """Spoil."""
-        return evolve(verdict, invalid_json=True)
+    def apply(self, injection: Injection, _running: "_Running", _now: float, /) -> Injection:
+        """Make the answer invalid."""
+        return evolve(injection, invalid_json=True)
 
 
 @frozen
 class DuplicateFields:
-    """The operation takes effect, and each field of the answer is there twice."""
+    """The operation takes effect, and the answer has each field twice."""
 
-    def apply(self, verdict: Injection, _run: "_Running", _now: float, /) -> Injection:
-        """Double."""
-        return evolve(verdict, duplicate_fields=True)
+    def apply(self, injection: Injection, _running: "_Running", _now: float, /) -> Injection:
+        """Duplicate the fields."""
+        return evolve(injection, duplicate_fields=True)
 
 
 Effect = (
@@ -224,7 +227,7 @@ Match = Mapping[str, Any] | Callable[[Operation[Any]], bool]
 
 
 def _comparable(match: Match | None) -> Match | None:
-    """Turn lists, which JSON has, into tuples, which operations have."""
+    """Convert lists, as in JSON, to tuples, as in operations."""
     if match is None or callable(match):
         return match
     return {name: tuple(cast("list[object]", value)) if isinstance(value, list) else value for name, value in match.items()}
@@ -232,11 +235,11 @@ def _comparable(match: Match | None) -> Match | None:
 
 @frozen(kw_only=True)
 class Fault(Selection):
-    """``effect`` happens to the requests that match all of the rest.
+    """A rule: ``effect`` happens to the requests that match all other fields.
 
     ``operation`` is an operation class or its wire name; ``match`` maps fields of the operation to the values they must
     have, or is a function of the operation. Of the requests that match so far, ``nth`` picks some by number (from 1),
-    ``every`` only each so many, ``probability`` a share by chance. ``times`` ends the fault after so many.
+    ``every`` each n-th one, ``probability`` a random share. ``times`` ends the fault after that many.
     """
 
     effect: Effect
@@ -244,7 +247,7 @@ class Fault(Selection):
     match: Match | None = field(default=None, converter=_comparable, hash=False)
 
     def concerns(self, op: Operation[Any] | None) -> bool:
-        """Tell whether the fault is about this operation (None: one that could not be read)."""
+        """Return whether the fault applies to this operation (None: a request that could not be read)."""
         if self.operation is not None and (op is None or op.spec.name != self.operation):
             return False
         if self.match is None:
@@ -263,25 +266,25 @@ _Running = Running[Fault]
 
 
 class Faults(Plan[Fault]):
-    """The plan of one emulator. The same seed, faults and requests give the same verdicts."""
+    """The plan of one emulator. The same seed, faults and requests give the same injections."""
 
     def __init__(self, clock: "Clock", seed: int = 0) -> None:
         super().__init__(str(seed))
         self._clock = clock
 
-    def judge(self, op: Operation[Any] | None) -> Injection:
-        """Return what is to happen to the next request; None stands for one that could not be read."""
-        verdict = _NOTHING
+    def next_injection(self, op: Operation[Any] | None) -> Injection:
+        """Count the next request and return the faults for it; None stands for one that could not be read."""
+        injection = _NO_FAULTS
         now = self._clock.monotonic() if self._running else 0.0
-        for run in self._running:
-            if run.fault.concerns(op) and run.picks():
-                judged = run.fault.effect.apply(verdict, run, now)
-                run.done += judged is not verdict  # a request that a throttle lets pass met no fault
-                verdict = judged
-        return verdict
+        for running in self._running:
+            if running.fault.concerns(op) and running.picks():
+                applied = running.fault.effect.apply(injection, running, now)
+                running.done += applied is not injection  # a request that a throttle allows has no fault
+                injection = applied
+        return injection
 
 
-_NOTHING = Injection()
+_NO_FAULTS = Injection()
 
 
 KINDS: Mapping[str, type[Any]] = kinds_of(Effect)
@@ -290,15 +293,15 @@ KINDS: Mapping[str, type[Any]] = kinds_of(Effect)
 def faults_from(document: Any) -> tuple[Fault, ...]:
     """Read a plan from JSON: a list of ``{"effect": {"kind": "latency", "seconds": 0.1}, "operation": ..., "nth": [2]}``.
 
-    The kinds are the effects' names in lower case (``reset_after``), ``operation`` is the wire's name of one, and ``match``
-    maps its fields, as Python writes them (``group_id``), to values. Raises InvalidRequest that says what is wrong and
-    where.
+    The kinds are the effects' names in lower case (``reset_after``), ``operation`` is the wire name of an operation, and
+    ``match`` maps its fields, by their Python names (``group_id``), to values. Raises InvalidRequest that names the wrong
+    fields.
     """
     return read_plan(document, Fault, Effect, field="faults", check=_known)
 
 
 def _known(fault: Fault) -> None:
-    """Refuse a fault about an operation, or about a field, that nobody has declared."""
+    """Refuse a fault for an operation or a field that is not declared."""
     operations = {entry.operation.spec.name: entry.operation for entry in catalogue.entries()}
     if fault.operation is not None:
         operations = {fault.operation: choice("operation", fault.operation, operations)}

@@ -1,1 +1,1 @@
-"""The state of the platform, and what each operation does to it."""
+"""The state of the platform, and the effect of each operation on it."""

@@ -1,7 +1,7 @@
-"""What each operation does to the state: one rule per operation class, found by that class.
+"""The effect of each operation on the state: one rule per operation class, found by that class.
 
 A rule takes the emulator's :class:`World` and the operation, changes the state, and returns the answer or raises
-:class:`Refusal`. Sections of the interface description stand beside what obeys them; the dialect decides the rest.
+:class:`Refusal`. Comments name the section of the interface description that a rule follows; the dialect decides the rest.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ __all__ = [
     "World",
 ]
 
-# Codes of the emulator's own, where no public material shows the platform's.
+# The emulator's own codes, where no public material shows the platform's.
 MALFORMED = "900400"
 FORBIDDEN = "900403"
 FULL = "900409"
@@ -67,17 +67,17 @@ O = TypeVar("O", bound=Operation[Any])  # noqa: E741  # an operation
 
 
 class Refusal(Exception):
-    """The platform says no: by a code, or by a kind of error whose code the dialect knows."""
+    """The platform refuses a request: with a code, or with a kind of error whose code the dialect knows."""
 
-    def __init__(self, why: str, *, code: str | None = None, kind: type[ApiError] = ApiError) -> None:
-        super().__init__(why)
-        self.why = why
+    def __init__(self, reason: str, *, code: str | None = None, kind: type[ApiError] = ApiError) -> None:
+        super().__init__(reason)
+        self.reason = reason
         self.code = code
         self.kind = kind
 
 
 class DependsOnDialect(AssertionError):
-    """A request's effect is not described: it depends on ``field`` of the dialect (``strict_dialect``)."""
+    """The effect of a request is not described: it depends on ``field`` of the dialect (``strict_dialect``)."""
 
     def __init__(self, field: str = "") -> None:
         super().__init__(f"the effect of this request is not described: it depends on Dialect.{field}")
@@ -86,7 +86,7 @@ class DependsOnDialect(AssertionError):
 
 @frozen(kw_only=True)
 class GroupChange:
-    """Something that members of a group are told: what caused it, in which group, by whom, to whom."""
+    """A change that members of a group are notified of: its cause, the group, the account that acts, the members."""
 
     cause: str
     group_id: str
@@ -96,7 +96,7 @@ class GroupChange:
 
 @frozen(kw_only=True)
 class World:
-    """What a rule may look at and change."""
+    """The data that rules read and change."""
 
     state: State
     dialect: Dialect
@@ -104,38 +104,38 @@ class World:
     administrator: str
     check_roles: bool = False
     strict: bool = False
-    happenings: list[GroupChange] = field(factory=list[GroupChange])
+    changes: list[GroupChange] = field(factory=list[GroupChange])
     listeners: list[Callable[[GroupChange], object]] = field(factory=list[Callable[["GroupChange"], object]])
 
     def choice(self, name: str) -> Any:
-        """Return what the dialect says where the description says nothing; refuse to in a strict test."""
+        """Return the dialect's value where the description says nothing; raise DependsOnDialect in a strict test."""
         if self.strict:
             raise DependsOnDialect(name)
         return getattr(self.dialect, name)
 
-    def happened(self, cause: str, group: Group, actor: str, *members: str) -> None:
-        """Note what the group is told, and let the listeners know; of the notes, the last thousand at least are kept."""
-        happening = GroupChange(cause=cause, group_id=group.group_id, actor=actor, members=members)
+    def record_change(self, cause: str, group: Group, actor: str, *members: str) -> None:
+        """Record a change of a group and call the listeners. At least the last thousand changes are kept."""
+        change = GroupChange(cause=cause, group_id=group.group_id, actor=actor, members=members)
         for listener in self.listeners:
-            listener(happening)
-        self.happenings.append(happening)
-        if len(self.happenings) >= 2 * RECENT:
-            del self.happenings[:-RECENT]
+            listener(change)
+        self.changes.append(change)
+        if len(self.changes) >= 2 * RECENT:
+            del self.changes[:-RECENT]
 
     def authorise(self, group: Group, account: str, *roles: Role) -> None:
-        """Refuse an account that has none of these roles in the group, where roles are checked at all."""
+        """Refuse an account that has none of these roles in the group, if roles are checked."""
         if self.check_roles and group.members.get(account) not in roles:
             raise Refusal(f"{account} may not do this to {group.group_id}", code=FORBIDDEN)
 
     def group(self, group_id: str) -> Group:
-        """Return the group, or refuse."""
+        """Return the group. Raises Refusal if there is none."""
         group = self.state.groups.get(group_id)
         if group is None:
             raise Refusal(f"there is no group {group_id}", kind=NotFound)
         return group
 
     def actor(self, user_name: str | None) -> str:
-        """Return who acts: the account that is named, else the administrator ("Group", owner)."""
+        """Return the account that acts: the named one, otherwise the administrator ("Group", owner)."""
         return user_name or self.administrator
 
 
@@ -144,11 +144,11 @@ RULES: dict[type[Operation[Any]], Rule] = {}
 
 
 def _rule(kind: type[O]) -> Callable[[Callable[[World, O], Answer]], Callable[[World, O], Answer]]:
-    def keep(function: Callable[[World, O], Answer]) -> Callable[[World, O], Answer]:
+    def register(function: Callable[[World, O], Answer]) -> Callable[[World, O], Answer]:
         RULES[kind] = function
         return function
 
-    return keep
+    return register
 
 
 @_rule(CreateGroup)
@@ -182,7 +182,7 @@ def _modify(world: World, op: ModifyGroup) -> Success:
         group.declared = op.declared
     if op.group_domain is not None:
         group.group_domain = op.group_domain
-    world.happened("modify", group, actor, *group.members)
+    world.record_change("modify", group, actor, *group.members)
     return Success()
 
 
@@ -191,13 +191,13 @@ def _delete(world: World, op: DeleteGroup) -> Success:
     group, actor = world.group(op.group_id), world.actor(op.user_name)
     world.authorise(group, actor, Role.CREATOR)
     del world.state.groups[group.group_id]
-    world.happened("delete", group, actor, *group.members)
+    world.record_change("delete", group, actor, *group.members)
     return Success()
 
 
 @_rule(SearchPublicGroups)
 def _search(world: World, op: SearchPublicGroups) -> GroupsFound:
-    # SearchPublicGroups: private groups are never found, and groupId goes before name
+    # SearchPublicGroups: private groups are never found; groupId takes precedence over name
     groups = world.state.groups
     within = groups.values() if op.group_id is None else [groups[op.group_id]] if op.group_id in groups else []
     found = [group for group in within if group.permission is not Permission.PRIVATE]
@@ -229,7 +229,7 @@ def _detail(world: World, op: QueryGroupDetail) -> GroupDetail:
         declared=group.declared,
         count=len(group.members),
         date_created=group.created.astimezone(world.dialect.zone),
-        # Group, permission: answers show only the first two
+        # Group, permission: answers show only the first two values
         permission=world.dialect.private_shown_as if group.permission is Permission.PRIVATE else group.permission,
         target=group.target,
         type=group.type,
@@ -243,16 +243,16 @@ def _join(world: World, op: JoinGroup) -> Success:
     if account in group.members:
         raise Refusal(f"{account} is in {group.group_id} already", kind=AlreadyMember)
     if group.permission is Permission.PRIVATE and world.choice("private_join_refused"):
-        raise Refusal(f"{group.group_id} is private: it takes nobody but by invitation", code=FORBIDDEN)
+        raise Refusal(f"{group.group_id} is private: members join by invitation only", code=FORBIDDEN)
     if group.is_full:
         raise Refusal(f"{group.group_id} is full", code=FULL)
     # States, rule 1: verification comes between asking and joining
     if group.permission is not Permission.OPEN:
         group.applied[account] = None
-        world.happened("apply", group, account, group.owner)
+        world.record_change("apply", group, account, group.owner)
     else:
         group.admit(account)
-        world.happened("join", group, account, account)
+        world.record_change("join", group, account, account)
     return Success()
 
 
@@ -262,26 +262,26 @@ def _invite(world: World, op: InviteJoinGroup) -> Invited:
     world.authorise(group, actor, Role.CREATOR, Role.ADMINISTRATOR)
     room = group.type.member_limit - len(group.members)
     fails: list[Fail] = []
-    taken: list[str] = []
+    accepted: list[str] = []
     for account in dict.fromkeys(op.members):
         if not world.state.has_logged_in(account):  # States, rule 4
             fails.append(Fail(member=account, reason="the account has never logged in"))
         elif account in group.members:
             if world.choice("invited_member_fails"):
                 fails.append(Fail(member=account, reason="the account is in the group already"))
-        elif len(taken) < room or op.needs_confirmation:
-            taken.append(account)
+        elif len(accepted) < room or op.needs_confirmation:
+            accepted.append(account)
         elif world.choice("overflow_fails"):
             fails.append(Fail(member=account, reason="the group is full"))
         else:
             raise Refusal(f"{group.group_id} has room for {room} more", code=FULL)
-    for account in taken:
+    for account in accepted:
         if op.needs_confirmation:  # States, rule 3
             group.invited[account] = None
         else:
             group.admit(account)
-    if taken:
-        world.happened("invite" if op.needs_confirmation else "add", group, actor, *taken)
+    if accepted:
+        world.record_change("invite" if op.needs_confirmation else "add", group, actor, *accepted)
     return Invited(fails=tuple(fails))
 
 
@@ -312,9 +312,9 @@ def _set_role(world: World, op: SetMemberRole) -> Success:
     if op.role is Role.CREATOR:
         group.members[group.owner] = Role.MEMBER
     elif op.member == group.owner:
-        raise Refusal(f"{op.member} is the creator: hand that role to somebody else first", code=FORBIDDEN)
+        raise Refusal(f"{op.member} is the creator: hand that role to another member first", code=FORBIDDEN)
     group.members[op.member] = op.role
-    world.happened("set_role", group, actor, op.member)
+    world.record_change("set_role", group, actor, op.member)
     return Success()
 
 
@@ -331,13 +331,13 @@ def _member(group: Group, account: str) -> None:
 
 
 def _take_out(world: World, cause: str, group: Group, actor: str, *accounts: str) -> None:
-    """Take accounts out of a group, tell those concerned, and let roles pass on."""
+    """Remove accounts from a group, notify those concerned, and pass their roles on."""
     heirs: tuple[tuple[Role, ...], ...] = ((Role.ADMINISTRATOR, Role.MEMBER),)
-    somebody_stays = len(group.members) > len(accounts)
-    if group.owner in accounts and somebody_stays and world.choice("administrators_inherit"):
+    members_remain = len(group.members) > len(accounts)
+    if group.owner in accounts and members_remain and world.choice("administrators_inherit"):
         heirs = ((Role.ADMINISTRATOR,), (Role.MEMBER,))
-    world.happened(cause, group, actor, *accounts)
+    world.record_change(cause, group, actor, *accounts)
     for account, heir in group.dismiss(accounts, heirs).items():
-        world.happened("hand_over", group, account, heir)
-    if not group.members:  # a group without members is no group
+        world.record_change("hand_over", group, account, heir)
+    if not group.members:  # a group without members ceases to exist
         del world.state.groups[group.group_id]

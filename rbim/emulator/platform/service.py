@@ -1,4 +1,4 @@
-"""A request in, an answer and its verdict out: routing, signature, reading, faults, rules, journal. Nothing here waits."""
+"""From a request to an answer: routing, signature, reading, faults, rules, request log. Nothing here waits."""
 
 from __future__ import annotations
 
@@ -29,34 +29,34 @@ __all__ = ["Platform", "ServedAnswer"]
 
 JSON = {"content-type": "application/json;charset=utf-8"}
 HTML = {"content-type": "text/html;charset=utf-8"}
-ROUTES = 1024  # paths that are kept: there are as many as clients make up versions
+ROUTES = 1024  # cached paths: clients can make up any number of versions
 
 _shared = lru_cache(Converters)  # compiling costs milliseconds: emulators of the same dialect share the result
 
 
 @frozen
 class ServedAnswer:
-    """An answer and how a door is to deliver it."""
+    """A response, and the faults to inject into its delivery."""
 
     response: Response
-    verdict: Injection
+    injection: Injection
 
 
 class Platform:
     """The described behaviour over one world."""
 
-    def __init__(self, world: World, gatekeeper: SignatureCheck, faults: Faults, journal: RequestLog) -> None:
+    def __init__(self, world: World, signature_check: SignatureCheck, faults: Faults, requests: RequestLog) -> None:
         self.world = world
         self.faults = faults
-        self.journal = journal
-        self._gatekeeper = gatekeeper
+        self.requests = requests
+        self._signature_check = signature_check
         self._converters = _shared(world.dialect.zone, world.dialect.members_shape)
         self._routes: dict[str, type[Operation[Any]]] = {}
 
     def serve(
         self, method: str, path: str, query: Mapping[str, str], headers: Mapping[str, str], body: bytes
     ) -> ServedAnswer:
-        """Answer one request. Whatever it is, the answer is JSON with a code, but where the fault plan wants another."""
+        """Answer one request. Every answer is JSON with a code, unless the fault plan changes it."""
         world = self.world
         kind = self._route(path)
         endpoint = kind.endpoint if kind is not None else GROUP
@@ -64,35 +64,35 @@ class Platform:
         rule: Rule | None = None
         refusal: Refusal | None = None
         try:
-            _posted(method)
-            self._gatekeeper.check(_app_id(path), query, {name.lower(): value for name, value in headers.items()})
-            rule, kind = _known(kind, path)
+            _require_post(method)
+            self._signature_check.check(_app_id(path), query, {name.lower(): value for name, value in headers.items()})
+            rule, kind = _rule_of(kind, path)
             op = self._read(kind, body)
-        except Refusal as why:
-            refusal = why
-        verdict = self.faults.judge(op)
+        except Refusal as error:
+            refusal = error
+        injection = self.faults.next_injection(op)
         answer: dict[str, Any] | None = None
-        if verdict.code is not None:
-            refusal = Refusal(verdict.message, code=verdict.code)
-        elif rule is not None and op is not None and not verdict.spares_the_state:
+        if injection.code is not None:
+            refusal = Refusal(injection.message, code=injection.code)
+        elif rule is not None and op is not None and not injection.prevents_effect:
             try:
                 answer = self._converters.fast.unstructure(rule(world, op))
-            except Refusal as why:
-                refusal = why
+            except Refusal as error:
+                refusal = error
             except DependsOnDialect:
-                self._note(path, op, verdict, None)
+                self._note(path, op, injection, None)
                 raise
         code = _code(world, refusal)
-        said = refusal.why if refusal is not None else "success"
-        response = _spoilt(self._answer(endpoint, code, said, answer), verdict)
-        self._note(path, op, verdict, None if verdict.leaves_no_code else code, effect=answer is not None)
-        return ServedAnswer(response, verdict)
+        message = refusal.reason if refusal is not None else "success"
+        response = _with_faults(self._answer(endpoint, code, message, answer), injection)
+        self._note(path, op, injection, None if injection.prevents_code else code, effect=answer is not None)
+        return ServedAnswer(response, injection)
 
     def _note(
-        self, path: str, op: Operation[Any] | None, verdict: Injection, code: str | None, *, effect: bool = False
+        self, path: str, op: Operation[Any] | None, injection: Injection, code: str | None, *, effect: bool = False
     ) -> None:
         at = self.world.clock.monotonic()
-        self.journal.note(op, at=at, path=path, code=code, effect=effect, trouble=verdict.names)
+        self.requests.note(op, at=at, path=path, code=code, effect=effect, trouble=injection.names)
 
     def _route(self, path: str) -> type[Operation[Any]] | None:
         kind = self._routes.get(path) or catalogue.find(path)
@@ -103,7 +103,7 @@ class Platform:
     def _read(self, kind: type[Operation[Any]], body: bytes) -> Operation[Any]:
         try:
             document = jsontext.loads(body)
-            if rb"\u" in body:  # which may be half of a pair: no answer could repeat that
+            if rb"\u" in body:  # it may escape a lone surrogate, which no answer can repeat
                 jsontext.dumps(document)
         except jsontext.NotJson as error:
             raise Refusal(str(error), code=MALFORMED) from None
@@ -119,21 +119,21 @@ class Platform:
         return op
 
     @staticmethod
-    def _answer(endpoint: Endpoint, code: str, said: str, answer: dict[str, Any] | None) -> Response:
+    def _answer(endpoint: Endpoint, code: str, message: str, answer: dict[str, Any] | None) -> Response:
         document: dict[str, Any] = {endpoint.code: code}
         if answer is None or endpoint.payload is not None:  # a group operation's success carries no message
-            document[endpoint.message] = said
+            document[endpoint.message] = message
         if answer is not None:
             document |= {endpoint.payload: answer} if endpoint.payload is not None else answer
         return Response(200, JSON, jsontext.dumps(document))
 
 
-def _posted(method: str) -> None:
+def _require_post(method: str) -> None:
     if method != "POST":
         raise Refusal(f"{method} is not described: operations are posted", code=MALFORMED)
 
 
-def _known(kind: type[Operation[Any]] | None, path: str) -> tuple[Rule, type[Operation[Any]]]:
+def _rule_of(kind: type[Operation[Any]] | None, path: str) -> tuple[Rule, type[Operation[Any]]]:
     rule = None if kind is None else RULES.get(kind)
     if kind is None or rule is None:
         raise Refusal(f"the emulator does not know what {path.rpartition('/')[2]} does", code=UNKNOWN_OPERATION)
@@ -146,22 +146,22 @@ def _code(world: World, refusal: Refusal | None) -> str:
     return refusal.code or world.dialect.code_of(refusal.kind)
 
 
-def _spoilt(response: Response, verdict: Injection) -> Response:
-    """Return the answer as the verdict wants it."""
-    asked = {} if verdict.retry_after is None else {"retry-after": str(ceil(verdict.retry_after))}
-    if verdict.status is not None:
-        page = f"<html><body><h1>{verdict.status}</h1>a fault of the emulator's plan</body></html>"
-        return Response(verdict.status, HTML | asked, page.encode())
+def _with_faults(response: Response, injection: Injection) -> Response:
+    """Return the response with the injected faults."""
+    extra = {} if injection.retry_after is None else {"retry-after": str(ceil(injection.retry_after))}
+    if injection.status is not None:
+        page = f"<html><body><h1>{injection.status}</h1>a fault of the emulator's plan</body></html>"
+        return Response(injection.status, HTML | extra, page.encode())
     body = response.body
-    if verdict.duplicate_fields:
+    if injection.duplicate_fields:
         body = b"{" + body[1:-1] + b"," + body[1:]
-    if verdict.invalid_json:
+    if injection.invalid_json:
         body = body[:-1] + b",'"
-    return Response(response.status, {**response.headers, **asked}, body) if asked or body is not response.body else response
+    return Response(response.status, {**response.headers, **extra}, body) if extra or body is not response.body else response
 
 
 def _app_id(path: str) -> str:
-    """Return the application of either path shape; empty where there is none."""
+    """Return the application id in the path, in either path shape; empty if there is none."""
     parts = path.split("/")
     names = [part.lower() for part in parts]
     at = names.index("application") + 1 if "application" in names else len(parts)

@@ -1,7 +1,7 @@
-"""The platform's side of the signature, worked out from the written scheme and sharing no code with the signer.
+"""The platform's check of the signature, written from the written scheme; it shares no code with the signer.
 
-``sig`` is compared ignoring case: official text wants upper case, several clients send lower case. The timestamp holds for
-24 hours, in the dialect's zone.
+``sig`` is compared without regard to case: official text requires upper case, several clients send lower case. The timestamp
+is valid for 24 hours, in the dialect's zone.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ _STAMP = re.compile(r"([0-9]{4})([0-9]{2})([0-9]{2})([0-9]{2})([0-9]{2})([0-9]{2
 
 @frozen
 class SignatureCheck:
-    """Knows the one application's credentials and the time."""
+    """Checks signatures against the credentials of the one application, and timestamps against the clock."""
 
     credentials: Credentials
     clock: Clock
     zone: tzinfo
 
     def check(self, app_id: str, query: Mapping[str, str], headers: Mapping[str, str]) -> None:
-        """Refuse what is not signed by the application in the path, where it may stand percent-encoded.
+        """Refuse a request that is not signed by the application in its path, where the id may be percent-encoded.
 
-        ``headers`` has lower-case names.
+        ``headers`` has lower-case names. Raises :class:`~rbim.emulator.Refusal`.
         """
         claimed, stamp = _authorization(headers.get("authorization", ""))
         token = self.credentials.app_token.reveal()
         expected = md5((claimed + token + stamp).encode(), usedforsecurity=False).hexdigest()
-        genuine = compare_digest(query.get("sig", "").lower().encode(), expected.encode())
+        matches = compare_digest(query.get("sig", "").lower().encode(), expected.encode())
         own = self.credentials.app_id
-        if not genuine or claimed != own or (app_id != own and app_id != quote(own, safe="")):
+        if not matches or claimed != own or (app_id != own and app_id != quote(own, safe="")):
             raise Refusal("the signature is not that of this application", kind=AuthenticationError)
         if abs(self.clock.now() - _moment(stamp, self.zone)) > VALID:
             raise Refusal(f"the timestamp {stamp} is more than 24 hours off", kind=TimestampExpired)

@@ -1,6 +1,6 @@
-"""The state as a value: snapshots to come back to, and documents to keep as JSON.
+"""The state as a value: snapshots to restore, and documents to store as JSON.
 
-Neither holds what is not the platform's: the request journal, the fault plan and the clock go on as they are.
+They hold only the platform's state. Restoring them does not change the request log, the fault plan and the clock.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 __all__ = ["VERSION", "Snapshot", "export_state", "load_state"]
 
 VERSION = 1
-"""The form of the documents that are written, and the only one that is read."""
+"""The format version of the documents; no other is read."""
 
-SHOWN = 5  # errors of a document that one message shows
+SHOWN = 5  # errors of a document in one message
 
 T = TypeVar("T", Group, Task)
 
 
 @frozen(repr=False)
 class Snapshot:
-    """The state of an emulator at one moment. Nothing that happens later changes it; those of equal states are equal."""
+    """The state of an emulator at one moment. Later changes do not affect it; snapshots of equal states are equal."""
 
     _state: State
 
@@ -51,46 +51,42 @@ class Snapshot:
         return cls(deepcopy(state))
 
     def restore(self, state: State) -> None:
-        """Make the state, in place, what it was. As often as one likes; groups and tasks are new objects afterwards."""
-        _become(state, deepcopy(self._state))
+        """Set the state, in place, back to the snapshot. Groups and tasks are new objects afterwards."""
+        _assign(state, deepcopy(self._state))
 
 
 def export_state(state: State) -> dict[str, Any]:
-    """Return the whole state as a document of lists, mappings and texts, fit for ``json.dumps``.
+    """Return the whole state as a document of lists, mappings and strings, for ``json.dumps``.
 
-    Its ``version`` is :data:`VERSION`. Moments are ISO 8601 with their offset, days ``YYYY-MM-DD``, no-call policies the
-    entries of the wire, codes the wire's own.
+    Its ``version`` is :data:`VERSION`. Times are ISO 8601 with their offset, dates ``YYYY-MM-DD``, no-call policies and
+    codes as on the wire.
     """
     document: dict[str, Any] = _converter().unstructure(state)
     return {"version": VERSION} | document
 
 
 def load_state(state: State, document: object) -> None:
-    """Make the state, in place, what a document of :func:`export_state` says.
+    """Replace the state, in place, by a document of :func:`export_state`.
 
-    Raises InvalidRequest that says what is wrong and where; the state then stays what it was. Fields that have a default in
-    :class:`~rbim.emulator.State` and its parts may be left out.
+    Raises InvalidRequest that names the wrong fields (at most five); the state then does not change. Fields with a default
+    in :class:`~rbim.emulator.State` and its parts may be left out.
     """
     if not isinstance(document, dict):
-        raise InvalidRequest(
-            f"a document of the emulator's state is an object, not {type(document).__name__}", field="version"
-        )
+        raise InvalidRequest(f"the emulator's state must be an object, not {type(document).__name__}", field="version")
     fields = cast("dict[str, Any]", document).copy()
     version = fields.pop("version", None)
     if type(version) is not int or version != VERSION:
-        raise InvalidRequest(
-            f"version: documents of the emulator's state of version {VERSION} are read, not {version!r}", field="version"
-        )
+        raise InvalidRequest(f"version: must be {VERSION} for the emulator's state, not {version!r}", field="version")
     try:
         loaded = _converter().structure(fields, State)
     except Exception as error:
-        wrong = transform_error(error, format_exception=_why)
+        wrong = transform_error(error, format_exception=_message)
         more = f"; and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
-        raise InvalidRequest(f"not a state of the emulator's: {'; '.join(wrong[:SHOWN])}{more}", field="document") from None
-    _become(state, loaded)
+        raise InvalidRequest(f"invalid emulator state: {'; '.join(wrong[:SHOWN])}{more}", field="document") from None
+    _assign(state, loaded)
 
 
-def _become(state: State, other: State) -> None:
+def _assign(state: State, other: State) -> None:
     for each in attrs.fields(State):
         setattr(state, each.name, getattr(other, each.name))
 
@@ -114,61 +110,61 @@ def _converter() -> Converter:
 
 
 def _register_group(converter: Converter) -> None:
-    """Write what only stands in an order as a list, and read no group that the rules could not have made."""
+    """Write ordered sets as lists, and refuse groups that the rules cannot produce."""
     names = override(unstruct_hook=list, struct_hook=lambda value, _: dict.fromkeys(_list_of(converter, value, str)))
     read = make_dict_structure_fn(Group, converter, invited=names, applied=names)
     converter.register_unstructure_hook(Group, make_dict_unstructure_fn(Group, converter, invited=names, applied=names))
-    converter.register_structure_hook(Group, lambda value, kind: _possible(read(value, kind)))
+    converter.register_structure_hook(Group, lambda value, kind: _checked(read(value, kind)))
 
 
 def _register_state(converter: Converter) -> None:
-    """Write what stands under its own identifier as a list."""
+    """Write mappings by identifier as lists."""
 
-    def by_id(kind: type[T], id_of: Callable[[T], str]) -> Any:  # cattrs gives its overrides no public type
+    def by_id(kind: type[T], id_of: Callable[[T], str]) -> Any:  # cattrs has no public type for overrides
 
         def read(value: object, _: object) -> dict[str, T]:
-            found = {id_of(each): each for each in _list_of(converter, value, kind)}
-            if len(found) < len(cast("list[object]", value)):
-                raise ValueError("two have the same identifier")
-            return found
+            entries = {id_of(each): each for each in _list_of(converter, value, kind)}
+            if len(entries) < len(cast("list[object]", value)):
+                raise ValueError("two entries have the same identifier")
+            return entries
 
-        def write(kept: dict[str, T]) -> list[Any]:
-            return [converter.unstructure(each) for each in kept.values()]
+        def write(entries: dict[str, T]) -> list[Any]:
+            return [converter.unstructure(each) for each in entries.values()]
 
         return override(unstruct_hook=write, struct_hook=read)
 
     def accounts(value: object, _: object) -> set[str] | None:
         return None if value is None else set(_list_of(converter, value, str))
 
-    never = override(struct_hook=accounts)
+    account_set = override(struct_hook=accounts)
     groups, tasks = by_id(Group, lambda group: group.group_id), by_id(Task, lambda task: task.task_id)
     converter.register_unstructure_hook(State, make_dict_unstructure_fn(State, converter, groups=groups, tasks=tasks))
     converter.register_structure_hook(
         State,
-        make_dict_structure_fn(State, converter, groups=groups, tasks=tasks, never_logged_in=never, known=never),
+        make_dict_structure_fn(State, converter, groups=groups, tasks=tasks, never_logged_in=account_set, known=account_set),
     )
 
 
 def _list_of(converter: Converter, value: object, kind: type[Any]) -> list[Any]:
-    if not isinstance(value, list):  # cattrs would take a text apart into letters
-        raise TypeError(f"a list is needed, not {type(value).__name__}")
+    if not isinstance(value, list):  # cattrs would split a string into characters
+        raise TypeError(f"must be a list, not {type(value).__name__}")
     return converter.structure(value, cast("Any", list)[kind])
 
 
 def _exactly(value: object, kind: type[Any]) -> Any:
     if type(value) is not kind:
-        raise TypeError(f"{kind.__name__} is needed, not {value!r}")
+        raise TypeError(f"must be {kind.__name__}, not {value!r}")
     return value
 
 
 def _read_moment(value: Any, _: object) -> datetime:  # JSON
     moment = datetime.fromisoformat(value)
     if moment.tzinfo is None:
-        raise ValueError(f"{value} has no offset from UTC")
+        raise ValueError(f"{value} has no UTC offset")
     return moment
 
 
-def _possible(group: Group) -> Group:
+def _checked(group: Group) -> Group:
     creators = list(group.members.values()).count(Role.CREATOR)
     if creators != 1:
         raise ValueError(f"a group has exactly one creator, not {creators}")
@@ -176,17 +172,17 @@ def _possible(group: Group) -> Group:
         raise ValueError(f"a group of this type has at most {group.type.member_limit} members, not {len(group.members)}")
     waiting = group.members.keys() & (group.invited.keys() | group.applied.keys())
     if waiting:
-        raise ValueError(f"members wait for nothing, but these do: {', '.join(sorted(waiting))}")
+        raise ValueError(f"members cannot wait to join, but these do: {', '.join(sorted(waiting))}")
     return group
 
 
-def _why(error: BaseException, kind: type[Any] | None) -> str:
-    """Return what is wrong with one field."""
+def _message(error: BaseException, kind: type[Any] | None) -> str:
+    """Return the message for one wrong field."""
     if isinstance(error, KeyError):
         return "required field missing"
     if isinstance(error, ForbiddenExtraKeysError):
         return f"unknown: {', '.join(sorted(error.extra_fields))}"
-    # Python's own complaints of what is no mapping
+    # Python's own errors for a value that is not a mapping
     if isinstance(error, AttributeError) or (isinstance(error, TypeError) and kind is not None and attrs.has(kind)):
-        return "an object is needed"
+        return "must be an object"
     return str(error)

@@ -1,4 +1,4 @@
-"""What the emulated platform remembers: groups with their members, tasks, and accounts that never logged in."""
+"""The state of the emulated platform: groups with their members, tasks, and accounts that never logged in."""
 
 from collections.abc import Container
 from datetime import datetime
@@ -16,9 +16,10 @@ FIRST_TASK = 1001
 
 @define(kw_only=True)
 class Group:
-    """One group. ``members`` maps accounts to roles in the order in which they came; exactly one is the creator.
+    """One group. ``members`` maps accounts to roles in the order of joining; exactly one is the creator.
 
-    ``invited`` and ``applied`` wait for an answer that no described operation can give.
+    ``invited`` and ``applied`` are accounts whose invitation or request waits for an answer that no described operation
+    gives.
     """
 
     group_id: str
@@ -40,35 +41,35 @@ class Group:
 
     @property
     def is_full(self) -> bool:
-        """Whether the group holds as many members as its type takes."""
+        """Whether the group has as many members as its type allows."""
         return len(self.members) >= self.type.member_limit
 
     def admit(self, account: str) -> None:
-        """Make the account an ordinary member; whatever it waited for is settled."""
+        """Make the account an ordinary member, and remove its invitation and its request to join."""
         self.members[account] = Role.MEMBER
         self.invited.pop(account, None)
         self.applied.pop(account, None)
 
     def dismiss(self, accounts: tuple[str, ...], heirs: tuple[tuple[Role, ...], ...]) -> dict[str, str]:
-        """Take the accounts out and return whom their roles pass to, among those who stay.
+        """Remove the accounts, pass their roles on to remaining members, and return the successors by account.
 
-        The nearest member, the one who came first, follows an administrator (TEAM_ADD_ADMIN). A creator is followed by the
-        nearest of the first of ``heirs``, sets of roles, that anybody has.
+        An administrator is succeeded by the nearest member, the one who joined first (TEAM_ADD_ADMIN). A creator is
+        succeeded by the nearest member of the first of ``heirs``, sets of roles, that any remaining member has.
         """
         roles = {account: self.members.pop(account) for account in accounts}
-        followed: dict[str, str] = {}
+        successors: dict[str, str] = {}
         for account, role in roles.items():
             below = {Role.CREATOR: heirs, Role.ADMINISTRATOR: ((Role.MEMBER,),), Role.MEMBER: ()}[role]
             heir = next((each for lower in below for each, has in self.members.items() if has in lower), None)
             if heir is not None:
                 self.members[heir] = role
-                followed[account] = heir
-        return followed
+                successors[account] = heir
+        return successors
 
 
 @define(kw_only=True)
 class Task:
-    """One outbound-call task, as it was asked for."""
+    """One outbound-call task, as requested."""
 
     task_id: str
     request: CreateCallTask
@@ -77,7 +78,7 @@ class Task:
 
 @define
 class State:
-    """Everything, by identifier."""
+    """The whole state, by identifier."""
 
     groups: dict[str, Group] = field(factory=dict[str, Group])
     tasks: dict[str, Task] = field(factory=dict[str, Task])
@@ -86,20 +87,20 @@ class State:
     made: int = 0
 
     def has_logged_in(self, account: str) -> bool:
-        """Tell whether the account has ever logged in from a client: all have, but those that are said not to."""
+        """Return whether the account has ever logged in from a client: all have, except those set otherwise."""
         return account not in self.never_logged_in and (self.known is None or account in self.known)
 
     def new_group_id(self) -> str:
-        """Return an identifier that looks like the platform's and that no group has."""
+        """Return a new group identifier, in the platform's form."""
         return self._new(self.groups, "g8{:013d}", FIRST_GROUP)
 
     def new_task_id(self) -> str:
-        """Return a task's identifier, which no other has."""
+        """Return a new task identifier."""
         return self._new(self.tasks, "{}", FIRST_TASK)
 
-    def _new(self, taken: Container[str], shape: str, first: int) -> str:
+    def _new(self, existing: Container[str], form: str, first: int) -> str:
         while True:
-            made = shape.format(first + self.made)
+            identifier = form.format(first + self.made)
             self.made += 1
-            if made not in taken:  # a state written by hand may hold any identifier
-                return made
+            if identifier not in existing:  # a state written by hand may have any identifiers
+                return identifier

@@ -1,7 +1,7 @@
-"""What the control interface can do to the platform; :mod:`rbim.emulator.server.control` serves it over HTTP.
+"""The commands of the control interface; :mod:`rbim.emulator.server.control` serves them over HTTP.
 
-A command is a function of the :class:`ControlContext` and of what it reads from the request's body (or of the name in its
-path). It returns JSON, and its docstring is its help. The commands on message copies are in
+A command is a function of the :class:`ControlContext` and of the body of the request, already read (or of the name in its
+path). It returns JSON, and its docstring is its help text. The commands for message copy are in
 :mod:`rbim.emulator.server.copy_commands`.
 """
 
@@ -38,15 +38,15 @@ PREFIX = "/_emulator/"
 
 Close = Callable[[], Awaitable[None]]
 Outage = Callable[[float], Close]
-"""What begins to refuse connections for so many seconds; it returns what closes those that exist."""
+"""A function that refuses connections for some seconds, and returns a function that closes the existing ones."""
 
 
 class CommandError(Exception):
-    """A command that this emulator, or the server around it, cannot carry out; the text says why."""
+    """A command that this emulator, or its server, cannot carry out; the text is the reason."""
 
 
 class ControlContext:
-    """What commands work with: the emulator, what it was at first, and the server's way to refuse connections."""
+    """The context of commands: the emulator, its initial state, and the server's function to refuse connections."""
 
     def __init__(self, emulator: "Emulator", outage: Outage | None) -> None:
         self.emulator = emulator
@@ -54,35 +54,35 @@ class ControlContext:
         self._state = emulator.snapshot()
         self._faults = tuple(emulator.faults)
         self._copy_faults = tuple(emulator.copy_faults)
-        self._aim = emulator.copier.dispatch.aim
+        self._destination = emulator.copier.dispatch.destination
 
     def reset(self) -> None:
-        """Make the emulator what it was at first. Its clock goes on."""
-        box, copying = self.emulator, self.emulator.copier.dispatch
-        box.restore(self._state)
-        box.requests.clear()
-        replace(box.faults, self._faults)
-        replace(box.copy_faults, self._copy_faults)
-        copying.aim = None  # drops what waits
-        copying.aim = self._aim
-        box.deliveries.clear()
-        box.copier.count_anew()
+        """Set the emulator back to its initial state. Its clock does not change."""
+        emulator, dispatch = self.emulator, self.emulator.copier.dispatch
+        emulator.restore(self._state)
+        emulator.requests.clear()
+        replace(emulator.faults, self._faults)
+        replace(emulator.copy_faults, self._copy_faults)
+        dispatch.destination = None  # drops waiting deliveries
+        dispatch.destination = self._destination
+        emulator.deliveries.clear()
+        emulator.copier.reset_count()
 
 
 @frozen
 class DeferredAnswer:
-    """An answer, and what is done once it is written."""
+    """An answer, and a function to call after it is written."""
 
-    said: Any
+    document: Any
     then: Close
 
 
-# What commands read from JSON objects.
+# The bodies of commands: JSON objects.
 
 
 @frozen(kw_only=True)
 class _Advance:
-    """How much time is to pass."""
+    """The time by which the clock is advanced."""
 
     seconds: float = 0.0
     hours: float = 0.0
@@ -90,21 +90,21 @@ class _Advance:
 
 @frozen(kw_only=True)
 class _Seconds:
-    """How long connections are to be refused."""
+    """The duration of an outage."""
 
     seconds: float
 
 
 @frozen(kw_only=True)
 class _Login:
-    """Who logs in."""
+    """The account that logs in."""
 
     account: str
 
 
 @frozen(kw_only=True)
 class _Waiting:
-    """What waits: an invitation or a request to join."""
+    """An invitation or a request to join."""
 
     group_id: str
     account: str
@@ -115,7 +115,7 @@ Run = Callable[[ControlContext, Any], Any]
 
 @frozen(kw_only=True)
 class Command:
-    """One command. It ``reads`` an object of that class, any JSON (``object``), or nothing but what its path names."""
+    """One command. ``reads`` is the class of its body, ``object`` for any JSON, or None if it has only its path."""
 
     method: str
     path: str
@@ -123,8 +123,8 @@ class Command:
     reads: type[Any] | None
 
     @property
-    def does(self) -> str:
-        """What it does, in one line."""
+    def help(self) -> str:
+        """The help text, in one line."""
         return self.run.__doc__ or ""
 
 
@@ -132,103 +132,103 @@ COMMANDS: list[Command] = []
 
 
 def command(method: str, path: str, reads: type[Any] | None = None) -> Callable[[Run], Run]:
-    """Declare a function to be a command."""
+    """Return a decorator that declares a function to be a command."""
 
-    def keep(run: Run) -> Run:
+    def register(run: Run) -> Run:
         COMMANDS.append(Command(method=method, path=PREFIX + path, run=run, reads=reads))
         return run
 
-    return keep
+    return register
 
 
 @command("GET", "")
 def _index(_: ControlContext, __: str) -> Any:
-    """Tell what this is, and its commands."""
-    return {"about": ABOUT, "commands": {f"{each.method} {each.path}": each.does for each in COMMANDS}}
+    """Describe the emulator and list the commands."""
+    return {"about": ABOUT, "commands": {f"{each.method} {each.path}": each.help for each in COMMANDS}}
 
 
 @command("GET", "state")
-def _state(desk: ControlContext, _: str) -> Any:
-    """Tell groups, tasks and accounts, as one document."""
-    return desk.emulator.export()
+def _state(context: ControlContext, _: str) -> Any:
+    """Return groups, tasks and accounts, as one document."""
+    return context.emulator.export()
 
 
 @command("PUT", "state", object)
-def _load(desk: ControlContext, document: object) -> Any:
-    """Make the state what such a document says."""
-    desk.emulator.load(document)
-    return _counts(desk)
+def _load(context: ControlContext, document: object) -> Any:
+    """Replace the state by such a document."""
+    context.emulator.load(document)
+    return _counts(context)
 
 
 @command("POST", "reset")
-def _reset(desk: ControlContext, _: str) -> Any:
-    """Make everything but the clock what it was at first, and forget requests and deliveries."""
-    desk.reset()
-    return _counts(desk)
+def _reset(context: ControlContext, _: str) -> Any:
+    """Reset everything but the clock to the initial state, and clear requests and deliveries."""
+    context.reset()
+    return _counts(context)
 
 
-def _counts(desk: ControlContext) -> Any:
-    state = desk.emulator.state
+def _counts(context: ControlContext) -> Any:
+    state = context.emulator.state
     return {"groups": len(state.groups), "tasks": len(state.tasks)}
 
 
 @command("GET", "faults")
-def _faults(desk: ControlContext, _: str) -> Any:
-    """Tell the fault plan, a list."""
-    return plan(desk.emulator.faults, KINDS)
+def _faults(context: ControlContext, _: str) -> Any:
+    """Return the fault plan, a list."""
+    return plan(context.emulator.faults, KINDS)
 
 
 @command("PUT", "faults", object)
-def _replace(desk: ControlContext, document: object) -> Any:
-    """Replace the fault plan: its counts and its chance begin anew."""
-    replace(desk.emulator.faults, faults_from(document))
-    return _faults(desk, "")
+def _replace(context: ControlContext, document: object) -> Any:
+    """Replace the fault plan: its counts and its random numbers start again."""
+    replace(context.emulator.faults, faults_from(document))
+    return _faults(context, "")
 
 
 @command("DELETE", "faults")
-def _empty(desk: ControlContext, _: str) -> Any:
-    """Empty the fault plan."""
-    desk.emulator.faults.clear()
+def _empty(context: ControlContext, _: str) -> Any:
+    """Clear the fault plan."""
+    context.emulator.faults.clear()
     return []
 
 
 def replace(faults: Any, new: tuple[Any, ...]) -> None:  # Faults of Fault, or CopyFaults of CopyFault
-    """Give a plan other faults."""
+    """Replace all faults of a plan."""
     faults.clear()
     faults.add(*new)
 
 
 def plan(faults: Iterable[Any], kinds: Mapping[str, type[Any]]) -> list[dict[str, Any]]:
-    """Return a plan as its file has it; that a match is a function is all that JSON can tell of it."""
+    """Return a plan in the form of its file; a match by a function appears as ``a function``."""
     return [_plain(fault, kinds) for fault in faults]
 
 
 def _plain(fault: Any, kinds: Mapping[str, type[Any]]) -> dict[str, Any]:
-    told = {a.name: getattr(fault, a.name) for a in attrs.fields(fault.__class__) if getattr(fault, a.name) != a.default}
+    fields = {a.name: getattr(fault, a.name) for a in attrs.fields(fault.__class__) if getattr(fault, a.name) != a.default}
     kind = next(name for name, kind in kinds.items() if isinstance(fault.effect, kind))
-    told["effect"] = {"kind": kind} | attrs.asdict(fault.effect)
+    fields["effect"] = {"kind": kind} | attrs.asdict(fault.effect)
     if callable(fault.match):
-        told["match"] = "a function"
-    return told
+        fields["match"] = "a function"
+    return fields
 
 
 @command("GET", "requests")
-def _requests(desk: ControlContext, _: str) -> Any:
-    """Tell each request so far, what it asked for and what became of it."""
-    return [jsontext.loads(line) for line in desk.emulator.requests.trace().splitlines()]
+def _requests(context: ControlContext, _: str) -> Any:
+    """List the requests so far, each with its operation and its result."""
+    return [jsontext.loads(line) for line in context.emulator.requests.trace().splitlines()]
 
 
 @command("DELETE", "requests")
-def _forget(desk: ControlContext, _: str) -> Any:
-    """Forget the requests."""
-    desk.emulator.requests.clear()
+def _forget(context: ControlContext, _: str) -> Any:
+    """Clear the log of requests."""
+    context.emulator.requests.clear()
     return []
 
 
 @command("GET", "clock")
-def _clock(desk: ControlContext, _: str) -> Any:
-    """Tell the emulator's time, and whether it is emulated."""
-    clock = desk.emulator.clock
+def _clock(context: ControlContext, _: str) -> Any:
+    """Return the emulator's time, and whether it is emulated."""
+    clock = context.emulator.clock
     return {
         "now": clock.now().isoformat(),
         "monotonic": clock.monotonic(),
@@ -237,67 +237,68 @@ def _clock(desk: ControlContext, _: str) -> Any:
 
 
 @command("POST", "clock/advance", _Advance)
-async def _advance(desk: ControlContext, told: _Advance) -> Any:
-    """Let an emulated clock's time pass: seconds, hours."""
-    if not isinstance(desk.emulator.clock, EmulatedClock):
+async def _advance(context: ControlContext, body: _Advance) -> Any:
+    """Advance an emulated clock: seconds, hours."""
+    if not isinstance(context.emulator.clock, EmulatedClock):
         raise CommandError(
-            "the emulator runs on this machine's clock, which nobody can advance (rbim emulator --emulated-clock)"
+            "the emulator uses the system clock, which cannot be advanced: start it with rbim emulator --emulated-clock"
         )
-    await desk.emulator.advance(told.seconds, hours=told.hours)
-    return _clock(desk, "")
+    await context.emulator.advance(body.seconds, hours=body.hours)
+    return _clock(context, "")
 
 
 @command("GET", "tasks")
-def _tasks(desk: ControlContext, _: str) -> Any:
-    """Tell the call tasks."""
-    return desk.emulator.export()["tasks"]
+def _tasks(context: ControlContext, _: str) -> Any:
+    """List the call tasks."""
+    return context.emulator.export()["tasks"]
 
 
 @command("GET", "tasks/{id}/may-call")
-def _may_call(desk: ControlContext, task_id: str) -> Any:
-    """Tell whether a task may call at this moment (emulator-only)."""
-    may_call = desk.emulator.may_call(task_id)
-    return {"task_id": task_id, "at": desk.emulator.clock.now().isoformat(), "may_call": may_call}
+def _may_call(context: ControlContext, task_id: str) -> Any:
+    """Return whether a task may call now (emulator-only)."""
+    may_call = context.emulator.may_call(task_id)
+    return {"task_id": task_id, "at": context.emulator.clock.now().isoformat(), "may_call": may_call}
 
 
 @command("POST", "outage", _Seconds)
-def _outage(desk: ControlContext, told: _Seconds) -> Any:
-    """Refuse all connections for so many seconds of the emulator's clock."""
-    if desk.outage is None:
-        raise CommandError("this server has no way to refuse connections: serve the emulator with rbim emulator")
-    return DeferredAnswer({"seconds": told.seconds}, desk.outage(told.seconds))  # over a connection that the outage closes
+def _outage(context: ControlContext, body: _Seconds) -> Any:
+    """Refuse all connections for a time: seconds of the emulator's clock."""
+    if context.outage is None:
+        raise CommandError("this server cannot refuse connections: serve the emulator with rbim emulator")
+    # Answer first: the outage closes this connection.
+    return DeferredAnswer({"seconds": body.seconds}, context.outage(body.seconds))
 
 
 @command("POST", "logins", _Login)
-def _log_in(desk: ControlContext, told: _Login) -> Any:
-    """Let an account log in for the first time: account (emulator-only)."""
-    desk.emulator.log_in(told.account)
-    return attrs.asdict(told)
+def _log_in(context: ControlContext, body: _Login) -> Any:
+    """Log an account in for the first time: account (emulator-only)."""
+    context.emulator.log_in(body.account)
+    return attrs.asdict(body)
 
 
 @command("POST", "invitations/confirm", _Waiting)
-def _confirm(desk: ControlContext, told: _Waiting) -> Any:
-    """Let an account accept an invitation: group_id, account (emulator-only)."""
-    desk.emulator.confirm(told.group_id, told.account)
-    return attrs.asdict(told)
+def _confirm(context: ControlContext, body: _Waiting) -> Any:
+    """Accept an invitation as the invited account: group_id, account (emulator-only)."""
+    context.emulator.confirm(body.group_id, body.account)
+    return attrs.asdict(body)
 
 
 @command("POST", "invitations/decline", _Waiting)
-def _decline(desk: ControlContext, told: _Waiting) -> Any:
-    """Let an account turn an invitation down: group_id, account (emulator-only)."""
-    desk.emulator.decline(told.group_id, told.account)
-    return attrs.asdict(told)
+def _decline(context: ControlContext, body: _Waiting) -> Any:
+    """Decline an invitation as the invited account: group_id, account (emulator-only)."""
+    context.emulator.decline(body.group_id, body.account)
+    return attrs.asdict(body)
 
 
 @command("POST", "applications/approve", _Waiting)
-def _approve(desk: ControlContext, told: _Waiting) -> Any:
-    """Let a group's owner accept a request to join: group_id, account (emulator-only)."""
-    desk.emulator.approve(told.group_id, told.account)
-    return attrs.asdict(told)
+def _approve(context: ControlContext, body: _Waiting) -> Any:
+    """Approve a request to join as the group's owner: group_id, account (emulator-only)."""
+    context.emulator.approve(body.group_id, body.account)
+    return attrs.asdict(body)
 
 
 @command("POST", "applications/reject", _Waiting)
-def _reject(desk: ControlContext, told: _Waiting) -> Any:
-    """Let a group's owner turn a request to join down: group_id, account (emulator-only)."""
-    desk.emulator.reject(told.group_id, told.account)
-    return attrs.asdict(told)
+def _reject(context: ControlContext, body: _Waiting) -> Any:
+    """Reject a request to join as the group's owner: group_id, account (emulator-only)."""
+    context.emulator.reject(body.group_id, body.account)
+    return attrs.asdict(body)

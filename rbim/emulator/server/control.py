@@ -1,46 +1,45 @@
-"""The control interface: the emulator's own commands over HTTP, JSON in and out, for a second screen.
+"""The control interface: commands that only the emulator has, over HTTP with JSON, for tests and for use by hand.
 
-The described interface has nothing like it. It is off unless an emulator is served with it
-(:func:`rbim.emulator.server.serve`, or ``Control(emulator)`` on any ASGI server); it asks for no signature and shows no
-token.
+The described interface has nothing like it. :func:`rbim.emulator.server.serve` serves it, and any ASGI server serves it with
+``Control(emulator)``. It requires no signature and shows no token.
 
 ====== =============================== ======================================================================================
 method path                            what it does
 ====== =============================== ======================================================================================
-GET    /_emulator/                     tell what this is, and its commands
-GET    /_emulator/state                tell groups, tasks and accounts, as one document
-PUT    /_emulator/state                make the state what such a document says
-POST   /_emulator/reset                make everything but the clock what it was at first, and forget requests and deliveries
-GET    /_emulator/faults               tell the fault plan, a list
-PUT    /_emulator/faults               replace the fault plan: its counts and its chance begin anew
-DELETE /_emulator/faults               empty the fault plan
-GET    /_emulator/requests             tell each request so far, what it asked for and what became of it
-DELETE /_emulator/requests             forget the requests
-GET    /_emulator/clock                tell the emulator's time, and whether it is emulated
-POST   /_emulator/clock/advance        let an emulated clock's time pass: seconds, hours
-GET    /_emulator/tasks                tell the call tasks
-GET    /_emulator/tasks/{id}/may-call  tell whether a task may call at this moment (emulator-only)
-POST   /_emulator/outage               refuse all connections for so many seconds of the emulator's clock
-POST   /_emulator/logins               let an account log in for the first time: account (emulator-only)
-POST   /_emulator/invitations/confirm  let an account accept an invitation: group_id, account (emulator-only)
-POST   /_emulator/invitations/decline  let an account turn an invitation down: group_id, account (emulator-only)
-POST   /_emulator/applications/approve let a group's owner accept a request to join: group_id, account (emulator-only)
-POST   /_emulator/applications/reject  let a group's owner turn a request to join down: group_id, account (emulator-only)
-GET    /_emulator/copy                 tell where messages are copied to
+GET    /_emulator/                     describe the emulator and list the commands
+GET    /_emulator/state                return groups, tasks and accounts, as one document
+PUT    /_emulator/state                replace the state by such a document
+POST   /_emulator/reset                reset everything but the clock to the initial state, and clear requests and deliveries
+GET    /_emulator/faults               return the fault plan, a list
+PUT    /_emulator/faults               replace the fault plan: its counts and its random numbers start again
+DELETE /_emulator/faults               clear the fault plan
+GET    /_emulator/requests             list the requests so far, each with its operation and its result
+DELETE /_emulator/requests             clear the log of requests
+GET    /_emulator/clock                return the emulator's time, and whether it is emulated
+POST   /_emulator/clock/advance        advance an emulated clock: seconds, hours
+GET    /_emulator/tasks                list the call tasks
+GET    /_emulator/tasks/{id}/may-call  return whether a task may call now (emulator-only)
+POST   /_emulator/outage               refuse all connections for a time: seconds of the emulator's clock
+POST   /_emulator/logins               log an account in for the first time: account (emulator-only)
+POST   /_emulator/invitations/confirm  accept an invitation as the invited account: group_id, account (emulator-only)
+POST   /_emulator/invitations/decline  decline an invitation as the invited account: group_id, account (emulator-only)
+POST   /_emulator/applications/approve approve a request to join as the group's owner: group_id, account (emulator-only)
+POST   /_emulator/applications/reject  reject a request to join as the group's owner: group_id, account (emulator-only)
+GET    /_emulator/copy                 return where messages are copied to
 PUT    /_emulator/copy                 copy messages from now on: url, mode (normal or high-guarantee)
-DELETE /_emulator/copy                 copy messages no more, and drop those that wait
-GET    /_emulator/copy-faults          tell the fault plan of copies, a list
+DELETE /_emulator/copy                 stop copying messages, and drop those that wait
+GET    /_emulator/copy-faults          return the fault plan of copies, a list
 PUT    /_emulator/copy-faults          replace the fault plan of copies
-DELETE /_emulator/copy-faults          empty the fault plan of copies
-GET    /_emulator/deliveries           tell each attempt to deliver a copy, and what became of it
-DELETE /_emulator/deliveries           forget the deliveries
-POST   /_emulator/say                  let an account say something to another or a group: sender, to, text (emulator-only)
+DELETE /_emulator/copy-faults          clear the fault plan of copies
+GET    /_emulator/deliveries           list the attempts to deliver copies, each with its result
+DELETE /_emulator/deliveries           clear the log of deliveries
+POST   /_emulator/say                  send a message to another account or to a group: sender, to, text (emulator-only)
 POST   /_emulator/push                 push a message to one account, several, or a group: to, text (emulator-only)
-POST   /_emulator/notify               notify a group of what has not happened: group_id, notice (emulator-only)
+POST   /_emulator/notify               notify a group without a change of it: group_id, notice (emulator-only)
 ====== =============================== ======================================================================================
 
-What is wrong with a request is said as ``{"error": ...}``: 400 (no JSON, or a field is wrong), 404 (no such command, or
-nothing of that name), 405 (the command takes another method), 409 (not as things stand), 413 (too long).
+A refused request is answered with ``{"error": ...}``: 400 (not JSON, or a wrong field), 404 (no such command, or no object
+of that name), 405 (the command has another method), 409 (not possible in the present state), 413 (too long).
 """
 
 from __future__ import annotations
@@ -74,24 +73,24 @@ JSON = {"content-type": "application/json;charset=utf-8"}
 
 
 class _RequestError(Exception):
-    """A request that is not carried out, with the HTTP status and the headers that say so."""
+    """A request that is refused, with the HTTP status and headers of the answer."""
 
-    def __init__(self, status: int, why: str, **headers: str) -> None:
-        super().__init__(why)
+    def __init__(self, status: int, message: str, **headers: str) -> None:
+        super().__init__(message)
         self.status = status
         self.headers = headers
 
 
 class Control:
-    """An ASGI 3 application: the emulator's own, behind its control interface.
+    """An ASGI 3 application: the emulator's own application with the control interface in front of it.
 
-    ``outage`` lets a server that can refuse connections for so many seconds, and returns what closes those that exist. What
-    the emulator is now is what a reset makes of it.
+    ``outage`` is the server's function to refuse connections for some seconds (None: it cannot); it returns a function that
+    closes the existing connections. A reset goes back to the emulator's state at the time of this call.
     """
 
     def __init__(self, emulator: Emulator, *, outage: Outage | None = None) -> None:
         self._app = emulator.asgi
-        self._desk = ControlContext(emulator, outage)
+        self._context = ControlContext(emulator, outage)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one scope."""
@@ -104,21 +103,21 @@ class Control:
             body = await body_of(receive, BODY_LIMIT)
             if body is None:
                 return
-            said = await self._said(scope["method"], path, body)
+            result = await self._run(scope["method"], path, body)
         except TooLarge as error:
-            status, said = 413, {"error": str(error)}
-        except _RequestError as trouble:
-            status, said, headers = trouble.status, {"error": str(trouble)}, trouble.headers
-        document = said.said if isinstance(said, DeferredAnswer) else said
+            status, result = 413, {"error": str(error)}
+        except _RequestError as error:
+            status, result, headers = error.status, {"error": str(error)}, error.headers
+        document = result.document if isinstance(result, DeferredAnswer) else result
         await write(send, Response(status, {**JSON, **headers}, jsontext.dumps(document)))
-        if isinstance(said, DeferredAnswer):
-            await said.then()
+        if isinstance(result, DeferredAnswer):
+            await result.then()
 
-    async def _said(self, method: str, path: str, body: bytes) -> Any:  # JSON, or Later
-        command, name = _found(method, path)
+    async def _run(self, method: str, path: str, body: bytes) -> Any:  # JSON, or DeferredAnswer
+        command, name = _find(method, path)
         try:
-            said = command.run(self._desk, name if command.reads is None else _read(body, command.reads))
-            return await said if isawaitable(said) else said
+            result = command.run(self._context, name if command.reads is None else _read(body, command.reads))
+            return await result if isawaitable(result) else result
         except InvalidRequest as error:
             raise _RequestError(400, error.message) from None
         except LookupError as error:
@@ -127,11 +126,11 @@ class Control:
             raise _RequestError(409, str(error)) from None
 
 
-def _found(method: str, path: str) -> tuple[Command, str]:
-    """Return the command that a request is for, and the name in its path."""
+def _find(method: str, path: str) -> tuple[Command, str]:
+    """Return the command for a request, and the name in its path."""
     found = [(command, match) for command in COMMANDS if (match := _pattern(command.path).fullmatch(path))]
     if not found:
-        raise _RequestError(404, f"there is no command {path}; GET {PREFIX} tells which there are")
+        raise _RequestError(404, f"there is no command {path}: GET {PREFIX} lists the commands")
     for command, match in found:
         if command.method == method:
             return command, "".join(match.groups())
@@ -144,37 +143,37 @@ def _pattern(path: str) -> re.Pattern[str]:
     return re.compile(re.sub(r"\\{\w+\\}", "([^/]+)", re.escape(path)))
 
 
-def _read(body: bytes, kind: type[Any]) -> Any:  # what the command reads
+def _read(body: bytes, kind: type[Any]) -> Any:  # an object of ``kind``, or any JSON
     try:
         document = jsontext.loads(body)
-        if rb"\u" in body:  # which may be half of a pair: no answer could repeat that
+        if rb"\u" in body:  # it may escape a lone surrogate, which no answer can repeat
             jsontext.dumps(document)
     except (ValueError, RecursionError) as error:
-        raise InvalidRequest(f"the body is no JSON: {error}") from None
+        raise InvalidRequest(f"the body is not JSON: {error}") from None
     if kind is object:
         return document
     if not isinstance(document, dict):
-        raise InvalidRequest(f"an object is needed, not {type(document).__name__}")
+        raise InvalidRequest(f"the body must be an object, not {type(document).__name__}")
     try:
         return _converter.structure(document, kind)
-    except Exception as error:  # whatever is wrong with a document
+    except Exception as error:  # any error in a document
         raise InvalidRequest("; ".join(transform_error(error, format_exception=in_words))) from None
 
 
 def _exactly(value: object, kind: type[Any]) -> Any:
     if type(value) is not kind:
-        raise InvalidRequest(f"{kind.__name__} is needed, not {value!r}")
+        raise InvalidRequest(f"must be {kind.__name__}, not {value!r}")
     return value
 
 
 def _number(value: object, _: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0:
-        raise InvalidRequest(f"a number from 0 on is needed, not {value!r}")
+        raise InvalidRequest(f"must be a number of at least 0, not {value!r}")
     return float(value)
 
 
 def _texts(value: object, _: object) -> tuple[str, ...]:
-    return tuple(_exactly(each, str) for each in _exactly(value, list))  # cattrs would take a text apart into letters
+    return tuple(_exactly(each, str) for each in _exactly(value, list))  # cattrs would split a string into characters
 
 
 _converter = Converter(forbid_extra_keys=True)

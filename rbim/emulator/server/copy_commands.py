@@ -1,6 +1,6 @@
-"""What the control interface can do about message copy: what is said, where it is copied to, what became of it.
+"""The commands of the control interface for message copy: messages, targets, faults and results.
 
-All of it is emulator-only: users of the platform talk through their own clients, and a copy address is set in a console.
+All of them are emulator-only: users of the platform talk through their own clients, and a copy address is set in a console.
 """
 
 from typing import Any
@@ -12,20 +12,20 @@ from rbim._support import json as jsontext
 from rbim.emulator.faults.copies import COPY_KINDS, copy_faults_from
 from rbim.emulator.server.commands import COMMANDS, ControlContext, command, plan, replace
 
-__all__ = ["COMMANDS"]  # all of them, now that these are there
+__all__ = ["COMMANDS"]  # complete after this module is imported
 
 
 @frozen(kw_only=True)
 class _Copy:
-    """Where copies go, and how."""
+    """The target of copies, and the mode."""
 
     url: str
     mode: Any = "normal"
 
 
 @frozen(kw_only=True)
-class _Said:
-    """What can be said of a message besides sender and receiver."""
+class _MessageFields:
+    """The optional fields of a message, besides sender and receiver."""
 
     text: str | None = None
     msg_type: str | None = None
@@ -40,16 +40,16 @@ class _Said:
 
 
 @frozen(kw_only=True)
-class _Say(_Said):
-    """What an account says to another, or in a group."""
+class _Say(_MessageFields):
+    """A message of an account to another, or in a group."""
 
     sender: str
     to: str
 
 
 @frozen(kw_only=True)
-class _Push(_Said):
-    """What is pushed to one account or several, or to a group."""
+class _Push(_MessageFields):
+    """A message that is pushed to one account or several, or to a group."""
 
     to: Any
     sender: str | None = None
@@ -60,7 +60,7 @@ class _Push(_Said):
 
 @frozen(kw_only=True)
 class _Notify:
-    """What the members of a group are told."""
+    """A notification to the members of a group."""
 
     group_id: str
     notice: str
@@ -69,80 +69,80 @@ class _Notify:
     text: str | None = None
 
 
-def _given(told: Any) -> dict[str, Any]:
-    return {name: value for name, value in attrs.asdict(told, recurse=False).items() if value is not None}
+def _given(body: Any) -> dict[str, Any]:
+    return {name: value for name, value in attrs.asdict(body, recurse=False).items() if value is not None}
 
 
 @command("GET", "copy")
-def _copy(desk: ControlContext, _: str) -> Any:
-    """Tell where messages are copied to."""
-    aim = desk.emulator.copier.dispatch.aim
-    if aim is None:
+def _copy(context: ControlContext, _: str) -> Any:
+    """Return where messages are copied to."""
+    destination = context.emulator.copier.dispatch.destination
+    if destination is None:
         return None
-    url = aim.target if isinstance(aim.target, str) else None
-    return {"url": url, "mode": "high-guarantee" if aim.high else "normal"}
+    url = destination.target if isinstance(destination.target, str) else None
+    return {"url": url, "mode": "high-guarantee" if destination.high else "normal"}
 
 
 @command("PUT", "copy", _Copy)
-def _copy_to(desk: ControlContext, told: _Copy) -> Any:
+def _copy_to(context: ControlContext, body: _Copy) -> Any:
     """Copy messages from now on: url, mode (normal or high-guarantee)."""
-    desk.emulator.copy_to(told.url, told.mode)
-    return _copy(desk, "")
+    context.emulator.copy_to(body.url, body.mode)
+    return _copy(context, "")
 
 
 @command("DELETE", "copy")
-def _copy_no_more(desk: ControlContext, _: str) -> Any:
-    """Copy messages no more, and drop those that wait."""
-    desk.emulator.copy_to(None)
+def _stop_copying(context: ControlContext, _: str) -> Any:
+    """Stop copying messages, and drop those that wait."""
+    context.emulator.copy_to(None)
     return None
 
 
 @command("GET", "copy-faults")
-def _copy_faults(desk: ControlContext, _: str) -> Any:
-    """Tell the fault plan of copies, a list."""
-    return plan(desk.emulator.copy_faults, COPY_KINDS)
+def _copy_faults(context: ControlContext, _: str) -> Any:
+    """Return the fault plan of copies, a list."""
+    return plan(context.emulator.copy_faults, COPY_KINDS)
 
 
 @command("PUT", "copy-faults", object)
-def _replace_copy_faults(desk: ControlContext, document: object) -> Any:
+def _replace_copy_faults(context: ControlContext, document: object) -> Any:
     """Replace the fault plan of copies."""
-    replace(desk.emulator.copy_faults, copy_faults_from(document))
-    return _copy_faults(desk, "")
+    replace(context.emulator.copy_faults, copy_faults_from(document))
+    return _copy_faults(context, "")
 
 
 @command("DELETE", "copy-faults")
-def _empty_copy_faults(desk: ControlContext, _: str) -> Any:
-    """Empty the fault plan of copies."""
-    desk.emulator.copy_faults.clear()
+def _empty_copy_faults(context: ControlContext, _: str) -> Any:
+    """Clear the fault plan of copies."""
+    context.emulator.copy_faults.clear()
     return []
 
 
 @command("GET", "deliveries")
-def _deliveries(desk: ControlContext, _: str) -> Any:
-    """Tell each attempt to deliver a copy, and what became of it."""
-    return [jsontext.loads(line) for line in desk.emulator.deliveries.trace().splitlines()]
+def _deliveries(context: ControlContext, _: str) -> Any:
+    """List the attempts to deliver copies, each with its result."""
+    return [jsontext.loads(line) for line in context.emulator.deliveries.trace().splitlines()]
 
 
 @command("DELETE", "deliveries")
-def _forget_deliveries(desk: ControlContext, _: str) -> Any:
-    """Forget the deliveries."""
-    desk.emulator.deliveries.clear()
+def _forget_deliveries(context: ControlContext, _: str) -> Any:
+    """Clear the log of deliveries."""
+    context.emulator.deliveries.clear()
     return []
 
 
 @command("POST", "say", _Say)
-def _say(desk: ControlContext, told: _Say) -> Any:
-    """Let an account say something to another or a group: sender, to, text (emulator-only)."""
-    return {"message_id": desk.emulator.say(**_given(told))}
+def _say(context: ControlContext, body: _Say) -> Any:
+    """Send a message to another account or to a group: sender, to, text (emulator-only)."""
+    return {"message_id": context.emulator.say(**_given(body))}
 
 
 @command("POST", "push", _Push)
-def _push(desk: ControlContext, told: _Push) -> Any:
+def _push(context: ControlContext, body: _Push) -> Any:
     """Push a message to one account, several, or a group: to, text (emulator-only)."""
-    return {"message_id": desk.emulator.push(**_given(told))}
+    return {"message_id": context.emulator.push(**_given(body))}
 
 
 @command("POST", "notify", _Notify)
-def _notify(desk: ControlContext, told: _Notify) -> Any:
-    """Notify a group of what has not happened: group_id, notice (emulator-only)."""
-    return {"message_id": desk.emulator.notify(**_given(told))}
+def _notify(context: ControlContext, body: _Notify) -> Any:
+    """Notify a group without a change of it: group_id, notice (emulator-only)."""
+    return {"message_id": context.emulator.notify(**_given(body))}

@@ -1,6 +1,6 @@
-"""uvicorn's HTTP protocol with a hand on its connections. Needs the extra ``server``; asyncio only.
+"""uvicorn's HTTP protocol with control over its connections. Needs the extra ``server``; asyncio only.
 
-What no ASGI application can do to a connection is done here: reset it, or close it in the middle of an answer.
+It does what no ASGI application can do to a connection: reset it, or close it in the middle of an answer.
 """
 
 from __future__ import annotations
@@ -39,31 +39,31 @@ __all__ = ["Config", "Protocol", "ServerState"]
 logger = logging.getLogger("rbim.emulator")
 
 INTERNAL = "900500"
-HEADS = 4096  # heads that are kept: there are as many as lengths of answers
+HEADS = 4096  # cached heads: each length of a response has its own
 ABORTING = struct.pack("hh" if os.name == "nt" else "ii", 1, 0)  # SO_LINGER for 0 seconds: closing sends an RST
 
 
 class Protocol(H11Protocol):
-    """One connection. It is a :class:`~rbim.emulator.asgi.RequestConnection` to the applications that it serves.
+    """One connection, as a :class:`~rbim.emulator.asgi.RequestConnection` for the applications that it serves.
 
-    ``wanted`` tells whether connections are taken at this moment.
+    ``accepting`` returns whether connections are accepted now.
     """
 
-    def __init__(self, config: Config, state: ServerState, wanted: Callable[[], bool]) -> None:
+    def __init__(self, config: Config, state: ServerState, accepting: Callable[[], bool]) -> None:
         super().__init__(config, state, {})
-        self._wanted = wanted
+        self._accepting = accepting
         self._inner: Any = self.app
         self.app = self._answer
-        self.access_log = False  # it would write the sig
+        self.access_log = False  # it would log the sig
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
-        """Take the connection, unless the loop accepted it before it heard that none is wanted."""
+        """Accept the connection, unless the loop accepted it after the server stopped listening."""
         super().connection_made(transport)
-        if not self._wanted():
+        if not self._accepting():
             transport.abort()
 
     def eof_received(self) -> Any:  # a bool; uvicorn's never keeps the connection
-        """Answer a peer that has nothing more to say, if it is owed an answer; tell whether it is."""
+        """Answer a peer that has closed its side, if an answer is due; return whether one is."""
         unread = self.conn.their_state is h11.SEND_BODY
         if self.conn.our_state in (h11.SEND_RESPONSE, h11.SEND_BODY) and not unread:
             self.cycle.keep_alive = False
@@ -73,11 +73,11 @@ class Protocol(H11Protocol):
         return False
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP, and close."""
+        """Answer a request that is not HTTP, and close."""
         self._end(failure(400, msg))
 
     def reset(self) -> None:
-        """Close the connection by an RST."""
+        """Close the connection with an RST."""
         self.cycle.disconnected = True
         if not self.transport.is_closing():
             self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, ABORTING)
@@ -90,7 +90,7 @@ class Protocol(H11Protocol):
         self._end(response, max(0, min(int(whole * keep), whole - 1)))
 
     async def answer(self, response: Response) -> None:
-        """Write a whole answer at once, where an application's events would be written one by one."""
+        """Write a whole response at once; an application's events would be written one by one."""
         if self.flow.write_paused:
             await self.flow.drain()
         cycle = self.cycle
@@ -111,7 +111,7 @@ class Protocol(H11Protocol):
         cycle.on_response()
 
     def _end(self, response: Response, length: int | None = None) -> None:
-        """Close the connection, with so much of an answer's body before that, where one may still begin."""
+        """Close the connection, after up to ``length`` bytes of the response's body if a response can still begin."""
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             headers = (*response.headers.items(), ("connection", "close"))
             head = self.conn.send(_head(response.status, headers, len(response.body)))
@@ -119,26 +119,26 @@ class Protocol(H11Protocol):
         self.transport.close()
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let the application answer, and answer for it where it fails."""
+        """Let the application answer, and answer an error of it with status 500."""
         scope["extensions"] = {CONNECTION: self}
         try:
             await self._inner(scope, receive, send)
-        except asyncio.CancelledError:  # the server's end; uvicorn would make an error and a traceback of it
+        except asyncio.CancelledError:  # the server ends; uvicorn would log an error with a traceback
             self.transport.close()
             self.cycle.disconnected = True
         except Exception as error:
             if self.cycle.response_started:
                 raise
             if isinstance(error, DependsOnDialect):
-                why = str(error)
+                message = str(error)
             else:
-                why = "the emulator failed; its log says why"
+                message = "the emulator failed: see its log"
                 logger.exception("the emulator failed")
-            await write(send, failure(500, why, INTERNAL))
+            await write(send, failure(500, message, INTERNAL))
 
 
 @lru_cache(HEADS)
 def _head(status: int, headers: tuple[tuple[str, str], ...], length: int) -> h11.Response:
-    """Return an answer's head. It is made once: h11 checks each name and value of one that is new."""
+    """Return the head of a response. Cached, because h11 checks each name and value of a new one."""
     framed = headers if status in BODILESS else (*headers, ("content-length", str(length)))
     return h11.Response(status_code=status, headers=list(framed), reason=STATUS_PHRASES[status])

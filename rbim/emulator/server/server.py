@@ -1,7 +1,7 @@
-"""The server door: an emulator over real sockets, by uvicorn's HTTP protocol. Needs the extra ``server``; asyncio only.
+"""The emulator over real sockets, with uvicorn's HTTP protocol. Needs the extra ``server``; asyncio only.
 
-The listening socket is the server's own, so that for a while nobody gets a connection at all. What happens to connections
-that came about is the business of :mod:`rbim.emulator.server.protocol`.
+The server owns the listening socket, so that it can refuse all connections for a while. The accepted connections belong to
+:mod:`rbim.emulator.server.protocol`.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ IDLE = 75  # seconds after which a connection without requests is closed
 
 
 class Server:
-    """Serves an emulator while its ``async with`` block runs; :func:`serve` makes one.
+    """Serves an emulator while its ``async with`` block runs; :func:`serve` creates one.
 
-    ``host`` and ``port`` are what it is bound to, ``url`` its base URL, from the block's first line on.
+    ``host``, ``port`` and ``url``, its base URL, are final from the block's first line on.
     """
 
     def __init__(self, emulator: Emulator, *, host: str, port: int, control: bool) -> None:
@@ -49,28 +49,28 @@ class Server:
             interface="asgi3",
             lifespan="off",
             ws="none",
-            log_config=None,  # logging is the process's own
+            log_config=None,  # the process configures logging
             proxy_headers=False,
             timeout_keep_alive=IDLE,
         )
 
     @property
     def listening(self) -> bool:
-        """Whether connections are taken at this moment."""
+        """Whether connections are accepted now."""
         return self._listener is not None
 
     @property
     def url(self) -> str:
-        """The base URL: that of the loopback, where the server is bound to every address of this machine."""
+        """The base URL, with the loopback address if the server is bound to every address of this machine."""
         host = self.host
         if ip_address(host).is_unspecified:
             host = "::1" if ":" in host else "127.0.0.1"
         return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
 
     async def __aenter__(self) -> Self:
-        """Listen. Raises OSError where the address is taken or not this machine's."""
+        """Listen. Raises OSError if the address is in use or does not belong to this machine."""
         self._socket = await bound_to(self.host, self.port)
-        name: Any = self._socket.getsockname()  # its shape is the address family's
+        name: Any = self._socket.getsockname()  # its form depends on the address family
         self.host, self.port = str(name[0]), int(name[1])
         await self._listen(self._socket)
         self._copying = asyncio.create_task(self._copy())
@@ -79,43 +79,43 @@ class Server:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
-        """Stop listening, close every connection, and end what is in flight without an answer, copies included."""
+        """Stop listening, close all connections, and cancel all requests and deliveries in progress."""
         tasks = [task for task in (*self._state.tasks, self._outage, self._copying) if task is not None]
         for task in tasks:
             task.cancel()
         self._stop_listening()
         if self._socket is not None:
             self._socket.close()
-        await self._hang_up()
+        await self._close_connections()
         if tasks:
             await asyncio.wait(tasks)
 
     async def refuse(self, seconds: float) -> None:
-        """Refuse connections for so many seconds of the emulator's clock, and close those that exist.
+        """Refuse connections for ``seconds`` of the emulator's clock, and close the existing ones.
 
-        Returns as soon as nobody is served any more; an outage during another takes its place.
+        Returns as soon as all are closed. A new outage replaces the present one.
         """
         await self._begin_outage(seconds)()
 
     def _begin_outage(self, seconds: float) -> Callable[[], Awaitable[None]]:
-        """Refuse connections from now on; return what closes those that exist."""
+        """Refuse connections from now on; return a function that closes the existing ones."""
         if self._outage is not None:
             self._outage.cancel()
         if self._socket is None:
-            raise RuntimeError("a server that is not entered refuses anyway")
+            raise RuntimeError("the server is not entered: use it with async with first")
         if self._listener is not None:
             family, address = self._socket.family, self._socket.getsockname()
             self._stop_listening()
-            self._socket = bound(family, address)  # bound and not listening: it refuses, and nobody else gets the port
-        self._outage = asyncio.create_task(self._return_after(seconds, self._socket))
-        return self._hang_up
+            self._socket = bound(family, address)  # bound, not listening: it refuses connections and keeps the port
+        self._outage = asyncio.create_task(self._listen_after(seconds, self._socket))
+        return self._close_connections
 
     async def _copy(self) -> None:
-        """Deliver copies of messages as they come."""
+        """Deliver copies of messages as they are sent."""
         async with self.emulator.copying():
             await asyncio.Event().wait()
 
-    async def _return_after(self, seconds: float, bound: socket.socket) -> None:
+    async def _listen_after(self, seconds: float, bound: socket.socket) -> None:
         await self.emulator.clock.sleep(seconds)
         await self._listen(bound)
 
@@ -133,8 +133,8 @@ class Server:
             self._listener.close()
             self._listener = None
 
-    async def _hang_up(self) -> None:
-        """Close all connections, with no patience for peers that do not read."""
+    async def _close_connections(self) -> None:
+        """Close all connections, without waiting for peers that do not read."""
         for connection in self._state.connections:
             connection.transport.close()
         await asyncio.sleep(0)
@@ -144,9 +144,9 @@ class Server:
 
 
 def serve(emulator: Emulator, *, host: str = "127.0.0.1", port: int = 0, control: bool = True) -> Server:
-    """Return a server of the emulator for ``async with``, in the running asyncio loop. Port 0 stands for any free one.
+    """Return a server of the emulator for ``async with``, in the running asyncio loop. Port 0: any free port.
 
-    With ``control`` the emulator's own commands are served as well, under ``/_emulator/`` (:class:`Control`).
+    With ``control`` (default) it also serves the control interface, under ``/_emulator/`` (:class:`Control`).
     """
     return Server(emulator, host=host, port=port, control=control)
 
@@ -159,10 +159,10 @@ def run(
     begun: Callable[[Server], None] = lambda _: None,
     ended: Callable[[], None] = lambda: None,
 ) -> None:
-    """Serve the emulator until Ctrl-C or SIGTERM, in the main thread.
+    """Serve the emulator until Ctrl-C or SIGTERM. Call it in the main thread.
 
-    ``begun`` is called once it listens, ``ended`` when it no longer serves; a second signal ends neither. Raises OSError
-    where the address is taken or not this machine's.
+    ``begun`` is called when it listens, ``ended`` when it no longer serves; a second signal interrupts neither. Raises
+    OSError if the address is in use or does not belong to this machine.
     """
 
     async def until_stopped() -> None:
@@ -178,12 +178,12 @@ def run(
 
 @contextmanager
 def _signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> Generator[None]:
-    def heed(*_: object) -> None:
+    def on_signal(*_: object) -> None:
         loop.call_soon_threadsafe(stop.set)
 
-    kept = {number: signal.signal(number, heed) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        for number, handler in kept.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)

@@ -246,27 +246,27 @@ async def test_only_members_talk_in_a_group_and_only_who_has_logged_in_talks_at_
 @pytest.mark.parametrize(
     ("mistake", "said"),
     [
-        (lambda e: e.say("1", "2", "x", msg_type="TXET"), "msg_type: 'TXET' is none of TEXT, PICTURE"),
-        (lambda e: e.say("1", "2", "x", client_type="Symbian"), "client_type: 'Symbian' is none of Android"),
+        (lambda e: e.say("1", "2", "x", msg_type="TXET"), "msg_type: 'TXET' is not one of TEXT, PICTURE"),
+        (lambda e: e.say("1", "2", "x", client_type="Symbian"), "client_type: 'Symbian' is not one of Android"),
         (lambda e: e.say("1", "2", "x", at_user="1002"), "at_user: several accounts are meant"),
         (lambda e: e.say("", "2", "x"), "sender: must not be empty"),
         (lambda e: e.say("1", "", "x"), "to: must not be empty"),
         (lambda e: e.push([""], "x"), "members: each account is a text that is not empty"),
         (lambda e: e.push("", "x"), "members: each account is a text that is not empty"),
         (lambda e: e.push([], "x"), "members: at least one account"),
-        (lambda e: e.notify("g1", "TEAM_PARTY"), "notice: 'TEAM_PARTY' is none of TEAM_APPLY"),
-        (lambda e: e.copy_to("ftp://127.0.0.1/"), "target: an http or https URL is needed"),
-        (lambda e: e.copy_to("http://[::1"), "target: an http or https URL is needed"),
-        (lambda e: e.copy_to(7), "target: a URL, a receiver or an async function is needed, not int"),
-        (lambda e: e.copy_to(Inbox(), "low-guarantee"), "mode: 'low-guarantee' is none of normal, high-guarantee"),
-        (lambda e: e.copy_to(Inbox(), concurrency=0), "concurrency: at least 1, not 0"),
+        (lambda e: e.notify("g1", "TEAM_PARTY"), "notice: 'TEAM_PARTY' is not one of TEAM_APPLY"),
+        (lambda e: e.copy_to("ftp://127.0.0.1/"), "target: must be an http or https URL"),
+        (lambda e: e.copy_to("http://[::1"), "target: must be an http or https URL"),
+        (lambda e: e.copy_to(7), "target: must be a URL, a receiver or an async function, not int"),
+        (lambda e: e.copy_to(Inbox(), "low-guarantee"), "mode: 'low-guarantee' is not one of normal, high-guarantee"),
+        (lambda e: e.copy_to(Inbox(), concurrency=0), "concurrency: must be at least 1, not 0"),
     ],
 )
 def test_a_mistake_is_refused_in_words(mistake, said):
     emulator, _ = copied_box()
     with pytest.raises(InvalidRequest, match=said):
         mistake(emulator)
-    assert len(emulator.copier.dispatch.lanes) == 0
+    assert len(emulator.copier.dispatch.queues) == 0
 
 
 def test_an_unknown_extra_is_no_extra():

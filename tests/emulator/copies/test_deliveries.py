@@ -174,8 +174,8 @@ async def test_what_is_copied_as_it_stands_is_resent_as_it_stands():
     [
         (204, 204, "status 204"),
         (302, 302, "status 302"),
-        (None, None, "no status but NoneType"),
-        ("200", None, "no status but str"),
+        (None, None, "the receiver returned NoneType instead of a status"),
+        ("200", None, "the receiver returned str instead of a status"),
         (ValueError("oops"), None, "ValueError: oops"),
     ],
 )
@@ -345,7 +345,7 @@ def test_whatever_fails_every_conversation_keeps_its_order(senders, answers, con
         for number, sender in enumerate(senders):
             emulator.say(sender, "z", str(number))
         await emulator.advance(hours=10)
-        assert len(emulator.copier.dispatch.lanes) == 0
+        assert len(emulator.copier.dispatch.queues) == 0
         assert peer.most <= concurrency
         tries = defaultdict(list)
         for each in emulator.deliveries:
@@ -361,12 +361,12 @@ def test_whatever_fails_every_conversation_keeps_its_order(senders, answers, con
 
 
 def test_nothing_is_taken_from_empty_lanes():
-    lanes = DeliveryQueues()
-    with pytest.raises(LookupError, match="no parcel"):
-        lanes.take()
-    lanes.put(QueuedDelivery(number=1, message_id="m", key="k", content=b"", document=None), 0.0)
-    lanes.clear()
-    assert (lanes.next_due(), len(lanes)) == (None, 0)
+    queues = DeliveryQueues()
+    with pytest.raises(LookupError, match="no delivery"):
+        queues.take()
+    queues.put(QueuedDelivery(number=1, message_id="m", key="k", content=b"", document=None), 0.0)
+    queues.clear()
+    assert (queues.next_due(), len(queues)) == (None, 0)
 
 
 # When.
@@ -502,10 +502,10 @@ async def test_what_is_cut_off_waits_for_the_next_time():
 
     with pytest.raises(KeyError, match="key"):
         await block()
-    assert log_of(emulator, "attempt", "status", "reason") == [(1, None, "cut off")]
+    assert log_of(emulator, "attempt", "status", "reason") == [(1, None, "interrupted")]
     await emulator.deliver()
     assert peer.texts == ["a", "a", "b"]
-    assert len(emulator.copier.dispatch.lanes) == 0
+    assert len(emulator.copier.dispatch.queues) == 0
 
 
 async def test_who_is_cancelled_while_delivering_leaves_nothing_behind():
@@ -762,7 +762,7 @@ async def test_a_stale_time_is_old_and_correctly_signed(age, shift):
 
 def met(plan, count=12, **fields):
     """Return the numbers of those of so many equal messages that the plan meets."""
-    return [number for number in range(1, count + 1) if injection_of(plan.judge(fields), 1).names]
+    return [number for number in range(1, count + 1) if injection_of(plan.pick(fields), 1).names]
 
 
 @pytest.mark.parametrize(
@@ -802,7 +802,7 @@ def test_a_plan_can_be_looked_at_and_emptied():
     plan.add(fault, fault)
     assert list(plan) == [fault, fault]
     plan.clear()
-    assert (list(plan), plan.judge({})) == ([], ())
+    assert (list(plan), plan.pick({})) == ([], ())
 
 
 def test_a_plan_is_read_from_json():
@@ -825,12 +825,12 @@ def test_a_plan_is_read_from_json():
 @pytest.mark.parametrize(
     ("document", "said"),
     [
-        ({}, "a list is needed"),
-        ([{"effect": {"kind": "explode"}}], "kind: 'explode' is none of delay, overtaken, duplicate, tamper, stale"),
-        ([{"effect": {"kind": "delay", "seconds": -1}}], "seconds: at least 0, not -1"),
-        ([{"effect": {"kind": "stale"}, "attempts": [0]}], "attempts: at least 1"),
+        ({}, "must be a list"),
+        ([{"effect": {"kind": "explode"}}], "kind: 'explode' is not one of delay, overtaken, duplicate, tamper, stale"),
+        ([{"effect": {"kind": "delay", "seconds": -1}}], "seconds: must be at least 0, not -1"),
+        ([{"effect": {"kind": "stale"}, "attempts": [0]}], "attempts: must be at least 1"),
         ([{"effect": {"kind": "stale"}, "colour": "red"}], "colour"),
-        ([{"effect": {"kind": "stale"}, "match": 7}], "an object is needed"),
+        ([{"effect": {"kind": "stale"}, "match": 7}], "must be an object"),
     ],
 )
 def test_what_is_wrong_with_a_plan_is_said(document, said):

@@ -31,13 +31,13 @@ def told(verdict):
 def twelve_requests(faults, clock):
     verdicts = []
     for number in range(12):
-        verdicts.append(told(faults.judge((READ, CONVERGING, None)[number % 3])))
+        verdicts.append(told(faults.next_injection((READ, CONVERGING, None)[number % 3])))
         clock.elapsed += 0.25
     return verdicts
 
 
 def twelve_messages(faults):
-    met = [faults.judge({"convType": "TEAM" if number % 2 else "PERSON"}) for number in range(12)]
+    met = [faults.pick({"convType": "TEAM" if number % 2 else "PERSON"}) for number in range(12)]
     return [[told(injection_of(picked, attempt)) for attempt in (1, 2)] for picked in met]
 
 
@@ -96,4 +96,4 @@ def test_a_seed_and_a_plan_of_copies_give_one_sequence_of_verdicts():
 def test_the_chance_of_a_message_hangs_on_its_seed_and_place():
     faults = CopyFaults(seed=7)
     faults.add(CopyFault(effect=Tamper()), CopyFault(effect=Tamper()))
-    assert [[root for _, root in faults.judge({})] for _ in range(2)] == ROOTS
+    assert [[root for _, root in faults.pick({})] for _ in range(2)] == ROOTS

@@ -98,10 +98,10 @@ FAILURES = [
     (Refuse(), NotSent, "connection refused", Outcome.NOT_SENT, False, None),
     (ResetBefore(), Unanswered, "connection reset", Outcome.UNKNOWN, False, None),
     (ResetAfter(), Unanswered, "connection reset", Outcome.UNKNOWN, True, "000000"),
-    (CutShort(), Unanswered, "the answer was cut short", Outcome.UNKNOWN, True, "000000"),
-    (CutShort(keep=0.99), Unanswered, "the answer was cut short", Outcome.UNKNOWN, True, "000000"),
-    (Latency(11), Unanswered, "no whole answer within 10 s", Outcome.UNKNOWN, True, "000000"),
-    (SlowBody(11), Unanswered, "no whole answer within 10 s", Outcome.UNKNOWN, True, "000000"),
+    (CutShort(), Unanswered, "the response was cut short", Outcome.UNKNOWN, True, "000000"),
+    (CutShort(keep=0.99), Unanswered, "the response was cut short", Outcome.UNKNOWN, True, "000000"),
+    (Latency(11), Unanswered, "no complete response within 10 s", Outcome.UNKNOWN, True, "000000"),
+    (SlowBody(11), Unanswered, "no complete response within 10 s", Outcome.UNKNOWN, True, "000000"),
     (InvalidJson(), ProtocolError, "not JSON", Outcome.UNKNOWN, True, "000000"),
     (Status(500), ProtocolError, "HTTP 500", Outcome.UNKNOWN, False, None),
     (Status(302), ProtocolError, "HTTP 302", Outcome.UNKNOWN, False, None),
@@ -326,7 +326,7 @@ async def test_a_fixed_latency_is_that_long_each_time():
 def test_a_spread_latency_is_log_normal_around_its_median(seconds, sigma):
     faults = Faults(EmulatedClock(), seed=7)
     faults.add(Fault(effect=Latency(seconds, sigma)))
-    delays = [faults.judge(None).delay for _ in range(4001)]
+    delays = [faults.next_injection(None).delay for _ in range(4001)]
     assert median(delays) == pytest.approx(seconds, rel=0.1)
     assert stdev(map(math.log, delays)) == pytest.approx(sigma, rel=0.1)
 
@@ -379,7 +379,7 @@ def test_each_fault_of_a_plan_has_a_chance_of_its_own_and_a_seed_decides_them_al
     def drawn(seed):
         faults = Faults(EmulatedClock(), seed)
         faults.add(Fault(effect=ResetBefore(), probability=0.5), Fault(effect=ResetAfter(), probability=0.5))
-        return [faults.judge(None).names for _ in range(200)]
+        return [faults.next_injection(None).names for _ in range(200)]
 
     assert len(set(drawn(1))) == 4  # none, the one, the other, both
     assert drawn(1) == drawn(1) != drawn(2)
@@ -426,7 +426,7 @@ def test_a_request_that_cannot_be_read_meets_only_faults_that_do_not_ask_what_it
 def verdict_of(*effects):
     faults = Faults(EmulatedClock())
     faults.add(*(Fault(effect=effect) for effect in effects))
-    return faults.judge(None)
+    return faults.next_injection(None)
 
 
 def test_faults_add_up_in_the_order_of_the_plan():
@@ -462,7 +462,7 @@ def test_faults_add_up_in_the_order_of_the_plan():
 )
 def test_a_verdict_names_what_is_out_of_the_ordinary_and_says_what_it_spares(effect, names, spares, silent):
     verdict = verdict_of(effect)
-    assert (verdict.names, verdict.spares_the_state, verdict.leaves_no_code) == (names, spares, silent)
+    assert (verdict.names, verdict.prevents_effect, verdict.prevents_code) == (names, spares, silent)
 
 
 async def test_delay_and_reset_together_reset_late_and_act_at_once():
@@ -624,41 +624,41 @@ OK = {"effect": {"kind": "refuse"}}
 @pytest.mark.parametrize(
     ("document", "says"),
     [
-        (None, "a list is needed, not NoneType @ $"),
-        ({}, "a list is needed, not dict @ $"),
-        ("refuse", "a list is needed, not str @ $"),
-        ([OK, 1], "an object is needed, not int @ $[1]"),
+        (None, "must be a list, not NoneType @ $"),
+        ({}, "must be a list, not dict @ $"),
+        ("refuse", "must be a list, not str @ $"),
+        ([OK, 1], "must be an object, not int @ $[1]"),
         ([{}], "required field missing @ $[0].effect"),
-        ([{"effect": "refuse"}], "an object is needed, not str @ $[0].effect"),
-        ([{"effect": {}}], "kind: '' is none of latency, slow_body, status, "),
-        ([{"effect": {"kind": "late"}}], "kind: 'late' is none of latency, slow_body, status, "),
-        ([{"effect": {"kind": ["refuse"]}}], "kind: \"['refuse']\" is none of "),
+        ([{"effect": "refuse"}], "must be an object, not str @ $[0].effect"),
+        ([{"effect": {}}], "kind: '' is not one of latency, slow_body, status, "),
+        ([{"effect": {"kind": "late"}}], "kind: 'late' is not one of latency, slow_body, status, "),
+        ([{"effect": {"kind": ["refuse"]}}], "kind: \"['refuse']\" is not one of "),
         ([{"effect": {"kind": "latency"}}], "required field missing @ $[0].effect.seconds"),
         ([{"effect": {"kind": "latency", "seconds": "soon"}}], "expected float @ $[0].effect.seconds"),
-        ([{"effect": {"kind": "latency", "seconds": -1}}], "seconds: at least 0, not -1.0 @ $[0].effect"),
-        ([{"effect": {"kind": "latency", "seconds": float("nan")}}], "seconds: at least 0, not nan @ $[0].effect"),
-        ([{"effect": {"kind": "slow_body", "seconds": -1}}], "seconds: at least 0, not -1.0 @ $[0].effect"),
-        ([{"effect": {"kind": "status", "status": 99}}], "status: 200 to 599, not 99 @ $[0].effect"),
-        ([{"effect": {"kind": "status", "status": 503, "retry_after": -1}}], "retry_after: at least 0, not -1"),
-        ([{"effect": {"kind": "throttle", "per_second": -1}}], "per_second: at least 0, not -1 @ $[0].effect"),
+        ([{"effect": {"kind": "latency", "seconds": -1}}], "seconds: must be at least 0, not -1.0 @ $[0].effect"),
+        ([{"effect": {"kind": "latency", "seconds": float("nan")}}], "seconds: must be at least 0, not nan @ $[0].effect"),
+        ([{"effect": {"kind": "slow_body", "seconds": -1}}], "seconds: must be at least 0, not -1.0 @ $[0].effect"),
+        ([{"effect": {"kind": "status", "status": 99}}], "status: must be 200 to 599, not 99 @ $[0].effect"),
+        ([{"effect": {"kind": "status", "status": 503, "retry_after": -1}}], "retry_after: must be at least 0, not -1"),
+        ([{"effect": {"kind": "throttle", "per_second": -1}}], "per_second: must be at least 0, not -1 @ $[0].effect"),
         ([{"effect": {"kind": "throttle", "per_second": 1, "recent": []}}], "extra fields found (recent) @ $[0].effect"),
-        ([{"effect": {"kind": "cut_short", "keep": 1.5}}], "keep: 0 to 1, not 1.5 @ $[0].effect"),
+        ([{"effect": {"kind": "cut_short", "keep": 1.5}}], "keep: must be 0 to 1, not 1.5 @ $[0].effect"),
         ([{"effect": {"kind": "refuse", "keep": 1}}], "extra fields found (keep) @ $[0].effect"),
         ([OK | {"operator": "CreateGroup"}], "extra fields found (operator) @ $[0]"),
-        ([OK | {"operation": "MakeGroup"}], "operation: 'MakeGroup' is none of CreateGroup, ModifyGroup, "),
+        ([OK | {"operation": "MakeGroup"}], "operation: 'MakeGroup' is not one of CreateGroup, ModifyGroup, "),
         ([OK | {"nth": 2}], "expected tuple @ $[0].nth"),
         ([OK | {"nth": ["x"]}], "expected int @ $[0].nth[0]"),
-        ([OK | {"nth": [1, 0]}], "nth: at least 1, not 0 @ $[0]"),
-        ([OK | {"every": 0}], "every: at least 1, not 0 @ $[0]"),
-        ([OK | {"probability": 2}], "probability: 0 to 1, not 2.0 @ $[0]"),
-        ([OK | {"times": -1}], "times: at least 0, not -1 @ $[0]"),
-        ([OK | {"match": "1001"}], "an object is needed, not str @ $[0].match"),
-        ([OK | {"match": {"groupId": ID}}], "match: 'groupId' is none of user_name, name, "),
+        ([OK | {"nth": [1, 0]}], "nth: must be at least 1, not 0 @ $[0]"),
+        ([OK | {"every": 0}], "every: must be at least 1, not 0 @ $[0]"),
+        ([OK | {"probability": 2}], "probability: must be 0 to 1, not 2.0 @ $[0]"),
+        ([OK | {"times": -1}], "times: must be at least 0, not -1 @ $[0]"),
+        ([OK | {"match": "1001"}], "must be an object, not str @ $[0].match"),
+        ([OK | {"match": {"groupId": ID}}], "match: 'groupId' is not one of user_name, name, "),
         (
             [OK | {"operation": "DeleteGroup", "match": {"members": []}}],
-            "match: 'members' is none of user_name, group_id @ $[0]",
+            "match: 'members' is not one of user_name, group_id @ $[0]",
         ),
-        ([OK | {"every": 0}, {}], "every: at least 1, not 0 @ $[0]; required field missing @ $[1].effect"),
+        ([OK | {"every": 0}, {}], "every: must be at least 1, not 0 @ $[0]; required field missing @ $[1].effect"),
     ],
 )
 def test_a_document_that_makes_no_sense_is_refused_with_what_and_where(document, says):
@@ -672,5 +672,5 @@ def test_a_fault_written_in_python_is_checked_as_well():
     for wrong in (lambda: Latency(-1), lambda: Status(0), lambda: CutShort(2), lambda: Throttle(-1), lambda: SlowBody(-0.1)):
         with pytest.raises(InvalidRequest, match="not"):
             wrong()
-    with pytest.raises(InvalidRequest, match="nth: at least 1"):
+    with pytest.raises(InvalidRequest, match="nth: must be at least 1"):
         Fault(effect=Refuse(), nth=[0])

@@ -191,37 +191,37 @@ def edited(edit):
 @pytest.mark.parametrize(
     ("edit", "wrong"),
     [
-        (lambda d: d.pop("version"), "version: .* of version 1 are read, not None"),
-        (lambda d: d.update(version=2), "version: .* of version 1 are read, not 2"),
+        (lambda d: d.pop("version"), "version: must be 1 .*, not None"),
+        (lambda d: d.update(version=2), "version: must be 1 .*, not 2"),
         (lambda d: d.update(version=True), "not True"),
         (lambda d: d.update(version="1"), "not '1'"),
         (lambda d: d.update(grops=[]), r"unknown: grops @ \$"),
-        (lambda d: d.update(made="3"), r"int is needed, not '3' @ \$.made"),
-        (lambda d: d.update(made=True), r"int is needed, not True @ \$.made"),
-        (lambda d: d.update(known="abc"), r"a list is needed, not str @ \$.known"),
-        (lambda d: d.update(never_logged_in=[1]), r"str is needed, not 1 @ \$.never_logged_in\[0\]"),
-        (lambda d: d.update(groups={}), r"a list is needed, not dict @ \$.groups"),
-        (lambda d: d.update(groups=[7]), r"an object is needed @ \$.groups\[0\]"),
-        (lambda d: d.update(groups=["group"]), r"an object is needed @ \$.groups\[0\]"),
-        (lambda d: d.update(tasks=[None]), r"an object is needed @ \$.tasks\[0\]"),
-        (lambda d: d["groups"].append(d["groups"][0]), r"two have the same identifier @ \$.groups"),
+        (lambda d: d.update(made="3"), r"must be int, not '3' @ \$.made"),
+        (lambda d: d.update(made=True), r"must be int, not True @ \$.made"),
+        (lambda d: d.update(known="abc"), r"must be a list, not str @ \$.known"),
+        (lambda d: d.update(never_logged_in=[1]), r"must be str, not 1 @ \$.never_logged_in\[0\]"),
+        (lambda d: d.update(groups={}), r"must be a list, not dict @ \$.groups"),
+        (lambda d: d.update(groups=[7]), r"must be an object @ \$.groups\[0\]"),
+        (lambda d: d.update(groups=["group"]), r"must be an object @ \$.groups\[0\]"),
+        (lambda d: d.update(tasks=[None]), r"must be an object @ \$.tasks\[0\]"),
+        (lambda d: d["groups"].append(d["groups"][0]), r"two entries have the same identifier @ \$.groups"),
         (lambda d: d["groups"][0].pop("name"), r"required field missing @ \$.groups\[0\].name"),
         (lambda d: d["groups"][0].update(x=1, y=2), r"unknown: x, y @ \$.groups\[0\]"),
         (lambda d: d["groups"][0].update(type="9"), r"'9' is not a valid GroupType @ \$.groups\[0\].type"),
         (lambda d: d["groups"][0].update(type=4), r"4 is not a valid GroupType @ \$.groups\[0\].type"),
-        (lambda d: d["groups"][0].update(name=5), r"str is needed, not 5 @ \$.groups\[0\].name"),
-        (lambda d: d["groups"][0].update(invited="abc"), r"a list is needed, not str @ \$.groups\[0\].invited"),
-        (lambda d: d["groups"][0].update(members=["1"]), r"an object is needed @ \$.groups\[0\].members"),
+        (lambda d: d["groups"][0].update(name=5), r"must be str, not 5 @ \$.groups\[0\].name"),
+        (lambda d: d["groups"][0].update(invited="abc"), r"must be a list, not str @ \$.groups\[0\].invited"),
+        (lambda d: d["groups"][0].update(members=["1"]), r"must be an object @ \$.groups\[0\].members"),
         (lambda d: d["groups"][0].update(members={"1": "2"}), r"exactly one creator, not 0 @ \$.groups\[0\]"),
         (lambda d: d["groups"][0].update(members={"1": "0", "2": "0"}), "exactly one creator, not 2"),
         (lambda d: d["groups"][0].update(applied=["x", "9", "1"]), r"these do: 1, 9 @ \$.groups\[0\]"),
         (lambda d: d["groups"][1].update(members={"1": "0"} | {f"m{n}": "2" for n in range(100)}), "100 members, not 101"),
-        (lambda d: d["groups"][0].update(created="2026-01-02T03:04:05"), "no offset from UTC"),
+        (lambda d: d["groups"][0].update(created="2026-01-02T03:04:05"), "no UTC offset"),
         (lambda d: d["groups"][0].update(created="yesterday"), r"'yesterday' @ \$.groups\[0\].created"),
         (lambda d: d["groups"][0].update(created=5), r"\$.groups\[0\].created"),
-        (lambda d: d["tasks"][0].update(request=[]), r"an object is needed|required field missing"),
+        (lambda d: d["tasks"][0].update(request=[]), r"must be an object|required field missing"),
         (lambda d: d["tasks"][0]["request"].update(start_date="1-2-3"), r"'1-2-3' @ \$.tasks\[0\].request.start_date"),
-        (lambda d: d["tasks"][0]["request"].update(isrecord="no"), r"bool is needed, not 'no' @ \$.tasks\[0\].request"),
+        (lambda d: d["tasks"][0]["request"].update(isrecord="no"), r"must be bool, not 'no' @ \$.tasks\[0\].request"),
         (lambda d: d["tasks"][0]["request"].update(min_concurrent=0), r"min_concurrent: at least 1, not 0 @ \$.tasks\[0\]"),
         (lambda d: d["tasks"][0]["request"].update(call_policy=["{}"]), r"an entry is a text.*call_policy\[0\]"),
         (lambda d: d["tasks"][0]["request"]["call_policy"].append(d["tasks"][0]["request"]["call_policy"][0]), "unique"),
@@ -240,7 +240,7 @@ def test_a_wrong_document_is_refused_and_changes_nothing(edit, wrong):
 
 @pytest.mark.parametrize("document", [None, [], "", 1, [("version", 1)]])
 def test_a_document_is_an_object(document):
-    with pytest.raises(InvalidRequest, match="is an object, not"):
+    with pytest.raises(InvalidRequest, match="must be an object, not"):
         load_state(State(), document)
 
 

@@ -74,7 +74,7 @@ def rows_of(text, pattern):
 
 
 def in_tables():
-    return [(each.method, each.path, each.does[0].lower() + each.does[1:].rstrip(".")) for each in COMMANDS]
+    return [(each.method, each.path, each.help[0].lower() + each.help[1:].rstrip(".")) for each in COMMANDS]
 
 
 def test_the_docs_have_the_very_commands_that_there_are():
@@ -179,7 +179,7 @@ async def test_the_machines_clock_is_told_and_not_advanced(control_of):
     status, why = await call("POST", "clock/advance", {"seconds": 1})
     assert (status, why["error"]) == (
         409,
-        "the emulator runs on this machine's clock, which nobody can advance (rbim emulator --emulated-clock)",
+        "the emulator uses the system clock, which cannot be advanced: start it with rbim emulator --emulated-clock",
     )
 
 
@@ -354,7 +354,7 @@ async def test_an_outage_needs_a_server_that_can(call):
     status, why = await call("POST", "outage", {"seconds": 1})
     assert (status, why["error"]) == (
         409,
-        "this server has no way to refuse connections: serve the emulator with rbim emulator",
+        "this server cannot refuse connections: serve the emulator with rbim emulator",
     )
 
 
