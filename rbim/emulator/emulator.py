@@ -40,8 +40,9 @@ class Emulator(Membership, Messaging):
     Pass it to a client as ``transport=``, or serve its ``asgi``, an ASGI 3 application, over HTTP.
 
     ``credentials`` are those of the only application it knows (default: random ones). ``dialect`` and ``clock`` are as for
-    the client. ``administrator`` is the account that acts when a request names none. ``accounts`` are those that have logged
-    in before (default: all; :meth:`never_logged_in` excludes some). ``seed`` determines all random choices of its faults.
+    the client. ``administrator`` is the account that acts when a request names no account. ``accounts`` are those that have
+    logged in before (default: all; :meth:`never_logged_in` excludes some). ``seed`` determines all random choices of its
+    faults.
 
     With ``check_roles`` an operation is refused to members without the role for it (default: no check, because the
     description does not say which roles may do what). With ``strict_dialect`` a request whose effect the description leaves

@@ -79,7 +79,7 @@ class Server:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
-        """Stop listening, close all connections, and cancel all requests and deliveries in progress."""
+        """Stop listening, close all connections, and cancel deliveries and (without an answer) requests in progress."""
         tasks = [task for task in (*self._state.tasks, self._outage, self._copying) if task is not None]
         for task in tasks:
             task.cancel()
@@ -102,7 +102,7 @@ class Server:
         if self._outage is not None:
             self._outage.cancel()
         if self._socket is None:
-            raise RuntimeError("the server is not entered: use it with async with first")
+            raise RuntimeError("the server is not entered: enter it with 'async with' first")
         if self._listener is not None:
             family, address = self._socket.family, self._socket.getsockname()
             self._stop_listening()
