@@ -109,7 +109,7 @@ class DeliveryQueues:
         self._release(delivery.key)
 
     def put_back(self, delivery: QueuedDelivery, due: float) -> None:
-        """Put a delivery that was taken back to its position, due at that time."""
+        """Put a delivery that was taken back to its position, with the time of its next attempt."""
         queue = self._queues[delivery.key]
         delivery.due = due
         insort(queue.deliveries, delivery, key=_PLACE)

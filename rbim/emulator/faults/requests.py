@@ -112,7 +112,7 @@ class Status:
     retry_after: float | None = field(default=None, validator=within(0))
 
     def apply(self, injection: Injection, _running: "_Running", _now: float, /) -> Injection:
-        """Answer so."""
+        """Set the status of the answer."""
         return evolve(injection, status=self.status, retry_after=self.retry_after)
 
 
@@ -124,7 +124,7 @@ class Code:
     message: str = "a fault of the emulator's plan"
 
     def apply(self, injection: Injection, _running: "_Running", _now: float, /) -> Injection:
-        """Answer so."""
+        """Set the code of the answer."""
         return evolve(injection, code=self.code, message=self.message)
 
 
