@@ -1,4 +1,4 @@
-"""The transport that a configuration names."""
+"""Make a transport from its name in a configuration."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ __all__ = ["transport_named"]
 
 
 def transport_named(name: str) -> Transport:
-    """Make the transport of that name, httpx's for any other. Raises ModuleNotFoundError that names the pip command."""
+    """Return a new transport with this name; any unknown name gives HttpxTransport.
+
+    Raises ModuleNotFoundError, with the pip command in its message, if the library is not installed.
+    """
     match name:
         case "httpx2":
             from rbim.transports.httpx2 import Httpx2Transport

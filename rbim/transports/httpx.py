@@ -1,8 +1,8 @@
-"""httpx, one single-connection transport per request in flight.
+"""The httpx transport: one single-connection httpx transport per request in flight.
 
-Why not one ``httpx.AsyncClient`` with its pool: httpcore 1.0 looks through its whole list of connections at the start and
-the end of each request, which is quadratic in the requests in flight, and requests that queue inside it may leak their
-place when they are cancelled. So each request has a slot of its own: see :mod:`rbim.transports.httpx_slots`.
+The pool of ``httpx.AsyncClient`` is not used: httpcore 1.0 scans its whole list of connections at the start and the end of
+each request, which is quadratic in the requests in flight, and a queued request that is cancelled may leak its place. So
+each request has its own slot: see :mod:`rbim.transports.httpx_slots`.
 """
 
 from __future__ import annotations
@@ -20,22 +20,24 @@ __all__ = ["HttpxTransport"]
 
 
 class _Body(Body, httpx.AsyncByteStream):
-    """The bytes of a request."""
+    """A request body as httpx reads it."""
 
 
 class HttpxTransport(HttpxSlots[httpx.AsyncBaseTransport]):
-    """Carries requests with httpx over HTTP/1.1, on asyncio and trio.
+    """A transport that uses httpx: HTTP/1.1, on asyncio and trio.
 
-    TLS is verified against the machine's or certifi's certificates; ``verify`` takes an ``ssl.SSLContext``, the path of a CA
-    bundle, or False; ``cert`` the path of a client certificate with its key, or a pair of paths. ``proxy`` is the address
-    of an HTTP proxy; without one, ``trust_env`` takes it from ``HTTP_PROXY``, ``HTTPS_PROXY``, ``ALL_PROXY`` and
-    ``NO_PROXY``. ``uds`` is the path of a UNIX socket behind which every origin is, in the place of any proxy. A connection
-    idle for more than ``keepalive_expiry`` seconds is not used for a request that must not be repeated, since the server
-    may be closing it. An answer of more than ``answer_limit`` bytes is AnswerTooLarge.
+    - ``verify``: an ``ssl.SSLContext``, the path of a CA bundle, or False for no verification. Default: verify against the
+      certificates of the machine or of certifi.
+    - ``cert``: the path of a client certificate with its key, or a pair of paths.
+    - ``proxy``: the address of an HTTP proxy. Without it, ``trust_env`` (default: True) reads ``HTTP_PROXY``,
+      ``HTTPS_PROXY``, ``ALL_PROXY`` and ``NO_PROXY``.
+    - ``uds``: the path of a UNIX socket; all origins are reached through it, without a proxy.
+    - ``keepalive_expiry``: seconds (default: 5). A connection that was idle for longer is not used for a request that must
+      not be repeated, because the server may be closing it.
+    - ``answer_limit``: bytes (default: 8 MiB). A longer response body raises AnswerTooLarge.
+    - ``carrier``: an ``httpx.AsyncBaseTransport``, such as a ``MockTransport``, to use in place of the slots.
 
-    ``carrier`` is an ``httpx.AsyncBaseTransport`` of one's own, such as a ``MockTransport``, in place of the slots.
-
-    Raises InvalidRequest for a ``proxy`` together with ``uds``.
+    Raises InvalidRequest if both ``proxy`` and ``uds`` are given.
     """
 
     library: ClassVar[ModuleType] = httpx

@@ -1,9 +1,9 @@
-"""httpx2, the maintained continuation of httpx, one single-connection transport per request in flight.
+"""The httpx2 transport: one single-connection httpx2 transport per request in flight.
 
-Why not its pool, which no longer scans quadratically: each request still begins and ends with a look at every connection.
-CPU time per 1000 requests with 10, 100 and 1000 in flight against a constant answer: its pool without limits 461, 724 and
-4,099 ms, one slot per request 424, 468 and 538 ms (httpx2 2.16, Python 3.11, a machine of two cores). So each request has a
-slot of its own: see :mod:`rbim.transports.httpx_slots`.
+httpx2 is the maintained continuation of httpx. Its pool no longer scans quadratically, but each request still begins and
+ends with a scan of all connections. CPU time per 1000 requests with 10, 100 and 1000 in flight, with a constant response:
+its pool without limits 461, 724 and 4,099 ms, one slot per request 424, 468 and 538 ms (httpx2 2.16, Python 3.11, two
+cores). So each request has its own slot: see :mod:`rbim.transports.httpx_slots`.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ __all__ = ["Httpx2Transport"]
 
 
 class _Body(Body, httpx2.AsyncByteStream):
-    """The bytes of a request."""
+    """A request body as httpx2 reads it."""
 
 
 class Httpx2Transport(HttpxSlots[httpx2.AsyncBaseTransport]):
-    """Carries requests with httpx2 over HTTP/1.1, on asyncio and trio; the options are those of HttpxTransport.
+    """A transport that uses httpx2: HTTP/1.1, on asyncio and trio.
 
-    ``carrier`` is an ``httpx2.AsyncBaseTransport`` of one's own, such as a ``MockTransport``, in place of the slots.
-    Importing this module raises ModuleNotFoundError where httpx2 is not installed.
+    The options are those of HttpxTransport; ``carrier`` is an ``httpx2.AsyncBaseTransport``. Importing this module raises
+    ModuleNotFoundError if httpx2 is not installed.
     """
 
     library: ClassVar[ModuleType] = httpx2

@@ -1,9 +1,20 @@
-"""What the transports of httpx and of httpx2 share: one single-connection transport per request in flight.
+"""The base of the httpx and httpx2 transports: one single-connection library transport per request in flight.
 
-The gate of rbim's client decides how many requests are in flight; here each of them has a slot, an ``AsyncHTTPTransport``
-limited to one connection, taken from and put back on top of a stack per origin. All slots share one ``SSLContext``. Why not
-the library's pool: see the modules of the two.
+rbim's client limits the number of requests in flight. Here each request has a slot: an ``AsyncHTTPTransport`` limited to
+one connection. All slots share one ``SSLContext``. The modules of the two transports say why the library's pool is not used.
 """
+
+# States of a slot, and what moves it between them:
+#
+#   new -> busy      ``_acquire`` found no usable idle slot; the library connects when the request is sent
+#   idle -> busy     ``_acquire`` takes the top of the origin's stack (the slot used last)
+#   busy -> idle     ``_release(reuse=True)``: the whole response was read, nothing came behind it, the transport is open
+#   busy -> closed   ``_release``: an error, a time-out, a cancellation, trailing data, or the transport was closed
+#   idle -> closed   too old for a request that must not be repeated; idle for MAX_IDLE at the bottom of its stack; or the
+#                    transport is closed
+#
+# A busy slot belongs to one request and is in no stack; an idle slot is in exactly one. A slot whose connection may hold
+# bytes of an earlier response is never idle. With ``carrier`` there are no slots: the carrier serves all requests.
 
 from __future__ import annotations
 
@@ -18,7 +29,7 @@ from rbim.errors import AnswerTooLarge, InvalidRequest, NotSent, TransportError,
 from rbim.http import Request, Response
 from rbim.transports._shared.head_cache import HeadCache
 from rbim.transports._shared.network import proxy_for, tls_context
-from rbim.transports._shared.redaction import LogRedactor, redacted, unframed, untraced
+from rbim.transports._shared.redaction import LogRedactor, redacted, sanitized, strip_frames
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -31,12 +42,12 @@ C = TypeVar("C")
 
 ANSWER_LIMIT = 8 * 1024 * 1024
 KEEPALIVE = 5.0
-SPARE = 60.0  # a slot at the bottom of its stack that was idle for so many seconds is closed
-READ_AHEAD = 256 * 1024  # bytes past the limit that may have been read when a connection is closed; httpcore reads 64 KiB
+MAX_IDLE = 60.0  # seconds; a slot at the bottom of its stack that was idle for longer is closed
+READ_AHEAD = 256 * 1024  # bytes past the limit that may be read before the connection is closed; httpcore reads 64 KiB
 
-PLAIN = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # for plain origins, which need no certificates: loading them takes time
+PLAIN_CONTEXT = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # http:// needs no certificates, and loading them is slow
 
-# What the library raises although the request began to be sent, as far as is known, and that means NotSent all the same.
+# Exceptions of the library that mean NotSent even if sending seemed to have begun.
 NOT_SENT = (
     "ConnectTimeout",
     "ConnectError",
@@ -49,7 +60,7 @@ NOT_SENT = (
 
 
 class _Slot:
-    """One connection to one origin, or the promise of one."""
+    """A library transport with at most one connection, to one origin."""
 
     def __init__(self, carrier: Any) -> None:
         self.carrier = carrier
@@ -57,79 +68,81 @@ class _Slot:
 
 
 class _Progress:
-    """What is known of one request under way: whether it began to be sent, and the stream that was opened for it."""
+    """The progress of one request: whether sending began, and the stream that was opened for it."""
 
     def __init__(self, *, sent: bool) -> None:
         self.sent = sent
-        self.opened: Any = None  # of httpcore, by the trace alone
-        self.more = False  # came than the answer
+        self.opened: Any = None  # httpcore shows it in the trace only
+        self.trailing_data = False  # whether bytes came behind the response
 
     async def trace(self, name: str, info: Mapping[str, Any]) -> None:
-        """Be told by httpcore."""
+        """Trace callback of httpcore."""
         if name.endswith(("connect_tcp.complete", "connect_unix_socket.complete")):
             self.opened = info["return_value"]
         elif name.endswith("send_request_headers.started") and info["request"].method != b"CONNECT":
             self.sent = True
 
     async def close(self) -> None:
-        """Close what httpcore leaves open where a TLS handshake is cancelled."""
+        """Close the stream that httpcore leaves open when a TLS handshake is cancelled."""
         if self.opened is not None:
             await self.opened.aclose()
 
 
 class _Head:
-    """Address and headers of requests as the library made them of the first; it shows nothing of them."""
+    """URL and headers of similar requests, as the library built them once. The repr shows no value (they are signed)."""
 
-    __slots__ = ("counts", "headers", "url")
+    __slots__ = ("has_length", "headers", "url")
 
     def __init__(self, request: Request, first: Any) -> None:
         self.url = first.url
         self.headers = first.headers
-        told = any(name.lower() == "content-length" for name in request.headers)
-        self.counts = bool(request.body) and not told and "content-length" in first.headers
+        given = any(name.lower() == "content-length" for name in request.headers)
+        self.has_length = bool(request.body) and not given and "content-length" in first.headers
 
     def headers_for(self, body: bytes) -> Any:
-        """Return the headers of a request with another body; if this one has none, neither has that."""
+        """Return the headers for another body. Both bodies must be empty, or neither."""
         headers = self.headers.copy()
-        if self.counts:
+        if self.has_length:
             headers["Content-Length"] = str(len(body))
         return headers
 
 
 class Body:
-    """The bytes of a request, to be mixed into the library's AsyncByteStream.
+    """A request body; a mix-in for the library's AsyncByteStream.
 
-    No generator as the library's own is: trio warns of those that a failure leaves in their middle.
+    It is not a generator, unlike the library's own: trio warns about generators that a failure leaves unfinished.
     """
 
     def __init__(self, body: bytes) -> None:
         self._body = body
-        self._given = False
+        self._done = False
 
     def __aiter__(self) -> AsyncIterator[bytes]:
-        self._given = False
+        self._done = False
         return self
 
     async def __anext__(self) -> bytes:
-        if self._given:
+        if self._done:
             raise StopAsyncIteration
-        self._given = True
+        self._done = True
         return self._body
 
 
 class HttpxSlots(Generic[C]):
-    """Carries requests with httpx or httpx2 over HTTP/1.1, on asyncio and trio; ``C`` is the library's AsyncBaseTransport.
+    """The base of HttpxTransport and Httpx2Transport; ``C`` is the library's AsyncBaseTransport.
 
-    TLS is verified against the machine's or certifi's certificates; ``verify`` takes an ``ssl.SSLContext``, the path of a CA
-    bundle, or False; ``cert`` the path of a client certificate with its key, or a pair of paths. ``proxy`` is the address
-    of an HTTP proxy; without one, ``trust_env`` takes it from ``HTTP_PROXY``, ``HTTPS_PROXY``, ``ALL_PROXY`` and
-    ``NO_PROXY``. ``uds`` is the path of a UNIX socket behind which every origin is, in the place of any proxy. A connection
-    idle for more than ``keepalive_expiry`` seconds is not used for a request that must not be repeated, since the server
-    may be closing it. An answer of more than ``answer_limit`` bytes is AnswerTooLarge.
+    - ``verify``: an ``ssl.SSLContext``, the path of a CA bundle, or False for no verification. Default: verify against the
+      certificates of the machine or of certifi.
+    - ``cert``: the path of a client certificate with its key, or a pair of paths.
+    - ``proxy``: the address of an HTTP proxy. Without it, ``trust_env`` (default: True) reads ``HTTP_PROXY``,
+      ``HTTPS_PROXY``, ``ALL_PROXY`` and ``NO_PROXY``.
+    - ``uds``: the path of a UNIX socket; all origins are reached through it, without a proxy.
+    - ``keepalive_expiry``: seconds (default: 5). A connection that was idle for longer is not used for a request that must
+      not be repeated, because the server may be closing it.
+    - ``answer_limit``: bytes (default: 8 MiB). A longer response body raises AnswerTooLarge.
+    - ``carrier``: a transport of the library, such as a ``MockTransport``, to use in place of the slots.
 
-    ``carrier`` is a transport of the library's and one's own, such as a ``MockTransport``, in place of the slots.
-
-    Raises InvalidRequest for a ``proxy`` together with ``uds``.
+    Raises InvalidRequest if both ``proxy`` and ``uds`` are given.
     """
 
     library: ClassVar[ModuleType]
@@ -149,7 +162,9 @@ class HttpxSlots(Generic[C]):
         carrier: C | None = None,
     ) -> None:
         if proxy is not None and uds is not None:
-            raise InvalidRequest("proxy: there is none behind a UNIX socket", field="proxy")
+            raise InvalidRequest(
+                "proxy: a proxy and a UNIX socket exclude each other: give proxy or uds, not both", field="proxy"
+            )
         self.keepalive_expiry = keepalive_expiry
         self.answer_limit = answer_limit
         self._verify = verify
@@ -184,62 +199,65 @@ class HttpxSlots(Generic[C]):
             while stack:
                 await self._close(stack.pop())
 
-    async def send(self, request: Request, /, *, timeout: float) -> Response:  # noqa: ASYNC109  # kept here
-        """Carry one request. Raises NotSent, Unanswered or AnswerTooLarge."""
+    async def send(self, request: Request, /, *, timeout: float) -> Response:  # noqa: ASYNC109  # enforced here
+        """Send one request and return its response; ``timeout`` is in seconds.
+
+        Raises NotSent, Unanswered or AnswerTooLarge.
+        """
         try:
             return await self._exchange(request, timeout)
         except Exception:
             raise
         except BaseException as interruption:
-            unframed(interruption)
+            strip_frames(interruption)
             raise
 
     async def _exchange(self, request: Request, seconds: float) -> Response:
         if not self._open:
-            raise NotSent("the transport is not open")
+            raise NotSent("the transport is not open: use it inside 'async with'")
         try:
-            slot = await self._lease(request)
-        except Exception as error:  # a CA bundle that is not there, a proxy that is no address
-            raise NotSent(f"no connection can be made: {error}") from untraced(error)
-        self._log.mind(request)
+            slot = await self._acquire(request)
+        except Exception as error:  # a missing CA bundle, an invalid proxy address
+            raise NotSent(f"cannot connect: {error}") from sanitized(error)
+        self._log.remember(request)
         progress = _Progress(sent=self._carrier is not None)
         whole = False
         try:
             with anyio.move_on_after(seconds):
                 response = await self._carry(request, slot, progress)
-                whole = not progress.more
+                whole = not progress.trailing_data
                 return response
         except TransportError:
             raise
         except Exception as error:
-            raise self._translated(error, request, sent=progress.sent) from untraced(error, request.secrets)
+            raise self._transport_error(error, request, sent=progress.sent) from sanitized(error, request.secrets)
         finally:
             await self._release(request.origin, slot, progress, reuse=whole)
         if progress.sent:
-            raise Unanswered(f"no whole answer within {seconds:g} s")
+            raise Unanswered(f"no complete response within {seconds:g} s")
         raise NotSent(f"no connection within {seconds:g} s")
 
     async def _carry(self, request: Request, slot: _Slot, progress: _Progress) -> Response:
-        # The signed address is bound to no name here: a traceback that shows locals shows none of it.
+        # No local holds the signed address: a traceback with locals must not show it.
         extensions = {} if self._carrier is not None else {"trace": progress.trace}
-        answer = await slot.carrier.handle_async_request(self._message(request, extensions))
+        answer = await slot.carrier.handle_async_request(self._library_request(request, extensions))
         try:
             body = await self._body(answer)
         finally:
             await answer.aclose()
-        progress.more = self._carrier is None and _came_with_more(answer)
+        progress.trailing_data = self._carrier is None and _has_trailing_data(answer)
         if body is None:
-            raise AnswerTooLarge(f"the answer is longer than {self.answer_limit} bytes", limit=self.answer_limit)
+            raise AnswerTooLarge(f"the response body is longer than {self.answer_limit} bytes", limit=self.answer_limit)
         headers: dict[str, str] = {}
         for name, value in answer.headers.multi_items():
             headers[name] = f"{headers[name]}, {value}" if name in headers else value
         return Response(answer.status_code, headers, body)
 
     async def _body(self, answer: Any) -> bytes | None:
-        """Return the whole body, or None where it is too long.
+        """Return the whole body, or None if it is too long.
 
-        Then the connection is closed, and what was read from it is read out to where it ends: left in their middle,
-        httpcore's generators would make trio warn.
+        If it is too long, the connection is closed, but the bytes already read are consumed to their end: trio would warn
+        about unfinished generators of httpcore.
         """
         parts: list[bytes] = []
         size = 0
@@ -260,7 +278,7 @@ class HttpxSlots(Generic[C]):
             return None
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    async def _lease(self, request: Request) -> _Slot:
+    async def _acquire(self, request: Request) -> _Slot:
         if self._carrier is not None:
             return _Slot(self._carrier)
         stack = self._idle[request.origin]
@@ -272,7 +290,7 @@ class HttpxSlots(Generic[C]):
         return _Slot(self._slot_carrier(request.origin))
 
     async def _release(self, origin: str, slot: _Slot, progress: _Progress, *, reuse: bool) -> None:
-        """Put the slot back on its stack, or close it; close the one that has been at the bottom for long."""
+        """Put the slot back on its stack, or close it; also close the bottom slot if it was idle for too long."""
         if self._carrier is not None:
             return
         if not reuse or not self._open:
@@ -283,7 +301,7 @@ class HttpxSlots(Generic[C]):
         stack = self._idle[origin]
         slot.idle_since = time.monotonic()
         stack.append(slot)
-        if stack[0].idle_since <= slot.idle_since - SPARE:
+        if stack[0].idle_since <= slot.idle_since - MAX_IDLE:
             await self._close(stack.popleft())
 
     @staticmethod
@@ -293,20 +311,20 @@ class HttpxSlots(Generic[C]):
 
     def _slot_carrier(self, origin: str) -> Any:
         library, proxy = self.library, self._proxy_for(origin)
-        private = proxy is not None and proxy.startswith("https:")
-        context = self._secure_context() if private or origin.startswith("https:") else PLAIN
+        secure_proxy = proxy is not None and proxy.startswith("https:")
+        context = self._secure_context() if secure_proxy or origin.startswith("https:") else PLAIN_CONTEXT
         return library.AsyncHTTPTransport(
             verify=context,
             trust_env=False,
             limits=library.Limits(max_connections=1, max_keepalive_connections=1, keepalive_expiry=None),
             uds=self._uds,
-            proxy=None if proxy is None else library.Proxy(proxy, ssl_context=context if private else None),
+            proxy=None if proxy is None else library.Proxy(proxy, ssl_context=context if secure_proxy else None),
         )
 
     def _secure_context(self) -> ssl.SSLContext:
         if self._context is None:
-            usual = self._verify is True
-            verify = self.library.create_ssl_context(trust_env=self._trust_env) if usual else self._verify
+            default = self._verify is True
+            verify = self.library.create_ssl_context(trust_env=self._trust_env) if default else self._verify
             self._context = tls_context(verify, self._cert)
         return self._context
 
@@ -317,17 +335,17 @@ class HttpxSlots(Generic[C]):
             self._proxies[origin] = proxy_for(origin, self._proxy, trust_env=self._trust_env)
         return self._proxies[origin]
 
-    def _message(self, request: Request, extensions: dict[str, Any]) -> Any:
-        # the library takes an eighth of a call to read an address and headers
+    def _library_request(self, request: Request, extensions: dict[str, Any]) -> Any:
+        # parsing the URL and the headers takes an eighth of the time of a call
         if self._carrier is not None:
-            return self._new_message(request, extensions)
+            return self._new_library_request(request, extensions)
         head = self._heads.get(request, not request.body)
         if head is None:
-            head = self._heads.keep(request, _Head(request, self._new_message(request, {})), not request.body)
+            head = self._heads.keep(request, _Head(request, self._new_library_request(request, {})), not request.body)
         body, headers = self.body(request.body), head.headers_for(request.body)
         return self.library.Request(request.method, head.url, headers=headers, stream=body, extensions=extensions)
 
-    def _new_message(self, request: Request, extensions: dict[str, Any]) -> Any:
+    def _new_library_request(self, request: Request, extensions: dict[str, Any]) -> Any:
         message = self.library.Request(
             request.method,
             request.origin + request.target,
@@ -338,18 +356,18 @@ class HttpxSlots(Generic[C]):
         message.stream = self.body(request.body)
         return message
 
-    def _translated(self, error: Exception, request: Request, *, sent: bool) -> TransportError:
-        before = tuple(getattr(self.library, name) for name in NOT_SENT)
-        kind = Unanswered if sent and not isinstance(error, before) else NotSent
-        said = redacted(str(error), request.secrets)
-        return kind(f"{type(error).__name__}: {said}" if said else type(error).__name__)
+    def _transport_error(self, error: Exception, request: Request, *, sent: bool) -> TransportError:
+        not_sent = tuple(getattr(self.library, name) for name in NOT_SENT)
+        kind = Unanswered if sent and not isinstance(error, not_sent) else NotSent
+        text = redacted(str(error), request.secrets)
+        return kind(f"{type(error).__name__}: {text}" if text else type(error).__name__)
 
 
-def _came_with_more(answer: Any) -> bool:
-    """Whether more was read than the answer: httpcore keeps it, and takes it for the answer to the next request.
+def _has_trailing_data(answer: Any) -> bool:
+    """Whether bytes came behind the response: httpcore keeps them and reads them as the response to the next request.
 
-    Nothing public tells: h11 knows, at the end of a chain of streams. Where another httpcore has none of that chain, no
-    connection is used twice.
+    No public API shows this; h11 knows it, at the end of a chain of private streams. If another version of httpcore lacks
+    this chain, no connection is reused.
     """
     h11: Any = answer.stream
     for name in ("_httpcore_stream", "_stream", "_connection", "_h11_state"):

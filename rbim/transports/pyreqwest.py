@@ -1,13 +1,13 @@
-"""pyreqwest, Python's door to Rust's reqwest: one client, whose pool has no limits of its own.
+"""The pyreqwest transport (Python bindings of Rust's reqwest): one client whose pool has no limit.
 
-What the library would do unasked is off: redirects, cookies, decompression, HTTP/2. What it does differently:
+The library's automatic features are off: redirects, cookies, decompression, HTTP/2. Differences from other transports:
 
-- Its exceptions do not tell whether a request was sent: a connection that ends before the answer is a ``ConnectError`` as
-  well. Only what names the connecting itself as its cause is NotSent; everything else that fails is Unanswered.
-- A request that is cancelled is not taken back: the caller is free at once, but the request runs on unseen until it is
-  answered or its time-out is over, even past the transport's end, and its answer is nobody's.
-- It has a time-out for the whole attempt, which cannot tell in which phase it ended, hence ``connect_timeout``.
-- It takes no ``ssl.SSLContext``; a CA bundle adds to the authorities that it knows.
+- Its exceptions do not show whether a request was sent: a connection that closes before the response is a ``ConnectError``
+  too. Only errors whose cause is the connecting itself are NotSent; all others are Unanswered.
+- A cancelled request continues in the background: the caller returns at once, but the request runs until its response or its
+  time-out comes, even after the transport was closed. Its response is discarded.
+- Its time-out is for the whole attempt and does not show the phase in which it ended; therefore ``connect_timeout``.
+- It accepts no ``ssl.SSLContext``; a CA bundle is added to the authorities that it knows.
 - It sends a ``User-Agent``.
 """
 
@@ -25,7 +25,7 @@ from rbim._support.text import missing_extra, one_line
 from rbim.errors import AnswerTooLarge, InvalidRequest, NotSent, TransportError, Unanswered
 from rbim.http import Request, Response
 from rbim.transports._shared.head_cache import HeadCache
-from rbim.transports._shared.network import in_grains
+from rbim.transports._shared.network import rounded_up
 from rbim.transports._shared.redaction import LogRedactor, redacted
 
 try:
@@ -53,12 +53,12 @@ R = TypeVar("R")
 
 ANSWER_LIMIT = 8 * 1024 * 1024
 KEEPALIVE = 5.0
-CONNECTING = 5.0
-LEAST = 0.001  # seconds in which a request can be sent at all
-AHEAD = 64 * 1024  # bytes of an answer that are read before it is asked for
-SAID = 300  # characters of what pyreqwest says
+CONNECT_TIMEOUT = 5.0
+MIN_TIMEOUT = 0.001  # seconds; with less time no request is sent
+READ_AHEAD = 64 * 1024  # bytes of a response that are read in advance
+MAX_ERROR_TEXT = 300  # characters of a pyreqwest message
 
-# What an error's causes say, and what it means; the first that fits counts.
+# Texts in an error's causes, and their meaning; the first match counts.
 ERRORS: tuple[tuple[str, type[TransportError]], ...] = (
     ("client error (Connect)", NotSent),  # DNS, TCP, TLS, a proxy's tunnel
     ("URL scheme is not allowed", NotSent),
@@ -69,18 +69,21 @@ BODILESS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 
 
 class PyreqwestTransport:
-    """Carries requests with pyreqwest over HTTP/1.1, on asyncio; on trio, use HttpxTransport.
+    """A transport that uses pyreqwest: HTTP/1.1, on asyncio. On trio, use HttpxTransport.
 
-    TLS is verified against the authorities that reqwest knows; ``verify`` takes the path of a CA bundle that adds to them,
-    or False; ``cert`` the path of a client certificate with its key, or a pair of paths. ``proxy`` is the address of an
-    HTTP proxy; without one, ``trust_env`` lets reqwest take it from ``HTTP_PROXY``, ``HTTPS_PROXY``, ``ALL_PROXY`` and
-    ``NO_PROXY`` when the transport is entered. A connection idle for ``keepalive_expiry`` seconds is closed. A connection
-    that takes longer than ``connect_timeout`` seconds to come about is NotSent; where the attempt's own time is over first,
-    the request counts as Unanswered. An answer of more than ``answer_limit`` bytes is AnswerTooLarge.
+    - ``verify``: the path of a CA bundle, added to the authorities that reqwest knows, or False for no verification.
+      Default: verify against these authorities.
+    - ``cert``: the path of a client certificate with its key, or a pair of paths.
+    - ``proxy``: the address of an HTTP proxy. Without it, ``trust_env`` (default: True) lets reqwest read ``HTTP_PROXY``,
+      ``HTTPS_PROXY``, ``ALL_PROXY`` and ``NO_PROXY`` when the transport is entered.
+    - ``keepalive_expiry``: seconds (default: 5) after which an idle connection is closed.
+    - ``connect_timeout``: seconds (default: 5). If connecting takes longer, the request is NotSent; if the time-out of the
+      attempt ends first, it is Unanswered.
+    - ``answer_limit``: bytes (default: 8 MiB). A longer response body raises AnswerTooLarge.
 
-    Raises InvalidRequest for an option that cannot be used, among them ``verify`` as an ``ssl.SSLContext``. Importing this
-    module raises ModuleNotFoundError where pyreqwest is not installed, entering the transport RuntimeError on another event
-    loop than asyncio's.
+    Raises InvalidRequest for an option that cannot be used, such as an ``ssl.SSLContext`` as ``verify``. Importing this
+    module raises ModuleNotFoundError if pyreqwest is not installed. Entering the transport raises RuntimeError on an event
+    loop other than asyncio's.
     """
 
     def __init__(  # noqa: PLR0913  # options, each by keyword and with a default
@@ -91,7 +94,7 @@ class PyreqwestTransport:
         proxy: str | None = None,
         trust_env: bool = True,
         keepalive_expiry: float = KEEPALIVE,
-        connect_timeout: float = CONNECTING,
+        connect_timeout: float = CONNECT_TIMEOUT,
         answer_limit: int = ANSWER_LIMIT,
     ) -> None:
         self.keepalive_expiry = keepalive_expiry
@@ -103,7 +106,7 @@ class PyreqwestTransport:
         self._proxy = None if proxy is None else _proxy(proxy)
         self._trust_env = trust_env
         self._client: Client | None = None
-        self._messages: HeadCache[StreamRequest] = HeadCache()
+        self._library_requests: HeadCache[StreamRequest] = HeadCache()
         self._log = LogRedactor("reqwest.connect", "reqwest.async_impl.client", "hyper_util.client.legacy.client")
 
     async def __aenter__(self) -> Self:
@@ -111,7 +114,7 @@ class PyreqwestTransport:
             asyncio.get_running_loop()
         except RuntimeError:
             raise RuntimeError("PyreqwestTransport runs on asyncio only: on trio, use HttpxTransport") from None
-        self._client = self._made_client()
+        self._client = self._new_client()
         self._log.attach()
         return self
 
@@ -119,48 +122,51 @@ class PyreqwestTransport:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None, /
     ) -> None:
         client, self._client = self._client, None
-        self._messages.clear()  # which hold the client's connections open
+        self._library_requests.clear()  # they keep the client's connections open
         self._log.detach()
         if client is not None:
             await client.close()
 
-    async def send(self, request: Request, /, *, timeout: float) -> Response:  # noqa: ASYNC109  # kept here
-        """Carry one request. Raises NotSent, Unanswered or AnswerTooLarge."""
+    async def send(self, request: Request, /, *, timeout: float) -> Response:  # noqa: ASYNC109  # enforced here
+        """Send one request and return its response; ``timeout`` is in seconds.
+
+        Raises NotSent, Unanswered or AnswerTooLarge.
+        """
         if self._client is None:
-            raise NotSent("the transport is not open")
-        if timeout < LEAST:
+            raise NotSent("the transport is not open: use it inside 'async with'")
+        if timeout < MIN_TIMEOUT:
             raise NotSent(f"no connection within {timeout:g} s")
-        self._log.mind(request)
+        self._log.remember(request)
         sent = False
         cause: Exception | None = None
         try:
-            carrying = self._carry(self._prepared(self._client, request, timeout))
+            carrying = self._carry(self._library_request(self._client, request, timeout))
             sent = True
             answered = await _cancellable(carrying)
         except Exception as error:
-            said = redacted(_said(error), request.secrets)
-            cause = PyreqwestError(said)
-            kind = next(meaning for words, meaning in ERRORS if words in said) if sent else NotSent
-            answered = kind(f"{type(error).__name__}: {said}")
+            text = redacted(_error_text(error), request.secrets)
+            cause = PyreqwestError(text)
+            kind = next(meaning for words, meaning in ERRORS if words in text) if sent else NotSent
+            answered = kind(f"{type(error).__name__}: {text}")
         if isinstance(answered, Response):
             return answered
-        raise answered from cause  # out here, where its context is not pyreqwest's exception
+        raise answered from cause  # outside the except block: pyreqwest's exception must not become its context
 
     async def _carry(self, message: StreamRequest) -> Response | TransportError:
         async with message as answer:
             body = await self._body(answer)
             if body is None:
-                return AnswerTooLarge(f"the answer is longer than {self.answer_limit} bytes", limit=self.answer_limit)
+                return AnswerTooLarge(f"the response body is longer than {self.answer_limit} bytes", limit=self.answer_limit)
             if answer.status < 200:  # noqa: PLR2004  # 101, which changes the protocol
-                return Unanswered(f"status {answer.status} that nobody asked for")
+                return Unanswered(f"unexpected status {answer.status}: the client asked for no change of protocol")
             fields = answer.headers.items()
             headers = dict(fields)
-            return Response(answer.status, headers if len(headers) == len(fields) else _joined(fields), body)
+            return Response(answer.status, headers if len(headers) == len(fields) else _joined_headers(fields), body)
 
     async def _body(self, answer: Answer) -> bytes | None:
-        """Return the whole body, or None where it is too long."""
+        """Return the whole body, or None if it is too long."""
         announced = answer.get_header("content-length")
-        if announced is not None:  # which reqwest holds the answer to
+        if announced is not None:  # reqwest checks the body against it
             return bytes(await answer.bytes()) if int(announced) <= self.answer_limit else None
         parts: list[bytes] = []
         size = 0
@@ -171,29 +177,31 @@ class PyreqwestTransport:
                 return None
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def _prepared(self, client: Client, request: Request, timeout: float) -> StreamRequest:
-        """Return what can be sent: a copy of an earlier one with another body, where only that differs."""
-        body, timeout = request.body, in_grains(timeout)
-        kept = self._messages.get(request, timeout, not body)
-        if kept is None:
-            kept = self._messages.keep(request, self._built(client, request, timeout), timeout, not body)
-        message = kept.copy()
+    def _library_request(self, client: Client, request: Request, timeout: float) -> StreamRequest:
+        """Return a request to send: a copy of a similar earlier one with this body, or a new one."""
+        body, timeout = request.body, rounded_up(timeout)
+        cached = self._library_requests.get(request, timeout, not body)
+        if cached is None:
+            cached = self._library_requests.keep(
+                request, self._new_library_request(client, request, timeout), timeout, not body
+            )
+        message = cached.copy()
         if body:
             message.body = RequestBody.from_bytes(body)
         return message
 
-    def _built(self, client: Client, request: Request, timeout: float) -> StreamRequest:
+    def _new_library_request(self, client: Client, request: Request, timeout: float) -> StreamRequest:
         builder = client.request(request.method, request.origin + request.target).headers(request.headers)
         if not request.body and request.method not in BODILESS:
             builder = builder.header("content-length", "0")
-        ahead = min(AHEAD, self.answer_limit)
+        ahead = min(READ_AHEAD, self.answer_limit)
         return builder.timeout(timedelta(seconds=timeout)).streamed_read_buffer_limit(ahead).build_streamed()
 
-    def _made_client(self) -> Client:
+    def _new_client(self) -> Client:
         try:
             return self._builder().build()
         except ValueError as error:
-            reason = f"pyreqwest cannot be set up: {_said(error)}"
+            reason = f"pyreqwest cannot be set up with these options: {_error_text(error)}"
         raise InvalidRequest(reason)
 
     def _builder(self) -> ClientBuilder:
@@ -221,7 +229,7 @@ class PyreqwestTransport:
         return builder if self._trust_env else builder.no_proxy()
 
 
-def _joined(fields: Iterable[tuple[str, str]]) -> dict[str, str]:
+def _joined_headers(fields: Iterable[tuple[str, str]]) -> dict[str, str]:
     headers: dict[str, str] = {}
     for name, value in fields:
         headers[name] = f"{headers[name]}, {value}" if name in headers else value
@@ -230,15 +238,15 @@ def _joined(fields: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 @types.coroutine
 def _cancellable(carrying: Coroutine[Any, Any, R]) -> Generator[Any, Any, R]:
-    """Run a coroutine; where it is cancelled, raise the very error that did so.
+    """Run a coroutine; if it is cancelled, raise the same CancelledError object that was thrown into it.
 
-    pyreqwest raises one of its own in its place, by which a cancel scope does not know itself.
+    pyreqwest raises a new one instead, and a cancel scope would not recognise it as its own.
     """
     cancelled: asyncio.CancelledError | None = None
-    news: asyncio.CancelledError | None = None
+    to_throw: asyncio.CancelledError | None = None
     while True:
         try:
-            waiting = carrying.send(None) if news is None else carrying.throw(news)
+            waiting = carrying.send(None) if to_throw is None else carrying.throw(to_throw)
         except StopIteration as done:
             if cancelled is None:
                 answered: R = done.value
@@ -248,32 +256,32 @@ def _cancellable(carrying: Coroutine[Any, Any, R]) -> Generator[Any, Any, R]:
             if cancelled is None:
                 raise
             break
-        news = None
+        to_throw = None
         try:
             yield waiting
         except asyncio.CancelledError as error:
-            cancelled = news = error
+            cancelled = to_throw = error
         except GeneratorExit:
             carrying.close()
             raise
     raise cancelled
 
 
-def _said(error: Exception) -> str:
-    """Return what an error and its causes say, without the address."""
+def _error_text(error: Exception) -> str:
+    """Return the messages of an error and its causes, without the address."""
     texts = [str(error)]
     if isinstance(error, DetailedPyreqwestError):
         texts = [error.message, *(cause["message"] for cause in error.details.get("causes") or ())]
-    return one_line(": ".join(text.partition(" for url (")[0] for text in texts), SAID)
+    return one_line(": ".join(text.partition(" for url (")[0] for text in texts), MAX_ERROR_TEXT)
 
 
 def _authorities(verify: object) -> list[bytes]:
-    """Return the certificates of a CA bundle, one by one."""
+    """Return the certificates of a CA bundle as a list."""
     if isinstance(verify, bool):
         return []
     if isinstance(verify, ssl.SSLContext):
         raise InvalidRequest(
-            "verify: PyreqwestTransport takes no ssl.SSLContext, but the path of a CA bundle; HttpxTransport takes both",
+            "verify: PyreqwestTransport accepts no ssl.SSLContext: give the path of a CA bundle, or use HttpxTransport",
             field="verify",
         )
     found = CERTIFICATE.findall(_read(str(verify), "verify"))
@@ -299,10 +307,10 @@ def _read(path: str, option: str) -> bytes:
 def _proxy(address: str) -> str:
     url = address if "://" in address else f"http://{address}"
     try:
-        fits = url.startswith(("http://", "https://"))
+        valid = url.startswith(("http://", "https://"))
         ProxyBuilder.all(url)
     except ValueError:
-        fits = False
-    if not fits:
-        raise InvalidRequest("proxy: a proxy is http://host:port or https://host:port", field="proxy")
+        valid = False
+    if not valid:
+        raise InvalidRequest("proxy: invalid proxy address: use http://host:port or https://host:port", field="proxy")
     return url

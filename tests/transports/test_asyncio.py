@@ -24,7 +24,7 @@ from rbim import AnswerTooLarge, InvalidRequest, NotSent, Unanswered
 from rbim.http import Request, Response
 from rbim.testing.conformance.server import RawServer, chunked, closing, head, refusing_port, reply, silent
 from rbim.transports.asyncio import connection as asyncio_connection, transport as asyncio_transport
-from rbim.transports.asyncio.answer import HEAD_LIMIT, AnswerReader, Known
+from rbim.transports.asyncio.answer import HEAD_LIMIT, AnswerReader, KnownHeads
 from rbim.transports.asyncio.transport import AsyncioTransport
 
 pytestmark = pytest.mark.usefixtures("no_proxy_of_this_machine")
@@ -67,7 +67,7 @@ def on(server):
 
 def read(data, places=(), *, limit=LIMIT, ended=False):
     """Give a reader the bytes, cut at these places, until it needs no more; ``ended`` says what comes then."""
-    reader = AnswerReader(Known(limit))
+    reader = AnswerReader(KnownHeads(limit))
     cuts = [0, *sorted({place for place in places if 0 < place < len(data)}), len(data)]
     for start, stop in pairwise(cuts):
         if reader.feed(data[start:stop]):
@@ -171,15 +171,15 @@ def seen(reader):
 @example((reply(WHOLE, "200 OK", "Connection: close"), False), (reply(WHOLE), False), b"", 0)
 @example((reply(b""), False), (head("204 No Content"), False), b"", 0)
 def test_answers_that_came_before_change_nothing_of_how_one_is_read(first, second, junk, cut):
-    known = Known(LIMIT)
+    known = KnownHeads(LIMIT)
     for data in (first[0], first[0] + junk, second[0], first[0][: -cut or None], second[0] + junk, first[0]):
-        one, other = AnswerReader(Known(LIMIT)), AnswerReader(known)
+        one, other = AnswerReader(KnownHeads(LIMIT)), AnswerReader(known)
         assert one.feed(data) == other.feed(memoryview(data))
         assert seen(one) == seen(other)
 
 
 def test_a_head_that_came_before_is_not_parsed_again_and_its_headers_are_the_answers_own():
-    known, data = Known(LIMIT), reply(WHOLE)
+    known, data = KnownHeads(LIMIT), reply(WHOLE)
     reader = AnswerReader(known)
     assert reader.feed(data)
     reader.response().headers["mine"] = "x"
@@ -194,7 +194,7 @@ def test_a_head_that_came_before_is_not_parsed_again_and_its_headers_are_the_ans
 
 
 def test_only_so_many_heads_are_kept():
-    known = Known(LIMIT)
+    known = KnownHeads(LIMIT)
     for number in range(1000):
         assert AnswerReader(known).feed(reply(WHOLE, "200 OK", f"Date: {number}"))
     assert len(known._heads) < 100
@@ -214,17 +214,17 @@ def test_an_answer_may_be_split_anywhere(data):
     assert wanted.body == WHOLE
     assert not {"t", "link"} & set(wanted.headers)
     for first in range(1, len(data)):
-        reader = AnswerReader(Known(LIMIT))
+        reader = AnswerReader(KnownHeads(LIMIT))
         assert not reader.feed(data[:first])
         assert reader.feed(data[first:])
         assert (reader.response(), reader.reusable) == (wanted, True)
-    reader = AnswerReader(Known(LIMIT))
+    reader = AnswerReader(KnownHeads(LIMIT))
     assert [reader.feed(bytes([byte])) for byte in data] == [False] * (len(data) - 1) + [True]
     assert (reader.response(), reader.reusable) == (wanted, True)
 
 
 def test_one_reader_reads_one_answer_after_the_other():
-    reader = AnswerReader(Known(LIMIT))
+    reader = AnswerReader(KnownHeads(LIMIT))
     for data, body in [
         (reply(b"1"), b"1"),
         (chunked(b"2", b"3"), b"23"),
@@ -276,7 +276,7 @@ def test_a_head_may_have_64_kib_however_it_comes(piece):
 
     for length, fits in [(HEAD_LIMIT, True), (HEAD_LIMIT + 1, False), (2 * HEAD_LIMIT, False), (4 * HEAD_LIMIT, False)]:
         data = with_a_head_of(length)
-        reader = AnswerReader(Known(10 * LIMIT))
+        reader = AnswerReader(KnownHeads(10 * LIMIT))
         assert any(reader.feed(data[place : place + piece]) for place in range(0, len(data), piece))
         assert (reader.whole, bool(reader.fault)) == (fits, not fits)
 
@@ -285,7 +285,7 @@ def test_a_head_may_have_64_kib_however_it_comes(piece):
 def test_trailers_and_interim_answers_without_end_are_refused(piece):
     for beginning, more in [(chunked(b"{}")[:-2], b"X: y\r\n"), (b"", head("103 Early Hints", "X: y"))]:
         data = beginning + more * (HEAD_LIMIT // len(more) + 2000)
-        reader = AnswerReader(Known(LIMIT))
+        reader = AnswerReader(KnownHeads(LIMIT))
         assert any(reader.feed(data[place : place + piece]) for place in range(0, len(data), piece))
         assert "longer than" in reader.fault
 
@@ -349,7 +349,7 @@ async def test_a_timer_that_goes_off_before_the_deadline_of_the_day_ends_nothing
 
 
 async def test_a_connection_that_nobody_needs_is_closed_without_being_asked(monkeypatch):
-    monkeypatch.setattr(asyncio_connection, "SPARE", 0.05)
+    monkeypatch.setattr(asyncio_connection, "MAX_IDLE", 0.05)
     with RawServer(reply(WHOLE)) as server:
         async with AsyncioTransport() as transport:
             with suppress(Unanswered):
@@ -485,7 +485,9 @@ async def test_cancelled_at_any_await_it_leaves_no_connection_and_no_answer(way,
                 await cancelled(b"%d parts" % number, asyncio.sleep(took * number / 40))
             await answered(transport, request(origin, body=b"last"), b"last")
             assert len(transport._routes[origin].idle) == 1
-            await until(lambda: len(transport._everyone) == 1)  # what was aborted goes with the next turns of the loop
+            await until(
+                lambda: len(transport._open_connections) == 1
+            )  # what was aborted goes with the next turns of the loop
             assert await became(server, lambda server: len(server.open) == 1)
         assert await is_left(server)
     gc.collect()
@@ -496,7 +498,7 @@ async def test_an_answer_that_comes_with_the_cancellation_is_nobodys():
         async with AsyncioTransport() as transport:
             task = asyncio.create_task(transport.send(request(server.url()), timeout=ENOUGH))
             assert await became(server, lambda server: server.requests)
-            (connection,) = transport._everyone
+            (connection,) = transport._open_connections
             task.cancel()
             late = reply(b"late")
             connection.get_buffer(-1)[: len(late)] = late
@@ -545,7 +547,7 @@ async def test_a_body_that_ends_with_the_connection_is_whole_only_if_tls_says_so
     with RawServer(leaving, closing(head("200 OK") + WHOLE), greet=lambda peer: peer.start_tls(tls.context())) as server:
         async with AsyncioTransport(verify=tls.trusting()) as transport:
             await answered(transport, request(server.url("https")))
-            with pytest.raises(Unanswered, match="lost within the answer"):
+            with pytest.raises(Unanswered, match="lost within the response"):
                 await transport.send(request(server.url("https")), timeout=ENOUGH)
 
 
@@ -704,7 +706,7 @@ async def test_the_environment_names_a_proxy_unless_it_is_not_asked(monkeypatch)
             await answered(transport, request(server.url()))
         monkeypatch.setenv("HTTP_PROXY", "socks5://127.0.0.1:9")
         async with AsyncioTransport() as transport:
-            with pytest.raises(NotSent, match="proxies over http:// only"):
+            with pytest.raises(NotSent, match="http:// proxies only"):
                 await transport.send(request(server.url()), timeout=ENOUGH)
     assert proxy.requests[0].line == f"POST http://platform.example/x{PATH}?sig={SECRET} HTTP/1.1"
     assert proxy.requests[0].header("Proxy-Authorization") == "Basic dXNlcjpwYTpzcw=="  # printf %s user:pa:ss | base64
@@ -779,7 +781,7 @@ async def test_an_answer_that_is_too_large_says_the_limit():
 def test_without_httptools_it_says_what_to_install():
     program = "import sys; sys.modules['httptools'] = None; import rbim.transports.asyncio.transport"
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
-    assert 'ImportError: this transport needs httptools: python -m pip install "rbim[fast]"' in told.stderr
+    assert 'ImportError: AsyncioTransport needs httptools: python -m pip install "rbim[fast]"' in told.stderr
 
 
 async def test_it_serves_no_other_event_loop_than_the_one_it_was_entered_in():
@@ -788,7 +790,7 @@ async def test_it_serves_no_other_event_loop_than_the_one_it_was_entered_in():
             await answered(transport, request(server.url()))
             with pytest.raises(NotSent, match="another event loop"):
                 await asyncio.to_thread(asyncio.run, answered(transport, request(server.url())))
-            with pytest.raises(RuntimeError, match="entered once"):
+            with pytest.raises(RuntimeError, match="can be entered once"):
                 await transport.__aenter__()
             await answered(transport, request(server.url()))
     assert len(server.requests) == 2
@@ -796,7 +798,7 @@ async def test_it_serves_no_other_event_loop_than_the_one_it_was_entered_in():
 
 async def test_a_read_that_fills_the_buffer_may_hold_back_more_and_ends_the_connection(monkeypatch):
     whole = reply(WHOLE)
-    monkeypatch.setattr(asyncio_transport, "READ", len(whole))
+    monkeypatch.setattr(asyncio_transport, "READ_SIZE", len(whole))
     with RawServer(whole) as server:
         async with AsyncioTransport() as transport:
             await answered(transport, request(server.url()))

@@ -26,7 +26,7 @@ from rbim import AsyncClient, Credentials, InvalidRequest, Limits, NotSent, Retr
 from rbim.http import Request
 from rbim.testing.conformance.server import RawServer, closing, head, refusing_port, reply, silent
 from rbim.transports._shared import network as surroundings
-from rbim.transports._shared.redaction import unframed
+from rbim.transports._shared.redaction import strip_frames
 from rbim.transports.aiohttp.transport import AiohttpTransport
 from rbim.transports.httpx2 import Httpx2Transport
 from rbim.transports.pyreqwest import PyreqwestTransport
@@ -294,10 +294,10 @@ async def test_with_aiohttp_a_connection_that_comes_after_the_time_is_given_to_n
         return await connect(*told)
 
     monkeypatch.setattr(aiohttp.TCPConnector, "_create_connection", slowly)
-    monkeypatch.setattr(surroundings, "GRAINS", 0.2)  # aiohttp's own timer comes 5 s later
+    monkeypatch.setattr(surroundings, "STEPS_PER_SECOND", 0.2)  # aiohttp's own timer comes 5 s later
     with RawServer() as server:
         async with AiohttpTransport() as transport:
-            with pytest.raises(NotSent, match="too late"):
+            with pytest.raises(NotSent, match="opened too late"):
                 await transport.send(request(server.url()), timeout=0.05)
             assert await is_left(server)
         assert not server.requests
@@ -506,7 +506,7 @@ async def transported():
     try:
         library(SIG)
     except BaseException as interruption:
-        unframed(interruption)
+        strip_frames(interruption)
         raise
 
 

@@ -5,7 +5,7 @@ import pytest
 from helpers.exchanges import ENOUGH
 from rbim.http import Request
 from rbim.testing.conformance.server import RawServer, reply
-from rbim.transports._shared.head_cache import KEPT, HeadCache
+from rbim.transports._shared.head_cache import MAX_HEADS, HeadCache
 from rbim.transports.aiohttp.transport import AiohttpTransport
 from rbim.transports.asyncio.transport import AsyncioTransport
 from rbim.transports.httpx import HttpxTransport
@@ -67,11 +67,11 @@ def test_what_a_caller_changes_afterwards_changes_nothing_here():
 
 def test_only_so_many_are_kept_and_none_after_clearing():
     kept = HeadCache()
-    requests = [made(path=f"/{number}") for number in range(KEPT * 3)]
+    requests = [made(path=f"/{number}") for number in range(MAX_HEADS * 3)]
     for request in requests:
         kept.keep(request, request.path)
         assert kept.get(request) == request.path
-    assert 0 < sum(kept.get(request) is not None for request in requests) <= KEPT
+    assert 0 < sum(kept.get(request) is not None for request in requests) <= MAX_HEADS
     kept.clear()
     assert not any(kept.get(request) for request in requests)
 

@@ -185,7 +185,7 @@ CASES = [
     Case("closed without an answer", closing(), Unanswered, UNKNOWN),
     Case("half an answer", closing(reply(b"{}" * 50)[:-50]), Unanswered, UNKNOWN),
     Case("no HTTP", closing(b"SSH-2.0-x\r\n\r\n"), Unanswered, UNKNOWN),
-    Case("silence", silent, Unanswered, UNKNOWN, timeout=0.2, says=("no whole answer within 0.2 s",)),
+    Case("silence", silent, Unanswered, UNKNOWN, timeout=0.2, says=("no complete response within 0.2 s",)),
     Case(
         "too large, announced",
         reply(b" " * (ANSWER_LIMIT + 1)),

@@ -1,1 +1,1 @@
-"""What several transports need."""
+"""Code shared by the transports."""

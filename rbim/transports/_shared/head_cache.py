@@ -1,4 +1,4 @@
-"""What was prepared for requests: for a second, while a signature holds, they differ in nothing but their bodies."""
+"""A cache of prepared request heads: during a signature's second, requests to one path differ only in their bodies."""
 
 from __future__ import annotations
 
@@ -13,43 +13,43 @@ __all__ = ["HeadCache"]
 
 T = TypeVar("T")
 
-KEPT = 64  # paths, mostly: more of them are no longer those of one client's operations
+MAX_HEADS = 64  # entries, mostly one per path: one client's operations have fewer
 
 
-class _Kept(Generic[T]):
-    """What was made, and what of; it shows nothing of them."""
+class _Entry(Generic[T]):
+    """A cached value with the request it was made from. The repr shows no value (they are signed)."""
 
-    __slots__ = ("headers", "made", "query")
+    __slots__ = ("headers", "query", "value")
 
-    def __init__(self, request: Request, made: T) -> None:
+    def __init__(self, request: Request, value: T) -> None:
         self.headers = dict(request.headers)
         self.query = dict(request.query)
-        self.made = made
+        self.value = value
 
 
 class HeadCache(Generic[T]):
-    """Keeps what was made of requests, for requests that differ from them in nothing but their body.
+    """A cache of values made from requests, for later requests that differ only in their body.
 
-    ``also`` is what else the made thing depends on.
+    ``extra_key``: whatever else the value depends on.
     """
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[Hashable, ...], _Kept[T]] = {}
+        self._kept: dict[tuple[Hashable, ...], _Entry[T]] = {}
 
-    def get(self, request: Request, *also: Hashable) -> T | None:
-        """Return what was made of such a request, if it is here."""
-        kept = self._kept.get((request.path, request.origin, request.method, *also))
+    def get(self, request: Request, *extra_key: Hashable) -> T | None:
+        """Return the value for a request like this, or None."""
+        kept = self._kept.get((request.path, request.origin, request.method, *extra_key))
         if kept is None or request.headers != kept.headers or request.query != kept.query:
             return None
-        return kept.made
+        return kept.value
 
-    def keep(self, request: Request, made: T, *also: Hashable) -> T:
-        """Keep what was made of a request, and return it."""
-        if len(self._kept) >= KEPT:
+    def keep(self, request: Request, value: T, *extra_key: Hashable) -> T:
+        """Store the value for requests like this, and return it."""
+        if len(self._kept) >= MAX_HEADS:
             self._kept.clear()
-        self._kept[request.path, request.origin, request.method, *also] = _Kept(request, made)
-        return made
+        self._kept[request.path, request.origin, request.method, *extra_key] = _Entry(request, value)
+        return value
 
     def clear(self) -> None:
-        """Keep nothing."""
+        """Remove all entries."""
         self._kept.clear()

@@ -1,4 +1,4 @@
-"""What transports take from the machine they run on: its proxies, its certificates, and how exactly it keeps time."""
+"""Proxies, TLS certificates and timer resolution of the machine."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ import math
 import ssl
 from urllib.parse import urlsplit
 
-__all__ = ["in_grains", "proxy_for", "proxy_from_env", "tls_context"]
+__all__ = ["proxy_for", "proxy_from_env", "rounded_up", "tls_context"]
 
-GRAINS = 100  # of a second
+STEPS_PER_SECOND = 100
 
 
-def in_grains(seconds: float) -> float:
-    """Return a time-out rounded up to 1/100 s.
+def rounded_up(seconds: float) -> float:
+    """Return a time-out in seconds, rounded up to 1/100 s.
 
-    For what has to be made anew for another time-out: what is left of a call's time differs each time.
+    For objects that must be rebuilt for each new time-out: the remaining time of a call is different for every attempt.
     """
-    return math.ceil(seconds * GRAINS) / GRAINS if seconds < math.inf else seconds
+    return math.ceil(seconds * STEPS_PER_SECOND) / STEPS_PER_SECOND if seconds < math.inf else seconds
 
 
-def proxy_for(origin: str, told: str | None, *, trust_env: bool) -> str | None:
-    """Return the address of an origin's proxy, always with a scheme: the one told, else the environment's, else None."""
-    proxy = proxy_from_env(origin) if told is None and trust_env else told
+def proxy_for(origin: str, given: str | None, *, trust_env: bool) -> str | None:
+    """Return the proxy address for an origin, with a scheme: the given one, else the environment's, else None."""
+    proxy = proxy_from_env(origin) if given is None and trust_env else given
     return proxy if proxy is None or "://" in proxy else f"http://{proxy}"
 
 
 def proxy_from_env(origin: str) -> str | None:
-    """Return the proxy that the environment names for an origin, by the standard library's reading of it."""
+    """Return the proxy for an origin from the environment, as the standard library reads it, or None."""
     from urllib.request import getproxies, proxy_bypass
 
     parts = urlsplit(origin)
@@ -36,10 +36,11 @@ def proxy_from_env(origin: str) -> str | None:
 
 
 def tls_context(verify: ssl.SSLContext | str | bool, cert: str | tuple[str, str] | None) -> ssl.SSLContext:  # noqa: FBT001  # as the transports take it
-    """Return what verifies servers and shows the client's certificate.
+    """Return a TLS context that verifies servers and has the client's certificate.
 
-    ``verify`` is a context to use, the path of a CA bundle, True for the machine's certificates or False for none; ``cert``
-    the path of a certificate with its key, or a pair of paths. Raises OSError where there is no such file.
+    ``verify`` is a context to use, the path of a CA bundle, True for the machine's certificates, or False for no
+    verification. ``cert`` is the path of a client certificate with its key, or a pair of paths. Raises OSError if a file is
+    missing.
     """
     if isinstance(verify, ssl.SSLContext):
         context = verify

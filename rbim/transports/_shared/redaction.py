@@ -1,4 +1,4 @@
-"""What transports share when a lower layer raises, or writes a log of its own."""
+"""Remove secrets from exceptions and log records of the HTTP libraries."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ if TYPE_CHECKING:
 
     from rbim.http import Request
 
-__all__ = ["LogRedactor", "redacted", "unframed", "untraced"]
+__all__ = ["LogRedactor", "redacted", "sanitized", "strip_frames"]
 
 
-def untraced(error: Exception, secrets: Iterable[str] = ()) -> Exception:
-    """Return the exception, itself and what led to it without their frames and with the secrets blotted out of their words.
+def sanitized(error: Exception, secrets: Iterable[str] = ()) -> Exception:
+    """Return the exception without frames and secrets; its causes and contexts are sanitized too.
 
-    The frames belong to an HTTP library whose locals hold the signed address; error trackers that record locals would keep
-    it. The words may quote what the other side sent, and that may repeat the request.
+    The frames belong to an HTTP library whose locals hold the signed address, and error trackers record locals. The
+    messages may quote bytes from the server, which may repeat the request.
     """
     secrets = tuple(secrets)
-    for each in _led_to(error):
+    for each in _chained(error):
         each.__traceback__ = None
         each.args = tuple(redacted(arg, secrets) if isinstance(arg, str) else arg for arg in each.args)
     return error
 
 
-def unframed(interruption: BaseException) -> None:
-    """Take the frames, as of :func:`untraced`, off what is no failure of a request but ends it: a cancellation, for one.
+def strip_frames(interruption: BaseException) -> None:
+    """Remove the frames from an exception that interrupts a request, such as a cancellation (see :func:`sanitized`).
 
-    It stays the same in all else, since scopes know their own by what it is and by what led to it. To be called where it
-    leaves the transport, and to be followed by a bare ``raise``.
+    Nothing else changes: a cancel scope recognises its own exception by identity and by its chain. Call this where the
+    exception leaves the transport, then ``raise`` without an argument.
     """
-    for each in _led_to(interruption):
+    for each in _chained(interruption):
         each.__traceback__ = None
         if isinstance(each.__cause__, Exception):
             each.__cause__ = None
-        if isinstance(each.__context__, Exception) and not _is_callers(each.__context__):
-            each.__context__ = None  # a failure on the way, which may hold the request
+        if isinstance(each.__context__, Exception) and not _is_being_handled(each.__context__):
+            each.__context__ = None  # an earlier failure, which may hold the request
 
 
-def _led_to(error: BaseException) -> Iterator[BaseException]:
-    """Give an exception and what led to it, as far as that came about in here."""
+def _chained(error: BaseException) -> Iterator[BaseException]:
+    """Yield an exception and its causes and contexts, except those that a caller is handling."""
     seen: set[int] = set()
     waiting = [error]
     while waiting:
@@ -54,13 +54,13 @@ def _led_to(error: BaseException) -> Iterator[BaseException]:
         seen.add(id(each))
         linked = (each.__cause__, each.__context__)
         yield each
-        waiting += [one for one in linked if one is not None and not _is_callers(one)]
+        waiting += [one for one in linked if one is not None and not _is_being_handled(one)]
         if isinstance(each, BaseExceptionGroup):
             waiting += cast("BaseExceptionGroup[BaseException]", each).exceptions
 
 
-def _is_callers(error: BaseException) -> bool:
-    """Whether somebody who waits for us is about to handle an exception: where frames are that still run."""
+def _is_being_handled(error: BaseException) -> bool:
+    """Whether a caller is handling this exception: one of its frames is still running."""
     trace, frame = error.__traceback__, inspect.currentframe()
     while trace is not None and frame is not None:
         if trace.tb_frame is frame:
@@ -70,7 +70,7 @@ def _is_callers(error: BaseException) -> bool:
 
 
 def redacted(text: str, secrets: Iterable[str]) -> str:
-    """Return the text with every secret blotted out, in upper and lower case: servers take a ``sig`` in either."""
+    """Return the text with every secret replaced by ``***``, ignoring case: servers accept a ``sig`` in either case."""
     lowered = text.lower()
     for secret in secrets:
         if secret.lower() in lowered:
@@ -78,41 +78,41 @@ def redacted(text: str, secrets: Iterable[str]) -> str:
     return text
 
 
-RECENT = 1024
-"""Secrets remembered: those of all requests that may be in flight, where a signer makes new ones for each."""
+MAX_SECRETS = 1024
+"""The number of secrets remembered: enough for all requests in flight, if each has its own."""
 
 
 class LogRedactor(logging.Filter):
-    """Blots what signs requests out of the records of a library's loggers.
+    """A log filter that removes the secrets of requests from the records of a library's loggers.
 
-    An answer may repeat the signed address, in a redirect for one, and a library that logs what it reads would write it
-    down. Nothing is remembered while these loggers are not enabled for DEBUG.
+    A response may repeat the signed address, for example in a redirect, and a library may log what it reads. No secret is
+    remembered while these loggers are not enabled for DEBUG.
     """
 
     def __init__(self, *names: str) -> None:
         super().__init__()
         self._loggers = [logging.getLogger(name) for name in names]
-        self._recent: deque[str] = deque(maxlen=RECENT)
+        self._recent: deque[str] = deque(maxlen=MAX_SECRETS)
 
     def attach(self) -> None:
-        """Begin."""
+        """Add this filter to the loggers."""
         for logger in self._loggers:
             logger.addFilter(self)
 
     def detach(self) -> None:
-        """End."""
+        """Remove this filter from the loggers."""
         for logger in self._loggers:
             logger.removeFilter(self)
 
-    def mind(self, request: Request) -> None:
-        """Remember what signs this request."""
+    def remember(self, request: Request) -> None:
+        """Remember the secrets of this request."""
         if self._loggers[0].isEnabledFor(logging.DEBUG):
             self._recent.extend(secret for secret in request.secrets if secret not in self._recent)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Let the record through, without what signs."""
-        said = record.getMessage()
-        harmless = redacted(said, self._recent)
-        if harmless != said:
-            record.msg, record.args = harmless, ()
+        """Remove secrets from the record; never drop it."""
+        text = record.getMessage()
+        harmless_text = redacted(text, self._recent)
+        if harmless_text != text:
+            record.msg, record.args = harmless_text, ()
         return True

@@ -1,4 +1,4 @@
-"""aiohttp, one session whose pool has no limits of its own, since rbim's client decides how many requests are in flight."""
+"""The aiohttp transport: one session whose pool has no limit, because rbim's client limits the requests in flight."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,17 @@
-"""What AiohttpTransport adds to aiohttp's own classes: what a pool gives out, whose time is over, what is not sent along."""
+"""AiohttpTransport's changes to aiohttp's classes: safe reuse of connections, deadlines, no automatic headers or cookies."""
+
+# States of a connection (ConnectionHandler), and what moves it between them:
+#
+#   new        owner None, idle_since None: aiohttp has just opened it
+#   busy       owner is a request: ``RequestProgress.attach``, called by ``Connector.connect``
+#   returned   still the same owner: aiohttp put it back into its pool, but the sender has not run since
+#   idle       owner None, idle_since set: ``RequestProgress.finish(whole=True)``
+#   closed     by ``finish(whole=False)`` (error, time-out, cancellation), by data that comes while idle, by
+#              ``Connector.connect`` when it is not usable, or by aiohttp after max(MAX_IDLE, ``expiry``) seconds idle
+#
+# Always true: one request owns a connection at a time, and only the owner may end it (``owns_connection``: a returned
+# connection can have a new owner before the sender runs again). A request is attached to a connection at most once: a
+# second try would send it twice. An idle connection has no unread data when it is used again.
 
 from __future__ import annotations
 
@@ -22,39 +35,47 @@ if TYPE_CHECKING:
 
     from rbim.http import Request
 
-__all__ = ["UNDER_WAY", "BareRequest", "ConnectionHandler", "Connector", "DeadlineTimer", "NoCookies", "RequestProgress"]
+__all__ = [
+    "CURRENT_REQUEST",
+    "BareRequest",
+    "ConnectionHandler",
+    "Connector",
+    "DeadlineTimer",
+    "NoCookies",
+    "RequestProgress",
+]
 
-SPARE = 60.0  # seconds after which an idle connection is closed
-READ = 64 * 1024  # bytes read at once
-TICK = 0.002  # seconds between two looks at what is late
-MADE_UP = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")  # headers that aiohttp makes up where there are none
+MAX_IDLE = 60.0  # seconds after which an idle connection is closed, at the earliest
+READ_SIZE = 64 * 1024  # bytes per read
+TICK = 0.002  # seconds, at least, between two checks of the deadlines
+AUTO_HEADERS = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")  # headers that aiohttp adds if they are missing
 
 
 class ConnectionHandler(ResponseHandler):
-    """aiohttp's end of a connection, which closes it when something comes while it is idle."""
+    """aiohttp's protocol of one connection; it closes the connection if data comes while it is idle."""
 
     idle_since: float | None = None
-    user: RequestProgress | None = None
-    _spoken: Callable[[], object] | None = None
+    owner: RequestProgress | None = None
+    _readable: Callable[[], object] | None = None
 
     @property
-    def spoken(self) -> bool:
-        """Whether something waits to be read, which on an idle connection is its end, or nothing for us."""
-        if self._spoken is None:
+    def has_unread_data(self) -> bool:
+        """Whether there is unread data or an end of file; on an idle connection either one makes it unusable."""
+        if self._readable is None:
             sock = None if self.transport is None else self.transport.get_extra_info("socket")
             if sock is None:
                 return False
-            self._spoken = _look_at(sock.fileno())
-        return bool(self._spoken())
+            self._readable = _readable_check(sock.fileno())
+        return bool(self._readable())
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin; and have asyncio make less room for each read, which malloc else gives back to the system every time."""
+        """Start, with a smaller read buffer: malloc would return asyncio's default one to the system after every read."""
         super().connection_made(transport)
-        if hasattr(transport, "max_size"):  # of asyncio's own transports, without TLS
-            cast("Any", transport).max_size = READ
+        if hasattr(transport, "max_size"):  # asyncio's own transports, without TLS
+            cast("Any", transport).max_size = READ_SIZE
 
     def data_received(self, data: bytes) -> None:
-        """Take what came for a request; else close."""
+        """Read a response; close the connection if it is idle."""
         if self.idle_since is None:
             super().data_received(data)
         else:
@@ -62,140 +83,140 @@ class ConnectionHandler(ResponseHandler):
 
 
 class BareRequest(aiohttp.ClientRequest):
-    """A request with the headers of what is under way, to which aiohttp adds none of its own.
+    """A request with exactly the headers of the current request; aiohttp adds none.
 
-    They do not go through the session, which would copy them one by one, twice.
+    The headers do not pass through the session, which would copy them twice, one by one.
     """
 
     def update_headers(self, headers: Any) -> None:  # noqa: ARG002  # the session has none
-        """Say which host is meant, then what the request says."""
+        """Set the Host header, then the headers of the request."""
         super().update_headers(None)
-        self.headers.update(UNDER_WAY.get().headers)
+        self.headers.update(CURRENT_REQUEST.get().headers)
 
-    def update_auto_headers(self, skip_auto_headers: Iterable[str] | None) -> None:  # noqa: ARG002  # none are told
-        """Add nothing; where some are missing, say so, lest they are added later."""
+    def update_auto_headers(self, skip_auto_headers: Iterable[str] | None) -> None:  # noqa: ARG002  # none are given
+        """Add no header; mark the missing ones as skipped, so that aiohttp does not add them later."""
         headers = self.headers
         if not ("Accept" in headers and "Accept-Encoding" in headers and "Content-Type" in headers):
-            super().update_auto_headers(MADE_UP)
+            super().update_auto_headers(AUTO_HEADERS)
 
     def update_cookies(self, cookies: Any) -> None:
-        """Do nothing: there are none."""
+        """Do nothing: there are no cookies."""
 
     def update_content_encoding(self, data: Any) -> None:
-        """Do nothing: the body goes as it is."""
+        """Do nothing: the body is sent as it is."""
 
     def update_auth(self, auth: Any, trust_env: bool = False) -> None:  # noqa: FBT001, FBT002  # as aiohttp calls it
-        """Refuse an origin that names a user where the request says itself who sends it."""
+        """Raise ValueError if the origin contains a user and the request has its own Authorization header."""
         if auth is not None and "Authorization" in self.headers:
-            raise ValueError("the origin names a user, and the request has an Authorization of its own")
+            raise ValueError("the origin contains a user, but the request has its own Authorization: remove the user")
         super().update_auth(auth, trust_env)
 
 
 class RequestProgress:
-    """What is known of one request under way: when its time is over, whether it may have begun to be sent, and over what."""
+    """One request in progress: its deadline, whether sending may have begun, and its connection."""
 
-    __slots__ = ("deadline", "headers", "late", "protocol", "repeatable", "sent", "wire")
+    __slots__ = ("deadline", "headers", "protocol", "repeatable", "sent", "timed_out", "transport")
 
     def __init__(self, request: Request, deadline: float) -> None:
         self.deadline = deadline
         self.headers = request.headers
-        self.late = False
+        self.timed_out = False
         self.repeatable = request.repeatable
         self.sent = False
         self.protocol: ConnectionHandler | None = None
-        self.wire: asyncio.Transport | None = None
+        self.transport: asyncio.Transport | None = None
 
-    def take(self, connection: Connection) -> None:
-        """Note the connection that the request has from now on."""
+    def attach(self, connection: Connection) -> None:
+        """Give the connection to this request, until :meth:`finish`."""
         self.sent = True
-        self.wire = connection.transport
+        self.transport = connection.transport
         if isinstance(connection.protocol, ConnectionHandler):
             self.protocol = connection.protocol
-            self.protocol.user = self
+            self.protocol.owner = self
 
     @property
-    def holds(self) -> bool:
-        """Whether the connection is still this request's: aiohttp gives it back before the sender runs again."""
-        return self.wire is not None and (self.protocol is None or self.protocol.user is self)
+    def owns_connection(self) -> bool:
+        """Whether this request still owns its connection: aiohttp returns it to the pool before the sender runs again."""
+        return self.transport is not None and (self.protocol is None or self.protocol.owner is self)
 
     def finish(self, *, whole: bool) -> None:
-        """Note since when the connection is idle; where the answer is not whole, close it without waiting for anybody."""
-        if not self.holds:
+        """Give the connection up: it is idle from now on, or closed at once if the response is not complete."""
+        if not self.owns_connection:
             return
         if self.protocol is not None:
-            self.protocol.user = None
+            self.protocol.owner = None
             self.protocol.idle_since = time.monotonic()
-        if not whole and self.wire is not None:
-            self.wire.abort()
+        if not whole and self.transport is not None:
+            self.transport.abort()
 
 
-# The request for which a connection is being looked for; aiohttp does so in the task that sends.
-UNDER_WAY: ContextVar[RequestProgress] = ContextVar("UNDER_WAY")
+# The request that needs a connection; aiohttp gets one in the task that sends the request.
+CURRENT_REQUEST: ContextVar[RequestProgress] = ContextVar("CURRENT_REQUEST")
 
 
 class DeadlineTimer:
-    """Ends the connection of each request whose time is over, with one timer for all of them."""
+    """Closes the connection of each request whose deadline has passed, with one timer for all requests."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self._under_way: set[RequestProgress] = set()
+        self._requests: set[RequestProgress] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._next = math.inf
 
     def begin(self, progress: RequestProgress) -> None:
-        """Watch a request."""
-        self._under_way.add(progress)
+        """Start to watch the deadline of a request."""
+        self._requests.add(progress)
         if progress.deadline < self._next:
-            self._wake_at(progress.deadline)
+            self._set_timer(progress.deadline)
 
     def end(self, progress: RequestProgress) -> None:
-        """Watch it no longer. The timer stays as it is: it finds out by itself what is left to do."""
-        self._under_way.discard(progress)
+        """Stop to watch a request. The timer is not moved: when it fires, it looks for the next deadline."""
+        self._requests.discard(progress)
 
     def close(self) -> None:
-        """Stop, and end the connections of what is under way: nobody else would look after the time of that."""
+        """Stop, and close the connections of all requests in progress: nothing else would end them in time."""
         self._stop()
-        for progress in self._under_way:
+        for progress in self._requests:
             progress.finish(whole=False)
 
     def _stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _wake_at(self, when: float) -> None:
+    def _set_timer(self, when: float) -> None:
         self._stop()
         self._next = when
-        self._timer = self.loop.call_at(when, self._look)
+        self._timer = self.loop.call_at(when, self._check_deadlines)
 
-    def _look(self) -> None:
+    def _check_deadlines(self) -> None:
         self._timer, self._next = None, math.inf
         now = self.loop.time()
-        for progress in self._under_way:
-            if progress.deadline <= now and progress.holds:
-                progress.late = True
+        for progress in self._requests:
+            if progress.deadline <= now and progress.owns_connection:
+                progress.timed_out = True
                 progress.finish(whole=False)
-        # What is late and holds no connection ends by itself: it waits for one, which aiohttp's own timer ends and
-        # Connector.connect gives to nobody whose time is over; or it has given it back, since its answer is there.
-        waiting = [progress.deadline for progress in self._under_way if not progress.late]
+        # A late request without a connection ends by itself. Either it waits for one: aiohttp's own timer ends that, and
+        # Connector.connect refuses a request whose deadline has passed. Or its response is complete.
+        waiting = [progress.deadline for progress in self._requests if not progress.timed_out]
         if waiting:
-            self._wake_at(max(min(waiting), now + TICK))
+            self._set_timer(max(min(waiting), now + TICK))
 
 
 class Connector(aiohttp.TCPConnector):
-    """A pool that gives out no connection which its server ended or spoke on, nor an old one where that matters."""
+    """A connection pool that never reuses a connection that was closed, has unread data, or is too old for the request."""
 
     def __init__(self, expiry: float) -> None:
-        super().__init__(limit=0, keepalive_timeout=max(expiry, SPARE))  # pyright: ignore[reportUnknownMemberType]
+        super().__init__(limit=0, keepalive_timeout=max(expiry, MAX_IDLE))  # pyright: ignore[reportUnknownMemberType]
         self._expiry = expiry
         self._time = asyncio.get_running_loop().time
         self._factory = cast("partial[ResponseHandler]", partial(ConnectionHandler, loop=asyncio.get_running_loop()))
 
     async def connect(self, req: Any, traces: Any, timeout: Any) -> Connection:  # noqa: ASYNC109  # as aiohttp calls it
-        """Return a connection for the request under way."""
-        progress = UNDER_WAY.get()
+        """Return a connection for the current request."""
+        progress = CURRENT_REQUEST.get()
         if progress.sent:
             raise aiohttp.ClientConnectionError(
-                "the connection ended before an answer, and a second try is not the library's to make"
+                "the connection closed before a response; aiohttp must not send the request again"
             )
         while True:
             connection = await super().connect(req, traces, timeout)
@@ -206,31 +227,33 @@ class Connector(aiohttp.TCPConnector):
         early = self._time() < progress.deadline
         if not early or connection.transport is None:
             connection.close()
-            raise aiohttp.ClientConnectionError("the connection ended at once" if early else "the connection came too late")
-        progress.take(connection)
+            raise aiohttp.ClientConnectionError(
+                "the connection closed at once" if early else "the connection was opened too late"
+            )
+        progress.attach(connection)
         return connection
 
     def _usable(self, protocol: ResponseHandler, *, repeatable: bool) -> bool:
         if not isinstance(protocol, ConnectionHandler):
             return True
         since, protocol.idle_since = protocol.idle_since, None
-        if since is None and protocol.user is None:
-            return True  # it is new
-        if protocol.should_close or not protocol.is_connected() or protocol.spoken:
+        if since is None and protocol.owner is None:
+            return True  # new
+        if protocol.should_close or not protocol.is_connected() or protocol.has_unread_data:
             return False
-        # without a time, it was given back while its answer was being read, and its user has not run since
+        # no time: state "returned", so it was used just now
         return since is None or repeatable or time.monotonic() - since <= self._expiry
 
 
 class NoCookies(aiohttp.DummyCookieJar):
-    """Keeps no cookies, and does not read them either: what cannot be read would be logged."""
+    """A cookie jar that stays empty and parses no cookies: aiohttp would log invalid ones."""
 
     def update_cookies_from_headers(self, headers: Any, response_url: URL) -> None:
         """Do nothing."""
 
 
-def _look_at(file: int) -> Callable[[], object]:
-    """Return what tells whether something can be read from a file, without waiting."""
+def _readable_check(file: int) -> Callable[[], object]:
+    """Return a function that tells, without blocking, whether a file descriptor is readable."""
     if not hasattr(select, "poll"):  # Windows
         return lambda: select.select([file], [], [], 0)[0]
     poll = select.poll()

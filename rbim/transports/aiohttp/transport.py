@@ -1,8 +1,8 @@
-"""aiohttp, one session whose pool has no limits of its own, since rbim's client decides how many requests are in flight.
+"""The aiohttp transport: one session whose pool has no limit, because rbim's client limits the requests in flight.
 
-What the library would do unasked is off: cookies, redirects, decompression, ``.netrc``, headers of its own, and the second
-try of an idempotent request whose connection broke. Its pool is first-in-first-out, and would hand out a connection on which
-something came while it was idle; here it is closed in that case.
+The library's automatic features are off: cookies, redirects, decompression, ``.netrc``, extra headers, and the second try
+of an idempotent request whose connection broke. The library's pool is first-in-first-out and would reuse a connection that
+received data while idle; here such a connection is closed.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from rbim._support.text import missing_extra, one_line
 from rbim.errors import AnswerTooLarge, NotSent, TransportError, Unanswered
 from rbim.http import Request, Response
-from rbim.transports._shared.network import in_grains, proxy_for, tls_context
-from rbim.transports._shared.redaction import LogRedactor, redacted, unframed, untraced
+from rbim.transports._shared.network import proxy_for, rounded_up, tls_context
+from rbim.transports._shared.redaction import LogRedactor, redacted, sanitized, strip_frames
 
 try:
     import aiohttp
@@ -25,7 +25,7 @@ except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(missing_extra("AiohttpTransport", missing.name, "aiohttp"), name=missing.name) from None
 
 from rbim.transports.aiohttp.connections import (
-    UNDER_WAY,
+    CURRENT_REQUEST,
     BareRequest,
     ConnectionHandler,
     Connector,
@@ -43,15 +43,15 @@ __all__ = ["AiohttpTransport"]
 
 ANSWER_LIMIT = 8 * 1024 * 1024
 KEEPALIVE = 5.0
-LEAST = 0.001  # seconds in which a request can be sent at all
-LARGE = 64 * 1024  # bytes of a body from which on it is sent in pieces
-SAID = 300  # characters of what aiohttp says
-KEPT = 64  # addresses kept: a signature, which is a part of them, holds for a second
+MIN_TIMEOUT = 0.001  # seconds; with less time no request is sent
+LARGE_BODY = 64 * 1024  # bytes; from this length on a body is sent in pieces
+MAX_ERROR_TEXT = 300  # characters of an aiohttp message
+MAX_URLS = 64  # cached URLs: each contains a signature, which is valid for a second
 
 Raw = tuple[tuple[bytes, bytes], ...]
 
-# What aiohttp raises, and what it means once there was a connection for the request; the first that fits counts. Before
-# that, everything is NotSent. ClientConnectorError comprises those of DNS, TLS, certificates and proxies.
+# Exceptions of aiohttp and their meaning once the request had a connection; the first match counts. Before that, every
+# exception means NotSent. ClientConnectorError includes errors of DNS, TLS, certificates and proxies.
 ERRORS: tuple[tuple[type[Exception], type[TransportError]], ...] = (
     (aiohttp.ClientConnectorError, NotSent),
     (aiohttp.ConnectionTimeoutError, NotSent),
@@ -59,24 +59,27 @@ ERRORS: tuple[tuple[type[Exception], type[TransportError]], ...] = (
     (aiohttp.InvalidURL, NotSent),
     (aiohttp.ServerDisconnectedError, Unanswered),
     (aiohttp.ServerTimeoutError, Unanswered),
-    (aiohttp.ClientOSError, Unanswered),  # of writing and of reading
+    (aiohttp.ClientOSError, Unanswered),  # writing or reading
     (aiohttp.ClientPayloadError, Unanswered),
-    (aiohttp.ClientResponseError, Unanswered),  # an answer that is no HTTP
+    (aiohttp.ClientResponseError, Unanswered),  # a response that is not HTTP
     (Exception, Unanswered),
 )
 
 
 class AiohttpTransport:
-    """Carries requests with aiohttp over HTTP/1.1, on asyncio; on trio, use HttpxTransport.
+    """A transport that uses aiohttp: HTTP/1.1, on asyncio. On trio, use HttpxTransport.
 
-    TLS is verified against the machine's certificates; ``verify`` takes an ``ssl.SSLContext``, the path of a CA bundle, or
-    False; ``cert`` the path of a client certificate with its key, or a pair of paths. ``proxy`` is the address of an HTTP
-    proxy; without one, ``trust_env`` takes it from ``HTTP_PROXY``, ``HTTPS_PROXY``, ``ALL_PROXY`` and ``NO_PROXY``. A
-    connection idle for more than ``keepalive_expiry`` seconds is not used for a request that must not be repeated, since
-    the server may be closing it. An answer of more than ``answer_limit`` bytes is AnswerTooLarge.
+    - ``verify``: an ``ssl.SSLContext``, the path of a CA bundle, or False for no verification. Default: verify against the
+      machine's certificates.
+    - ``cert``: the path of a client certificate with its key, or a pair of paths.
+    - ``proxy``: the address of an HTTP proxy. Without it, ``trust_env`` (default: True) reads ``HTTP_PROXY``,
+      ``HTTPS_PROXY``, ``ALL_PROXY`` and ``NO_PROXY``.
+    - ``keepalive_expiry``: seconds (default: 5). A connection that was idle for longer is not used for a request that must
+      not be repeated, because the server may be closing it.
+    - ``answer_limit``: bytes (default: 8 MiB). A longer response body raises AnswerTooLarge.
 
-    Importing this module raises ModuleNotFoundError where aiohttp is not installed, entering the transport RuntimeError on
-    another event loop than asyncio's.
+    Importing this module raises ModuleNotFoundError if aiohttp is not installed. Entering the transport raises RuntimeError
+    on an event loop other than asyncio's.
     """
 
     def __init__(  # noqa: PLR0913  # options, each by keyword and with a default
@@ -96,13 +99,13 @@ class AiohttpTransport:
         self._proxy = proxy
         self._trust_env = trust_env
         self._context: ssl.SSLContext | None = None
-        self._ways: dict[str, tuple[URL | None, ssl.SSLContext | bool]] = {}
+        self._routes: dict[str, tuple[URL | None, ssl.SSLContext | bool]] = {}
         self._urls: dict[str, URL] = {}
-        self._raw: Raw = ()
-        self._read: dict[str, str] = {}
+        self._last_raw: Raw = ()
+        self._last_headers: dict[str, str] = {}
         self._session: aiohttp.ClientSession | None = None
-        self._watch: DeadlineTimer | None = None
-        self._limit = aiohttp.ClientTimeout()
+        self._deadlines: DeadlineTimer | None = None
+        self._client_timeout = aiohttp.ClientTimeout()
         self._log = LogRedactor("aiohttp.client", "aiohttp.internal")
 
     async def __aenter__(self) -> Self:
@@ -110,7 +113,7 @@ class AiohttpTransport:
             loop = asyncio.get_running_loop()
         except RuntimeError:
             raise RuntimeError("AiohttpTransport runs on asyncio only: on trio, use HttpxTransport") from None
-        self._watch = DeadlineTimer(loop)
+        self._deadlines = DeadlineTimer(loop)
         self._session = aiohttp.ClientSession(
             connector=Connector(self.keepalive_expiry),
             request_class=BareRequest,
@@ -125,34 +128,38 @@ class AiohttpTransport:
     ) -> None:
         session, self._session = self._session, None
         self._log.detach()
-        if self._watch is not None:
-            self._watch.close()
+        if self._deadlines is not None:
+            self._deadlines.close()
         if session is not None:
             await session.close()
 
-    async def send(self, request: Request, /, *, timeout: float) -> Response:  # noqa: ASYNC109  # kept here
-        """Carry one request. Raises NotSent, Unanswered or AnswerTooLarge."""
+    async def send(self, request: Request, /, *, timeout: float) -> Response:  # noqa: ASYNC109  # enforced here
+        """Send one request and return its response; ``timeout`` is in seconds.
+
+        Raises NotSent, Unanswered or AnswerTooLarge.
+        """
         try:
             return await self._exchange(request, timeout)
         except Exception:
             raise
         except BaseException as interruption:
-            unframed(interruption)
+            strip_frames(interruption)
             raise
 
     async def _exchange(self, request: Request, seconds: float) -> Response:
-        session, watch = self._session, self._watch
-        if session is None or watch is None:
-            raise NotSent("the transport is not open")
-        if seconds < LEAST:
+        session, deadlines = self._session, self._deadlines
+        if session is None or deadlines is None:
+            raise NotSent("the transport is not open: use it inside 'async with'")
+        if seconds < MIN_TIMEOUT:
             raise NotSent(f"no connection within {seconds:g} s")
-        self._log.mind(request)
-        connecting = in_grains(seconds)
-        if connecting != self._limit.connect:  # aiohttp's timer for new connections, which rounds up further where it may
-            self._limit = aiohttp.ClientTimeout(connect=connecting, ceil_threshold=math.inf)
-        progress = RequestProgress(request, watch.loop.time() + seconds)
-        token = UNDER_WAY.set(progress)
-        watch.begin(progress)
+        self._log.remember(request)
+        connecting = rounded_up(seconds)
+        if connecting != self._client_timeout.connect:
+            # aiohttp's own timer for new connections; without the threshold it would round up to whole seconds
+            self._client_timeout = aiohttp.ClientTimeout(connect=connecting, ceil_threshold=math.inf)
+        progress = RequestProgress(request, deadlines.loop.time() + seconds)
+        token = CURRENT_REQUEST.set(progress)
+        deadlines.begin(progress)
         answered: Response | TransportError = Unanswered()
         cause: Exception | None = None
         try:
@@ -160,48 +167,48 @@ class AiohttpTransport:
         except TransportError:
             raise
         except Exception as error:
-            cause = _harmless(error, request)
-            answered = _translated(error, cause, sent=progress.sent)
+            cause = _sanitized_cause(error, request)
+            answered = _transport_error(error, cause, sent=progress.sent)
         finally:
-            watch.end(progress)
-            UNDER_WAY.reset(token)
+            deadlines.end(progress)
+            CURRENT_REQUEST.reset(token)
             progress.finish(whole=isinstance(answered, Response))
-        if progress.late:
-            cause, answered = None, Unanswered(f"no whole answer within {seconds:g} s")
+        if progress.timed_out:
+            cause, answered = None, Unanswered(f"no complete response within {seconds:g} s")
         if isinstance(answered, Response):
             return answered
-        raise answered from cause  # out here, where its context is not aiohttp's exception
+        raise answered from cause  # outside the except block: aiohttp's exception must not become its context
 
     async def _carry(
         self, request: Request, session: aiohttp.ClientSession, progress: RequestProgress
     ) -> Response | TransportError:
-        # Nothing is raised where a local shows the signed address.
-        proxy, context = self._way_to(request.origin)
+        # Errors are returned, not raised: locals of this frame show the signed address.
+        proxy, context = self._route_to(request.origin)
         answer = await session.request(
             request.method,
             self._url(request.origin + request.target),
-            data=request.body if len(request.body) < LARGE else BytesIO(request.body),
+            data=request.body if len(request.body) < LARGE_BODY else BytesIO(request.body),
             allow_redirects=False,
             proxy=proxy,
             ssl=context,
-            timeout=self._limit,
+            timeout=self._client_timeout,
         )
         body = None
         try:
             if answer.status < 200:  # noqa: PLR2004  # 101, which changes the protocol
-                return Unanswered(f"status {answer.status} that nobody asked for")
+                return Unanswered(f"unexpected status {answer.status}: the client asked for no change of protocol")
             body = await self._body(answer.content)
         finally:
             if body is None:
                 answer.close()
         if body is None:
-            return AnswerTooLarge(f"the answer is longer than {self.answer_limit} bytes", limit=self.answer_limit)
-        if _broken(progress.protocol) and _until_close(answer):
-            return Unanswered("the connection broke in the middle of the answer")
+            return AnswerTooLarge(f"the response body is longer than {self.answer_limit} bytes", limit=self.answer_limit)
+        if _broken(progress.protocol) and _ends_with_connection(answer):
+            return Unanswered("the connection broke in the middle of the response")
         return Response(answer.status, self._headers(answer.raw_headers), body)
 
     async def _body(self, content: aiohttp.StreamReader) -> bytes | None:
-        """Return the whole body, or None where it is too long."""
+        """Return the whole body, or None if it is too long."""
         if content.is_eof():
             body = content.read_nowait()
             return body if len(body) <= self.answer_limit else None
@@ -216,31 +223,31 @@ class AiohttpTransport:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _url(self, address: str) -> URL:
-        """Return an address as aiohttp wants it, the one of an earlier request where it is the same."""
+        """Return an address as a yarl URL, from the cache if it was used before."""
         url = self._urls.get(address)
         if url is None:
-            if len(self._urls) >= KEPT:
+            if len(self._urls) >= MAX_URLS:
                 self._urls.clear()
             url = self._urls[address] = URL(address, encoded=True)
         return url
 
     def _headers(self, raw: Raw) -> dict[str, str]:
-        """Return the headers of an answer, read once where answers repeat them: most do, until their Date changes."""
-        if raw != self._raw:
-            self._raw, self._read = raw, _joined(raw)
-        return self._read.copy()
+        """Return the headers of a response; they are parsed again only if they changed (mostly with the Date)."""
+        if raw != self._last_raw:
+            self._last_raw, self._last_headers = raw, _joined_headers(raw)
+        return self._last_headers.copy()
 
-    def _way_to(self, origin: str) -> tuple[URL | None, ssl.SSLContext | bool]:
-        """Return the proxy and the TLS for an origin. Raises NotSent for options that cannot be used."""
-        if origin not in self._ways:
+    def _route_to(self, origin: str) -> tuple[URL | None, ssl.SSLContext | bool]:
+        """Return the proxy and the TLS context for an origin. Raises NotSent if an option cannot be used."""
+        if origin not in self._routes:
             try:
                 proxy = proxy_for(origin, self._proxy, trust_env=self._trust_env)
                 url = None if proxy is None else _proxy_url(proxy)
-                private = origin.startswith("https:") or (url is not None and url.scheme == "https")
-                self._ways[origin] = url, self._secure_context() if private else True
-            except (OSError, ValueError) as error:  # a CA bundle that is not there, a proxy that is no address
-                raise NotSent(f"no connection can be made: {error}") from untraced(error)
-        return self._ways[origin]
+                needs_tls = origin.startswith("https:") or (url is not None and url.scheme == "https")
+                self._routes[origin] = url, self._secure_context() if needs_tls else True
+            except (OSError, ValueError) as error:  # a missing CA bundle, an invalid proxy address
+                raise NotSent(f"cannot connect: {error}") from sanitized(error)
+        return self._routes[origin]
 
     def _secure_context(self) -> ssl.SSLContext | bool:
         if self._verify is True and self._cert is None:
@@ -253,7 +260,7 @@ class AiohttpTransport:
 def _proxy_url(address: str) -> URL:
     url = URL(address)
     if url.scheme not in {"http", "https"} or not url.host:
-        raise ValueError("a proxy is http://host:port or https://host:port")
+        raise ValueError("invalid proxy address: use http://host:port or https://host:port")
     return url
 
 
@@ -261,12 +268,12 @@ def _broken(protocol: ConnectionHandler | None) -> bool:
     return protocol is not None and isinstance(protocol.exception(), aiohttp.ClientOSError)
 
 
-def _until_close(answer: aiohttp.ClientResponse) -> bool:
-    """Whether the end of the connection is what ends the body; aiohttp takes a broken one for that, too."""
+def _ends_with_connection(answer: aiohttp.ClientResponse) -> bool:
+    """Whether the body ends with the connection; aiohttp also accepts a broken connection as the end."""
     return not answer.headers.keys() & {"Content-Length", "Transfer-Encoding"}
 
 
-def _joined(raw: Raw) -> dict[str, str]:
+def _joined_headers(raw: Raw) -> dict[str, str]:
     headers: dict[str, str] = {}
     for name, value in raw:
         key, text = name.lower().decode("latin-1"), _text(value)
@@ -281,24 +288,24 @@ def _text(value: bytes) -> str:
         return value.decode("latin-1")
 
 
-def _translated(error: Exception, cause: Exception, *, sent: bool) -> TransportError:
-    meant = next(meaning for raised, meaning in ERRORS if isinstance(error, raised))
-    kind = meant if sent else NotSent
-    said = str(cause)
-    return kind(f"{type(error).__name__}: {said}" if said else type(error).__name__)
+def _transport_error(error: Exception, cause: Exception, *, sent: bool) -> TransportError:
+    kind_if_sent = next(meaning for raised, meaning in ERRORS if isinstance(error, raised))
+    kind = kind_if_sent if sent else NotSent
+    text = str(cause)
+    return kind(f"{type(error).__name__}: {text}" if text else type(error).__name__)
 
 
-def _harmless(error: Exception, request: Request) -> Exception:
-    """Return what led to a failure, without what aiohttp's exceptions hold: addresses, headers, half an answer."""
+def _sanitized_cause(error: Exception, request: Request) -> Exception:
+    """Return the cause of a failure, without the addresses, headers and partial responses in aiohttp's exceptions."""
     cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
     if isinstance(cause, OSError) and not isinstance(cause, aiohttp.ClientError):
-        return untraced(cause, request.secrets)
+        return sanitized(cause, request.secrets)
     if isinstance(cause, aiohttp.InvalidURL):
-        said = f"the address of {request.origin} cannot be used"
+        text = f"invalid address: {request.origin}"
     elif isinstance(cause, aiohttp.ClientResponseError):
-        said = f"status {cause.status}: {cause.message}"
+        text = f"status {cause.status}: {cause.message}"
     elif isinstance(cause, aiohttp.ServerDisconnectedError):
-        said = "the server ended the connection"
+        text = "the server closed the connection"
     else:
-        said = str(cause)
-    return aiohttp.ClientError(redacted(one_line(said, SAID), request.secrets))
+        text = str(cause)
+    return aiohttp.ClientError(redacted(one_line(text, MAX_ERROR_TEXT), request.secrets))

@@ -1,4 +1,4 @@
-"""asyncio's own protocols and TLS with the llhttp parser: the fastest transport, for asyncio and uvloop."""
+"""The asyncio transport: asyncio's own protocols and TLS with the llhttp parser; the fastest one, for asyncio and uvloop."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""How to get to an origin: its address, a proxy or UNIX socket on the way, the opening of connections, heads of requests."""
+"""The route to an origin: its address, proxy or UNIX socket; opening connections; the heads of requests."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["Proxy", "RequestHead", "Route"]
 
 PORTS = {"http": 80, "https": 443}
-HEAD_START = 0.25  # seconds for one address before the next is tried at the same time, as RFC 8305 recommends
-OWN_FRAMING = frozenset({"content-length", "transfer-encoding"})  # the transport says these itself
+HAPPY_EYEBALLS_DELAY = 0.25  # seconds before the next address is tried in parallel, as RFC 8305 recommends
+OWN_FRAMING = frozenset({"content-length", "transfer-encoding"})  # the transport sets these itself
 SUCCESS = range(200, 300)
 TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 FIELD = re.compile(r"[\t\x20-\x7e]*")
@@ -32,11 +32,11 @@ PATH = re.compile(r"[\x21-\x7e]+")
 
 
 def _address(url: str) -> tuple[str, str, int]:
-    """Return scheme, host and port. Raises ValueError, without the address in it."""
+    """Return scheme, host and port. Raises ValueError; its message does not show the address."""
     parts = urlsplit(url)
     host = parts.hostname
     if parts.scheme not in PORTS or not host:
-        raise ValueError("an address is http://host:port or https://host:port")
+        raise ValueError("invalid address: use http://host:port or https://host:port")
     if not host.isascii():
         host = host.encode("idna").decode()
     return parts.scheme, host, PORTS[parts.scheme] if parts.port is None else parts.port
@@ -47,34 +47,35 @@ def _authority(host: str, port: int) -> str:
 
 
 class Proxy:
-    """An HTTP proxy: ``http://user:password@host:port``, of which all but the host may be left out.
+    """An HTTP proxy: ``http://user:password@host:port``; only the host is required.
 
-    Raises InvalidRequest for what is no such address.
+    Raises InvalidRequest for any other address.
     """
 
     def __init__(self, address: str) -> None:
         url = address if "://" in address else f"http://{address}"
         try:
             scheme, self.host, self.port = _address(url)
-            fits = scheme == "http" and PATH.fullmatch(self.host) is not None
+            valid = scheme == "http" and PATH.fullmatch(self.host) is not None
         except ValueError:
-            fits = False
-        if not fits:
+            valid = False
+        if not valid:
             raise InvalidRequest(
-                "proxy: AsyncioTransport speaks to proxies over http:// only; HttpxTransport knows others", field="proxy"
+                "proxy: AsyncioTransport supports http:// proxies only: use HttpxTransport for other kinds",
+                field="proxy",
             ) from None
         parts = urlsplit(url)
-        said = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}".encode()
-        self._authorization = "" if parts.username is None else f"Basic {base64.b64encode(said).decode()}"
+        user_info = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}".encode()
+        self._authorization = "" if parts.username is None else f"Basic {base64.b64encode(user_info).decode()}"
 
     @property
     def headers(self) -> dict[str, str]:
-        """What the proxy wants to be told."""
+        """The headers for the proxy: ``Proxy-Authorization``, if the address has a user."""
         return {"Proxy-Authorization": self._authorization} if self._authorization else {}
 
 
 class RequestHead:
-    """The prepared bytes of requests that differ in nothing but their body; it shows nothing of them."""
+    """The prepared bytes of requests that differ only in their body. The repr shows no value (they are signed)."""
 
     __slots__ = ("_begin",)
 
@@ -87,14 +88,14 @@ class RequestHead:
         self._begin = f"{request.method} {prefix}{request.target} HTTP/1.1\r\n{lines}Content-Length: ".encode("ascii")
 
     def message(self, body: bytes) -> bytes:
-        """Return the bytes of a request: head and body."""
+        """Return the bytes of a request: head and ``body``."""
         return b"%b%d\r\n\r\n%b" % (self._begin, len(body), body)
 
 
 class Route:
-    """The way to one origin, with the connections that are idle there.
+    """The route to one origin, with its idle connections.
 
-    Raises ValueError for what is no origin.
+    Raises ValueError for an invalid origin.
     """
 
     def __init__(self, origin: str, proxy: Proxy | None, uds: str | None) -> None:
@@ -113,22 +114,22 @@ class Route:
             self._prefix = f"http://{host}{self._prefix}"
             self._fixed |= proxy.headers
         if "@" in parts.netloc or parts.query or parts.fragment or not PATH.fullmatch(f"{host}{self._prefix}"):
-            raise ValueError("an origin has neither user, query nor fragment, and only ASCII without white space")
+            raise ValueError("invalid origin: it must be ASCII without white space, user, query and fragment")
         self._heads: HeadCache[RequestHead] = HeadCache()
 
     def head(self, request: Request) -> RequestHead:
-        """Return the prepared head. Raises ValueError, without any value in it, for what cannot be sent."""
+        """Return the prepared head. Raises ValueError if it cannot be sent; the message shows no value."""
         return self._heads.get(request) or self._new_head(request)
 
     def _new_head(self, request: Request) -> RequestHead:
         if not (request.path.startswith("/") and PATH.fullmatch(request.path) and TOKEN.fullmatch(request.method)):
-            raise ValueError("the method or path is not ASCII without white space")
+            raise ValueError("the method or path must be ASCII without white space")
         if not all(TOKEN.fullmatch(name) and FIELD.fullmatch(value) for name, value in request.headers.items()):
-            raise ValueError("a header is not printable ASCII")
+            raise ValueError("header names and values must be printable ASCII")
         return self._heads.keep(request, RequestHead(request, self._prefix, self._fixed))
 
     def idle_connection(self, oldest: float) -> Connection | None:
-        """Take the connection that was used last, if it was so after ``oldest`` and is still as it was left."""
+        """Return the connection used last, if that was after ``oldest`` (monotonic clock) and it is not stale; else None."""
         while self.idle:
             connection, _ = self.idle.popitem()
             if connection.stale:
@@ -137,11 +138,11 @@ class Route:
                 return connection
             else:
                 connection.close()
-                break  # the others have been idle for longer still
+                break  # the others were idle for even longer
         return None
 
     async def open(self, connection: Connection, deadline: float, context: Callable[[], ssl.SSLContext]) -> None:
-        """Open a connection, all the way to the origin. It is closed where this fails or is cancelled."""
+        """Open a connection up to the origin. If this fails or is cancelled, the connection is closed."""
         loop = asyncio.get_running_loop()
         try:
             secure = context() if self.secure else None
@@ -149,7 +150,7 @@ class Route:
                 await loop.create_unix_connection(lambda: connection, self._uds)
             else:
                 host, port = (self._proxy.host, self._proxy.port) if self._proxy else (self.host, self.port)
-                await loop.create_connection(lambda: connection, host, port, **_several_addresses(loop, host))
+                await loop.create_connection(lambda: connection, host, port, **_connect_options(loop, host))
             if secure is not None:
                 if self._proxy is not None:
                     await self._tunnel(connection, self._proxy, deadline)
@@ -164,14 +165,16 @@ class Route:
         connection.write(f"CONNECT {self._authority} HTTP/1.1\r\n{lines}\r\n".encode("ascii"))
         outcome = await waiter
         if isinstance(outcome, Broken):
-            raise ConnectionError(f"the proxy opened no tunnel: {outcome.reason or 'no answer in time'}") from outcome.error
+            raise ConnectionError(
+                f"the proxy opened no tunnel: {outcome.reason or 'no response in time'}"
+            ) from outcome.error
         if outcome.status not in SUCCESS or connection.closing:
             raise ConnectionError(f"the proxy opened no tunnel: HTTP {outcome.status}")
 
 
-def _several_addresses(loop: asyncio.AbstractEventLoop, host: str) -> dict[str, Any]:
-    """Return how to go about a name of several addresses: asyncio can try them side by side, uvloop one by one only."""
+def _connect_options(loop: asyncio.AbstractEventLoop, host: str) -> dict[str, Any]:
+    """Return options for hosts with several addresses: asyncio can try them in parallel, uvloop only one by one."""
     with suppress(ValueError):
         ip_address(host)
         return {}
-    return {"happy_eyeballs_delay": HEAD_START} if isinstance(loop, asyncio.BaseEventLoop) else {}
+    return {"happy_eyeballs_delay": HAPPY_EYEBALLS_DELAY} if isinstance(loop, asyncio.BaseEventLoop) else {}

@@ -1,8 +1,8 @@
-"""asyncio's own protocols and TLS with the llhttp parser: the fastest transport, for asyncio and uvloop.
+"""The asyncio transport: asyncio's own protocols and TLS with the llhttp parser; the fastest one, for asyncio and uvloop.
 
-Each connection is a protocol that writes a request, head and body at once, and gives its answer to one future; no task,
-lock or stream stands between. Connections are kept in a stack for each origin and have one timer each. Needs httptools:
-``python -m pip install "rbim[fast]"``.
+Each connection is a protocol that writes a request, head and body at once, and sets the result of one future; there is no
+task, lock or stream in between. Each origin has a stack of idle connections, and each connection has one timer. Needs
+httptools: ``python -m pip install "rbim[fast]"``.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from rbim.errors import InvalidRequest, NotSent, Unanswered
 from rbim.http import Response
 from rbim.transports._shared.network import proxy_for, tls_context
-from rbim.transports._shared.redaction import redacted, untraced
-from rbim.transports.asyncio.answer import Known
-from rbim.transports.asyncio.connection import LONGEST_NAP, Connection
+from rbim.transports._shared.redaction import redacted, sanitized
+from rbim.transports.asyncio.answer import KnownHeads
+from rbim.transports.asyncio.connection import MAX_TIMER, Connection
 from rbim.transports.asyncio.route import Proxy, Route
 
 if TYPE_CHECKING:
@@ -31,23 +31,27 @@ __all__ = ["AsyncioTransport"]
 
 ANSWER_LIMIT = 8 * 1024 * 1024
 KEEPALIVE = 5.0
-READ = 64 * 1024  # bytes at once: more makes asyncio's reads cost page faults
-LEAVING = 10  # turns of the loop; closed connections are gone within two or three of them
+READ_SIZE = 64 * 1024  # bytes per read: with more, asyncio's reads cost page faults
+CLOSE_TURNS = 10  # turns of the event loop; closed connections need two or three of them
 
 
 class AsyncioTransport:
-    """Carries requests over HTTP/1.1 with what asyncio itself has, on asyncio and uvloop.
+    """A transport built on asyncio itself: HTTP/1.1, on asyncio and uvloop.
 
-    TLS is verified against the machine's certificates; ``verify`` takes an ``ssl.SSLContext``, the path of a CA bundle, or
-    False; ``cert`` the path of a client certificate with its key, or a pair of paths. ``proxy`` is the address of an HTTP
-    proxy (``http://`` only); without one, ``trust_env`` takes it from ``HTTP_PROXY``, ``HTTPS_PROXY``, ``ALL_PROXY`` and
-    ``NO_PROXY``. ``uds`` is the path of a UNIX socket behind which every origin is, in the place of any proxy. A connection
-    idle for more than ``keepalive_expiry`` seconds is not used for a request that must not be repeated, since the server
-    may be closing it; after a minute it is closed. An answer of more than ``answer_limit`` bytes is AnswerTooLarge; one
-    whose head is longer than 64 KiB is Unanswered, as is all that is not HTTP/1.1 by the letter (folded headers, two
-    lengths, lines that end without a carriage return).
+    - ``verify``: an ``ssl.SSLContext``, the path of a CA bundle, or False for no verification. Default: verify against the
+      machine's certificates.
+    - ``cert``: the path of a client certificate with its key, or a pair of paths.
+    - ``proxy``: the address of an HTTP proxy (``http://`` only). Without it, ``trust_env`` (default: True) reads
+      ``HTTP_PROXY``, ``HTTPS_PROXY``, ``ALL_PROXY`` and ``NO_PROXY``.
+    - ``uds``: the path of a UNIX socket; all origins are reached through it, without a proxy.
+    - ``keepalive_expiry``: seconds (default: 5). A connection that was idle for longer is not used for a request that must
+      not be repeated, because the server may be closing it. After 60 seconds idle it is closed.
+    - ``answer_limit``: bytes (default: 8 MiB). A longer response body raises AnswerTooLarge.
 
-    Raises InvalidRequest for a ``proxy`` that is none or needs TLS itself, or together with ``uds``.
+    A response with a head longer than 64 KiB raises Unanswered, as does every response that is not strictly HTTP/1.1
+    (folded headers, two lengths, lines without a carriage return).
+
+    Raises InvalidRequest for an invalid or ``https://`` proxy, or if both ``proxy`` and ``uds`` are given.
     """
 
     def __init__(  # noqa: PLR0913  # options, each by keyword and with a default
@@ -62,7 +66,9 @@ class AsyncioTransport:
         answer_limit: int = ANSWER_LIMIT,
     ) -> None:
         if proxy is not None and uds is not None:
-            raise InvalidRequest("proxy: there is none behind a UNIX socket", field="proxy")
+            raise InvalidRequest(
+                "proxy: a proxy and a UNIX socket exclude each other: give proxy or uds, not both", field="proxy"
+            )
         self.keepalive_expiry = keepalive_expiry
         self._verify = verify
         self._cert = cert
@@ -71,24 +77,24 @@ class AsyncioTransport:
         self._uds = uds
         self._context: ssl.SSLContext | None = None
         self._routes: dict[str, Route] = {}
-        self._everyone: set[Connection] = set()
+        self._open_connections: set[Connection] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._buffer = memoryview(b"")
-        self._known = Known(answer_limit)
+        self._known = KnownHeads(answer_limit)
 
     @property
     def answer_limit(self) -> int:
-        """Bytes that the body of an answer may have."""
+        """The longest response body in bytes."""
         return self._known.limit
 
     async def __aenter__(self) -> Self:
         if self._loop is not None:
-            raise RuntimeError("the transport is open: it is entered once, in one event loop")
+            raise RuntimeError("the transport is already open: it can be entered once, in one event loop")
         try:
             self._loop = asyncio.get_running_loop()
         except RuntimeError:
-            raise RuntimeError("AsyncioTransport runs on asyncio and uvloop only; on trio, use HttpxTransport") from None
-        self._buffer = memoryview(bytearray(READ))
+            raise RuntimeError("AsyncioTransport runs on asyncio and uvloop only: on trio, use HttpxTransport") from None
+        self._buffer = memoryview(bytearray(READ_SIZE))
         return self
 
     async def __aexit__(
@@ -96,47 +102,54 @@ class AsyncioTransport:
     ) -> None:
         self._loop = None
         self._routes.clear()
-        for connection in [*self._everyone]:
+        for connection in [*self._open_connections]:
             connection.fail("the transport was closed")
-        for _ in range(LEAVING):
-            if self._everyone:
+        for _ in range(CLOSE_TURNS):
+            if self._open_connections:
                 await asyncio.sleep(0)
 
-    async def send(self, request: Request, /, *, timeout: float) -> Response:  # noqa: ASYNC109  # kept here
-        """Carry one request. Raises NotSent, Unanswered or AnswerTooLarge."""
+    async def send(self, request: Request, /, *, timeout: float) -> Response:  # noqa: ASYNC109  # enforced here
+        """Send one request and return its response; ``timeout`` is in seconds.
+
+        Raises NotSent, Unanswered or AnswerTooLarge.
+        """
         now = time.monotonic()
         deadline = now + timeout
         try:
-            if asyncio.get_running_loop() is not self._loop:  # whose connections read into one buffer
-                raise self._elsewhere()
+            if asyncio.get_running_loop() is not self._loop:  # its connections share one buffer
+                raise self._not_open()
             route = self._routes.get(request.origin) or self._new_route(request.origin)
             head = route.head(request)
         except ValueError as error:
-            raise NotSent(f"no such request can be sent: {error}") from untraced(error, request.secrets)
+            raise NotSent(f"invalid request: {error}") from sanitized(error, request.secrets)
         if timeout <= 0:
-            raise NotSent(f"no connection can come about within {timeout:g} s")
+            raise NotSent(f"no connection within {timeout:g} s")
         oldest = -1.0 if request.repeatable else now - self.keepalive_expiry
-        connection = route.idle_connection(oldest) or await self._connected(route, request, deadline)
+        connection = route.idle_connection(oldest) or await self._connect(route, request, deadline)
         waiter = connection.expect(deadline)
         try:
             connection.write(head.message(request.body))
             outcome = await waiter
         except Exception as error:
-            connection.forsake(waiter)
-            raise Unanswered(f"the request could not be written: {type(error).__name__}") from untraced(
+            connection.abandon(waiter)
+            raise Unanswered(f"the request could not be written: {type(error).__name__}") from sanitized(
                 error, request.secrets
             )
         except BaseException:
-            connection.forsake(waiter)
+            connection.abandon(waiter)
             raise
         if isinstance(outcome, Response):
             return outcome
         if outcome.late:
-            raise Unanswered(f"no whole answer within {timeout:g} s")
-        raise outcome.said(request)
+            raise Unanswered(f"no complete response within {timeout:g} s")
+        raise outcome.to_error(request)
 
-    def _elsewhere(self) -> NotSent:
-        return NotSent("the transport is not open" if self._loop is None else "the transport is open in another event loop")
+    def _not_open(self) -> NotSent:
+        return NotSent(
+            "the transport is not open: use it inside 'async with'"
+            if self._loop is None
+            else "the transport is open in another event loop: use one transport per event loop"
+        )
 
     def _new_route(self, origin: str) -> Route:
         proxy = self._proxy
@@ -146,28 +159,28 @@ class AsyncioTransport:
         self._routes[origin] = route = Route(origin, proxy, self._uds)
         return route
 
-    async def _connected(self, route: Route, request: Request, deadline: float) -> Connection:
-        connection = Connection(asyncio.get_running_loop(), self._buffer_of_one(), self._known, route.idle, self._everyone)
-        scope = asyncio.timeout(min(deadline - time.monotonic(), LONGEST_NAP))
+    async def _connect(self, route: Route, request: Request, deadline: float) -> Connection:
+        connection = Connection(
+            asyncio.get_running_loop(), self._read_buffer(), self._known, route.idle, self._open_connections
+        )
+        scope = asyncio.timeout(min(deadline - time.monotonic(), MAX_TIMER))
         try:
             async with scope:
                 await route.open(connection, deadline, self._secure_context)
         except Exception as error:
-            cause = untraced(error, request.secrets)
+            cause = sanitized(error, request.secrets)
             if scope.expired():
-                raise NotSent("no connection came about in time") from cause
-            raise NotSent(
-                f"no connection came about: {type(cause).__name__}: {redacted(str(cause), request.secrets)}"
-            ) from cause
+                raise NotSent("cannot connect: the time-out ended") from cause
+            raise NotSent(f"cannot connect: {type(cause).__name__}: {redacted(str(cause), request.secrets)}") from cause
         if connection.closing or self._loop is None:
             connection.abort()
-            raise NotSent("the connection was closed before anything was sent")
-        connection.enlist()
+            raise NotSent("the connection was closed before the request was sent")
+        connection.register()
         return connection
 
-    def _buffer_of_one(self) -> memoryview:
-        """Return where a connection reads into: one buffer for all, unless the loop reads into several at once."""
-        return memoryview(bytearray(READ)) if sys.platform == "win32" else self._buffer
+    def _read_buffer(self) -> memoryview:
+        """Return the read buffer of a connection: one for all, except on Windows, whose loop reads into several at once."""
+        return memoryview(bytearray(READ_SIZE)) if sys.platform == "win32" else self._buffer
 
     def _secure_context(self) -> ssl.SSLContext:
         if self._context is None:
