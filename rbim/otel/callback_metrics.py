@@ -1,4 +1,4 @@
-"""The metrics of message copies: what a receiver answered and how long it took, and what its worker came to."""
+"""Metrics of callbacks: the results and durations of a receiver's responses and of its worker's handlers."""
 
 from __future__ import annotations
 
@@ -12,47 +12,47 @@ if TYPE_CHECKING:
 
     from rbim.callbacks.observers import Observation
 
-__all__ = ["ALLOWED", "CallbackMetrics"]
+__all__ = ["PLATFORM_TIMEOUT", "CallbackMetrics"]
 
-ALLOWED = 5.0
-"""Seconds after which the platform gives up (Delivery rules, 4)."""
+PLATFORM_TIMEOUT = 5.0
+"""Seconds after which the platform gives up a delivery (Delivery rules, 4)."""
 
 HEADROOM_BUCKETS = (0.0, 0.5, 1.0, 2.0, 3.0, 3.5, 4.0, 4.5, 4.75, 4.9, 4.95, 5.0)
 
 
 class CallbackMetrics:
-    """Counts facts. It is called by the receiver's and by the worker's thread."""
+    """Records observations; called in the receiver's and in the worker's thread."""
 
     def __init__(self, meter: Meter) -> None:
-        self._deliveries = meter.create_counter(
-            "rbim.receiver.deliveries", "{delivery}", "Deliveries by what became of them."
-        )
+        self._deliveries = meter.create_counter("rbim.receiver.deliveries", "{delivery}", "Deliveries by result.")
         self._headroom = meter.create_histogram(
             "rbim.receiver.headroom",
             "s",
-            "What was left of the platform's 5 seconds when a delivery was accepted.",
+            "Time left of the platform's 5 seconds when a delivery was accepted.",
             explicit_bucket_boundaries_advisory=HEADROOM_BUCKETS,
         )
-        self._spooled = meter.create_counter("rbim.receiver.spooled", "{delivery}", "Deliveries that only the spool took.")
+        self._spooled = meter.create_counter(
+            "rbim.receiver.spooled", "{delivery}", "Deliveries saved in the overflow file only."
+        )
         self._quarantined = meter.create_counter(
-            "rbim.receiver.quarantined", "{delivery}", "Deliveries kept and not handled."
+            "rbim.receiver.quarantined", "{delivery}", "Deliveries stored but not handled."
         )
         self._old = meter.create_counter("rbim.receiver.old_tokens", "{delivery}", "Deliveries signed with an older token.")
         self._handled = meter.create_histogram(
             "rbim.worker.handling.duration",
             "s",
-            "Duration of attempts to handle an event that succeeded.",
+            "Duration of successful attempts to handle an event.",
             explicit_bucket_boundaries_advisory=CALL_BUCKETS,
         )
-        self._failed = meter.create_counter("rbim.worker.failures", "{attempt}", "Attempts to handle an event that failed.")
-        self._dead = meter.create_counter("rbim.worker.dead_letters", "{event}", "Events whose last attempt failed.")
+        self._failed = meter.create_counter("rbim.worker.failures", "{attempt}", "Failed attempts to handle an event.")
+        self._dead = meter.create_counter("rbim.worker.dead_letters", "{event}", "Events that became dead letters.")
 
-    def told(self, fact: Observation) -> None:
-        """Count one fact."""
-        match fact:
+    def record(self, observation: Observation) -> None:
+        """Record one observation."""
+        match observation:
             case Accepted(new=new, elapsed=elapsed):
                 self._deliveries.add(1, {"rbim.result": "accepted" if new else "known"})
-                self._headroom.record(max(0.0, ALLOWED - elapsed))  # 0: the platform has given up
+                self._headroom.record(max(0.0, PLATFORM_TIMEOUT - elapsed))  # 0: the platform has given up
             case Refused(reason=reason):
                 self._deliveries.add(1, {"rbim.result": "refused", "error.type": str(reason)})
             case Spooled(kept=True):

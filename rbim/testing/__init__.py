@@ -1,4 +1,4 @@
-"""For tests: pytest fixtures, and the conformance suite for transports."""
+"""Test tools: pytest fixtures, and the conformance suite for transports."""
 
 from typing import TYPE_CHECKING
 

@@ -1,11 +1,11 @@
-"""Fixtures for pytest over the emulator. pytest finds this plugin by itself, wherever rbim is installed.
+"""pytest fixtures for the emulator. pytest finds this plugin by itself if rbim is installed.
 
-``rbim_emulator`` (the platform in a box), ``rbim_clock`` (its emulated clock), ``rbim_client`` (a client of it, for the test
-to enter) and ``rbim_inbox`` (what it copies of messages and group events) are synchronous fixtures, so that they work with
-each plugin for asynchronous tests. ``@pytest.mark.rbim(...)`` sets the emulator up. Assertions on lists of operations show
-field by field where they differ.
+The fixtures are ``rbim_emulator`` (the emulated platform), ``rbim_clock`` (its emulated clock), ``rbim_client`` (a client of
+it, which the test enters) and ``rbim_inbox`` (the message copies and group events that it delivers). They are synchronous
+and therefore work with every plugin for asynchronous tests. ``@pytest.mark.rbim(...)`` configures the emulator. Assertions
+on lists of operations show the differences field by field.
 
-Nothing but pytest is imported before a test asks for a fixture: a suite that uses none is left alone.
+Until a test uses a fixture, only pytest is imported: the plugin costs other test suites nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Inbox", "rbim_client", "rbim_clock", "rbim_emulator", "rbim_inbox"]
 
-MARKER = "rbim(faults=(), seed=0, strict_dialect=False, accounts=None, ...): the rbim_emulator's fault plan, and its options"
+MARKER = "rbim(faults=(), seed=0, strict_dialect=False, accounts=None, ...): the faults and options of rbim_emulator"
 BASE_URL = "http://emulator"
 
 
@@ -38,9 +38,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def rbim_clock() -> EmulatedClock:
-    """The clock of the emulator and of its client: emulated time that passes by itself while everybody sleeps.
+    """The clock of the emulator and of its client: emulated time, which advances by itself when all tasks sleep.
 
-    It begins on 2026-01-02 at 03:04:05 UTC. Override the fixture for another beginning, or for a clock that only
+    It starts on 2026-01-02 at 03:04:05 UTC. Override the fixture for another start, or for a clock that only
     ``await rbim_clock.advance(seconds, hours=...)`` moves (``EmulatedClock(start, auto=False)``).
     """
     from rbim.emulator.clock import EmulatedClock
@@ -50,10 +50,10 @@ def rbim_clock() -> EmulatedClock:
 
 @pytest.fixture
 def rbim_emulator(request: pytest.FixtureRequest, rbim_clock: EmulatedClock) -> Emulator:
-    """A fresh emulator for each test, on ``rbim_clock``.
+    """A new emulator for each test, with the clock ``rbim_clock``.
 
-    ``@pytest.mark.rbim`` takes what :class:`~rbim.emulator.Emulator` takes, by keyword, and ``faults``, a list of
-    :class:`~rbim.emulator.faults.Fault`. Of several markers the one closest to the test has the last word on each option.
+    ``@pytest.mark.rbim`` takes the options of :class:`~rbim.emulator.Emulator`, by keyword, and ``faults``, a list of
+    :class:`~rbim.emulator.faults.Fault`. If several markers set an option, the one closest to the test wins.
     """
     from rbim.emulator.emulator import Emulator
 
@@ -68,7 +68,7 @@ def rbim_emulator(request: pytest.FixtureRequest, rbim_clock: EmulatedClock) -> 
 def rbim_client(rbim_emulator: Emulator) -> AsyncClient:
     """A client of ``rbim_emulator``, without sockets. The test enters it: ``async with rbim_client as client``.
 
-    The pauses before its retries, which are drawn by chance, are the same each time.
+    The random pauses before its retries are the same in each run.
     """
     from random import Random
 
@@ -86,11 +86,11 @@ def rbim_client(rbim_emulator: Emulator) -> AsyncClient:
 
 
 class Inbox:
-    """What an emulator copied: a receiver that accepts what is signed right and keeps it.
+    """A receiver for tests: it accepts and stores all deliveries with a valid signature.
 
-    ``messages`` are the event bodies, with the interface's names (``convType``, ``to``, ...), in the order in which they
-    came; resends and duplicates are there as often as they came. ``rejected`` says of each delivery that was not
-    accepted why. Interface: Authentication 3; Conversation message event body.
+    ``messages``: the event bodies, with the interface's names (``convType``, ``to``, ...), in the order of arrival;
+    resends and duplicates are included. ``rejected``: the reason for each delivery that was not accepted. Interface:
+    Authentication 3; Conversation message event body.
     """
 
     def __init__(self, credentials: Credentials) -> None:
@@ -106,24 +106,24 @@ class Inbox:
         return len(self.messages)
 
     def of(self, msg_type: str) -> list[dict[str, Any]]:
-        """Return the messages of one ``msgType`` (``TEXT``, ``TEAM_JOIN``), in the order in which they came."""
+        """Return the messages of one ``msgType`` (``TEXT``, ``TEAM_JOIN``), in the order of arrival."""
         return [message for message in self.messages if message.get("msgType") == msg_type]
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all messages, events and rejections."""
         self.messages.clear()
         self.rejected.clear()
         self._events.clear()
 
     @property
     def events(self) -> list[Event]:
-        """The messages as :mod:`rbim.callbacks` has them: typed, a class for each kind."""
+        """The messages as typed events of :mod:`rbim.callbacks`, one class per kind."""
         return list(self._events)
 
     async def receive(self, headers: Mapping[str, str], body: bytes) -> int:
-        """Take one delivery and return the HTTP status: 200, 401 where the signature is wrong, 400 for no JSON object.
+        """Accept one delivery and return the HTTP status: 200; 401: invalid signature; 400: not a JSON object.
 
-        However old it is: emulated time may be any time.
+        The age of a delivery is not checked, because emulated time may be any time.
         """
         from datetime import UTC, datetime
 
@@ -131,10 +131,10 @@ class Inbox:
         from rbim.callbacks.signature import Policy, Rejected, verify
         from rbim.errors import CallbackRejected
 
-        anything = Policy(back=None, ahead=None, max_body=None)
-        verified = verify(headers, body, credentials=self._credentials, now=datetime.now(UTC), policy=anything)
+        any_age = Policy(back=None, ahead=None, max_body=None)
+        verified = verify(headers, body, credentials=self._credentials, now=datetime.now(UTC), policy=any_age)
         if isinstance(verified, Rejected):
-            self.rejected.append(f"the signature is wrong: {verified.detail}: {body!r}")
+            self.rejected.append(f"invalid signature: {verified.detail}: {body!r}")
             return 401
         try:
             document, event = document_of(body), parse(body)
@@ -148,7 +148,7 @@ class Inbox:
 
 @pytest.fixture
 def rbim_inbox(rbim_emulator: Emulator) -> Inbox:
-    """What ``rbim_emulator`` copies from now on, in normal mode: messages and group events.
+    """An inbox for the messages and group events that ``rbim_emulator`` copies from now on, in normal mode.
 
     They arrive with ``await rbim_emulator.deliver()``. For the other mode, call ``rbim_emulator.copy_to(rbim_inbox,
     mode="high-guarantee")``.
@@ -159,7 +159,7 @@ def rbim_inbox(rbim_emulator: Emulator) -> Inbox:
 
 
 def _options(request: pytest.FixtureRequest, emulator: type[Emulator]) -> dict[str, Any]:
-    """Return what the test's markers say, the closest last."""
+    """Return the options of the test's markers; the marker closest to the test wins."""
     from inspect import signature
 
     known = {"faults", *signature(emulator).parameters} - {"clock"}
@@ -167,15 +167,17 @@ def _options(request: pytest.FixtureRequest, emulator: type[Emulator]) -> dict[s
     for marker in reversed(list(request.node.iter_markers("rbim"))):
         unknown = [*map(repr, marker.args), *(marker.kwargs.keys() - known)]
         if unknown:
-            wanted = ", ".join(sorted(known))
-            pytest.fail(f"@pytest.mark.rbim takes {wanted}, each by keyword, not {', '.join(unknown)}", pytrace=False)
+            allowed = ", ".join(sorted(known))
+            pytest.fail(
+                f"@pytest.mark.rbim does not accept {', '.join(unknown)}: use {allowed}, each by keyword", pytrace=False
+            )
         options |= marker.kwargs
     return options
 
 
 def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
-    """Show field by field where two lists of operations differ."""
-    loaded = sys.modules.get("rbim.operations.base")  # who has not loaded it has no operations to compare
+    """Show the differences between two lists of operations, field by field."""
+    loaded = sys.modules.get("rbim.operations.base")  # not loaded: no operations to compare
     if loaded is None or op != "==":
         return None
     ours, theirs = _operations(left, loaded.Operation), _operations(right, loaded.Operation)
@@ -184,7 +186,7 @@ def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str]
     return list(_difference(ours, theirs))
 
 
-def _operations(value: Any, kind: type[Any]) -> list[Operation[Any]] | None:  # whatever a test compares
+def _operations(value: Any, kind: type[Any]) -> list[Operation[Any]] | None:  # a test may compare anything
     if not isinstance(value, list):
         return None
     entries = cast("list[Operation[Any]]", value)

@@ -36,7 +36,7 @@ from rbim.otel.metrics import LEVELS
 
 def test_every_level_has_a_name_of_its_own_and_a_unit():
     assert len({level.name for level in LEVELS}) == len(LEVELS)
-    assert all(level.name.startswith(f"rbim.{level.source}.") and level.unit and level.about for level in LEVELS)
+    assert all(level.name.startswith(f"rbim.{level.source}.") and level.unit and level.description for level in LEVELS)
 
 
 # ------------------------------------------------------------------------------------------- jobs
@@ -210,7 +210,11 @@ async def test_what_a_receiver_answered_and_what_was_left_of_its_time(telemetry,
 
     sink = Slow(clock=clock)
     receiver = Receiver(
-        credentials=[CREDENTIALS, OLD], sink=sink, clock=clock, mode="high-guarantee", observers=[telemetry.observer.told]
+        credentials=[CREDENTIALS, OLD],
+        sink=sink,
+        clock=clock,
+        mode="high-guarantee",
+        observers=[telemetry.observer.on_callback],
     )
     content = body()
     statuses = []
@@ -247,7 +251,7 @@ async def test_what_a_receiver_answered_and_what_was_left_of_its_time(telemetry,
 async def test_what_a_worker_came_to(telemetry):
     backoff = Backoff(first=0.001, attempts=2)
     sink = MemorySink()
-    receiver = Receiver(credentials=CREDENTIALS, sink=sink, backoff=backoff, observers=[telemetry.observer.told])
+    receiver = Receiver(credentials=CREDENTIALS, sink=sink, backoff=backoff, observers=[telemetry.observer.on_callback])
 
     @receiver.fallback
     async def handle(event: Event) -> None:
@@ -276,7 +280,7 @@ def test_each_fact_counts_once(telemetry):
         HandlingFailed(key="k", attempt=1, error="e", pause=1.0),
         DeadLettered(key="k", attempt=2, error="e"),
     ):
-        telemetry.observer.told(fact)
+        telemetry.observer.on_callback(fact)
     told = {name: telemetry.points(name) for name in telemetry.collect()}
     assert told == {
         "rbim.receiver.deliveries": [

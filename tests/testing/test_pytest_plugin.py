@@ -300,7 +300,7 @@ def test_a_marker_that_means_nothing_is_an_error(pytester):
     run.assert_outcomes(errors=3)
     wanted = "accounts, administrator, check_roles, credentials, dialect, faults, seed, strict_dialect"
     run.stdout.fnmatch_lines(
-        [f"@pytest.mark.rbim takes {wanted}, each by keyword, not {said}" for said in ("sed", 1, "clock")]
+        [f"@pytest.mark.rbim does not accept {given}: use {wanted}, each by keyword" for given in ("sed", 1, "clock")]
     )
 
 
