@@ -199,7 +199,7 @@ class OtelObserver(Observer):
 
 
 def _error_of(made: Attempt) -> str | None:
-    """Return ``error.type`` as in the conventions: the status if it is 400 or more, or the error of reading the response.
+    """Return ``error.type`` as in the conventions: the status from 400 on, or the error of reading the response.
 
     A refusal by the platform in a valid HTTP response is an error of the call, not of HTTP.
     """

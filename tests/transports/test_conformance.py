@@ -155,8 +155,8 @@ async def test_failures_says_which_cases_fail_and_why():
     assert await failures(Handmade, few) == {}
     failing = await failures(Answering, few)
     assert [str(failure) for failure in failing.values()] == [
-        "framing: a length: status 204 in place of 200",
-        "empty: a length of 0: status 204 in place of 200",
+        "framing: a length: got status 204; required: 200",
+        "empty: a length of 0: got status 204; required: 200",
     ]
     assert [*failing] == ["framing: a length", "empty: a length of 0"]
 
@@ -206,7 +206,7 @@ def test_a_connection_that_is_reset_before_a_servers_handshake_leaves_no_socket_
 @pytest.mark.parametrize("anyio_backend", [ASYNCIO])
 async def test_a_case_that_needs_what_a_transport_has_not_is_skipped():
     (case,) = (case for case in CASES if case.name == "connection: the one used last is the first to be used again")
-    with pytest.raises(SkipTest, match="the transport has no lifo"):
+    with pytest.raises(SkipTest, match="the transport lacks the features lifo"):
         await case(Conformance(Handmade, lifo=False))
 
 

@@ -432,7 +432,9 @@ async def test_a_reset_before_reading_says_not_sent_only_where_nothing_was():
     assert server.requests == []
 
 
-@pytest.mark.parametrize("script", [resetting, closing(), lambda peer, _: peer.wake()], ids=["reset", "close", "shutdown"])
+@pytest.mark.parametrize(
+    "script", [resetting, closing(), lambda peer, _: peer.interrupt()], ids=["reset", "close", "shutdown"]
+)
 async def test_a_connection_that_ends_while_the_request_is_being_sent_is_unanswered(script):
     with RawServer(script, head_only=True) as server:
         async with HttpxTransport() as transport:

@@ -1,6 +1,6 @@
-"""The conformance suite: what every transport must do, tried against scripted servers of plain sockets.
+"""The conformance suite: checks that a transport keeps its contract, against scripted servers of plain sockets.
 
-For a transport of one's own, with pytest and anyio (TLS cases need ``trustme``)::
+To test your own transport, with pytest and anyio (TLS cases need ``trustme``)::
 
     from rbim.testing.conformance import CASES, Conformance
 
@@ -8,15 +8,16 @@ For a transport of one's own, with pytest and anyio (TLS cases need ``trustme``)
     async def test_conformance(case):
         await case(Conformance(MyTransport, proxy=True))
 
-``await failures(MyTransport, at_once=16)`` is quicker, needs no pytest, and tells which cases fail. The contract is that of
-:class:`rbim.http.Transport`; where it leaves something open, the suite asks for this:
+``await failures(MyTransport, at_once=16)`` is faster, needs no pytest, and returns the failed cases. The contract is that of
+:class:`rbim.http.Transport`. Where it leaves something open, the suite requires:
 
-- A kept connection that was closed, or on which something came, while it was idle is not used again, whatever the request;
-  one that ends after it got a request is Unanswered, and the request is sent once.
-- An answer with more behind it in the same read is this answer or Unanswered; what was behind it is nobody's.
-- A compressed body is given as it came. A folded header is Unanswered or one value. A head, or trailers, without end are
-  Unanswered before 32 MiB have left the server; a body without end is AnswerTooLarge before 64 MiB have.
-- A time-out may not end an attempt early, nor more than 2 s late.
+- A kept connection that was closed or received data while idle is not used again, for any request. If a connection ends
+  after it got a request, the request is Unanswered, and it is sent only once.
+- If a response has more bytes behind it in the same read, the result is this response or Unanswered; the other bytes are
+  never the response to another request.
+- A compressed body is returned as it came. A folded header is Unanswered or one value. An endless head, or endless trailers,
+  are Unanswered before the server has sent 32 MiB; an endless body is AnswerTooLarge before it has sent 64 MiB.
+- A time-out never ends an attempt early, nor more than 2 s late.
 """
 
 from typing import TYPE_CHECKING

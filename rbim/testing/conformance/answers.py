@@ -1,4 +1,4 @@
-"""Conformance: what answers there are, how they are framed, which are refused, and how long they may be."""
+"""Conformance cases about responses: framings, statuses, headers, invalid responses, sizes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,17 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from rbim.errors import AnswerTooLarge, Unanswered
-from rbim.testing.conformance.case import WHOLE, Cases, Conformance, answered, check, failed, is_left, request, served
+from rbim.testing.conformance.case import (
+    WHOLE,
+    Cases,
+    Conformance,
+    all_closed,
+    check,
+    expect_error,
+    expect_response,
+    request,
+    served,
+)
 from rbim.testing.conformance.server import byte_by_byte, chunked, closing, ending, head, reply
 
 if TYPE_CHECKING:
@@ -22,7 +32,7 @@ CHUNKS = head("200 OK", "Transfer-Encoding: chunked")
 
 
 def _in_pieces(*pieces: bytes) -> Script:
-    """Send an answer in several writes."""
+    """Return a script that sends a response in several writes."""
 
     def script(peer: Peer, _: Received) -> None:
         for piece in pieces:
@@ -31,7 +41,7 @@ def _in_pieces(*pieces: bytes) -> Script:
     return script
 
 
-# Answers that mean the same, and whether their connection is kept.
+# Equivalent responses, and whether their connection is kept.
 FRAMINGS: dict[str, tuple[Script, bool]] = {
     "a length": (reply(WHOLE), True),
     "one chunk": (chunked(WHOLE), True),
@@ -63,11 +73,11 @@ FRAMINGS: dict[str, tuple[Script, bool]] = {
 
 async def _framing(subject: Conformance, script: Script, *, kept: bool) -> None:
     async with served(subject, script) as (server, transport):
-        await answered(transport, request(server.url()), times=3)
+        await expect_response(transport, request(server.url()), times=3)
     seen = [each.connection for each in server.requests]
-    check(len(seen) == 3, f"3 requests arrived as {len(seen)}")  # noqa: PLR2004  # as sent above
+    check(len(seen) == 3, f"the server got {len(seen)} requests; required: 3")  # noqa: PLR2004  # as sent above
     wanted = [0, 0, 0] if kept else [0, 1, 2]
-    check(seen == wanted, f"the requests came on the connections {seen} in place of {wanted}")
+    check(seen == wanted, f"the requests used the connections {seen}; required: {wanted}")
 
 
 for _name, (_script, _kept) in FRAMINGS.items():
@@ -85,9 +95,12 @@ EMPTY: dict[str, tuple[int, bytes]] = {
 
 async def _empty(subject: Conformance, script: bytes, status: int) -> None:
     async with served(subject, script, script, reply(WHOLE)) as (server, transport):
-        await answered(transport, request(server.url()), b"", status=status, times=2)
-        await answered(transport, request(server.url()))
-    check(server.accepted == 1, "the connection was not kept after an answer without a body")
+        await expect_response(transport, request(server.url()), b"", status=status, times=2)
+        await expect_response(transport, request(server.url()))
+    check(
+        server.accepted == 1,
+        "the connection was not kept after a response without a body; required: one connection for all requests",
+    )
 
 
 for _name, (_status, _bytes) in EMPTY.items():
@@ -120,12 +133,18 @@ async def _statuses(subject: Conformance) -> None:
     scripts = [reply(page, line, header) for _, line, header in STATUSES]
     async with served(subject, *scripts, reply(WHOLE)) as (server, transport):
         for status, line, header in STATUSES:
-            response = await answered(transport, request(server.url()), page, status=status)
+            response = await expect_response(transport, request(server.url()), page, status=status)
             name, _, value = header.partition(": ")
-            check(response.headers.get(name.lower()) == value, f"{line}: {name} is {response.headers.get(name.lower())!r}")
-        await answered(transport, request(server.url()))
-    check(len(server.requests) == len(STATUSES) + 1, f"{len(STATUSES) + 1} requests arrived as {len(server.requests)}")
-    check(server.accepted == 1, f"answers of any status keep the connection; there were {server.accepted}")
+            check(
+                response.headers.get(name.lower()) == value,
+                f"{line}: header {name} is {response.headers.get(name.lower())!r}; required: {value!r}",
+            )
+        await expect_response(transport, request(server.url()))
+    check(
+        len(server.requests) == len(STATUSES) + 1,
+        f"the server got {len(server.requests)} requests; required: {len(STATUSES) + 1}",
+    )
+    check(server.accepted == 1, f"the requests used {server.accepted} connections; required: 1, kept after every status")
 
 
 @CASES.add("headers: repeated ones are joined, names are lowered, values are kept")
@@ -133,10 +152,10 @@ async def _headers(subject: Conformance) -> None:
     many = [f"X-{n}: {'v' * n}" for n in range(60)]
     answer = reply(WHOLE, "200 OK", *many, "X-Two: a", "x-two:   b  ", "X-TWO: c", "X-Empty:", "X-Colon: a:b: c")
     async with served(subject, answer) as (server, transport):
-        headers = (await answered(transport, request(server.url()))).headers
+        headers = (await expect_response(transport, request(server.url()))).headers
     wanted = {f"x-{n}": "v" * n for n in range(60)} | {"x-two": "a, b, c", "x-empty": "", "x-colon": "a:b: c"}
     wrong = {name: headers.get(name) for name, value in wanted.items() if headers.get(name) != value}
-    check(not wrong, f"headers differ from those sent: {wrong}")
+    check(not wrong, f"got the headers {wrong}; required: { ({name: wanted[name] for name in wrong}) }")
 
 
 @CASES.add("headers: a folded one is refused or one value, never two headers")
@@ -144,25 +163,32 @@ async def _folded(subject: Conformance) -> None:
     answer = head("200 OK", "X-Folded: a", " X-Other: b", "\tContent-Length: 2", "Content-Length: 23") + WHOLE
     async with served(subject, closing(answer)) as (server, transport):
         try:
-            response = await answered(transport, request(server.url()))
+            response = await expect_response(transport, request(server.url()))
         except Unanswered:
             return
         value = " ".join(response.headers.get("x-folded", "").split())
-        check(value == "a X-Other: b Content-Length: 2", f"a folded header was read as {value!r}")
-        check("x-other" not in response.headers, "a folded line was read as a header of its own")
+        whole = "a X-Other: b Content-Length: 2"
+        check(value == whole, f"a folded header was read as {value!r}; required: {whole!r} or Unanswered")
+        check(
+            "x-other" not in response.headers,
+            "a folded line was read as a separate header; required: one header or Unanswered",
+        )
 
 
 @CASES.add("body: compressed although nobody asked is given as it came")
 async def _compressed(subject: Conformance) -> None:
     body = gzip.compress(WHOLE, mtime=0)
     async with served(subject, reply(body, "200 OK", "Content-Encoding: gzip")) as (server, transport):
-        untold: dict[str, str] = {}
-        for headers in (None, untold):
-            response = await answered(transport, request(server.url(), headers=headers), body)
-            check(response.headers.get("content-encoding") == "gzip", "Content-Encoding is gone")
+        no_headers: dict[str, str] = {}
+        for headers in (None, no_headers):
+            response = await expect_response(transport, request(server.url(), headers=headers), body)
+            check(
+                response.headers.get("content-encoding") == "gzip",
+                "the header Content-Encoding is missing; required: 'gzip', as sent",
+            )
     for seen in server.requests:
         asked = seen.header("Accept-Encoding")
-        check(asked in {"", "identity"}, f"Accept-Encoding: {asked} was sent, which nobody asked for")
+        check(asked in {"", "identity"}, f"Accept-Encoding: {asked} was sent; required: identity or no such header")
 
 
 REFUSED: dict[str, bytes] = {
@@ -196,11 +222,11 @@ REFUSED: dict[str, bytes] = {
 
 async def _refused(subject: Conformance, junk: bytes) -> None:
     async with served(subject, ending(junk), reply(WHOLE)) as (server, transport):
-        await failed(transport, request(server.url(), repeatable=True), Unanswered)
-        check(await is_left(server, 0), "the connection of what was no answer is not closed")
-        await answered(transport, request(server.url()))
-    check(len(server.requests) == 2, f"2 requests arrived as {len(server.requests)}")  # noqa: PLR2004  # as sent above
-    check(server.accepted == 2, "the connection of what was no answer was used again")  # noqa: PLR2004  # one each
+        await expect_error(transport, request(server.url(), repeatable=True), Unanswered)
+        check(await all_closed(server, 0), "the connection stays open after an invalid response; required: closed")
+        await expect_response(transport, request(server.url()))
+    check(len(server.requests) == 2, f"the server got {len(server.requests)} requests; required: 2")  # noqa: PLR2004  # as sent above
+    check(server.accepted == 2, "the connection was used again after an invalid response; required: a new one")  # noqa: PLR2004  # one each
 
 
 for _name, _bytes in REFUSED.items():
@@ -215,7 +241,7 @@ ENDLESS = {
     "trailers without end": (CHUNKS + b"17\r\n%b\r\n0\r\n" % WHOLE, b"X: y\r\n" * 600),
 }
 MOST = 32 * 1024 * 1024
-"""Bytes that may leave the server, most into buffers of the system, before a head without end is given up."""
+"""Bytes that the server may send, mostly into system buffers, before the transport gives up an endless head."""
 
 
 async def _endless(subject: Conformance, beginning: bytes, more: bytes) -> None:
@@ -230,9 +256,9 @@ async def _endless(subject: Conformance, beginning: bytes, more: bytes) -> None:
         peer.close()
 
     async with served(subject, script, reply(WHOLE)) as (server, transport):
-        await failed(transport, request(server.url()), Unanswered)
-        await answered(transport, request(server.url()))
-    check(sent < MOST, f"{sent} bytes of a head were read, and no end")
+        await expect_error(transport, request(server.url()), Unanswered)
+        await expect_response(transport, request(server.url()))
+    check(sent < MOST, f"the transport read {sent} bytes of an endless head; required: less than {MOST}")
 
 
 for _name, (_beginning, _more) in ENDLESS.items():
@@ -250,11 +276,11 @@ LONG: dict[str, tuple[Script, Script]] = {
 async def _limit(subject: Conformance, longest: Script, too_long: Script) -> None:
     options = {"answer_limit": LIMIT}
     async with served(subject, longest, too_long, reply(WHOLE), options=options) as (server, transport):
-        await answered(transport, request(server.url()), b"x" * LIMIT)
-        error = await failed(transport, request(server.url()), AnswerTooLarge)
+        await expect_response(transport, request(server.url()), b"x" * LIMIT)
+        error = await expect_error(transport, request(server.url()), AnswerTooLarge)
         limit = getattr(error, "limit", None)
-        check(limit == LIMIT, f"AnswerTooLarge says limit {limit} in place of {LIMIT}")
-        await answered(transport, request(server.url()))
+        check(limit == LIMIT, f"AnswerTooLarge has limit {limit}; required: {LIMIT}")
+        await expect_response(transport, request(server.url()))
 
 
 for _name, (_longest, _too_long) in LONG.items():
@@ -270,14 +296,14 @@ def _endless_body(peer: Peer, _: Received) -> None:
 @CASES.add("size: a body without end, and its connection is closed at once")
 async def _endless_answer(subject: Conformance) -> None:
     async with served(subject, _endless_body, reply(WHOLE), options={"answer_limit": 10 * LIMIT}) as (server, transport):
-        await failed(transport, request(server.url()), AnswerTooLarge)
-        await answered(transport, request(server.url()))
+        await expect_error(transport, request(server.url()), AnswerTooLarge)
+        await expect_response(transport, request(server.url()))
 
 
 @CASES.add("size: there is a limit below 64 MiB although none was given")
 async def _some_limit(subject: Conformance) -> None:
     async with served(subject, _endless_body) as (server, transport):
-        await failed(transport, request(server.url()), AnswerTooLarge)
+        await expect_error(transport, request(server.url()), AnswerTooLarge)
 
 
 def _early(peer: Peer, received: Received) -> None:
@@ -291,5 +317,5 @@ async def _before_the_end(subject: Conformance) -> None:
     async with served(subject, _early, head_only=True) as (server, transport):
         sent = request(server.url(), body=b" " * 3_000_000)
         with suppress(Unanswered):
-            await answered(transport, sent, b"too large", status=413)
-        check(server.accepted == 1, "the request was sent again")
+            await expect_response(transport, sent, b"too large", status=413)
+        check(server.accepted == 1, "the request was sent again; required: sent once")

@@ -1,4 +1,4 @@
-"""What the conformance cases are made of: the case, the transport under trial, and what a case does with both."""
+"""The parts of the conformance suite: a case, the transport under test, and the checks that cases use."""
 
 from __future__ import annotations
 
@@ -25,32 +25,32 @@ if TYPE_CHECKING:
 __all__ = [
     "AUTHORIZATION",
     "BODY",
-    "ENOUGH",
     "LENIENCY",
     "PATH",
+    "REQUEST_TIMEOUT",
     "SIG",
     "WHOLE",
     "Case",
     "Cases",
     "Conformance",
     "NonConforming",
-    "answered",
-    "became",
+    "all_closed",
     "check",
     "environment",
-    "failed",
-    "in_time",
-    "is_left",
+    "eventually",
+    "expect_error",
+    "expect_response",
+    "expect_timeout",
+    "recorded_text",
     "request",
     "served",
-    "shown",
 ]
 
-ENOUGH = PATIENCE
-"""Seconds: the time-out of requests whose time-out is not what a case is about."""
+REQUEST_TIMEOUT = PATIENCE
+"""Seconds: the time-out of requests in cases that do not test time-outs."""
 
 LENIENCY = 2.0
-"""Seconds past its time-out in which a transport must have given up, even on a busy machine."""
+"""Seconds after its time-out within which a request must have ended, even on a busy machine."""
 
 SIG = "5EC2E7516D0A4B4FB0D9C0FFEE15DEAD"
 AUTHORIZATION = "c2VjcmV0LWFwcGxpY2F0aW9uOjIwMjYxMTIxMTIwMDAw"
@@ -60,22 +60,25 @@ WHOLE = b'{"statusCode":"000000"}'
 
 
 class NonConforming(AssertionError):
-    """A transport does not do what the contract of :class:`~rbim.Transport` asks for; the words say what."""
+    """A transport breaks the contract of :class:`rbim.http.Transport`; the message says case, cause and requirement."""
 
 
 @frozen
 class Conformance:
-    """A transport under trial: what makes one, and which features it has.
+    """A transport under test: a function that makes one, and its features.
 
-    ``make`` is called with no arguments, or with those that a case needs: ``answer_limit`` (bytes; every transport takes
-    it), ``verify`` (an ``ssl.SSLContext``) where it does ``tls``, ``proxy`` (``http://host:port``) and ``uds`` (a UNIX
-    socket's path) where it has these. A transport without proxies or UNIX sockets must refuse the option: by an exception
-    when it is made or entered, or by NotSent.
+    ``make`` is called without arguments, or with the options that a case needs: ``answer_limit`` (bytes; all transports),
+    ``verify`` (an ``ssl.SSLContext``; with ``tls``), ``proxy`` (``http://host:port``; with ``proxy``) and ``uds`` (the path
+    of a UNIX socket; with ``unix``). A transport without proxies or UNIX sockets must refuse the option, with an exception
+    when it is made or entered, or with NotSent.
 
-    ``lifo``: the connection used last is the first to be used again. Where a library cannot do better, less may be asked
-    for: with ``bundle``, ``verify`` is the path of a CA bundle; without ``phases``, a time-out while connecting may be
-    Unanswered; without ``cancels``, the connection of a cancelled request may live on until its answer is there, which
-    nobody gets.
+    - ``tls`` (default: True): the transport supports ``https://`` origins.
+    - ``lifo`` (default: True): the connection used last is the first to be used again.
+    - ``proxy``, ``unix`` (default: False): it supports HTTP proxies, UNIX sockets.
+    - ``bundle`` (default: False): ``verify`` is the path of a CA bundle instead of a context.
+    - ``phases`` (default: True): if False, a time-out while connecting may be Unanswered.
+    - ``cancels`` (default: True): if False, the connection of a cancelled request may stay open until its response comes,
+      which is then discarded.
     """
 
     make: Callable[..., Transport]
@@ -88,22 +91,22 @@ class Conformance:
     cancels: bool = field(default=True, kw_only=True)
 
     def has(self, feature: str) -> bool:
-        """Whether the transport has a feature, by its name here."""
+        """Whether the transport has the feature with this field name."""
         return bool(getattr(self, feature))
 
     @property
     def late(self) -> tuple[type[TransportError], ...]:
-        """What a time-out while connecting may be."""
+        """The errors that a time-out while connecting may raise."""
         return (NotSent,) if self.phases else (NotSent, Unanswered)
 
 
 @frozen
 class Case:
-    """One thing that every transport must do: ``await case(MyTransport)`` raises NonConforming where it does not.
+    """A test of one rule of the contract: ``await case(MyTransport)`` raises NonConforming if the transport breaks it.
 
-    Where the transport lacks a feature that the case ``needs``, it raises ``unittest.SkipTest``. A case takes at most
-    ``seconds``. The environment's proxies are out of sight while it runs. One that has to run ``alone`` changes or watches
-    what the whole process shares: its environment, its log.
+    It raises ``unittest.SkipTest`` if the transport lacks a feature that the case ``needs``. A case takes at most
+    ``seconds`` (default: 30). Proxies in the environment are hidden while it runs. A case marked ``alone`` uses state of
+    the whole process, such as the environment or the log, so no other case may run at the same time.
     """
 
     name: str
@@ -116,28 +119,30 @@ class Case:
         return self.name
 
     async def __call__(self, subject: Conformance | Callable[..., Transport], /) -> None:
-        """Try the transport. Raises NonConforming or SkipTest."""
-        tried = subject if isinstance(subject, Conformance) else Conformance(subject)
-        if missing := sorted(need for need in self.needs if not tried.has(need)):
-            raise SkipTest(f"the transport has no {', '.join(missing)}")
+        """Test the transport. Raises NonConforming or SkipTest."""
+        tested = subject if isinstance(subject, Conformance) else Conformance(subject)
+        if missing := sorted(need for need in self.needs if not tested.has(need)):
+            raise SkipTest(f"the transport lacks the features {', '.join(missing)} (fields of Conformance)")
         try:
             with environment({}), anyio.fail_after(self.seconds):
-                await self.run(tried)
+                await self.run(tested)
         except SkipTest:
             raise
         except Exception as error:
-            plain = _alone(error)
-            said = str(plain) if isinstance(plain, NonConforming) else f"{type(plain).__name__}: {plain}"
-            raise NonConforming(f"{self.name}: {said}") from error
+            single = _single(error)
+            cause = str(single) if isinstance(single, NonConforming) else f"unexpected {type(single).__name__}: {single}"
+            if isinstance(single, TimeoutError):
+                cause += f"; required: the case ends within {self.seconds:g} s"
+            raise NonConforming(f"{self.name}: {cause}") from error
 
 
 class Cases(list[Case]):
-    """The cases of one subject, in order."""
+    """The cases of one module, in order."""
 
     def add(
         self, name: str, *needs: str, seconds: float = 3 * PATIENCE, alone: bool = False
     ) -> Callable[[Callable[[Conformance], Awaitable[None]]], Callable[[Conformance], Awaitable[None]]]:
-        """Add what a function tries, as a decorator."""
+        """Return a decorator that adds a function as a case."""
 
         def added(run: Callable[[Conformance], Awaitable[None]]) -> Callable[[Conformance], Awaitable[None]]:
             self.append(Case(name, run, frozenset(needs), seconds, alone))
@@ -146,17 +151,17 @@ class Cases(list[Case]):
         return added
 
 
-def _alone(error: Exception) -> Exception:
-    """Return the only exception in a group, if there is only one."""
+def _single(error: Exception) -> Exception:
+    """Return the exception inside a group, if the group has only one; else the error itself."""
     if not isinstance(error, ExceptionGroup):
         return error
     exceptions = cast("ExceptionGroup[Exception]", error).exceptions
-    return _alone(exceptions[0]) if len(exceptions) == 1 else cast("Exception", error)
+    return _single(exceptions[0]) if len(exceptions) == 1 else cast("Exception", error)
 
 
 @contextmanager
 def environment(wanted: Mapping[str, str]) -> Generator[None]:
-    """Hide what the environment says about proxies and passwords, and put in what is wanted."""
+    """Hide proxies and NETRC from the environment, and set the wanted variables, inside the block."""
     hidden = {name for name in os.environ if name.lower().endswith("_proxy") or name == "NETRC"} | set(wanted)
     kept = {name: os.environ.pop(name) for name in hidden if name in os.environ}
     os.environ.update(wanted)
@@ -168,10 +173,10 @@ def environment(wanted: Mapping[str, str]) -> Generator[None]:
         os.environ.update(kept)
 
 
-def check(fits: object, otherwise: str) -> None:
-    """Raise NonConforming, in these words, unless it fits."""
-    if not fits:
-        raise NonConforming(otherwise)
+def check(condition: object, message: str) -> None:
+    """Raise NonConforming with this message unless the condition is true."""
+    if not condition:
+        raise NonConforming(message)
 
 
 def request(
@@ -182,8 +187,8 @@ def request(
     method: str = "POST",
     headers: Mapping[str, str] | None = None,
 ) -> Request:
-    """Return a request as the client makes them, signed with what no error and no log may show."""
-    told = {
+    """Return a request like the client's, with secrets that no error and no log may show."""
+    default = {
         "Accept": "application/json",
         "Accept-Encoding": "identity",
         "Content-Type": "application/json;charset=utf-8",
@@ -194,7 +199,7 @@ def request(
         origin=origin,
         path=PATH,
         query={"sig": SIG},
-        headers=told if headers is None else headers,
+        headers=default if headers is None else headers,
         body=body,
         repeatable=repeatable,
     )
@@ -202,65 +207,68 @@ def request(
 
 @asynccontextmanager
 async def served(
-    subject: Conformance, *scripts: Any, options: Mapping[str, Any] | None = None, leaves: bool = True, **server: Any
+    subject: Conformance, *scripts: Any, options: Mapping[str, Any] | None = None, closes: bool = True, **server: Any
 ) -> AsyncGenerator[tuple[RawServer, Transport]]:
-    """Give a scripted server and an open transport; when both are left, no connection of the transport's may be open.
-
-    ``leaves`` is False where one may be.
-    """
+    """Give a scripted server and an open transport; with ``closes``, check that no connection stays open at the end."""
     with RawServer(*scripts, **server) as peer:
         async with subject.make(**options or {}) as transport:
             yield peer, transport
-        check(not leaves or await is_left(peer), f"left open when the transport was left: connections {sorted(peer.open)}")
+        check(
+            not closes or await all_closed(peer),
+            f"connections {sorted(peer.open)} stay open after the transport was closed; required: none",
+        )
 
 
-async def became(server: RawServer, fits: Callable[[RawServer], object], seconds: float = PATIENCE) -> bool:
-    """Wait until the server is as wanted, without holding up the event loop; False where it never is."""
-    return await to_thread.run_sync(server.wait_until, fits, seconds)
+async def eventually(server: RawServer, condition: Callable[[RawServer], object], seconds: float = PATIENCE) -> bool:
+    """Wait, without blocking the event loop, until the condition is true; False if it is not within ``seconds``."""
+    return await to_thread.run_sync(server.wait_until, condition, seconds)
 
 
-async def is_left(server: RawServer, *connections: int) -> bool:
-    """Whether the transport's end of these connections, or of all, gets closed."""
+async def all_closed(server: RawServer, *connections: int) -> bool:
+    """Whether the transport closes these connections, or all if none are named, within LENIENCY seconds."""
     wanted = set(connections)
-    return await became(server, lambda server: not (server.open & wanted if wanted else server.open), LENIENCY)
+    return await eventually(server, lambda server: not (server.open & wanted if wanted else server.open), LENIENCY)
 
 
-async def answered(
+async def expect_response(
     transport: Transport, sent: Request, body: bytes = WHOLE, *, status: int = 200, times: int = 1
 ) -> Response:
-    """Send, and check that this answer comes."""
+    """Send the request ``times`` times, and check that each gets this response. Return the last response."""
     for _ in range(times - 1):
-        await answered(transport, sent, body, status=status)
-    response = await transport.send(sent, timeout=ENOUGH)
-    check(response.status == status, f"status {response.status} in place of {status}")
-    check(type(response.body) is bytes, f"a body of type {type(response.body).__name__}")
-    check(response.body == body, f"the body is {response.body[:200]!r} in place of {body[:200]!r}")
-    check(all(name == name.lower() for name in response.headers), f"header names not in lower case: {[*response.headers]}")
+        await expect_response(transport, sent, body, status=status)
+    response = await transport.send(sent, timeout=REQUEST_TIMEOUT)
+    check(response.status == status, f"got status {response.status}; required: {status}")
+    check(type(response.body) is bytes, f"got a body of type {type(response.body).__name__}; required: bytes")
+    check(response.body == body, f"got the body {response.body[:200]!r}; required: {body[:200]!r}")
+    names = [*response.headers]
+    check(all(name == name.lower() for name in names), f"got the header names {names}; required: lower case")
     return response
 
 
-async def failed(
+async def expect_error(
     transport: Transport,
     sent: Request,
     *kinds: type[TransportError],
-    timeout: float = ENOUGH,  # noqa: ASYNC109  # what the transport keeps is tried here
+    timeout: float = REQUEST_TIMEOUT,  # noqa: ASYNC109  # the transport's own time-out is under test
 ) -> TransportError:
-    """Send, and check that one of these errors comes, with its outcome, and that it shows nothing that signs requests."""
+    """Send the request, and check that it raises one of these errors, with its outcome and without secrets."""
     wanted = " or ".join(kind.__name__ for kind in kinds)
     try:
         response = await transport.send(sent, timeout=timeout)
     except Exception as error:
-        told = shown(error).lower()  # before a local of this frame holds a secret
+        recorded = recorded_text(error).lower()  # before a local of this frame holds a secret
         if not isinstance(error, kinds) or type(error) not in {NotSent, Unanswered, AnswerTooLarge}:
-            raise NonConforming(f"{type(error).__name__} ({error}) in place of {wanted}") from error
-        check(error.outcome is type(error).outcome, f"{wanted} with outcome {error.outcome}")
-        check(not any(secret.lower() in told for secret in sent.secrets), f"{wanted} shows what signs requests")
+            raise NonConforming(f"raised {type(error).__name__} ({error}); required: {wanted}") from error
+        outcome = type(error).outcome
+        check(error.outcome is outcome, f"{type(error).__name__} has outcome {error.outcome}; required: {outcome}")
+        leaked = any(secret.lower() in recorded for secret in sent.secrets)
+        check(not leaked, f"{type(error).__name__} shows secrets of the request; required: none in message, args or frames")
         return error
-    raise NonConforming(f"status {response.status}, {response.body[:100]!r}, in place of {wanted}")
+    raise NonConforming(f"got status {response.status} with the body {response.body[:100]!r}; required: {wanted}")
 
 
-def shown(error: BaseException) -> str:
-    """Return all that an error tracker may record of an exception and what led to it, with the locals of every frame."""
+def recorded_text(error: BaseException) -> str:
+    """Return the text that an error tracker may record: the exception, its causes and contexts, and all frames' locals."""
     parts: list[str] = []
     seen: set[int] = set()
     waiting: list[BaseException | None] = [error]
@@ -274,7 +282,7 @@ def shown(error: BaseException) -> str:
     return "\n".join(parts)
 
 
-async def in_time(  # noqa: PLR0913  # the parts of a case, most with a default
+async def expect_timeout(  # noqa: PLR0913  # the parts of a case, most with a default
     subject: Conformance,
     expected: tuple[type[TransportError], ...],
     *scripts: Any,
@@ -285,32 +293,38 @@ async def in_time(  # noqa: PLR0913  # the parts of a case, most with a default
     given_up: Event | None = None,
     **server: Any,
 ) -> None:
-    """Check that a request whose answer does not come in time raises what is expected, and that its connection is closed.
+    """Check that a request without a response in time raises an expected error, and that its connection is closed.
 
-    ``first`` requests are answered before; scripts may wait for ``given_up``. Where the machine was so busy that the request
-    did not get as far as the case wants, it is tried again with more time.
+    ``first`` requests get a response before. Scripts may wait for ``given_up``. If the machine is too busy and the request
+    does not get as far as the case needs, it is tried again with a longer time-out.
     """
     error: TransportError | None = None
     for timeout in (0.1, 0.5, 2.5):
         async with served(subject, *scripts, options=options, **server) as (peer, transport):
             for _ in range(first):
-                await answered(transport, request(peer.url(scheme)))
+                await expect_response(transport, request(peer.url(scheme)))
             began = time.monotonic()
             error = None
             with anyio.move_on_after(timeout + LENIENCY):
-                error = await failed(transport, sent(peer.url(scheme)), NotSent, Unanswered, timeout=timeout)
+                error = await expect_error(transport, sent(peer.url(scheme)), NotSent, Unanswered, timeout=timeout)
             took = time.monotonic() - began
             reached = len(peer.requests) > first
             if given_up is not None:
                 given_up.set()
             if error is None:
-                raise NonConforming(f"the time-out of {timeout:g} s has not ended the request after {took:.2f} s")
-            check(took >= timeout * 0.9, f"gave up after {took:.2f} s of {timeout:g} s: {error}")
-            check(await is_left(peer), "the connection of a request that took too long is not closed")
+                raise NonConforming(
+                    f"the request still runs after {took:.2f} s; required: ended by its time-out of {timeout:g} s"
+                )
+            check(
+                took >= timeout * 0.9,
+                f"gave up after {took:.2f} s ({error}); required: not before the time-out of {timeout:g} s",
+            )
+            check(await all_closed(peer), "the connection stays open after a time-out; required: closed")
             if given_up is not None:
                 given_up.clear()
         if type(error) in expected:
             return
         if NotSent in expected or reached:
             break
-    raise NonConforming(f"{type(error).__name__} ({error}) in place of {expected[0].__name__}")
+    wanted = " or ".join(kind.__name__ for kind in expected)
+    raise NonConforming(f"raised {type(error).__name__} ({error}); required: {wanted}")

@@ -1,4 +1,4 @@
-"""Conformance: cancellation at every await, and answers that reach their own callers, however many there are."""
+"""Conformance cases about cancellation, and about many concurrent requests that each get their own response."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from rbim.errors import Unanswered
 from rbim.http import Request
 from rbim.testing.conformance.case import (
     BODY,
-    ENOUGH,
     LENIENCY,
+    REQUEST_TIMEOUT,
     SIG,
     WHOLE,
     Cases,
     Conformance,
-    answered,
-    became,
+    all_closed,
     check,
-    is_left,
+    eventually,
+    expect_response,
     request,
     served,
 )
@@ -48,14 +48,14 @@ SLOW_CASES = Cases()
 R = TypeVar("R")
 
 MOST_OPEN = 2
-"""Connections that may be idle after requests one after the other: one, and one that was opened for a cancelled request."""
+"""Connections that may be idle after sequential requests: one, and one that was opened for a cancelled request."""
 
 MOST_AWAITS = 1000
-"""Suspensions of one ``send`` after which a case stops looking for its end."""
+"""The most suspensions of one ``send``."""
 
 
 class _Stepwise(Generic[R]):
-    """A coroutine that has something done to it at its n-th suspension, or before it begins."""
+    """An awaitable that calls ``do`` at the ``at``-th suspension of a coroutine (0: before it starts)."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, R], at: int, do: Callable[[], object]) -> None:
         self.suspensions = 0
@@ -81,12 +81,12 @@ class _Stepwise(Generic[R]):
             try:
                 given = yield yielded
                 step = steps.send
-            except BaseException as error:  # whatever it is, it is the coroutine's
+            except BaseException as error:  # any exception is passed into the coroutine
                 given, step = error, steps.throw
 
 
 def _repeats(peer: Peer, received: Received) -> None:
-    """Answer with what the request carried, head and body apart."""
+    """Respond with the body of the request, in two writes."""
     answer = reply(received.body)
     peer.send(answer[:-1])
     peer.send(answer[-1:])
@@ -98,14 +98,20 @@ def _repeats_and_closes(peer: Peer, received: Received) -> None:
 
 
 async def _cancelled_at(transport: Transport, sent: Request, at: int) -> bool:
-    """Cancel a request at its n-th suspension; return whether there were so many."""
+    """Cancel a request at its ``at``-th suspension; return whether there were so many."""
     response: Response | None = None
     scope = CancelScope()
-    run = _Stepwise(transport.send(sent, timeout=ENOUGH), at, scope.cancel)
+    run = _Stepwise(transport.send(sent, timeout=REQUEST_TIMEOUT), at, scope.cancel)
     with scope:
         response = await run
-    check(response is None or response.body == sent.body, "a cancelled request got another one's answer")
-    check(response is not None or scope.cancelled_caught, "a cancelled request ended with neither")
+    check(
+        response is None or response.body == sent.body,
+        "a cancelled request got the response of another request; required: its own or none",
+    )
+    check(
+        response is not None or scope.cancelled_caught,
+        "a cancelled request ended without response and without cancellation; required: one of them",
+    )
     return run.suspensions >= at
 
 
@@ -119,16 +125,16 @@ async def _every_await(
 ) -> None:
     async with served(subject, script, greet=greet, options=options) as (server, transport):
         origin = server.url(scheme)
-        await answered(transport, request(origin), BODY)
+        await expect_response(transport, request(origin), BODY)
         more, at = True, -1
         while more:
             at += 1
-            check(at < MOST_AWAITS, f"a request was suspended {at} times")
+            check(at < MOST_AWAITS, f"a request was suspended {at} times; required: fewer than {MOST_AWAITS}")
             more = await _cancelled_at(transport, request(origin, body=b"cancelled %d" % at), at)
             body = b"after %d" % at
-            await answered(transport, request(origin, body=body), body)
-        few = not subject.cancels or await became(server, lambda server: len(server.open) <= MOST_OPEN, LENIENCY)
-        check(few, f"{len(server.open)} connections are left open by requests one after the other")
+            await expect_response(transport, request(origin, body=body), body)
+        few = not subject.cancels or await eventually(server, lambda server: len(server.open) <= MOST_OPEN, LENIENCY)
+        check(few, f"{len(server.open)} connections stay open after sequential requests; required: at most {MOST_OPEN}")
     gc.collect()
 
 
@@ -160,29 +166,32 @@ def _half(peer: Peer, _: Received) -> None:
 
 
 async def _cancelled(transport: Transport, sent: Request, when: Callable[[], Awaitable[object]]) -> None:
-    """Cancel a request by a scope when the time has come, and check that nothing but the cancellation comes out."""
+    """Cancel a request by a scope after ``when``, and check that only the cancellation comes out."""
     scope, began = CancelScope(), 0.0
 
     async def sends() -> None:
         with scope:
-            await transport.send(sent, timeout=ENOUGH)
+            await transport.send(sent, timeout=REQUEST_TIMEOUT)
 
     async with create_task_group() as tasks:
         tasks.start_soon(sends)
         await when()
         began = time.monotonic()
         scope.cancel()
-    check(scope.cancelled_caught, "a cancelled request ended in another way")
+    check(scope.cancelled_caught, "a cancelled request did not raise the cancellation; required: the same cancellation")
     took = time.monotonic() - began
-    check(took < LENIENCY, f"a cancelled request ended after {took:.2f} s")
+    check(took < LENIENCY, f"a cancelled request ended after {took:.2f} s; required: within {LENIENCY:g} s")
 
 
 async def _in_silence(subject: Conformance, script: Callable[[Peer, Received], None]) -> None:
-    async with served(subject, script, reply(WHOLE), leaves=subject.cancels) as (server, transport):
-        await _cancelled(transport, request(server.url()), partial(became, server, lambda server: server.requests))
-        check(not subject.cancels or await is_left(server, 0), "the connection of a cancelled request is not closed")
-        await answered(transport, request(server.url()))
-    check(server.accepted == 2, "the connection of a cancelled request was used again")  # noqa: PLR2004  # one each
+    async with served(subject, script, reply(WHOLE), closes=subject.cancels) as (server, transport):
+        await _cancelled(transport, request(server.url()), partial(eventually, server, lambda server: server.requests))
+        check(
+            not subject.cancels or await all_closed(server, 0),
+            "the connection stays open after a cancelled request; required: closed",
+        )
+        await expect_response(transport, request(server.url()))
+    check(server.accepted == 2, "the connection of a cancelled request was used again; required: a new one")  # noqa: PLR2004  # one each
 
 
 for _name, _script in {"before an answer": silent, "in the middle of an answer": _half}.items():
@@ -194,19 +203,21 @@ async def _task(subject: Conformance) -> None:
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:
-        return  # another event loop's tasks are cancelled by scopes only
-    async with served(subject, silent, reply(WHOLE), leaves=subject.cancels) as (server, transport):
+        return  # on other event loops, tasks are cancelled by scopes only
+    async with served(subject, silent, reply(WHOLE), closes=subject.cancels) as (server, transport):
         task = loop.create_task(_sends(transport, request(server.url())))
-        await became(server, lambda server: server.requests)
+        await eventually(server, lambda server: server.requests)
         task.cancel("why")
         (result,) = await asyncio.gather(task, return_exceptions=True)
-        check(isinstance(result, asyncio.CancelledError), f"a cancelled task ended with {result!r}")
-        check(task.cancelling() == 1, f"the task's count of cancellations is {task.cancelling()} in place of 1")
-        await answered(transport, request(server.url()))
+        check(
+            isinstance(result, asyncio.CancelledError), f"a cancelled task ended with {result!r}; required: CancelledError"
+        )
+        check(task.cancelling() == 1, f"task.cancelling() is {task.cancelling()}; required: 1")
+        await expect_response(transport, request(server.url()))
 
 
 async def _sends(transport: Transport, sent: Request) -> Response:
-    return await transport.send(sent, timeout=ENOUGH)
+    return await transport.send(sent, timeout=REQUEST_TIMEOUT)
 
 
 @CASES.add("cancelled: the late answer to a cancelled request is nobody's")
@@ -218,41 +229,47 @@ async def _late(subject: Conformance) -> None:
         peer.send(reply(b"late"))
 
     async with served(subject, reply(WHOLE), late, reply(b"2")) as (server, transport):
-        await answered(transport, request(server.url()))
+        await expect_response(transport, request(server.url()))
         try:
-            seen = partial(became, server, lambda server: len(server.requests) > 1)
+            seen = partial(eventually, server, lambda server: len(server.requests) > 1)
             await _cancelled(transport, request(server.url()), seen)
         finally:
             may_answer.set()
         for _ in range(3):
-            await answered(transport, request(server.url()), b"2")
-        check(not subject.cancels or await is_left(server, 0), "the connection of a cancelled request is not closed")
+            await expect_response(transport, request(server.url()), b"2")
+        check(
+            not subject.cancels or await all_closed(server, 0),
+            "the connection stays open after a cancelled request; required: closed",
+        )
 
 
 @CASES.add("cancelled: while connecting, with TLS silent", "tls")
 async def _handshake(subject: Conformance) -> None:
     options = authority().trusted_by(subject)
-    async with served(subject, greet=silent, options=options, leaves=subject.cancels) as (server, transport):
-        await _cancelled(transport, request(server.url("https")), partial(became, server, lambda server: server.open))
-        check(not subject.cancels or await is_left(server), "the connection of a cancelled handshake is not closed")
+    async with served(subject, greet=silent, options=options, closes=subject.cancels) as (server, transport):
+        await _cancelled(transport, request(server.url("https")), partial(eventually, server, lambda server: server.open))
+        check(
+            not subject.cancels or await all_closed(server),
+            "the connection stays open after a cancelled handshake; required: closed",
+        )
 
 
 FIRST = b"the first"
 BURST = 200
-"""Requests, at most, of which one begins at every turn of the event loop until an answer has come."""
+"""The most requests of a burst: one starts at every turn of the event loop until a response has come."""
 
 ENOUGH_BEGUN = 6
-"""Requests of a burst that the server has read when it ends the answer."""
+"""Requests of a burst that the server has read when it completes the first response."""
 
 AFTERWARDS = 10
-"""Requests of a burst that begin when the server has ended the answer, while that arrives and is taken."""
+"""Requests of a burst that start after the server has completed the first response, while it is being read."""
 
 
 @CASES.add("crowd: an answer nobody asked for behind the end of another one, while others begin, is nobody's")
 async def _junk_in_a_crowd(subject: Conformance) -> None:
-    """The head has come before; the connection may be given back in the very read that brings what nobody asked for.
+    """Only the end of the first response and the extra bytes come in one read, which may put the connection into the pool.
 
-    Whoever takes it then, before the first caller runs again, must not take that for an answer.
+    A request that takes this connection before the first caller runs again must not read the extra bytes as its response.
     """
     for turn in range(3):
         await _burst(subject, turn)
@@ -266,27 +283,29 @@ async def _burst(subject: Conformance, turn: int) -> None:
         peer.send(answer[: -len(received.body)])
         for _ in range(ENOUGH_BEGUN):
             may_end.acquire(timeout=PATIENCE)
-        peer.send(received.body + reply(b"nobody's"))
+        peer.send(received.body + reply(b"extra"))
         ended.set()
 
     def other(peer: Peer, received: Received) -> None:
         may_end.release()
         ended.wait(PATIENCE)
-        time.sleep(0.005)  # all of the burst shall begin before there are other connections to go over
+        time.sleep(0.005)  # the whole burst must start before other connections are free
         peer.send(reply(received.body))
 
     async def asks(transport: Transport, origin: str, body: bytes) -> None:
         try:
-            response = await transport.send(request(origin, body=body), timeout=ENOUGH)
+            response = await transport.send(request(origin, body=body), timeout=REQUEST_TIMEOUT)
         except Unanswered:
-            check(body == FIRST, f"{body!r} got no answer")  # the first may be doubted, since there is more behind it
+            check(
+                body == FIRST, f"request {body!r} got no response; required: its own body"
+            )  # the first one may be Unanswered
         else:
-            check(response.body == body, f"{body!r} got {response.body!r}")
+            check(response.body == body, f"request {body!r} got the response {response.body!r}; required: its own body")
 
     async with served(subject, first, other) as (server, transport), create_task_group() as tasks:
         tasks.start_soon(asks, transport, server.url(), FIRST)
-        await became(server, lambda server: server.requests)
-        await anyio.sleep(0.01)  # in which the head comes
+        await eventually(server, lambda server: server.requests)
+        await anyio.sleep(0.01)  # the head comes meanwhile
         number = last = 0
         while number < (last or BURST):
             number += 1
@@ -297,19 +316,19 @@ async def _burst(subject: Conformance, turn: int) -> None:
 
 
 GIVE_UP = 0.3
-"""The share of requests whose callers give up."""
+"""The share of requests that are cancelled."""
 
 
 async def _at_most(server: CrowdServer, connections: int) -> bool:
-    """Whether so few connections are open, in a while."""
+    """Whether at most this many connections are open, within LENIENCY seconds."""
     until = time.monotonic() + LENIENCY
-    while server.open > connections and time.monotonic() < until:  # noqa: ASYNC110  # the server has a thread of its own
+    while server.open > connections and time.monotonic() < until:  # noqa: ASYNC110  # the server runs in another thread
         await anyio.sleep(0.01)
     return server.open <= connections
 
 
 async def _crowd(subject: Conformance, *, calls: int, in_flight: int, latency: float) -> None:
-    """Every answer reaches its own caller, while three in ten give up at a random time."""
+    """Check that every response reaches its own caller, while three in ten requests are cancelled at a random time."""
     chance = random.Random(7)  # noqa: S311  # no secret
     numbers = iter(range(calls))
     done = given_up = 0
@@ -320,14 +339,14 @@ async def _crowd(subject: Conformance, *, calls: int, in_flight: int, latency: f
             body = b"number %d" % number
             sent = Request(origin=origin, path=f"/{number}", query={"sig": SIG}, body=body, repeatable=number % 2 == 0)
             response: Response | None = None
-            patience = chance.random() * 1.5 * latency if chance.random() < GIVE_UP else ENOUGH
+            patience = chance.random() * 1.5 * latency if chance.random() < GIVE_UP else REQUEST_TIMEOUT
             with move_on_after(patience):
-                response = await transport.send(sent, timeout=3 * ENOUGH)
+                response = await transport.send(sent, timeout=3 * REQUEST_TIMEOUT)
             if response is None:
-                check(patience < ENOUGH, f"request {number} got no answer")
+                check(patience < REQUEST_TIMEOUT, f"request {number} got no response; required: its own body")
                 given_up += 1
                 continue
-            check(response.body == body, f"request {number} got the answer {response.body!r}")
+            check(response.body == body, f"request {number} got the response {response.body!r}; required: {body!r}")
             done += 1
 
     with CrowdServer(latency=latency, seed=calls) as server:
@@ -335,14 +354,22 @@ async def _crowd(subject: Conformance, *, calls: int, in_flight: int, latency: f
             async with create_task_group() as tasks:
                 for _ in range(in_flight):
                     tasks.start_soon(works, transport, server.origin)
-            check(done + given_up == calls, f"{done} answered and {given_up} given up are not {calls}")
-            check(given_up > calls * GIVE_UP / 4, f"only {given_up} of {calls} were given up: the case is too gentle")
+            check(
+                done + given_up == calls,
+                f"{done} requests got a response and {given_up} were cancelled; required: {calls} in all",
+            )
+            check(
+                given_up > calls * GIVE_UP / 4,
+                f"only {given_up} of {calls} requests were cancelled: the machine is too fast for this case",
+            )
             for number in range(10):
                 body = b"afterwards %d" % number
-                await answered(transport, request(server.origin, body=body), body)
+                await expect_response(transport, request(server.origin, body=body), body)
             most = in_flight if subject.cancels else calls
-            check(await _at_most(server, most), f"{server.open} connections are open for {in_flight} requests in flight")
-        check(await _at_most(server, 0), f"{server.open} connections are left open")
+            check(await _at_most(server, most), f"{server.open} connections are open; required: at most {most}")
+        check(
+            await _at_most(server, 0), f"{server.open} connections stay open after the transport was closed; required: none"
+        )
     gc.collect()
 
 

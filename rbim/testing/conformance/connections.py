@@ -1,4 +1,4 @@
-"""Conformance: which connection a request goes over, and which one never again."""
+"""Conformance cases about connections: which one a request uses, and which ones must not be used again."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from rbim.testing.conformance.case import (
     WHOLE,
     Cases,
     Conformance,
-    answered,
-    became,
+    all_closed,
     check,
-    failed,
-    is_left,
+    eventually,
+    expect_error,
+    expect_response,
     request,
     served,
 )
@@ -39,7 +39,7 @@ __all__ = ["CASES"]
 CASES = Cases()
 
 MOMENT = 0.02
-"""Seconds in which a transport can notice what has reached this machine."""
+"""Seconds within which a transport can notice data that has reached this machine."""
 
 
 def _on(server: RawServer) -> list[int]:
@@ -50,8 +50,8 @@ def _on(server: RawServer) -> list[int]:
 async def _kept(subject: Conformance) -> None:
     async with served(subject, reply(WHOLE)) as (server, transport):
         for repeatable in (False, True, False):
-            await answered(transport, request(server.url(), repeatable=repeatable), times=2)
-    check(server.accepted == 1, f"6 requests one after the other took {server.accepted} connections")
+            await expect_response(transport, request(server.url(), repeatable=repeatable), times=2)
+    check(server.accepted == 1, f"6 sequential requests used {server.accepted} connections; required: 1")
 
 
 @CASES.add("connection: the one used last is the first to be used again", "lifo")
@@ -66,7 +66,7 @@ async def _last_first(subject: Conformance) -> None:
 
     async def asks(transport: Transport, origin: str, number: int) -> None:
         body = b"%d" % number
-        await answered(transport, request(origin, body=body), body)
+        await expect_response(transport, request(origin, body=body), body)
         ended[number].set()
 
     async with served(subject, in_turn, in_turn, in_turn, reply(WHOLE)) as (server, transport):
@@ -77,9 +77,12 @@ async def _last_first(subject: Conformance) -> None:
             for number in (1, 2, 0):
                 may_answer[number].set()
                 await ended[number].wait()
-        await answered(transport, request(server.url()), times=3)
+        await expect_response(transport, request(server.url()), times=3)
         latest = next(each.connection for each in server.requests if each.body == b"0")
-        check(_on(server)[3:] == [latest] * 3, f"connections {_on(server)[3:]} in place of {latest}, the one used last")
+        check(
+            _on(server)[3:] == [latest] * 3,
+            f"the requests used the connections {_on(server)[3:]}; required: {latest}, the one used last",
+        )
 
 
 UNASKED: dict[str, bytes] = {
@@ -93,18 +96,18 @@ UNASKED: dict[str, bytes] = {
 
 
 async def _together(subject: Conformance, extra: bytes, answer: bytes) -> None:
-    """What follows an answer in the same read belongs to nobody, and least of all to the next caller.
+    """Bytes behind a response in the same read must be discarded; they are not the response to the next request.
 
-    A transport may doubt the answer before it, too: Unanswered.
+    The transport may refuse the response before them too: Unanswered.
     """
     body = b"" if answer.startswith(b"HTTP/1.1 204") else WHOLE
     status = 200 if body else 204
     async with served(subject, answer + extra, reply(b"2"), reply(b"3")) as (server, transport):
         with suppress(Unanswered):
-            await answered(transport, request(server.url()), body, status=status)
-        await answered(transport, request(server.url()), b"2")
-        await answered(transport, request(server.url()), b"3")
-    check(_on(server) == [0, 1, 1], f"the requests came on the connections {_on(server)} in place of [0, 1, 1]")
+            await expect_response(transport, request(server.url()), body, status=status)
+        await expect_response(transport, request(server.url()), b"2")
+        await expect_response(transport, request(server.url()), b"3")
+    check(_on(server) == [0, 1, 1], f"the requests used the connections {_on(server)}; required: [0, 1, 1]")
 
 
 ANSWERS = {
@@ -113,7 +116,7 @@ ANSWERS = {
     "204": head("204 No Content"),
 }
 for _extra, _bytes in UNASKED.items():
-    if _extra != "an empty line":  # which RFC 9112 lets a reader skip before a message
+    if _extra != "an empty line":  # RFC 9112 allows a reader to skip it before a message
         for _framing, _answer in ANSWERS.items():
             CASES.add(f"discarded: {_extra} together with an answer ({_framing})")(
                 partial(_together, extra=_bytes, answer=_answer)
@@ -121,7 +124,7 @@ for _extra, _bytes in UNASKED.items():
 
 
 def _then(before: bytes, go: threading.Event, afterwards: Callable[[Peer], object], done: threading.Event) -> Script:
-    """Answer; when told so, do something to the idle connection."""
+    """Return a script that responds, waits for ``go``, then calls ``afterwards`` with the idle connection."""
 
     def script(peer: Peer, _: Received) -> None:
         peer.send(before)
@@ -137,15 +140,15 @@ async def _while_idle(subject: Conformance, afterwards: Callable[[Peer], object]
     script = _then(reply(WHOLE), go, afterwards, done)
     async with served(subject, script, reply(b"2"), reply(b"3")) as (server, transport):
         try:
-            await answered(transport, request(server.url(), repeatable=repeatable))
+            await expect_response(transport, request(server.url(), repeatable=repeatable))
         finally:
             go.set()
         await to_thread.run_sync(done.wait, PATIENCE)
         await anyio.sleep(MOMENT)
-        await became(server, lambda server: 0 not in server.open, MOMENT)
-        await answered(transport, request(server.url(), repeatable=repeatable), b"2")
-        await answered(transport, request(server.url(), repeatable=repeatable), b"3")
-    check(_on(server) == [0, 1, 1], f"the requests came on the connections {_on(server)} in place of [0, 1, 1]")
+        await eventually(server, lambda server: 0 not in server.open, MOMENT)
+        await expect_response(transport, request(server.url(), repeatable=repeatable), b"2")
+        await expect_response(transport, request(server.url(), repeatable=repeatable), b"3")
+    check(_on(server) == [0, 1, 1], f"the requests used the connections {_on(server)}; required: [0, 1, 1]")
 
 
 def _sends(data: bytes) -> Callable[[Peer], object]:
@@ -186,12 +189,12 @@ async def _several(subject: Conformance) -> None:
     async with served(subject, *[together] * 5, reply(b"2")) as (server, transport):
         async with create_task_group() as tasks:
             for _ in range(5):
-                tasks.start_soon(answered, transport, request(server.url(), repeatable=False))
-        check(await is_left(server), "the server's end is open")
+                tasks.start_soon(expect_response, transport, request(server.url(), repeatable=False))
+        check(await all_closed(server), "a connection that the server has closed stays open; required: closed")
         await anyio.sleep(MOMENT)
         for _ in range(3):
-            await answered(transport, request(server.url(), repeatable=False), b"2")
-    check(_on(server)[5:] == [5, 5, 5], f"the requests came on the connections {_on(server)[5:]} in place of [5, 5, 5]")
+            await expect_response(transport, request(server.url(), repeatable=False), b"2")
+    check(_on(server)[5:] == [5, 5, 5], f"the requests used the connections {_on(server)[5:]}; required: [5, 5, 5]")
 
 
 def _sent_once(method: str, origin: str) -> Request:
@@ -200,13 +203,13 @@ def _sent_once(method: str, origin: str) -> Request:
 
 
 async def _given_up(subject: Conformance, script: Script, method: str) -> None:
-    """A kept connection that ends when it gets a request: the server may have read it, so it is sent once."""
+    """If a kept connection ends when it gets a request, the server may have read it, so it is sent only once."""
     async with served(subject, reply(WHOLE), script, reply(b"2")) as (server, transport):
-        await answered(transport, request(server.url()))
-        await failed(transport, _sent_once(method, server.url()), Unanswered)
-        check(len(server.requests) == 2, "the request was sent again")  # noqa: PLR2004  # the first, and this one
-        await answered(transport, request(server.url()), b"2")
-    check(_on(server) == [0, 0, 1], f"the requests came on the connections {_on(server)} in place of [0, 0, 1]")
+        await expect_response(transport, request(server.url()))
+        await expect_error(transport, _sent_once(method, server.url()), Unanswered)
+        check(len(server.requests) == 2, "the request was sent again; required: sent once, then Unanswered")  # noqa: PLR2004  # the first, and this one
+        await expect_response(transport, request(server.url()), b"2")
+    check(_on(server) == [0, 0, 1], f"the requests used the connections {_on(server)}; required: [0, 0, 1]")
 
 
 for _how, _script in {"closed": closing(), "reset": resetting, "closed in half a head": closing(b"HTTP/1.1 2")}.items():
@@ -220,6 +223,6 @@ for _how, _script in {"closed": closing(), "reset": resetting, "closed in half a
 async def _server_gone(subject: Conformance) -> None:
     async with subject.make() as transport:
         with RawServer(reply(WHOLE)) as server:
-            await answered(transport, request(server.url()))
+            await expect_response(transport, request(server.url()))
         await anyio.sleep(MOMENT)
-        await failed(transport, request(server.url()), NotSent)
+        await expect_error(transport, request(server.url()), NotSent)

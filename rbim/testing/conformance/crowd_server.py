@@ -1,6 +1,7 @@
-"""A server for thousands of requests, in one thread; it shares no code with the rest of rbim or with any HTTP library.
+"""A server for thousands of requests, in one thread.
 
-It answers each request with the request's own body, after a while of random length, framed and cut in a random way.
+It shares no code with the rest of rbim or with any HTTP library. It responds to each request with the request's own body,
+after a random delay, with random framing and splits.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class _Connection:
 
 @dataclass(order=True)
 class _Due:
-    """Bytes to be sent at a time of the monotonic clock."""
+    """Bytes to send at the time ``when`` of the monotonic clock."""
 
     when: float
     number: int
@@ -41,7 +42,7 @@ class _Due:
 
 
 class CrowdServer:
-    """A server on a free port of 127.0.0.1 that answers with what each request carried, after up to ``latency`` seconds."""
+    """A server on a free port of 127.0.0.1 that returns the body of each request after up to ``latency`` seconds."""
 
     def __init__(self, *, latency: float, seed: int) -> None:
         self.latency = latency
@@ -125,7 +126,7 @@ class CrowdServer:
             self._plan(connection, parts[2][:length])
 
     def _plan(self, connection: _Connection, body: bytes) -> None:
-        """Plan the writes of an answer."""
+        """Schedule the writes of a response."""
         self.requests += 1
         chance = self._chance
         when = time.monotonic() + chance.random() * self.latency

@@ -1,4 +1,4 @@
-"""Conformance: what fails, with which error; time-outs in each phase; and what no error and no log may show."""
+"""Conformance cases about errors: failures, time-outs in each phase, and secrets hidden from errors and logs."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from anyio import CancelScope, create_task_group
 from rbim.errors import NotSent, TransportError, Unanswered
 from rbim.testing.conformance.case import (
     AUTHORIZATION,
-    ENOUGH,
     LENIENCY,
+    REQUEST_TIMEOUT,
     SIG,
     WHOLE,
     Cases,
     Conformance,
-    became,
     check,
-    failed,
-    in_time,
+    eventually,
+    expect_error,
+    expect_timeout,
+    recorded_text,
     request,
     served,
-    shown,
 )
 from rbim.testing.conformance.server import PATIENCE, Peer, Received, closing, head, refusing_port, reply, resetting, silent
 
@@ -50,14 +50,14 @@ async def _refused(subject: Conformance) -> None:
     with refusing_port() as port:
         async with subject.make() as transport:
             for repeatable in (True, False):
-                await failed(transport, request(f"http://127.0.0.1:{port}", repeatable=repeatable), NotSent)
+                await expect_error(transport, request(f"http://127.0.0.1:{port}", repeatable=repeatable), NotSent)
 
 
 @CASES.add("fails: a name that does not resolve is not sent")
 async def _unknown_name(subject: Conformance) -> None:
     async with subject.make() as transport:
         for name in ("name.invalid", "x" * 70 + ".invalid"):
-            await failed(transport, request(f"http://{name}"), NotSent)
+            await expect_error(transport, request(f"http://{name}"), NotSent)
 
 
 @CASES.add("fails: a connection reset or closed before anything was read is never an answer")
@@ -65,7 +65,7 @@ async def _greeted_badly(subject: Conformance) -> None:
     greetings: list[Callable[[Peer], object]] = [resetting, Peer.close]
     for greet in greetings:
         async with served(subject, greet=greet) as (server, transport):
-            await failed(transport, request(server.url()), NotSent, Unanswered)  # it depends on who was quicker
+            await expect_error(transport, request(server.url()), NotSent, Unanswered)  # depends on which side is faster
 
 
 @CASES.add("fails: a connection that ends while the request is being sent is unanswered")
@@ -73,8 +73,8 @@ async def _ends_while_sending(subject: Conformance) -> None:
     scripts: list[Script] = [resetting, closing()]
     for script in scripts:
         async with served(subject, script, head_only=True) as (server, transport):
-            await failed(transport, request(server.url(), body=b" " * 8_000_000), Unanswered)
-        check(len(server.requests) == 1, "the request was sent again")
+            await expect_error(transport, request(server.url(), body=b" " * 8_000_000), Unanswered)
+        check(len(server.requests) == 1, "the request was sent again; required: sent once")
 
 
 @CASES.add("fails: a connection that ends after the request was read is unanswered")
@@ -82,14 +82,14 @@ async def _ends_after(subject: Conformance) -> None:
     scripts: list[Script] = [resetting, closing(), _reset_after(reply(WHOLE)[:-1]), _reset_after(head("200 OK") + WHOLE)]
     for script in scripts:
         async with served(subject, script) as (server, transport):
-            await failed(transport, request(server.url()), Unanswered)
-        check(len(server.requests) == 1, "the request was sent again")
+            await expect_error(transport, request(server.url()), Unanswered)
+        check(len(server.requests) == 1, "the request was sent again; required: sent once")
 
 
 def _reset_after(data: bytes) -> Script:
     def script(peer: Peer, _: Received) -> None:
         peer.send(data)
-        time.sleep(0.01)  # a reset overtakes what was not read yet
+        time.sleep(0.01)  # a reset discards data that was not read yet
         peer.reset()
 
     return script
@@ -100,7 +100,7 @@ def _reset_after(data: bytes) -> Script:
 
 @contextmanager
 def _full() -> Generator[str]:
-    """Give an origin at which no connection comes about: the system lets them wait, or refuses them."""
+    """Give an origin where connecting never succeeds: the system keeps connections waiting, or refuses them."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(0)
@@ -120,9 +120,12 @@ async def _no_connection(subject: Conformance) -> None:
     with _full() as origin:
         async with subject.make() as transport:
             began = time.monotonic()
-            await failed(transport, request(origin), *subject.late, timeout=0.1)
+            await expect_error(transport, request(origin), *subject.late, timeout=0.1)
             took = time.monotonic() - began
-            check(took < LENIENCY, f"the time-out of 0.1 s ended the request after {took:.2f} s")
+            check(
+                took < LENIENCY,
+                f"a request with a time-out of 0.1 s ended after {took:.2f} s; required: within {LENIENCY:g} s",
+            )
 
 
 @CASES.add("time-out: while the request is being sent")
@@ -133,7 +136,7 @@ async def _deaf(subject: Conformance) -> None:
         given_up.wait(PATIENCE)
         peer.wait_closed()
 
-    await in_time(
+    await expect_timeout(
         subject,
         (Unanswered,),
         deaf,
@@ -145,7 +148,7 @@ async def _deaf(subject: Conformance) -> None:
 
 
 def _drip(before: bytes, each: bytes) -> Script:
-    """Send so little so slowly that no time-out between two reads would notice."""
+    """Return a script that sends bytes slowly, but often enough that a time-out between reads never ends."""
 
     def script(peer: Peer, _: Received) -> None:
         peer.send(before)
@@ -181,7 +184,7 @@ SLOW: dict[str, Script] = {
 
 
 async def _slow(subject: Conformance, script: Script) -> None:
-    await in_time(subject, (Unanswered,), script)
+    await expect_timeout(subject, (Unanswered,), script)
 
 
 for _name, _script in SLOW.items():
@@ -190,14 +193,14 @@ for _name, _script in SLOW.items():
 
 @CASES.add("time-out: on a kept connection, which is closed")
 async def _kept(subject: Conformance) -> None:
-    await in_time(subject, (Unanswered,), reply(WHOLE), silent, first=1)
+    await expect_timeout(subject, (Unanswered,), reply(WHOLE), silent, first=1)
 
 
-# What no error and no log may show.
+# Secrets that no error and no log may show.
 
 
 def _repeating(around: Callable[[str], bytes]) -> Script:
-    """Answer with what signs requests, as servers do that repeat what they read."""
+    """Return a script that responds with the secrets of the request, like servers that repeat the request."""
 
     def script(peer: Peer, received: Received) -> None:
         peer.send(around(f"{received.sig} {received.header('Authorization')} /{received.line.split()[1]}"))
@@ -207,29 +210,29 @@ def _repeating(around: Callable[[str], bytes]) -> Script:
 
 
 ECHOES: dict[str, Script] = {
-    "a status line": _repeating(lambda said: f"HTTP/1.1 {said}\r\n\r\n".encode()),
-    "no status line": _repeating(lambda said: f"{said}\r\n\r\n".encode()),
-    "a header without colon": _repeating(lambda said: f"HTTP/1.1 200 OK\r\n{said}\r\n\r\n".encode()),
-    "a length": _repeating(lambda said: f"HTTP/1.1 200 OK\r\nContent-Length: {said}\r\n\r\n".encode()),
-    "a transfer encoding": _repeating(lambda said: f"HTTP/1.1 200 OK\r\nTransfer-Encoding: {said}\r\n\r\n".encode()),
-    "a chunk size": _repeating(lambda said: CHUNKS + f"{said}\r\n".encode()),
-    "half a body": _repeating(lambda said: head("200 OK", "Content-Length: 999") + said.encode()),
-    "a redirect": _repeating(lambda said: reply(said.encode(), "302 Found", f"Location: http://x/?{said}", f"X: {said}")),
+    "a status line": _repeating(lambda text: f"HTTP/1.1 {text}\r\n\r\n".encode()),
+    "no status line": _repeating(lambda text: f"{text}\r\n\r\n".encode()),
+    "a header without colon": _repeating(lambda text: f"HTTP/1.1 200 OK\r\n{text}\r\n\r\n".encode()),
+    "a length": _repeating(lambda text: f"HTTP/1.1 200 OK\r\nContent-Length: {text}\r\n\r\n".encode()),
+    "a transfer encoding": _repeating(lambda text: f"HTTP/1.1 200 OK\r\nTransfer-Encoding: {text}\r\n\r\n".encode()),
+    "a chunk size": _repeating(lambda text: CHUNKS + f"{text}\r\n".encode()),
+    "half a body": _repeating(lambda text: head("200 OK", "Content-Length: 999") + text.encode()),
+    "a redirect": _repeating(lambda text: reply(text.encode(), "302 Found", f"Location: http://x/?{text}", f"X: {text}")),
 }
 
 
 class _Records(logging.Handler):
-    """All that is logged meanwhile, with the root logger at DEBUG."""
+    """A handler that collects all log records inside a ``with`` block, with the root logger at DEBUG."""
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
-        self.said: list[str] = []
+        self.texts: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
         parts = [record.getMessage(), repr(record.args), str(record.exc_text or "")]
         if record.exc_info:
             parts.append(logging.Formatter().formatException(record.exc_info))
-        self.said.append(" ".join(parts).lower())
+        self.texts.append(" ".join(parts).lower())
 
     def __enter__(self) -> Self:
         root = logging.getLogger()
@@ -245,19 +248,19 @@ class _Records(logging.Handler):
 
 
 def _nothing_logged(records: _Records) -> None:
-    for said in records.said:
-        check(SIG.lower() not in said, "a log record shows the sig")
-        check(AUTHORIZATION.lower() not in said, "a log record shows the Authorization")
+    for text in records.texts:
+        check(SIG.lower() not in text, "a log record shows the sig; required: no secret in any log")
+        check(AUTHORIZATION.lower() not in text, "a log record shows the Authorization; required: no secret in any log")
 
 
 async def _hides(subject: Conformance, script: Script) -> None:
     with _Records() as records:
         async with served(subject, script) as (server, transport):
-            try:  # what is an answer to one transport is none to another
-                await transport.send(request(server.url()), timeout=ENOUGH)
+            try:  # some transports accept this response, others refuse it
+                await transport.send(request(server.url()), timeout=REQUEST_TIMEOUT)
             except TransportError:
-                await failed(transport, request(server.url()), Unanswered)
-            check(SIG not in repr(transport), "the transport's repr shows the sig")
+                await expect_error(transport, request(server.url()), Unanswered)
+            check(SIG not in repr(transport), "the transport's repr shows the sig; required: no secret")
     _nothing_logged(records)
 
 
@@ -270,57 +273,60 @@ async def _logs(subject: Conformance) -> None:
     with _Records() as records:
         async with served(subject, reply(WHOLE), reply(WHOLE), closing(), silent) as (server, transport):
             for _ in range(2):
-                await transport.send(request(server.url()), timeout=ENOUGH)
-            await failed(transport, request(server.url()), Unanswered)
-            await failed(transport, request(server.url()), NotSent, Unanswered, timeout=0.05)
+                await transport.send(request(server.url()), timeout=REQUEST_TIMEOUT)
+            await expect_error(transport, request(server.url()), Unanswered)
+            await expect_error(transport, request(server.url()), NotSent, Unanswered, timeout=0.05)
         with refusing_port() as port:
             async with subject.make() as transport:
-                await failed(transport, request(f"http://127.0.0.1:{port}"), NotSent)
+                await expect_error(transport, request(f"http://127.0.0.1:{port}"), NotSent)
     _nothing_logged(records)
 
 
-# What the traceback of a cancellation may not show.
+# Secrets in the traceback of a cancellation.
 
 
-async def _sends(transport: Transport, sent: Request, told: list[str]) -> Response:
-    """Send; note what an error tracker would record of an interruption, which goes on its way."""
+async def _sends(transport: Transport, sent: Request, recorded: list[str]) -> Response:
+    """Send; add the text that an error tracker would record of an interruption, and raise it again."""
     try:
-        return await transport.send(sent, timeout=ENOUGH)
+        return await transport.send(sent, timeout=REQUEST_TIMEOUT)
     except BaseException as error:
-        told.append(shown(error).lower())
+        recorded.append(recorded_text(error).lower())
         raise
 
 
 async def _interrupted(
     transport: Transport, origin: str, reached: Callable[[], Awaitable[object]], *, body: bytes = WHOLE
 ) -> None:
-    """Cancel a request by a scope, and on asyncio another one as a task, each when it has come as far as wanted."""
-    told: list[str] = []
+    """Cancel a request by a scope, and on asyncio another one as a task, each after ``reached``."""
+    recorded: list[str] = []
     sent = request(origin, body=body)
     scope = CancelScope()
 
     async def in_scope() -> None:
         with scope:
-            await _sends(transport, sent, told)
+            await _sends(transport, sent, recorded)
 
     async with create_task_group() as tasks:
         tasks.start_soon(in_scope)
         await reached()
         scope.cancel()
-    check(scope.cancelled_caught, "a cancelled request ended in another way")
-    with suppress(RuntimeError):  # of another event loop than asyncio's
-        task = asyncio.get_running_loop().create_task(_sends(transport, sent, told))
+    check(scope.cancelled_caught, "a cancelled request did not raise the cancellation; required: the same cancellation")
+    with suppress(RuntimeError):  # the event loop is not asyncio's
+        task = asyncio.get_running_loop().create_task(_sends(transport, sent, recorded))
         await reached()
         task.cancel()
         await asyncio.wait([task])
-        check(task.cancelled(), "a cancelled request ended in another way")
-    for each in told:
-        check(SIG.lower() not in each, "the traceback of a cancelled request shows the sig")
-        check(AUTHORIZATION.lower() not in each, "the traceback of a cancelled request shows the Authorization")
+        check(task.cancelled(), "a cancelled request did not raise the cancellation; required: the same cancellation")
+    for each in recorded:
+        check(SIG.lower() not in each, "the traceback of a cancelled request shows the sig; required: no secret")
+        check(
+            AUTHORIZATION.lower() not in each,
+            "the traceback of a cancelled request shows the Authorization; required: no secret",
+        )
 
 
 A_MOMENT = 0.02
-"""Seconds after which what this machine has been given is surely where it belongs."""
+"""Seconds after which data sent on this machine has certainly arrived."""
 
 
 @CASES.add("secrets: hidden from the traceback of a request cancelled while connecting")
@@ -340,14 +346,14 @@ async def _cancelled(subject: Conformance, script: Callable[[Peer], None], body:
     times = iter((1, 2))
     deaf = len(body) > len(WHOLE)
     room = 65536 if deaf else None
-    async with served(subject, once_more, leaves=subject.cancels, head_only=deaf, receive_buffer=room) as (
+    async with served(subject, once_more, closes=subject.cancels, head_only=deaf, receive_buffer=room) as (
         server,
         transport,
     ):
 
         async def reached() -> None:
             wanted = next(times)
-            await became(server, lambda server: len(server.requests) >= wanted)
+            await eventually(server, lambda server: len(server.requests) >= wanted)
             await anyio.sleep(A_MOMENT)
 
         try:

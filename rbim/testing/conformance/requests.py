@@ -1,4 +1,4 @@
-"""Conformance: the bytes of a request, where it goes, and when it may."""
+"""Conformance cases about requests: their bytes, their destination, and when they may be sent."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from rbim.http import Request
 from rbim.testing.conformance.case import (
     AUTHORIZATION,
     BODY,
-    ENOUGH,
     PATH,
+    REQUEST_TIMEOUT,
     SIG,
     WHOLE,
     Cases,
     Conformance,
-    answered,
     check,
     environment,
-    failed,
+    expect_error,
+    expect_response,
     request,
     served,
 )
 from rbim.testing.conformance.server import RawServer, Received, reply
 
-__all__ = ["CASES", "refused"]
+__all__ = ["CASES", "expect_refusal"]
 
 CASES = Cases()
 
-# What a transport may add of its own, and the values it may have there (None: any).
+# Headers that a transport may add, and their allowed values (None: any).
 MAY_ADD: dict[str, set[str] | None] = {
     "accept": {"*/*"},
     "accept-encoding": {"identity", ""},
@@ -43,22 +43,29 @@ MAY_ADD: dict[str, set[str] | None] = {
 
 
 def _same(seen: Received, sent: Request) -> None:
-    """Check that a request arrived as it was meant, and nothing besides."""
+    """Check that a request arrived exactly as it was sent."""
     line = f"{sent.method} {sent.target} HTTP/1.1"
-    check(seen.line == line, f"the request line is {seen.line!r} in place of {line!r}")
-    check(seen.body == sent.body, f"a body of {len(seen.body)} bytes differs from the {len(sent.body)} sent")
+    check(seen.line == line, f"got the request line {seen.line!r}; required: {line!r}")
+    check(
+        seen.body == sent.body,
+        f"got a different body, of {len(seen.body)} bytes; required: the {len(sent.body)} bytes of the request",
+    )
     names = [name.lower() for name, _ in seen.headers]
-    check(len(names) == len(set(names)), f"a header is there twice: {sorted(names)}")
+    check(len(names) == len(set(names)), f"got the headers {sorted(names)}; required: each name once")
     for name, value in sent.headers.items():
-        check(seen.header(name) == value, f"header {name} is {seen.header(name)!r} in place of {value!r}")
+        check(seen.header(name) == value, f"got header {name} {seen.header(name)!r}; required: {value!r}")
     host = sent.origin.partition("://")[2].partition("/")[0]
-    check(seen.header("Host") == host, f"Host is {seen.header('Host')!r} in place of {host!r}")
+    check(seen.header("Host") == host, f"got Host {seen.header('Host')!r}; required: {host!r}")
     length = str(len(sent.body))
-    check(seen.header("Content-Length") == length, f"Content-Length is {seen.header('Content-Length')!r}, not {length}")
+    given = seen.header("Content-Length")
+    check(given == length, f"got Content-Length {given!r}; required: {length!r}")
     for name, value in seen.headers:
         if name.lower() not in {each.lower() for each in sent.headers}:
             allowed = MAY_ADD.get(name.lower(), set())
-            check(allowed is None or value.lower() in allowed, f"header {name}: {value} was not asked for")
+            check(
+                allowed is None or value.lower() in allowed,
+                f"the transport added the header {name}: {value}; allowed: {sorted(MAY_ADD)}",
+            )
 
 
 @CASES.add("request: line, headers and body as asked for")
@@ -66,10 +73,10 @@ async def _as_asked(subject: Conformance) -> None:
     async with served(subject, reply(WHOLE)) as (server, transport):
         sent = request(server.url())
         for _ in range(2):
-            await answered(transport, sent)
+            await expect_response(transport, sent)
     for seen in server.requests:
         _same(seen, sent)
-        check(f"{PATH}?sig={SIG} " in seen.line, f"the request line is {seen.line!r}")
+        check(f"{PATH}?sig={SIG} " in seen.line, f"got the request line {seen.line!r}; required: {PATH}?sig=<sig> in it")
 
 
 @CASES.add("request: quoted path and query byte for byte")
@@ -82,26 +89,26 @@ async def _quoted(subject: Conformance) -> None:
             headers={"Authorization": AUTHORIZATION},
             body=BODY,
         )
-        await answered(transport, sent)
+        await expect_response(transport, sent)
     line = "POST /a%2Fb%25/%E7%A0%94%7e%41/;x=1,2?sig=aB%20b%26c%3D%25%2B%2F%C3%A9&n=1 HTTP/1.1"
-    check(server.requests[0].line == line, f"the request line is {server.requests[0].line!r} in place of {line!r}")
+    check(server.requests[0].line == line, f"got the request line {server.requests[0].line!r}; required: {line!r}")
 
 
 @CASES.add("request: the origin's own path comes first")
 async def _prefix(subject: Conformance) -> None:
     async with served(subject, reply(WHOLE)) as (server, transport):
         sent = request(f"{server.url()}/gate%20way")
-        await answered(transport, sent)
+        await expect_response(transport, sent)
     line = f"POST /gate%20way{sent.target} HTTP/1.1"
-    check(server.requests[0].line == line, f"the request line is {server.requests[0].line!r} in place of {line!r}")
+    check(server.requests[0].line == line, f"got the request line {server.requests[0].line!r}; required: {line!r}")
 
 
 @CASES.add("request: no query, no body")
 async def _bare(subject: Conformance) -> None:
     async with served(subject, reply(WHOLE)) as (server, transport):
         sent = Request(origin=server.url(), path="/")
-        await answered(transport, sent)
-        await answered(transport, request(server.url()))
+        await expect_response(transport, sent)
+        await expect_response(transport, request(server.url()))
     _same(server.requests[0], sent)
 
 
@@ -110,15 +117,17 @@ async def _bodies(subject: Conformance) -> None:
     bodies = [bytes(range(256)), random.Random(1).randbytes(1_000_000)]  # noqa: S311  # no secret
     async with served(subject, reply(WHOLE)) as (server, transport):
         for body in bodies:
-            await answered(transport, request(server.url(), body=body))
-    check([seen.body for seen in server.requests] == bodies, "the bodies differ from those sent")
+            await expect_response(transport, request(server.url(), body=body))
+    check([seen.body for seen in server.requests] == bodies, "got different bodies; required: the bytes of the requests")
 
 
 @CASES.add("request: no cookie is kept")
 async def _cookies(subject: Conformance) -> None:
     async with served(subject, reply(WHOLE, "200 OK", "Set-Cookie: session=1; Path=/")) as (server, transport):
-        await answered(transport, request(server.url()), times=3)
-    check(not any(seen.header("Cookie") for seen in server.requests), "a cookie was sent back")
+        await expect_response(transport, request(server.url()), times=3)
+    check(
+        not any(seen.header("Cookie") for seen in server.requests), "the transport sent a cookie back; required: no cookies"
+    )
 
 
 @CASES.add("request: no password of this machine's user is sent", alone=True)
@@ -127,8 +136,8 @@ async def _netrc(subject: Conformance) -> None:
         (Path(folder) / "netrc").write_text("default login user password word\n", encoding="utf-8")
         with environment({"NETRC": str(Path(folder) / "netrc"), "HOME": folder}):
             async with served(subject, reply(WHOLE)) as (server, transport):
-                await answered(transport, request(server.url(), headers={}))
-    check(not server.requests[0].header("Authorization"), "an Authorization was sent that nobody asked for")
+                await expect_response(transport, request(server.url(), headers={}))
+    check(not server.requests[0].header("Authorization"), "the transport added an Authorization from .netrc; required: none")
 
 
 @CASES.add("request: many origins, each with connections of its own")
@@ -136,9 +145,9 @@ async def _origins(subject: Conformance) -> None:
     with RawServer(reply(b"1")) as one, RawServer(reply(b"2")) as two, RawServer(reply(b"3")) as three:
         async with subject.make() as transport:
             for server, body in [(one, b"1"), (two, b"2"), (three, b"3")] * 3:
-                await answered(transport, request(server.url()), body)
+                await expect_response(transport, request(server.url()), body)
         accepted = [server.accepted for server in (one, two, three)]
-        check(accepted == [1, 1, 1], f"3 requests to each of 3 origins took {accepted} connections")
+        check(accepted == [1, 1, 1], f"3 requests to each of 3 origins used {accepted} connections; required: [1, 1, 1]")
 
 
 @CASES.add("request: an IPv6 address as origin")
@@ -150,9 +159,9 @@ async def _ipv6(subject: Conformance) -> None:
         raise SkipTest("this machine has no ::1") from error
     async with served(subject, reply(WHOLE), host="::1") as (server, transport):
         sent = request(server.url())
-        await answered(transport, sent, times=2)
+        await expect_response(transport, sent, times=2)
     _same(server.requests[0], sent)
-    check(server.accepted == 1, "the connection was not kept")
+    check(server.accepted == 1, "the connection was not kept; required: 1 connection for 2 requests")
 
 
 @CASES.add("request: over a UNIX socket, or the option is refused")
@@ -160,38 +169,40 @@ async def _unix(subject: Conformance) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "s")
         if not subject.unix:
-            await refused(subject, uds=path)
+            await expect_refusal(subject, uds=path)
             return
         async with served(subject, reply(WHOLE), path=path, options={"uds": path}) as (server, transport):
             sent = request("http://platform.example:8883")
-            await answered(transport, sent, times=2)
-            check(server.accepted == 1, "the connection was not kept")
+            await expect_response(transport, sent, times=2)
+            check(server.accepted == 1, "the connection was not kept; required: 1 connection for 2 requests")
         _same(server.requests[0], sent)
-        async with subject.make(uds=str(Path(folder) / "nobody")) as transport:
-            await failed(transport, sent, NotSent)
+        async with subject.make(uds=str(Path(folder) / "missing")) as transport:
+            await expect_error(transport, sent, NotSent)
 
 
-async def refused(subject: Conformance, **option: str) -> None:
-    """Check that a transport refuses an option, in words that name it."""
+async def expect_refusal(subject: Conformance, **option: str) -> None:
+    """Check that a transport refuses an option with an error that names it."""
     (name,) = option
     with RawServer(reply(WHOLE)) as server:
         try:
             async with subject.make(**option) as transport:
-                await transport.send(request(server.url()), timeout=ENOUGH)
+                await transport.send(request(server.url()), timeout=REQUEST_TIMEOUT)
         except Exception as error:
-            check(name in str(error), f"the refusal of {name} does not name it: {error}")
+            check(name in str(error), f"the error for the option {name} is: {error}; required: a text with {name!r}")
         else:
-            check(fits=False, otherwise=f"the option {name} is taken, and without effect")
-        check(not server.requests, f"a request was sent in spite of {name}")
+            check(
+                condition=False, message=f"the option {name} was accepted without effect; required: an error that names it"
+            )
+        check(not server.requests, f"a request was sent although {name} is not supported; required: none")
 
 
 @CASES.add("request: none before the transport is entered")
 async def _before(subject: Conformance) -> None:
     with RawServer(reply(WHOLE)) as server:
         transport = subject.make()
-        await failed(transport, request(server.url()), NotSent)
-        check(not server.accepted, "a connection was opened")
-        async with transport:  # some libraries warn of what was made and never closed
+        await expect_error(transport, request(server.url()), NotSent)
+        check(not server.accepted, "a connection was opened before the transport was entered; required: none")
+        async with transport:  # some libraries warn about objects that are never closed
             pass
 
 
@@ -199,14 +210,14 @@ async def _before(subject: Conformance) -> None:
 async def _after(subject: Conformance) -> None:
     with RawServer(reply(WHOLE)) as server:
         async with subject.make() as transport:
-            await answered(transport, request(server.url()))
-        await failed(transport, request(server.url()), NotSent)
-        check(len(server.requests) == 1, "a request was sent")
+            await expect_response(transport, request(server.url()))
+        await expect_error(transport, request(server.url()), NotSent)
+        check(len(server.requests) == 1, "a request was sent after the transport was closed; required: none")
 
 
 @CASES.add("request: no time at all is not sent")
 async def _no_time(subject: Conformance) -> None:
     async with served(subject, reply(WHOLE)) as (server, transport):
         for timeout in (0.0, -1.0):
-            await failed(transport, request(server.url()), NotSent, timeout=timeout)
-    check(not server.requests, "a request was sent")
+            await expect_error(transport, request(server.url()), NotSent, timeout=timeout)
+    check(not server.requests, "a request was sent although its time-out was 0 or less; required: none")

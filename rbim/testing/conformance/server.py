@@ -1,8 +1,10 @@
-"""A scripted HTTP server on plain sockets and threads; it shares no code with the rest of rbim or with any HTTP library.
+"""A scripted HTTP server on plain sockets and threads.
 
-``RawServer(*scripts)`` answers its n-th request with the n-th script and every later one with the last. A script is the
-bytes of an answer, or a function of the :class:`Peer` and the request it :class:`Received`. ``greet`` runs on each new
-connection before its first request is read: a TLS handshake, a reset, silence.
+It shares no code with the rest of rbim or with any HTTP library.
+
+``RawServer(*scripts)`` responds to its n-th request with the n-th script, and to all later requests with the last one. A
+script is the bytes of a response, or a function of the :class:`Peer` and the :class:`Received` request. ``greet`` runs on
+each new connection before its first request is read: for example a TLS handshake, a reset, or silence.
 """
 
 from __future__ import annotations
@@ -39,14 +41,14 @@ __all__ = [
 ]
 
 PATIENCE = 10.0
-"""Seconds after which whatever waits in here gives up."""
+"""Seconds after which all waits of the server end."""
 
-LINGER_NOT = struct.pack("ii", 1, 0)
+LINGER_ZERO = struct.pack("ii", 1, 0)
 
 
 @dataclass(frozen=True)
 class Received:
-    """One request as it came: its number among all requests of the server, its connection's number, head and body."""
+    """One request as it arrived: its number, the number of its connection, its head and body."""
 
     number: int
     connection: int
@@ -65,12 +67,12 @@ class Received:
 
     @property
     def headers(self) -> list[tuple[str, str]]:
-        """Names as they came, with their values, in order."""
+        """The header names as sent, with their values, in order."""
         lines = self.head.decode("latin-1").rstrip("\r\n").split("\r\n")[1:]
         return [(name, value.strip()) for name, _, value in (line.partition(":") for line in lines)]
 
     def header(self, wanted: str) -> str:
-        """Return the first value of a header, whatever the case of its name; empty where there is none."""
+        """Return the first value of a header (the case of its name is ignored), or an empty text."""
         return next((value for name, value in self.headers if name.lower() == wanted.lower()), "")
 
     @property
@@ -95,23 +97,23 @@ class Peer:
         return self.sock.fileno() == -1
 
     def start_tls(self, context: ssl.SSLContext) -> None:
-        """Shake hands."""
-        self.sock.getpeername()  # raises where it was reset before, of which wrap_socket would leave a socket open
+        """Do the server's side of a TLS handshake."""
+        self.sock.getpeername()  # raises if the connection was reset: wrap_socket would then leave a socket open
         self.sock = context.wrap_socket(self.sock, server_side=True, do_handshake_on_connect=False)
         self.sock.do_handshake()
         self.handshakes += 1
 
     def send(self, data: bytes) -> None:
-        """Send all of it."""
+        """Send all bytes."""
         self.sock.sendall(data)
 
     def send_below_tls(self, data: bytes) -> None:
-        """Send without encryption on a connection that has it."""
+        """Send without encryption on a TLS connection."""
         with socket.socket(fileno=socket.dup(self.sock.fileno())) as plain:
             plain.sendall(data)
 
     def read_head(self) -> bytes:
-        """Return the bytes up to the empty line; empty where the connection ends before."""
+        """Return the bytes up to the empty line, or no bytes if the connection ends before it."""
         while b"\r\n\r\n" not in self._buffer:
             if not self._more():
                 return b""
@@ -119,7 +121,7 @@ class Peer:
         return head + end
 
     def read_body(self, head: bytes) -> bytes | None:
-        """Return as many bytes as the head announces; None where the connection ends before."""
+        """Return the body, as long as the head's Content-Length, or None if the connection ends before."""
         lines = head.lower().split(b"\r\n")
         length = next((int(line.partition(b":")[2]) for line in lines if line.startswith(b"content-length:")), 0)
         while len(self._buffer) < length:
@@ -139,28 +141,29 @@ class Peer:
             pass
 
     def close(self) -> None:
-        """Close the connection in good order."""
+        """Close the connection regularly."""
         with suppress(OSError):
             self.sock.shutdown(socket.SHUT_RDWR)
         self.sock.close()
 
     def reset(self) -> None:
         """Close the connection with a reset."""
-        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_NOT)
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_ZERO)
         self.sock.close()
 
-    def wake(self) -> None:
-        """End whatever this connection's thread waits for, from another thread."""
+    def interrupt(self) -> None:
+        """End all waits of this connection's thread, from another thread."""
         with suppress(OSError):
             socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
 
 
 class RawServer:
-    """A server on a free port of 127.0.0.1, in threads of its own that end with the ``with`` block.
+    """A server on a free port of 127.0.0.1, in its own threads, which end with the ``with`` block.
 
-    ``head_only`` leaves the bodies of requests to the scripts. ``host`` may be another address of this machine, such as
-    ``::1``; ``path`` is that of a UNIX socket to listen on in place of a port. ``receive_buffer`` limits what the system
-    takes in while no script reads (bytes; the system's own limit unless told).
+    - ``head_only``: the scripts read the bodies of requests.
+    - ``host``: another address of this machine, such as ``::1``.
+    - ``path``: the path of a UNIX socket to listen on, instead of a port.
+    - ``receive_buffer``: bytes that the system accepts while no script reads (default: the system's own limit).
     """
 
     def __init__(
@@ -212,25 +215,25 @@ class RawServer:
         self._threads[0].join(PATIENCE)
         self._listener.close()
         for peer in self.peers:
-            peer.wake()
+            peer.interrupt()
         for thread in self._threads:
             thread.join(PATIENCE)
         if any(thread.is_alive() for thread in self._threads):
-            raise AssertionError("a script of the server does not end")
+            raise AssertionError("a script of the server does not end: it must return when its connection is closed")
 
     @property
     def accepted(self) -> int:
-        """The number of connections so far."""
+        """The number of connections accepted so far."""
         return len(self.peers)
 
     def url(self, scheme: str = "http") -> str:
         """Return the server's origin."""
         return f"{scheme}://[{self.host}]:{self.port}" if ":" in self.host else f"{scheme}://{self.host}:{self.port}"
 
-    def wait_until(self, fits: Callable[[RawServer], object], seconds: float = PATIENCE) -> bool:
-        """Wait until the server is as wanted; False where it never is. Blocks: call it from a thread of its own."""
+    def wait_until(self, condition: Callable[[RawServer], object], seconds: float = PATIENCE) -> bool:
+        """Wait until the condition is true; False if it is not within ``seconds``. Blocks: call it in another thread."""
         with self._changed:
-            return bool(self._changed.wait_for(lambda: fits(self), seconds))
+            return bool(self._changed.wait_for(lambda: condition(self), seconds))
 
     def _start(self, work: Callable[..., None], *arguments: object) -> None:
         thread = threading.Thread(target=work, args=arguments, daemon=True)
@@ -252,15 +255,15 @@ class RawServer:
 
     def _serve(self, peer: Peer) -> None:
         try:
-            with suppress(OSError):  # the other end is gone, or kept its silence for too long
-                self._talk(peer)
+            with suppress(OSError):  # the client has closed, or was silent for too long
+                self._serve_requests(peer)
         finally:
             peer.close()
             with self._changed:
                 self.open.discard(peer.number)
                 self._changed.notify_all()
 
-    def _talk(self, peer: Peer) -> None:
+    def _serve_requests(self, peer: Peer) -> None:
         if self.greet is not None:
             self.greet(peer)
         while not peer.closed and (head := peer.read_head()):
@@ -280,24 +283,24 @@ class RawServer:
 
 @contextmanager
 def refusing_port() -> Generator[int]:
-    """Give a port of 127.0.0.1 that refuses connections and that nobody else can get meanwhile."""
+    """Give a port of 127.0.0.1 that refuses connections and is reserved inside the block."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield bound.getsockname()[1]
 
 
 def reply(body: bytes = b"", status: str = "200 OK", *headers: str) -> bytes:
-    """Return the bytes of an answer with a Content-Length."""
+    """Return the bytes of a response with a Content-Length."""
     return head(status, f"Content-Length: {len(body)}", *headers) + body
 
 
 def head(status: str, *headers: str) -> bytes:
-    """Return the bytes of an answer's head."""
+    """Return the bytes of a response head."""
     return "\r\n".join([f"HTTP/1.1 {status}", *headers, "", ""]).encode("latin-1")
 
 
 def chunked(*parts: bytes) -> bytes:
-    """Return the bytes of an answer in chunks."""
+    """Return the bytes of a chunked response."""
     chunks = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in (*parts, b""))
     return head("200 OK", "Transfer-Encoding: chunked") + chunks
 
@@ -306,7 +309,7 @@ def chunked(*parts: bytes) -> bytes:
 
 
 def closing(data: bytes = b"") -> Callable[[Peer, Received], None]:
-    """Send what there is, whole or not, and close the connection."""
+    """Return a script that sends these bytes, then closes the connection."""
 
     def script(peer: Peer, _: Received) -> None:
         peer.send(data)
@@ -316,7 +319,7 @@ def closing(data: bytes = b"") -> Callable[[Peer, Received], None]:
 
 
 def ending(data: bytes = b"") -> Callable[[Peer, Received], None]:
-    """Send what there is, whole or not, say that no more comes, and wait until the other end closes the connection."""
+    """Return a script that sends these bytes and an end of file, then waits until the client closes the connection."""
 
     def script(peer: Peer, _: Received) -> None:
         peer.send(data)
@@ -327,7 +330,7 @@ def ending(data: bytes = b"") -> Callable[[Peer, Received], None]:
 
 
 def byte_by_byte(data: bytes) -> Callable[[Peer, Received], None]:
-    """Send an answer in segments of one byte."""
+    """Return a script that sends these bytes in segments of one byte."""
 
     def script(peer: Peer, _: Received) -> None:
         peer.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -338,11 +341,11 @@ def byte_by_byte(data: bytes) -> Callable[[Peer, Received], None]:
 
 
 def echoing(around: Callable[[bytes], bytes]) -> Callable[[Peer, Received], None]:
-    """Send an answer that repeats the request: Authorization and sig first, then all of it as it came."""
+    """Return a script that repeats the request: Authorization and sig first, then all of it as it came."""
 
     def script(peer: Peer, request: Received) -> None:
-        said = f"{request.header('Authorization')} {request.sig} ".encode()
-        peer.send(around(said + request.raw))
+        secrets = f"{request.header('Authorization')} {request.sig} ".encode()
+        peer.send(around(secrets + request.raw))
 
     return script
 
@@ -353,5 +356,5 @@ def resetting(peer: Peer, _: Received | None = None) -> None:
 
 
 def silent(peer: Peer, _: Received | None = None) -> None:
-    """Say nothing until the other end closes."""
+    """Send nothing until the client closes the connection."""
     peer.wait_closed()

@@ -1,23 +1,4 @@
-"""The conformance suite: what every transport must do, tried against scripted servers of plain sockets.
-
-For a transport of one's own, with pytest and anyio (TLS cases need ``trustme``)::
-
-    from rbim.transports.conformance import CASES, Conformance
-
-    @pytest.mark.parametrize("case", CASES, ids=str)
-    async def test_conformance(case):
-        await case(Conformance(MyTransport, proxy=True))
-
-``await failures(MyTransport, at_once=16)`` is quicker, needs no pytest, and tells which cases fail. The contract is that of
-:class:`rbim.Transport`; where it leaves something open, the suite asks for this:
-
-- A kept connection that was closed, or on which something came, while it was idle is not used again, whatever the request;
-  one that ends after it got a request is Unanswered, and the request is sent once.
-- An answer with more behind it in the same read is this answer or Unanswered; what was behind it is nobody's.
-- A compressed body is given as it came. A folded header is Unanswered or one value. A head, or trailers, without end are
-  Unanswered before 32 MiB have left the server; a body without end is AnswerTooLarge before 64 MiB have.
-- A time-out may not end an attempt early, nor more than 2 s late.
-"""
+"""The list of all conformance cases, and ``failures``, which runs them."""
 
 from __future__ import annotations
 
@@ -28,9 +9,9 @@ from anyio import create_task_group
 
 from rbim.testing.conformance import (
     answers as conformance_answers,
-    concurrency as conformance_crowd,
+    concurrency as conformance_concurrency,
     connections as conformance_connections,
-    errors as conformance_failures,
+    errors as conformance_errors,
     requests as conformance_requests,
     tls as conformance_tls,
 )
@@ -47,29 +28,29 @@ CASES: tuple[Case, ...] = (
     *conformance_requests.CASES,
     *conformance_answers.CASES,
     *conformance_connections.CASES,
-    *conformance_failures.CASES,
+    *conformance_errors.CASES,
     *conformance_tls.CASES,
-    *conformance_crowd.CASES,
+    *conformance_concurrency.CASES,
 )
-"""What every transport must pass, in a few seconds."""
+"""The cases that every transport must pass; they take a few seconds."""
 
-SLOW_CASES: tuple[Case, ...] = (*conformance_crowd.SLOW_CASES,)
-"""The long forms, in minutes."""
+SLOW_CASES: tuple[Case, ...] = (*conformance_concurrency.SLOW_CASES,)
+"""Long forms of some cases; they take minutes."""
 
 
 async def failures(
     subject: Conformance | Callable[..., Transport], /, cases: Iterable[Case] = CASES, *, at_once: int = 1
 ) -> dict[str, NonConforming]:
-    """Run cases; return why those fail that do, by their names and in their order. Skipped ones count as passed.
+    """Run cases and return the failures by case name, in the order of the cases. Skipped cases count as passed.
 
-    Up to ``at_once`` of them run side by side, but for those that have to run alone: most of what cases do is waiting.
+    Up to ``at_once`` cases run concurrently (default: 1), since cases mostly wait; cases marked ``alone`` run one by one.
     """
     wanted = [*cases]
     waiting = iter([case for case in wanted if not case.alone])
     failing: dict[str, NonConforming] = {}
 
-    async def tries(those: Iterable[Case]) -> None:
-        for case in those:
+    async def run(queue: Iterable[Case]) -> None:
+        for case in queue:
             try:
                 await case(subject)
             except SkipTest:
@@ -77,9 +58,9 @@ async def failures(
             except NonConforming as failure:
                 failing[case.name] = failure
 
-    with environment({}):  # around them all: what each of them hides, another one would put back meanwhile
+    with environment({}):  # around all cases: a case that ends would restore what a running one hides
         async with create_task_group() as tasks:
             for _ in range(at_once):
-                tasks.start_soon(tries, waiting)
-        await tries(case for case in wanted if case.alone)
+                tasks.start_soon(run, waiting)
+        await run(case for case in wanted if case.alone)
     return {case.name: failing[case.name] for case in wanted if case.name in failing}

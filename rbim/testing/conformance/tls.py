@@ -1,4 +1,4 @@
-"""Conformance: TLS and HTTP proxies. The certificates are made by ``trustme``, when the first case needs one."""
+"""Conformance cases about TLS and HTTP proxies. ``trustme`` makes the certificates when a case first needs one."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from rbim.testing.conformance.case import (
     WHOLE,
     Cases,
     Conformance,
-    answered,
+    all_closed,
     check,
-    failed,
-    in_time,
-    is_left,
+    expect_error,
+    expect_response,
+    expect_timeout,
     request,
     served,
 )
-from rbim.testing.conformance.requests import refused
+from rbim.testing.conformance.requests import expect_refusal
 from rbim.testing.conformance.server import Peer, RawServer, Received, closing, head, refusing_port, reply, resetting, silent
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ AGES_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 
 
 class Authority:
-    """A certificate authority of our own. Raises ImportError where ``trustme`` is missing."""
+    """A certificate authority for tests. Raises ImportError if ``trustme`` is not installed."""
 
     def __init__(self) -> None:
         try:
@@ -55,7 +55,7 @@ class Authority:
         self._folder: TemporaryDirectory[str] | None = None
 
     def of_a_server(self, name: str = "127.0.0.1", *, expired: bool = False) -> ssl.SSLContext:
-        """Return what a server of that name shows."""
+        """Return the TLS context of a server with this name."""
         until = AGES_AGO + timedelta(days=1) if expired else None
         certificate = self._authority.issue_cert(name, not_before=AGES_AGO, not_after=until)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -63,7 +63,7 @@ class Authority:
         return context
 
     def trusted_by(self, subject: Conformance) -> dict[str, Any]:
-        """Return the option of a transport that trusts these servers."""
+        """Return the transport option that makes it trust this authority."""
         if subject.bundle:
             if self._folder is None:
                 self._folder = TemporaryDirectory()
@@ -83,7 +83,7 @@ def authority() -> Authority:
 
 
 @cache
-def _stranger() -> Authority:
+def _other_authority() -> Authority:
     return Authority()
 
 
@@ -93,9 +93,9 @@ def _server_context() -> ssl.SSLContext:
 
 
 def _greeting(context: ssl.SSLContext | None = None) -> Callable[[Peer], None]:
-    """Return what shakes hands on each new connection."""
-    shown = context or _server_context()
-    return lambda peer: peer.start_tls(shown)
+    """Return a ``greet`` function that does a TLS handshake on each new connection."""
+    chosen = context or _server_context()
+    return lambda peer: peer.start_tls(chosen)
 
 
 @CASES.add("TLS: a trusted certificate, one handshake for all requests", "tls")
@@ -104,16 +104,17 @@ async def _trusted(subject: Conformance) -> None:
         server,
         transport,
     ):
-        await answered(transport, request(server.url("https"), repeatable=False), times=3)
-    check(server.accepted == 1, f"3 requests took {server.accepted} connections")
-    check(server.requests[0].header("Host") == f"127.0.0.1:{server.port}", "the Host differs")
+        await expect_response(transport, request(server.url("https"), repeatable=False), times=3)
+    check(server.accepted == 1, f"3 requests used {server.accepted} connections; required: 1")
+    host = server.requests[0].header("Host")
+    check(host == f"127.0.0.1:{server.port}", f"got Host {host!r}; required: '127.0.0.1:{server.port}'")
 
 
 async def _certificate(subject: Conformance, name: str, *, expired: bool) -> None:
     greet = _greeting(authority().of_a_server(name, expired=expired))
     async with served(subject, reply(WHOLE), greet=greet, options=authority().trusted_by(subject)) as (server, transport):
-        await failed(transport, request(server.url("https")), NotSent)
-    check(not server.requests, "the request was sent")
+        await expect_error(transport, request(server.url("https")), NotSent)
+    check(not server.requests, "the request was sent to an unverified server; required: NotSent")
 
 
 CASES.add("TLS: the certificate of another host is not sent to", "tls")(partial(_certificate, name=ELSEWHERE, expired=False))
@@ -123,10 +124,10 @@ CASES.add("TLS: an expired certificate is not sent to", "tls")(partial(_certific
 @CASES.add("TLS: an unknown authority is not sent to, unless told otherwise or told nothing", "tls")
 async def _unknown_authority(subject: Conformance) -> None:
     nothing: dict[str, Any] = {}
-    for options in (nothing, _stranger().trusted_by(subject)):
+    for options in (nothing, _other_authority().trusted_by(subject)):
         async with served(subject, reply(WHOLE), greet=_greeting(), options=options) as (server, transport):
-            await failed(transport, request(server.url("https")), NotSent)
-        check(not server.requests, "the request was sent")
+            await expect_error(transport, request(server.url("https")), NotSent)
+        check(not server.requests, "the request was sent to an unverified server; required: NotSent")
 
 
 @CASES.add("TLS: a server that speaks none is not sent to", "tls")
@@ -135,7 +136,7 @@ async def _plain(subject: Conformance) -> None:
         peer.send(reply(WHOLE))
 
     async with served(subject, greet=plainly, options=authority().trusted_by(subject)) as (server, transport):
-        await failed(transport, request(server.url("https")), NotSent)
+        await expect_error(transport, request(server.url("https")), NotSent)
 
 
 @CASES.add("TLS: a handshake that is reset or closed is not sent", "tls")
@@ -143,17 +144,17 @@ async def _reset(subject: Conformance) -> None:
     greetings: list[Callable[[Peer], object]] = [resetting, Peer.close]
     for greet in greetings:
         async with served(subject, greet=greet, options=authority().trusted_by(subject)) as (server, transport):
-            await failed(transport, request(server.url("https")), NotSent)
+            await expect_error(transport, request(server.url("https")), NotSent)
 
 
 @CASES.add("TLS: a handshake that takes too long is not sent, and its connection is closed", "tls")
 async def _handshake(subject: Conformance) -> None:
-    await in_time(subject, subject.late, scheme="https", greet=silent, options=authority().trusted_by(subject))
+    await expect_timeout(subject, subject.late, scheme="https", greet=silent, options=authority().trusted_by(subject))
 
 
 @CASES.add("TLS: no answer in time is unanswered, and the connection is closed", "tls")
 async def _no_answer(subject: Conformance) -> None:
-    await in_time(
+    await expect_timeout(
         subject,
         (Unanswered,),
         reply(WHOLE),
@@ -178,9 +179,9 @@ async def _breaks(subject: Conformance) -> None:
             server,
             transport,
         ):
-            await failed(transport, request(server.url("https")), Unanswered)
-            await answered(transport, request(server.url("https")))
-        check(server.accepted == 2, "the connection was used again")  # noqa: PLR2004  # one each
+            await expect_error(transport, request(server.url("https")), Unanswered)
+            await expect_response(transport, request(server.url("https")))
+        check(server.accepted == 2, "the connection was used again after it broke; required: a new one")  # noqa: PLR2004  # one each
 
 
 @CASES.add("TLS: a kept connection that the server closes while idle is not used again", "tls")
@@ -188,8 +189,8 @@ async def _stale(subject: Conformance) -> None:
     script = closing(reply(WHOLE))
     async with served(subject, script, greet=_greeting(), options=authority().trusted_by(subject)) as (server, transport):
         for _ in range(3):
-            await answered(transport, request(server.url("https"), repeatable=False))
-            check(await is_left(server), "the server's end is open")
+            await expect_response(transport, request(server.url("https"), repeatable=False))
+            check(await all_closed(server), "a connection that the server has closed stays open; required: closed")
 
 
 # Proxies.
@@ -201,21 +202,22 @@ ORIGIN = "http://platform.example:8883"
 async def _proxied(subject: Conformance) -> None:
     if not subject.proxy:
         with RawServer(reply(WHOLE)) as proxy:
-            await refused(subject, proxy=proxy.url())
-            check(not proxy.requests, "the proxy was asked, although this is not supported")
+            await expect_refusal(subject, proxy=proxy.url())
+            check(not proxy.requests, "a request reached the proxy although proxies are not supported; required: none")
         return
     with RawServer(reply(WHOLE)) as proxy:
         async with subject.make(proxy=proxy.url()) as transport:
             sent = request(ORIGIN)
-            await answered(transport, sent, times=2)
+            await expect_response(transport, sent, times=2)
     for seen in proxy.requests:
-        check(seen.line == f"POST {ORIGIN}{sent.target} HTTP/1.1", f"the proxy was asked for {seen.line!r}")
-        check(seen.header("Host") == "platform.example:8883", f"Host is {seen.header('Host')!r}")
-    check(proxy.accepted == 1, "the connection to the proxy was not kept")
+        line, host = f"POST {ORIGIN}{sent.target} HTTP/1.1", seen.header("Host")
+        check(seen.line == line, f"the proxy got the request line {seen.line!r}; required: {line!r}")
+        check(host == "platform.example:8883", f"the proxy got Host {host!r}; required: 'platform.example:8883'")
+    check(proxy.accepted == 1, "the connection to the proxy was not kept; required: 1 connection for 2 requests")
 
 
 def _tunnelling(context: ssl.SSLContext) -> Script:
-    """Be a proxy that takes itself for what lies behind it."""
+    """Return the script of a proxy that also plays the server behind it."""
 
     def script(peer: Peer, received: Received) -> None:
         if received.line.startswith("CONNECT "):
@@ -232,21 +234,22 @@ async def _tunnel(subject: Conformance) -> None:
     with RawServer(_tunnelling(authority().of_a_server(ELSEWHERE))) as proxy:
         async with subject.make(proxy=proxy.url(), **authority().trusted_by(subject)) as transport:
             sent = request(f"https://{ELSEWHERE}")
-            await answered(transport, sent, times=2)
-        check(await is_left(proxy), "connections are left open")
+            await expect_response(transport, sent, times=2)
+        check(await all_closed(proxy), "connections to the proxy stay open after the transport was closed; required: none")
     lines = [seen.line for seen in proxy.requests]
     wanted = [f"CONNECT {ELSEWHERE}:443 HTTP/1.1", *[f"POST {sent.target} HTTP/1.1"] * 2]
-    check(lines == wanted, f"the proxy was asked for {lines} in place of {wanted}")
-    said = proxy.requests[0].raw.decode("latin-1")
-    check(SIG not in said and AUTHORIZATION not in said, "the proxy was told what signs requests")
+    check(lines == wanted, f"the proxy got the request lines {lines}; required: {wanted}")
+    connect = proxy.requests[0].raw.decode("latin-1")
+    hidden = SIG not in connect and AUTHORIZATION not in connect
+    check(hidden, "the proxy got secrets of the request in CONNECT; required: only the host")
 
 
 @CASES.add("proxy: a certificate behind it is verified, too", "tls", "proxy")
 async def _tunnel_to_another(subject: Conformance) -> None:
     with RawServer(_tunnelling(_server_context())) as proxy:
         async with subject.make(proxy=proxy.url(), **authority().trusted_by(subject)) as transport:
-            await failed(transport, request(f"https://{ELSEWHERE}"), NotSent)
-    check(len(proxy.requests) == 1, "the request was sent")
+            await expect_error(transport, request(f"https://{ELSEWHERE}"), NotSent)
+    check(len(proxy.requests) == 1, "the request was sent to an unverified server; required: NotSent")
 
 
 NO_TUNNELS: dict[str, Script] = {
@@ -262,8 +265,8 @@ NO_TUNNELS: dict[str, Script] = {
 async def _no_tunnel(subject: Conformance, script: Script) -> None:
     with RawServer(script) as proxy:
         async with subject.make(proxy=proxy.url(), **authority().trusted_by(subject)) as transport:
-            await failed(transport, request(f"https://{ELSEWHERE}"), NotSent)
-            check(await is_left(proxy), "the connection of a tunnel that did not come about is not closed")
+            await expect_error(transport, request(f"https://{ELSEWHERE}"), NotSent)
+            check(await all_closed(proxy), "the connection stays open after the proxy refused the tunnel; required: closed")
 
 
 for _name, _script in NO_TUNNELS.items():
@@ -274,12 +277,12 @@ for _name, _script in NO_TUNNELS.items():
 async def _slow_tunnel(subject: Conformance) -> None:
     with RawServer(silent) as proxy:
         async with subject.make(proxy=proxy.url(), **authority().trusted_by(subject)) as transport:
-            await failed(transport, request(f"https://{ELSEWHERE}"), *subject.late, timeout=0.1)
-            check(await is_left(proxy), "the connection of a tunnel that took too long is not closed")
+            await expect_error(transport, request(f"https://{ELSEWHERE}"), *subject.late, timeout=0.1)
+            check(await all_closed(proxy), "the connection stays open after the tunnel timed out; required: closed")
 
 
 @CASES.add("proxy: one that refuses connections is not sent to", "proxy")
 async def _no_proxy(subject: Conformance) -> None:
     with refusing_port() as port:
         async with subject.make(proxy=f"http://127.0.0.1:{port}") as transport:
-            await failed(transport, request(ORIGIN), NotSent)
+            await expect_error(transport, request(ORIGIN), NotSent)

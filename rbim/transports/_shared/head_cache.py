@@ -1,4 +1,7 @@
-"""A cache of prepared request heads: during a signature's second, requests to one path differ only in their bodies."""
+"""A cache of prepared request heads.
+
+A signature is valid for a second; during it, requests to one path differ only in their bodies.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AiohttpTransport's changes to aiohttp's classes: safe reuse of connections, deadlines, no automatic headers or cookies."""
+"""Subclasses of aiohttp: safe reuse of connections, deadlines, no automatic headers or cookies."""
 
 # States of a connection (ConnectionHandler), and what moves it between them:
 #
@@ -203,7 +203,7 @@ class DeadlineTimer:
 
 
 class Connector(aiohttp.TCPConnector):
-    """A connection pool that never reuses a connection that was closed, has unread data, or is too old for the request."""
+    """A pool that reuses no connection that was closed, has unread data, or is too old for the request."""
 
     def __init__(self, expiry: float) -> None:
         super().__init__(limit=0, keepalive_timeout=max(expiry, MAX_IDLE))  # pyright: ignore[reportUnknownMemberType]

@@ -1,4 +1,4 @@
-"""The asyncio transport: asyncio's own protocols and TLS with the llhttp parser; the fastest one, for asyncio and uvloop."""
+"""The asyncio transport, the fastest one: asyncio's protocols and TLS with the llhttp parser. Also for uvloop."""
 
 from typing import TYPE_CHECKING
 

@@ -3,6 +3,7 @@
 # States of a connection, and what moves it between them:
 #
 #   opening -> ready   ``connection_made``, then, if the route needs them, the tunnel and ``start_tls``
+#   opening -> closed  ``abort``, if opening fails or is cancelled; the same from ready
 #   ready -> busy      ``expect``: a future waits for a response, and the timer is set for its deadline at the latest
 #   idle -> busy       ``expect``, after the transport took the connection from the stack ``idle``
 #   busy -> idle       ``_settle(reusable=True)``: the response is complete, nothing came behind it, the request is written

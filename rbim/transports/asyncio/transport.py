@@ -1,4 +1,4 @@
-"""The asyncio transport: asyncio's own protocols and TLS with the llhttp parser; the fastest one, for asyncio and uvloop.
+"""The asyncio transport, the fastest one: asyncio's protocols and TLS with the llhttp parser. Also for uvloop.
 
 Each connection is a protocol that writes a request, head and body at once, and sets the result of one future; there is no
 task, lock or stream in between. Each origin has a stack of idle connections, and each connection has one timer. Needs
