@@ -36,7 +36,9 @@ EXPECTED = {
     },
     "docs/errors.md": {
         "Handling errors": [re.escape(blocks_of("docs/errors.md", "text")[0].text)],
-        "Attempts, causes and pickling": [r"SearchPublicGroups: .* \(3 attempts, outcome not sent\)\n([123] NotSent not sent\n){3}"],
+        "Attempts, causes and pickling": [
+            r"SearchPublicGroups: .* \(3 attempts, outcome not sent\)\n([123] NotSent not sent\n){3}"
+        ],
     },
     "docs/retries.md": {
         "Retries and unknown outcomes": [r"idempotent\nnever\n"],
