@@ -1,4 +1,4 @@
-"""The parts of the page on architecture that the code says: the tree of modules, and the floors of the contract."""
+"""The derived parts of the page on architecture: the tree of modules, and the layers of the import contract."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from _derive.markdown import code, inline, table
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["floors", "house", "layers", "pure", "summary"]
+__all__ = ["house", "layer_names", "layers", "pure", "summary"]
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "rbim"
@@ -47,20 +47,20 @@ def _contract(kind: str) -> dict[str, Any]:
     return next(each for each in tools["importlinter"]["contracts"] if each["type"] == kind)
 
 
-def floors() -> list[list[str]]:
-    """Return the names on each floor of the package, highest first."""
-    return [floor.split(" | ") for floor in _contract("layers")["layers"]]
+def layer_names() -> list[list[str]]:
+    """Return the names in each layer of the package, highest first."""
+    return [layer.split(" | ") for layer in _contract("layers")["layers"]]
 
 
 def pure() -> set[str]:
-    """Return the names on the floors in which no module does input or output."""
+    """Return the names of the pure modules: those that do no input or output."""
     return {name.removeprefix("rbim.") for name in _contract("forbidden")["source_modules"]}
 
 
 def layers() -> str:
-    """Return the floors as a table, highest first."""
+    """Return the layers as a table, highest first."""
     rows = (
-        (str(number), ", ".join(map(code, floor)))
-        for number, floor in zip(range(len(floors()), 0, -1), floors(), strict=True)
+        (str(number), ", ".join(map(code, layer)))
+        for number, layer in zip(range(len(layer_names()), 0, -1), layer_names(), strict=True)
     )
-    return "\n" + table(("floor", "folders and modules"), rows) + "\n"
+    return "\n" + table(("layer", "folders and modules"), rows) + "\n"
