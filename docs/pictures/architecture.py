@@ -1,5 +1,5 @@
 # noqa: INP001  # a folder of pictures is no package
-"""The picture of the architecture: the floors that ``lint-imports`` checks, as an SVG."""
+"""The picture of the architecture: the layers that ``lint-imports`` checks, as an SVG."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pathlib import Path
 DOCS = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(DOCS))
 
-from _derive.architecture import PACKAGE, floors, pure, summary  # noqa: E402  # the path comes first
+from _derive.architecture import PACKAGE, layer_names, pure, summary  # noqa: E402  # the path comes first
 
 __all__ = ["architecture"]
 
 WIDTH = 860
 PAD, GAP = 12, 6
-ROW = 26  # pixels: a row is a folder or a module, and what it is
+ROW = 26  # pixels of a row: a folder or a module, and its purpose
 CHIP, LETTER = 20, 7.6  # the height of a name's box, the width of one of its letters
-WORDS = 150  # pixels from the left to what a name is
+WORDS = 150  # pixels from the left to the purpose of a name
 PURE, OTHER = "#1f6f5c", "#2b5c94"
 
 
@@ -26,22 +26,22 @@ def architecture() -> str:
     """Return the picture as text."""
     parts = ['<rect width="100%" height="100%" rx="10" fill="#10161f"/>']
     top, nothing_waits = PAD, pure()
-    for floor in floors():
-        height = len(floor) * ROW + GAP
-        colour = PURE if set(floor) <= nothing_waits else OTHER
+    for layer in layer_names():
+        height = len(layer) * ROW + GAP
+        colour = PURE if set(layer) <= nothing_waits else OTHER
         parts.append(f'<rect x="{PAD}" y="{top}" width="{WIDTH - 2 * PAD}" height="{height}" rx="7" fill="{colour}"/>')
-        for number, name in enumerate(floor):
+        for number, name in enumerate(layer):
             parts += _row(name, top + GAP // 2 + number * ROW)
         top += height + GAP
     parts += [
-        _text(PAD + 4, top + 20, "A folder imports only from floors below.", "#e6edf3"),
-        _text(PAD + 300, top + 20, "No module of a green floor does input or output.", "#e6edf3"),
+        _text(PAD + 4, top + 20, "A folder imports only from layers below its own.", "#e6edf3"),
+        _text(PAD + 300, top + 20, "No module of a green layer does input or output.", "#e6edf3"),
     ]
     style = "text{font:13px ui-sans-serif,system-ui,'Segoe UI',Helvetica,Arial,sans-serif}.m{font:12.5px ui-monospace,"
     style += "SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono',monospace}"
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{top + 36}" viewBox="0 0 {WIDTH} {top + 36}" '
-        'role="img" aria-label="The folders of rbim on their floors, highest first">'
+        'role="img" aria-label="The folders of rbim in their layers, highest first">'
     )
     return "\n".join([head, f"<style>{style}</style>", *parts, "</svg>"]) + "\n"
 

@@ -1,7 +1,7 @@
 # noqa: INP001  # a folder of pictures is no package
-"""Draw the pictures of the README: ``python docs/pictures/draw.py [architecture] [demo] [invite]``, all of them unless told.
+"""Draw the pictures of the README: ``python docs/pictures/draw.py [architecture] [demo] [invite]`` (default: all).
 
-The terminal pictures show what the commands print when they are run here and now against the emulator, so that their figures
+The terminal pictures show the output of the commands, which run against the emulator for each drawing. So their figures
 differ each time. The benchmarks' charts are drawn by ``python -m benchmarks --plot docs/pictures``.
 """
 
@@ -19,11 +19,11 @@ from terminal import demo, invite  # noqa: E402  # the path comes first
 __all__ = ["PICTURES"]
 
 PICTURES = {"architecture": architecture, "demo": demo, "invite": invite}
-"""What draws each picture, by its name; the file is that with ``.svg``."""
+"""The function that draws each picture, by the name of the picture; the file has this name with ``.svg``."""
 
 
 def main() -> int:
-    """Draw what is asked for; return the exit code."""
+    """Draw the pictures that the command line names; return the exit code."""
     asked = sys.argv[1:] or list(PICTURES)
     unknown = [name for name in asked if name not in PICTURES]
     if unknown:
