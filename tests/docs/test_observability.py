@@ -52,7 +52,7 @@ def rows(*headings):
 
 
 def keys_of_the_page():
-    return [re.fullmatch(r"`(\w+)`", row[0])[1] for row in rows("key", "what it is")]
+    return [re.fullmatch(r"`(\w+)`", row[0])[1] for row in rows("key", "meaning")]
 
 
 def test_the_keys_of_the_page_are_those_of_the_log():
@@ -92,8 +92,8 @@ def test_the_metrics_of_the_page_are_those_there_are():
     listed = {
         row[0].strip("`"): tuple(part.strip("`") for part in row[1].split(", "))
         for row in [
-            *rows("metric", "kind, unit", "attributes", "what it is"),
-            *rows("metric", "kind, unit", "what it is"),
+            *rows("metric", "kind, unit", "attributes", "meaning"),
+            *rows("metric", "kind, unit", "meaning"),
         ]
     }
     assert listed == meters.made
@@ -108,7 +108,7 @@ async def test_the_attributes_of_the_page_are_those_of_spans():
     for span in telemetry.ended:
         seen["call" if span.name.startswith("rbim ") else "attempt"] |= set(span.attributes)
     listed = {"call": set(), "attempt": set()}
-    for names, where, *_ in rows("attribute", "of", "what it is"):
+    for names, where, *_ in rows("attribute", "span", "meaning"):
         for kind in ("call", "attempt") if where == "both" else (where,):
             listed[kind] |= set(re.findall(r"`([^`]+)`", names))
     assert listed == seen
