@@ -47,7 +47,7 @@ EXPECTED = {
         "When the outcome is unknown": [r"g8\d+\n1 group\n"],
     },
     "docs/SECURITY.md": {
-        "What is never shown": [r"Credentials\(app_id='\w+', app_token=Secret\(\*\*\*\)\) False\n"],
+        "No secrets in errors and logs": [r"Credentials\(app_id='\w+', app_token=Secret\(\*\*\*\)\) False\n"],
         "Signatures": [r"AuthenticationError\n"],
     },
     "docs/dialect.md": {"How to change it": [r"Throttled 5\n"]},
