@@ -1,8 +1,8 @@
 # noqa: INP001  # a folder of pages is no package
-"""Write the pages, and the parts of pages, that the code says: ``python docs/derive.py``.
+"""Write the derived pages and the derived parts of pages: ``python docs/derive.py``.
 
-With ``--check`` nothing is written, and the exit code is 1 where a page is not what the code says. The site's build and the
-tests ask the same question.
+With ``--check`` the script writes nothing, and the exit code is 1 if a page does not match the code. The build of the
+site and the tests make the same check.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ REGIONS = {"architecture.md": {"house": house, "layers": layers}, "errors.md": {
 
 
 def derived() -> dict[Path, str]:
-    """Return what each derived page says, by its path."""
+    """Return the text of each derived page, by its path."""
     pages = {HERE / name: make() for name, make in PAGES.items()}
     for name, regions in REGIONS.items():
         text = (HERE / name).read_text(encoding="utf-8")
@@ -42,17 +42,17 @@ def derived() -> dict[Path, str]:
 
 
 def outdated() -> list[Path]:
-    """Return the pages that are not what the code says."""
+    """Return the pages that do not match the code."""
     return [path for path, text in derived().items() if not path.exists() or path.read_text(encoding="utf-8") != text]
 
 
 def main() -> int:
-    """Write what is outdated, or tell of it; return the exit code."""
+    """Write the outdated pages, or only report them; return the exit code."""
     check = sys.argv[1:] == ["--check"]
     for path in (stale := outdated()):
         if not check:
             path.write_text(derived()[path], encoding="utf-8")
-        sys.stdout.write(f"{path.relative_to(HERE.parent)} {'is not what the code says' if check else 'written'}\n")
+        sys.stdout.write(f"{path.relative_to(HERE.parent)} {'does not match the code' if check else 'written'}\n")
     return int(check and bool(stale))
 
 

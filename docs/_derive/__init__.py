@@ -1,1 +1,1 @@
-"""What the site's pages derive from the code: run by ``python docs/derive.py``."""
+"""Functions that derive pages and parts of pages from the code: run by ``python docs/derive.py``."""

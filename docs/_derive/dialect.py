@@ -1,4 +1,4 @@
-"""The page on what the interface description leaves open, read from the dialect."""
+"""The page on the choices that the interface description leaves open, derived from the dialect."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ OTHERWISE = {
     "resend_after": "resend_after=(60.0,)",
     "resend_signed_anew": "resend_signed_anew=False",
 }
-"""Another value of each field, as one writes it."""
+"""Another value of each field, as Python code."""
 
-INTRO = """# What the interface leaves open
+INTRO = """# Dialect: choices that the interface leaves open
 
 <!-- This page is made by `python docs/derive.py` from `rbim.dialect`: change the code, not the page. -->
 
-The interface description is silent in places, and says two things in others. rbim decides nothing of that in passing: every
-such choice is a field of one frozen object, the `Dialect`, which the client and the emulator share. Each default is the best
-that is publicly known, and its grade says how well.
+In some places the interface description is silent, and in others it contradicts itself. Each such place leaves a
+choice, and each choice is a field of one frozen object, the `Dialect`, which the client and the emulator share. Each
+default is the best public knowledge, and a grade says how well it is known.
 """
 
 CHANGING = """## How to change it
 
-Give the client (and the emulator, in tests) a dialect that knows better. What is not told keeps its default.
+Pass your own dialect to the client, and in tests also to the emulator. Fields that you leave out keep their defaults.
 
 ```python
 from zoneinfo import ZoneInfo
@@ -68,18 +68,19 @@ client = AsyncClient.from_env(dialect=dialect)
 print(client.dialect.error_of("112399").__name__, client.dialect.invite_limit)
 ```
 
-A test can ask whether what it sees depends on a guess, and try the other one: see
-[Testing your code](testing.md#what-the-interface-leaves-open). Signing is left open as well. Its default,
-`AppSigner`, is what public clients do; any object with `app_id` and `sign(request)` is put in its place by
-`AsyncClient(signer=...)` ([Security](SECURITY.md#signatures)).
+A test can check whether its result depends on a choice, and try another one: see
+[Testing your code](testing.md#dialect-choices-that-the-interface-leaves-open). The signature is an open choice, too. The
+default, `AppSigner`, does the same as public clients. `AsyncClient(signer=...)` replaces it by any object with `app_id`
+and `sign(request)` ([Security](SECURITY.md#signatures)).
 
-If the platform tells you what one of these is, tell us: a grade that rises is a change worth a release.
+If the platform confirms or corrects one of these choices to you, please tell us: a better grade is worth a release.
 """
 
 STATUS = """\
-`codes` maps the platform's status codes to errors. None of them is documented for these operations. A code that is
-not there becomes a plain `ApiError`, which carries it. Where `before_effect` is True, even what must never be repeated is
-repeated; it is so for none of these.
+`codes` maps the platform's status codes to errors. None of them is documented for these operations. A
+code that is not in the table becomes a plain `ApiError`, which carries the code. `before_effect` is True for a code
+that comes before any effect: then rbim repeats even operations that are never repeated otherwise. It is False for all
+these codes.
 """
 
 
@@ -91,22 +92,22 @@ def dialect_page() -> str:
     return "\n".join(
         [
             INTRO,
-            table(("grade", "how well a fact is known"), _grades()),
+            table(("grade", "source of the fact"), _grades()),
             "## Choices of client and emulator\n",
             _table(client),
             "## Choices of the emulator\n",
-            "The client asks nobody about these: what it sends and reads is the same either way.\n",
+            "These choices do not change the requests and answers of the client.\n",
             _table(emulator),
             CHANGING,
             "## Status codes\n",
             STATUS,
             table(("codes", "error", "grade", "seen as"), _codes()),
-            "## Already so\n",
-            "After an attempt of unknown outcome these codes count as done: the earlier attempt did it.\n",
+            "## Already done\n",
+            "After an attempt of unknown outcome, these codes count as done: the earlier attempt had its effect.\n",
             table(("operation", "codes"), _mapping("already_so", _listed)),
             "## Notifications\n",
-            "Which `NOTIFY_TEAM` message the emulator copies when a group changes.\n",
-            table(("what happens", "message"), _mapping("notifications", code)),
+            "The `NOTIFY_TEAM` message that the emulator sends when a group changes.\n",
+            table(("change", "message"), _mapping("notifications", code)),
         ]
     )
 
@@ -122,19 +123,19 @@ def _grades() -> Iterator[tuple[str, str]]:
 
 
 def _table(gaps: list[Gap]) -> str:
-    return table(("field", "default", "what it settles", "grade"), map(_row, gaps))
+    return table(("field", "default", "choice", "grade"), map(_row, gaps))
 
 
 def _row(gap: Gap) -> tuple[str, ...]:
     settles = re.sub(r" \(emulator only(?:: (.*?))?\)", lambda found: f"; {found[1]}" if found[1] else "", gap.settles)
     instead = code(OTHERWISE[gap.name])
-    return code(gap.name), _said(gap), f"{settles} (*{gap.section}*). Instead: {instead}", code(gap.grade.value)
+    return code(gap.name), _shown(gap), f"{settles} (*{gap.section}*). Another value: {instead}", code(gap.grade.value)
 
 
-def _said(gap: Gap) -> str:
+def _shown(gap: Gap) -> str:
     default = gap.default
     if isinstance(default, Mapping):
-        where = {"codes": "#status-codes", "already_so": "#already-so", "notifications": "#notifications"}[gap.name]
+        where = {"codes": "#status-codes", "already_so": "#already-done", "notifications": "#notifications"}[gap.name]
         return f"[{len(cast('Mapping[str, object]', default))} entries]({where})"
     if isinstance(default, frozenset):
         return ", ".join(code(repr(each)) for each in sorted(cast("frozenset[str]", default)))
@@ -158,6 +159,6 @@ def _runs(numbers: list[str]) -> Iterator[str]:
         yield f"{code(first)} to {code(rest[-1])}" if rest[1:] else ", ".join(map(code, [first, *rest]))
 
 
-def _mapping(name: str, say: Callable[..., str]) -> Iterator[tuple[str, str]]:
+def _mapping(name: str, show: Callable[..., str]) -> Iterator[tuple[str, str]]:
     default = cast("Mapping[str, object]", next(gap.default for gap in Dialect.gaps() if gap.name == name))
-    return ((code(key), say(value)) for key, value in default.items())
+    return ((code(key), show(value)) for key, value in default.items())

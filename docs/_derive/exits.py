@@ -1,4 +1,4 @@
-"""The part of the page on errors that the command line says: its exit codes."""
+"""The derived part of the page on errors: the exit codes of the command line."""
 
 from __future__ import annotations
 

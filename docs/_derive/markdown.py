@@ -1,4 +1,4 @@
-"""Small pieces of Markdown, and docstrings turned into it."""
+"""Make Markdown: tables, inline code, text from docstrings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ROLE = re.compile(r":\w+:`~?(?:[\w.]*\.)?(\w+)`")
 
 
 def code(text: object) -> str:
-    """Return an inline literal; a pipe would end the cell of a table."""
+    """Return inline code, with pipes escaped: a pipe would end the cell of a table."""
     return f"`{text}`".replace("|", "\\|")
 
 
@@ -37,7 +37,7 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def words_below(module: ModuleType, name: str) -> dict[str, str]:
-    """Return the docstring that stands below each member of a class, by the member's name."""
+    """Return the docstring below each member of a class, by the name of the member."""
     tree = ast.parse(Path(module.__file__ or "").read_text(encoding="utf-8"))
     found: dict[str, str] = {}
     (kind,) = (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == name)

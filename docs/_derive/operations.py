@@ -1,4 +1,4 @@
-"""The page on operations: everything about each of them, read from its declaration and tried on the emulator."""
+"""The page on operations, derived from their declarations; each example runs against the emulator."""
 
 from __future__ import annotations
 
@@ -87,23 +87,23 @@ INTRO = f"""# Operations
 
 <!-- This page is made by `python docs/derive.py` from the catalogue: change the code, not the page. -->
 
-Every operation is a method of the client, a value that can be sent (`client.send(QueryGroupDetail(group_id="g1"))`), and a
-command (`rbim groups detail g1`). All parameters go by keyword. What breaks a limit below is `InvalidRequest`, before
-anything is sent.
+You can call each operation in three ways: as a method of the client, as a value
+(`client.send(QueryGroupDetail(group_id="g1"))`), and as a command (`rbim groups detail g1`). All parameters are keyword
+arguments. Values beyond the limits below raise `InvalidRequest` before anything is sent.
 
-The examples run inside `async with AsyncClient.from_env() as client:`, with their names imported from `rbim`. Below each
-stand the JSON that it sends and the answer of the emulator, where a group `{GROUP}` exists with the members 1001 and
-1002.
+The examples run inside `async with AsyncClient.from_env() as client:`, with their names imported from `rbim`. Below
+each example you see its JSON request and the answer of the emulator, which has a group `{GROUP}` with the members 1001
+and 1002.
 
-- Fields that are None are not sent; `user_name` is the acting account, the client's own unless told.
-- Answers keep what rbim does not know in `extra`, a mapping. Their fields have defaults, but for `group_id` of a creation
-  and `task_id`: whatever else is missing costs no answer.
-- What "may be repeated" means: [Retries and unknown outcomes](retries.md).
+- Fields that are None are not sent. `user_name` is the acting account (default: that of the client).
+- Answers keep unknown fields in `extra`, a mapping. All fields of answers have defaults, so an answer with a missing
+  field can still be read. Only `group_id` of a new group and `task_id` are required.
+- "May be repeated" is explained in [Retries and unknown outcomes](retries.md).
 """
 
 
 class _Wire(Emulator):
-    """The emulator, remembering the last request and its answer."""
+    """An emulator that keeps the last request and its answer."""
 
     async def send(self, request: Request, /, *, timeout: float) -> Response:  # noqa: ASYNC109  # the protocol's
         self.request = request
@@ -114,7 +114,7 @@ class _Wire(Emulator):
 async def _tried(text: str) -> tuple[Request, Response, list[str]]:
     wire, printed = _Wire(clock=EmulatedClock(auto=True)), list[str]()
 
-    def show(*words: object) -> None:
+    def note(*words: object) -> None:
         printed.append(" ".join(map(str, words)))
 
     async with AsyncClient(
@@ -123,7 +123,7 @@ async def _tried(text: str) -> tuple[Request, Response, list[str]]:
         await client.groups.create(name="产品公告", type=GroupType.PAID_500)
         await client.groups.invite(group_id=GROUP, members=["1001", "1002"])
         names = {name: getattr(rbim, name) for name in rbim.__all__}
-        names |= {"client": client, "print": show}
+        names |= {"client": client, "print": note}
         compiled = compile(text, "example", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
         waiting = types.FunctionType(compiled, names)()
         if waiting is not None:
@@ -154,7 +154,7 @@ def operations_page() -> str:
     )
     parts = [INTRO, table(("method", "operation", "answer", "may be repeated"), rows)]
     parts += (_section(entry) for entry in entries)
-    parts += ["## Values\n", "What the fields above take where they take a choice, and what stands for it on the wire.\n"]
+    parts += ["## Values\n", "The choices that fields above accept, and their values on the wire.\n"]
     parts += map(_values, VALUES)
     return "\n".join(parts)
 
@@ -179,14 +179,14 @@ def _section(entry: CatalogueEntry) -> str:
             f"Answer: {code(spec.answer.__name__)}. {inline(spec.answer.__doc__ or '')}\n",
             *_answer(kind),
             f"```python\n{example}\n```\n",
-            f"It sends\n\n```json\n{_json(request.body)}\n```\n",
-            f"and is answered\n\n```json\n{_json(response.body)}\n```\n",
+            f"The request:\n\n```json\n{_json(request.body)}\n```\n",
+            f"The answer:\n\n```json\n{_json(response.body)}\n```\n",
         ]
     )
 
 
 def _json(body: bytes) -> str:
-    """Return a document on one line, or an entry a line where that is too long."""
+    """Return a document on one line, or one entry per line if the line is too long."""
     document = json.loads(body)
     short = json.dumps(document, ensure_ascii=False)
     return short if len(short) <= WIDE else json.dumps(document, ensure_ascii=False, indent=2)
@@ -196,7 +196,7 @@ def _fields(kind: type[Operation[Any]]) -> Iterator[tuple[str, ...]]:
     names = wire_names(kind)
     for each in fields_of(kind):
         required = each.default is attrs.NOTHING
-        default = "*required*" if required else code(_said(each.default))
+        default = "*required*" if required else code(_shown(each.default))
         yield code(each.name), code(_type(each.type)), _wire(each, names[each.name]), _limits(kind, each), default
 
 
@@ -216,12 +216,12 @@ def _type(kind: Any) -> str:  # a type expression
     return "None" if kind is type(None) else kind.__name__
 
 
-def _said(default: object) -> str:
+def _shown(default: object) -> str:
     return f"{type(default).__name__}.{default.name}" if isinstance(default, Enum) else repr(default)
 
 
 def _limits(kind: type[Operation[Any]], each: attrs.Attribute[Any]) -> str:
-    """Return what the field's own checks refuse, found out by trying."""
+    """Return the limits that the field's validator enforces, found by trying values."""
     found: list[str] = []
     if each.type is str and _refusal(each, ""):
         found.append("not empty")

@@ -1,9 +1,9 @@
-"""What the site's build needs beyond Sphinx: signatures whose names are the right ones, and pages that are up to date.
+"""An extension for Sphinx: it resolves the names in signatures, and checks that derived pages are up to date.
 
-Signatures use the short names that their module imports. They are made whole here, so that a name links to what it means and
-to nothing else of that name. The site is built offline: names of other libraries and of rbim's own internals have no page to
-link to. They are shown as they are where they exist, and are warnings where they do not. What a docstring refers to by a
-role must be on a page, unless it is a module.
+Signatures use the short names that their module imports. The extension replaces each by its full name, so that a name
+links to the right object and to no other object of that name. The site is built offline: names of other libraries and
+of rbim's internals have no page to link to. They are shown without a link if they exist; if not, they are warnings. An
+object to which a docstring refers by a role must be on a page, unless it is a module.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _KEPT = re.compile(r"= (?:attr_dict\['(\w+)'\]\.default|([A-Z][A-Z_]+)\b)")
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Make it an extension."""
+    """Connect the extension to Sphinx."""
     app.connect("builder-inited", _up_to_date)
     app.connect("autodoc-process-signature", _defaults)
     app.connect("doctree-read", _whole_names)
@@ -48,13 +48,13 @@ def _up_to_date(_: Sphinx) -> None:
     from derive import outdated
 
     for path in outdated():
-        logger.warning("%s is not what the code says: run `python docs/derive.py`", path.name, type="derived")
+        logger.warning("%s does not match the code: run `python docs/derive.py`", path.name, type="derived")
 
 
 def _defaults(
     _: Sphinx, __: str, ___: str, documented: Any, ____: object, signature: str | None, returns: str | None
 ) -> tuple[str | None, str | None]:
-    """Put values where the source says only where they are kept: the defaults of attrs classes, and constants."""
+    """Replace names by values in a signature: the defaults of attrs classes, and constants."""
     if signature is None:
         return signature, returns
     kept = {each.name: each.default for each in attrs.fields(documented)} if attrs.has(documented) else {}
@@ -71,7 +71,7 @@ def _defaults(
 
 
 def _plain(value: Any) -> str | None:  # a default
-    """Return a value as one writes it, or None where that would be long."""
+    """Return a value as Python code, or None if it would be long."""
     if isinstance(value, Enum):
         return None if value is attrs.NOTHING else f"{type(value).__name__}.{value.name}"
     parts = cast("tuple[object, ...]", value) if isinstance(value, tuple) else (value,)
@@ -97,7 +97,7 @@ def _whole_names(_: Sphinx, page: document) -> None:
 
 
 def _homes(module: str, name: str) -> list[str]:
-    """Return the modules whose names the signature of something uses: its own, and those of its bases."""
+    """Return the modules whose names a signature uses: that of the object, and those of its bases."""
     value: Any = importlib.import_module(module)
     owner: Any = None
     for part in name.split("."):
@@ -113,7 +113,7 @@ def _homes_of(value: Any) -> list[str]:  # what has a signature
 
 @cache
 def _bound(home: str) -> dict[str, str]:
-    """Return what a module's names stand for: what it imports, for type checkers too, and what it makes itself."""
+    """Return the full name of each name of a module: its imports, also those for type checkers, and its own objects."""
     source = importlib.import_module(home).__file__
     tree = ast.parse(Path(source or "").read_text(encoding="utf-8"))
     found: dict[str, str] = {}
@@ -129,7 +129,7 @@ def _bound(home: str) -> dict[str, str]:
 
 
 def _without_link(_: Sphinx, __: BuildEnvironment, node: pending_xref, shown: TextElement) -> Element | None:
-    """Return what is shown in the place of a link, or None where the name means nothing."""
+    """Return the text that replaces a link, or None if the name is unknown."""
     if node.get("refdomain") != "py":
         return None
     target = str(node.get("reftarget", ""))
@@ -151,7 +151,7 @@ def _is_module(name: str) -> bool:
 
 
 def _exists(name: str) -> bool:
-    """Tell whether a dotted name can be imported, or is bound for type checkers."""
+    """Return whether a dotted name can be imported, or is bound for type checkers."""
     module, _, attribute = name.rpartition(".")
     if not module:
         return False
