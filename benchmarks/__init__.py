@@ -1,1 +1,1 @@
-"""What the SDK costs, beside what else one could use."""
+"""Benchmarks: the cost of rbim, beside other clients."""

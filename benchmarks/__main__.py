@@ -1,4 +1,4 @@
-"""The command line: ``python -m benchmarks [PART ...]`` measures, and prints tables and goals."""
+"""The command line ``python -m benchmarks [PART ...]``: measure, and print tables and goals."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ EXPECTED = (ImportError, OSError, RuntimeError, subprocess.SubprocessError)
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """Say in one line what is wrong."""
+        """Exit with code 2 and a message of one line."""
         self.exit(2, f"{self.prog}: {message}\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure what the command line says; return 0 whether goals are reached or not, 1 where something went wrong."""
-    told = _told(arguments)
+    """Measure the parts that the command line names; return 1 after an error, otherwise 0, also if goals are missed."""
+    options = _options(arguments)
     try:
-        _measure(told)
+        _measure(options)
     except EXPECTED as error:
         print(f"python -m benchmarks: {str(error) or type(error).__name__}", file=sys.stderr)
         return 1
@@ -59,41 +59,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _told(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = _Parser(prog="python -m benchmarks", description="Measure what rbim costs, beside its peers.")
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"any of {', '.join(PARTS)} (default: all)")
-    parser.add_argument("--rounds", type=int, default=Options().rounds, help="interleaved repeats (default: %(default)s)")
-    parser.add_argument("--quick", action="store_true", help="show that everything runs: the figures mean little")
-    parser.add_argument("--json", metavar="FILE", help="write everything as JSON; with -, to standard output")
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = _Parser(prog="python -m benchmarks", description="Measure the cost of rbim, beside other clients.")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"parts to measure, of {', '.join(PARTS)} (default: all)")
+    parser.add_argument("--rounds", type=int, default=Options().rounds, help="interleaved rounds (default: %(default)s)")
+    parser.add_argument("--quick", action="store_true", help="only check that everything runs: the figures mean little")
+    parser.add_argument("--json", metavar="FILE", help="write all results as JSON (-: to standard output)")
     parser.add_argument("--plot", metavar="DIR", type=Path, help="draw the charts into this folder")
-    told = parser.parse_args(arguments)
-    unknown = [part for part in told.parts if part not in PARTS]
+    options = parser.parse_args(arguments)
+    unknown = [part for part in options.parts if part not in PARTS]
     if unknown:
-        parser.error(f"no such part: {', '.join(unknown)} (there are {', '.join(PARTS)})")
-    if told.rounds < 1:
-        parser.error("--rounds: at least 1")
-    told.parts = tuple(dict.fromkeys(told.parts)) or PARTS
-    if told.plot is not None and "throughput" not in told.parts:
-        parser.error("--plot: the charts show the part throughput, which is not among those measured")
-    if told.json == "":
-        parser.error("--json: a file is needed")
-    return told
+        parser.error(f"no such part: {', '.join(unknown)} (choose from {', '.join(PARTS)})")
+    if options.rounds < 1:
+        parser.error("--rounds: at least 1 is needed")
+    options.parts = tuple(dict.fromkeys(options.parts)) or PARTS
+    if options.plot is not None and "throughput" not in options.parts:
+        parser.error("--plot: the charts show the part throughput: measure it, too")
+    if options.json == "":
+        parser.error("--json: name a file, or - for standard output")
+    return options
 
 
-def _measure(told: argparse.Namespace) -> None:
-    """Measure part by part, and show each as soon as it is done: on standard error where JSON takes standard output."""
-    if told.json not in {None, "-"}:
-        Path(told.json).open("a", encoding="utf-8").close()  # what cannot be written shall show before minutes of measuring
+def _measure(options: argparse.Namespace) -> None:
+    """Measure each part and print its result at once: to standard error if JSON goes to standard output."""
+    if options.json not in {None, "-"}:
+        Path(options.json).open("a", encoding="utf-8").close()  # fail before minutes of measuring
     draw = None
-    if told.plot is not None:
-        told.plot.mkdir(parents=True, exist_ok=True)
+    if options.plot is not None:
+        options.plot.mkdir(parents=True, exist_ok=True)
         import_module("matplotlib")
         draw = import_module("benchmarks.plot").draw
-    tables = sys.stderr if told.json == "-" else sys.stdout
+    tables = sys.stderr if options.json == "-" else sys.stdout
     results: list[Result] = []
-    for part in told.parts:
+    for part in options.parts:
         print(f"measuring {part} ...", file=sys.stderr, flush=True)
-        results.append(import_module(f"benchmarks.{part}").run(Options(rounds=told.rounds, quick=told.quick)))
+        results.append(import_module(f"benchmarks.{part}").run(Options(rounds=options.rounds, quick=options.quick)))
         print(shown(results[-1]), end="\n\n", file=tables, flush=True)
     document = {
         "versions": versions(*PACKAGES),
@@ -101,12 +101,12 @@ def _measure(told: argparse.Namespace) -> None:
         "results": [result.document() for result in results],
     }
     text = json.dumps(document, indent=2, ensure_ascii=False)
-    if told.json == "-":
+    if options.json == "-":
         print(text)
-    elif told.json:
-        Path(told.json).write_text(f"{text}\n", encoding="utf-8")
+    elif options.json:
+        Path(options.json).write_text(f"{text}\n", encoding="utf-8")
     if draw is not None:
-        for path in draw(document, told.plot):
+        for path in draw(document, options.plot):
             print(path, file=tables)
 
 

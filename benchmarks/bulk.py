@@ -1,20 +1,20 @@
-"""What a job costs beside its requests: memory, the journal; and how its pace fares on a platform with limits and outages.
+"""The cost of a job beside its requests (memory, journal), and its pace on a platform with limits and outages.
 
 Run: python -m benchmarks.bulk [memory | journal | pace] [--rows 100000 1000000] [--chunk 1 50] [--stub]
 
-*memory*: a CSV file of so many rows, as a job of invitations, to a server in another process that answers the same thing
-always (``--stub``: to a transport that does, in the job's own process). Each job is a process of its own; *idle* is its
-resident memory once everything is imported and the client is open, the peaks are above that: while the file is loaded, and
-in all. *journal* is its size on the disk once it is closed.
+*memory*: a job of invitations from a CSV file with N rows. It sends to a server in another process with a constant answer
+(``--stub``: to a transport with a constant answer, in the job's own process). Each job has its own process. *idle* is its
+resident memory after all imports, with an open client. The peaks are above idle: while the file is loaded, and in all.
+*journal* is the size of the closed journal on the disk.
 
-*journal*: the same accounts, loaded before, in requests of ``--chunk`` accounts, through the job as it is; through the same
-job with a journal in memory that writes nothing; and through ``fan_out`` of operations that were made before. Turns are
-interleaved, a ratio compares neighbours, the medians are shown. CPU is that of all threads of the process. The goals are
-for the CPU of requests that take a way over sockets: waits depend on what else the machine does.
+*journal*: the same loaded accounts, in requests of ``--chunk`` accounts, sent in three ways: by the job; by the same job
+with a journal in memory that writes nothing; and by ``fan_out`` of operations made before. Turns are interleaved, a ratio
+compares two turns of the same round, the figures are medians. CPU is that of all threads of the process. The goals hold for
+the CPU of requests over sockets, because waits depend on the other work of the machine.
 
-*pace*: a whole job on emulated time, told no rate, to an emulator that takes 200 requests in a second: the share of them
-that was used from the tenth second to the sixtieth; and the seconds from the end of an outage of half a minute, in which
-every connection is refused, to the end of the first whole second with nine tenths of them.
+*pace*: a whole job on emulated time, without a configured rate, against an emulator that accepts 200 requests per second:
+the share of this limit that the job used from second 10 to second 60; and, after an outage of 30 seconds in which every
+connection is refused, the seconds until the end of the first whole second with nine tenths of the limit.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ LIMIT, PACE_GOAL, RECOVERY_GOAL = 200, 0.9, 10.0
 
 
 def write_rows(path: Path, rows: int) -> None:
-    """Write a CSV file of so many rows, whose groups change from each to the next."""
+    """Write a CSV file of ``rows`` rows; each row has another group than the one before."""
     groups = rows // GROUP_SIZE + 1
     with path.open("w") as file:
         file.write("group,account\n")
@@ -79,13 +79,13 @@ def write_rows(path: Path, rows: int) -> None:
 
 
 def resident() -> int:
-    """Return the bytes of memory that this process has now."""
+    """Return the resident memory of this process, in bytes."""
     return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize()
 
 
 @contextmanager
 def sampled() -> Generator[list[int]]:
-    """Give a list that grows by the resident memory fifty times a second, and at the end of the block."""
+    """Yield a list to which the resident memory is added fifty times per second, and at the end of the block."""
     samples: list[int] = []
     over = threading.Event()
 
@@ -104,7 +104,7 @@ def sampled() -> Generator[list[int]]:
 
 
 async def whole_job(path: Path, port: int | None) -> dict[str, float]:
-    """Run a job of a file, and return what it took; memory in bytes above idle."""
+    """Run a job of a file, and return its figures; memory in bytes above idle."""
     async with client_of(port) as client:
         job = InviteJob(client, journal=path.with_suffix(".journal"))
         idle, loading = resident(), 0
@@ -133,7 +133,7 @@ async def whole_job(path: Path, port: int | None) -> dict[str, float]:
 
 
 def memory(rows: Sequence[int], *, stub: bool = False) -> Result:
-    """Return what jobs of so many rows take, and how fast they are."""
+    """Return the memory and the speed of jobs with these numbers of rows."""
     sizes: list[tuple[str | float, ...]] = []
     rates: list[tuple[str | float, ...]] = []
     peaks: list[float] = []
@@ -144,22 +144,22 @@ def memory(rows: Sequence[int], *, stub: bool = False) -> Result:
             with serving(stub=stub) as port:
                 command = [sys.executable, "-m", MODULE, "--child", str(path)]
                 command += () if port is None else ("--port", str(port))
-                told = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=ROOT).stdout)
+                figures = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=ROOT).stdout)
             name = f"{number:,} rows"
-            sizes.append((name, *(told[size] / MIB for size in ("idle", "loading", "peak", "journal"))))
-            rates.append((name, *(told[rate] for rate in ("load", "rows", "requests"))))
-            peaks.append(told["peak"] / MIB)
-    way = "a transport that answers by itself" if stub else "HTTP"
+            sizes.append((name, *(figures[size] / MIB for size in ("idle", "loading", "peak", "journal"))))
+            rates.append((name, *(figures[rate] for rate in ("load", "rows", "requests"))))
+            peaks.append(figures["peak"] / MIB)
+    way = "a stub transport" if stub else "HTTP"
     return Result(
         part="bulk: memory",
         tables=(
             Table(
-                title=f"MiB that a job takes, over {way}",
+                title=f"MiB that a job uses, over {way}",
                 columns=("", "idle", "above idle: loading", "above idle: peak", "journal on the disk"),
                 rows=tuple(sizes),
             ),
             Table(
-                title=f"How many a second, over {way}",
+                title=f"Rows and requests per second, over {way}",
                 columns=("", "rows loaded", "rows sent", "requests"),
                 rows=tuple(rates),
                 digits=0,
@@ -171,7 +171,7 @@ def memory(rows: Sequence[int], *, stub: bool = False) -> Result:
 
 @contextmanager
 def serving(*, stub: bool) -> Generator[int | None]:
-    """Give the port of a constant server in a process of its own; for a stub, None."""
+    """Yield the port of a server with a constant answer, in its own process; for a stub, None."""
     if stub:
         yield None
         return
@@ -183,15 +183,15 @@ def serving(*, stub: bool) -> Generator[int | None]:
 
 
 def stopwatch() -> Callable[[], tuple[float, float]]:
-    """Return what tells the seconds from now on: on the wall, and of this process's CPU."""
+    """Return a function that returns the seconds from now on: wall time, and CPU time of this process."""
     wall, cpu = time.perf_counter(), time.process_time()
     return lambda: (time.perf_counter() - wall, time.process_time() - cpu)
 
 
-async def as_it_is(
+async def with_journal(
     client: AsyncClient, sendings: list[Sending], settings: JobSettings, template: Path
 ) -> tuple[float, float]:
-    """Send them through the job."""
+    """Send the requests through the job; return wall and CPU seconds."""
     path = template.with_name("turn.journal")
     for old in path.parent.glob("turn.journal*"):
         old.unlink()
@@ -203,8 +203,10 @@ async def as_it_is(
     return taken()
 
 
-async def unwritten(client: AsyncClient, sendings: list[Sending], settings: JobSettings, _: Path) -> tuple[float, float]:
-    """Send them through the job without its journal's writes."""
+async def without_journal(
+    client: AsyncClient, sendings: list[Sending], settings: JobSettings, _: Path
+) -> tuple[float, float]:
+    """Send the requests through the job, with a journal that writes nothing; return wall and CPU seconds."""
     chunk = len(sendings[0][1])
     parts = InviteJob(client, journal="unused", chunk=chunk)._parts()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     commits: Any = AtOnce()
@@ -231,7 +233,7 @@ async def unwritten(client: AsyncClient, sendings: list[Sending], settings: JobS
 
 
 async def fanned_out(client: AsyncClient, sendings: list[Sending], settings: JobSettings, _: Path) -> tuple[float, float]:
-    """Send them as operations that are there already."""
+    """Send the requests as operations made before, with ``fan_out``; return wall and CPU seconds."""
     ops = [InviteJoinGroup(group_id=group, members=inside) for group, inside in sendings]
     done = 0
     taken = stopwatch()
@@ -242,12 +244,12 @@ async def fanned_out(client: AsyncClient, sendings: list[Sending], settings: Job
     return taken()
 
 
-WAYS = {"as it is": as_it_is, "nothing written": unwritten, "fan_out": fanned_out}
+WAYS = {"with journal": with_journal, "without journal": without_journal, "fan_out": fanned_out}
 
 
 @frozen(kw_only=True)
 class Journaled:
-    """How to measure the journal: requests in a turn, accounts in a request, requests in flight, turns, the ways to send."""
+    """The plan of the part journal: requests per turn, accounts per request, requests in flight, turns, ways to send."""
 
     requests: int = 1000
     chunks: tuple[int, ...] = (1, 50)
@@ -258,7 +260,7 @@ class Journaled:
 
 
 async def turns(plan: Journaled, chunk: int, concurrency: int, port: int | None) -> dict[str, list[tuple[float, float]]]:
-    """Return the wall and CPU seconds of each way's turns, interleaved."""
+    """Return the wall and CPU seconds of the turns of each way, interleaved."""
     sendings = requests(plan.requests, chunk)
     settings = JobSettings(concurrency=concurrency, adaptive=False)
     took: dict[str, list[tuple[float, float]]] = {name: [] for name in plan.ways}
@@ -275,7 +277,7 @@ async def turns(plan: Journaled, chunk: int, concurrency: int, port: int | None)
 
 
 def cost(plan: Journaled) -> Result:
-    """Return what requests cost with the journal and without it."""
+    """Return the cost of requests with the journal and without it."""
     rows: list[tuple[str | float, ...]] = []
     goals: list[Goal] = []
     for chunk, concurrency in product(plan.chunks, plan.concurrency):
@@ -283,15 +285,15 @@ def cost(plan: Journaled) -> Result:
             took = asyncio.run(turns(plan, chunk, concurrency, port))
         what = f"{chunk} account{'s' * (chunk > 1)}, {concurrency} in flight"
         for name, mine in took.items():
-            pairs = list(zip(mine, took["nothing written"], strict=True))
+            pairs = list(zip(mine, took["without journal"], strict=True))
             seconds = [statistics.median(turn[column] for turn in mine) * 1000 / plan.requests for column in (0, 1)]
             ratios = [statistics.median(one[column] / other[column] for one, other in pairs) for column in (0, 1)]
             rows.append((f"{what}: {name}", *seconds, *ratios))
-            if name == "as it is":
+            if name == "with journal":
                 goals.append(Goal(name=f"CPU with the journal / without, {what}", value=ratios[1], at_most=JOURNAL_GOAL))
     table = Table(
-        title=f"Seconds for 1000 requests of a job, over {'a transport that answers by itself' if plan.stub else 'HTTP'}",
-        columns=("", "wall", "CPU", "wall / nothing written", "CPU / nothing written"),
+        title=f"Seconds for 1000 requests of a job, over {'a stub transport' if plan.stub else 'HTTP'}",
+        columns=("", "wall", "CPU", "wall / without journal", "CPU / without journal"),
         rows=tuple(rows),
         digits=2,
     )
@@ -302,7 +304,7 @@ def cost(plan: Journaled) -> Result:
 
 
 def pace() -> Result:
-    """Return how jobs keep up with a limit and come back after an outage."""
+    """Return how jobs use a limit, and how fast they recover after an outage."""
     from tests.helpers.paced_job import PacedJob
 
     rows: list[tuple[str | float, ...]] = []
@@ -317,7 +319,7 @@ def pace() -> Result:
         goals.append(Goal(name=f"share of the limit used, {name}", value=share, at_least=PACE_GOAL))
         goals.append(Goal(name=f"seconds to recover, {name}", value=recovery, at_most=RECOVERY_GOAL))
     table = Table(
-        title=f"Pace of a job where at most {LIMIT} requests in a second are accepted, told nothing",
+        title=f"Pace of a job without a configured rate; the platform accepts {LIMIT} requests per second",
         columns=("", "% of the limit, 10 to 60 s", "% throttled", "recovery s", "real seconds"),
         rows=tuple(rows),
     )
@@ -325,9 +327,9 @@ def pace() -> Result:
 
 
 def run(options: Options) -> Result:
-    """Measure memory and the journal, as a part of all the benchmarks."""
+    """Measure memory and the journal, as one part of the benchmarks."""
     number, flying, rows = (50, 50, [2000]) if options.quick else (500, 100, [100_000, 300_000])
-    ways = ("as it is", "nothing written")
+    ways = ("with journal", "without journal")
     plan = Journaled(requests=number, concurrency=(flying,), repeats=options.rounds, ways=ways)
     results = [memory(rows), cost(plan)]
     return Result(
@@ -338,48 +340,48 @@ def run(options: Options) -> Result:
 
 
 SECTIONS: dict[str, Callable[[argparse.Namespace], Result]] = {
-    "memory": lambda told: memory(told.rows, stub=told.stub),
-    "journal": lambda told: cost(
+    "memory": lambda options: memory(options.rows, stub=options.stub),
+    "journal": lambda options: cost(
         Journaled(
-            requests=told.requests,
-            chunks=tuple(told.chunk),
-            concurrency=tuple(told.concurrency),
-            repeats=told.repeats,
-            stub=told.stub,
+            requests=options.requests,
+            chunks=tuple(options.chunk),
+            concurrency=tuple(options.concurrency),
+            repeats=options.repeats,
+            stub=options.stub,
         )
     ),
     "pace": lambda _: pace(),
 }
 
 
-def main(told: argparse.Namespace) -> bool:
-    """Print the tables and tell whether all goals are reached."""
+def main(options: argparse.Namespace) -> bool:
+    """Print the tables, and return whether all goals are reached."""
     reached = True
-    for name in told.section or SECTIONS:
-        result = SECTIONS[name](told)
+    for name in options.section or SECTIONS:
+        result = SECTIONS[name](options)
         print(shown(result), end="\n\n", flush=True)
         reached = reached and all(goal.reached for goal in result.goals)
     return reached
 
 
 if __name__ == "__main__":
-    about = "What a job costs beside its requests, and how its pace fares."
+    about = "Measure the cost of a job beside its requests, and its pace."
     parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", description=about)
-    parser.add_argument("section", nargs="*", choices=[*SECTIONS, []], help="all of them unless told")
-    parser.add_argument("--rows", type=int, nargs="+", default=[20_000, 100_000], help="of the files (memory)")
-    parser.add_argument("--requests", type=int, default=1000, help="in each turn (journal)")
-    parser.add_argument("--chunk", type=int, nargs="+", default=[1, 50], help="accounts in each request (journal)")
+    parser.add_argument("section", nargs="*", choices=[*SECTIONS, []], help="the sections to measure (default: all)")
+    parser.add_argument("--rows", type=int, nargs="+", default=[20_000, 100_000], help="rows of the files (memory)")
+    parser.add_argument("--requests", type=int, default=1000, help="requests per turn (journal)")
+    parser.add_argument("--chunk", type=int, nargs="+", default=[1, 50], help="accounts per request (journal)")
     parser.add_argument("--concurrency", type=int, nargs="+", default=[50, 100], help="requests in flight (journal)")
     parser.add_argument("--repeats", type=int, default=5, help="turns (journal)")
-    parser.add_argument("--stub", action="store_true", help="no HTTP: what the job itself costs (memory, journal)")
+    parser.add_argument("--stub", action="store_true", help="no HTTP: only the cost of the job itself (memory, journal)")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
-    told = parser.parse_args()
-    if told.serve:
+    options = parser.parse_args()
+    if options.serve:
         tell_time()
         asyncio.run(serve_app(constant, http="httptools"))
-    elif told.child is not None:
-        print(json.dumps(asyncio.run(whole_job(told.child, told.port))))
+    elif options.child is not None:
+        print(json.dumps(asyncio.run(whole_job(options.child, options.port))))
     else:
-        sys.exit(not main(told))
+        sys.exit(not main(options))

@@ -1,4 +1,4 @@
-"""What benchmarks of jobs are made of: a platform that answers the same thing always, and a journal that writes nothing."""
+"""Parts of the benchmarks of jobs: a platform with a constant answer, and a journal that writes nothing."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ HEADERS = {"content-type": "application/json;charset=utf-8"}
 
 
 def client_of(port: int | None) -> AsyncClient:
-    """Return a client of the server on a port; without one, of a transport that answers by itself."""
+    """Return a client of the server on a port; for None, a client of the stub transport."""
     if port is None:
         return AsyncClient(base_url="http://stub", transport=Stub(), credentials=CREDENTIALS)
     return AsyncClient(base_url=f"http://127.0.0.1:{port}", credentials=CREDENTIALS)
 
 
 class Stub:
-    """A transport that answers the same thing always."""
+    """A transport with a constant answer."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -59,7 +59,7 @@ class Stub:
 
 
 async def constant(_scope: object, receive: Callable[..., Awaitable[Any]], send: Callable[..., Awaitable[None]]) -> None:
-    """Answer one request as the platform does, whatever it is."""
+    """Answer each request as the platform answers a success."""
     while (await receive()).get("more_body"):
         pass
     length = (b"content-length", b"%d" % len(ANSWER))
@@ -69,7 +69,7 @@ async def constant(_scope: object, receive: Callable[..., Awaitable[Any]], send:
 
 
 class Unwritten:
-    """A journal in memory that writes nothing: what a run asks of one."""
+    """A journal in memory that writes nothing, with the methods that a run calls."""
 
     def __init__(self, chunks: list[Chunk]) -> None:
         self._chunks = chunks
@@ -92,10 +92,10 @@ class Unwritten:
 
 
 class AtOnce:
-    """What carries out commands, without waiting for anything."""
+    """A group commit that runs each command at once."""
 
     def begin(self, command: Callable[[], T]) -> Callable[[], Awaitable[T]]:
-        """Carry out a command."""
+        """Run a command at once."""
         result = command()
 
         async def settled() -> T:
@@ -104,14 +104,14 @@ class AtOnce:
         return settled
 
     async def run(self, command: Callable[[], T]) -> T:
-        """Carry out a command."""
+        """Run a command at once."""
         return command()
 
     read = run
 
 
 def requests(number: int, chunk: int) -> list[Sending]:
-    """Return the group and the accounts of each of so many requests."""
+    """Return the group and the accounts of each of ``number`` requests."""
     return [(f"g8{each // 10:013d}", tuple(f"user-{each:06d}-{one:02d}" for one in range(chunk))) for each in range(number)]
 
 
@@ -122,7 +122,7 @@ def chunk_of(number: int, group: str, inside: tuple[str, ...]) -> Chunk:
 
 
 def loaded_journal(path: Path, sendings: list[Sending], settings: JobSettings) -> None:
-    """Make a journal whose input is loaded, and nothing sent."""
+    """Make a journal with a loaded input, of which nothing is sent."""
     work = InviteJob(client_of(None), journal=path, chunk=len(sendings[0][1])).work
     nothing = Loaded(rows=0, bad=0, duplicates=0, digest="")
     facts = JobFacts(

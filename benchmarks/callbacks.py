@@ -1,15 +1,15 @@
-"""What receiving message copies costs, beside a FastAPI + pydantic endpoint with the same checks; and durable accepts.
+"""The cost of receiving deliveries, beside a FastAPI + pydantic endpoint with the same checks; and durable accepts.
 
 Run: python -m benchmarks.callbacks [--seconds 2] [--repeats 5] [--http httptools]
 
-Each server is a process of its own on one core, with the same uvicorn and the same settings. The client is on another
-core; it sends signed messages, a different one each time, made before, over 32 connections, and does so little that the
-servers are the slow ones: what a server costs that waits is the waiting. Turns are interleaved (constant, receiver, peer,
-...), a ratio compares neighbours, and the medians are shown.
+Each server has its own process on one core, with the same uvicorn and the same settings. The client runs on another core. It
+sends signed messages, all different and prepared before, over 32 connections. The client does so little work that the
+servers are the bottleneck: the figures of a server that waits would include the waiting. Turns are interleaved (constant,
+receiver, peer, ...), a ratio compares two turns of the same round, and the figures are medians.
 
-The first table is CPU time of the server for each event, above what an ASGI application costs that answers the same thing
-always: the receiver with a MemorySink, and the endpoint of ``benchmarks/fastapi_peer.py``. The second is the receiver with a
-SqliteInbox in a temporary directory, every event committed to the disk before it is answered.
+The first table has the CPU time of the server for each event, above that of an ASGI application with a constant answer: the
+receiver with a MemorySink, and the endpoint of ``benchmarks/fastapi_peer.py``. The second table has the receiver with a
+SqliteInbox in a temporary directory; it commits every event to the disk before the answer.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ if TYPE_CHECKING:
 __all__ = ["Turns", "main", "measured", "run"]
 
 APP_ID, TOKEN = "aaf98f8947b5d6c80147b8a2b7c30123", "7f0c4b9de2a14f5c8b3e6d1a90c2f4e8"
-FASTEST = 25_000  # requests that are there for each second
+FASTEST = 25_000  # prepared requests per second of a turn
 CONNECTIONS = 32
 SHARE = 1 / 3
-ACCEPTS, P99 = 2000, 50.0  # a second, milliseconds
+ACCEPTS, P99 = 2000, 50.0  # per second, milliseconds
 MODULE = "benchmarks.callbacks"
 
 
 @frozen(kw_only=True)
 class Turns:
-    """How long each server is loaded to warm up and in each turn, how many turns there are, and uvicorn's HTTP parser."""
+    """The plan: seconds of the warm-up and of each turn, the number of turns, and uvicorn's HTTP parser."""
 
     warm_up: float = 0.3
     seconds: float = 2.0
@@ -61,7 +61,7 @@ class Turns:
 
 
 def messages(numbers: Iterator[int], seconds: float) -> list[bytes]:
-    """Return signed requests, a different message each: made before, so that the client has next to nothing to do."""
+    """Return signed requests, each with another message: prepared, so that the client has little to do."""
     return [message(next(numbers)) for _ in range(int(FASTEST * seconds) + CONNECTIONS)]
 
 
@@ -100,7 +100,7 @@ def receiver(sink: Any) -> Any:  # a sink; an ASGI application
 
 
 def compare(turns: Turns, numbers: Iterator[int]) -> tuple[Table, Goal]:
-    """Return what an event costs each server, and the receiver's share of what it costs the peer."""
+    """Return the cost of an event for each server, and the ratio of the receiver to the peer."""
     names = ("constant", "receiver", "fastapi")
     costs: list[dict[str, float]] = []
     with (
@@ -123,7 +123,7 @@ def compare(turns: Turns, numbers: Iterator[int]) -> tuple[Table, Goal]:
         rows.append((name, cost * 1e6, above * 1e6))
     share = statistics.median((each["receiver"] - each["constant"]) / (each["fastapi"] - each["constant"]) for each in costs)
     table = Table(
-        title="CPU us per event of a server: one that answers the same thing always, the receiver, a FastAPI endpoint",
+        title="CPU us per event of a server: a constant answer, the receiver, a FastAPI endpoint",
         columns=("", "CPU us per event", "above constant"),
         rows=tuple(rows),
     )
@@ -131,7 +131,7 @@ def compare(turns: Turns, numbers: Iterator[int]) -> tuple[Table, Goal]:
 
 
 def durable(turns: Turns, numbers: Iterator[int]) -> tuple[Table, Goal, Goal]:
-    """Return how many durable accepts a second there are, and how long they take."""
+    """Return the durable accepts per second, and their durations."""
     took: list[Measured] = []
     with tempfile.TemporaryDirectory() as folder:
         file = str(Path(folder, "events.db"))
@@ -144,19 +144,19 @@ def durable(turns: Turns, numbers: Iterator[int]) -> tuple[Table, Goal, Goal]:
     p50, p99 = (1000 * statistics.median(turn.wait(share) for turn in took) for share in (0.5, 0.99))
     cost = statistics.median(turn.cpu for turn in took)
     table = Table(
-        title="Durable accepts: the receiver with a SqliteInbox, each event on the disk before it is answered",
-        columns=("", "a second", "p50 ms", "p99 ms", "CPU us each"),
+        title="Durable accepts: the receiver with a SqliteInbox, each event on the disk before the answer",
+        columns=("", "per second", "p50 ms", "p99 ms", "CPU us each"),
         rows=((f"{CONNECTIONS} connections", rate, p50, p99, cost * 1e6),),
     )
     return (
         table,
-        Goal(name="durable accepts a second", value=rate, at_least=ACCEPTS),
+        Goal(name="durable accepts per second", value=rate, at_least=ACCEPTS),
         Goal(name="p99 of a durable accept, ms", value=p99, at_most=P99),
     )
 
 
 def measured(turns: Turns) -> Result:
-    """Measure both."""
+    """Measure both tables."""
     numbers = count()
     with on_cores(0):
         costs, cheap = compare(turns, numbers)
@@ -165,13 +165,13 @@ def measured(turns: Turns) -> Result:
 
 
 def run(options: Options) -> Result:
-    """Measure what message copies cost, as a part of all the benchmarks."""
+    """Measure the cost of deliveries, as one part of the benchmarks."""
     warm_up, seconds = (0.05, 0.1) if options.quick else (0.3, 1.0)
     return measured(Turns(warm_up=warm_up, seconds=seconds, repeats=options.rounds))
 
 
 def main(turns: Turns) -> bool:
-    """Print both tables and tell whether all goals are reached."""
+    """Print both tables, and return whether all goals are reached."""
     result = measured(turns)
     print(shown(result))
     return all(goal.reached for goal in result.goals)
@@ -192,17 +192,17 @@ def served(serve: str, inbox: Path) -> Any:  # an ASGI application
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", description="What receiving message copies costs.")
-    parser.add_argument("--seconds", type=float, default=Turns().seconds, help="for each turn")
+    parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", description="Measure the cost of receiving deliveries.")
+    parser.add_argument("--seconds", type=float, default=Turns().seconds, help="seconds per turn")
     parser.add_argument("--repeats", type=int, default=Turns().repeats)
     parser.add_argument("--http", default=Turns().http, choices=["httptools", "h11"], help="uvicorn's HTTP parser")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     parser.add_argument("--inbox", type=Path, help=argparse.SUPPRESS)
-    told = parser.parse_args()
-    if told.serve:
+    options = parser.parse_args()
+    if options.serve:
         keep_to_core(1)
         tell_time()
-        app = served(told.serve, told.inbox)
-        asyncio.run(serve_app(app, http=told.http, lifespan="off" if told.serve == "constant" else "on"))
+        app = served(options.serve, options.inbox)
+        asyncio.run(serve_app(app, http=options.http, lifespan="off" if options.serve == "constant" else "on"))
     else:
-        sys.exit(not main(Turns(seconds=told.seconds, repeats=told.repeats, http=told.http)))
+        sys.exit(not main(Turns(seconds=options.seconds, repeats=options.repeats, http=options.http)))

@@ -1,6 +1,6 @@
-"""What rbim itself costs: a call over a transport that answers at once, and the parts of it, one by one.
+"""The cost of rbim itself: a call over a transport that answers at once, and each part of the call.
 
-The goal compares with the least that Python can do for a call over a socket, measured in the same rounds.
+The goal compares it with the least that Python can do for a call over a socket, measured in the same rounds.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
 
 __all__ = ["NullTransport", "parts", "run"]
 
-ORIGIN = "http://127.0.0.1:1"  # which nobody asks
-ROADS = ("orjson", "standard json")
-WHOLE, READY = "whole call", "whole call of an operation made before"
+ORIGIN = "http://127.0.0.1:1"  # never contacted
+JSON_CODECS = ("orjson", "standard json")
+WHOLE, READY = "whole call", "whole call, operation made before"
 PARTLY = b'{"statusCode":"000000","statusMsg":"ok","fails":[{"member":"account0001","reason":"no such account"}]}'
-BATCH = 100  # calls of one part between two looks at the clock
+BATCH = 100  # calls of one part between two readings of the clock
 
 
 class NullTransport:
-    """Answers at once, whatever is asked."""
+    """A transport that answers each request at once."""
 
     def __init__(self) -> None:
         self._response = Response(200, {"content-type": "application/json;charset=utf-8"}, BODY)
@@ -70,7 +70,7 @@ class _Ready(Rbim):
 
 
 def parts() -> dict[str, Callable[[], object]]:
-    """Return the parts of a call, each as a function to call again and again."""
+    """Return the parts of a call, each as a function that can be called many times."""
     dialect, clock = Dialect(), SystemClock()
     codec = Codec(app_id=APP_ID, base_url=ORIGIN, dialect=dialect, clock=clock)
     signer = AppSigner(Credentials(app_id=APP_ID, app_token=APP_TOKEN), clock=clock)
@@ -81,33 +81,35 @@ def parts() -> dict[str, Callable[[], object]]:
         "make the operation": lambda: InviteJoinGroup(group_id=GROUP, members=ACCOUNTS),
         "encode": lambda: codec.encode(operation),
         "sign": lambda: signer.sign(request),
-        "decode what says but success, again": lambda: codec.decode(operation, response),
-        "decode what lists a failure": lambda: codec.decode(operation, partly),
-        "retry decision, of failed calls only": lambda: retry.pause(operation, failure, 1),
+        "decode a plain success, seen before": lambda: codec.decode(operation, response),
+        "decode a list of failures": lambda: codec.decode(operation, partly),
+        "retry decision (failed calls only)": lambda: retry.pause(operation, failure, 1),
     }
 
 
 def run(options: Options) -> Result:
-    """Measure the whole and the parts, with orjson and without, and the floor."""
+    """Measure the whole call and its parts, with and without orjson, and the floor."""
     plan = Plan(in_flight=(10,), bursts=(), seconds=0.01, warm=0.01) if options.quick else Plan(in_flight=(100,), bursts=())
-    roads = ROADS if jsontext.orjson is not None else ROADS[1:]
+    codecs = JSON_CODECS if jsontext.orjson is not None else JSON_CODECS[1:]
     names = (WHOLE, READY, *parts())
     with on_cores(CORE), process("benchmarks.target") as served:
         measures: dict[str, Callable[[], float]] = {FLOOR.name: partial(_floor, served, plan)}
-        measures |= {f"{name}, {road}": partial(_on, road, name, plan) for road in roads for name in names}
+        measures |= {f"{name}, {library}": partial(_on, library, name, plan) for library in codecs for name in names}
         figures = interleaved(measures, options.rounds)
-    rows: list[tuple[str | float, ...]] = [(name, *(median(figures[f"{name}, {road}"]) for road in roads)) for name in names]
-    rows.append((FLOOR.name, *[median(figures[FLOOR.name])] * len(roads)))
+    rows: list[tuple[str | float, ...]] = [
+        (name, *(median(figures[f"{name}, {library}"]) for library in codecs)) for name in names
+    ]
+    rows.append((FLOOR.name, *[median(figures[FLOOR.name])] * len(codecs)))
     goals: tuple[Goal, ...] = ()
-    if roads == ROADS:  # the goal is about the extra `fast`
-        cost = ratio(figures, f"{WHOLE}, {ROADS[0]}", FLOOR.name)
+    if codecs == JSON_CODECS:  # the goal is about the extra `fast`
+        cost = ratio(figures, f"{WHOLE}, {JSON_CODECS[0]}", FLOOR.name)
         goals = (Goal(name=f"{WHOLE} over a null transport / {FLOOR.name}", value=cost, at_most=1.8),)
     return Result(
         part="core",
         tables=(
             Table(
-                title="CPU us of a call, without any transport",
-                columns=("", *roads),
+                title="CPU us of a call without a transport",
+                columns=("", *codecs),
                 rows=tuple(rows),
                 digits=2,
                 note=f"The floor is a call over a socket, {plan.in_flight[0]} in flight.",
@@ -122,9 +124,9 @@ def _floor(served: Served, plan: Plan) -> float:
     return asyncio.run(turn(FLOOR, served, plan.in_flight[0], plan))[0].ms
 
 
-def _on(road: str, name: str, plan: Plan) -> float:
+def _on(library: str, name: str, plan: Plan) -> float:
     """Return the CPU us of one call of the whole or of a part."""
-    with _road(road):
+    with _json_codec(library):
         if name in {WHOLE, READY}:
             kind = Rbim if name == WHOLE else _Ready
             return asyncio.run(_whole(kind(NullTransport(), ORIGIN, plan.in_flight[0]), plan))
@@ -132,10 +134,10 @@ def _on(road: str, name: str, plan: Plan) -> float:
 
 
 @contextmanager
-def _road(road: str) -> Generator[None]:
-    """Read and write JSON with orjson, or as where it is not installed."""
+def _json_codec(library: str) -> Generator[None]:
+    """Read and write JSON with orjson, or with the standard library."""
     installed = jsontext.orjson
-    jsontext.orjson = installed if road == ROADS[0] else None
+    jsontext.orjson = installed if library == JSON_CODECS[0] else None
     try:
         yield
     finally:

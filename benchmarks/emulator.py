@@ -1,10 +1,10 @@
-"""What the emulator costs without sockets: operations per second through the transport door, and the making of one.
+"""The cost of the emulator without sockets: operations per second through its transport, and the time to make one.
 
 Run: python -m benchmarks.emulator [--operations 3000] [--repeats 7] [--alive 1000]
 
-All runs in one process on one core (pinned to it where the machine can). The *door* is a client whose transport is the
-emulator: encoding, signing, the gate, the answer's decoding and all of the platform. The *platform* is its part alone, fed
-with the very requests that the client makes. Turns are interleaved, each in a fresh emulator; the medians are shown.
+All work runs in one process on one core (pinned to it, if the system can do that). *transport* is a client whose transport
+is the emulator: encoding, signing, the limiters, decoding and the whole platform. *platform* is the part of the platform
+alone, with the same requests. Turns are interleaved, each with a new emulator; the figures are medians.
 """
 
 from __future__ import annotations
@@ -50,23 +50,23 @@ GOAL = 5000
 MAKING_GOAL = 5.0  # milliseconds
 
 
-def client_of(transport: Any) -> AsyncClient:  # an emulator, or what notes the requests to one
+def client_of(transport: Any) -> AsyncClient:  # an emulator
     """Return a client of the emulator."""
     return AsyncClient(base_url="http://emulator", transport=transport, credentials=CREDENTIALS)
 
 
-class Noting(Emulator):
+class Recording(Emulator):
     """An emulator that keeps the last request."""
 
     request: Request
 
     async def send(self, request: Request, /, *, timeout: float) -> Response:  # noqa: ASYNC109  # a transport keeps it
-        """Keep it, and answer."""
+        """Keep the request, and answer."""
         self.request = request
         return await super().send(request, timeout=timeout)
 
 
-async def door(op: Operation[Any], count: int) -> float:
+async def by_transport(op: Operation[Any], count: int) -> float:
     """Return operations per second through the client."""
     async with client_of(Emulator(credentials=CREDENTIALS)) as client:
         await client.send(MAKE)
@@ -78,8 +78,8 @@ async def door(op: Operation[Any], count: int) -> float:
 
 
 async def platform(op: Operation[Any], count: int) -> float:
-    """Return requests per second that the platform alone answers."""
-    emulator = Noting(credentials=CREDENTIALS)
+    """Return requests per second of the platform alone."""
+    emulator = Recording(credentials=CREDENTIALS)
     async with client_of(emulator) as client:
         await client.send(MAKE)
         await client.send(op)
@@ -93,15 +93,17 @@ async def platform(op: Operation[Any], count: int) -> float:
 
 
 async def compare(name: str, op: Operation[Any], options: argparse.Namespace) -> float:
-    """Print one line of the table and return the door's rate."""
-    turns = [(await door(op, options.operations), await platform(op, options.operations)) for _ in range(options.repeats)]
+    """Print one line of the table, and return the rate through the transport."""
+    turns = [
+        (await by_transport(op, options.operations), await platform(op, options.operations)) for _ in range(options.repeats)
+    ]
     through, alone = (statistics.median(turn[which] for turn in turns) for which in (0, 1))
     print(f"{name:<30} {through:>10,.0f} {alone:>10,.0f} {1e6 / through:>10.0f} {1e6 / alone:>10.0f}", flush=True)
     return through
 
 
 def making(options: argparse.Namespace) -> float:
-    """Make many emulators that live side by side; print what one takes and return its milliseconds."""
+    """Make many emulators at the same time; print the cost of one, and return its milliseconds."""
     times: list[float] = []
     for _ in range(options.repeats):
         alive: list[Emulator] = []
@@ -115,12 +117,12 @@ def making(options: argparse.Namespace) -> float:
     size = tracemalloc.get_traced_memory()[0] / len(alive) / 1024
     tracemalloc.stop()
     took = statistics.median(times)
-    print(f"making one of {len(alive):,} emulators: {took:.3f} ms, {size:.1f} KiB")
+    print(f"one of {len(alive):,} new emulators: {took:.3f} ms, {size:.1f} KiB")
     return took
 
 
 async def first(options: argparse.Namespace) -> float:
-    """Return the milliseconds from nothing to the first answer of a fresh emulator to a fresh client."""
+    """Return the milliseconds from the start to the first answer, with a new emulator and a new client."""
     times: list[float] = []
     for _ in range(options.repeats * 10):
         began = time.perf_counter()
@@ -137,13 +139,13 @@ def pin() -> None:
 
 
 async def main(options: argparse.Namespace) -> bool:
-    """Print the table and tell whether the goals are reached."""
+    """Print the table, and return whether the goals are reached."""
     pin()
     print(f"{'':<30} {'operations per second':>21} {'us per operation':>21}")
-    print(f"{'':<30} {'door':>10} {'platform':>10} {'door':>10} {'platform':>10}")
+    print(f"{'':<30} {'transport':>10} {'platform':>10} {'transport':>10} {'platform':>10}")
     rates = [await compare(name, op, options) for name, op in WORK.items()]
     took = making(options)
-    print(f"emulator, client and a first answer: {await first(options):.3f} ms")
+    print(f"new emulator, new client, first answer: {await first(options):.3f} ms")
     reached = min(rates) >= GOAL and took <= MAKING_GOAL
     print(
         f"lowest rate {min(rates):,.0f} (goal {GOAL:,}), making {took:.3f} ms (goal {MAKING_GOAL:g}): "
@@ -154,9 +156,9 @@ async def main(options: argparse.Namespace) -> bool:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.emulator", description="What the emulator costs without sockets."
+        prog="python -m benchmarks.emulator", description="Measure the cost of the emulator without sockets."
     )
-    parser.add_argument("--operations", type=int, default=3000, help="in each turn")
+    parser.add_argument("--operations", type=int, default=3000, help="operations per turn")
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--alive", type=int, default=1000, help="emulators side by side")
+    parser.add_argument("--alive", type=int, default=1000, help="emulators at the same time")
     sys.exit(not asyncio.run(main(parser.parse_args())))

@@ -1,6 +1,6 @@
-"""What a careful team would write to receive message copies with FastAPI and pydantic: the receiver's checks, not durable.
+"""A FastAPI + pydantic endpoint for deliveries, as a careful team would write it: the receiver's checks, but not durable.
 
-The peer of ``benchmarks/callbacks.py``, which gives it the application's identifier and token in the environment.
+``benchmarks/callbacks.py`` compares the receiver with it, and sets identifier and token in the environment.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ DIGEST, MOMENT = re.compile("[0-9A-Fa-f]{32}"), re.compile("[0-9]{13}")
 
 
 def account(text: str) -> tuple[str | None, str]:
-    """Take an account's text apart."""
+    """Split the text of an account into application and user."""
     app_id, sign, user = text.partition("#")
     return (app_id, user) if sign else (None, text)
 
@@ -64,11 +64,11 @@ seen: set[tuple[str, ...]] = set()
 
 
 def authentic(request: Request, body: bytes) -> bool:
-    """Make the receiver's checks."""
-    told = [request.headers.getlist(name) for name in ("checksum", "md5", "curtime")]
-    if len(body) > LIMIT or any(len(values) != 1 for values in told) or "content-encoding" in request.headers:
+    """Return whether the delivery passes the checks of the receiver."""
+    headers = [request.headers.getlist(name) for name in ("checksum", "md5", "curtime")]
+    if len(body) > LIMIT or any(len(values) != 1 for values in headers) or "content-encoding" in request.headers:
         return False
-    (checksum,), (digest,), (moment,) = told
+    (checksum,), (digest,), (moment,) = headers
     if not DIGEST.fullmatch(checksum) or not DIGEST.fullmatch(digest) or not MOMENT.fullmatch(moment):
         return False
     of_body = hashlib.md5(body, usedforsecurity=False).hexdigest()
@@ -81,7 +81,7 @@ def authentic(request: Request, body: bytes) -> bool:
 
 @app.post("/")
 async def copied(request: Request) -> Response:
-    """Take one delivery."""
+    """Answer one delivery."""
     body = await request.body()
     if not authentic(request, body):
         return Response(b"refused", 401)

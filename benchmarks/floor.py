@@ -1,4 +1,4 @@
-"""The physical limit of an HTTP client in Python: asyncio, prepared bytes, an answer whose length is known, and no HTTP."""
+"""The lower bound of an HTTP client in Python: asyncio, prepared bytes, an answer of known length, and no HTTP."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ READ = 64 * 1024  # bytes
 
 
 class Wire(asyncio.BufferedProtocol):
-    """One connection: it writes bytes, and counts those that come back."""
+    """One connection: it writes bytes, and counts the bytes of the answer."""
 
     def __init__(self, length: int, buffer: bytearray) -> None:
         self._length = length
-        self._buffer = buffer  # for all: asyncio.Protocol makes one for each read, at the price of page faults
+        self._buffer = buffer  # shared: asyncio.Protocol allocates one per read, which costs page faults
         self._missing = 0
         self._loop = asyncio.get_running_loop()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
+        """Keep the transport."""
         self.transport = cast(asyncio.Transport, transport)
 
-    def get_buffer(self, sizehint: int) -> bytearray:  # noqa: ARG002  # its size is what it is
-        """Return where to read into."""
+    def get_buffer(self, sizehint: int) -> bytearray:  # noqa: ARG002  # the buffer has a fixed size
+        """Return the buffer to read into."""
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Count, and wake who waits when the answer is whole."""
+        """Count the bytes, and complete the future when the answer is complete."""
         self._missing -= nbytes
         if self._missing <= 0 and not self._waiter.done():
             self._waiter.set_result(None)
 
     def ask(self, message: bytes) -> asyncio.Future[None]:
-        """Write; the future ends with the answer."""
+        """Write a message; the future is done when the answer is complete."""
         self._missing = self._length
         self._waiter = self._loop.create_future()
         self.transport.write(message)
@@ -52,9 +52,9 @@ class Wire(asyncio.BufferedProtocol):
 
 
 class Floor:
-    """So many connections, each of which sends the same message again as soon as it is answered.
+    """``in_flight`` connections; each one sends the same message again when its answer is complete.
 
-    Every answer must have as many bytes as the first; nothing of it is read.
+    Every answer must have the length of the first one; its content is not read.
     """
 
     def __init__(self, origin: str, in_flight: int) -> None:
@@ -77,13 +77,13 @@ class Floor:
             wire.transport.close()
 
     async def run(self, more: Callable[[], bool], /) -> None:
-        """Ask over each connection once, and again for as long as ``more`` says so."""
+        """Send over each connection once, and again while ``more`` returns True."""
         wires, message = self._wires, self._message
         await together(lambda number: wires[number].ask(message), self._in_flight, more)
 
 
 async def answer_length(host: str, port: int, message: bytes) -> int:
-    """Return how many bytes the answer to this message has."""
+    """Return the length of the answer to this message, in bytes."""
     reader, writer = await asyncio.open_connection(host, port)
     writer.write(message)
     head = await reader.readuntil(b"\r\n\r\n")
@@ -92,7 +92,7 @@ async def answer_length(host: str, port: int, message: bytes) -> int:
 
 
 def message(host: str) -> bytes:
-    """Return the bytes of a request as the others send it."""
+    """Return the bytes of a request, the same as the other clients send."""
     sig, authorization = signature()
     body = json.dumps(document(GROUP, ACCOUNTS), separators=(",", ":")).encode()
     headers = {"Host": host, **HEADERS, "Authorization": authorization, "Content-Length": str(len(body))}

@@ -1,4 +1,4 @@
-"""What the benchmarks of servers share: servers in processes of their own, and a client that knows nothing but bytes."""
+"""Shared parts of the server benchmarks: servers in their own processes, and a client that handles only bytes."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ ROOT = Path(__file__).resolve().parent.parent
 """The repository's folder: the working directory of every child process."""
 
 IDLE = 75  # seconds after which a connection without requests is closed
-CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []  # before any of it is given up
+CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []  # before any limit
 
 
 class Client:
-    """One connection that asks the next thing as soon as it is answered."""
+    """One connection that sends the next request when its answer is complete."""
 
     def __init__(self, port: int, requests: Iterator[bytes]) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port))
@@ -58,9 +58,9 @@ class Client:
         return True
 
     def answered(self) -> bool:
-        """Read what there is, and tell whether the answer is whole."""
+        """Read the available bytes, and return whether the answer is complete."""
         data = self.socket.recv(65536)
-        assert data, "the server hung up"
+        assert data, "the server closed the connection"
         self._buffer += data
         head, blank, body = self._buffer.partition(b"\r\n\r\n")
         if not blank or len(body) < int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]):
@@ -72,7 +72,7 @@ class Client:
 
 
 class Measured:
-    """What came of one turn: ``count`` answers in ``seconds``, ``waits`` for each in order of size, the last ``sample``."""
+    """The result of one turn: ``count`` answers in ``seconds``, the sorted ``waits``, and the last body as ``sample``."""
 
     def __init__(self, clients: list[Client], seconds: float) -> None:
         self.seconds = seconds
@@ -83,12 +83,12 @@ class Measured:
         self.cpu = 0.0
 
     def wait(self, share: float) -> float:
-        """Return the wait that so great a share of the answers did not exceed, in seconds."""
+        """Return the quantile ``share`` of the waits, in seconds."""
         return self.waits[min(self.count - 1, int(self.count * share))]
 
 
 def load(port: int, requests: Iterator[bytes], seconds: float, connections: int) -> Measured:
-    """Ask for so many seconds over so many connections, with as little work as can be: the server is to be the slow one."""
+    """Send requests for ``seconds`` over ``connections``, with little work: the server must be the bottleneck."""
     clients = [Client(port, requests) for _ in range(connections)]
     began = time.perf_counter()
     with selectors.DefaultSelector() as selector:
@@ -107,7 +107,7 @@ def load(port: int, requests: Iterator[bytes], seconds: float, connections: int)
 
 
 def tell_time() -> None:
-    """Answer each line on standard input with the CPU time of this process so far, in a thread of its own."""
+    """Answer each line on standard input with the CPU seconds of this process so far, in a separate thread."""
 
     def answer() -> None:
         for _ in sys.stdin:
@@ -117,7 +117,7 @@ def tell_time() -> None:
 
 
 def constant(length: int) -> Callable[..., Awaitable[None]]:
-    """Return an ASGI application that reads a request and answers so many bytes."""
+    """Return an ASGI application that answers each request with ``length`` bytes."""
     start = {
         "type": "http.response.start",
         "status": 200,
@@ -133,7 +133,7 @@ def constant(length: int) -> Callable[..., Awaitable[None]]:
 
 
 async def serve_app(app: Any, *, http: Literal["h11", "httptools"] = "h11", lifespan: Literal["on", "off"] = "off") -> None:
-    """Serve an ASGI application on a free port, which is printed, until killed."""
+    """Serve an ASGI application on a free port until killed; print the port."""
     from uvicorn import Config, Server
 
     config = Config(
@@ -157,14 +157,14 @@ async def serve_app(app: Any, *, http: Literal["h11", "httptools"] = "h11", life
 
 
 def keep_to_core(number: int) -> None:
-    """Run this process on one core only, where the system can do that."""
+    """Run this process on only one core, if the system can do that."""
     if CORES:
         os.sched_setaffinity(0, {CORES[number % len(CORES)]})
 
 
 @contextmanager
 def on_cores(*numbers: int) -> Generator[None]:
-    """Run a block on some cores only, where the system can do that; without numbers, on all that this process began with."""
+    """Run a block on some cores only, if the system can do that; without numbers, on all cores that the process had."""
     if not CORES:
         yield
         return
@@ -177,29 +177,29 @@ def on_cores(*numbers: int) -> Generator[None]:
 
 
 class Served:
-    """A server in a process of its own."""
+    """A server in its own process."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
-        self._told, self._asked = cast(IO[str], process.stdout), cast(IO[str], process.stdin)
-        port = self._told.readline()
+        self._answers, self._questions = cast(IO[str], process.stdout), cast(IO[str], process.stdin)
+        port = self._answers.readline()
         if not port:
-            raise RuntimeError("a server did not start; it has said why on standard error")
+            raise RuntimeError("a server did not start: see its message on standard error")
         self.port = int(port)
 
     def ask(self, line: str = "") -> str:
-        """Write a line to the process, and return the one that it answers."""
-        self._asked.write(f"{line}\n")
-        self._asked.flush()
-        return self._told.readline().strip()
+        """Write a line to the process, and return the line that it answers."""
+        self._questions.write(f"{line}\n")
+        self._questions.flush()
+        return self._answers.readline().strip()
 
     @property
     def cpu(self) -> float:
-        """Its CPU time so far, in seconds."""
+        """The CPU time of the server so far, in seconds."""
         return float(self.ask())
 
     def turn(self, requests: Iterator[bytes], seconds: float, connections: int) -> Measured:
-        """Load it, and tell also the CPU seconds of the server for each answer."""
+        """Load the server; the result also has the CPU seconds of the server per answer."""
         before = self.cpu
         measured = load(self.port, requests, seconds, connections)
         measured.cpu = (self.cpu - before) / measured.count
@@ -208,7 +208,7 @@ class Served:
 
 @contextmanager
 def process(module: str, *arguments: str) -> Generator[Served]:
-    """Give a server that ends with the block: a module of the benchmarks, on any core, whatever this process keeps to."""
+    """Yield a server, a module of the benchmarks, that ends with the block. It may use all cores."""
     command = [sys.executable, "-m", module, *arguments]
     with on_cores():  # a child inherits it
         started = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)

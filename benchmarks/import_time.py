@@ -1,16 +1,16 @@
-"""What starting costs: CPU time of fresh interpreters that import, against one that imports httpx.
+"""The cost of a start: CPU time of new interpreters that import, beside one that imports httpx.
 
 Run: python -m benchmarks.import_time [--rounds 15]
 
-Each figure is the user and system time of a process of its own, from its start to its end, with compiled bytecode on the
-disk (a start before the first round writes it). Starts are interleaved, the medians are shown; a ratio compares two of the
-same round. *above bare* is what is left without the interpreter's own start, also in that ratio.
+Each figure is the user and system time of one process from start to end, with compiled bytecode on the disk (a start before
+the first round writes it). Starts are interleaved, the figures are medians, and a ratio compares two starts of the same
+round. *above bare* is the figure without the interpreter's own start, also in the ratio of that name.
 
-``import httpx`` also imports click, rich and pygments for its command line where all three are installed, as they are with
-the extras of rbim; *httpx alone* is the same where they are not.
+``import httpx`` also imports click, rich and pygments for its command line if all three are installed, as they are with the
+extras of rbim. *httpx alone* is the same without them.
 
-*rbim in use* is what an application does before its first call: ``from rbim import AsyncClient, InviteJoinGroup``, a client
-made with an ``AsyncioTransport``, and one operation encoded.
+*rbim in use* is the work of an application before its first call: ``from rbim import AsyncClient, InviteJoinGroup``, a
+client with an ``AsyncioTransport``, and one encoded operation.
 """
 
 from __future__ import annotations
@@ -66,21 +66,21 @@ NEEDS = {"import aiohttp": "aiohttp", "rbim --help": "cyclopts"}
 
 
 def cpu_ms(*arguments: str) -> float:
-    """Return the CPU milliseconds of a fresh interpreter."""
+    """Return the CPU milliseconds of a new interpreter."""
     started = subprocess.Popen([sys.executable, *arguments], stdout=subprocess.DEVNULL, cwd=ROOT)
     _, status, used = os.wait4(started.pid, 0)
-    started.returncode = os.waitstatus_to_exitcode(status)  # nobody else waits for it
+    started.returncode = os.waitstatus_to_exitcode(status)  # Popen did not wait for it
     assert started.returncode == 0, arguments
     return 1000 * (used.ru_utime + used.ru_stime)
 
 
 def run(options: Options) -> Result:
-    """Measure what starting costs, as a part of all the benchmarks."""
+    """Measure the cost of a start, as one part of the benchmarks."""
     return measured(options.rounds) if options.quick else measured(2 * options.rounds, warm_up=True)
 
 
 def measured(rounds: int, *, warm_up: bool = False) -> Result:
-    """Measure so many rounds; ``warm_up``: after one that writes the bytecode."""
+    """Measure ``rounds`` rounds; with ``warm_up``, after one more round that writes the bytecode."""
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     missing = {name: library for name, library in NEEDS.items() if find_spec(library) is None}
     measures: dict[str, Callable[[], float]] = {
@@ -107,7 +107,7 @@ def measured(rounds: int, *, warm_up: bool = False) -> Result:
         for name, column in above.items()
     ]
     table = Table(
-        title="CPU ms of a fresh interpreter",
+        title="CPU ms of a new interpreter",
         columns=("", "CPU ms", "above bare", "ratio to httpx", "above bare, ratio to httpx"),
         rows=tuple(rows),
         digits=2,
@@ -120,13 +120,13 @@ def measured(rounds: int, *, warm_up: bool = False) -> Result:
 
 
 def main(rounds: int) -> bool:
-    """Print the table and tell whether the goal is reached."""
+    """Print the table, and return whether the goal is reached."""
     result = measured(rounds, warm_up=True)
     print(shown(result))
     return all(goal.reached for goal in result.goals)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.import_time", description="What starting costs.")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.import_time", description="Measure the cost of a start.")
     parser.add_argument("--rounds", type=int, default=15)
     sys.exit(not main(parser.parse_args().rounds))

@@ -1,12 +1,12 @@
-"""What rbim takes of memory: imported, for each call in flight, for each idle connection, and over many calls.
+"""The memory of rbim: after import, per call in flight, per idle connection, and over many calls.
 
 Run: python -m benchmarks.memory [--calls 20000] [--in-flight 1000]
 
-Each figure is the resident memory of a process of its own, or what it grows by. *In flight* is measured while a server in
-another process holds every answer back: the call, its connection, the task that the caller has made for it. The connections
-are *idle* once all those calls are answered and gone; the process does not give back what they took, so the *objects in use*
-(by tracemalloc, in another process) are told beside it. *Growth* is over so many calls, a hundred of them in flight at any
-time, after a fifth as many. Linux only.
+Each figure is the resident memory of one process, or its growth. *In flight* is measured while a server in another process
+holds back all answers: the call, its connection, the task that the caller made for it. The connections are *idle* after
+all these calls are answered and gone. The process does not return their memory to the system, so the table also has the
+*objects in use* (by tracemalloc, in another process). *Growth* is over N calls, a hundred of them in flight at any time,
+after a warm-up of N / 5 calls. Linux only.
 """
 
 from __future__ import annotations
@@ -57,22 +57,22 @@ STARTS = {"python": "", "python, httpx imported": "import httpx", "python, a cli
 
 
 def resident() -> float:
-    """Return the KiB of memory that this process has now."""
+    """Return the resident memory of this process, in KiB."""
     gc.collect()
     return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize() / KIB
 
 
 def started(code: str) -> float:
-    """Return the KiB of memory that a fresh interpreter has after some code."""
-    told = subprocess.run([sys.executable, "-c", code + TELL], check=True, stdout=subprocess.PIPE, cwd=ROOT).stdout
-    return int(told) * resource.getpagesize() / KIB
+    """Return the resident memory of a new interpreter after some code, in KiB."""
+    pages = subprocess.run([sys.executable, "-c", code + TELL], check=True, stdout=subprocess.PIPE, cwd=ROOT).stdout
+    return int(pages) * resource.getpagesize() / KIB
 
 
 # The server.
 
 
 class Platform:
-    """Answers each request at once, or holds the answers back until it is told to let go."""
+    """Answers each request at once, or holds back the answers between the commands ``hold`` and ``go``."""
 
     def __init__(self) -> None:
         self.holding = False
@@ -86,7 +86,7 @@ class Platform:
             transport.write(ANSWER)
 
     def command(self, line: str) -> None:
-        """Carry out ``hold``, ``go`` or nothing; print how many answers are held back."""
+        """Run the command ``hold`` or ``go``, or none; print the number of answers that are held back."""
         if line:
             self.holding = line == "hold"
         held, self.held = self.held, self.held if self.holding else []
@@ -96,7 +96,7 @@ class Platform:
         print(len(self.held), flush=True)
 
     async def serve(self) -> None:
-        """Serve on a free port, which is printed, until killed; answer each line on standard input."""
+        """Serve on a free port until killed; print the port; answer each line on standard input."""
         loop = asyncio.get_running_loop()
         server = await loop.create_server(lambda: Line(self), "127.0.0.1", 0, backlog=4096)
         print(server.sockets[0].getsockname()[1], flush=True)
@@ -110,18 +110,18 @@ class Platform:
 
 
 class Line(asyncio.Protocol):
-    """One connection, which brings a request at a time, whose body has a length."""
+    """One connection, with one request at a time, whose body has a Content-Length."""
 
     def __init__(self, platform: Platform) -> None:
         self._platform = platform
         self._received = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
+        """Keep the transport."""
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        """Take what came, and each request that is whole."""
+        """Add the bytes, and answer the request when it is complete."""
         self._received += data
         head, blank, body = self._received.partition(b"\r\n\r\n")
         if blank and len(body) >= int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]):
@@ -148,26 +148,26 @@ def client_of(port: int, concurrency: int) -> AsyncClient:
 
 
 def objects() -> float:
-    """Return the KiB of memory that Python has given out, where it is traced."""
+    """Return the traced memory of Python objects, in KiB."""
     gc.collect()
     return tracemalloc.get_traced_memory()[0] / KIB
 
 
 def enough_files(number: int) -> None:
-    """Let this process, and those that it starts, have so many connections, as far as the system allows that."""
+    """Raise the limit of open files for ``number`` connections, for this process and its children, if allowed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = number + 200
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted if hard < 0 else min(wanted, hard)), hard))
 
 
 async def traced(number: int) -> dict[str, float]:
-    """Return the KiB of the objects of so many calls while they wait, and of so many connections once they are idle."""
+    """Return the KiB of objects per waiting call, and per idle connection."""
     tracemalloc.start()
     return await in_flight(number, objects)
 
 
 async def in_flight(number: int, size: Callable[[], float] = resident) -> dict[str, float]:
-    """Return the KiB that so many calls take while they wait, and so many connections once they are idle."""
+    """Return the KiB per waiting call, and per idle connection."""
     from rbim import InviteJoinGroup
 
     op = InviteJoinGroup(group_id="g80000049837291", members=[f"user-{each:05d}" for each in range(50)])
@@ -191,7 +191,7 @@ async def in_flight(number: int, size: Callable[[], float] = resident) -> dict[s
 
 
 async def growth(calls: int) -> dict[str, float]:
-    """Return the KiB by which a process grows over so many calls, after a fifth of them."""
+    """Return the growth of a process over ``calls`` calls, in KiB, after a warm-up of a fifth of them."""
     from rbim import InviteJoinGroup
 
     op = InviteJoinGroup(group_id="g80000049837291", members=[f"user-{each:05d}" for each in range(50)])
@@ -214,15 +214,15 @@ async def growth(calls: int) -> dict[str, float]:
 CHILDREN = {"in-flight": in_flight, "traced": traced, "growth": growth}
 
 
-def child(what: str, number: int) -> dict[str, float]:
-    """Return what a process of its own tells."""
-    command = [sys.executable, "-m", MODULE, "--child", what, str(number)]
-    told: dict[str, float] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=ROOT).stdout)
-    return told
+def child(name: str, number: int) -> dict[str, float]:
+    """Run a part in a separate process, and return its figures."""
+    command = [sys.executable, "-m", MODULE, "--child", name, str(number)]
+    figures: dict[str, float] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=ROOT).stdout)
+    return figures
 
 
 def measured(calls: int, number: int, rounds: int) -> Result:
-    """Measure all of it; the medians of so many rounds where figures vary."""
+    """Measure all parts; figures that vary are medians of ``rounds`` rounds."""
     sizes = {name: statistics.median(started(code) for _ in range(rounds)) for name, code in STARTS.items()}
     waits = [child("in-flight", number) for _ in range(rounds)]
     calls_size, idle_size = (statistics.median(each[name] for each in waits) for name in ("calls", "connections"))
@@ -243,28 +243,28 @@ def measured(calls: int, number: int, rounds: int) -> Result:
 
 
 def run(options: Options) -> Result:
-    """Measure memory, as a part of all the benchmarks."""
+    """Measure memory, as one part of the benchmarks."""
     return measured(1000, 200, 1) if options.quick else measured(20_000, 1000, min(options.rounds, ROUNDS))
 
 
 def main(calls: int, number: int) -> bool:
-    """Print the table and tell whether the goal is reached."""
+    """Print the table, and return whether the goal is reached."""
     result = measured(calls, number, ROUNDS)
     print(shown(result))
     return all(goal.reached for goal in result.goals)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", description="What rbim takes of memory.")
+    parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", description="Measure the memory of rbim.")
     parser.add_argument("--calls", type=int, default=20_000)
     parser.add_argument("--in-flight", type=int, default=1000)
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
-    told = parser.parse_args()
-    if told.serve:
+    options = parser.parse_args()
+    if options.serve:
         asyncio.run(Platform().serve())
-    elif told.child:
-        what, number = told.child
-        print(json.dumps(asyncio.run(CHILDREN[what](int(number)))))
+    elif options.child:
+        name, number = options.child
+        print(json.dumps(asyncio.run(CHILDREN[name](int(number)))))
     else:
-        sys.exit(not main(told.calls, told.in_flight))
+        sys.exit(not main(options.calls, options.in_flight))

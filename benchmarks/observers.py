@@ -1,10 +1,10 @@
-"""What watching costs: CPU microseconds per call over a transport that answers at once, medians of interleaved rounds.
+"""The cost of observers: CPU microseconds per call over a transport that answers at once, medians of interleaved rounds.
 
 ::
 
     python benchmarks/observers.py [--calls N] [--rounds N]
 
-Needs opentelemetry-sdk. Spans go to an exporter that drops them, log lines to ``/dev/null``.
+Needs opentelemetry-sdk. An exporter drops the spans, and log lines go to ``/dev/null``.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class AtOnce:
 
 
 class Nowhere(SpanExporter):
-    """Drops all spans."""
+    """An exporter that drops all spans."""
 
     def export(self, _spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Drop them."""
@@ -77,7 +77,7 @@ def _logging(level: int) -> LoggingObserver:
 
 
 def observers() -> dict[str, list[Observer]]:
-    """Return what is compared."""
+    """Return the observers to compare, by name."""
     spans, meters = TracerProvider(), MeterProvider([InMemoryMetricReader()])
     spans.add_span_processor(BatchSpanProcessor(Nowhere()))
     return {
@@ -92,8 +92,8 @@ def observers() -> dict[str, list[Observer]]:
     }
 
 
-async def _microseconds(watching: list[Observer], calls: int) -> float:
-    client = AsyncClient(base_url="https://im.example", credentials=CREDENTIALS, transport=AtOnce(), observers=watching)
+async def _microseconds(observers: list[Observer], calls: int) -> float:
+    client = AsyncClient(base_url="https://im.example", credentials=CREDENTIALS, transport=AtOnce(), observers=observers)
     async with client:
         for _ in range(WARM_UP):
             await client.send(OPERATION)
@@ -104,16 +104,16 @@ async def _microseconds(watching: list[Observer], calls: int) -> float:
 
 
 def main() -> None:
-    """Measure and print a table."""
+    """Measure, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--calls", type=int, default=500, help="in a row, of each kind (500)")
-    parser.add_argument("--rounds", type=int, default=15, help="of all kinds in turn (15)")
-    told = parser.parse_args()
+    parser.add_argument("--calls", type=int, default=500, help="calls per turn of each kind (default: 500)")
+    parser.add_argument("--rounds", type=int, default=15, help="interleaved rounds (default: 15)")
+    options = parser.parse_args()
     compared = observers()
     taken: dict[str, list[float]] = {name: [] for name in compared}
-    for _ in range(told.rounds):
-        for name, watching in compared.items():
-            taken[name].append(asyncio.run(_microseconds(watching, told.calls)))
+    for _ in range(options.rounds):
+        for name, observed in compared.items():
+            taken[name].append(asyncio.run(_microseconds(observed, options.calls)))
     least = statistics.median(taken["no observer"])
     for name, values in taken.items():
         middle = statistics.median(values)

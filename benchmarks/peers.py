@@ -1,8 +1,8 @@
 """The same work without rbim, as a good user of each library would write it by hand.
 
-Each has one client that all tasks share, with limits that let the wanted number of requests be in flight; signs each
-request; writes the values as JSON in the way that its library offers; refuses a status that is no success; reads the answer
-and checks its code. What a library does beside that (redirects, cookies, headers of its own) is left as it is.
+Each peer has one client that all tasks share, whose limits allow the wanted number of requests in flight. It signs each
+request, writes JSON in the way that its library offers, refuses an HTTP error status, reads the answer and checks its code.
+All other behaviour of a library (redirects, cookies, its own headers) is left at its default.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["Aiohttp", "Httpx", "Httpx2", "Pyreqwest", "Requests"]
 
 
 class _Peer(ABC):
-    """What the peers share: being entered, left, and run by so many tasks."""
+    """The base class of the peers: enter and leave the client, run the tasks."""
 
     client: Any
 
@@ -43,7 +43,7 @@ class _Peer(ABC):
         await self.client.__aexit__(kind, error, trace)
 
     async def run(self, more: Callable[[], bool], /) -> None:
-        """Let each task invite once, and again for as long as ``more`` says so."""
+        """Let each task invite once, and again while ``more`` returns True."""
         await together(lambda _: self.invite(GROUP, ACCOUNTS), self._in_flight, more)
 
     @abstractmethod
@@ -103,7 +103,7 @@ class Aiohttp(_Peer):
 
 
 class Pyreqwest(_Peer):
-    """pyreqwest: a shared client, which has no limits unless told; ``body_json`` and ``json()`` are Rust's own."""
+    """pyreqwest: a shared client, which has no limits by default; ``body_json`` and ``json()`` run in Rust."""
 
     def __init__(self, origin: str, in_flight: int) -> None:
         super().__init__(origin, in_flight)
@@ -129,7 +129,7 @@ class Pyreqwest(_Peer):
 
 
 class Requests:
-    """requests: at most 32 threads, each with a session of its own; ``json=`` and ``json()`` are the standard library's."""
+    """requests: at most 32 threads, each with its own session; ``json=`` and ``json()`` use the standard library."""
 
     THREADS = 32
 
@@ -155,17 +155,17 @@ class Requests:
         self._threads.shutdown()
 
     async def run(self, more: Callable[[], bool], /) -> None:
-        """Let each thread invite once, and again for as long as ``more`` says so."""
+        """Let each thread invite once, and again while ``more`` returns True."""
         loop = asyncio.get_running_loop()
         turn = self._threads, self._turn
         await asyncio.gather(*[loop.run_in_executor(*turn, session, more) for session in self._sessions])
 
     def _turn(self, session: Any, more: Callable[[], bool]) -> None:
-        going_on = True
-        while going_on:
+        continuing = True
+        while continuing:
             self._invite(session, GROUP, ACCOUNTS)
             with self._counting:
-                going_on = more()
+                continuing = more()
 
     def _invite(self, session: Any, group: str, accounts: list[str]) -> dict[str, Any]:
         sig, authorization = signature()

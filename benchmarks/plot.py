@@ -3,7 +3,7 @@
 Run: python -m benchmarks.plot DOCUMENT FOLDER
 
 Needs matplotlib: ``python -m pip install "rbim[plot]"``. The same document gives the same bytes. The charts have no
-background, and colours that can be read on a white page and on a dark one; their text stays text.
+background, their colours are readable on a white and on a dark page, and their text stays text.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ AT_HUNDRED, BY_IN_FLIGHT = "cost-at-100-in-flight.svg", "cost-by-calls-in-flight
 TABLE, PREFERRED = "CPU ms per 1000 calls", "no latency"
 OURS, FLOOR = "rbim over ", "floor"
 IN_FLIGHT = 100
-WIDE = 300  # so many times the least: the lengths of bars would not tell the little ones apart
-WHOLE = 10  # a figure that needs no decimals
+WIDE = 300  # ratio of the largest to the smallest bar from which the axis is logarithmic
+WHOLE = 10  # from this value on, figures have no decimals
 INK = "#7d8590"
 RBIM, OTHERS = "#3b82f6", "#b0793a"
 LIBRARIES = {
@@ -54,7 +54,7 @@ STYLE: dict[str, Any] = {
 
 
 def costs(document: dict[str, Any]) -> dict[str, dict[int, float]]:
-    """Return the CPU ms of 1000 calls by client and by calls in flight: without latency where the document has that."""
+    """Return the CPU ms of 1000 calls by client and by calls in flight: without latency, if the document has that."""
     tables = [table for result in document["results"] for table in result["tables"] if table["title"].startswith(TABLE)]
     found = next((table for table in tables if PREFERRED in table["title"]), tables[0] if tables else None)
     if found is None:
@@ -68,7 +68,7 @@ def costs(document: dict[str, Any]) -> dict[str, dict[int, float]]:
 
 
 def draw(document: dict[str, Any], folder: Path) -> list[Path]:
-    """Draw the charts of a document into a folder, and return their paths; none where it has no such figures.
+    """Draw the charts of a document into a folder, and return their paths; no paths if it has no such figures.
 
     Raises ImportError without matplotlib.
     """
@@ -90,7 +90,7 @@ def draw(document: dict[str, Any], folder: Path) -> list[Path]:
 
 
 def bars(figure: Any, found: dict[str, dict[int, float]]) -> None:
-    """Draw the cost of each client at a hundred calls in flight (or the most there is), the least first."""
+    """Draw the cost of each client at a hundred calls in flight (or at the highest number), the lowest cost first."""
     measured = {number for of in found.values() for number in of}
     in_flight = IN_FLIGHT if IN_FLIGHT in measured else max(measured)
     figures = {name: of[in_flight] for name, of in found.items() if in_flight in of}
@@ -114,7 +114,7 @@ def bars(figure: Any, found: dict[str, dict[int, float]]) -> None:
 
 
 def lines(figure: Any, found: dict[str, dict[int, float]]) -> None:
-    """Draw the cost of each client against the calls in flight."""
+    """Draw the cost of each client over the calls in flight."""
     axes = figure.add_subplot()
     axes.set_xscale("log")
     axes.set_yscale("log")
@@ -145,7 +145,7 @@ def lines(figure: Any, found: dict[str, dict[int, float]]) -> None:
 
 
 def apart(ends: dict[str, float], factor: float) -> dict[str, float]:
-    """Return where to write the names of lines that end there: close by, each at least so many times above the one below."""
+    """Return the heights of the names of lines: near their ends, each at least ``factor`` times above the next lower one."""
     gap = math.log(factor)
 
     def lowest(names: list[str]) -> float:
@@ -160,18 +160,18 @@ def apart(ends: dict[str, float], factor: float) -> dict[str, float]:
 
 
 def bar_colour(name: str) -> str:
-    """Return the colour of a bar: one for rbim, one for what is written by hand, one for the floor."""
+    """Return the colour of a bar: one for rbim, one for hand-written clients, one for the floor."""
     return RBIM if name.startswith(OURS) else INK if FLOOR in name else OTHERS
 
 
 def line_colour(name: str) -> str:
-    """Return the colour of a line: that of its library."""
+    """Return the colour of a line, which is the colour of its library."""
     found = (colour for library, colour in LIBRARIES.items() if library in name.lower())
     return next(found, INK)
 
 
 def plain(axes: Any, axis: str) -> None:
-    """Write the numbers of a logarithmic axis as people do."""
+    """Write the numbers of a logarithmic axis without exponents."""
     ticker = import_module("matplotlib.ticker")
     of = axes.xaxis if axis == "x" else axes.yaxis
     of.set_major_formatter(ticker.StrMethodFormatter("{x:,.0f}"))
@@ -179,14 +179,14 @@ def plain(axes: Any, axis: str) -> None:
 
 
 def shown(value: float) -> str:
-    """Return a figure as a chart shows it."""
+    """Return a figure as text for a chart."""
     return f"{value:,.0f}" if value >= WHOLE else f"{value:.1f}"
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m benchmarks.plot", description="Draw the charts of a document.")
-    parser.add_argument("document", type=Path, help="what python -m benchmarks --json has written")
+    parser.add_argument("document", type=Path, help="the file from python -m benchmarks --json")
     parser.add_argument("folder", type=Path)
-    told = parser.parse_args()
-    for path in draw(json.loads(told.document.read_text(encoding="utf-8")), told.folder):
+    options = parser.parse_args()
+    for path in draw(json.loads(options.document.read_text(encoding="utf-8")), options.folder):
         print(path)

@@ -1,4 +1,4 @@
-"""What a part of the benchmarks gives back, and how it is shown: tables and goals, as text or JSON."""
+"""The results of the benchmarks: tables and goals, as text or JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Goal", "Options", "Result", "Table", "interleaved", "ratio", "shown"
 
 @frozen(kw_only=True)
 class Options:
-    """How thoroughly to measure: ``rounds`` interleaved repeats of each; ``quick`` where only the running counts."""
+    """How thoroughly to measure: ``rounds`` interleaved rounds; with ``quick``, only check that everything runs."""
 
     rounds: int = 5
     quick: bool = False
@@ -27,7 +27,7 @@ class Options:
 class Table:
     """Figures side by side: the name of each row and its cells, in the order of ``columns`` (the first names the rows).
 
-    A cell is a number (shown with ``digits`` digits), a text, or None where there is nothing to measure.
+    A cell is a number (shown with ``digits`` digits), a text, or None if there is no figure.
     """
 
     title: str
@@ -39,7 +39,7 @@ class Table:
 
 @frozen(kw_only=True)
 class Goal:
-    """One figure with what it should be: at most ``at_most``, or at least ``at_least``."""
+    """One figure and its goal: at most ``at_most``, or at least ``at_least``."""
 
     name: str
     value: float
@@ -48,7 +48,7 @@ class Goal:
 
     @property
     def reached(self) -> bool:
-        """Whether the figure is what it should be."""
+        """Whether the figure reaches the goal."""
         return (self.at_most is None or self.value <= self.at_most) and (
             self.at_least is None or self.value >= self.at_least
         )
@@ -56,7 +56,7 @@ class Goal:
 
 @frozen(kw_only=True)
 class Result:
-    """What one part measured."""
+    """The result of one part."""
 
     part: str
     tables: tuple[Table, ...] = ()
@@ -64,15 +64,15 @@ class Result:
     notes: tuple[str, ...] = field(default=())
 
     def document(self) -> dict[str, Any]:
-        """Return it as JSON values."""
+        """Return the result as JSON values."""
         document = asdict(self)
-        for goal, told in zip(self.goals, document["goals"], strict=True):
-            told["reached"] = goal.reached
+        for goal, row in zip(self.goals, document["goals"], strict=True):
+            row["reached"] = goal.reached
         return document
 
 
 def interleaved(measures: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
-    """Measure each thing once a round, in turn, so that a ratio of two compares neighbours in time."""
+    """Run each measure once per round, in turn, so that a ratio compares two figures that are near in time."""
     figures: dict[str, list[float]] = {name: [] for name in measures}
     for _ in range(rounds):
         for name, measure in measures.items():
@@ -81,12 +81,12 @@ def interleaved(measures: dict[str, Callable[[], float]], rounds: int) -> dict[s
 
 
 def ratio(figures: dict[str, list[float]], ours: str, theirs: str) -> float:
-    """Return the median over the rounds of one figure as a multiple of another of the same round."""
+    """Return the median, over the rounds, of the ratio of two figures of the same round."""
     return statistics.median(a / b for a, b in zip(figures[ours], figures[theirs], strict=True))
 
 
 def versions(*packages: str) -> str:
-    """Return the versions of Python and of packages, in one line; those that are not installed are left out."""
+    """Return the versions of Python and of the installed packages, in one line."""
     found = [f"Python {platform.python_version()}"]
     for package in packages:
         try:
@@ -103,13 +103,13 @@ def shown(result: Result) -> str:
     parts += result.notes
     if result.goals:
         rows = [
-            (goal.name, f"{goal.value:.2f}", _aim(goal), "reached" if goal.reached else "MISSED") for goal in result.goals
+            (goal.name, f"{goal.value:.2f}", _bound(goal), "reached" if goal.reached else "MISSED") for goal in result.goals
         ]
         parts.append(_columns([("goal", "measured", "aim", ""), *rows]))
     return "\n\n".join(parts)
 
 
-def _aim(goal: Goal) -> str:
+def _bound(goal: Goal) -> str:
     return f"at most {goal.at_most:.3g}" if goal.at_most is not None else f"at least {goal.at_least:g}"
 
 

@@ -1,10 +1,10 @@
-"""How a job's pace follows a platform: simulated in virtual time, so that the figures are the same on every machine.
+"""The pace of a job on simulated platforms, in virtual time: the figures are the same on every machine.
 
 Run: python -m benchmarks.steering [--calls 200000]
 
-The *share* is of what the platform would bear, after the first 15 seconds; *throttled* is the share of answers that said so;
-*recovery* are the seconds from a change until nine tenths of what is then possible are reached for two seconds. The last
-line is measured: the CPU time of all decisions about one request.
+*share* is the share of the platform's capacity that the job used, after the first 15 seconds. *throttled* is the share of
+throttled answers. *recovery* is the seconds from a change until the job reaches nine tenths of the new capacity for two
+seconds. The last line is measured: the CPU time of all decisions about one request.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def always(limit: float) -> Callable[[float], float]:
 
 
 def limits() -> None:
-    """A limit of requests in a second."""
+    """Simulate a limit of requests per second."""
     for latency in (0.001, 0.1, 1.0):
         for sigma in (0.0, 0.3):
             for retry_after in (None, 1.0):
@@ -50,7 +50,7 @@ def limits() -> None:
 
 
 def changes() -> None:
-    """A limit that changes."""
+    """Simulate a limit that changes."""
     lower, higher, end = CHANGES
     for latency in (0.001, 0.1):
         for retry_after in (None, 1.0):
@@ -68,7 +68,7 @@ def changes() -> None:
 
 
 def outages() -> None:
-    """An outage of half a minute."""
+    """Simulate an outage of 30 seconds."""
     for limit in (LIMIT, float("inf")):
         for latency in (0.001, 0.1) if limit == LIMIT else (0.1,):
             for timeout in (None, 10.0):
@@ -76,12 +76,12 @@ def outages() -> None:
                 record = simulate(PaceController(concurrency=100), platform, 90)
                 former = record.rate(SETTLED, 30)
                 recovery = record.recovery(60, 0.9 * former)
-                name = f"outage, {limit:g}/s, {latency * 1000:g} ms, {'time-outs of 10 s' if timeout else 'refused'}"
+                name = f"outage, {limit:g}/s, {latency * 1000:g} ms, {'timeouts of 10 s' if timeout else 'refused'}"
                 line(name, record.rate(70, 90) / former, record.throttled(70, 90), f"{recovery:.1f} s")
 
 
 def capacity() -> None:
-    """Servers that queue."""
+    """Simulate servers that queue requests."""
     for sigma in (0.0, 0.3, 1.0):
         record = simulate(PaceController(concurrency=200), Platform(servers=20, latency=0.05, sigma=sigma), 75)
         possible = 400 / math.exp(sigma**2 / 2)
@@ -91,7 +91,7 @@ def capacity() -> None:
 
 
 def unlimited() -> None:
-    """No limit but the concurrency."""
+    """Simulate a platform without a limit, so that only the concurrency limits the job."""
     for latency, possible in ((0.01, 10_000), (0.1, 1000)):
         for sigma, loss in ((0.0, 0.0), (0.3, 0.0), (0.0, 0.2), (0.0, 0.3)):
             record = simulate(PaceController(concurrency=100), Platform(latency=latency, sigma=sigma, loss=loss), 8)
@@ -101,24 +101,24 @@ def unlimited() -> None:
 
 
 def cost(calls: int) -> float:
-    """Return the microseconds of CPU that the decisions about one request take."""
-    steering = PaceController(concurrency=100)
-    steering.throttled(0.0, None)
+    """Return the CPU microseconds of the decisions about one request."""
+    pace = PaceController(concurrency=100)
+    pace.throttled(0.0, None)
     took: list[float] = []
     now = 1.0
     for _ in range(7):
         began = time.process_time()
         for _ in range(calls):
-            steering.concurrency(now)
-            now = max(now, steering.earliest(INVITE, now))
-            steering.sent(INVITE, now)
-            steering.answered(now + 0.01, 0.01)
+            pace.concurrency(now)
+            now = max(now, pace.earliest(INVITE, now))
+            pace.sent(INVITE, now)
+            pace.answered(now + 0.01, 0.01)
         took.append((time.process_time() - began) / calls)
     return 1e6 * statistics.median(took)
 
 
 def main(options: argparse.Namespace) -> bool:
-    """Print the table and tell whether the cost is what it should be."""
+    """Print the table, and return whether the cost reaches its goal."""
     print(f"{'':<52} {'share':>7} {'throttled':>9} {'recovery':>9} {'p50/p99':>10}")
     limits()
     changes()
@@ -131,8 +131,6 @@ def main(options: argparse.Namespace) -> bool:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.steering", description="How a job's pace follows a platform."
-    )
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.steering", description="Simulate the pace of a job.")
     parser.add_argument("--calls", type=int, default=200_000)
     sys.exit(not main(parser.parse_args()))

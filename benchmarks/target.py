@@ -1,11 +1,11 @@
-"""What the clients are measured against: a server in a process of its own that does as little as can be.
+"""The server of the client benchmarks: a separate process that does as little as possible.
 
-It finds where a request ends, by its head and ``Content-Length``, and answers the same bytes to each, at once or after a
-latency. Runs on uvloop where that is installed::
+It finds the end of a request by its head and ``Content-Length``, and answers each request with the same bytes, at once or
+after a latency. It runs on uvloop if that is installed::
 
     python -m benchmarks.target [--latency SECONDS]
 
-The port is printed first; each line on standard input is answered with the CPU seconds that were used so far.
+It prints its port first. It answers each line on standard input with the CPU seconds used so far.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ __all__ = ["ANSWER", "BODY", "Late", "Target", "main"]
 CORE = 1
 BODY = b'{"statusCode":"000000","statusMsg":"fifty invited"}'
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/json;charset=utf-8\r\nContent-Length: %d\r\n\r\n" % len(BODY) + BODY
-TICK = 0.001  # seconds between looks at the answers that are due
-REMEMBERED = 1000  # heads whose length is known; a signature changes them each second
+TICK = 0.001  # seconds between checks for answers that are due
+REMEMBERED = 1000  # cached lengths by head; a new signature changes the heads each second
 LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]+)", re.IGNORECASE)
 
 _lengths: dict[bytes, int] = {}
 
 
 class Late:
-    """Answers that wait for their time, all for the same: one queue, and one timer for as long as something is in it."""
+    """A queue of answers with the same latency, and one timer while it is not empty."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -42,13 +42,13 @@ class Late:
         self._due: deque[tuple[float, asyncio.Transport]] = deque()
 
     def answer(self, transport: asyncio.Transport) -> None:
-        """Answer this connection in a while."""
+        """Answer this connection after the latency."""
         if not self._due:
             self._loop.call_later(TICK, self._look)
         self._due.append((time.monotonic() + self._seconds, transport))
 
     def _look(self) -> None:
-        now, due = time.monotonic(), self._due  # not the loop's: uvloop's stands still within a turn of the loop
+        now, due = time.monotonic(), self._due  # not the loop's clock: uvloop's does not move within one iteration
         while due and due[0][0] <= now:
             due.popleft()[1].write(ANSWER)
         if due:
@@ -60,15 +60,15 @@ class Target(asyncio.Protocol):
 
     def __init__(self, late: Late | None) -> None:
         self._late = late
-        self._begun: bytes = b""  # of a request that came in pieces
-        self._missing = 0  # bytes of a body whose head came before
+        self._begun: bytes = b""  # the first bytes of an incomplete request
+        self._missing = 0  # bytes of the body that have not arrived
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
+        """Keep the transport."""
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        """Answer each request that is whole."""
+        """Answer each complete request."""
         if self._missing:
             if len(data) < self._missing:
                 self._missing -= len(data)

@@ -1,8 +1,8 @@
-"""CPU time of a call: rbim over each transport, beside clients written by hand and the least that Python can do.
+"""The CPU time of a call: rbim over each transport, beside hand-written clients and the least that Python can do.
 
-As many tasks as calls are in flight do the work again and again, on asyncio's own loop, in one process on one core; the
-target is a process on another. What is measured begins once connections are open, the first crowd has dispersed and the
-code is warm. A burst is the other way to be busy: all calls at once, then nothing until each is answered.
+On asyncio's own loop, in one process on one core, N tasks do the same work again and again, so that N calls are in flight.
+The server is a process on another core. The measurement starts when the connections are open, the tasks that began together
+have spread out, and the code is warm. In a burst, all calls begin at once, and the next burst begins when all are answered.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ __all__ = ["CLIENTS", "CORE", "FLOOR", "PACKAGES", "Contender", "Plan", "Rbim", 
 CORE = 0
 PACKAGES = ("httptools", "orjson", "httpx", "httpx2", "aiohttp", "pyreqwest", "requests")
 LATENCY = 0.02
-CROWDS = 5  # rounds of answers until those who began together have dispersed
+SPREAD = 5  # rounds of answers until tasks that began together have spread out
 SATURATED = 0.9
 
 
 @frozen(kw_only=True)
 class Plan:
-    """How much is measured: calls in flight, and in a burst; seconds of one figure, and of what goes before it.
+    """The plan: calls in flight and in a burst; ``seconds`` per figure, and ``warm`` seconds before it.
 
-    What took more than ``once`` seconds is not measured again; what took more than ``long`` without latency is left out
-    with it, since it is the same there. Neither what is measured nor what goes
-    before it lasts for more than ``most`` seconds.
+    A figure that took more than ``once`` seconds is not measured again. One that took more than ``long`` seconds without
+    latency is left out with latency, because it would be the same. The measurement and the time before it last at most
+    ``most`` seconds each.
     """
 
     in_flight: tuple[int, ...] = (1, 10, 100, 1000)
@@ -66,7 +66,7 @@ QUICK = Plan(in_flight=(1, 10), bursts=(10,), seconds=0.01, warm=0.01)
 
 
 class Rbim:
-    """rbim's client; each call makes its operation."""
+    """The client of rbim; each call makes its operation."""
 
     def __init__(self, transport: Transport, origin: str, in_flight: int) -> None:
         self._in_flight = in_flight
@@ -91,15 +91,15 @@ class Rbim:
         await self.client.__aexit__(kind, error, trace)
 
     async def run(self, more: Callable[[], bool], /) -> None:
-        """Let each task invite once, and again for as long as ``more`` says so."""
+        """Let each task invite once, and again while ``more`` returns True."""
         await together(self.invite, self._in_flight, more)
 
 
 @frozen
 class Contender:
-    """One row: what it is called, how it is made for an address and so many in flight, and the modules it needs.
+    """One row: its name, the function that makes it for an origin and a number in flight, and the module that it needs.
 
-    ``bursts`` says that it can begin as many calls at once as it is told.
+    ``bursts``: whether it can begin any number of calls at once.
     """
 
     name: str
@@ -109,7 +109,7 @@ class Contender:
 
     @property
     def missing(self) -> bool:
-        """Whether what it needs is not installed."""
+        """Whether the module that it needs is not installed."""
         return bool(self.needs) and find_spec(self.needs) is None
 
 
@@ -146,13 +146,13 @@ GOALS = (
     ("rbim over AsyncioTransport", "pyreqwest by hand", 100, 0.75),
     ("rbim over AsyncioTransport", FLOOR.name, 100, 3.0),
 )
-CROWDED = 1.3  # at most: the cost at 1000 in flight as a multiple of that at 10
+CONCURRENCY_GOAL = 1.3  # at most: the cost at 1000 in flight as a multiple of that at 10
 
 
 async def turn(contender: Contender, served: Served, in_flight: int, plan: Plan) -> tuple[Lap, Lap | None]:
-    """Measure one client with so many in flight: at work on and on, then in bursts where the plan has any of that size."""
+    """Measure one client with ``in_flight`` calls: steady work, then bursts if the plan has bursts of this size."""
     stopwatch = Stopwatch(
-        skip=CROWDS * in_flight,
+        skip=SPREAD * in_flight,
         warm=plan.warm,
         count=in_flight,
         seconds=plan.seconds,
@@ -178,7 +178,7 @@ async def _burst(carrier: Carrier, in_flight: int, seconds: float) -> Lap:
 
 @frozen
 class _Laps:
-    """What was measured with one latency, by client and in flight."""
+    """The measurements with one latency, by client and calls in flight."""
 
     steady: dict[tuple[str, int], list[Lap]] = field(factory=lambda: defaultdict(list))
     bursts: dict[tuple[str, int], list[Lap]] = field(factory=lambda: defaultdict(list))
@@ -186,7 +186,7 @@ class _Laps:
     saturated: set[str] = field(factory=set[str])
 
     def measure(self, contender: Contender, served: Served, in_flight: int, plan: Plan) -> None:
-        """Measure once more, unless it took too long already."""
+        """Measure once more, unless the measurements already took too long."""
         key = contender.name, in_flight
         if self.spent[key] > plan.once:
             return
@@ -234,11 +234,11 @@ def run(options: Options) -> Result:
 def _measured(
     clients: Iterable[Contender], served: Served, plan: Plan, rounds: int, skip: Iterable[tuple[str, int]] = ()
 ) -> _Laps:
-    """Measure in interleaved rounds: all of them with 100 in flight, half of them with any other number."""
+    """Measure in interleaved rounds: each round with 100 in flight, only half of them with other numbers."""
     laps = _Laps()
     for number in range(rounds):
         for in_flight in plan.in_flight:
-            if number < (rounds + 1) // 2 or in_flight == 100:  # noqa: PLR2004  # what most goals are about
+            if number < (rounds + 1) // 2 or in_flight == 100:  # noqa: PLR2004  # most goals are about 100 in flight
                 for contender in clients:
                     if (contender.name, in_flight) not in skip:
                         laps.measure(contender, served, in_flight, plan)
@@ -252,7 +252,7 @@ def _tables(at_once: _Laps, late: _Laps, plan: Plan) -> Iterable[Table]:
         "Calls per second, no latency, by calls in flight", at_once.steady, plan.in_flight, lambda lap: lap.count / lap.wall
     )
     yield _table(
-        "Bursts: CPU ms per 1000 calls where so many begin at once, over open connections",
+        "Bursts: CPU ms per 1000 calls that begin at once, over open connections, by size of the burst",
         at_once.bursts,
         plan.bursts,
         lambda lap: lap.ms,
@@ -270,27 +270,27 @@ def _goals(laps: _Laps) -> Iterable[Goal]:
     for name in dict.fromkeys(name for name, _ in laps.steady):
         many, few = laps.steady.get((name, 1000)), laps.steady.get((name, 10))
         if name.startswith("rbim") and many and few:
-            yield Goal(name=f"{name}, 1000 in flight / 10", value=_ratio(many, few), at_most=CROWDED)
+            yield Goal(name=f"{name}, 1000 in flight / 10", value=_ratio(many, few), at_most=CONCURRENCY_GOAL)
 
 
 def _ratio(ours: list[Lap], theirs: list[Lap]) -> float:
-    """Return the median over the rounds that both took part in."""
+    """Return the median ratio over the rounds that both clients have."""
     return median(a.ms / b.ms for a, b in zip(ours, theirs, strict=False))
 
 
 def _notes(at_once: _Laps, late: _Laps, slow: Iterable[tuple[str, int]]) -> Iterable[str]:
     yield f"asyncio's own loop; {versions(*PACKAGES)}."
-    yield "requests has no more than 32 calls in flight, whatever its column says."
+    yield "requests has at most 32 calls in flight, also in the columns with more."
     missing = [client.name for client in CLIENTS if client.missing]
     if missing:
         yield f"Not installed: {', '.join(missing)}."
     for name, in_flight in sorted(slow):
-        yield f"{name}, {in_flight:,} in flight, took too long to be measured with latency as well."
+        yield f"{name}, {in_flight:,} in flight, took too long: not measured with latency."
     many, few = (at_once.steady.get((FLOOR.name, number)) for number in (1000, 10))
     if many and few:
         yield f"The floor's own cost with 1000 in flight is {_ratio(many, few):.2f} times that with 10."
     share = max(lap.elsewhere / lap.wall for laps in (at_once, late) for found in laps.steady.values() for lap in found)
-    yield f"The target used at most {share:.0%} of its core."
+    yield f"The server used at most {share:.0%} of its core."
     for laps, latency in ((at_once, "no latency"), (late, "latency")):
         if laps.saturated:
             yield f"More than {SATURATED:.0%} of it, with {latency}, under {', '.join(sorted(laps.saturated))}."

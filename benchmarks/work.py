@@ -1,4 +1,4 @@
-"""The work that every client does: inviting fifty accounts, with what somebody needs who writes it by hand."""
+"""The work of every client: invite fifty accounts; with helpers that a hand-written client needs."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ PATH = f"/2013-12-26/Application/{APP_ID}/IM/Group/InviteJoinGroup"
 HEADERS = {"Accept": "application/json", "Content-Type": "application/json;charset=utf-8"}
 GROUP = "gg80000001"
 ACCOUNTS = [f"account{number:04d}" for number in range(50)]
-TIMEOUT = 300.0  # seconds: what takes long shall be measured all the same
+TIMEOUT = 300.0  # seconds: slow clients are measured, too
 ZONE = timezone(timedelta(hours=8))
 
 
 @frozen
 class Lap:
-    """What was measured: ``count`` answers, CPU seconds, seconds, and CPU seconds of whoever answered."""
+    """A measurement: ``count`` answers, CPU seconds, wall seconds, and CPU seconds of the server."""
 
     count: int
     cpu: float
@@ -60,16 +60,16 @@ class Lap:
         return self.cpu / self.count * 1e6
 
     def since(self, then: Lap) -> Lap:
-        """Return what came after an earlier reading."""
+        """Return the difference to an earlier reading."""
         return Lap(self.count - then.count, self.cpu - then.cpu, self.wall - then.wall, self.elsewhere - then.elsewhere)
 
 
 class Stopwatch:
-    """Takes the time of work that goes on and on: from when it runs warm until enough is measured.
+    """Measures continuous work, from the end of the warm-up until enough is measured.
 
-    ``more`` is to be asked after each answer. The first ``skip`` answers, and those of the first ``warm`` seconds, are not
-    measured; then come at least ``count`` and at least ``seconds``. Neither part goes on for longer than ``most`` seconds.
-    ``elsewhere`` tells the CPU seconds of the other side.
+    Call ``more`` after each answer. The first ``skip`` answers, and those of the first ``warm`` seconds, are not measured.
+    Then it measures at least ``count`` answers and at least ``seconds``. Neither part lasts longer than ``most`` seconds.
+    ``elsewhere`` returns the CPU seconds of the server.
     """
 
     def __init__(  # noqa: PLR0913  # each by keyword
@@ -94,7 +94,7 @@ class Stopwatch:
         self._begun: Lap | None = None
 
     def more(self) -> bool:
-        """Count an answer, and return whether to ask for another one."""
+        """Count an answer, and return whether to send another request."""
         self._answers += 1
         now = time.monotonic()
         if (self._answers < self._next or now < self._until) and now < self._latest:
@@ -114,10 +114,10 @@ class Stopwatch:
 
 
 class Carrier(Protocol):
-    """A client with its connections: so many tasks or threads that do the work again and again."""
+    """A client with its connections: tasks or threads that repeat the work."""
 
     async def run(self, more: Callable[[], bool], /) -> None:
-        """Let each of them do the work once, and again for as long as ``more``, asked after each answer, says so."""
+        """Let each task do the work once, and again while ``more``, called after each answer, returns True."""
         ...
 
     async def __aenter__(self) -> Self: ...
@@ -128,26 +128,26 @@ class Carrier(Protocol):
 
 
 def document(group: str, accounts: list[str]) -> dict[str, Any]:
-    """Return the values of an invitation as they are written."""
+    """Return the JSON document of an invitation."""
     return {"groupId": group, "members": accounts, "confirm": "1"}
 
 
 def signature() -> tuple[str, str]:
-    """Return ``sig`` and ``Authorization`` of this second."""
+    """Return ``sig`` and ``Authorization`` for this second."""
     stamp = datetime.now(ZONE).strftime("%Y%m%d%H%M%S")
     sig = md5(f"{APP_ID}{APP_TOKEN}{stamp}".encode()).hexdigest().upper()
     return sig, base64.b64encode(f"{APP_ID}:{stamp}".encode()).decode()
 
 
 def success(answer: dict[str, Any]) -> dict[str, Any]:
-    """Return the answer. Raises RuntimeError where the platform says no."""
+    """Return the answer. Raises RuntimeError if the platform refused."""
     if answer["statusCode"] != "000000":
         raise RuntimeError(f"{answer['statusCode']}: {answer.get('statusMsg')}")
     return answer
 
 
 async def together(ask: Callable[[int], Awaitable[object]], in_flight: int, more: Callable[[], bool]) -> None:
-    """Let so many tasks, each with its own number, ask once, and again for as long as there is to be more."""
+    """Let ``in_flight`` tasks, each with its number, call ``ask`` once, and again while ``more`` returns True."""
 
     async def one(number: int) -> None:
         await ask(number)
@@ -158,5 +158,5 @@ async def together(ask: Callable[[int], Awaitable[object]], in_flight: int, more
 
 
 def once() -> bool:
-    """Say that there is to be no more than one round."""
+    """Return False: one round is enough."""
     return False

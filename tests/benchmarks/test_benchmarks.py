@@ -66,9 +66,9 @@ def test_the_command_line_measures_and_writes_json():
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["speed"], "no such part: speed (there are throughput, core, "),
+        (["speed"], "no such part: speed (choose from throughput, core, "),
         (["core", "--plot", "charts"], "--plot: the charts show the part throughput"),
-        (["core", "--json", ""], "--json: a file is needed"),
+        (["core", "--json", ""], "--json: name a file, or - for standard output"),
         (["--rounds", "0"], "--rounds: at least 1"),
         (["--rounds", "x"], "argument --rounds: invalid int value: 'x'"),
     ],
@@ -224,8 +224,8 @@ def test_a_stopwatch_measures_for_as_long_as_told():
 
 def test_the_parts_of_a_call_are_those_of_a_call():
     results = {name: part() for name, part in core.parts().items()}
-    success, failure = "decode what says but success, again", "decode what lists a failure"
-    retrying = "retry decision, of failed calls only"
+    success, failure = "decode a plain success, seen before", "decode a list of failures"
+    retrying = "retry decision (failed calls only)"
     assert [*results] == ["make the operation", "encode", "sign", success, failure, retrying]
     assert json.loads(results["encode"].body)["members"] == ACCOUNTS
     assert "sig" in results["sign"].query
