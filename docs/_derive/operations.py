@@ -96,8 +96,8 @@ each example you see its JSON request and the answer of the emulator, which has 
 and 1002.
 
 - Fields that are None are not sent. `user_name` is the acting account (default: that of the client).
-- Answers keep unknown fields in `extra`, a mapping. All fields of answers have defaults, so an answer with a missing
-  field can still be read. Only `group_id` of a new group and `task_id` are required.
+- Answers keep unknown fields in `extra`, a mapping. `group_id` of a new group and `task_id` are required in an answer. All
+  other fields have defaults, so an answer without them can still be read.
 - "May be repeated" is explained in [Retries and unknown outcomes](retries.md).
 """
 
