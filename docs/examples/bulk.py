@@ -1,10 +1,10 @@
 # noqa: INP001  # a folder of examples is no package
-"""Invite everybody in a file: ``python bulk.py members.csv`` (columns ``group`` and ``account``), with ``--rate 50/s``.
+"""Invite all accounts in a file: ``python bulk.py members.csv`` (columns ``group`` and ``account``), with ``--rate 50/s``.
 
-Ctrl-C ends it in good order, a second one at once; the same command goes on where it ended, for what was sent is in
-``members.csv.journal``. The exit codes are those of ``rbim invite``.
+The first Ctrl-C lets requests in flight finish; the second one ends the script at once. The same command resumes the job:
+the journal ``members.csv.journal`` has the results so far. The exit codes are those of ``rbim invite``.
 
-RBIM_BASE_URL, RBIM_APP_ID and RBIM_APP_TOKEN (or RBIM_APP_TOKEN_FILE) say which platform.
+RBIM_BASE_URL, RBIM_APP_ID and RBIM_APP_TOKEN (or RBIM_APP_TOKEN_FILE) select the platform.
 """
 
 import asyncio
@@ -21,26 +21,26 @@ INVITED, CREDENTIALS, USAGE, NOT_ALL, GAVE_UP, UNKNOWN, INTERRUPTED = 0, 1, 2, 3
 
 
 async def invite(file: Path, rates: list[Rate]) -> int:
-    """Run the job of a file, or what is left of it, and return the exit code."""
+    """Run or resume the job of a file, and return the exit code."""
     async with AsyncClient.from_env() as client:
         job = InviteJob(client, journal=f"{file}.journal", rates=rates)
         with RowFile(file) as rows:
             async with job.run(rows) as run:
-                heed_signals(run)
+                handle_signals(run)
                 async for now in run:
                     left = "" if now.eta is None else f", {now.eta:.0f} s left"
-                    tell(f"{now.total - now.waiting:,} of {now.total:,} rows, {now.request_rate:.0f} requests/s{left}")
+                    log(f"{now.total - now.waiting:,} of {now.total:,} rows, {now.request_rate:.0f} requests/s{left}")
     report = await job.report()
     show(report)
     return exit_code(run, report)
 
 
-def heed_signals(run: Run) -> None:
-    """Let what is in flight end at the first Ctrl-C, and nothing at the next (on POSIX)."""
+def handle_signals(run: Run) -> None:
+    """Stop the run at the first Ctrl-C, and interrupt it at the next one (on POSIX)."""
     presses = chain([run.stop], repeat(run.interrupt))
 
     def pressed() -> None:
-        tell("stopping; Ctrl-C again ends it at once")
+        log("stopping; Ctrl-C again ends it at once")
         next(presses)()
 
     for each in (signal.SIGINT, signal.SIGTERM):
@@ -48,7 +48,7 @@ def heed_signals(run: Run) -> None:
 
 
 def show(report: Report) -> None:
-    """Say what became of everybody, and why some were not invited."""
+    """Print the counts of the report, and the reasons for accounts that were not invited."""
     accounts = report.accounts
     sys.stdout.write(
         f"{accounts.done:,} invited, {accounts.refused:,} refused, {accounts.failed:,} failed, "
@@ -59,7 +59,7 @@ def show(report: Report) -> None:
 
 
 def exit_code(run: Run, report: Report) -> int:
-    """Return what the calling script needs to know."""
+    """Return the exit code for the calling script."""
     accounts = report.accounts
     if not report.complete:
         return INTERRUPTED if run.why in {"stopped", "interrupted"} else GAVE_UP
@@ -68,27 +68,27 @@ def exit_code(run: Run, report: Report) -> int:
     return NOT_ALL if accounts.refused or accounts.failed or accounts.bad else INVITED
 
 
-def tell(line: str) -> None:
-    """Write to standard error; standard output is for the report."""
+def log(line: str) -> None:
+    """Write a line to standard error; standard output is for the report."""
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()
 
 
 def main() -> int:
-    """Read the command line and run."""
-    parser = ArgumentParser(description="Invite everybody in a file.")
+    """Read the command line, and run the job."""
+    parser = ArgumentParser(description="Invite all accounts in a file.")
     parser.add_argument("file", type=Path)
-    parser.add_argument("--rate", type=Rate.parse, action="append", default=[], help="such as 50/s; several hold at once")
-    told = parser.parse_args()
+    parser.add_argument("--rate", type=Rate.parse, action="append", default=[], help="such as 50/s; if repeated, all apply")
+    arguments = parser.parse_args()
     try:
-        return asyncio.run(invite(told.file, told.rate))
+        return asyncio.run(invite(arguments.file, arguments.rate))
     except InvalidRequest as error:
-        tell(str(error))
+        log(str(error))
         return USAGE
     except AuthenticationError as error:
-        tell(str(error))
+        log(str(error))
         return CREDENTIALS
-    except KeyboardInterrupt:  # before there was a job
+    except KeyboardInterrupt:  # before the job began
         return INTERRUPTED
 
 

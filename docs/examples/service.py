@@ -1,10 +1,10 @@
 # noqa: INP001  # a folder of examples is no package
-"""A web service that awaits the platform and receives its message copies: one client, one receiver, in FastAPI.
+"""A web service in FastAPI that calls the platform and receives its callbacks: one client, one receiver.
 
     python -m pip install "rbim[server]" fastapi
     uvicorn --factory service:create_app --port 8000
 
-RBIM_BASE_URL, RBIM_APP_ID and RBIM_APP_TOKEN (or RBIM_APP_TOKEN_FILE) say which platform.
+RBIM_BASE_URL, RBIM_APP_ID and RBIM_APP_TOKEN (or RBIM_APP_TOKEN_FILE) select the platform.
 """
 
 import logging
@@ -34,20 +34,20 @@ from rbim import (
 )
 from rbim.callbacks import ConvType, Event, Receiver, Router, SqliteInbox, TeamKick, Text
 
-log = logging.getLogger("uvicorn.error")  # the one that uvicorn shows
+log = logging.getLogger("uvicorn.error")  # uvicorn shows this logger
 api = APIRouter()
 copies = Router()
 
 
-# ------------------------------------------------------------------ what the service offers
+# ------------------------------------------------------------------- routes of the service
 
 
 async def platform(
     request: Request,
-    account: Annotated[str | None, Header(alias="X-Account")] = None,  # yours comes from a session
+    account: Annotated[str | None, Header(alias="X-Account")] = None,  # in a real service: from the session
     seconds: Annotated[float, Header(alias="X-Deadline", gt=0, le=30)] = 10,
 ) -> View:
-    """The shared client, as this request needs it: whose account acts, and how long all attempts may take together."""
+    """Return a view of the shared client for this request: its acting account, and its deadline for all attempts."""
     client: AsyncClient = request.app.state.client
     view = client.tuned(deadline=seconds)
     return view if account is None else view.acting_as(account)
@@ -57,13 +57,13 @@ Platform = Annotated[View, Depends(platform)]
 
 
 class NewGroup(BaseModel):
-    """What a group is made of."""
+    """The body of a request for a new group."""
 
     name: str
 
 
 class Group(BaseModel):
-    """A group as it is shown."""
+    """A group in an answer."""
 
     group_id: str
     name: str
@@ -72,20 +72,20 @@ class Group(BaseModel):
 
 
 class Accounts(BaseModel):
-    """Who is to be invited."""
+    """The accounts to invite."""
 
     accounts: list[str]
 
 
 class Invitation(BaseModel):
-    """Who was not invited, and why."""
+    """The accounts that were not invited, with the reasons."""
 
     refused: dict[str, str]
 
 
 @api.post("/groups", status_code=201)
 async def create_group(new: NewGroup, platform: Platform) -> Group:
-    """Create a group. Never sent twice: where the answer is lost, this answers 504."""
+    """Create a group. rbim never sends this request twice: if the answer is lost, the route answers 504."""
     created = await platform.groups.create(name=new.name, type=GroupType.PAID_500)
     return await show_group(created.group_id, platform)
 
@@ -99,12 +99,12 @@ async def show_group(group_id: str, platform: Platform) -> Group:
 
 @api.post("/groups/{group_id}/members")
 async def invite(group_id: str, who: Accounts, platform: Platform) -> Invitation:
-    """Invite accounts into a group; sent again by itself where that does no harm."""
+    """Invite accounts into a group. rbim repeats the request after a failure, because it is idempotent."""
     invited = await platform.groups.invite(group_id=group_id, members=who.accounts)
     return Invitation(refused={fail.member: fail.reason for fail in invited.fails})
 
 
-# ------------------------------------------------------------------------- when it fails
+# -------------------------------------------------------------------------------- errors
 
 ADVICE = {
     Outcome.NOT_SENT: "Nothing was done, and it can be sent again.",
@@ -114,7 +114,7 @@ ADVICE = {
 
 
 def status_of(error: RbimError) -> int:
-    """Return the HTTP status for our caller. That it may have been done goes before all other news."""
+    """Return the HTTP status for our caller. An unknown outcome is more important than the class of the error."""
     match error:
         case _ if error.outcome is Outcome.UNKNOWN:
             return 504
@@ -124,17 +124,17 @@ def status_of(error: RbimError) -> int:
             return 404
         case Throttled():
             return 429
-        case AuthenticationError():  # our credentials, none of our caller's business
+        case AuthenticationError():  # our credentials, not a fault of our caller
             return 502
         case AlreadyMember() | NotMember() | ApiError():
             return 409
-        case _:  # not sent: no connection, or no time left
+        case _:  # not sent: no connection, or the deadline passed
             return 503
 
 
 async def failed(request: Request, error: Exception) -> JSONResponse:
-    """Answer for every error of rbim that reaches the framework."""
-    assert isinstance(error, RbimError)  # noqa: S101  # registered for no other
+    """Return the answer for an error of rbim."""
+    assert isinstance(error, RbimError)  # noqa: S101  # registered only for RbimError
     status = status_of(error)
     log.warning("%s %s: %d: %s", request.method, request.url.path, status, error)  # no error shows a token
     wait = error.retry_after if isinstance(error, Throttled) else None
@@ -145,32 +145,32 @@ async def failed(request: Request, error: Exception) -> JSONResponse:
     )
 
 
-# ------------------------------------------------------------- what the platform tells us
+# ----------------------------------------------------------------- callbacks: handlers
 
 
 @copies.on(TeamKick)
 async def kicked(event: TeamKick) -> None:
-    """Note who was removed. Called again if it raises, and not again once it has returned."""
+    """Log the removed members. The handler is called again if it raises, and not after it has returned."""
     log.info("%s lost %s", event.group_id, ", ".join(member.user for member in event.t_members))
 
 
 @copies.on(Text, conv_type=ConvType.TEAM)
 async def said(event: Text) -> None:
-    """Note what is said in groups."""
+    """Log the text messages in groups."""
     log.info("%s said %r in %s", event.from_account.user, event.body, event.group_id)
 
 
 @copies.fallback
 async def anything_else(event: Event) -> None:
-    """Note that there was something else: no event is without a handler."""
-    log.info("%s is of no interest", event.msg_type)
+    """Log all other events: each event needs a handler."""
+    log.info("ignored: %s", event.msg_type)
 
 
 # ------------------------------------------------------------------------ the application
 
 
 def create_app(client: AsyncClient | None = None, receiver: Receiver | None = None) -> FastAPI:
-    """Make the application; a test hands in its own client and receiver."""
+    """Make the application; a test passes its own client and receiver."""
     client = client or AsyncClient.from_env()
     receiver = receiver or Receiver.from_env(sink=SqliteInbox("events.db"), router=copies)
 

@@ -1,10 +1,10 @@
-# ruff: noqa: D103, INP001, S101  # tests assert, and are told by their names; a folder of examples is no package
-"""Tests of ``service.py``: the emulator is the platform, without a network, an account or a configuration.
+# ruff: noqa: D103, INP001, S101  # tests assert, and need no docstrings; a folder of examples is no package
+"""Tests of ``service.py`` with the emulator as the platform: they need no network, no account and no configuration.
 
     python -m pip install rbim fastapi pytest
     python -m pytest test_service.py
 
-``rbim_emulator`` and ``rbim_client`` come with rbim's plugin for pytest, which installs itself.
+``rbim_emulator`` and ``rbim_client`` are fixtures of rbim's pytest plugin, which pytest loads automatically.
 """
 
 import logging
@@ -24,14 +24,14 @@ from rbim.emulator.faults import Fault, ResetAfter, Status
 
 @pytest.fixture
 def inbox(tmp_path: Path) -> SqliteInbox:
-    """Where the service keeps what it receives."""
+    """The inbox of the service."""
     return SqliteInbox(tmp_path / "events.db")
 
 
 @pytest.fixture
 def http(rbim_emulator: Emulator, rbim_client: AsyncClient, inbox: SqliteInbox) -> Iterator[TestClient]:
-    """The service, running, with the emulator as its platform."""
-    whenever = Policy(back=None, ahead=None)  # emulated time is not ours
+    """A client of the running service, whose platform is the emulator."""
+    whenever = Policy(back=None, ahead=None)  # emulated time differs from real time
     receiver = Receiver(credentials=rbim_emulator.credentials, sink=inbox, router=copies, policy=whenever)
     rbim_emulator.copy_to(receiver)
     with TestClient(create_app(rbim_client, receiver)) as http:
