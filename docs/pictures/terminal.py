@@ -69,15 +69,15 @@ async def _prepare(environment: Mapping[str, str]) -> str:
 
 @contextmanager
 def _emulator() -> Generator[dict[str, str]]:
-    """Serve an emulator on a free port, and give the environment of its clients."""
-    told = {"RBIM_APP_ID": "demo", "RBIM_APP_TOKEN": "demo"}
+    """Serve an emulator on a free port, and yield the environment variables of its clients."""
+    credentials = {"RBIM_APP_ID": "demo", "RBIM_APP_TOKEN": "demo"}
     command = [*_rbim(), "emulator", "--port", "0"]
     with subprocess.Popen(  # noqa: S603  # ourselves
-        command, env=_environment(told), stdout=subprocess.PIPE, text=True
+        command, env=_environment(credentials), stdout=subprocess.PIPE, text=True
     ) as process:
         try:
             assert process.stdout is not None  # noqa: S101  # it is a pipe
-            yield told | {"RBIM_BASE_URL": process.stdout.readline().strip()}
+            yield credentials | {"RBIM_BASE_URL": process.stdout.readline().strip()}
         finally:
             process.terminate()
 
@@ -86,11 +86,11 @@ def _rbim() -> list[str]:
     return [sys.executable, "-c", "from rbim.cli import main; main()"]
 
 
-def _environment(told: Mapping[str, str]) -> dict[str, str]:
-    """Return the surroundings of a command: those of this process, without what would change how it looks."""
+def _environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a command: that of this process, without variables that change the output."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("RBIM_", "COLUMNS", "LINES"))}
     kept.pop("NO_COLOR", None)
-    return kept | {"TERM": "xterm-256color", "COLORTERM": "truecolor", "PYTHONUTF8": "1", **told}
+    return kept | {"TERM": "xterm-256color", "COLORTERM": "truecolor", "PYTHONUTF8": "1", **variables}
 
 
 def seen(command: Sequence[str], environment: Mapping[str, str], folder: str | None = None, *, code: int = 0) -> str:
