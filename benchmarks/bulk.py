@@ -214,7 +214,7 @@ async def without_journal(
     total = len(sendings) * chunk
     loaded = Loaded(rows=total, bad=0, duplicates=0, digest="")
     taken = stopwatch()
-    tally = RunCounts(
+    counts = RunCounts(
         loaded, {state: total * (state is AccountState.WAITING) for state in AccountState}, parts.clock.monotonic()
     )
     running = Dispatcher(
@@ -222,13 +222,13 @@ async def without_journal(
         sender=parts.sender,
         journal=journal,
         commits=commits,
-        steering=PaceController(concurrency=settings.concurrency, adaptive=settings.adaptive),
-        tally=tally,
+        pace=PaceController(concurrency=settings.concurrency, adaptive=settings.adaptive),
+        counts=counts,
         settings=settings,
         clock=parts.clock,
     )
     assert await running.run() == "done"
-    assert tally.waiting == 0
+    assert counts.waiting == 0
     return taken()
 
 

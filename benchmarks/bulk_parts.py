@@ -118,7 +118,7 @@ def requests(number: int, chunk: int) -> list[Sending]:
 def chunk_of(number: int, group: str, inside: tuple[str, ...]) -> Chunk:
     """Return a chunk as the journal plans it."""
     first = number * len(inside) + 1
-    return Chunk(lane=1, group=group, user_name=None, first=first, last=first + len(inside) - 1, accounts=inside)
+    return Chunk(sender_group=1, group=group, user_name=None, first=first, last=first + len(inside) - 1, accounts=inside)
 
 
 def loaded_journal(path: Path, sendings: list[Sending], settings: JobSettings) -> None:

@@ -1,7 +1,26 @@
-"""One run of a job: sends what is planned as fast as the pace allows, records each sending before and after, and ends.
+"""Dispatcher of one run: sends planned chunks as fast as the pace allows and records each sending.
 
-One task decides what goes next, so that halts, rates and the number in flight need no agreement between several.
+One task decides what is sent next, so halts, rates and the number in flight need no coordination between tasks.
 """
+
+# Theory of operation
+#
+# A chunk in memory is READY (planned), HELD (its group's own rate is used up), SCHEDULED (to be sent at a given time: a
+# resend, a half, or the first held chunk of a group) or IN FLIGHT. After IN FLIGHT it is settled, scheduled again or split.
+#
+# A request in the journal (RequestState):
+#   PLANNED -> OPEN               a half of a refused request is sent
+#   (new)   -> OPEN               the intent is committed; only then does the request leave
+#   OPEN    -> ANSWERED | REFUSED | NOT_SENT | UNKNOWN      the settlement is committed
+#   OPEN stays OPEN               the run was interrupted or killed; the next run's `recover` makes it UNKNOWN
+# A request to be sent again is marked `todo` until the intent of the resend, a new request, is recorded.
+#
+# An account (AccountState):
+#   WAITING | AGAIN -> DONE | REFUSED | FAILED | UNKNOWN    by one settlement, or `recover`; unchanged while it is resent
+#   FAILED -> WAITING, UNKNOWN -> AGAIN                     only by `Journal.retry`, between two runs
+#
+# Always true: intents are committed in the order of dispatch. No two requests that are open or to be sent share an account.
+# New chunks of a group leave in the order in which they were planned; the journal's cursors depend on it.
 
 from __future__ import annotations
 
@@ -40,27 +59,27 @@ __all__ = ["Dispatcher"]
 T = TypeVar("T")
 
 NOT_SENT = Settlement(
-    outcome=RequestState.NOT_SENT, why=FailureReason("the job was interrupted before it was sent"), again=True
+    outcome=RequestState.NOT_SENT, reason=FailureReason("the job was interrupted before it was sent"), again=True
 )
 
-AHEAD = 4  # chunks that are planned ahead, for each request that may be in flight
-SAMPLE = 1.0  # seconds
-MANY = 1000
-"""Chunks that wait to be sent again, beyond which nothing new is sent."""
+PLAN_AHEAD = 4  # chunks planned ahead for each request that may be in flight
+SAMPLE_INTERVAL = 1.0  # seconds
+MAX_DELAYED = 1000
+"""Chunks that wait (to be sent again, or for their group's rate) beyond which no new chunk is started."""
 
 
 class Dispatcher:
-    """A run, from its first sending to its end."""
+    """The sending loop of one run, from its first request to its end."""
 
-    def __init__(  # noqa: PLR0913  # the parts that a job puts together
+    def __init__(  # noqa: PLR0913  # the parts of a run, by keyword
         self,
         *,
         work: Work[Any],
         sender: Sender,
         journal: Journal,
         commits: GroupCommit,
-        steering: PaceController,
-        tally: RunCounts,
+        pace: PaceController,
+        counts: RunCounts,
         settings: JobSettings,
         clock: Clock,
     ) -> None:
@@ -68,106 +87,107 @@ class Dispatcher:
         self._sender = sender
         self._journal = journal
         self._commits = commits
-        self._steering = steering
-        self._tally = tally
+        self._pace = pace
+        self._counts = counts
         self._settings = settings
         self._clock = clock
         self._ready: deque[Chunk] = deque()
-        self._later: list[tuple[float, int, Chunk | str]] = []  # a heap: what is sent again, and groups to look after
-        self._held: dict[str, deque[Chunk]] = {}  # by group: what its own rate holds back, in order
-        self._holding = 0
+        self._scheduled: list[tuple[float, int, Chunk | str]] = []  # heap: chunks to send, and groups with held chunks
+        self._held: dict[str, deque[Chunk]] = {}  # by group: chunks that its own rate holds back, in order
+        self._held_count = 0
         self._order = count()
         self._all_planned = False
-        self._why = ""  # once it is to end early
+        self._end_reason = ""  # set when the run is to end early
         self._error: Exception | None = None
         self._tasks = 0
-        self._halvings = settings.isolate
+        self._isolate_left = settings.isolate
         self._cancelled = anyio.get_cancelled_exc_class()
         self._changed = anyio.Event()
-        self._wanted = anyio.Event()
-        self._wanted.set()
+        self._more_wanted = anyio.Event()
+        self._more_wanted.set()
 
     @property
     def phase(self) -> Phase:
-        """What it is doing."""
-        if self._why:
+        """``running``, ``halted`` (the platform wants a pause, or an outage) or ``draining`` (the run ends)."""
+        if self._end_reason:
             return "draining"
-        return "running" if self._steering.state(self._clock.monotonic()) == "running" else "halted"
+        return "running" if self._pace.state(self._clock.monotonic()) == "running" else "halted"
 
-    def stop(self, why: str = "stopped") -> None:
-        """Send nothing more, and end when what is in flight is over."""
-        self._why = self._why or why
-        self._nudge()
+    def stop(self, reason: str = "stopped") -> None:
+        """Send nothing more; the run ends when the requests in flight have ended."""
+        self._end_reason = self._end_reason or reason
+        self._notify()
 
     async def run(self) -> str:
-        """Run to the end and return why it came: ``done``, ``stopped``, ``fuse``, ``no answer``.
+        """Run to the end and return the reason for it: ``done``, ``stopped``, ``fuse``, ``no answer``.
 
-        Raises what ends a job at once: AuthenticationError, ClientClosed, and whatever a sender raises that is no RbimError.
+        ``fuse`` is the failure limit. Raises the errors that end a job at once: AuthenticationError, ClientClosed, and any
+        exception of the sender that is not an RbimError.
         """
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._guarded, self._keep_planned)
-            tasks.start_soon(self._guarded, self._keep_sampling)
+            tasks.start_soon(self._stop_on_error, self._keep_planned)
+            tasks.start_soon(self._stop_on_error, self._keep_sampling)
             await self._dispatch(tasks)
             while self._tasks:
-                await self._pause(None)
+                await self._wait_for_change(None)
             tasks.cancel_scope.cancel()
         if self._error is not None:
             raise self._error
         self._sample()
-        return self._why or "done"
+        return self._end_reason or "done"
 
-    async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Do something; if it fails, end the run in good order, for what is in flight may have its effect."""
+    async def _stop_on_error(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Run a task; if it fails, stop in good order, because requests in flight may take effect."""
         try:
             await work()
         except Exception as error:
             self._error = self._error or error
             self.stop("error")
 
-    # What goes next.
+    # Choice of the next chunk.
 
     async def _dispatch(self, tasks: TaskGroup) -> None:
-        steering, clock = self._steering, self._clock
+        pace, clock = self._pace, self._clock
         chunk: Chunk | None = None
-        held = clock.monotonic()  # since when the next one might go, if rates and halts let it
-        while not self._why:
+        ready_since = clock.monotonic()  # when the next chunk could have left but for rates and halts
+        while not self._end_reason:
             now = clock.monotonic()
-            if self._tally.in_flight >= steering.concurrency(now):
-                await self._pause(None)
-                held = clock.monotonic()
+            if self._counts.in_flight >= pace.concurrency(now):
+                await self._wait_for_change(None)
+                ready_since = clock.monotonic()
                 continue
-            if chunk is None and (chunk := self._take(now)) is None:
+            if chunk is None and (chunk := self._next_chunk(now)) is None:
                 if self._is_over:
                     return
-                await self._pause(self._later[0][0] - now if self._later else None)
-                held = clock.monotonic()
+                await self._wait_for_change(self._scheduled[0][0] - now if self._scheduled else None)
+                ready_since = clock.monotonic()
                 continue
-            refusal = self._prepare(chunk)
-            if refusal is not None and self._is_behind(chunk):
-                self._hold(chunk, now)
+            invalid = self._make_operation(chunk)
+            if invalid is not None and self._is_behind(chunk):
+                self._hold_back(chunk, now)
                 chunk = None
                 continue
-            if refusal is None:
-                at = steering.general(chunk.operation, now)
+            if invalid is None:
+                at = pace.earliest_any_group(chunk.operation, now)
                 if at > now:
-                    await self._pause(at - now)
+                    await self._wait_for_change(at - now)
                     continue
-                at = steering.earliest(chunk.operation, now)
-                if at > now or self._is_behind(chunk):  # its group alone is held back: others go first
-                    self._hold(chunk, at)
+                at = pace.earliest(chunk.operation, now)
+                if at > now or self._is_behind(chunk):  # only its group is held back: send others first
+                    self._hold_back(chunk, at)
                     chunk = None
                     continue
-                steering.sent(chunk.operation, now)
-            self._release(chunk, now)
-            chunk.waited, held = now - held, now
-            self._tally.flies(1, now)
+                pace.sent(chunk.operation, now)
+            self._release_group(chunk, now)
+            chunk.waited, ready_since = now - ready_since, now
+            self._counts.change_in_flight(1, now)
             self._tasks += 1
-            intent = self._commits.begin(partial(self._journal.begin, chunk))  # here, so that intents keep their order
-            tasks.start_soon(self._carry_out, chunk, intent, refusal)
+            intent = self._commits.begin(partial(self._journal.begin, chunk))  # not in the task: intents keep their order
+            tasks.start_soon(self._run_request, chunk, intent, invalid)
             chunk = None
 
-    def _prepare(self, chunk: Chunk) -> InvalidRequest | None:
-        """Make the operation, or return why none can be made."""
+    def _make_operation(self, chunk: Chunk) -> InvalidRequest | None:
+        """Make the chunk's operation; return the error if its values are invalid."""
         if chunk.operation is None:
             try:
                 chunk.operation = self._work.make(chunk)
@@ -175,57 +195,57 @@ class Dispatcher:
                 return error
         return None
 
-    def _take(self, now: float) -> Chunk | None:
-        """Return what is due: what is sent again before anything new."""
-        if self._later and self._later[0][0] <= now:
-            due = heapq.heappop(self._later)[2]
+    def _next_chunk(self, now: float) -> Chunk | None:
+        """Return the next chunk that is due, resends before new ones; None if there is none."""
+        if self._scheduled and self._scheduled[0][0] <= now:
+            due = heapq.heappop(self._scheduled)[2]
             return self._held[due][0] if isinstance(due, str) else due
-        if len(self._ready) <= self._low and not self._all_planned:
-            self._wanted.set()
-        return self._ready.popleft() if self._ready and len(self._later) + self._holding < MANY else None
+        if len(self._ready) <= self._low_mark and not self._all_planned:
+            self._more_wanted.set()
+        return self._ready.popleft() if self._ready and len(self._scheduled) + self._held_count < MAX_DELAYED else None
 
     @property
-    def _low(self) -> int:
-        return AHEAD * self._settings.concurrency // 2
+    def _low_mark(self) -> int:
+        return PLAN_AHEAD * self._settings.concurrency // 2
 
     @property
     def _is_over(self) -> bool:
-        return self._all_planned and not (self._ready or self._later or self._tasks)
+        return self._all_planned and not (self._ready or self._scheduled or self._tasks)
 
-    def _put_off(self, chunk: Chunk | str, until: float) -> None:
-        heapq.heappush(self._later, (until, next(self._order), chunk))
+    def _schedule(self, chunk: Chunk | str, until: float) -> None:
+        heapq.heappush(self._scheduled, (until, next(self._order), chunk))
 
-    # What a group's own rate holds back goes in the order in which it was planned: the journal's cursors rely on it.
+    # Held chunks of a group leave in the order in which they were planned: the journal's cursors depend on it.
 
     def _is_behind(self, chunk: Chunk) -> bool:
         held = self._held.get(chunk.group)
         return held is not None and held[0] is not chunk
 
-    def _hold(self, chunk: Chunk, until: float) -> None:
+    def _hold_back(self, chunk: Chunk, until: float) -> None:
         if self._is_behind(chunk):
             held = self._held[chunk.group]
-            held.insert(1 if chunk.repeats or chunk.planned else len(held), chunk)  # what is sent again before anything new
-            self._holding += 1
+            held.insert(1 if chunk.repeats or chunk.planned else len(held), chunk)  # resends before new chunks
+            self._held_count += 1
             return
         if chunk.group not in self._held:
             self._held[chunk.group] = deque([chunk])
-            self._holding += 1
-        self._put_off(chunk.group, until)
+            self._held_count += 1
+        self._schedule(chunk.group, until)
 
-    def _release(self, chunk: Chunk, now: float) -> None:
-        """Have the next one looked after that was held back behind this one."""
+    def _release_group(self, chunk: Chunk, now: float) -> None:
+        """Schedule the next held chunk of the group, now that this one leaves."""
         held = self._held.get(chunk.group)
         if held is None or held[0] is not chunk:
             return
         held.popleft()
-        self._holding -= 1
+        self._held_count -= 1
         if held:
-            self._put_off(chunk.group, now)
+            self._schedule(chunk.group, now)
         else:
             del self._held[chunk.group]
 
-    async def _pause(self, seconds: float | None) -> None:
-        """Wait until something changes, or so long."""
+    async def _wait_for_change(self, seconds: float | None) -> None:
+        """Wait until something changes, at most ``seconds`` (None: without a limit)."""
         if not self._changed.is_set():
             if seconds is None:
                 await self._changed.wait()
@@ -235,66 +255,68 @@ class Dispatcher:
         if self._changed.is_set():
             self._changed = anyio.Event()
 
-    def _nudge(self) -> None:
+    def _notify(self) -> None:
         self._changed.set()
 
     async def _keep_planned(self) -> None:
-        """Keep chunks ready, a bounded window ahead."""
-        most = AHEAD * self._settings.concurrency
+        """Keep a bounded number of planned chunks ready."""
+        window = PLAN_AHEAD * self._settings.concurrency
         while True:
-            await self._wanted.wait()
-            self._wanted = anyio.Event()
-            room = most - len(self._ready)
-            if room < 1:  # it was wanted twice
+            await self._more_wanted.wait()
+            self._more_wanted = anyio.Event()
+            room = window - len(self._ready)
+            if room < 1:  # it was requested twice
                 continue
             chunks = await self._commits.read(partial(self._journal.plan, room))
             self._ready.extend(chunks)
             self._all_planned = not chunks
-            self._nudge()
+            self._notify()
             if not chunks:
                 return
 
     async def _keep_sampling(self) -> None:
         while True:
-            await self._clock.sleep(SAMPLE)
+            await self._clock.sleep(SAMPLE_INTERVAL)
             self._sample()
 
     def _sample(self) -> None:
         now = self._clock.monotonic()
-        sample = self._tally.sample(self._clock.now().timestamp(), now, self._steering.concurrency(now), self._steering.rate)
+        sample = self._counts.sample(self._clock.now().timestamp(), now, self._pace.concurrency(now), self._pace.rate)
         self._record(partial(self._journal.sample, sample))
 
     # One request.
 
-    async def _carry_out(self, chunk: Chunk, intent: Callable[[], Awaitable[None]], refusal: InvalidRequest | None) -> None:
+    async def _run_request(
+        self, chunk: Chunk, intent: Callable[[], Awaitable[None]], invalid: InvalidRequest | None
+    ) -> None:
         try:
-            await self._guarded(partial(self._send, chunk, intent, refusal))
+            await self._stop_on_error(partial(self._send, chunk, intent, invalid))
         finally:
             self._tasks -= 1
-            self._nudge()
+            self._notify()
 
-    async def _send(self, chunk: Chunk, intent: Callable[[], Awaitable[None]], refusal: InvalidRequest | None) -> None:
-        """Send a chunk once its intent is recorded. Interrupted in between, it stays open."""
+    async def _send(self, chunk: Chunk, intent: Callable[[], Awaitable[None]], invalid: InvalidRequest | None) -> None:
+        """Send a chunk once its intent is durable. If the run is interrupted meanwhile, the request stays OPEN."""
         clock, failure = self._clock, None
         try:
-            await self._begun(chunk, intent)
+            await self._wait_for_intent(chunk, intent)
             began = clock.monotonic()
             try:
-                verdict = await self._ask(chunk, refusal)
+                decision = await self._call_sender(chunk, invalid)
             except RbimError as error:
-                failure, verdict = error, self._judge(chunk, error)
+                failure, decision = error, self._judge(chunk, error)
             elapsed = clock.monotonic() - began
-            if refusal is None:
-                self._steer(verdict, elapsed)
+            if invalid is None:
+                self._update_pace(decision, elapsed)
         finally:
-            self._tally.flies(-1, clock.monotonic())
-            self._nudge()
-        await self._settle(chunk, verdict, elapsed)
-        if verdict.step is Step.STOP and failure is not None:
+            self._counts.change_in_flight(-1, clock.monotonic())
+            self._notify()
+        await self._settle(chunk, decision, elapsed)
+        if decision.step is Step.STOP and failure is not None:
             raise failure
 
-    async def _begun(self, chunk: Chunk, intent: Callable[[], Awaitable[None]]) -> None:
-        """Return when the intent is durable; if the run is interrupted meanwhile, record that the chunk does not leave."""
+    async def _wait_for_intent(self, chunk: Chunk, intent: Callable[[], Awaitable[None]]) -> None:
+        """Return when the intent is durable; on cancellation record that the chunk was not sent."""
         try:
             await intent()
             if anyio.current_effective_deadline() == -inf:
@@ -303,60 +325,60 @@ class Dispatcher:
             self._record(partial(self._journal.settle, chunk, NOT_SENT, 0.0))
             raise
 
-    async def _ask(self, chunk: Chunk, refusal: InvalidRequest | None) -> Decision:
-        if refusal is not None:
-            raise refusal
+    async def _call_sender(self, chunk: Chunk, invalid: InvalidRequest | None) -> Decision:
+        if invalid is not None:
+            raise invalid
         answer = await self._sender.send(chunk.operation)
         return Decision(step=Step.SETTLED, signal=Signal.ANSWERED, settlement=self._work.answered(chunk, answer))
 
     def _judge(self, chunk: Chunk, error: RbimError) -> Decision:
-        verdict = judge(chunk.operation, chunk, error, retry=self._settings.retry, dialect=self._work.dialect)
-        if verdict.step is Step.SPLIT and verdict.settlement is not None:
-            if self._halvings > 1:
-                self._halvings -= 2
-                return verdict
-            settlement = evolve(verdict.settlement, state=failed(chunk))
-            return evolve(verdict, step=Step.SETTLED, settlement=settlement, final=True)
-        return verdict
+        decision = judge(chunk.operation, chunk, error, retry=self._settings.retry, dialect=self._work.dialect)
+        if decision.step is Step.SPLIT and decision.settlement is not None:
+            if self._isolate_left > 1:
+                self._isolate_left -= 2
+                return decision
+            settlement = evolve(decision.settlement, state=failed(chunk))
+            return evolve(decision, step=Step.SETTLED, settlement=settlement, final=True)
+        return decision
 
-    def _steer(self, verdict: Decision, elapsed: float) -> None:
-        """Tell the pace, and see whether it is time to give up."""
-        steering, now = self._steering, self._clock.monotonic()
-        if verdict.signal is Signal.ANSWERED:
-            steering.answered(now, elapsed)
-        elif verdict.signal is Signal.THROTTLED:
-            steering.throttled(now, verdict.retry_after, elapsed)
-        elif verdict.signal is Signal.LOST:
-            steering.lost(now, elapsed)
-            silent = steering.silent_since
+    def _update_pace(self, decision: Decision, elapsed: float) -> None:
+        """Report the result to the pace; stop the run if there was no answer for ``patience`` seconds."""
+        pace, now = self._pace, self._clock.monotonic()
+        if decision.signal is Signal.ANSWERED:
+            pace.answered(now, elapsed)
+        elif decision.signal is Signal.THROTTLED:
+            pace.throttled(now, decision.retry_after, elapsed)
+        elif decision.signal is Signal.LOST:
+            pace.lost(now, elapsed)
+            silent = pace.silent_since
             if silent is not None and now - silent > self._settings.patience:
                 self.stop("no answer")
         else:
-            steering.withdrawn()
+            pace.withdrawn()
 
-    async def _settle(self, chunk: Chunk, verdict: Decision, elapsed: float) -> None:
-        """Record the outcome, count it, and see to what comes of it."""
-        settlement = verdict.settlement
+    async def _settle(self, chunk: Chunk, decision: Decision, elapsed: float) -> None:
+        """Record and count the outcome; schedule the resend or the halves, if any."""
+        settlement = decision.settlement
         halves: list[Chunk] = []
-        if settlement is not None and verdict.step is Step.SPLIT:
+        if settlement is not None and decision.step is Step.SPLIT:
             with anyio.CancelScope(shield=True):
                 halves = await self._commits.run(partial(self._journal.split, chunk, settlement, elapsed))
         elif settlement is not None:
             self._record(partial(self._journal.settle, chunk, settlement, elapsed))
-        throttled = verdict.signal is Signal.THROTTLED
-        self._tally.ended(settlement, len(chunk.accounts), throttled=throttled, final=verdict.final)
-        if verdict.final and self._settings.fuse.blown(self._tally.failures, self._tally.settled):
+        throttled = decision.signal is Signal.THROTTLED
+        self._counts.ended(settlement, len(chunk.accounts), throttled=throttled, final=decision.final)
+        if decision.final and self._settings.failure_limit.exceeded(self._counts.failures, self._counts.settled):
             self.stop("fuse")
         now = self._clock.monotonic()
         for half in halves:
-            self._put_off(half, now)
-        if verdict.step is Step.AGAIN and settlement is not None:
+            self._schedule(half, now)
+        if decision.step is Step.AGAIN and settlement is not None:
             chunk.resent = chunk.resent or settlement.outcome is RequestState.UNKNOWN
-            chunk.expired = chunk.expired or verdict.anew
+            chunk.expired = chunk.expired or decision.expired
             chunk.repeats, chunk.planned, chunk.attempt = chunk.number, None, chunk.attempt + 1
-            chunk.lost += settlement.outcome is RequestState.UNKNOWN
-            self._put_off(chunk, now + verdict.pause)
+            chunk.unknown_attempts += settlement.outcome is RequestState.UNKNOWN
+            self._schedule(chunk, now + decision.pause)
 
     def _record(self, command: Callable[[], object]) -> None:
-        """Have the journal carry out a command soon. Nobody waits: if it fails, so does whatever comes after it."""
+        """Queue a journal command without waiting for it. If it fails, every later command fails too."""
         self._commits.begin(command)

@@ -1,16 +1,18 @@
-"""What a failed request means for its accounts, and whether it is sent again: decisions only.
+"""Failure policy: what a failed request means for its accounts, and whether it is sent again.
+
+This module only decides; the dispatcher acts.
 
 ===============================  ==========================================================================
-the request                      what becomes of it
+the request                      decision
 ===============================  ==========================================================================
-was throttled                    it is sent again where it may be repeated; that spends no attempt
-was not sent                     it is sent again, however often
-has an unknown outcome           as the retry policy says it is sent again (never what must not be repeated);
-                                 after the last attempt its accounts are unknown
-was refused                      its accounts have failed; or its halves are sent, to find out which of them;
-                                 they are unknown if an earlier sending may have had its effect
-was refused, its timestamp old   it is signed and sent again, once
-credentials were refused         the job stops; its accounts wait on
+was throttled                    sent again if it may be repeated; uses no attempt
+was not sent                     sent again without a limit
+has an unknown outcome           sent again as the retry policy allows (never an operation that must not be
+                                 repeated); after the last attempt its accounts are unknown
+was refused                      its accounts have failed; or its halves are sent, to find the accounts to
+                                 blame; unknown if an earlier sending may have taken effect
+was refused, timestamp too old   signed and sent again, once
+credentials were refused         the job stops; its accounts keep waiting
 ===============================  ==========================================================================
 """
 
@@ -44,17 +46,17 @@ if TYPE_CHECKING:
 
 __all__ = ["Decision", "Signal", "Step", "failed", "judge"]
 
-BRIEFLY = 1.0
-"""Seconds before what was not sent is tried again."""
+SHORT_PAUSE = 1.0
+"""Seconds before a request that was not sent is tried again."""
 
-LONGEST_PAUSE = 300.0
-"""Seconds that one ``Retry-After`` can put off a request for."""
+MAX_PAUSE = 300.0
+"""Seconds by which one ``Retry-After`` can delay a request, at most."""
 
 TOO_MANY_REQUESTS = 429
 
 
 class Step(Enum):
-    """What is done next about a request."""
+    """The next step for a request."""
 
     SETTLED = "settled"
     AGAIN = "again"
@@ -64,7 +66,7 @@ class Step(Enum):
 
 
 class Signal(Enum):
-    """What the answer, or the lack of one, tells the pace."""
+    """The information that a request's end gives to the pace."""
 
     ANSWERED = "answered"
     THROTTLED = "throttled"
@@ -74,10 +76,11 @@ class Signal(Enum):
 
 @frozen(kw_only=True)
 class Decision:
-    """What a failure means. ``pause`` is the seconds before the next sending; ``final``: it counts as a failure of the job;
-    ``anew``: the timestamp was too old.
+    """The consequence of a request's end.
 
-    Without a settlement the request stays open, as if the process had been killed.
+    ``pause``: seconds before the next sending. ``retry_after``: seconds that the platform asked for, if it did. ``final``:
+    counts as a failure of the job. ``expired``: the timestamp was too old, sign again. Without a settlement the request
+    stays open, as if the process had been killed.
     """
 
     step: Step
@@ -86,90 +89,94 @@ class Decision:
     pause: float = 0.0
     retry_after: float | None = None
     final: bool = False
-    anew: bool = False
+    expired: bool = False
 
 
 def judge(op: Operation[Any], chunk: Chunk, error: RbimError, *, retry: Retry, dialect: Dialect) -> Decision:
-    """Return what to do about a request that was not answered well."""
-    why = failure_reason(error)
-    alone = chunk.resent and len(chunk.accounts) == 1  # of several, nobody knows which one it is about
-    if alone and isinstance(error, ApiError) and error.code in dialect.already_so.get(op.spec.name, ()):
-        return Decision(  # the lost request has done it
+    """Decide what to do about a request that ended with an error."""
+    reason = failure_reason(error)
+    resent_alone = chunk.resent and len(chunk.accounts) == 1  # of several, the code does not say which
+    if resent_alone and isinstance(error, ApiError) and error.code in dialect.already_so.get(op.spec.name, ()):
+        return Decision(  # the earlier sending took effect
             step=Step.SETTLED,
             signal=Signal.ANSWERED,
-            settlement=Settlement(outcome=RequestState.ANSWERED, state=AccountState.DONE, why=why),
+            settlement=Settlement(outcome=RequestState.ANSWERED, state=AccountState.DONE, reason=reason),
         )
     if isinstance(error, ClientClosed):
-        return Decision(step=Step.STOP, signal=Signal.NOTHING, settlement=_waiting(error, why))
+        return Decision(step=Step.STOP, signal=Signal.NOTHING, settlement=_left_waiting(error, reason))
     if isinstance(error, AuthenticationError) and error.outcome is Outcome.REFUSED:
-        anew = isinstance(error, TimestampExpired) and not chunk.expired
-        step = Step.AGAIN if anew else Step.STOP
-        return Decision(step=step, signal=Signal.ANSWERED, settlement=_waiting(error, why), anew=anew)
+        expired = isinstance(error, TimestampExpired) and not chunk.expired
+        step = Step.AGAIN if expired else Step.STOP
+        return Decision(step=step, signal=Signal.ANSWERED, settlement=_left_waiting(error, reason), expired=expired)
     if isinstance(error, Throttled) and error.outcome is Outcome.REFUSED:
-        return _throttled(op, chunk, error, why, dialect)
+        return _throttled(op, chunk, error, reason, dialect)
     if error.outcome is Outcome.UNKNOWN:
-        return _unknown(op, chunk, error, why, retry=retry, dialect=dialect)
+        return _unknown(op, chunk, error, reason, retry=retry, dialect=dialect)
     if error.outcome is Outcome.NOT_SENT and not isinstance(error, InvalidRequest):
-        late = isinstance(error, DeadlineExceeded)  # the sender's own limits let nothing go: the platform may be well
-        signal = Signal.NOTHING if late else Signal.LOST
-        return Decision(step=Step.AGAIN, signal=signal, settlement=_waiting(error, why), pause=BRIEFLY)
-    return _refused(chunk, error, why)
+        deadline_passed = isinstance(
+            error, DeadlineExceeded
+        )  # the sender's own limits held it: says nothing of the platform
+        signal = Signal.NOTHING if deadline_passed else Signal.LOST
+        return Decision(step=Step.AGAIN, signal=signal, settlement=_left_waiting(error, reason), pause=SHORT_PAUSE)
+    return _refused(chunk, error, reason)
 
 
 def failed(chunk: Chunk) -> AccountState:
-    """Return what accounts are whose request is refused for good: unknown, where an earlier one may have had its effect."""
+    """Return the state of accounts whose request was refused for good: UNKNOWN if an earlier sending may have acted."""
     return AccountState.UNKNOWN if chunk.resent else AccountState.FAILED
 
 
-def _waiting(error: RbimError, why: FailureReason) -> Settlement | None:
+def _left_waiting(error: RbimError, reason: FailureReason) -> Settlement | None:
     if error.outcome is Outcome.UNKNOWN:
         return None
     outcome = RequestState.REFUSED if error.outcome is Outcome.REFUSED else RequestState.NOT_SENT
-    return Settlement(outcome=outcome, why=why, again=True)
+    return Settlement(outcome=outcome, reason=reason, again=True)
 
 
-def _refused(chunk: Chunk, error: RbimError, why: FailureReason) -> Decision:
-    """Judge what the platform, or a check of ours, will not have."""
-    here = isinstance(error, InvalidRequest)
-    outcome, signal = (RequestState.NOT_SENT, Signal.NOTHING) if here else (RequestState.REFUSED, Signal.ANSWERED)
+def _refused(chunk: Chunk, error: RbimError, reason: FailureReason) -> Decision:
+    """Decide about a request that the platform, or a check on our side, refuses."""
+    local = isinstance(error, InvalidRequest)
+    outcome, signal = (RequestState.NOT_SENT, Signal.NOTHING) if local else (RequestState.REFUSED, Signal.ANSWERED)
     if len(chunk.accounts) > 1:
-        return Decision(step=Step.SPLIT, signal=signal, settlement=Settlement(outcome=outcome, why=why))
+        return Decision(step=Step.SPLIT, signal=signal, settlement=Settlement(outcome=outcome, reason=reason))
     return Decision(
         step=Step.SETTLED,
         signal=signal,
-        settlement=Settlement(outcome=outcome, state=failed(chunk), why=why),
+        settlement=Settlement(outcome=outcome, state=failed(chunk), reason=reason),
         final=True,
     )
 
 
-def _throttled(op: Operation[Any], chunk: Chunk, error: Throttled, why: FailureReason, dialect: Dialect) -> Decision:
+def _throttled(op: Operation[Any], chunk: Chunk, error: Throttled, reason: FailureReason, dialect: Dialect) -> Decision:
     row = dialect.codes.get(error.code)
-    harmless = error.status == TOO_MANY_REQUESTS or (row is not None and row.before_effect)
-    again = harmless or op.repeat is not Repeat.NEVER
+    no_effect = error.status == TOO_MANY_REQUESTS or (row is not None and row.before_effect)
+    again = no_effect or op.repeat is not Repeat.NEVER
     return Decision(
         step=Step.AGAIN if again else Step.SETTLED,
         signal=Signal.THROTTLED,
-        settlement=Settlement(outcome=RequestState.REFUSED, state=None if again else failed(chunk), why=why, again=again),
+        settlement=Settlement(
+            outcome=RequestState.REFUSED, state=None if again else failed(chunk), reason=reason, again=again
+        ),
         retry_after=error.retry_after,
         final=not again,
     )
 
 
-def _unknown(  # noqa: PLR0913  # what a decision needs
-    op: Operation[Any], chunk: Chunk, error: RbimError, why: FailureReason, *, retry: Retry, dialect: Dialect
+def _unknown(  # noqa: PLR0913  # the facts of a decision
+    op: Operation[Any], chunk: Chunk, error: RbimError, reason: FailureReason, *, retry: Retry, dialect: Dialect
 ) -> Decision:
-    pause = retry.pause(op, error, chunk.lost + 1, dialect.codes)
+    pause = retry.pause(op, error, chunk.unknown_attempts + 1, dialect.codes)
     if pause is None and isinstance(error, DeadlineExceeded) and op.repeat is not Repeat.NEVER:
-        pause = BRIEFLY if chunk.lost + 1 < retry.attempts else None
+        pause = SHORT_PAUSE if chunk.unknown_attempts + 1 < retry.attempts else None
     throttled = isinstance(error, Throttled)
     again = pause is not None
     return Decision(
         step=Step.AGAIN if again else Step.SETTLED,
         signal=Signal.THROTTLED if throttled else Signal.LOST,
         settlement=Settlement(
-            outcome=RequestState.UNKNOWN, state=None if again else AccountState.UNKNOWN, why=why, again=again
+            outcome=RequestState.UNKNOWN, state=None if again else AccountState.UNKNOWN, reason=reason, again=again
         ),
-        pause=min(pause or 0.0, LONGEST_PAUSE),
+        pause=min(pause or 0.0, MAX_PAUSE),
         retry_after=error.retry_after if isinstance(error, ApiError) else None,
         final=not again,
     )

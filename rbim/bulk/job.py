@@ -1,4 +1,4 @@
-"""Jobs: an operation for each account of an input of any length, with a journal that survives whatever happens."""
+"""Jobs: one operation for each account of an input of any length, with a journal that survives crashes."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ HOUR = 3600.0
 
 @frozen(kw_only=True)
 class Estimate:
-    """What a job would be: its rows, those that cannot be used, duplicates, groups, and the requests for all the others.
+    """Size of a job: rows, rows that cannot be used, duplicates, groups, and requests for the remaining rows.
 
-    ``seconds`` is what the configured rates alone make them last; None without a rate.
+    ``seconds``: the shortest time that the configured rates allow; None without a rate for all groups.
     """
 
     rows: int
@@ -62,7 +62,7 @@ class Estimate:
 
 
 class Job(Generic[R]):
-    """``operation`` for every row of an input: a group, an account, and the account that acts if the row names one.
+    """Run ``operation`` for every row of an input: a group, an account, and optionally the acting account.
 
     ::
 
@@ -72,20 +72,23 @@ class Job(Generic[R]):
                 print(snapshot.done, "of", snapshot.total)
         report = await job.report()
 
-    The rows go into the ``journal`` first, a file on a local disk; then requests of at most ``chunk`` accounts (the
-    dialect's ``invite_limit``; 1 where the operation takes one account) are sent, the groups in turn, each recorded before
-    and after. ``options`` are further fields of every operation. ``sender`` is a client, a view of one, or anything that
-    sends; retries are the job's own, so that a client's are switched off. ``dialect`` and ``clock`` are the client's unless
-    told.
+    The rows are stored in the ``journal`` first, a file on a local disk. Then requests of at most ``chunk`` accounts
+    (default: the dialect's ``invite_limit``; 1 if the operation takes one account) are sent, the groups in turn, and each
+    is recorded before and after.
 
-    At most ``concurrency`` requests are in flight (100), at most so many as every one of ``rates`` allows, and with
-    ``adaptive`` no more than the platform bears. More failed requests than ``max_failures``, a count or a share (0.5; None:
-    no matter how many), or no answer for ``patience`` seconds (120), end the run. With ``isolate`` so many requests may be
-    spent on halving those that were refused, to find the account to blame. ``retry`` (5 attempts) says how a request of
-    unknown outcome is repeated that may be. Requests that a killed run has left open are sent again if they are younger than
-    ``resend_within`` seconds (0: they are reported as unknown).
+    ``options``: values of the operation's other fields, for all rows. ``sender``: a client, a view of one, or an object
+    with ``async def send(operation)``; a client's own retries are switched off, the job does them. ``dialect`` and
+    ``clock`` default to the client's.
 
-    A job is resumed from its journal alone. Raises InvalidRequest.
+    ``concurrency``: requests in flight, at most (default: 100). ``rates``: limits of requests, all of which apply (default:
+    none). ``adaptive``: slow down below both as the platform requires (default: True). The run ends early when more
+    requests have failed than ``max_failures``, a count or a share (default: 0.5; None: no limit), or when there was no
+    answer for ``patience`` seconds (default: 120). ``isolate``: requests that may be spent on halving refused requests, to
+    find the accounts to blame (default: 0). ``retry``: how often a request of unknown outcome is sent again if it may be
+    repeated (default: 5 attempts). ``resend_within``: requests that a killed run left open are sent again if they are
+    younger than so many seconds (default: 0, they are reported as unknown).
+
+    A job can be resumed from its journal alone. Raises InvalidRequest.
     """
 
     def __init__(  # noqa: PLR0913  # options, each by keyword and with a default
@@ -108,18 +111,18 @@ class Job(Generic[R]):
         clock: Clock | None = None,
     ) -> None:
         client = sender if isinstance(sender, View) else None
-        told: dict[str, Any] = {} if chunk is None else {"chunk": chunk}
+        given: dict[str, Any] = {} if chunk is None else {"chunk": chunk}
         self.work: Work[R] = Work(
             operation=operation,
             options=dict(options or {}),
             dialect=dialect or (client.dialect if client is not None else Dialect()),
-            **told,
+            **given,
         )
         self.settings = JobSettings(
             rates=tuple(rates),
             concurrency=concurrency,
             adaptive=adaptive,
-            fuse=FailureLimit(max_failures),
+            failure_limit=FailureLimit(max_failures),
             patience=patience,
             isolate=isolate,
             retry=retry or Retry(attempts=5),
@@ -139,40 +142,42 @@ class Job(Generic[R]):
         )
 
     def run(self, rows: Rows, on_unknown: OnUnknown = "auto") -> Run:
-        """Return the run of the whole job; use it with ``async with``, or await it for its report.
+        """Return a run of the whole job; use it with ``async with``, or await it for its report.
 
-        ``rows`` is a :class:`~rbim.bulk.RowFile` or any iterable, asynchronous ones included, of ``(group,
-        account)`` or ``(group, account, acting account)``. Where the journal holds this very job already, it goes on; where
-        it holds another one, InvalidRequest says what differs. ``on_unknown`` is that of :meth:`resume`.
+        ``rows``: a :class:`~rbim.bulk.RowFile` or any iterable, also an asynchronous one, of ``(group, account)`` or
+        ``(group, account, acting account)``. If the journal holds this job already, the run continues it; if it holds
+        another job, the block raises InvalidRequest with the differences. ``on_unknown``: see :meth:`resume`.
         """
         return Run(self._parts(), rows=rows, on_unknown=on_unknown)
 
     def resume(self, on_unknown: OnUnknown = "auto") -> Run:
-        """Return a run of what is left to do of the job in the journal.
+        """Return a run of the rest of the job in the journal.
 
-        What an ended run has left open is sent again (``resend``), or reported as unknown (``report``); ``auto`` decides by
-        ``resend_within``. Its block raises InvalidRequest where there is nothing to resume.
+        ``on_unknown`` decides about requests that an ended run left open: ``resend``, ``report`` (as unknown), or ``auto``
+        (default: by ``resend_within``). The block raises InvalidRequest if there is nothing to resume.
         """
         return Run(self._parts(), on_unknown=on_unknown)
 
     def retry(self, *, failed: bool = True, unknown: bool = True) -> Run:
-        """Return a run that sends again only accounts that have failed, only those that are unknown, or both.
+        """Return a run that sends accounts again: failed ones, unknown ones, or both (default).
 
-        Its block raises InvalidRequest where others still wait: resume the job first.
+        The block raises InvalidRequest while other accounts still wait: resume the job first.
         """
         states = [state for state, wanted in ((AccountState.FAILED, failed), (AccountState.UNKNOWN, unknown)) if wanted]
         if not states:
-            raise InvalidRequest("retry: failed accounts, unknown ones or both are meant, not neither", field="failed")
+            raise InvalidRequest(
+                "retry: neither failed nor unknown was selected: use failed=True, unknown=True or both", field="failed"
+            )
         return Run(self._parts(), retried=states)
 
     async def report(self) -> Report:
-        """Return what has become of the job so far."""
+        """Return the report of the job so far."""
         return await run_sync(read_report, self.journal)
 
     async def estimate(self, rows: Rows) -> Estimate:
-        """Return what the job would be, without a journal and without sending anything.
+        """Return the size of the job, without a journal and without sending anything.
 
-        The rows go into a temporary file meanwhile, since duplicates must be found.
+        The rows go into a temporary file for the search for duplicates.
         """
         with TemporaryDirectory(prefix="rbim-") as folder:
             journal = Journal(Path(folder) / "journal", clock=self._clock)
@@ -186,7 +191,7 @@ class Job(Generic[R]):
             finally:
                 journal.close()
         loaded = loader.loaded
-        seconds = max((_lasts(rate, requests) for rate in self.settings.rates if not rate.each_group), default=None)
+        seconds = max((_rate_seconds(rate, requests) for rate in self.settings.rates if not rate.each_group), default=None)
         return Estimate(
             rows=loaded.rows,
             bad=loaded.bad,
@@ -197,16 +202,16 @@ class Job(Generic[R]):
         )
 
 
-def _lasts(rate: Rate, requests: int) -> float:
+def _rate_seconds(rate: Rate, requests: int) -> float:
     return max(0, requests - rate.burst) * rate.per / rate.limit
 
 
 class InviteJob(Job[Invited]):
-    """Invitations of any number of accounts into any number of groups; see :class:`Job`.
+    """Invite any number of accounts into any number of groups; see :class:`Job`.
 
-    With ``needs_confirmation`` each invitee must agree. ``declared`` is the reason, at most 50 characters, ``user_name`` the
-    account that acts where a row names none. What a killed run has left open is sent again if it is younger than an hour
-    and needs no confirmation.
+    ``needs_confirmation``: each invitee must agree (default: False). ``declared``: the reason, at most 50 characters.
+    ``user_name``: the acting account of rows without one. Requests that a killed run left open are sent again if they are
+    younger than an hour and need no confirmation.
     """
 
     def __init__(
@@ -224,10 +229,10 @@ class InviteJob(Job[Invited]):
 
 
 class RemoveJob(Job[Success]):
-    """Removals of any number of members from any number of groups; see :class:`Job`.
+    """Remove any number of members from any number of groups; see :class:`Job`.
 
-    ``user_name`` is the account that acts where a row names none. What a killed run has left open is reported as unknown:
-    somebody may have been added again meanwhile.
+    ``user_name``: the acting account of rows without one. Requests that a killed run left open are reported as unknown: the
+    account may have been added again meanwhile.
     """
 
     def __init__(self, sender: Sender, *, user_name: str | None = None, **settings: Any) -> None:  # Job's
@@ -237,25 +242,27 @@ class RemoveJob(Job[Success]):
 def open_job(sender: Sender, journal: str | PathLike[str], **settings: Any) -> Job[Any]:
     """Return the job that a journal holds, to resume or to retry it.
 
-    It is run as it was the last time, but for ``settings``, which are those of :class:`Job`. Its operation must be declared
-    (imported), where it is one of one's own. Raises InvalidRequest.
+    It keeps the settings of its last run, except ``settings``, which are those of :class:`Job`. An operation of your own
+    must be declared (imported) first. Raises InvalidRequest.
     """
     path = Path(journal).absolute()
     facts = job_facts(path)
     by_name = {entry.operation.spec.name: entry.operation for entry in catalogue.entries()}
     operation = by_name.get(facts.operation)
     if operation is None:
-        raise InvalidRequest(f"{path}: nobody has declared the operation {facts.operation}", field="journal")
+        raise InvalidRequest(
+            f"{path}: unknown operation {facts.operation}: import the module that declares it", field="journal"
+        )
     dialect = settings.get("dialect") or (sender.dialect if isinstance(sender, View) else Dialect())
     work = Work[Any].of(operation, facts.options, facts.chunk, dialect)
-    told = JobSettings.from_json(facts.settings, by_name) | settings
-    return Job(sender, work.operation, journal=path, options=work.options, chunk=work.chunk, **told)
+    given = JobSettings.from_json(facts.settings, by_name) | settings
+    return Job(sender, work.operation, journal=path, options=work.options, chunk=work.chunk, **given)
 
 
 def job_facts(path: Path) -> JobFacts:
-    """Return what a journal says of its job. Raises InvalidRequest where there is none."""
+    """Return the facts of the job in a journal. Raises InvalidRequest if there is no job."""
     if not path.is_file():
-        raise InvalidRequest(f"{path}: no such journal", field="journal")
+        raise InvalidRequest(f"{path}: no such journal: check the path, or begin the job first", field="journal")
     journal = Journal(path, clock=SystemClock())
     journal.open()
     try:
@@ -263,5 +270,5 @@ def job_facts(path: Path) -> JobFacts:
     finally:
         journal.close()
     if facts is None:
-        raise InvalidRequest(f"{path}: no job was begun in it", field="journal")
+        raise InvalidRequest(f"{path}: the journal holds no job: begin one first", field="journal")
     return facts

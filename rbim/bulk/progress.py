@@ -1,4 +1,4 @@
-"""What a running job has come to: counts that always add up, what happened in the last seconds, and when it may end."""
+"""Progress of a run: counts that always add up, the rates of the last seconds, and the failure limit."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ __all__ = ["FailureLimit", "Phase", "RunCounts", "Snapshot"]
 Phase = Literal["loading", "running", "halted", "draining", "ended"]
 
 INSTANT = 1e-9
-LATELY = 10  # samples over which the present rate is taken
-FEW = 20
-"""Requests that must be over before a share of them can end the job."""
+RECENT_SAMPLES = 10  # samples that the present rate is calculated from
+MIN_REQUESTS = 20
+"""Requests that must have ended before a share of failures can end the job."""
 
 
 @frozen(kw_only=True)
 class Snapshot:
-    """How far a job is.
+    """Progress of a job at one moment.
 
-    ``total`` rows of the input are ``waiting`` (those in flight among them), ``done``, ``refused``, ``failed``,
-    ``unknown``, ``skipped`` (rows that cannot be used) or ``duplicate``; while it loads, those read so far.
-    ``in_flight``, ``requests`` (ended) and ``throttled`` count requests. ``rate`` is in accounts and ``request_rate`` in
-    requests per second, over the last ten seconds; ``concurrency`` is how many requests may be in flight now. ``elapsed``
-    and ``eta`` are seconds; ``eta`` is None where nobody can tell.
+    Each of the ``total`` rows of the input is ``waiting`` (in flight included), ``done``, ``refused``, ``failed``,
+    ``unknown``, ``skipped`` (cannot be used) or ``duplicate``; during loading ``total`` counts the rows read so far.
+    ``in_flight``, ``requests`` (ended) and ``throttled`` count requests. ``rate`` is accounts per second and
+    ``request_rate`` requests per second over the last ten seconds; ``concurrency`` is the present limit of requests in
+    flight. ``elapsed`` and ``eta`` (time left) are seconds; ``eta`` is None if it cannot be estimated.
     """
 
     phase: Phase
@@ -57,66 +57,68 @@ class Snapshot:
     eta: float | None
 
 
-def _failures(_: object, _attribute: object, value: object) -> None:
+def _check_limit(_: object, _attribute: object, value: object) -> None:
     count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
     share = isinstance(value, float) and 0 < value <= 1
     if value is not None and not count and not share:
         raise InvalidRequest(
-            f"max_failures: a count from 0, a share such as 0.2, or None is needed, not {value!r}", field="max_failures"
+            f"max_failures: invalid value {value!r}: use a count (0 or more), a share such as 0.2, or None",
+            field="max_failures",
         )
 
 
 @frozen
 class FailureLimit:
-    """Ends a job that fails too often: after more than ``most`` failed requests, or more than that share of them.
+    """The failure limit of a job: more failed requests than a count, or than a share of all ended requests.
 
-    A share counts from the twentieth request on; what is sent again counts once, when it is over. None: never.
+    ``limit``: a count (int), a share (float, counts from the twentieth request on), or None for no limit. A request that is
+    sent again counts once, when it is settled.
     """
 
-    most: float | None = field(default=0.5, validator=_failures)
+    limit: float | None = field(default=0.5, validator=_check_limit)
 
-    def blown(self, failures: int, requests: int) -> bool:
-        """Tell whether the job is to end."""
-        if self.most is None:
+    def exceeded(self, failures: int, requests: int) -> bool:
+        """Return whether the job must end."""
+        if self.limit is None:
             return False
-        if isinstance(self.most, int):
-            return failures > self.most
-        return requests >= FEW and failures / requests > self.most
+        if isinstance(self.limit, int):
+            return failures > self.limit
+        return requests >= MIN_REQUESTS and failures / requests > self.limit
 
 
 class RunCounts:
-    """The counts of one run."""
+    """Counts of one run."""
 
     def __init__(self, loaded: Loaded, counts: Mapping[AccountState, int], now: float) -> None:
         self._loaded = loaded
         self._states = dict(counts)
         self.waiting = self._states.pop(AccountState.WAITING) + self._states.pop(AccountState.AGAIN)
-        """The accounts that wait, those in flight among them."""
+        """Accounts that wait, those in flight included."""
         self.in_flight = 0
         self.requests = 0
         self.settled = 0
-        """The requests after which no account in them waits: what is sent again counts when it is over."""
+        """Requests that left no account waiting; a request that is sent again counts when it is settled."""
         self.failures = 0
         self._throttled = 0
         self._began = self._sampled = self._changed = now
-        self._area = 0.0  # of requests in flight over time, since the last sample
-        self._then = self._present()
-        self._lately: deque[Sample] = deque(maxlen=LATELY)
+        self._flight_seconds = 0.0  # sum of requests in flight x seconds, since the last sample
+        self._at_last_sample = self._totals()
+        self._recent: deque[Sample] = deque(maxlen=RECENT_SAMPLES)
 
-    def _present(self) -> tuple[int, int, int, int]:
+    def _totals(self) -> tuple[int, int, int, int]:
         return self.requests, sum(self._states.values()), self._throttled, self.failures
 
-    def _since(self) -> list[int]:
-        return [value - before for value, before in zip(self._present(), self._then, strict=True)]
+    def _since_last_sample(self) -> list[int]:
+        return [value - before for value, before in zip(self._totals(), self._at_last_sample, strict=True)]
 
-    def flies(self, by: int, now: float) -> None:
-        """Note that a request leaves (1), or is over (-1)."""
-        self._area += self.in_flight * (now - self._changed)
+    def change_in_flight(self, by: int, now: float) -> None:
+        """Count a request that leaves (``by`` 1) or ends (-1)."""
+        self._flight_seconds += self.in_flight * (now - self._changed)
         self._changed = now
         self.in_flight += by
 
     def ended(self, settlement: Settlement | None, accounts: int, *, throttled: bool, final: bool) -> None:
-        """Note what became of a request with so many accounts."""
+        """Count the end of a request with so many accounts."""
         self.requests += 1
         self._throttled += throttled
         self.failures += final
@@ -124,27 +126,27 @@ class RunCounts:
             return
         self.settled += 1
         self.waiting -= accounts
-        self._states[settlement.state] += accounts - len(settlement.apart)
-        for _, state, _ in settlement.apart:
+        self._states[settlement.state] += accounts - len(settlement.individual)
+        for _, state, _ in settlement.individual:
             self._states[state] += 1
 
     def sample(self, at: float, now: float, concurrency: int, rate: float | None) -> Sample:
-        """Return what happened since the last sample; ``at`` is the time of day in epoch seconds."""
-        self.flies(0, now)
+        """Return the changes since the last sample; ``at`` is the time of day in epoch seconds."""
+        self.change_in_flight(0, now)
         seconds = max(now - self._sampled, INSTANT)
-        requests, accounts, throttled, failed = self._since()
-        made = Sample(at, seconds, requests, accounts, throttled, failed, self._area / seconds, concurrency, rate)
-        self._sampled, self._area, self._then = now, 0.0, self._present()
-        self._lately.append(made)
+        requests, accounts, throttled, failed = self._since_last_sample()
+        made = Sample(at, seconds, requests, accounts, throttled, failed, self._flight_seconds / seconds, concurrency, rate)
+        self._sampled, self._flight_seconds, self._at_last_sample = now, 0.0, self._totals()
+        self._recent.append(made)
         return made
 
     def snapshot(self, phase: Phase, now: float, concurrency: int) -> Snapshot:
-        """Return how far the job is."""
-        requests, accounts, _, _ = self._since()
-        lately = tuple(self._lately)  # at one blow: another thread may look, to export how far the job is
-        seconds = max(sum(each.seconds for each in lately) + now - self._sampled, INSTANT)
-        rate = (sum(each.accounts for each in lately) + accounts) / seconds
-        per_second = (sum(each.requests for each in lately) + requests) / seconds
+        """Return the present progress."""
+        requests, accounts, _, _ = self._since_last_sample()
+        recent = tuple(self._recent)  # one copy: another thread may read the progress for its metrics
+        seconds = max(sum(each.seconds for each in recent) + now - self._sampled, INSTANT)
+        rate = (sum(each.accounts for each in recent) + accounts) / seconds
+        per_second = (sum(each.requests for each in recent) + requests) / seconds
         states = self._states
         return Snapshot(
             phase=phase,

@@ -1,4 +1,18 @@
-"""A run of a job as its user holds it: entered, watched, stopped, awaited. It opens the journal, loads it, and closes it."""
+"""Run of a job as its caller holds it: enter, watch, stop, await. It locks, opens, loads and closes the journal."""
+
+# Life of a run
+#
+# NEW       made by `Job.run`, `Job.resume` or `Job.retry`; entered once
+# LOADING   the lock is held and the journal is open. A new job: the input is loaded. A job in the journal: it must be the
+#           same one (operation, options, input), then `recover` settles the requests that an ended run left open
+# RUNNING   `begin_run` is committed; the dispatcher sends (its phases: running, halted, draining)
+# ENDED     `end_run` with the reason is committed, the journal is closed, the lock is released
+#
+# LOADING -> ENDED   stop, interrupt or an error: this run sent nothing and is not recorded
+# RUNNING -> ENDED   the dispatcher returns or raises, or the block is cancelled
+#
+# Always true: one process at a time holds the lock; a recorded run gets its end recorded unless the process is killed
+# (its `ended` is then NULL); no request is sent before the whole input is in the journal.
 
 from __future__ import annotations
 
@@ -45,7 +59,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Run", "RunParts", "source_of"]
 
-INTERVAL = 0.5
+SNAPSHOT_INTERVAL = 0.5
 """Seconds between two snapshots."""
 
 NOTHING = Loaded(rows=0, bad=0, duplicates=0, digest="")
@@ -53,7 +67,7 @@ NOTHING = Loaded(rows=0, bad=0, duplicates=0, digest="")
 
 @frozen(kw_only=True)
 class RunParts:
-    """What a job hands to its runs."""
+    """The parts of a job that its runs share."""
 
     work: Work[Any]
     settings: JobSettings
@@ -65,10 +79,10 @@ class RunParts:
 class Run:
     """One run of a job, used once: ``async with job.run(rows) as progress``, or ``report = await job.run(rows)``.
 
-    Inside the block it yields a snapshot every half second until the job ends, the last one included. Leaving the block
-    waits for the end of the job; :meth:`stop` brings it about. An error or a cancellation of the block interrupts the job at
-    once: what is in flight stays open in the journal, to be resumed. A refusal of the credentials, or whatever a sender
-    raises that is no error of rbim, ends the job and is raised by the block.
+    Iterating it inside the block yields a snapshot every half second until the job ends, the last one included. Leaving the
+    block waits for the end of the job; :meth:`stop` ends it early. An error or a cancellation of the block interrupts the
+    job at once: requests in flight stay open in the journal, to be resumed. A refusal of the credentials, or an exception
+    of the sender that is not an error of rbim, ends the job, and the block raises it.
     """
 
     def __init__(
@@ -85,23 +99,27 @@ class Run:
         self._retried = retried
         self._entered: AbstractAsyncContextManager[None] | None = None
         self._ended = anyio.Event()
-        self._running: Dispatcher | None = None
+        self._dispatcher: Dispatcher | None = None
         self._scope = anyio.CancelScope()
-        self._tally = RunCounts(NOTHING, dict.fromkeys(AccountState, 0), parts.clock.monotonic())
+        self._counts = RunCounts(NOTHING, dict.fromkeys(AccountState, 0), parts.clock.monotonic())
         self._loader: Loader | None = None
-        self._steering = PaceController(
+        self._pace = PaceController(
             rates=parts.settings.rates, concurrency=parts.settings.concurrency, adaptive=parts.settings.adaptive
         )
-        self._told_end = False
+        self._end_yielded = False
         self.why = ""
-        """Why it ended: ``done``, ``stopped``, ``interrupted``, ``fuse``, ``no answer``, ``authentication`` or ``error``."""
+        """Reason of the end: ``done``, ``stopped``, ``interrupted``, ``fuse``, ``no answer``, ``authentication`` or
+        ``error``.
 
-    # What its user does with it.
+        ``fuse`` is the failure limit. Empty while the job loads, ``interrupted`` while it runs.
+        """
+
+    # Public interface.
 
     async def __aenter__(self) -> Self:
         if self._entered is not None:
-            raise RuntimeError("a run is entered once; ask the job for another")
-        self._entered = self._block()
+            raise RuntimeError("a run can be entered once: make another with job.run() or job.resume()")
+        self._entered = self._run_block()
         await self._entered.__aenter__()
         return self
 
@@ -112,9 +130,9 @@ class Run:
         return await self._entered.__aexit__(kind, error, trace)
 
     def __await__(self) -> Generator[Any, Any, Report]:
-        return self._whole().__await__()
+        return self._run_and_report().__await__()
 
-    async def _whole(self) -> Report:
+    async def _run_and_report(self) -> Report:
         async with self:
             pass
         return await run_sync(read_report, self._parts.journal)
@@ -123,47 +141,51 @@ class Run:
         return self
 
     async def __anext__(self) -> Snapshot:
-        if self._told_end:
+        if self._end_yielded:
             raise StopAsyncIteration
-        with self._parts.clock.scope(INTERVAL):
+        with self._parts.clock.scope(SNAPSHOT_INTERVAL):
             await self._ended.wait()
-        self._told_end = self._ended.is_set()
+        self._end_yielded = self._ended.is_set()
         return self.snapshot
 
     @property
     def began(self) -> bool:
-        """Whether the input was read, so that something may have been sent."""
-        return self._running is not None
+        """Whether the input was loaded, so that requests may have been sent."""
+        return self._dispatcher is not None
 
     @property
     def snapshot(self) -> Snapshot:
-        """How far it is now."""
+        """The present progress."""
         now = self._parts.clock.monotonic()
-        phase: Phase = "ended" if self._ended.is_set() else "loading" if self._running is None else self._running.phase
-        made = self._tally.snapshot(phase, now, self._steering.concurrency(now))
-        return made if self._running is not None or self._loader is None else _loading(made, self._loader.loaded)
+        phase: Phase = "ended" if self._ended.is_set() else "loading" if self._dispatcher is None else self._dispatcher.phase
+        snapshot = self._counts.snapshot(phase, now, self._pace.concurrency(now))
+        return (
+            snapshot
+            if self._dispatcher is not None or self._loader is None
+            else _loading_snapshot(snapshot, self._loader.loaded)
+        )
 
     def stop(self) -> None:
-        """Let it end: nothing more is sent, what is in flight ends in its time."""
-        if self._running is not None:
-            self._running.stop()
-        else:  # nothing was sent
+        """End in good order: send nothing more and wait for the requests in flight."""
+        if self._dispatcher is not None:
+            self._dispatcher.stop()
+        else:  # nothing was sent yet
             self.why = self.why or "stopped"
             self._scope.cancel()
 
     def interrupt(self) -> None:
-        """End it at once: what is in flight stays open in the journal."""
+        """End at once: requests in flight stay open in the journal."""
         self._scope.cancel()
 
-    # What happens meanwhile.
+    # The task behind it.
 
     @asynccontextmanager
-    async def _block(self) -> AsyncGenerator[None, None]:
+    async def _run_block(self) -> AsyncGenerator[None, None]:
         tasks = anyio.create_task_group()
         failures = TaskErrors(tasks)
         try:
             async with tasks:
-                tasks.start_soon(self._guarded, failures)
+                tasks.start_soon(self._run_guarded, failures)
                 with failures:
                     yield
         except anyio.get_cancelled_exc_class():
@@ -173,46 +195,46 @@ class Run:
             await cancel_shielded_checkpoint()  # see fan_out
             failures.raise_first()
 
-    async def _guarded(self, failures: TaskErrors) -> None:
+    async def _run_guarded(self, failures: TaskErrors) -> None:
         try:
             with failures, self._scope:
-                await self._locked()
+                await self._run_locked()
         finally:
             self.why = self.why or "interrupted"
             self._ended.set()
 
-    async def _locked(self) -> None:
+    async def _run_locked(self) -> None:
         path = self._parts.journal
         if self._rows is None and not path.is_file():
-            raise InvalidRequest(f"{path}: no such journal", field="journal")
+            raise InvalidRequest(f"{path}: no such journal: check the path, or begin the job first", field="journal")
         lock = JobLock(path)
         lock.acquire()
         try:
             journal = Journal(path, clock=self._parts.clock)
             async with open_group_commit(journal, threads=self._threads) as commits:
                 await self._prepare(journal, commits)
-                await self._carry_out(journal, commits)
+                await self._dispatch(journal, commits)
         finally:
             lock.release()
 
     @property
     def _threads(self) -> bool:
-        return isinstance(self._parts.clock, SystemClock)  # emulated time would not wait for one
+        return isinstance(self._parts.clock, SystemClock)  # emulated time does not wait for a thread
 
     async def _prepare(self, journal: Journal, commits: GroupCommit) -> None:
-        """See that the journal holds the job, its input, and nothing open."""
+        """Load the input, or check it against the journal and settle the requests that an ended run left open."""
         facts = await commits.read(journal.facts)
         if self._rows is not None and (facts is None or facts.loaded is None):
             await self._load(journal, commits, self._rows)
             return
         if facts is None or facts.loaded is None:
             raise InvalidRequest(
-                f"{journal.path}: its input was not read to its end, and nothing was sent: begin the job again",
+                f"{journal.path}: the input was not read completely and nothing was sent: begin the job again",
                 field="journal",
             )
         differences = self._differences(facts)
         if self._rows is not None:
-            differences += _difference(facts.input, await self._digest(self._rows))
+            differences += _input_difference(facts.input, await self._digest(self._rows))
         if differences:
             raise InvalidRequest(f"{journal.path} holds another job: {'; '.join(differences)}", field="journal")
         await commits.run(partial(journal.recover, self._on_unknown, self._parts.settings.resend_within))
@@ -231,12 +253,12 @@ class Run:
             loaded=None,
             input=NOTHING,
         )
-        await commits.read(partial(journal.hasten, loading=True))
+        await commits.read(partial(journal.set_fast_writes, loading=True))
         self._loader = loader = await commits.run(partial(journal.create, facts, work.done_word))
         async with aclosing(batches(rows, threads=self._threads)) as read:
             async for batch in read:
                 await commits.run(partial(loader.add, batch))
-        await commits.read(partial(journal.hasten, loading=False))
+        await commits.read(partial(journal.set_fast_writes, loading=False))
         await commits.run(partial(journal.loaded, loader, source_of(rows)))
 
     async def _digest(self, rows: Rows) -> Loaded:
@@ -248,13 +270,13 @@ class Run:
 
     def _differences(self, facts: JobFacts) -> list[str]:
         work = self._parts.work
-        told = {"operation": work.operation.spec.name, "chunk": work.chunk, **work.plain_options()}
+        given = {"operation": work.operation.spec.name, "chunk": work.chunk, **work.plain_options()}
         kept = {"operation": facts.operation, "chunk": facts.chunk, **facts.options}
-        names = dict.fromkeys([*kept, *told])
+        names = dict.fromkeys([*kept, *given])
         return [
-            f"{name} is {kept.get(name)!r} there and {told.get(name)!r} here"
+            f"{name} is {kept.get(name)!r} in the journal and {given.get(name)!r} here"
             for name in names
-            if kept.get(name) != told.get(name)
+            if kept.get(name) != given.get(name)
         ]
 
     async def _retry(self, journal: Journal, commits: GroupCommit, states: Sequence[AccountState]) -> None:
@@ -262,31 +284,31 @@ class Run:
         waiting = counts[AccountState.WAITING] + counts[AccountState.AGAIN]
         if waiting:
             raise InvalidRequest(
-                f"{journal.path}: {waiting:,} accounts have not been sent yet: resume the job first", field="journal"
+                f"{journal.path}: {waiting:,} accounts were not sent yet: resume the job first", field="journal"
             )
         await commits.run(partial(journal.retry, states))
 
-    async def _carry_out(self, journal: Journal, commits: GroupCommit) -> None:
+    async def _dispatch(self, journal: Journal, commits: GroupCommit) -> None:
         parts = self._parts
         counts = await commits.read(journal.counts)
         facts = await commits.read(journal.facts)
-        assert facts is not None  # noqa: S101  # it was made or found
-        with anyio.CancelScope(shield=True):  # a run that was begun is ended
+        assert facts is not None  # noqa: S101  # it was created or found
+        with anyio.CancelScope(shield=True):  # a recorded run must get its end
             await commits.run(partial(journal.begin_run, parts.settings.as_json()))
-        self._tally = RunCounts(facts.input, counts, parts.clock.monotonic())
-        self._running = Dispatcher(
+        self._counts = RunCounts(facts.input, counts, parts.clock.monotonic())
+        self._dispatcher = Dispatcher(
             work=parts.work,
             sender=parts.sender,
             journal=journal,
             commits=commits,
-            steering=self._steering,
-            tally=self._tally,
+            pace=self._pace,
+            counts=self._counts,
             settings=parts.settings,
             clock=parts.clock,
         )
         self.why = "interrupted"
         try:
-            self.why = await self._running.run()
+            self.why = await self._dispatcher.run()
         except AuthenticationError:
             self.why = "authentication"
             raise
@@ -299,21 +321,21 @@ class Run:
 
 
 def source_of(rows: Rows) -> dict[str, Any]:
-    """Return what the journal keeps of where rows came from: a name, and the format to write such rows in."""
+    """Return the origin of rows as the journal stores it: a name, and the format to write such rows in."""
     if isinstance(rows, RowFile):
         path = {} if rows.path is None else {"path": str(rows.path)}
         return {"name": rows.name, **path, "format": rows.format.to_json()}
     return {"name": "rows", "format": Format(kind="csv").to_json()}
 
 
-def _difference(kept: Loaded, given: Loaded) -> list[str]:
+def _input_difference(kept: Loaded, given: Loaded) -> list[str]:
     if kept.digest == given.digest:
         return []
     if kept.rows != given.rows:
-        return [f"its input had {kept.rows:,} rows, this one has {given.rows:,}"]
-    return ["its input had other rows than this one"]
+        return [f"its input had {kept.rows:,} rows, this input has {given.rows:,}"]
+    return ["its input had different rows"]
 
 
-def _loading(snapshot: Snapshot, loaded: Loaded) -> Snapshot:
+def _loading_snapshot(snapshot: Snapshot, loaded: Loaded) -> Snapshot:
     waiting = loaded.rows - loaded.bad - loaded.duplicates
     return evolve(snapshot, total=loaded.rows, waiting=waiting, skipped=loaded.bad, duplicate=loaded.duplicates)

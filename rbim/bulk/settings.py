@@ -1,4 +1,4 @@
-"""How a job is run: rates, patience, when to give up; as values, and as what a journal keeps of them."""
+"""Settings of a job: rates, patience, failure limit; as values, and as JSON in a journal."""
 
 from __future__ import annotations
 
@@ -20,58 +20,62 @@ if TYPE_CHECKING:
 __all__ = ["JobSettings"]
 
 
-def _isolate(_: object, attribute: Any, value: object) -> None:  # an attrs attribute
+def _check_isolate(_: object, attribute: Any, value: object) -> None:  # an attrs attribute
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise InvalidRequest(f"{attribute.name}: a number of requests from 0 is needed, not {value!r}", field=attribute.name)
+        raise InvalidRequest(
+            f"{attribute.name}: invalid value {value!r}: use a number of requests, 0 or more", field=attribute.name
+        )
 
 
-def _seconds(_: object, attribute: Any, value: object) -> None:  # an attrs attribute
+def _check_seconds(_: object, attribute: Any, value: object) -> None:  # an attrs attribute
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not value >= 0:
-        raise InvalidRequest(f"{attribute.name}: a number of seconds from 0 is needed, not {value!r}", field=attribute.name)
+        raise InvalidRequest(
+            f"{attribute.name}: invalid value {value!r}: use a number of seconds, 0 or more", field=attribute.name
+        )
 
 
 @frozen(kw_only=True)
 class JobSettings:
-    """How a job is run.
+    """Settings of a job.
 
-    At most ``concurrency`` requests in flight (100) and ``rates`` of requests, each of which holds; below both, with
-    ``adaptive``, what the platform bears. ``fuse`` ends a job that fails too often (a share of 0.5). ``patience`` is the
-    seconds without any answer after which it ends, too (120). ``isolate`` is the number of requests that may be spent on
-    halving those that were refused, to find out which accounts are to blame (0). ``retry`` says how often (5 attempts) and
-    when a request of unknown outcome is sent again that may be; ``resend_within`` is the age in seconds below which those
-    that an ended run has left open are sent again (0).
+    ``concurrency``: requests in flight at most (default: 100). ``rates``: limits of requests, all of which apply (default:
+    none). ``adaptive``: stay below both as far as the platform requires (default: True). ``failure_limit``: ends a job that
+    fails too often (default: a share of 0.5). ``patience``: seconds without any answer after which the job ends (default:
+    120). ``isolate``: requests that may be spent on halving refused requests, to find the accounts to blame (default: 0).
+    ``retry``: how often (default: 5 attempts) and when a request of unknown outcome is sent again, if it may be repeated.
+    ``resend_within``: age in seconds below which requests that an ended run left open are sent again (default: 0).
     """
 
     rates: tuple[Rate, ...] = field(default=(), converter=tuple["Rate", ...])
     concurrency: int = field(default=100, validator=at_least_one)
     adaptive: bool = True
-    fuse: FailureLimit = field(factory=FailureLimit)
+    failure_limit: FailureLimit = field(factory=FailureLimit)
     patience: float = field(default=120.0, validator=above_zero)
-    isolate: int = field(default=0, validator=_isolate)
+    isolate: int = field(default=0, validator=_check_isolate)
     retry: Retry = field(factory=lambda: Retry(attempts=5))
-    resend_within: float = field(default=0.0, validator=_seconds)
+    resend_within: float = field(default=0.0, validator=_check_seconds)
 
     def as_json(self) -> dict[str, Any]:
-        """Return what :meth:`from_json` reads."""
+        """Return the JSON that :meth:`from_json` reads."""
         rates = [
             {name: getattr(rate, name) for name in ("limit", "per", "burst", "each_group")}
             | {"operations": [each.spec.name for each in rate.operations]}
             for rate in self.rates
         ]
-        told = {name: getattr(self, name) for name in ("concurrency", "adaptive", "patience", "isolate", "resend_within")}
-        return {"rates": rates, **told, "max_failures": self.fuse.most, "attempts": self.retry.attempts}
+        values = {name: getattr(self, name) for name in ("concurrency", "adaptive", "patience", "isolate", "resend_within")}
+        return {"rates": rates, **values, "max_failures": self.failure_limit.limit, "attempts": self.retry.attempts}
 
     @staticmethod
     def from_json(document: dict[str, Any], operations: Mapping[str, type[Operation[Any]]]) -> dict[str, Any]:
-        """Return the settings that a journal keeps by the names under which a job takes them.
+        """Return the stored settings as keyword arguments of a job.
 
-        Rates of operations that are not among these do not concern the job.
+        Rates of operations that are not in ``operations`` are dropped.
         """
-        told = dict(document)
+        values = dict(document)
         rates: list[Rate] = []
-        for each in map(dict, told.pop("rates")):
+        for each in map(dict, values.pop("rates")):
             names = each.pop("operations", [])
             known = tuple(operations[name] for name in names if name in operations)
             if known or not names:
                 rates.append(Rate(each.pop("limit"), each.pop("per"), operations=known, **each))
-        return {"rates": rates, "retry": Retry(attempts=told.pop("attempts")), **told}
+        return {"rates": rates, "retry": Retry(attempts=values.pop("attempts")), **values}

@@ -1,4 +1,4 @@
-"""The states of an account and of a request in a job, as numbers in its journal."""
+"""States of an account and of a request in a job, as numbers in its journal."""
 
 from __future__ import annotations
 
@@ -8,42 +8,42 @@ __all__ = ["DONE_WORDS", "AccountState", "RequestState"]
 
 
 class AccountState(IntEnum):
-    """What is known of an account."""
+    """State of an account."""
 
     WAITING = 0
-    """What is to be sent is 0 or below."""
+    """To be sent. All states to be sent are 0 or below."""
 
     DONE = 1
-    """The platform answered that it is so: invited, removed, joined."""
+    """The platform confirmed it: invited, removed, joined."""
 
     REFUSED = 2
     """An answer lists it among those that failed."""
 
     FAILED = 3
-    """Its request was refused as a whole, or was never sent, for good."""
+    """Its request was refused as a whole, or could not be sent, for good."""
 
     UNKNOWN = 4
     """The platform may have acted."""
 
     AGAIN = -1
-    """Waiting, and it was unknown before: sending it sends it again."""
+    """Waiting after the state UNKNOWN: sending it is a resend."""
 
 
 class RequestState(IntEnum):
-    """What is known of a request, which is one sending."""
+    """State of a request. A request is one sending."""
 
     OPEN = 0
-    """It may be on its way: the intent is recorded, and no outcome."""
+    """It may be on its way: the intent is recorded, the outcome is not."""
 
     ANSWERED = 1
     REFUSED = 2
-    """Nothing was done."""
+    """The platform did nothing."""
 
     NOT_SENT = 3
     UNKNOWN = 4
     PLANNED = 5
-    """One half of a request that was refused; not sent so far."""
+    """One half of a refused request, not sent yet."""
 
 
 DONE_WORDS = {"InviteJoinGroup": "invited", "DeleteGroupMember": "removed", "JoinGroup": "joined", "LogoutGroup": "left"}
-"""What the operations call an account that is done."""
+"""The word for a done account, by operation."""

@@ -285,7 +285,7 @@ async def test_groups_are_served_in_turn(journal, concurrency):
 
 async def test_no_more_is_planned_than_a_few_chunks_for_each_request_in_flight(journal):
     ready = []
-    sending = Sending(lambda _: ready.append(len(run._running._ready)))
+    sending = Sending(lambda _: ready.append(len(run._dispatcher._ready)))
     async with sending.job(journal, chunk=1, concurrency=5).run(rows_of(3, 100)) as run:
         pass
     assert len(ready) == 300
@@ -306,14 +306,14 @@ async def test_the_planner_does_not_end_because_its_window_is_full(journal):
     run = sending.job(journal, chunk=1, concurrency=2).run(rows_of(2, 100))
     async with run:
         await checkpoint()
-        while run._running is None:
+        while run._dispatcher is None:
             await checkpoint()
-        commits = run._running._commits
+        commits = run._dispatcher._commits
         at_once = commits.read
 
         async def slowly(reads):
             for _ in range(40):
-                run._running._nudge()
+                run._dispatcher._notify()
                 await checkpoint()
             return await at_once(reads)
 
@@ -490,7 +490,7 @@ async def test_a_journal_of_an_operation_that_nobody_has_declared(journal):
     with closing(sqlite3.connect(journal)) as connection:
         connection.execute("UPDATE job SET operation = 'Unheard'")
         connection.commit()
-    with pytest.raises(InvalidRequest, match="nobody has declared the operation Unheard"):
+    with pytest.raises(InvalidRequest, match="unknown operation Unheard"):
         open_job(sending, journal)
 
 
@@ -503,7 +503,7 @@ async def test_a_job_is_run_again_as_it_was_but_for_what_is_told(journal):
     await job.run(rows_of(1, 1))
     again = open_job(sending, journal, clock=sending.clock, concurrency=3).settings
     assert (again.rates, again.concurrency, again.adaptive) == (tuple(rates), 3, False)
-    assert (again.patience, again.fuse.most, again.isolate, again.retry.attempts) == (9.0, None, 4, 2)
+    assert (again.patience, again.failure_limit.limit, again.isolate, again.retry.attempts) == (9.0, None, 4, 2)
     assert again.resend_within == 3600.0
 
 

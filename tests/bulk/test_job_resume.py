@@ -320,7 +320,7 @@ async def test_only_what_is_asked_for_is_retried(journal):
 
 
 async def test_retrying_nothing_is_refused(journal):
-    with pytest.raises(InvalidRequest, match="not neither"):
+    with pytest.raises(InvalidRequest, match="neither failed nor unknown"):
         Sending().job(journal).retry(failed=False, unknown=False)
 
 
@@ -331,7 +331,7 @@ async def test_a_retry_is_refused_while_others_wait(journal):
         pass
     assert (progress.why, count(journal)[FAILED]) == ("fuse", 1)
     assert 3 <= count(journal)[WAITING] <= 4
-    with pytest.raises(InvalidRequest, match=r"[34] accounts have not been sent yet: resume the job first"):
+    with pytest.raises(InvalidRequest, match=r"[34] accounts were not sent yet: resume the job first"):
         await job.retry()
     await job.resume()
     await job.retry()
@@ -383,12 +383,12 @@ async def test_the_same_job_again_goes_on(journal):
 @pytest.mark.parametrize(
     ("change", "rows", "message"),
     [
-        ({"chunk": 10}, None, "chunk is 50 there and 10 here"),
-        ({"declared": "why not"}, None, "declared is 'why' there and 'why not' here"),
-        ({"needs_confirmation": True}, None, "needs_confirmation is False there and True here"),
-        ({"user_name": "boss"}, None, "user_name is None there and 'boss' here"),
-        ({}, rows_of(2, 4), "its input had 6 rows, this one has 8"),
-        ({}, [*rows_of(2, 3)[:-1], ("g1", "other")], "its input had other rows than this one"),
+        ({"chunk": 10}, None, "chunk is 50 in the journal and 10 here"),
+        ({"declared": "why not"}, None, "declared is 'why' in the journal and 'why not' here"),
+        ({"needs_confirmation": True}, None, "needs_confirmation is False in the journal and True here"),
+        ({"user_name": "boss"}, None, "user_name is None in the journal and 'boss' here"),
+        ({}, rows_of(2, 4), "its input had 6 rows, this input has 8"),
+        ({}, [*rows_of(2, 3)[:-1], ("g1", "other")], "its input had different rows"),
     ],
 )
 async def test_another_job_is_refused_with_the_difference(journal, change, rows, message):
@@ -408,7 +408,7 @@ async def test_another_operation_is_refused(journal):
     await sending.job(journal).run(rows_of(1, 1))
     other = RemoveJob(sending, journal=journal, clock=sending.clock)
     for run in (other.run(rows_of(1, 1)), other.resume(), other.retry()):
-        with pytest.raises(InvalidRequest, match="operation is 'InviteJoinGroup' there and 'DeleteGroupMember' here"):
+        with pytest.raises(InvalidRequest, match="operation is 'InviteJoinGroup' in the journal and 'DeleteGroupMember' here"):
             await run
 
 
@@ -445,7 +445,7 @@ async def test_an_input_that_was_not_read_to_its_end_is_read_anew(journal):
     report = await sending.job(journal).report()
     assert report.state == "loading"
     for run in (sending.job(journal).resume(), open_job(sending, journal, clock=sending.clock).retry()):
-        with pytest.raises(InvalidRequest, match="its input was not read to its end, and nothing was sent"):
+        with pytest.raises(InvalidRequest, match="the input was not read completely and nothing was sent"):
             await run
     await sending.job(journal, chunk=2).run(rows_of(2, 2))
     assert states(journal) == dict.fromkeys(rows_of(2, 2), DONE)
@@ -470,7 +470,7 @@ async def test_files_that_hold_no_job(tmp_path):
         with pytest.raises(InvalidRequest, match=why):
             open_job(sending, path)
         assert path.read_bytes() == before
-    with pytest.raises(InvalidRequest, match="no job was begun in it"):
+    with pytest.raises(InvalidRequest, match="the journal holds no job"):
         open_job(sending, empty)
     for missing in (tmp_path / "nowhere", tmp_path / "no" / "folder"):
         with pytest.raises(InvalidRequest, match="no such journal"):
@@ -492,7 +492,7 @@ async def test_a_full_disk_ends_the_run_and_it_goes_on_when_there_is_room(journa
 
     def fill(op):
         if len(sending.operations) == 10:
-            database = run._running._journal.database
+            database = run._dispatcher._journal.database
             ((pages,),) = database.execute("PRAGMA page_count")
             database.execute(f"PRAGMA max_page_count = {pages}")
         return Invited(fails=tuple(Fail(member=member, reason=f"{member} {'x' * 400}") for member in op.members))

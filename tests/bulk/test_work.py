@@ -155,20 +155,20 @@ def test_an_answer_settles_each_account_once(fails, resent):
     chunk = chunk_of("a", "b", "c", resent=resent)
     settlement = work_of().answered(chunk, Invited(fails=tuple(fails)))
     states = dict.fromkeys(chunk.accounts, settlement.state)
-    for place, state, why in settlement.apart:
+    for place, state, reason in settlement.individual:
         account = chunk.accounts[place]
         assert states[account] is AccountState.DONE  # nobody twice
         states[account] = state
         assert state in {AccountState.DONE, AccountState.REFUSED}
         if state is AccountState.DONE:
             states[account] = "was there"
-        assert why.text == next(entry.reason for entry in fails if entry.member == account)
+        assert reason.text == next(entry.reason for entry in fails if entry.member == account)
     for account, state in states.items():
         said = next((entry.reason for entry in fails if entry.member == account), None)
         there = "was there" if resent and said == "there already" else AccountState.REFUSED
         assert state == (AccountState.DONE if said is None else there)
     strangers = [(entry.member, entry.reason) for entry in fails if entry.member not in chunk.accounts]
-    assert [(account, why.text) for account, why in settlement.anomalies] == strangers
+    assert [(account, reason.text) for account, reason in settlement.anomalies] == strangers
     assert settlement.outcome is RequestState.ANSWERED
 
 
@@ -184,8 +184,8 @@ def test_an_answer_without_a_list_is_well():
 def test_what_the_platform_says_fits_into_a_file_and_a_line(text):
     entries = (Fail(member="a", reason=text), Fail(member=text, reason=text))
     settlement = work_of().answered(chunk_of("a"), Invited(fails=entries))
-    ((_, _, why),), ((account, other),) = settlement.apart, settlement.anomalies
-    for kept in (*why, *other, account, failure_reason(ApiError(text, code="999123")).text):
+    ((_, _, reason),), ((account, other),) = settlement.individual, settlement.anomalies
+    for kept in (*reason, *other, account, failure_reason(ApiError(text, code="999123")).text):
         assert kept.isprintable()
         assert len(kept) <= 503
         kept.encode()
@@ -251,11 +251,11 @@ NAMES = [type(error).__name__ for error, *_ in CASES]
 @pytest.mark.parametrize(("error", "often", "once"), CASES, ids=NAMES)
 def test_what_becomes_of_a_request(error, often, once):
     for op, expected in ((INVITATION, often), (ASKED, once)):
-        verdict = judged(error, op=op)
-        assert (verdict.step, verdict.settlement.outcome, verdict.settlement.state) == expected
-        assert verdict.settlement.again == (verdict.step in {Step.AGAIN, Step.STOP})
-        assert verdict.final == (verdict.settlement.state is not None)
-        assert verdict.settlement.why.error == type(error).__name__
+        decision = judged(error, op=op)
+        assert (decision.step, decision.settlement.outcome, decision.settlement.state) == expected
+        assert decision.settlement.again == (decision.step in {Step.AGAIN, Step.STOP})
+        assert decision.final == (decision.settlement.state is not None)
+        assert decision.settlement.reason.error == type(error).__name__
 
 
 SIGNALS = {
@@ -297,13 +297,13 @@ def test_laws_of_all_verdicts(op):
 
 
 def check_laws(error, op, facts):
-    verdict = judged(error, op=op, **facts)
-    settlement = verdict.settlement
+    decision = judged(error, op=op, **facts)
+    settlement = decision.settlement
     if settlement is None:  # it stays open
-        assert verdict.step is Step.STOP
+        assert decision.step is Step.STOP
         assert error.outcome is Outcome.UNKNOWN
         return
-    if verdict.step is Step.AGAIN and error.outcome is Outcome.UNKNOWN:
+    if decision.step is Step.AGAIN and error.outcome is Outcome.UNKNOWN:
         assert op in (INVITATION, REMOVAL), "what must not be repeated"
         assert facts["lost"] < 2, "three attempts"
     if settlement.state is AccountState.FAILED:
@@ -312,28 +312,28 @@ def check_laws(error, op, facts):
     if settlement.state is AccountState.DONE:
         assert facts["resent"]
         assert error.code in DIALECT.already_so[op.spec.name]
-    if verdict.step is Step.SETTLED:
+    if decision.step is Step.SETTLED:
         assert settlement.state is not None
         assert not settlement.again
-    if isinstance(error, Throttled) and error.outcome is Outcome.REFUSED and verdict.step is Step.AGAIN:
-        assert not verdict.final
+    if isinstance(error, Throttled) and error.outcome is Outcome.REFUSED and decision.step is Step.AGAIN:
+        assert not decision.final
         assert settlement.outcome is RequestState.REFUSED  # which costs no attempt
-    assert verdict.pause >= 0
+    assert decision.pause >= 0
 
 
 def test_a_request_of_one_account_is_not_halved():
-    verdict = judged(GONE, op=JOINING)
-    assert (verdict.step, verdict.settlement.state, verdict.final) == (Step.SETTLED, AccountState.FAILED, True)
-    assert "no such group" in verdict.settlement.why.text
-    assert verdict.settlement.why.code == "900404"
+    decision = judged(GONE, op=JOINING)
+    assert (decision.step, decision.settlement.state, decision.final) == (Step.SETTLED, AccountState.FAILED, True)
+    assert "no such group" in decision.settlement.reason.text
+    assert decision.settlement.reason.code == "900404"
 
 
 @pytest.mark.parametrize(("lost", "again"), [(0, True), (1, True), (2, False)])
 def test_attempts_are_those_of_unknown_outcome(lost, again):
     for error in (Unanswered("reset"), DeadlineExceeded("late", outcome=Outcome.UNKNOWN), BAD_GATEWAY):
-        verdict = judged(error, lost=lost, attempt=50)
-        assert (verdict.step is Step.AGAIN) == again
-        assert verdict.final != again
+        decision = judged(error, lost=lost, attempt=50)
+        assert (decision.step is Step.AGAIN) == again
+        assert decision.final != again
         for never_mind in (NotSent("no"), BUSY, TOO_MANY):
             assert judged(never_mind, lost=lost, attempt=50).step is Step.AGAIN
 
@@ -350,7 +350,7 @@ def test_pauses_are_those_of_the_retry_policy():
 def test_an_old_timestamp_is_made_anew_once():
     old = TimestampExpired("old", code="161106")
     first, second = judged(old), judged(old, expired=True)
-    assert (first.step, first.anew, second.step, second.anew) == (Step.AGAIN, True, Step.STOP, False)
+    assert (first.step, first.expired, second.step, second.expired) == (Step.AGAIN, True, Step.STOP, False)
 
 
 @pytest.mark.parametrize(
@@ -359,8 +359,8 @@ def test_an_old_timestamp_is_made_anew_once():
 )
 def test_it_is_so_already_says_the_platform_after_a_lost_request(op, error):
     alone = chunk_of("a", resent=True)
-    verdict = judge(op, alone, error, retry=THREE, dialect=DIALECT)
-    assert (verdict.step, verdict.settlement.state) == (Step.SETTLED, AccountState.DONE)
+    decision = judge(op, alone, error, retry=THREE, dialect=DIALECT)
+    assert (decision.step, decision.settlement.state) == (Step.SETTLED, AccountState.DONE)
     assert judge(op, chunk_of("a"), error, retry=THREE, dialect=DIALECT).settlement.state is AccountState.FAILED
     assert judged(error, op=op, resent=True).step is Step.SPLIT  # which of them it is about nobody knows
     swapped = NotMember("no", code="560072") if op is INVITATION else AlreadyMember("yes", code="590017")
@@ -375,7 +375,7 @@ def test_who_may_have_been_reached_before_is_unknown():
 
 
 @pytest.mark.parametrize(
-    ("most", "blown"),
+    ("most", "exceeded"),
     [
         (None, []),
         (0, [(1, 1), (1, 1000)]),
@@ -385,18 +385,18 @@ def test_who_may_have_been_reached_before_is_unknown():
         (0.01, [(1, 20), (2, 199)]),
     ],
 )
-def test_a_fuse_is_blown_by_more_than_it_bears(most, blown):
-    fuse = FailureLimit(most)
-    for failures, requests in blown:
-        assert fuse.blown(failures, requests)
-        assert not fuse.blown(0, requests)
+def test_a_fuse_is_blown_by_more_than_it_bears(most, exceeded):
+    failure_limit = FailureLimit(most)
+    for failures, requests in exceeded:
+        assert failure_limit.exceeded(failures, requests)
+        assert not failure_limit.exceeded(0, requests)
     for failures, requests in [(0, 0), (0, 1), (3, 3), (10, 20), (19, 19), (50, 100)]:
         if (
             (isinstance(most, int) and failures <= most)
             or (isinstance(most, float) and requests < 20)
             or most in {None, 1.0}
         ):
-            assert not fuse.blown(failures, requests)
+            assert not failure_limit.exceeded(failures, requests)
 
 
 @pytest.mark.parametrize("most", [-1, 0.0, 1.01, float("nan"), "5", True, -0.5])
@@ -417,56 +417,58 @@ def test_counts_always_add_up(requests, bad, duplicates):
     accounts = sum(size for size, *_ in requests) + 2
     loaded = Loaded(rows=accounts + bad + duplicates, bad=bad, duplicates=duplicates, digest="")
     counts = dict.fromkeys(AccountState, 0) | {AccountState.WAITING: accounts - 1, AccountState.AGAIN: 1}
-    tally = RunCounts(loaded, counts, 0.0)
+    run_counts = RunCounts(loaded, counts, 0.0)
     now = busy = 0.0
     samples = []
-    for size, state, apart, throttled, seconds in requests:
-        tally.flies(1, now)
+    for size, state, individual, throttled, seconds in requests:
+        run_counts.change_in_flight(1, now)
         now += seconds
         busy += seconds
-        tally.flies(-1, now)
+        run_counts.change_in_flight(-1, now)
         refused = (
-            tuple((place, AccountState.REFUSED, FailureReason("no")) for place in range(min(apart, size)))
+            tuple((place, AccountState.REFUSED, FailureReason("no")) for place in range(min(individual, size)))
             if state is AccountState.DONE
             else ()
         )
-        settlement = Settlement(outcome=RequestState.ANSWERED, state=state, apart=refused)
-        tally.ended(settlement, size, throttled=throttled, final=state is AccountState.FAILED)
-        samples.append(tally.sample(1000 + now, now, 7, None))
-        seen = tally.snapshot("running", now, 7)
+        settlement = Settlement(outcome=RequestState.ANSWERED, state=state, individual=refused)
+        run_counts.ended(settlement, size, throttled=throttled, final=state is AccountState.FAILED)
+        samples.append(run_counts.sample(1000 + now, now, 7, None))
+        seen = run_counts.snapshot("running", now, 7)
         parts = (seen.waiting, seen.done, seen.refused, seen.failed, seen.unknown, seen.skipped, seen.duplicate)
         assert sum(parts) == seen.total == loaded.rows
         assert min(parts) >= 0
-    assert tally.requests == len(requests) == sum(each.requests for each in samples)
-    assert tally.settled == sum(state is not None for _, state, *_ in requests)
+    assert run_counts.requests == len(requests) == sum(each.requests for each in samples)
+    assert run_counts.settled == sum(state is not None for _, state, *_ in requests)
     assert (
-        tally.failures
+        run_counts.failures
         == sum(each.failed for each in samples)
         == sum(state is AccountState.FAILED for _, state, *_ in requests)
     )
-    assert sum(each.accounts for each in samples) == accounts - tally.waiting
+    assert sum(each.accounts for each in samples) == accounts - run_counts.waiting
     assert sum(each.in_flight * each.seconds for each in samples) == pytest.approx(busy)
 
 
 def test_a_request_that_stays_open_settles_nobody():
-    tally = RunCounts(
+    run_counts = RunCounts(
         Loaded(rows=3, bad=0, duplicates=0, digest=""), dict.fromkeys(AccountState, 0) | {AccountState.WAITING: 3}, 0.0
     )
-    tally.ended(None, 3, throttled=False, final=False)
-    seen = tally.snapshot("running", 1.0, 1)
-    assert (seen.waiting, seen.requests, tally.settled) == (3, 1, 0)
+    run_counts.ended(None, 3, throttled=False, final=False)
+    seen = run_counts.snapshot("running", 1.0, 1)
+    assert (seen.waiting, seen.requests, run_counts.settled) == (3, 1, 0)
     assert seen.eta is None
 
 
 def test_the_present_rate_is_that_of_the_last_ten_seconds():
-    tally = RunCounts(
+    run_counts = RunCounts(
         Loaded(rows=2000, bad=0, duplicates=0, digest=""), dict.fromkeys(AccountState, 0) | {AccountState.WAITING: 2000}, 0.0
     )
     for second in range(1, 41):
         for _ in range(20 if second <= 20 else 2):
-            tally.ended(Settlement(outcome=RequestState.ANSWERED, state=AccountState.DONE), 4, throttled=False, final=False)
-        tally.sample(float(second), float(second), 1, None)
-    seen = tally.snapshot("running", 40.0, 1)
+            run_counts.ended(
+                Settlement(outcome=RequestState.ANSWERED, state=AccountState.DONE), 4, throttled=False, final=False
+            )
+        run_counts.sample(float(second), float(second), 1, None)
+    seen = run_counts.snapshot("running", 40.0, 1)
     assert (seen.rate, seen.request_rate) == (pytest.approx(8.0), pytest.approx(2.0))
     assert seen.eta == pytest.approx((2000 - 4 * (400 + 40)) / 8.0)
     assert seen.elapsed == 40.0

@@ -102,7 +102,7 @@ class Record:
         return math.inf
 
 
-def simulate(steering: PaceController, platform: Platform, seconds: float, *, ops=(INVITE,), timer: float = 0.0) -> Record:  # noqa: C901  # a loop over events
+def simulate(pace: PaceController, platform: Platform, seconds: float, *, ops=(INVITE,), timer: float = 0.0) -> Record:  # noqa: C901  # a loop over events
     """Drive the steering as a dispatcher does. Timers ring only at the multiples of ``timer`` seconds."""
     record, order, now, in_flight = Record(), count(), 0.0, 0
     events: list[tuple[float, int, str | None, float, float | None]] = []
@@ -110,8 +110,8 @@ def simulate(steering: PaceController, platform: Platform, seconds: float, *, op
     op = next(work)
     alarm = -1.0
     while True:
-        while in_flight < steering.concurrency(now):
-            at = steering.earliest(op, now)
+        while in_flight < pace.concurrency(now):
+            at = pace.earliest(op, now)
             if at > now:
                 if timer:
                     at = max(at, math.ceil(at / timer) * timer)
@@ -119,7 +119,7 @@ def simulate(steering: PaceController, platform: Platform, seconds: float, *, op
                     alarm = at
                     heapq.heappush(events, (at, next(order), None, 0.0, None))
                 break
-            steering.sent(op, now)
+            pace.sent(op, now)
             record.sent.append(now)
             in_flight += 1
             ends, kind, retry_after = platform.serve(now)
@@ -133,12 +133,12 @@ def simulate(steering: PaceController, platform: Platform, seconds: float, *, op
         in_flight -= 1
         record.ended[kind].append(now)
         if kind == ANSWERED:
-            steering.answered(now, now - begun)
+            pace.answered(now, now - begun)
             record.latencies.append((now, now - begun))
         elif kind == THROTTLED:
-            steering.throttled(now, retry_after, now - begun)
+            pace.throttled(now, retry_after, now - begun)
         else:
-            steering.lost(now, now - begun)
-        allowed = steering.concurrency(now)
+            pace.lost(now, now - begun)
+        allowed = pace.concurrency(now)
         if not record.concurrency or record.concurrency[-1][1] != allowed:
             record.concurrency.append((now, allowed))

@@ -7,23 +7,23 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from attrs import frozen
 
-from rbim.bulk.input.lines import LONGEST, Lines
-from rbim.bulk.input.rows import BadRow, Row, bad_row, checked, cleaned, same_name
+from rbim.bulk.input.lines import MAX_LINE, Lines
+from rbim.bulk.input.rows import BadRow, Row, bad_row, cleaned, column_key, parse_row
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
-__all__ = ["DELIMITERS", "Header", "Wanted", "csv_rows", "find_header"]
+__all__ = ["DELIMITERS", "Header", "HeaderOptions", "csv_rows", "find_header"]
 
 DELIMITERS = ",;\t|"
 """What may stand between cells, where nothing else is asked for."""
 
-RECORD = 100
+MAX_ROW_LINES = 100
 """Lines that one row may have; beyond them a quote was not closed."""
 
 # Row's own constructor, which calls this, takes twice the time
-_new: Callable[[type[Row], tuple[str, str, str | None]], Row] = tuple.__new__  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+_make_row: Callable[[type[Row], tuple[str, str, str | None]], Row] = tuple.__new__  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 
 _WINDOW = 256
 """Lines that are read on from a mistake: more than a row may have, not many more."""
@@ -32,7 +32,7 @@ _UNCLOSED = "a quote that is not closed"
 
 
 @frozen(kw_only=True)
-class Wanted:
+class HeaderOptions:
     """What to look for in a header: names of columns (None: the usual one, if there is one), the group given."""
 
     group: str | None
@@ -55,58 +55,60 @@ class Header(NamedTuple):
     account: int
     group: int | None
     user_name: int | None
-    given: str | None
+    default_group: str | None
     names: list[str]
 
 
-def find_header(lines: list[str], wanted: Wanted) -> Header | None:
+def find_header(lines: list[str], options: HeaderOptions) -> Header | None:
     """Read the header, which the lines begin with; None where it does not end in them.
 
     Among the delimiters, the one counts that gives the columns looked for, or else the most cells. A single column under
     another name is a list of accounts without a header, where the group is given and no column asked for. Raises
     InvalidRequest where a column is not there.
     """
-    names = [same_name(wanted.account_column or "account"), same_name(wanted.group_column or "group")]
+    names = [column_key(options.account_column or "account"), column_key(options.group_column or "group")]
     best: tuple[int, int] = (-1, -1)
     found: tuple[str, int, list[str]] | None = None
-    for delimiter in wanted.delimiters:
+    for delimiter in options.delimiters:
         reader = csv.reader(lines, delimiter=delimiter, strict=True)
         try:
             cells = [cleaned(cell) for cell in next(reader)]
         except csv.Error:
             continue
-        score = len({same_name(cell) for cell in cells} & set(names)), len(cells)
+        score = len({column_key(cell) for cell in cells} & set(names)), len(cells)
         if score > best:
             best, found = score, (delimiter, reader.line_num, cells)
     if found is None:
         return None
     delimiter, count, cells = found
-    unnamed = wanted.account_column is wanted.group_column is wanted.user_name_column is None and wanted.group is not None
-    if unnamed and len(cells) == 1 and same_name(cells[0]) != names[0]:
-        return Header(delimiter, 0, 1, 0, None, None, wanted.group, [])
-    account = _place(cells, wanted.account_column, "account", needed=True)
-    group = _place(cells, wanted.group_column, "group", needed=wanted.group is None)
-    user_name = _place(cells, wanted.user_name_column, "user_name", needed=False)
-    return Header(delimiter, count, len(cells), account or 0, group, user_name, wanted.group, cells)
+    unnamed = (
+        options.account_column is options.group_column is options.user_name_column is None and options.group is not None
+    )
+    if unnamed and len(cells) == 1 and column_key(cells[0]) != names[0]:
+        return Header(delimiter, 0, 1, 0, None, None, options.group, [])
+    account = _column_index(cells, options.account_column, "account", needed=True)
+    group = _column_index(cells, options.group_column, "group", needed=options.group is None)
+    user_name = _column_index(cells, options.user_name_column, "user_name", needed=False)
+    return Header(delimiter, count, len(cells), account or 0, group, user_name, options.group, cells)
 
 
-def _place(cells: list[str], asked: str | None, usual: str, *, needed: bool) -> int | None:
-    name = same_name(asked or usual)
-    places = [place for place, cell in enumerate(cells) if same_name(cell) == name]
-    if len(places) == 1:
-        return places[0]
-    if not places and not needed and asked is None:
+def _column_index(cells: list[str], requested: str | None, default: str, *, needed: bool) -> int | None:
+    name = column_key(requested or default)
+    indexes = [index for index, cell in enumerate(cells) if column_key(cell) == name]
+    if len(indexes) == 1:
+        return indexes[0]
+    if not indexes and not needed and requested is None:
         return None
-    option = f"--{usual.replace('_', '-')}-column" + (" or --group" if usual == "group" else "")
-    many = f"{len(places)} columns" if places else "no column"
+    option = f"--{default.replace('_', '-')}-column" + (" or --group" if default == "group" else "")
+    how_many = f"{len(indexes)} columns" if indexes else "no column"
     raise InvalidRequest(
-        f"header: {many} {asked or usual!r} among {', '.join(map(repr, cells))} ({option} tells which one is meant)",
-        field=f"{usual}_column",
+        f"header: {how_many} {requested or default!r} among {', '.join(map(repr, cells))} (choose one with {option})",
+        field=f"{default}_column",
     )
 
 
 def _within_bounds(record: list[str]) -> bool:
-    return len(record) <= RECORD and sum(map(len, record)) <= LONGEST
+    return len(record) <= MAX_ROW_LINES and sum(map(len, record)) <= MAX_LINE
 
 
 def csv_rows(parts: Iterator[Lines], header: Header) -> Iterator[Row | BadRow]:
@@ -124,8 +126,8 @@ def csv_rows(parts: Iterator[Lines], header: Header) -> Iterator[Row | BadRow]:
 def _rows(part: Lines, header: Header, *, last: bool) -> Generator[Row | BadRow, None, Lines]:
     """Yield the rows of these lines and return the lines of one that has not ended."""
     lines = part.lines
-    _, _, width, account_at, group_at, user_name_at, given, _ = header
-    seen, group = "", given or ""
+    _, _, width, account_at, group_at, user_name_at, default_group, _ = header
+    seen, group = "", default_group or ""
     begin = 0  # where the row at hand begins in the lines
     while begin < len(lines):
         base = begin
@@ -138,17 +140,17 @@ def _rows(part: Lines, header: Header, *, last: bool) -> Generator[Row | BadRow,
                     account = cells[account_at].strip()
                     if group_at is not None and cells[group_at] != seen:
                         seen = cells[group_at]
-                        group = _plain_group(seen, given)
+                        group = _plain_group(seen, default_group)
                     user_name = None if user_name_at is None else cells[user_name_at].strip() or None
                     if account and group and account.isprintable() and (user_name is None or user_name.isprintable()):
                         begin = end
-                        yield _new(Row, (group, account, user_name))
+                        yield _make_row(Row, (group, account, user_name))
                         continue
                 if end - begin > 1 and not _within_bounds(lines[begin:end]):
                     yield bad_row(part.before + begin + 1, _UNCLOSED, lines[begin])
                     begin += 1
                     break
-                rows = _judged(part, begin, end, cells, header)
+                rows = _parse_record(part, begin, end, cells, header)
                 begin = end
                 yield from rows
         except csv.Error as error:
@@ -163,16 +165,16 @@ def _rows(part: Lines, header: Header, *, last: bool) -> Generator[Row | BadRow,
     return part.skipping(begin)
 
 
-def _plain_group(cell: str, given: str | None) -> str:
+def _plain_group(cell: str, default_group: str | None) -> str:
     """Return the group of a cell that needs no further look, or an empty text."""
     group = cell.strip()
-    return group if group.isprintable() and given in {None, group} else ""
+    return group if group.isprintable() and default_group in {None, group} else ""
 
 
-def _judged(part: Lines, begin: int, end: int, cells: list[str], header: Header) -> list[Row | BadRow]:
+def _parse_record(part: Lines, begin: int, end: int, cells: list[str], header: Header) -> list[Row | BadRow]:
     """Return what the lines from ``begin`` to ``end`` are: a row, a bad one, or none if they are blank."""
     line = part.before + begin + 1
-    fault = next((part.faults[place] for place in range(begin, end) if place in part.faults), None)
+    fault = next((part.faults[index] for index in range(begin, end) if index in part.faults), None)
     if fault is not None:
         return [BadRow(line, *fault)]
     text = "".join(part.lines[begin:end])
@@ -182,5 +184,5 @@ def _judged(part: Lines, begin: int, end: int, cells: list[str], header: Header)
         return [bad_row(line, f"{len(cells)} cells, where the header has {header.width}", text)]
     group = None if header.group is None else cells[header.group]
     user_name = None if header.user_name is None else cells[header.user_name]
-    row = checked(group, cells[header.account], user_name, header.given)
+    row = parse_row(group, cells[header.account], user_name, header.default_group)
     return [bad_row(line, row, text) if isinstance(row, str) else row]

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 
 from attrs import define, evolve, field
 
-from rbim.bulk.input.csv import DELIMITERS, Header, Wanted, csv_rows, find_header
+from rbim.bulk.input.csv import DELIMITERS, Header, HeaderOptions, csv_rows, find_header
 from rbim.bulk.input.format import Format, Kind, codec, delimiter, is_kind
 from rbim.bulk.input.lines import Lines, lines_of
 from rbim.bulk.input.one_per_line import json_rows, text_rows
-from rbim.bulk.input.rows import cleaned, excerpt_of, same_name
+from rbim.bulk.input.rows import cleaned, column_key, excerpt_of
 from rbim.errors import InvalidRequest
 from rbim.validators import or_none
 
@@ -27,25 +27,25 @@ if TYPE_CHECKING:
 
 __all__ = ["RowFile"]
 
-_ENDINGS: dict[str, Kind] = {
+_KIND_BY_SUFFIX: dict[str, Kind] = {
     ".csv": "csv",
     ".tsv": "csv",
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".txt": "text",
 }
-_HEADER = 100
-_MARK = "\ufeff"
-_NOTHING = Lines(0, [], {})
+_MAX_HEADER_LINES = 100
+_BOM = "\ufeff"
+_NO_LINES = Lines(0, [], {})
 
 
-def _group(value: object) -> str | None:
+def _to_group(value: object) -> str | None:
     if value is None or (isinstance(value, str) and cleaned(value)):
         return None if value is None else cleaned(value)
     raise InvalidRequest(f"group: a text that is not empty is needed, not {value!r}", field="group")
 
 
-def _codec(value: str | None) -> str:
+def _to_codec(value: str | None) -> str:
     return codec("utf-8" if value is None else value)
 
 
@@ -70,9 +70,9 @@ class RowFile:
 
     source: str | PathLike[str] | BinaryIO
     kind: Kind | None = field(default=None, kw_only=True, validator=or_none(is_kind))
-    encoding: str = field(default=None, kw_only=True, converter=_codec)
+    encoding: str = field(default=None, kw_only=True, converter=_to_codec)
     delimiter: str | None = field(default=None, kw_only=True, validator=or_none(delimiter))
-    group: str | None = field(default=None, kw_only=True, converter=_group)
+    group: str | None = field(default=None, kw_only=True, converter=_to_group)
     group_column: str | None = field(default=None, kw_only=True)
     account_column: str | None = field(default=None, kw_only=True)
     user_name_column: str | None = field(default=None, kw_only=True)
@@ -98,7 +98,7 @@ class RowFile:
         """How the rows are written, for writing some of them back. Asking for it begins to read."""
         if self._format is None:
             try:
-                self._format, self._rows = self._begin()
+                self._format, self._rows = self._detect_format()
             except InvalidRequest:
                 self.close()
                 raise
@@ -144,17 +144,17 @@ class RowFile:
             if self._opened is not None:
                 self._opened.close()
 
-    def _begin(self) -> tuple[Format, Iterator[Row | BadRow]]:
+    def _detect_format(self) -> tuple[Format, Iterator[Row | BadRow]]:
         parts = self._parts()
-        head = next(parts, _NOTHING)
+        head = next(parts, _NO_LINES)
         first = head.lines[0] if head.lines else ""
-        bom = first.startswith(_MARK)
-        head = head._replace(lines=[first.removeprefix(_MARK), *head.lines[1:]])
+        bom = first.startswith(_BOM)
+        head = head._replace(lines=[first.removeprefix(_BOM), *head.lines[1:]])
         line_end = "\r\n" if first.endswith("\r\n") else "\r" if first.endswith("\r") else "\n"
-        while (head := _from_first_row(head)) is _NOTHING and (more := next(parts, None)) is not None:
+        while (head := _from_first_row(head)) is _NO_LINES and (more := next(parts, None)) is not None:
             head = more
-        kind = self.kind or _ENDINGS.get(Path(self.name).suffix.lower()) or self._kind_of(head)
-        shape = Format(
+        kind = self.kind or _KIND_BY_SUFFIX.get(Path(self.name).suffix.lower()) or self._kind_of(head)
+        file_format = Format(
             kind=kind,
             encoding=self.encoding,
             bom=bom,
@@ -166,13 +166,13 @@ class RowFile:
             group=self.group,
         )
         if kind == "text":
-            return shape, text_rows(chain([head], parts), shape)
+            return file_format, text_rows(chain([head], parts), file_format)
         if kind == "jsonl":
-            return shape, json_rows(chain([head], parts), shape)
-        if head is _NOTHING:
-            return shape, iter(())
+            return file_format, json_rows(chain([head], parts), file_format)
+        if head is _NO_LINES:
+            return file_format, iter(())
         header, head = self._header(head, parts)
-        return _spelled(shape, header), csv_rows(chain([head.skipping(header.lines)], parts), header)
+        return _with_header_names(file_format, header), csv_rows(chain([head.skipping(header.lines)], parts), header)
 
     def _kind_of(self, head: Lines) -> Kind:
         line = cleaned(head.lines[0]) if head.lines else ""
@@ -182,21 +182,23 @@ class RowFile:
             return "csv"
         for character in DELIMITERS:
             line = line.replace(character, ",")
-        names = [same_name(each.strip('"')) for each in line.split(",")]
-        return "csv" if same_name(self.account_column or "account") in names else "text"
+        names = [column_key(each.strip('"')) for each in line.split(",")]
+        return "csv" if column_key(self.account_column or "account") in names else "text"
 
     def _header(self, head: Lines, parts: Iterator[Lines]) -> tuple[Header, Lines]:
         """Return the header, and the lines from its first one on, as many as it took to find its end."""
-        usual = "\t,;|" if self.name.lower().endswith(".tsv") else DELIMITERS
-        wanted = Wanted(
+        default = "\t,;|" if self.name.lower().endswith(".tsv") else DELIMITERS
+        options = HeaderOptions(
             group=self.group,
             group_column=self.group_column,
             account_column=self.account_column,
             user_name_column=self.user_name_column,
-            delimiters=self.delimiter or usual,
+            delimiters=self.delimiter or default,
         )
         self._check_header(head, 1)
-        while (header := find_header(head.lines[:_HEADER], wanted)) is None and len(head.lines) < _HEADER:
+        while (header := find_header(head.lines[:_MAX_HEADER_LINES], options)) is None and len(
+            head.lines
+        ) < _MAX_HEADER_LINES:
             if (more := next(parts, None)) is None:
                 break
             head = head.followed_by(more)
@@ -206,7 +208,7 @@ class RowFile:
         return header, head
 
     def _check_header(self, head: Lines, count: int) -> None:
-        fault = next((fault for place, fault in head.faults.items() if place < count), None)
+        fault = next((fault for index, fault in head.faults.items() if index < count), None)
         if fault is not None:
             raise InvalidRequest(
                 f"{self.name}: the header is {fault.reason} (--encoding gb18030 is what spreadsheets in China write)",
@@ -216,21 +218,21 @@ class RowFile:
 
 def _from_first_row(head: Lines) -> Lines:
     """Return the lines from the first one that is not blank on, or ``_NOTHING``."""
-    for place, line in enumerate(head.lines):
-        if place in head.faults or cleaned(line):
-            return head.skipping(place)
-    return _NOTHING
+    for index, line in enumerate(head.lines):
+        if index in head.faults or cleaned(line):
+            return head.skipping(index)
+    return _NO_LINES
 
 
-def _spelled(shape: Format, header: Header) -> Format:
+def _with_header_names(file_format: Format, header: Header) -> Format:
     """Return the format with the columns of the header, as they are spelled there."""
     if not header.names:
-        return evolve(shape, delimiter=header.delimiter, user_name_column=None)
+        return evolve(file_format, delimiter=header.delimiter, user_name_column=None)
     return evolve(
-        shape,
+        file_format,
         delimiter=header.delimiter,
         account_column=header.names[header.account],
-        group_column=shape.group_column if header.group is None else header.names[header.group],
+        group_column=file_format.group_column if header.group is None else header.names[header.group],
         user_name_column=None if header.user_name is None else header.names[header.user_name],
-        group=shape.group if header.group is None else None,
+        group=file_format.group if header.group is None else None,
     )

@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 from attrs import asdict, field, frozen
 
 from rbim._support.text import one_line
-from rbim.bulk.input.rows import Row, checked, cleaned, same_name
+from rbim.bulk.input.rows import Row, cleaned, column_key, parse_row
 from rbim.errors import InvalidRequest
 from rbim.validators import or_none
 
@@ -29,7 +29,7 @@ ADDED = ("state", "reason")
 """The columns that writing back adds; no other column may be called so."""
 
 _ASCII = "".join(map(chr, range(32, 127))) + "\t\r\n"
-_UNDELIMITING = '"\r\n\0 '
+_NOT_DELIMITERS = '"\r\n\0 '
 
 
 def codec(name: str) -> str:
@@ -63,7 +63,7 @@ def is_kind(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
 
 def delimiter(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
     """Validator: one character that can stand between cells; no quote, space or line break."""
-    if not isinstance(value, str) or len(value) != 1 or value in _UNDELIMITING:
+    if not isinstance(value, str) or len(value) != 1 or value in _NOT_DELIMITERS:
         raise InvalidRequest(
             f"{attribute.name}: one character is needed, no quote, space or line break, not {value!r}", field=attribute.name
         )
@@ -117,7 +117,7 @@ class Format:
         if self.bom and not _encodes(self.encoding):
             raise InvalidRequest(f"bom: {self.encoding} has no byte order mark", field="bom")
         columns = [each for each in (self.group_column, self.account_column, self.user_name_column) if each is not None]
-        if len({same_name(each) for each in (*columns, *ADDED)}) != len(columns) + len(ADDED):
+        if len({column_key(each) for each in (*columns, *ADDED)}) != len(columns) + len(ADDED):
             raise InvalidRequest(
                 f"columns: {', '.join((*columns, *ADDED))} must be different names (the last two are added when writing)",
                 field="account_column",
@@ -143,10 +143,10 @@ class Format:
             raise InvalidRequest(f"format: no description of a file's format: {document!r}", field="format") from None
 
 
-REASON = 500
+MAX_REASON = 500
 """Characters of a reason that are written."""
 
-_AT_ONCE = 1000
+_WRITE_BATCH = 1000
 
 
 class NotDone(NamedTuple):
@@ -167,76 +167,78 @@ class _Echo:
         return text
 
 
-def _as_csv(shape: Format) -> Callable[[list[str]], str]:
+def _as_csv(file_format: Format) -> Callable[[list[str]], str]:
     # Cells that begin with = + - @ stay as they are: the file is to be fed back, and an apostrophe before an account would
     # make it another account. Whoever opens it in a spreadsheet imports its columns as text.
-    plain = csv.writer(_Echo(), delimiter=shape.delimiter, lineterminator=shape.line_end)
-    quoting = csv.writer(_Echo(), delimiter=shape.delimiter, lineterminator=shape.line_end, quoting=csv.QUOTE_ALL)
+    plain = csv.writer(_Echo(), delimiter=file_format.delimiter, lineterminator=file_format.line_end)
+    quoting = csv.writer(
+        _Echo(), delimiter=file_format.delimiter, lineterminator=file_format.line_end, quoting=csv.QUOTE_ALL
+    )
 
     def line(cells: list[str]) -> str:
         text = "".join(cells)
-        usual = text.isprintable() and all(cell == cleaned(cell) for cell in cells)
-        written: str = (plain if usual else quoting).writerow(cells)
+        plain_text = text.isprintable() and all(cell == cleaned(cell) for cell in cells)
+        written: str = (plain if plain_text else quoting).writerow(cells)
         return written
 
     return line
 
 
-def _csv_lines(shape: Format, rows: Iterable[NotDone]) -> Iterator[str]:
-    line = _as_csv(shape)
-    yield line([*shape.columns(), *ADDED])
+def _csv_lines(file_format: Format, rows: Iterable[NotDone]) -> Iterator[str]:
+    line = _as_csv(file_format)
+    yield line([*file_format.columns(), *ADDED])
     for group, account, user_name, *added in rows:
-        before = [] if shape.group is not None else [group]
-        after = [] if shape.user_name_column is None else [user_name or ""]
+        before = [] if file_format.group is not None else [group]
+        after = [] if file_format.user_name_column is None else [user_name or ""]
         yield line([*before, account, *after, *added])
 
 
-def _json_lines(shape: Format, rows: Iterable[NotDone]) -> Iterator[str]:
+def _json_lines(file_format: Format, rows: Iterable[NotDone]) -> Iterator[str]:
     for group, account, user_name, *added in rows:
-        document = {} if shape.group is not None else {shape.group_column: group}
-        document[shape.account_column] = account
-        if user_name and shape.user_name_column is not None:
-            document[shape.user_name_column] = user_name
+        document = {} if file_format.group is not None else {file_format.group_column: group}
+        document[file_format.account_column] = account
+        if user_name and file_format.user_name_column is not None:
+            document[file_format.user_name_column] = user_name
         document |= zip(ADDED, added, strict=True)
         text = json.dumps(document, ensure_ascii=False)
         try:
-            text.encode(shape.encoding)
+            text.encode(file_format.encoding)
         except UnicodeError:
             text = json.dumps(document)
-        yield text + shape.line_end
+        yield text + file_format.line_end
 
 
-def _text_lines(shape: Format, rows: Iterable[NotDone]) -> Iterator[str]:
+def _text_lines(file_format: Format, rows: Iterable[NotDone]) -> Iterator[str]:
     for group, account, _, *added in rows:
-        if checked(group, account, None, None) != Row(group, account):
+        if parse_row(group, account, None, None) != Row(group, account):
             raise InvalidRequest(
                 f"account: {account!r} cannot be written as a line of text that is read back as it is", field="account"
             )
-        yield "\t".join((account, *added)) + shape.line_end
+        yield "\t".join((account, *added)) + file_format.line_end
 
 
-def _fitting(shape: Format, rows: Iterable[NotDone]) -> Iterator[NotDone]:
+def _checked_rows(file_format: Format, rows: Iterable[NotDone]) -> Iterator[NotDone]:
     """Yield rows that the format has places for, with reasons of one line that it can encode."""
 
     @lru_cache(maxsize=1000)
     def shown(reason: str) -> str:
-        line = one_line(reason, REASON)
-        return line.encode(shape.encoding, "backslashreplace").decode(shape.encoding)
+        line = one_line(reason, MAX_REASON)
+        return line.encode(file_format.encoding, "backslashreplace").decode(file_format.encoding)
 
     for row in rows:
-        if shape.group is not None and row.group != shape.group:
+        if file_format.group is not None and row.group != file_format.group:
             raise InvalidRequest(
-                f"group: {row.group!r} in a file without a column of groups, all of whose rows are for {shape.group!r}",
+                f"group: {row.group!r} in a file without a column of groups, whose rows are all for {file_format.group!r}",
                 field="group",
             )
-        if row.user_name and (shape.user_name_column is None or shape.kind == "text"):
+        if row.user_name and (file_format.user_name_column is None or file_format.kind == "text"):
             raise InvalidRequest(
                 f"user_name: {row.user_name!r} in a file without a column of acting accounts", field="user_name"
             )
         yield row._replace(reason=shown(row.reason))
 
 
-def write_rows(stream: IO[bytes], shape: Format, rows: Iterable[NotDone]) -> int:
+def write_rows(stream: IO[bytes], file_format: Format, rows: Iterable[NotDone]) -> int:
     """Write rows as their input was written, with their state and reason in two more columns, and return their number.
 
     RowFile reads the file again, with the options that the input was read with. CSV always has a header; text has the
@@ -246,17 +248,17 @@ def write_rows(stream: IO[bytes], shape: Format, rows: Iterable[NotDone]) -> int
     """
     writers = {"csv": _csv_lines, "jsonl": _json_lines, "text": _text_lines}
     count = 0
-    waiting: list[bytes] = ["\ufeff".encode(shape.encoding)] if shape.bom else []
-    for line in writers[shape.kind](shape, _fitting(shape, rows)):
+    waiting: list[bytes] = ["\ufeff".encode(file_format.encoding)] if file_format.bom else []
+    for line in writers[file_format.kind](file_format, _checked_rows(file_format, rows)):
         try:
-            waiting.append(line.encode(shape.encoding))
+            waiting.append(line.encode(file_format.encoding))
         except UnicodeError as error:
             raise InvalidRequest(
-                f"account: {shape.encoding} has no characters for a part of {line!r}", field="account"
+                f"account: {file_format.encoding} has no characters for a part of {line!r}", field="account"
             ) from error
         count += 1
-        if len(waiting) >= _AT_ONCE:
+        if len(waiting) >= _WRITE_BATCH:
             stream.write(b"".join(waiting))
             waiting.clear()
     stream.write(b"".join(waiting))
-    return count - (shape.kind == "csv")
+    return count - (file_format.kind == "csv")

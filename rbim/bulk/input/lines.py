@@ -12,13 +12,13 @@ from rbim.errors import InvalidRequest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["LONGEST", "LineError", "Lines", "lines_of"]
+__all__ = ["MAX_LINE", "LineError", "Lines", "lines_of"]
 
-LONGEST = 1 << 20
+MAX_LINE = 1 << 20
 """Bytes that a line may have, its end not counted."""
 
 _BLOCK = 1 << 17
-_SHOWN = 1000
+_EXCERPT = 1000
 
 
 class LineError(NamedTuple):
@@ -43,7 +43,7 @@ class Lines(NamedTuple):
         """Return what is left without the first ``count`` lines."""
         if not count:
             return self
-        faults = {place - count: fault for place, fault in self.faults.items() if place >= count}
+        faults = {index - count: fault for index, fault in self.faults.items() if index >= count}
         return Lines(self.before + count, self.lines[count:], faults)
 
     def followed_by(self, more: Lines) -> Lines:
@@ -51,7 +51,7 @@ class Lines(NamedTuple):
         if not self.lines:
             return more
         shift = len(self.lines)
-        faults = self.faults | {place + shift: fault for place, fault in more.faults.items()}
+        faults = self.faults | {index + shift: fault for index, fault in more.faults.items()}
         return Lines(self.before, self.lines + more.lines, faults)
 
 
@@ -68,19 +68,19 @@ def _whole_lines(stream: BinaryIO) -> Iterator[bytes]:
         if cut:
             yield rest[:cut]
             rest = rest[cut:]
-        if len(rest) > LONGEST + 2:
-            rest = rest[: LONGEST + 1] + rest[-1:]
+        if len(rest) > MAX_LINE + 2:
+            rest = rest[: MAX_LINE + 1] + rest[-1:]
     if rest:
         yield rest
 
 
-def _one_by_one(part: bytes, encoding: str) -> tuple[list[str], dict[int, LineError]]:
+def _decode_one_by_one(part: bytes, encoding: str) -> tuple[list[str], dict[int, LineError]]:
     lines: list[str] = []
     faults: dict[int, LineError] = {}
-    for place, line in enumerate(part.splitlines(keepends=True)):
-        if len(line.rstrip(b"\r\n")) > LONGEST:
-            shown = line[:_SHOWN].decode(encoding, "replace")
-            faults[place] = LineError("a line longer than 1 MiB", excerpt_of(shown))
+    for index, line in enumerate(part.splitlines(keepends=True)):
+        if len(line.rstrip(b"\r\n")) > MAX_LINE:
+            shown = line[:_EXCERPT].decode(encoding, "replace")
+            faults[index] = LineError("a line longer than 1 MiB", excerpt_of(shown))
             lines.append("\n")
             continue
         try:
@@ -88,7 +88,7 @@ def _one_by_one(part: bytes, encoding: str) -> tuple[list[str], dict[int, LineEr
         except UnicodeError as error:
             where = f" at byte {error.start + 1} of the line" if isinstance(error, UnicodeDecodeError) else ""
             lines.append(line.decode(encoding, "backslashreplace"))
-            faults[place] = LineError(f"not {encoding}{where}", excerpt_of(lines[-1]))
+            faults[index] = LineError(f"not {encoding}{where}", excerpt_of(lines[-1]))
     return lines, faults
 
 
@@ -114,11 +114,11 @@ def lines_of(stream: BinaryIO, encoding: str) -> Iterator[Lines]:
         if not before:
             _check_order_mark(part, encoding)
         try:
-            text = part.decode(encoding) if len(part) <= LONGEST else None
+            text = part.decode(encoding) if len(part) <= MAX_LINE else None
         except UnicodeError:
             text = None
         if text is None:
-            lines, faults = _one_by_one(part, encoding)
+            lines, faults = _decode_one_by_one(part, encoding)
         else:
             lines, faults = list(StringIO(text, newline="")), {}
         yield Lines(before, lines, faults)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from rbim._support.json import NotJson, loads
-from rbim.bulk.input.rows import BadRow, Row, bad_row, checked, cleaned, same_name
+from rbim.bulk.input.rows import BadRow, Row, bad_row, cleaned, column_key, parse_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -18,31 +18,31 @@ __all__ = ["json_rows", "text_rows"]
 
 def _rows(parts: Iterator[Lines], read: Callable[[str], Row | str]) -> Iterator[Row | BadRow]:
     for before, lines, faults in parts:
-        for place, line in enumerate(lines):
-            if faults and place in faults:
-                yield BadRow(before + place + 1, *faults[place])
+        for index, line in enumerate(lines):
+            if faults and index in faults:
+                yield BadRow(before + index + 1, *faults[index])
                 continue
             text = cleaned(line)
             if not text:
                 continue
             row = read(text)
-            yield bad_row(before + place + 1, row, line) if isinstance(row, str) else row
+            yield bad_row(before + index + 1, row, line) if isinstance(row, str) else row
 
 
-def text_rows(parts: Iterator[Lines], shape: Format) -> Iterator[Row | BadRow]:
+def text_rows(parts: Iterator[Lines], file_format: Format) -> Iterator[Row | BadRow]:
     """Read one account a line: what stands before the first tab."""
-    group = shape.group
+    group = file_format.group
 
     def read(line: str) -> Row | str:
-        return checked(None, line.partition("\t")[0], None, group)
+        return parse_row(None, line.partition("\t")[0], None, group)
 
     return _rows(parts, read)
 
 
-def json_rows(parts: Iterator[Lines], shape: Format) -> Iterator[Row | BadRow]:
+def json_rows(parts: Iterator[Lines], file_format: Format) -> Iterator[Row | BadRow]:
     """Read one JSON object a line. Keys are found as they are spelled, or else whatever their case is."""
-    keys = (shape.group_column, shape.account_column, shape.user_name_column or "")
-    given = shape.group
+    keys = (file_format.group_column, file_format.account_column, file_format.user_name_column or "")
+    default_group = file_format.group
 
     def read(line: str) -> Row | str:
         try:
@@ -53,11 +53,11 @@ def json_rows(parts: Iterator[Lines], shape: Format) -> Iterator[Row | BadRow]:
             return "no JSON object"
         fields = cast("dict[str, Any]", document)
         group, account, user_name = (_value(fields, key) for key in keys)
-        row = checked(group, account, user_name, given)
+        row = parse_row(group, account, user_name, default_group)
         if account is None:
-            return f"no {shape.account_column!r} among {', '.join(map(repr, fields)) or 'no keys'}"
-        if group is None and given is None:
-            return f"no {shape.group_column!r} among {', '.join(map(repr, fields))}"
+            return f"no {file_format.account_column!r} among {', '.join(map(repr, fields)) or 'no keys'}"
+        if group is None and default_group is None:
+            return f"no {file_format.group_column!r} among {', '.join(map(repr, fields))}"
         return row
 
     return _rows(parts, read)
@@ -66,5 +66,5 @@ def json_rows(parts: Iterator[Lines], shape: Format) -> Iterator[Row | BadRow]:
 def _value(fields: dict[str, Any], key: str) -> Any:
     if key in fields:
         return fields[key]
-    name = same_name(key)
-    return next((value for each, value in fields.items() if same_name(each) == name), None)
+    name = column_key(key)
+    return next((value for each, value in fields.items() if column_key(each) == name), None)

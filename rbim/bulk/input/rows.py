@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 from rbim._support.text import one_line
 
-__all__ = ["BadRow", "Row", "bad_row", "checked", "cleaned", "excerpt_of", "same_name"]
+__all__ = ["BadRow", "Row", "bad_row", "cleaned", "column_key", "excerpt_of", "parse_row"]
 
 
-RAW = 200
+MAX_EXCERPT = 200
 """Characters of a bad row that are kept."""
 
 # what str.strip() takes away and the byte order mark, which editors leave anywhere when they join files
@@ -19,7 +19,7 @@ _SPACE = (
     + "".join(map(chr, range(0x2000, 0x200B)))
     + "\u2028\u2029\u202f\u205f\u3000\ufeff"
 )
-_UNFIT = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_FORBIDDEN = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
 def cleaned(text: str) -> str:
@@ -27,19 +27,19 @@ def cleaned(text: str) -> str:
     return text.strip(_SPACE)
 
 
-def same_name(name: str) -> str:
+def column_key(name: str) -> str:
     """Return what two names of a column have in common where they are the same to a reader: case and space do not count."""
     return cleaned(name).casefold()
 
 
 def excerpt_of(text: str) -> str:
     """Return the beginning of a row as one printable line of at most 200 characters."""
-    return one_line(text, RAW - len("..."))
+    return one_line(text, MAX_EXCERPT - len("..."))
 
 
 def bad_row(line: int, reason: str, text: str) -> BadRow:
     """Return a row that cannot be used; ``text`` is the row as it was read."""
-    return BadRow(line, one_line(reason, RAW), excerpt_of(text))
+    return BadRow(line, one_line(reason, MAX_EXCERPT), excerpt_of(text))
 
 
 def _text(name: str, value: Any) -> tuple[str, str | None]:
@@ -49,32 +49,32 @@ def _text(name: str, value: Any) -> tuple[str, str | None]:
     if not isinstance(value, str):
         return "", f"{name}: a text or a whole number is needed, not {one_line(repr(value), 40)}"
     text = cleaned(value)
-    unfit = _UNFIT.search(text)
-    if unfit is None:
+    forbidden = _FORBIDDEN.search(text)
+    if forbidden is None:
         return text, None
-    what = "a line break" if unfit[0] in "\r\n" else f"the character U+{ord(unfit[0]):04X}"
+    what = "a line break" if forbidden[0] in "\r\n" else f"the character U+{ord(forbidden[0]):04X}"
     return text, f"{name}: {what} inside"
 
 
-def checked(group: Any, account: Any, user_name: Any, given: str | None) -> Row | str:
+def parse_row(group: Any, account: Any, user_name: Any, default_group: str | None) -> Row | str:
     """Return the row that these values make, or why they make none.
 
     None is for what is not there. ``given`` is the group of rows that name none; a row that names another makes none.
     """
     if account is None:
         return "no account"
-    account, flaw = _text("account", account)
-    if flaw or not account:
-        return flaw or "empty account"
-    group, flaw = (given or "", None) if group is None else _text("group", group)
-    if flaw:
-        return flaw
-    if given is not None and group not in {"", given}:
-        return f"group: {group!r}, where {given!r} is given for all rows"
-    if not (group := group or given):
+    account, error = _text("account", account)
+    if error or not account:
+        return error or "empty account"
+    group, error = (default_group or "", None) if group is None else _text("group", group)
+    if error:
+        return error
+    if default_group is not None and group not in {"", default_group}:
+        return f"group: {group!r}, where {default_group!r} is given for all rows"
+    if not (group := group or default_group):
         return "empty group"
-    user_name, flaw = ("", None) if user_name is None else _text("user name", user_name)
-    return flaw or Row(group, account, user_name or None)
+    user_name, error = ("", None) if user_name is None else _text("user name", user_name)
+    return error or Row(group, account, user_name or None)
 
 
 class Row(NamedTuple):

@@ -1,4 +1,4 @@
-"""The journal of a job: what it is, who runs it, each sending before and after, and what an ended run has left behind."""
+"""Journal of a job: its facts, its runs, each sending before and after, and the recovery after an ended run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["JobFacts", "Journal", "OnUnknown", "Sample"]
 
 OnUnknown = Literal["auto", "resend", "report"]
 
-LOST = FailureReason("the run ended before an answer came")
+RUN_ENDED = FailureReason("the run ended before an answer came")
 
 BEGIN = """INSERT INTO request (lane, first, last, members, attempt, repeats, resent, begun, waited, outcome)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 0)"""
@@ -33,22 +33,22 @@ BEGIN_PLANNED = "UPDATE request SET begun = ?, waited = ?, outcome = 0, todo = 0
 END = "UPDATE request SET ended = ?, elapsed = ?, outcome = ?, reason = ?, todo = ? WHERE id = ?"
 SETTLE = """UPDATE account SET state = ?, request = ?, reason = ?
     WHERE lane = ? AND seq BETWEEN ? AND ? AND state <= 0"""
-APART = """UPDATE account SET state = ?, reason = ?
+SETTLE_ONE = """UPDATE account SET state = ?, reason = ?
     WHERE party = (SELECT party FROM lane WHERE id = ?) AND account = ?"""
-PLAN = """INSERT INTO request (lane, first, last, members, attempt, repeats, resent, outcome, todo)
+INSERT_HALF = """INSERT INTO request (lane, first, last, members, attempt, repeats, resent, outcome, todo)
     VALUES (?, ?, ?, ?, 1, ?, ?, 5, 1)"""
-LEFT = """SELECT id, lane, first, last, begun, 4 FROM request WHERE outcome = 0
+LEFT_OPEN = """SELECT id, lane, first, last, begun, 4 FROM request WHERE outcome = 0
     UNION ALL SELECT id, lane, first, last, begun, outcome FROM request
     WHERE todo = 1 AND (outcome = 4 OR resent = 1 AND outcome <> 5)"""
-AGAIN = "UPDATE request SET outcome = ?, todo = 1 WHERE id = ?"
-NO_MORE = "UPDATE request SET outcome = ?, reason = coalesce(reason, ?), todo = 0 WHERE id = ?"
+SEND_AGAIN = "UPDATE request SET outcome = ?, todo = 1 WHERE id = ?"
+GIVE_UP = "UPDATE request SET outcome = ?, reason = coalesce(reason, ?), todo = 0 WHERE id = ?"
 SAMPLE = """INSERT INTO sample (run, at, seconds, requests, accounts, throttled, failed, in_flight, concurrency, rate)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 
 
 @frozen(kw_only=True)
 class JobFacts:
-    """What a journal says of its job. ``loaded`` is None where the input was not read to its end: then nothing was sent."""
+    """Facts of a job in its journal. ``loaded`` is None if the input was not read completely: nothing was sent then."""
 
     operation: str
     options: dict[str, Any]
@@ -61,7 +61,7 @@ class JobFacts:
 
 
 class Sample(NamedTuple):
-    """What happened in about a second; see the schema."""
+    """Activity in about one second of a run; the fields are the columns of the table."""
 
     at: float
     seconds: float
@@ -75,7 +75,7 @@ class Sample(NamedTuple):
 
 
 class Journal:
-    """The file of one job, between ``open`` and ``close``. All else that writes is a command for ``commit``."""
+    """The file of one job, between ``open`` and ``close``. Methods that write are commands for ``commit``."""
 
     def __init__(self, path: Path, *, clock: Clock) -> None:
         self.path = path
@@ -85,7 +85,7 @@ class Journal:
         self._failed: Exception | None = None
 
     def open(self) -> None:
-        """Open the file, make it if need be. Raises InvalidRequest where it is something else, or made by a newer rbim."""
+        """Open the file, create it if needed. Raises InvalidRequest if it is something else or of a newer rbim."""
         self.database.open()
 
     def close(self) -> None:
@@ -93,9 +93,9 @@ class Journal:
         self.database.close()
 
     def commit(self, commands: Sequence[Callable[[], Any]], *, hurried: Callable[[], bool] = bool) -> list[Any]:
-        """Carry out commands in one transaction, durably, all or none. After one that failed there is no other.
+        """Run commands in one durable transaction, all or none. After a failed one, every later commit raises its error.
 
-        What is recorded later would otherwise hide what is missing before it.
+        A later record would otherwise hide the gap before it.
         """
         if self._failed is not None:
             raise self._failed
@@ -105,10 +105,10 @@ class Journal:
             self._failed = error
             raise
 
-    # What the job is.
+    # The job and its input.
 
     def facts(self) -> JobFacts | None:
-        """Read what the job is; None where the file is new."""
+        """Return the facts of the job, or None if the file is new."""
         row = self.database.read(lambda: self.database.execute("SELECT * FROM job").fetchone())
         if row is None:
             return None
@@ -125,7 +125,7 @@ class Journal:
         )
 
     def create(self, facts: JobFacts, done: str) -> Loader:
-        """Make this the journal of a job whose input is loaded next; what an unfinished loading has left is removed."""
+        """Make this the journal of a job whose input is loaded next; remove the rest of an unfinished loading."""
         for table in ("job", "party", "lane", "account", "bad_row", "duplicate"):
             self.database.execute(f"DELETE FROM {table}")  # noqa: S608  # a constant
         self.database.execute("UPDATE account_state SET name = ? WHERE id = ?", (done, AccountState.DONE))
@@ -136,13 +136,16 @@ class Journal:
         )
         return Loader(self.database)
 
-    def hasten(self, *, loading: bool) -> None:
-        """Let what is loaded be lost with the machine's power, which a job that was not loaded to its end is anyway."""
+    def set_fast_writes(self, *, loading: bool) -> None:
+        """Do not wait for the disk while the input is loaded (``loading`` True), and wait again afterwards.
+
+        A loading that is not complete is worthless after a power failure anyway.
+        """
         mode = "NORMAL" if loading else "FULL"
         self.database.read(lambda: self.database.execute(f"PRAGMA synchronous = {mode}"))
 
     def loaded(self, loader: Loader, source: dict[str, Any]) -> None:
-        """Note that the input was read to its end."""
+        """Record that the input was read completely."""
         found = loader.loaded
         self.database.execute(
             "UPDATE job SET loaded = ?, rows = ?, bad = ?, duplicates = ?, digest = ?, source = ?",
@@ -159,7 +162,7 @@ class Journal:
     # Runs.
 
     def begin_run(self, settings: dict[str, Any]) -> None:
-        """Note that a run begins."""
+        """Record the beginning of a run."""
         text = json.dumps(settings)
         self.database.execute("UPDATE job SET settings = ?", (text,))
         cursor = self.database.execute("INSERT INTO run (began, settings) VALUES (?, ?)", (self.database.now, text))
@@ -167,30 +170,31 @@ class Journal:
         ((chunk,),) = self.database.execute("SELECT chunk FROM job")
         self._planner = Planner(self.database, chunk)
 
-    def end_run(self, why: str) -> None:
-        """Note that the run ends, and why."""
-        self.database.execute("UPDATE run SET ended = ?, why = ? WHERE id = ?", (self.database.now, why, self._run))
+    def end_run(self, reason: str) -> None:
+        """Record the end of the run and its reason."""
+        self.database.execute("UPDATE run SET ended = ?, why = ? WHERE id = ?", (self.database.now, reason, self._run))
 
     def sample(self, sample: Sample) -> None:
-        """Note what happened lately."""
+        """Record a sample."""
         self.database.execute(SAMPLE, (self._run, *sample))
 
     def recover(self, on_unknown: OnUnknown, resend_within: float) -> None:
-        """Settle what an ended run has left open.
+        """Settle the requests that an ended run left open.
 
-        With ``auto``, requests younger than ``resend_within`` seconds are to be sent again.
+        ``on_unknown``: ``resend``, ``report`` (as unknown), or ``auto``: send again those younger than ``resend_within``
+        seconds.
         """
-        for number, lane, first, last, begun, outcome in self.database.execute(LEFT).fetchall():
-            young = 0 <= self.database.now - begun < resend_within  # a clock that was set back says nothing of its age
+        for number, sender_group, first, last, begun, outcome in self.database.execute(LEFT_OPEN).fetchall():
+            young = 0 <= self.database.now - begun < resend_within  # after a clock was set back, the age is unknown
             if on_unknown == "resend" or (on_unknown == "auto" and young):
-                self.database.execute(AGAIN, (outcome, number))
+                self.database.execute(SEND_AGAIN, (outcome, number))
                 continue
-            reason = self._reason(LOST)
-            self.database.execute(NO_MORE, (outcome, reason, number))
-            self.database.execute(SETTLE, (AccountState.UNKNOWN, number, reason, lane, first, last))
+            reason_id = self._reason_id(RUN_ENDED)
+            self.database.execute(GIVE_UP, (outcome, reason_id, number))
+            self.database.execute(SETTLE, (AccountState.UNKNOWN, number, reason_id, sender_group, first, last))
 
     def retry(self, states: Sequence[AccountState]) -> int:
-        """Let accounts in these states wait again; return how many."""
+        """Let accounts in these states wait again; return their number."""
         marks = ", ".join("?" * len(states))
         cursor = self.database.execute(
             f"UPDATE account SET state = CASE state WHEN {AccountState.UNKNOWN:d} THEN {AccountState.AGAIN:d}"  # noqa: S608  # constants
@@ -202,13 +206,13 @@ class Journal:
         return cursor.rowcount
 
     def counts(self) -> dict[AccountState, int]:
-        """Read how many accounts are in which state."""
+        """Return the number of accounts in each state."""
         statement = "SELECT state, count(*) FROM account GROUP BY state"
         found = dict(self.database.read(lambda: self.database.execute(statement).fetchall()))
         return {state: found.get(state, 0) for state in AccountState}
 
     def planned(self, chunk: int) -> tuple[int, int]:
-        """Read how many groups there are, and how many requests of so many accounts all that wait would take."""
+        """Return the number of groups, and of requests of ``chunk`` accounts for all waiting accounts."""
         statement = """SELECT (SELECT count(*) FROM party), coalesce(sum((waiting + ?) / ?), 0) FROM
             (SELECT count(*) AS waiting FROM account WHERE state <= 0 GROUP BY lane)"""
         ((groups, requests),) = self.database.read(lambda: self.database.execute(statement, (chunk - 1, chunk)).fetchall())
@@ -216,14 +220,14 @@ class Journal:
 
     # Sendings.
 
-    def plan(self, most: int) -> list[Chunk]:
-        """Read what is sent next, at most so many; nothing where nothing is left to be planned."""
+    def plan(self, limit: int) -> list[Chunk]:
+        """Return the next chunks, at most ``limit``; an empty list if nothing is left to plan."""
         planner = self._planner
         assert planner is not None  # noqa: S101  # a run has begun
-        return self.database.read(lambda: planner.plan(most))
+        return self.database.read(lambda: planner.plan(limit))
 
     def begin(self, chunk: Chunk) -> None:
-        """Record that a chunk is to be sent now; give it the request's number."""
+        """Record that a chunk is sent now, and give it the request's number."""
         database, now = self.database, self.database.now
         assert self._planner is not None  # noqa: S101  # a run has begun
         if chunk.planned is not None:
@@ -231,7 +235,7 @@ class Journal:
             chunk.number = chunk.planned
             return
         values = (
-            chunk.lane,
+            chunk.sender_group,
             chunk.first,
             chunk.last,
             len(chunk.accounts),
@@ -247,31 +251,31 @@ class Journal:
         self._planner.sent(chunk)
 
     def settle(self, chunk: Chunk, settlement: Settlement, elapsed: float) -> None:
-        """Record what became of a request and its accounts."""
-        database, number, reason = self.database, chunk.number, self._reason(settlement.why)
+        """Record the outcome of a request and its accounts."""
+        database, number, reason_id = self.database, chunk.number, self._reason_id(settlement.reason)
         again = settlement.again
-        database.execute(END, (database.now, elapsed, settlement.outcome, reason, again, number))
+        database.execute(END, (database.now, elapsed, settlement.outcome, reason_id, again, number))
         if settlement.state is not None:
-            database.execute(SETTLE, (settlement.state, number, reason, chunk.lane, chunk.first, chunk.last))
-        for place, state, why in settlement.apart:
-            database.execute(APART, (state, self._reason(why), chunk.lane, chunk.accounts[place]))
-        for account, why in settlement.anomalies:
-            values = (number, account, self._reason(why))
+            database.execute(SETTLE, (settlement.state, number, reason_id, chunk.sender_group, chunk.first, chunk.last))
+        for index, state, reason in settlement.individual:
+            database.execute(SETTLE_ONE, (state, self._reason_id(reason), chunk.sender_group, chunk.accounts[index]))
+        for account, reason in settlement.anomalies:
+            values = (number, account, self._reason_id(reason))
             database.execute("INSERT INTO anomaly (request, account, reason) VALUES (?, ?, ?)", values)
 
     def split(self, chunk: Chunk, settlement: Settlement, elapsed: float) -> list[Chunk]:
-        """Record that a request was refused and that its halves are to be sent; return them."""
+        """Record that a request was refused and that its halves are to be sent; return the halves."""
         assert self._planner is not None  # noqa: S101  # a run has begun
         self.settle(chunk, settlement, elapsed)
         halves = self._planner.halves(chunk)
         for half in halves:
-            values = (half.lane, half.first, half.last, len(half.accounts), chunk.number, half.resent)
-            half.repeats, half.planned = chunk.number, cast("int", self.database.execute(PLAN, values).lastrowid)
+            values = (half.sender_group, half.first, half.last, len(half.accounts), chunk.number, half.resent)
+            half.repeats, half.planned = chunk.number, cast("int", self.database.execute(INSERT_HALF, values).lastrowid)
         return halves
 
-    def _reason(self, why: FailureReason | None) -> int | None:
-        if why is None:
+    def _reason_id(self, reason: FailureReason | None) -> int | None:
+        if reason is None:
             return None
-        self.database.execute("INSERT OR IGNORE INTO reason (text, code, error) VALUES (?, ?, ?)", why)
-        ((number,),) = self.database.execute("SELECT id FROM reason WHERE text = ? AND code = ? AND error = ?", why)
+        self.database.execute("INSERT OR IGNORE INTO reason (text, code, error) VALUES (?, ?, ?)", reason)
+        ((number,),) = self.database.execute("SELECT id FROM reason WHERE text = ? AND code = ? AND error = ?", reason)
         return cast("int", number)

@@ -1,7 +1,7 @@
-"""What is sent next: first what is to be sent again, then the groups in turn, one chunk of each.
+"""Order of sending: first the requests to be sent again, then the groups in turn, one chunk of each.
 
-A group's lanes, if several accounts act in it, follow one another. A lane's cursor in the file says how far requests of it
-have been sent; what is planned beyond it is known here only.
+The sender groups (table ``lane``) of one group, one for each acting account, follow one another. The cursor of a sender
+group in the file is the end of its sent requests; chunks planned beyond it are known only here.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Planner"]
 
-LANES = """SELECT lane.party, lane.id, lane.cursor, lane.last, party.name, lane.user_name
+SENDER_GROUPS = """SELECT lane.party, lane.id, lane.cursor, lane.last, party.name, lane.user_name
     FROM lane JOIN party ON party.id = lane.party
     WHERE lane.cursor < lane.last AND (lane.party, lane.id) > (?, ?)
     ORDER BY lane.party, lane.id LIMIT ?"""
-SUMMED = "SELECT count(*), min(seq), max(seq), min(state), group_concat(account, '\x1f') FROM"  # cheaper than 50 rows
+SUMMARY = "SELECT count(*), min(seq), max(seq), min(state), group_concat(account, '\x1f') FROM"  # faster than 50 rows
 WAITING = "SELECT seq, account, state FROM account WHERE lane = ? AND state <= 0"
-NEXT = f"{SUMMED} ({WAITING} AND seq > ? ORDER BY seq LIMIT ?)"
-WITHIN = f"{SUMMED} ({WAITING} AND seq BETWEEN ? AND ? ORDER BY seq)"
-BORDER = f"{WAITING} AND seq BETWEEN ? AND ? ORDER BY seq LIMIT 1 OFFSET ?"
-END = 2**63 - 1  # beyond all lanes of a group that had its turn
+NEXT = f"{SUMMARY} ({WAITING} AND seq > ? ORDER BY seq LIMIT ?)"
+WITHIN = f"{SUMMARY} ({WAITING} AND seq BETWEEN ? AND ? ORDER BY seq)"
+MIDDLE = f"{WAITING} AND seq BETWEEN ? AND ? ORDER BY seq LIMIT 1 OFFSET ?"
+AFTER_GROUP = 2**63 - 1  # beyond all sender groups of a group that had its turn
 LEFT_OVER = """SELECT request.id, request.lane, request.first, request.last, request.attempt, request.outcome,
     request.resent, party.name, lane.user_name
     FROM request JOIN lane ON lane.id = request.lane JOIN party ON party.id = lane.party
@@ -33,87 +33,89 @@ LEFT_OVER = """SELECT request.id, request.lane, request.first, request.last, req
 
 
 class Planner:
-    """Plans chunks of at most ``size`` accounts. Its methods are for the thread that has the database."""
+    """Plans chunks of at most ``size`` accounts. Call its methods in the thread of the database."""
 
     def __init__(self, database: Database, size: int) -> None:
         self._database = database
         self._size = size
-        self._at = (0, 0)  # the group and the lane that were looked at last
-        self._cursors: dict[int, int] = {}  # of lanes with chunks that are planned and not sent
-        self._ends: dict[int, int] = {}  # lanes with nothing beyond what is planned: where that ends
-        self._empty: list[int] = []
+        self._position = (0, 0)  # the group and the sender group that were visited last
+        self._cursors: dict[int, int] = {}  # of sender groups with planned chunks that are not sent
+        self._finishing: dict[int, int] = {}  # sender groups that are planned completely: the end of the plan
+        self._finished: list[int] = []
         ((latest,),) = database.execute("SELECT coalesce(max(id), 0) FROM request")
-        self._again_until: int = latest
-        self._again_after = 0
+        self._left_over_until: int = latest
+        self._left_over_after = 0
 
-    def plan(self, most: int) -> list[Chunk]:
-        """Return the next chunks, at most so many. None: there is nothing left to plan."""
-        chunks = self._again(most)
-        ends = 0  # of the list of lanes, since a chunk was found
-        while len(chunks) < most and ends < 2:  # noqa: PLR2004  # a whole turn lies between two of them
-            lanes = self._database.execute(LANES, (*self._at, most - len(chunks))).fetchall()
-            if not lanes:
-                self._at, ends = (0, 0), ends + 1
-            for party, number, sent, last, group, user_name in lanes:
-                if self._at == (party, END):
+    def plan(self, limit: int) -> list[Chunk]:
+        """Return the next chunks, at most ``limit``; an empty list if nothing is left to plan."""
+        chunks = self._left_over(limit)
+        wraps = 0  # times the list started again since a chunk was found
+        while len(chunks) < limit and wraps < 2:  # noqa: PLR2004  # between two of them lies a whole turn
+            sender_groups = self._database.execute(SENDER_GROUPS, (*self._position, limit - len(chunks))).fetchall()
+            if not sender_groups:
+                self._position, wraps = (0, 0), wraps + 1
+            for group_number, number, sent, last, group, user_name in sender_groups:
+                if self._position == (group_number, AFTER_GROUP):
                     continue
-                self._at = (party, number)
+                self._position = (group_number, number)
                 planned = max(sent, self._cursors.get(number, 0))
-                chunk = self._next_of(number, sent, planned, last) if planned < last else None
+                chunk = self._next_chunk(number, sent, planned, last) if planned < last else None
                 if chunk is not None:
-                    chunks.append(_named(chunk, group, user_name))
-                    self._at, ends = (party, END), 0
+                    chunks.append(_with_names(chunk, group, user_name))
+                    self._position, wraps = (group_number, AFTER_GROUP), 0
         return chunks
 
     def sent(self, chunk: Chunk) -> None:
-        """Have the file's cursor at the chunk's end, where it is the first sending; part of the command that records it."""
+        """Move the file's cursor to the end of a chunk that is sent for the first time, in the command that records it."""
         if chunk.repeats is None:
-            self._database.execute("UPDATE lane SET cursor = max(cursor, ?) WHERE id = ?", (chunk.last, chunk.lane))
-            if self._ends.get(chunk.lane, 0) == chunk.last:
-                self._empty.append(chunk.lane)
-                del self._ends[chunk.lane]
-            elif self._cursors.get(chunk.lane) == chunk.last:
-                del self._cursors[chunk.lane]
-        while self._empty:
-            lane = self._empty.pop()
-            self._database.execute("UPDATE lane SET cursor = last WHERE id = ?", (lane,))
-            self._cursors.pop(lane, None)
+            self._database.execute("UPDATE lane SET cursor = max(cursor, ?) WHERE id = ?", (chunk.last, chunk.sender_group))
+            if self._finishing.get(chunk.sender_group, 0) == chunk.last:
+                self._finished.append(chunk.sender_group)
+                del self._finishing[chunk.sender_group]
+            elif self._cursors.get(chunk.sender_group) == chunk.last:
+                del self._cursors[chunk.sender_group]
+        while self._finished:
+            sender_group = self._finished.pop()
+            self._database.execute("UPDATE lane SET cursor = last WHERE id = ?", (sender_group,))
+            self._cursors.pop(sender_group, None)
 
-    def _next_of(self, lane: int, sent: int, planned: int, last: int) -> Chunk | None:
-        found = self._database.execute(NEXT, (lane, planned, self._size)).fetchone()
-        if not found[0]:  # duplicates, or what an earlier run has done
-            self._cursors[lane] = last
+    def _next_chunk(self, sender_group: int, sent: int, planned: int, last: int) -> Chunk | None:
+        found = self._database.execute(NEXT, (sender_group, planned, self._size)).fetchone()
+        if not found[0]:  # only duplicates, or done by an earlier run
+            self._cursors[sender_group] = last
             if planned > sent:
-                self._ends[lane] = planned  # done with when that is sent
+                self._finishing[sender_group] = planned  # finished when that chunk is sent
             else:
-                self._empty.append(lane)
+                self._finished.append(sender_group)
             return None
         if found[0] == self._size:
             last = found[2]
-        self._cursors[lane] = last
-        return _chunk(lane, found, (found[1], last))
+        self._cursors[sender_group] = last
+        return _chunk(sender_group, found, (found[1], last))
 
     def halves(self, chunk: Chunk) -> list[Chunk]:
-        """Return both halves of a chunk, which nobody has sent."""
-        reach = (chunk.lane, chunk.first, chunk.last)
-        ((border, _, _),) = self._database.execute(BORDER, (*reach, (len(chunk.accounts) - 1) // 2))
-        halves = [self._within(chunk.lane, part) for part in ((chunk.first, border), (border + 1, chunk.last))]
+        """Return both halves of a chunk that was refused."""
+        span = (chunk.sender_group, chunk.first, chunk.last)
+        ((middle, _, _),) = self._database.execute(MIDDLE, (*span, (len(chunk.accounts) - 1) // 2))
+        halves = [self._chunk_within(chunk.sender_group, part) for part in ((chunk.first, middle), (middle + 1, chunk.last))]
         for half in halves:
             half.group, half.user_name, half.resent = chunk.group, chunk.user_name, chunk.resent
         return halves
 
-    def _within(self, lane: int, reach: tuple[int, int]) -> Chunk:
-        return _chunk(lane, self._database.execute(WITHIN, (lane, *reach)).fetchone(), reach)
+    def _chunk_within(self, sender_group: int, span: tuple[int, int]) -> Chunk:
+        return _chunk(sender_group, self._database.execute(WITHIN, (sender_group, *span)).fetchone(), span)
 
-    def _again(self, most: int) -> list[Chunk]:
+    def _left_over(self, limit: int) -> list[Chunk]:
         chunks: list[Chunk] = []
-        while len(chunks) < most and self._again_after < self._again_until:
-            found = self._database.execute(LEFT_OVER, (self._again_after, self._again_until, most - len(chunks))).fetchall()
+        while len(chunks) < limit and self._left_over_after < self._left_over_until:
+            found = self._database.execute(
+                LEFT_OVER, (self._left_over_after, self._left_over_until, limit - len(chunks))
+            ).fetchall()
             if not found:
-                self._again_after = self._again_until
-            for number, lane, first, last, attempt, outcome, resent, group, user_name in found:
-                self._again_after = number
-                chunk = _named(self._within(lane, (first, last)), group, user_name)
+                self._left_over_after = self._left_over_until
+            for number, sender_group, first, last, attempt, outcome, resent, group, user_name in found:
+                self._left_over_after = number
+                chunk = _with_names(self._chunk_within(sender_group, (first, last)), group, user_name)
                 chunk.resent = chunk.resent or bool(resent) or outcome == RequestState.UNKNOWN
                 if outcome == RequestState.PLANNED:
                     chunk.planned, chunk.attempt = number, attempt
@@ -123,18 +125,18 @@ class Planner:
         return chunks
 
 
-def _chunk(lane: int, found: tuple[Any, ...], reach: tuple[int, int]) -> Chunk:  # a row of sums
+def _chunk(sender_group: int, found: tuple[Any, ...], span: tuple[int, int]) -> Chunk:  # a row of SUMMARY
     return Chunk(
-        lane=lane,
+        sender_group=sender_group,
         group="",
         user_name=None,
-        first=reach[0],
-        last=reach[1],
+        first=span[0],
+        last=span[1],
         accounts=tuple(found[4].split("\x1f")),
         resent=found[3] == AccountState.AGAIN,
     )
 
 
-def _named(chunk: Chunk, group: str, user_name: str) -> Chunk:
+def _with_names(chunk: Chunk, group: str, user_name: str) -> Chunk:
     chunk.group, chunk.user_name = group, user_name or None
     return chunk

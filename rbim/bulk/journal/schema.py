@@ -1,8 +1,9 @@
-"""What is in a job's journal: the tables, and the views for people who look into it.
+"""Schema of a job's journal: the tables, and the views for people.
 
-A row of the input has a number, ``seq``, from 1. An account is sent once per group, whoever acts. What is sent one after the
-other is a lane: a group and an acting account. A request holds those accounts of its lane that waited when it was sent and
-whose numbers lie between its ``first`` and its ``last``; no two requests that are open or to be sent share one.
+A row of the input has a number, ``seq``, from 1. An account is sent once per group, for any acting account. A sender group
+(table ``lane``) is a group with an acting account; its requests follow one another. A request holds the accounts of its
+sender group that waited when it was sent and whose numbers lie between its ``first`` and its ``last``; no two requests that
+are open or to be sent share an account.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ STATEMENTS = (
         FROM request JOIN lane ON lane.id = request.lane JOIN party ON party.id = lane.party
         JOIN request_outcome ON request_outcome.id = request.outcome LEFT JOIN reason ON reason.id = request.reason""",
 )
-"""What makes an empty file a journal."""
+"""The statements that turn an empty file into a journal."""
 
 JOURNAL = FileKind(name="a job's journal", mark=b"rbjb", schema=(STATEMENTS,), cache=4_000)
 """The file of a job."""

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 __all__ = ["PaceController"]
 
-HALT = 1.0  # seconds after a throttling, where nothing else slows down
+DEFAULT_HALT = 1.0  # seconds after a throttling, where nothing else slows down
 LONGEST_HALT = 300.0
-LOSSES = 8  # in a row are an outage, if that takes
-MOMENT = 0.05  # seconds at least,
-MANY_LOSSES = 100  # or are so many at once,
-FEW_LOSSES = 3  # or so many
-WHILE = 5.0  # in so many seconds
+OUTAGE_LOSSES = 8  # in a row are an outage, if that takes
+OUTAGE_SILENCE = 0.05  # seconds at least,
+OUTAGE_BURST = 100  # or are so many at once,
+SLOW_OUTAGE_LOSSES = 3  # or so many
+SLOW_OUTAGE_SILENCE = 5.0  # in so many seconds
 FIRST_PROBE = 0.25  # seconds; each pause is twice as long as the one before
 LONGEST_PROBE = 3.0
 
@@ -42,16 +42,16 @@ class PaceController:
 
     def __init__(self, *, rates: Iterable[Rate] = (), concurrency: int = 100, adaptive: bool = True) -> None:
         limits = Limits(rates=tuple(rates), concurrency=concurrency)
-        self._most = limits.concurrency
-        self._pace = RateLimiter(limits.rates)
+        self._max_concurrency = limits.concurrency
+        self._limiter = RateLimiter(limits.rates)
         self._rate = AdaptiveRate() if adaptive else None
-        self._concurrency = AdaptiveConcurrency(self._most) if adaptive else None
+        self._concurrency = AdaptiveConcurrency(self._max_concurrency) if adaptive else None
         self._in_flight = 0
         self._silent_since: float | None = None
         self._losses = 0  # in a row
         self._probing_since: float | None = None
-        self._probe = -inf  # when the next one may go
-        self._pause = FIRST_PROBE  # after that
+        self._next_probe = -inf  # when the next one may go
+        self._probe_interval = FIRST_PROBE  # after that
         self._resumed = -inf
 
     @property
@@ -62,7 +62,7 @@ class PaceController:
     @property
     def halted_until(self) -> float:
         """The time until which the platform wanted nothing sent; -inf if it never did."""
-        return self._pace.halted_until
+        return self._limiter.halted_until
 
     @property
     def silent_since(self) -> float | None:
@@ -70,11 +70,11 @@ class PaceController:
 
         That is the time of the last answer, or, where nothing was in flight, of the next sending. None before the first.
         """
-        return None if self._silent_since is None else max(self._silent_since, self._pace.halted_until)
+        return None if self._silent_since is None else max(self._silent_since, self._limiter.halted_until)
 
     def state(self, now: float) -> Literal["running", "halted", "probing"]:
         """Return ``halted`` while the platform wants a pause, ``probing`` during an outage, ``running`` otherwise."""
-        if now < self._pace.halted_until:
+        if now < self._limiter.halted_until:
             return "halted"
         return "running" if self._probing_since is None else "probing"
 
@@ -84,47 +84,47 @@ class PaceController:
         In an outage those that wait in vain do not keep a probe from being sent.
         """
         if self._probing_since is not None:
-            return min(self._in_flight + 1, self._most)
-        return self._most if self._concurrency is None else self._concurrency.limit
+            return min(self._in_flight + 1, self._max_concurrency)
+        return self._max_concurrency if self._concurrency is None else self._concurrency.limit
 
     def earliest(self, op: Operation[Any], now: float) -> float:
         """Return the time from which the request may go, ``now`` if at once. Nothing is reserved."""
-        given, due = self._pace.earliest(op, now), self._due
-        if due <= given:
-            return given
+        allowed, due = self._limiter.earliest(op, now), self._due
+        if due <= allowed:
+            return allowed
         if self._rate is not None:
             self._rate.held = True
         return due
 
-    def general(self, op: Operation[Any], now: float) -> float:
+    def earliest_any_group(self, op: Operation[Any], now: float) -> float:
         """Return the same for a request of the kind to a group without a rate of its own.
 
         Where :meth:`earliest` is later, other groups may go first.
         """
-        return max(self._pace.earliest(op, now, each_group=False), self._due)
+        return max(self._limiter.earliest(op, now, each_group=False), self._due)
 
     @property
     def _due(self) -> float:
         due = -inf if self._rate is None else self._rate.due
-        return due if self._probing_since is None else max(due, self._probe)
+        return due if self._probing_since is None else max(due, self._next_probe)
 
     def sent(self, op: Operation[Any], now: float) -> None:
         """Count a request that goes now."""
         if self._silent_since is None or not (self._in_flight or self._losses):
             self._silent_since = now
         self._in_flight += 1
-        self._pace.take(op, now)
+        self._limiter.take(op, now)
         if self._rate is not None:
             self._rate.sent(now)
         if self._concurrency is not None:
             self._concurrency.sent(self._in_flight)
         if self._probing_since is not None:
-            self._pause = min(2 * self._pause, LONGEST_PROBE)
-            self._probe = now + self._pause
+            self._probe_interval = min(2 * self._probe_interval, LONGEST_PROBE)
+            self._next_probe = now + self._probe_interval
 
     def answered(self, now: float, latency: float) -> None:
         """Note that the platform answered or refused a request that was sent ``latency`` seconds ago."""
-        self._heard(now, now - latency)
+        self._note_answer(now, now - latency)
         if self._rate is not None:
             self._rate.passed(now, now - latency)
         if self._concurrency is not None:
@@ -135,13 +135,13 @@ class PaceController:
 
         The request was sent ``latency`` seconds ago: if that was before the rate was last lowered, it stays as it is.
         """
-        self._heard(now, now - latency)
+        self._note_answer(now, now - latency)
         halt = min(retry_after, LONGEST_HALT) if retry_after is not None and retry_after > 0 else 0.0
         if self._rate is not None:
-            self._rate.throttled(now, now - latency, halt=halt, halted_until=self._pace.halted_until)
+            self._rate.throttled(now, now - latency, halt=halt, halted_until=self._limiter.halted_until)
         elif retry_after is None:
-            halt = HALT
-        self._pace.halt(now + halt, now)
+            halt = DEFAULT_HALT
+        self._limiter.halt(now + halt, now)
 
     def lost(self, now: float, latency: float = 0.0) -> None:
         """Note that a request that was sent ``latency`` seconds ago found no platform, or one in trouble of its own.
@@ -155,8 +155,8 @@ class PaceController:
             self._losses += 1
             if self._is_outage(now):
                 self._probing_since = now
-                self._pause = FIRST_PROBE
-                self._probe = now + FIRST_PROBE
+                self._probe_interval = FIRST_PROBE
+                self._next_probe = now + FIRST_PROBE
 
     def withdrawn(self) -> None:
         """Note that a request was not sent after all, for a reason that says nothing of the platform."""
@@ -165,12 +165,12 @@ class PaceController:
     def _is_outage(self, now: float) -> bool:
         silence = now - (now if (since := self.silent_since) is None else since)
         return (
-            self._losses >= MANY_LOSSES
-            or (self._losses >= LOSSES and silence >= MOMENT)
-            or (self._losses >= min(FEW_LOSSES, self._most + 1) and silence >= WHILE)
+            self._losses >= OUTAGE_BURST
+            or (self._losses >= OUTAGE_LOSSES and silence >= OUTAGE_SILENCE)
+            or (self._losses >= min(SLOW_OUTAGE_LOSSES, self._max_concurrency + 1) and silence >= SLOW_OUTAGE_SILENCE)
         )
 
-    def _heard(self, now: float, sent_at: float) -> None:
+    def _note_answer(self, now: float, sent_at: float) -> None:
         """Note an answer of any kind; it ends an outage that it was sent in."""
         self._in_flight = max(0, self._in_flight - 1)
         self._silent_since = now

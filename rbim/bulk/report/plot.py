@@ -22,12 +22,12 @@ ENDINGS = (".png", ".svg")
 
 WIDTH = 10.0  # inches
 HEIGHTS = (2.6, 2.0, 1.3)  # inches of each panel
-AROUND = 1.3  # inches for the title and below
+MARGIN = 1.3  # inches for the title and below
 RESOLUTION = 130  # dots per inch
 NAME = 60  # characters of the source's name
 BREAK = 0.006  # the share of the time axis that is left white between two runs
-BREAKS = 0.06  # that of all of them
-ROOM = 0.2  # the share of it that a run must take so that its beginning can be written there
+MAX_BREAKS = 0.06  # that of all of them
+LABEL_SHARE = 0.2  # the share of it that a run must take so that its beginning can be written there
 
 # Okabe and Ito's colours, which people tell apart who see few
 BLUE, SKY, ORANGE, VERMILION, GREY = "#0072B2", "#56B4E9", "#E69F00", "#D55E00", "#555555"
@@ -66,28 +66,28 @@ def plot_report(report: Report, path: str | Path) -> None:
             raise
         raise InvalidRequest(missing_extra("a picture", "matplotlib", "plot"), field="path") from None
     intervals = report.over_time
-    panels: list[Callable[[Any, _Course], None]] = [_draw_requests, _draw_in_flight]
+    panels: list[Callable[[Any, _Timeline], None]] = [_draw_requests, _draw_in_flight]
     if any(each.throttled or each.failed for each in intervals):
-        panels.append(_draw_trouble)
+        panels.append(_draw_failures)
     heights = HEIGHTS[: len(panels)]
-    figure: Any = Figure(figsize=(WIDTH, sum(heights) + AROUND), dpi=RESOLUTION, layout="constrained")
+    figure: Any = Figure(figsize=(WIDTH, sum(heights) + MARGIN), dpi=RESOLUTION, layout="constrained")
     axes = figure.subplots(len(panels), sharex=True, height_ratios=heights)
-    course = _Course(intervals)
+    timeline = _Timeline(intervals)
     for draw, each in zip(panels, axes, strict=True):
         _prepare(each)
-        draw(each, course)
+        draw(each, timeline)
         each.set_ylim(bottom=0)
         if intervals:
             each.legend(loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2, ncols=3, frameon=False, fontsize=9)
-    _draw_runs(axes, course)
-    axes[-1].set_xlabel(f"running time ({course.unit})")
+    _draw_runs(axes, timeline)
+    axes[-1].set_xlabel(f"running time ({timeline.unit})")
     title, font = _title(report)
     figure.suptitle(title, font=font, fontsize=13, parse_math=False)
     about = {"Title": title} | ({"Date": None} if ending == ".svg" else {})
     figure.savefig(path, format=ending[1:], metadata=about)
 
 
-class _Course:
+class _Timeline:
     """The intervals run by run, and the time axis."""
 
     def __init__(self, intervals: Sequence[Interval]) -> None:
@@ -117,54 +117,54 @@ def _prepare(axes: Any) -> None:
     axes.tick_params(labelsize=9)
 
 
-def _draw_requests(axes: Any, course: _Course) -> None:
-    course.draw(axes, lambda each: each.requests, "requests ended", fill=True, color=SKY, alpha=0.35)
-    course.draw(axes, lambda each: each.requests, "", baseline=None, color=BLUE, linewidth=1.4)
-    if any(each.rate is not None for each in course.intervals):
-        course.draw(
+def _draw_requests(axes: Any, timeline: _Timeline) -> None:
+    timeline.draw(axes, lambda each: each.requests, "requests ended", fill=True, color=SKY, alpha=0.35)
+    timeline.draw(axes, lambda each: each.requests, "", baseline=None, color=BLUE, linewidth=1.4)
+    if any(each.rate is not None for each in timeline.intervals):
+        timeline.draw(
             axes, lambda each: each.rate, "allowed by the adaptive rate", baseline=None, color=VERMILION, linewidth=1.6
         )
     axes.set_ylabel("requests per second")
-    if not course.intervals:
+    if not timeline.intervals:
         axes.text(0.5, 0.5, "nothing was measured", transform=axes.transAxes, ha="center", color=GREY)
         axes.set_xlim(0, 1)
 
 
-def _draw_in_flight(axes: Any, course: _Course) -> None:
-    course.draw(axes, lambda each: each.in_flight, "in flight (mean)", fill=True, color=SKY, alpha=0.35)
-    course.draw(axes, lambda each: each.in_flight, "", baseline=None, color=BLUE, linewidth=1.4)
-    course.draw(axes, lambda each: each.concurrency, "allowed at once", baseline=None, color=ORANGE, linewidth=1.6)
+def _draw_in_flight(axes: Any, timeline: _Timeline) -> None:
+    timeline.draw(axes, lambda each: each.in_flight, "in flight (mean)", fill=True, color=SKY, alpha=0.35)
+    timeline.draw(axes, lambda each: each.in_flight, "", baseline=None, color=BLUE, linewidth=1.4)
+    timeline.draw(axes, lambda each: each.concurrency, "allowed at once", baseline=None, color=ORANGE, linewidth=1.6)
     axes.set_ylabel("requests at once")
 
 
-def _draw_trouble(axes: Any, course: _Course) -> None:
+def _draw_failures(axes: Any, timeline: _Timeline) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    middles = [course.time(each.at + each.seconds / 2) for each in course.intervals]
-    widths = [course.time(each.seconds) * 0.8 for each in course.intervals]
-    throttled = [each.throttled for each in course.intervals]
-    failed = [each.failed for each in course.intervals]
+    middles = [timeline.time(each.at + each.seconds / 2) for each in timeline.intervals]
+    widths = [timeline.time(each.seconds) * 0.8 for each in timeline.intervals]
+    throttled = [each.throttled for each in timeline.intervals]
+    failed = [each.failed for each in timeline.intervals]
     axes.bar(middles, throttled, widths, color=ORANGE, label="throttled")
     axes.bar(middles, failed, widths, bottom=throttled, color=VERMILION, hatch="////", edgecolor="white", label="failed")
     axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=4))
     axes.set_ylabel("requests")
 
 
-def _draw_runs(panels: Sequence[Any], course: _Course) -> None:
-    half = course.time(course.length) * min(BREAK, BREAKS / max(1, len(course.runs))) / 2
-    for run in course.runs[1:]:
-        border = course.time(run[0].at)
+def _draw_runs(panels: Sequence[Any], timeline: _Timeline) -> None:
+    half = timeline.time(timeline.length) * min(BREAK, MAX_BREAKS / max(1, len(timeline.runs))) / 2
+    for run in timeline.runs[1:]:
+        border = timeline.time(run[0].at)
         for axes in panels:
             axes.axvspan(border - half, border + half, color="white", linewidth=0, zorder=5)
             axes.axvline(border, color=GREY, linewidth=1.2, linestyle=(0, (2, 2)), zorder=6)
-    if len(course.runs) < 2:  # noqa: PLR2004  # one needs no name
+    if len(timeline.runs) < 2:  # noqa: PLR2004  # one needs no name
         return
     first = panels[0]
     first.set_ylim(top=first.get_ylim()[1] * 1.1)  # room for their names
-    for run in course.runs:
-        if run[-1].at + run[-1].seconds - run[0].at >= course.length * ROOM:
+    for run in timeline.runs:
+        if run[-1].at + run[-1].seconds - run[0].at >= timeline.length * LABEL_SHARE:
             when = f"  run {run[0].run}: {run[0].time:%Y-%m-%d %H:%M} UTC"
-            place = (course.time(run[0].at), 1)
+            place = (timeline.time(run[0].at), 1)
             first.annotate(when, place, xycoords=("data", "axes fraction"), va="top", fontsize=8, color=GREY)
 
 

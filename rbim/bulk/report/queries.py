@@ -39,10 +39,10 @@ __all__ = [
     "bad_rows",
     "codes",
     "duplicates",
-    "moment",
     "over_time",
     "request_figures",
     "runs",
+    "utc_time",
 ]
 
 LISTED = 20
@@ -54,16 +54,16 @@ REASONS = 50
 INTERVALS = 120
 """Intervals at most that the samples are condensed to."""
 
-SHORT = 0.5
+MIN_SAMPLE = 0.5
 """Seconds below which a sample is a part of the one before it: its figures per second would say nothing."""
 
 
-def moment(seconds: float) -> datetime:
+def utc_time(seconds: float) -> datetime:
     """Return a time of the journal as one with a zone, UTC."""
     return datetime.fromtimestamp(seconds, UTC)
 
 
-def _one(connection: sqlite3.Connection, statement: str, **values: float) -> Any:
+def _read_row(connection: sqlite3.Connection, statement: str, **values: float) -> Any:
     (row,) = connection.execute(statement, NUMBERS | values)
     return row
 
@@ -112,7 +112,7 @@ class Settled:
     waiting: int
 
 
-class _Tally:
+class _StateCounts:
     """Passes rows of ``_SETTLED`` on that have a reason, and counts all of them."""
 
     def __init__(self) -> None:
@@ -135,19 +135,19 @@ class _Tally:
 
 def accounts_and_reasons(connection: sqlite3.Connection, *, running: bool) -> Settled:
     """Return what became of the rows, and why: the most frequent reasons first."""
-    settled = _Tally()
+    settled = _StateCounts()
     found = settled.reasons_of(connection.execute(_SETTLED))
     reasons = tuple(nlargest(REASONS, found, key=lambda each: each.accounts))
     rest = settled.reasons - len(reasons)
     left_off = ReasonsLeftOff(reasons=rest, accounts=settled.with_reason - sum(each.accounts for each in reasons))
 
-    under_way, waiting = map(int, _one(connection, _REACHED))
+    under_way, waiting = map(int, _read_row(connection, _REACHED))
     states = settled.states
-    loaded, rows, bad, twice = _one(connection, "SELECT loaded, rows, bad, duplicates FROM job")
+    loaded, rows, bad, repeated = _read_row(connection, "SELECT loaded, rows, bad, duplicates FROM job")
     if loaded is None:  # the totals are told when the input has been read to its end
-        (bad,) = _one(connection, "SELECT count(*) FROM bad_row")
-        (twice,) = _one(connection, "SELECT count(*) FROM duplicate")
-        rows = states.total() + bad + twice
+        (bad,) = _read_row(connection, "SELECT count(*) FROM bad_row")
+        (repeated,) = _read_row(connection, "SELECT count(*) FROM duplicate")
+        rows = states.total() + bad + repeated
     accounts = AccountCounts(
         total=rows,
         done=states[AccountState.DONE],
@@ -156,7 +156,7 @@ def accounts_and_reasons(connection: sqlite3.Connection, *, running: bool) -> Se
         unknown=states[AccountState.UNKNOWN] + states[AccountState.AGAIN] + waiting,
         bad=bad,
         not_sent=states[AccountState.WAITING] - waiting,
-        duplicate=twice,
+        duplicate=repeated,
         in_flight=under_way if running else 0,
     )
     return Settled(
@@ -197,11 +197,11 @@ _TIMES = """SELECT elapsed FROM request WHERE outcome IN (:sent_answered, :sent_
 
 def request_figures(connection: sqlite3.Connection, *, seconds: float, running: bool) -> RequestFigures:
     """Return the figures of the sendings; the job has run for so many seconds."""
-    sent, underway, answered, refused, not_sent, unknown, repeated, resent, throttled, timed, waited = _one(
+    sent, underway, answered, refused, not_sent, unknown, repeated, resent, throttled, timed, waited = _read_row(
         connection, _SENDINGS
     )
     # a half lies between its parent's numbers; what is sent again goes from the same to the same
-    (split,) = _one(
+    (split,) = _read_row(
         connection,
         """SELECT count(DISTINCT part.repeats) FROM request AS part JOIN request AS whole ON whole.id = part.repeats
         WHERE (part.first, part.last) <> (whole.first, whole.last)""",
@@ -253,8 +253,8 @@ def runs(connection: sqlite3.Connection) -> tuple[RunFigures, ...]:
         found.append(
             RunFigures(
                 id=key,
-                began=moment(began),
-                ended=None if ended is None else moment(ended),
+                began=utc_time(began),
+                ended=None if ended is None else utc_time(ended),
                 why=why,
                 seconds=max(0.0, last - began),  # a clock may be set back
             )
@@ -266,7 +266,7 @@ def _last_request(connection: sqlite3.Connection, began: float, next_one: float)
     """Return when a request of a run last began or ended; that of a killed run may be settled by the next one."""
     statement = """SELECT max(CASE WHEN ended < :until THEN ended ELSE begun END) FROM request
         WHERE begun >= :began AND begun < :until"""
-    (last,) = _one(connection, statement, began=began, until=next_one)
+    (last,) = _read_row(connection, statement, began=began, until=next_one)
     return began if last is None else float(last)
 
 
@@ -285,19 +285,19 @@ _CONDENSED = """
 def over_time(connection: sqlite3.Connection) -> tuple[Interval, ...]:
     """Return the samples, condensed; an interval belongs to one run as long as there are not too many runs for that."""
     statement = "SELECT max(1, sum(seconds >= ?)) FROM sample WHERE seconds > 0 GROUP BY run"
-    lengths: list[int] = [length for (length,) in connection.execute(statement, (SHORT,))]
-    apart = len(lengths) <= INTERVALS // 2
-    spare = INTERVALS - len(lengths) if apart else INTERVALS
+    lengths: list[int] = [length for (length,) in connection.execute(statement, (MIN_SAMPLE,))]
+    separate = len(lengths) <= INTERVALS // 2
+    spare = INTERVALS - len(lengths) if separate else INTERVALS
     each = 1 if sum(lengths) <= INTERVALS else -(-sum(lengths) // spare)
     found: list[Interval] = []
     at = 0.0
     for run, time, seconds, requests, accounts, in_flight, concurrency, rate, throttled, failed in connection.execute(
-        _CONDENSED, {"apart": apart, "short": SHORT, "each": each}
+        _CONDENSED, {"apart": separate, "short": MIN_SAMPLE, "each": each}
     ):
         found.append(
             Interval(
                 run=run,
-                time=moment(time),
+                time=utc_time(time),
                 at=at,
                 seconds=seconds,
                 requests=requests,
@@ -326,7 +326,7 @@ def anomalies(connection: sqlite3.Connection) -> tuple[int, tuple[Anomaly, ...]]
         (LISTED,),
     )
     listed = tuple(Anomaly(group=group, account=account, reason=why, request=number) for group, account, why, number in rows)
-    (count,) = _one(connection, "SELECT count(*) FROM anomaly")
+    (count,) = _read_row(connection, "SELECT count(*) FROM anomaly")
     return count, listed
 
 

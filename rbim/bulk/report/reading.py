@@ -32,16 +32,16 @@ def read_report(journal: str | Path | sqlite3.Connection, *, running: bool = Fal
     InvalidRequest where the file is not there or is no journal of a job.
     """
     if isinstance(journal, sqlite3.Connection):
-        with _one_moment(journal):
+        with _read_transaction(journal):
             return _read(journal, running=running)
-    with closing(_opened(Path(journal))) as connection, _one_moment(connection):
+    with closing(_opened(Path(journal))) as connection, _read_transaction(connection):
         return _read(connection, running=running)
 
 
 def _opened(path: Path) -> sqlite3.Connection:
     if not path.is_file():
         raise InvalidRequest(f"there is no journal {path}", field="journal")
-    why = "it is no journal of a job"
+    cause = "it is no journal of a job"
     try:
         connection = _reader(path)
         try:
@@ -54,8 +54,8 @@ def _opened(path: Path) -> sqlite3.Connection:
             raise
         connection.close()
     except sqlite3.DatabaseError as error:
-        why = str(error)
-    raise InvalidRequest(f"{path} cannot be read: {why}", field="journal")
+        cause = str(error)
+    raise InvalidRequest(f"{path} cannot be read: {cause}", field="journal")
 
 
 def _reader(path: Path) -> sqlite3.Connection:
@@ -75,7 +75,7 @@ def _reader(path: Path) -> sqlite3.Connection:
 
 
 @contextmanager
-def _one_moment(connection: sqlite3.Connection) -> Generator[None]:
+def _read_transaction(connection: sqlite3.Connection) -> Generator[None]:
     if connection.in_transaction:
         yield
         return
@@ -105,7 +105,7 @@ def _read(connection: sqlite3.Connection, *, running: bool) -> Report:
         options=json.loads(options),
         chunk=chunk,
         source=json.loads(source),
-        created=report_queries.moment(created),
+        created=report_queries.utc_time(created),
         state=state,
         complete=complete,
         seconds=seconds,

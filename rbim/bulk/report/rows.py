@@ -22,7 +22,7 @@ COLUMNS = ("row", "group", "account", "user_name", "state", "reason", "code", "e
 NOT_DONE = ("refused", "failed", "unknown", "skipped")
 """The states of accounts that are not done; ``skipped`` ones were not sent."""
 
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 """What a spreadsheet takes for the beginning of a formula."""
 
 _SETTLED = f"""
@@ -69,20 +69,20 @@ def write_report_csv(stream: IO[str], connection: sqlite3.Connection) -> None:
     for row in rows:
         number, group, account, user_name, state, reason, code, error, request = row
         while expected < number and (each := next(bad, None)) is not None:  # bad rows are numbered, too
-            write(_bad(expected, each))
+            write(_bad_row_line(expected, each))
             expected += 1
-        write((number, group, account, user_name, state, _harmless(reason), _harmless(code), error, request))
+        write((number, group, account, user_name, state, _escape_formula(reason), _escape_formula(code), error, request))
         expected = number + 1
     for number, each in enumerate(bad, expected):
-        write(_bad(number, each))
+        write(_bad_row_line(number, each))
 
 
-def _bad(number: int, row: BadRow) -> tuple[object, ...]:
+def _bad_row_line(number: int, row: BadRow) -> tuple[object, ...]:
     return (number, "", "", "", "skipped", f"line {row.line}: {row.reason}: {row.raw}", "", "", "")
 
 
-def _harmless(text: str) -> str:
-    return f"'{text}" if text.startswith(FORMULA) else text
+def _escape_formula(text: str) -> str:
+    return f"'{text}" if text.startswith(FORMULA_STARTS) else text
 
 
 def not_done(connection: sqlite3.Connection, states: Collection[str] = NOT_DONE) -> Iterator[NotDone]:

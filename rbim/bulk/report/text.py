@@ -49,7 +49,7 @@ def report_text(report: Report) -> str:
         _requests(report),
         _over_time(report.over_time),
         _runs(report),
-        _odd(report),
+        _unusual(report),
         _job(report),
     ]
     shown = [[_fit(line, WIDTH).rstrip() for line in section] for section in sections]
@@ -79,8 +79,8 @@ def _accounts(report: Report) -> Iterator[str]:
     ]
     notes["unknown"] = "may have taken effect"
     width = len(f"{accounts.total:,}")
-    for place, (name, count) in enumerate(counts):
-        if count or not place:
+    for index, (name, count) in enumerate(counts):
+        if count or not index:
             share = f"{count / accounts.total:7.1%}" if accounts.total else ""
             yield f"  {name:<10} {count:>{width},} {share}   {notes.get(name, '')}"
     if not report.adds_up:
@@ -156,8 +156,8 @@ def _over_time(intervals: Sequence[Interval]) -> Iterator[str]:
     if len(intervals) < 2:  # noqa: PLR2004  # one of them shows no course
         return
     length = sum(each.seconds for each in intervals)
-    pauses = " of running (a gap: another run)" if 1 < len({each.run for each in intervals}) <= GAPS else ""
-    yield f"Over time: {_duration(length)}{pauses}"
+    gaps = " of running (a gap: another run)" if 1 < len({each.run for each in intervals}) <= GAPS else ""
+    yield f"Over time: {_duration(length)}{gaps}"
     rows = [
         ("requests/s", [each.requests for each in intervals]),
         ("accounts/s", [each.accounts for each in intervals]),
@@ -173,22 +173,23 @@ def _over_time(intervals: Sequence[Interval]) -> Iterator[str]:
 def _line(intervals: Sequence[Interval], values: Sequence[float]) -> str:
     """Return a sparkline, with a gap where another run begins (unless there are many)."""
     each = -(-len(values) // BARS_AT_MOST)
-    apart = len({interval.run for interval in intervals}) <= GAPS
+    separate = len({interval.run for interval in intervals}) <= GAPS
     columns: list[list[int]] = []  # the places of what one of them shows
-    for place, interval in enumerate(intervals):
-        same = bool(columns) and (not apart or intervals[columns[-1][0]].run == interval.run)
+    for index, interval in enumerate(intervals):
+        same = bool(columns) and (not separate or intervals[columns[-1][0]].run == interval.run)
         if same and len(columns[-1]) < each:
-            columns[-1].append(place)
+            columns[-1].append(index)
         else:
-            columns.append([place])
+            columns.append([index])
     means = [
-        sum(values[place] * intervals[place].seconds for place in places) / sum(intervals[place].seconds for place in places)
-        for places in columns
+        sum(values[index] * intervals[index].seconds for index in indexes)
+        / sum(intervals[index].seconds for index in indexes)
+        for indexes in columns
     ]
     bars = sparkline(means)
     shown = bars[:1]
     for (before, *_), (first, *_), bar in zip(columns, columns[1:], bars[1:], strict=False):
-        shown += f" {bar}" if apart and intervals[before].run != intervals[first].run else bar
+        shown += f" {bar}" if separate and intervals[before].run != intervals[first].run else bar
     return shown
 
 
@@ -207,27 +208,27 @@ def _runs(report: Report) -> Iterator[str]:
     for run in report.runs[-RUNS:]:
         running = report.state == "running" and run is report.runs[-1]
         ended = f"{run.ended:{TIME}}" if run.ended else "now" if running else "some time"
-        why = run.why or ("running" if running else "killed")
-        yield f"  {run.id:>3}  {run.began:{TIME}} to {ended:<19}  {_duration(run.seconds):>10}  {_clean(why)}"
+        end = run.why or ("running" if running else "killed")
+        yield f"  {run.id:>3}  {run.began:{TIME}} to {ended:<19}  {_duration(run.seconds):>10}  {_clean(end)}"
 
 
-def _odd(report: Report) -> Iterator[str]:
+def _unusual(report: Report) -> Iterator[str]:
     anomalies = [
         f"{_clean(each.account)} of {_clean(each.group)}: {_clean(each.reason)} (request {each.request:,})"
         for each in report.first_anomalies
     ]
     bad = [f"line {each.line:,}: {_clean(each.reason)}: {_clean(each.raw)}" for each in report.first_bad_rows]
-    twice = [
+    duplicates = [
         f"row {each.row:,}: {_clean(each.account)} of {_clean(each.group)}, as in row {each.first_row:,}"
         for each in report.first_duplicates
     ]
     lists = [
         ("Refused although not in the request", anomalies, report.anomalies),
         ("Rows that cannot be used", bad, report.accounts.bad),
-        ("Duplicates", twice, report.accounts.duplicate),
+        ("Duplicates", duplicates, report.accounts.duplicate),
     ]
-    for place, (title, lines, count) in enumerate([each for each in lists if each[2]]):
-        if place:
+    for index, (title, lines, count) in enumerate([each for each in lists if each[2]]):
+        if index:
             yield ""
         yield f"{title}: {count:,}"
         yield from (f"  {line}" for line in lines[:EXAMPLES])

@@ -135,7 +135,7 @@ def test_rows_are_numbered_and_the_first_of_each_counts(rows):
 
 
 def test_more_groups_than_are_kept_at_hand(monkeypatch):
-    monkeypatch.setattr(loading, "KNOWN", 3)
+    monkeypatch.setattr(loading, "CACHED_GROUPS", 3)
     rows = [(f"g{n % 10}", f"a{n}", f"u{n % 4}") for n in range(200)]
     with book(rows) as made:
         assert made.read("SELECT count(*) FROM party") == [(10,)]
@@ -328,13 +328,14 @@ def test_an_outcome_is_that_of_those_who_waited():
         made.send(
             one,
             Settlement(
-                outcome=RequestState.REFUSED, state=AccountState.FAILED, why=FailureReason("no", "999123", "ApiError")
+                outcome=RequestState.REFUSED, state=AccountState.FAILED, reason=FailureReason("no", "999123", "ApiError")
             ),
         )
-        apart = ((1, AccountState.REFUSED, FailureReason("never logged in")),)
+        individual = ((1, AccountState.REFUSED, FailureReason("never logged in")),)
         anomalies = (("stranger", FailureReason("who?")),)
         number = made.send(
-            two, Settlement(outcome=RequestState.ANSWERED, state=AccountState.DONE, apart=apart, anomalies=anomalies)
+            two,
+            Settlement(outcome=RequestState.ANSWERED, state=AccountState.DONE, individual=individual, anomalies=anomalies),
         )
         states = [state.name for _, state in sorted(made.states().items())]
         assert states == ["FAILED"] * 3 + ["DONE", "REFUSED", "DONE"]
@@ -353,7 +354,7 @@ def test_halves_belong_to_the_request_they_were():
         (chunk,) = made.journal.plan(10)
         made.do(made.journal.begin, chunk)
         number = chunk.number
-        refused = Settlement(outcome=RequestState.REFUSED, why=FailureReason("no"))
+        refused = Settlement(outcome=RequestState.REFUSED, reason=FailureReason("no"))
         one, two = made.do(made.journal.split, chunk, refused, 0.1)
         assert (one.accounts, two.accounts) == (("a0", "a1", "a2"), ("a3", "a4"))
         made.send(one)
@@ -372,11 +373,11 @@ def test_halves_belong_to_the_request_they_were():
 
 
 def test_what_is_sent_again_comes_first_and_says_so():
-    lost = Settlement(outcome=RequestState.UNKNOWN, why=FailureReason("reset"), again=True)
+    lost = Settlement(outcome=RequestState.UNKNOWN, reason=FailureReason("reset"), again=True)
     with book([(f"g{n}", "a") for n in range(4)], chunk=1) as made:
         chunks = made.journal.plan(2)
         made.send(chunks[0], lost)
-        made.send(chunks[1], Settlement(outcome=RequestState.REFUSED, why=FailureReason("busy"), again=True))
+        made.send(chunks[1], Settlement(outcome=RequestState.REFUSED, reason=FailureReason("busy"), again=True))
         made.begin()
         found = made.journal.plan(10)
         assert [(each.group, each.attempt, each.resent) for each in found] == [
@@ -399,12 +400,12 @@ def test_what_is_sent_again_comes_first_and_says_so():
 
 
 def test_who_was_unknown_and_waits_again_is_sent_again():
-    unknown = Settlement(outcome=RequestState.UNKNOWN, state=AccountState.UNKNOWN, why=FailureReason("reset"))
+    unknown = Settlement(outcome=RequestState.UNKNOWN, state=AccountState.UNKNOWN, reason=FailureReason("reset"))
     with book([("g", f"a{n}") for n in range(6)], chunk=2) as made:
         one, two, three = made.journal.plan(10)
         made.send(one, unknown)
         made.send(two)
-        made.send(three, Settlement(outcome=RequestState.REFUSED, state=AccountState.FAILED, why=FailureReason("no")))
+        made.send(three, Settlement(outcome=RequestState.REFUSED, state=AccountState.FAILED, reason=FailureReason("no")))
         assert made.do(made.journal.retry, [AccountState.UNKNOWN]) == 2
         assert made.journal.counts()[AccountState.AGAIN] == 2
         made.begin()
@@ -425,11 +426,11 @@ def test_who_was_unknown_and_waits_again_is_sent_again():
 )
 def test_after_recovery_everybody_waits_once_or_is_settled(fates, on_unknown, age):
     settlements = {
-        "lost": Settlement(outcome=RequestState.UNKNOWN, why=FailureReason("reset"), again=True),
-        "busy": Settlement(outcome=RequestState.REFUSED, why=FailureReason("busy"), again=True),
+        "lost": Settlement(outcome=RequestState.UNKNOWN, reason=FailureReason("reset"), again=True),
+        "busy": Settlement(outcome=RequestState.REFUSED, reason=FailureReason("busy"), again=True),
         "done": DONE,
-        "failed": Settlement(outcome=RequestState.REFUSED, state=AccountState.FAILED, why=FailureReason("no")),
-        "unknown": Settlement(outcome=RequestState.UNKNOWN, state=AccountState.UNKNOWN, why=FailureReason("reset")),
+        "failed": Settlement(outcome=RequestState.REFUSED, state=AccountState.FAILED, reason=FailureReason("no")),
+        "unknown": Settlement(outcome=RequestState.UNKNOWN, state=AccountState.UNKNOWN, reason=FailureReason("reset")),
     }
     with book([("g", f"a{n}") for n in range(2 * len(fates))], chunk=2) as made:
         fate_of = {}
@@ -460,8 +461,8 @@ def test_runs_and_samples_are_noted():
         made.do(made.journal.sample, Sample(5.0, 1.0, 2, 3, 4, 5, 6.5, 7, None))
         made.clock.elapsed += 10
         made.do(made.journal.end_run, "done")
-        ((began, ended, why),) = made.read("SELECT began, ended, why FROM run")
-        assert (ended - began, why) == (10, "done")
+        ((began, ended, reason),) = made.read("SELECT began, ended, why FROM run")
+        assert (ended - began, reason) == (10, "done")
         assert made.read("SELECT * FROM sample") == [(1, 5.0, 1.0, 2, 3, 4, 5, 6.5, 7, None)]
 
 

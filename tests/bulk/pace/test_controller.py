@@ -23,16 +23,16 @@ def limited(limit: float, **rest) -> Platform:
     return Platform(limit=lambda _now: limit, **rest)
 
 
-def send(steering: PaceController, now: float, op=INVITE) -> None:
-    assert steering.earliest(op, now) <= now
-    steering.sent(op, now)
+def send(pace: PaceController, now: float, op=INVITE) -> None:
+    assert pace.earliest(op, now) <= now
+    pace.sent(op, now)
 
 
-def lose(steering: PaceController, times: int, now: float) -> None:
+def lose(pace: PaceController, times: int, now: float) -> None:
     """Lose so many in a row, a hundredth of a second apart, at once after each was sent; the last one now."""
     for number in range(times - 1, -1, -1):
-        steering.sent(INVITE, now - number / 100)
-        steering.lost(now - number / 100)
+        pace.sent(INVITE, now - number / 100)
+        pace.lost(now - number / 100)
 
 
 # What a limit of 200 in any second lets through
@@ -99,8 +99,8 @@ def test_what_is_sent_is_spread_evenly():
 
 @pytest.mark.parametrize("latency", [0.001, 0.1])
 def test_throttling_of_everything_for_a_while_leaves_a_trickle_and_the_rate_comes_back(latency):
-    steering = PaceController(concurrency=100)
-    record = simulate(steering, Platform(limit=lambda now: 0 if 20 <= now < 40 else 200, latency=latency), 75)
+    pace = PaceController(concurrency=100)
+    record = simulate(pace, Platform(limit=lambda now: 0 if 20 <= now < 40 else 200, latency=latency), 75)
     assert record.number(THROTTLED, 25, 40) <= 15 * 0.6
     assert record.recovery(40, 0.9 * 200) < 15
     assert record.rate(60, 75) >= 0.92 * 200
@@ -116,11 +116,11 @@ def test_a_platform_that_throttles_at_first_is_no_slow_platform():
 
 @pytest.mark.parametrize("sigma", [0.0, 0.3])
 def test_a_fast_platform_is_soon_held_back_by_nothing(sigma):
-    steering = PaceController(concurrency=100)
-    record = simulate(steering, Platform(latency=0.01, sigma=sigma), 3)
+    pace = PaceController(concurrency=100)
+    record = simulate(pace, Platform(latency=0.01, sigma=sigma), 3)
     assert record.rate(2, 3) >= 0.9 * 10_000 / math.exp(sigma**2 / 2)
-    assert steering.rate is None
-    assert steering.concurrency(3.0) == 100
+    assert pace.rate is None
+    assert pace.concurrency(3.0) == 100
 
 
 @pytest.mark.parametrize("latency", [0.01, 0.1])
@@ -133,10 +133,10 @@ def test_a_hundred_are_in_flight_within_about_a_second(latency):
 @pytest.mark.parametrize("share", [0.2, 0.3])
 def test_random_losses_slow_nothing_down(share):
     without = simulate(PaceController(concurrency=100), Platform(latency=0.02), 4)
-    steering = PaceController(concurrency=100)
-    losing = simulate(steering, Platform(latency=0.02, loss=share), 4)
+    pace = PaceController(concurrency=100)
+    losing = simulate(pace, Platform(latency=0.02, loss=share), 4)
     assert losing.rate(2, 4) / (1 - share) >= 0.95 * without.rate(2, 4)
-    assert steering.concurrency(4.0) == 100
+    assert pace.concurrency(4.0) == 100
 
 
 def test_random_losses_do_not_hide_a_limit():
@@ -172,29 +172,29 @@ def test_where_one_at_a_time_is_all_there_may_be_it_is_used():
 
 
 def test_after_two_seconds_in_use_nothing_is_held_back_until_the_platform_wants_it():
-    steering, now = PaceController(), 0.0
-    while steering.earliest(INVITE, now) < math.inf and steering.rate is not None:
-        now = max(now, steering.earliest(INVITE, now))
-        steering.sent(INVITE, now)
-        steering.answered(now, 0.0)
+    pace, now = PaceController(), 0.0
+    while pace.earliest(INVITE, now) < math.inf and pace.rate is not None:
+        now = max(now, pace.earliest(INVITE, now))
+        pace.sent(INVITE, now)
+        pace.answered(now, 0.0)
     assert now == pytest.approx(2, abs=0.1)
     for _ in range(1000):
-        send(steering, now + 5)
-        steering.answered(now + 5, 0.0)
-    send(steering, now + 5)
-    steering.throttled(now + 5, None)
-    assert steering.rate == pytest.approx(0.9 * 1000)
+        send(pace, now + 5)
+        pace.answered(now + 5, 0.0)
+    send(pace, now + 5)
+    pace.throttled(now + 5, None)
+    assert pace.rate == pytest.approx(0.9 * 1000)
 
 
 @pytest.mark.parametrize("per_second", [10, 40])
 def test_a_rate_that_is_not_used_does_not_grow(per_second):
-    steering = PaceController(concurrency=100)
+    pace = PaceController(concurrency=100)
     for number in range(2000):
         now = number / per_second
-        send(steering, now)
-        steering.answered(now + 0.01, 0.01)
-        assert steering.rate is None or number < 20  # nothing is held back by it
-    assert steering._rate.rate < 80
+        send(pace, now)
+        pace.answered(now + 0.01, 0.01)
+        assert pace.rate is None or number < 20  # nothing is held back by it
+    assert pace._rate.rate < 80
 
 
 def test_a_rate_grows_however_late_the_timers_are():
@@ -230,8 +230,8 @@ def test_a_given_rate_holds_exactly(adaptive):
 def test_two_rates_hold_and_one_for_each_group():
     rates = (Rate(50, burst=5), Rate(600, 60, each_group=True), Rate(1, operations=(JoinGroup,)))
     ops = [InviteJoinGroup(group_id=f"g{number}", members=["1"]) for number in range(8)]
-    steering = PaceController(rates=rates, concurrency=100)
-    record = simulate(steering, Platform(latency=0.02), 20, ops=ops)
+    pace = PaceController(rates=rates, concurrency=100)
+    record = simulate(pace, Platform(latency=0.02), 20, ops=ops)
     assert most(record.sent, 1.0) <= 50 + 5
     assert len(record.sent) == pytest.approx(20 * 50, rel=0.02)
     record = simulate(PaceController(rates=rates), Platform(latency=0.02), 20, ops=ops[:2])
@@ -241,22 +241,22 @@ def test_two_rates_hold_and_one_for_each_group():
 
 
 def test_what_a_group_alone_must_wait_for_does_not_hold_back_others():
-    steering = PaceController(rates=(Rate(1, each_group=True), Rate(10)), adaptive=False)
-    send(steering, 5.0)
-    assert steering.earliest(INVITE, 5.0) == pytest.approx(6.0)
-    assert steering.general(INVITE, 5.0) == steering.earliest(OTHER, 5.0) == pytest.approx(5.1)
-    send(steering, 5.2, OTHER)
-    assert steering.general(INVITE, 5.2) == pytest.approx(5.3)
-    steering.throttled(5.3, 4.0)
-    assert steering.general(INVITE, 5.3) == 9.3
-    assert steering.earliest(INVITE, 5.3) == pytest.approx(10.0)  # the clock of the rates stood still
+    pace = PaceController(rates=(Rate(1, each_group=True), Rate(10)), adaptive=False)
+    send(pace, 5.0)
+    assert pace.earliest(INVITE, 5.0) == pytest.approx(6.0)
+    assert pace.earliest_any_group(INVITE, 5.0) == pace.earliest(OTHER, 5.0) == pytest.approx(5.1)
+    send(pace, 5.2, OTHER)
+    assert pace.earliest_any_group(INVITE, 5.2) == pytest.approx(5.3)
+    pace.throttled(5.3, 4.0)
+    assert pace.earliest_any_group(INVITE, 5.3) == 9.3
+    assert pace.earliest(INVITE, 5.3) == pytest.approx(10.0)  # the clock of the rates stood still
 
 
 def test_rates_for_other_operations_do_not_count():
-    steering = PaceController(rates=(Rate(1, operations=(JoinGroup,)),), adaptive=False)
-    send(steering, 0.0, JOIN)
-    assert steering.earliest(JOIN, 0.0) == steering.general(JOIN, 0.0) == 1
-    assert steering.earliest(QueryGroupDetail(group_id="g1"), 0.0) == 0
+    pace = PaceController(rates=(Rate(1, operations=(JoinGroup,)),), adaptive=False)
+    send(pace, 0.0, JOIN)
+    assert pace.earliest(JOIN, 0.0) == pace.earliest_any_group(JOIN, 0.0) == 1
+    assert pace.earliest(QueryGroupDetail(group_id="g1"), 0.0) == 0
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, True])
@@ -270,51 +270,51 @@ def test_a_concurrency_of_nothing_is_refused(wrong):
 
 @pytest.mark.parametrize("adaptive", [True, False])
 def test_a_pause_that_is_asked_for_is_kept_by_everything_and_the_longest_holds(adaptive):
-    steering = PaceController(adaptive=adaptive)
-    assert steering.halted_until == -math.inf
+    pace = PaceController(adaptive=adaptive)
+    assert pace.halted_until == -math.inf
     for _ in range(3):
-        steering.sent(INVITE, 10.0)
-    assert steering.state(10.0) == "running"
-    steering.throttled(11.0, 5.0, 1.0)
-    steering.throttled(11.1, 2.0, 1.1)
-    assert steering.halted_until == 16.0
-    assert steering.earliest(INVITE, 11.1) == 16.0
-    assert (steering.state(15.9), steering.state(16.0)) == ("halted", "running")
-    steering.throttled(12.0, 1e9, 2.0)
-    assert steering.halted_until == pytest.approx(12 + LONGEST_HALT)
+        pace.sent(INVITE, 10.0)
+    assert pace.state(10.0) == "running"
+    pace.throttled(11.0, 5.0, 1.0)
+    pace.throttled(11.1, 2.0, 1.1)
+    assert pace.halted_until == 16.0
+    assert pace.earliest(INVITE, 11.1) == 16.0
+    assert (pace.state(15.9), pace.state(16.0)) == ("halted", "running")
+    pace.throttled(12.0, 1e9, 2.0)
+    assert pace.halted_until == pytest.approx(12 + LONGEST_HALT)
 
 
 @pytest.mark.parametrize("retry_after", [0.0, -3.0, math.nan])
 def test_a_pause_of_nothing_is_none(retry_after):
-    steering = PaceController(adaptive=False)
-    steering.sent(INVITE, 1.0)
-    steering.throttled(2.0, retry_after)
-    assert steering.earliest(INVITE, 2.0) == 2.0
+    pace = PaceController(adaptive=False)
+    pace.sent(INVITE, 1.0)
+    pace.throttled(2.0, retry_after)
+    assert pace.earliest(INVITE, 2.0) == 2.0
 
 
 def test_not_adaptive_a_throttling_without_a_time_is_a_pause_of_a_second():
-    steering = PaceController(concurrency=7, adaptive=False)
-    send(steering, 1.0)
-    steering.throttled(2.0, None)
-    assert steering.earliest(INVITE, 2.0) == 3.0
-    steering.answered(3.0, 2.0)
-    assert (steering.rate, steering.concurrency(3.0)) == (None, 7)
+    pace = PaceController(concurrency=7, adaptive=False)
+    send(pace, 1.0)
+    pace.throttled(2.0, None)
+    assert pace.earliest(INVITE, 2.0) == 3.0
+    pace.answered(3.0, 2.0)
+    assert (pace.rate, pace.concurrency(3.0)) == (None, 7)
 
 
 def test_requests_in_flight_lower_the_rate_once():
-    steering = PaceController()
+    pace = PaceController()
     now = 0.0
     for _ in range(100):
-        now = max(now, steering.earliest(INVITE, now))
-        steering.sent(INVITE, now)
-        steering.answered(now, 0.001)
+        now = max(now, pace.earliest(INVITE, now))
+        pace.sent(INVITE, now)
+        pace.answered(now, 0.001)
     for _ in range(10):
-        steering.sent(INVITE, now)
-    steering.throttled(now + 0.1, None, 0.1)
-    lowered = steering.rate
+        pace.sent(INVITE, now)
+    pace.throttled(now + 0.1, None, 0.1)
+    lowered = pace.rate
     for _ in range(9):
-        steering.throttled(now + 0.2, None, 0.2)
-    assert steering.rate == lowered
+        pace.throttled(now + 0.2, None, 0.2)
+    assert pace.rate == lowered
 
 
 # Outages
@@ -353,109 +353,109 @@ def test_in_an_outage_probes_go_one_by_one_at_growing_intervals():
 
 
 def test_a_run_of_losses_is_an_outage_and_an_answer_ends_it():
-    steering = PaceController(concurrency=100)
-    send(steering, 0.0)
-    steering.answered(0.1, 0.1)
-    lose(steering, 7, 10.0)
-    assert steering.state(10.0) == "running"
-    lose(steering, 1, 10.01)
-    assert steering.state(10.01) == "probing"
-    assert steering.concurrency(10.01) == 1
-    assert steering.earliest(INVITE, 10.01) == steering.general(INVITE, 10.01) == pytest.approx(10.26)
-    send(steering, 10.26)
-    assert steering.concurrency(10.26) == 2  # it hangs; the next one need not wait for it, but for its time
-    assert steering.earliest(INVITE, 10.26) == pytest.approx(10.76)
-    steering.answered(10.3, 0.04)
-    assert steering.state(10.3) == "running"
-    assert steering.concurrency(10.3) == 5
+    pace = PaceController(concurrency=100)
+    send(pace, 0.0)
+    pace.answered(0.1, 0.1)
+    lose(pace, 7, 10.0)
+    assert pace.state(10.0) == "running"
+    lose(pace, 1, 10.01)
+    assert pace.state(10.01) == "probing"
+    assert pace.concurrency(10.01) == 1
+    assert pace.earliest(INVITE, 10.01) == pace.earliest_any_group(INVITE, 10.01) == pytest.approx(10.26)
+    send(pace, 10.26)
+    assert pace.concurrency(10.26) == 2  # it hangs; the next one need not wait for it, but for its time
+    assert pace.earliest(INVITE, 10.26) == pytest.approx(10.76)
+    pace.answered(10.3, 0.04)
+    assert pace.state(10.3) == "running"
+    assert pace.concurrency(10.3) == 5
 
 
 def test_a_throttling_ends_an_outage_as_well():
-    steering = PaceController(adaptive=False)
-    lose(steering, 8, 1.0)
-    assert steering.state(1.0) == "probing"
-    send(steering, 2.0)
-    steering.throttled(2.1, None, 0.1)
-    assert steering.state(2.1) == "halted"
-    assert steering.state(3.1) == "running"
-    assert steering.concurrency(3.1) == 100
+    pace = PaceController(adaptive=False)
+    lose(pace, 8, 1.0)
+    assert pace.state(1.0) == "probing"
+    send(pace, 2.0)
+    pace.throttled(2.1, None, 0.1)
+    assert pace.state(2.1) == "halted"
+    assert pace.state(3.1) == "running"
+    assert pace.concurrency(3.1) == 100
 
 
 def test_answers_to_what_was_sent_before_an_outage_do_not_end_it():
-    steering = PaceController()
-    send(steering, 0.0)
-    lose(steering, 8, 1.0)
-    steering.answered(1.1, 1.1)
-    assert steering.state(1.1) == "probing"
+    pace = PaceController()
+    send(pace, 0.0)
+    lose(pace, 8, 1.0)
+    pace.answered(1.1, 1.1)
+    assert pace.state(1.1) == "probing"
 
 
 def test_losses_that_arrive_late_are_no_new_outage():
-    steering = PaceController()
+    pace = PaceController()
     for _ in range(50):
-        steering.sent(INVITE, 0.0)
+        pace.sent(INVITE, 0.0)
     for _ in range(8):
-        steering.lost(10.0, 10.0)
-    assert steering.state(10.0) == "probing"
-    send(steering, 10.25)
-    steering.answered(10.3, 0.05)
+        pace.lost(10.0, 10.0)
+    assert pace.state(10.0) == "probing"
+    send(pace, 10.25)
+    pace.answered(10.3, 0.05)
     for _ in range(42):
-        steering.lost(10.4, 10.4)
-    assert steering.state(10.4) == "running"
+        pace.lost(10.4, 10.4)
+    assert pace.state(10.4) == "running"
 
 
 def test_with_few_in_flight_fewer_losses_are_an_outage_if_they_take_long():
-    steering = PaceController(concurrency=1)
+    pace = PaceController(concurrency=1)
     for now in (0.0, 10.0):
-        assert steering.state(now) == "running"
-        send(steering, now)
-        steering.lost(now + 10, 10.0)
-    assert steering.state(20.0) == "probing"
-    assert steering.concurrency(20.0) == 1
+        assert pace.state(now) == "running"
+        send(pace, now)
+        pace.lost(now + 10, 10.0)
+    assert pace.state(20.0) == "probing"
+    assert pace.concurrency(20.0) == 1
 
 
 def test_losses_at_one_instant_do_not_go_on_forever():
-    steering = PaceController()
+    pace = PaceController()
     for _ in range(99):
-        steering.sent(INVITE, 0.0)
-        steering.lost(0.0)
-    assert steering.state(0.0) == "running"
-    steering.sent(INVITE, 0.0)
-    steering.lost(0.0)
-    assert steering.state(0.0) == "probing"
+        pace.sent(INVITE, 0.0)
+        pace.lost(0.0)
+    assert pace.state(0.0) == "running"
+    pace.sent(INVITE, 0.0)
+    pace.lost(0.0)
+    assert pace.state(0.0) == "probing"
 
 
 def test_an_outage_during_the_test_of_a_smaller_concurrency_forgets_the_test():
-    steering, now = PaceController(concurrency=100), 0.0
+    pace, now = PaceController(concurrency=100), 0.0
     for latency in (0.05,) * 10 + (0.5,) * 10:
         now += 1.0
-        before = steering.concurrency(now)
+        before = pace.concurrency(now)
         for _ in range(100):
-            steering.sent(INVITE, now)
+            pace.sent(INVITE, now)
         for _ in range(100):
-            steering.answered(now + latency, latency)
-        if steering.concurrency(now) < before:
+            pace.answered(now + latency, latency)
+        if pace.concurrency(now) < before:
             break
-    assert steering.concurrency(now) == 50
-    lose(steering, 8, now + 2)
-    steering.sent(INVITE, now + 3)
-    steering.answered(now + 3.1, 0.1)
-    assert steering.concurrency(now + 3.1) == 50
+    assert pace.concurrency(now) == 50
+    lose(pace, 8, now + 2)
+    pace.sent(INVITE, now + 3)
+    pace.answered(now + 3.1, 0.1)
+    assert pace.concurrency(now + 3.1) == 50
 
 
 def test_silence_counts_from_the_last_answer_or_from_a_sending_after_which_none_came():
-    steering = PaceController()
-    assert steering.silent_since is None
-    lose(steering, 3, 1.0)
-    assert steering.silent_since == pytest.approx(0.98)
-    steering.sent(INVITE, 2.0)
-    steering.answered(3.0, 1.0)
-    assert steering.silent_since == 3.0
-    steering.sent(INVITE, 1000.0)  # nothing was in flight meanwhile
-    assert steering.silent_since == 1000.0
-    steering.sent(INVITE, 1001.0)
-    assert steering.silent_since == 1000.0
-    steering.throttled(1002.0, 60.0)
-    assert steering.silent_since == 1062.0  # it was asked for
+    pace = PaceController()
+    assert pace.silent_since is None
+    lose(pace, 3, 1.0)
+    assert pace.silent_since == pytest.approx(0.98)
+    pace.sent(INVITE, 2.0)
+    pace.answered(3.0, 1.0)
+    assert pace.silent_since == 3.0
+    pace.sent(INVITE, 1000.0)  # nothing was in flight meanwhile
+    assert pace.silent_since == 1000.0
+    pace.sent(INVITE, 1001.0)
+    assert pace.silent_since == 1000.0
+    pace.throttled(1002.0, 60.0)
+    assert pace.silent_since == 1062.0  # it was asked for
 
 
 # Whatever comes
@@ -476,64 +476,64 @@ STEPS = st.lists(
     steps=STEPS, most=st.integers(1, 120), adaptive=st.booleans(), rates=st.sampled_from(((), (Rate(3, each_group=True),)))
 )
 def test_whatever_comes_the_limits_are_limits_and_times_are_times(steps, most, adaptive, rates):
-    steering, now = PaceController(rates=rates, concurrency=most, adaptive=adaptive), 0.0
+    pace, now = PaceController(rates=rates, concurrency=most, adaptive=adaptive), 0.0
     for what, gap, latency, retry_after in steps:
         now += gap
         if what == "answered":
-            steering.answered(now, latency)
+            pace.answered(now, latency)
         elif what == "throttled":
-            steering.throttled(now, retry_after, latency)
+            pace.throttled(now, retry_after, latency)
         elif what == "lost":
-            steering.lost(now, latency)
-        elif steering.earliest(INVITE, now) <= now:
-            steering.sent(INVITE, now)
-        assert 1 <= steering.concurrency(now) <= most
-        assert now <= steering.earliest(INVITE, now) <= now + 10 + LONGEST_HALT
-        assert steering.general(INVITE, now) <= steering.earliest(INVITE, now)
-        assert steering.rate is None or steering.rate >= 0.2
-        assert steering.state(now) in {"running", "halted", "probing"}
+            pace.lost(now, latency)
+        elif pace.earliest(INVITE, now) <= now:
+            pace.sent(INVITE, now)
+        assert 1 <= pace.concurrency(now) <= most
+        assert now <= pace.earliest(INVITE, now) <= now + 10 + LONGEST_HALT
+        assert pace.earliest_any_group(INVITE, now) <= pace.earliest(INVITE, now)
+        assert pace.rate is None or pace.rate >= 0.2
+        assert pace.state(now) in {"running", "halted", "probing"}
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.sampled_from(("answered", "throttled", "lost")), min_size=8, max_size=100))
 def test_where_time_stands_still_the_answers_come_to_an_end(ends):
-    steering = PaceController()
+    pace = PaceController()
     for end in ends:
         for _ in range(20):
-            steering.sent(INVITE, 7.0)
+            pace.sent(INVITE, 7.0)
             if end == "answered":
-                steering.answered(7.0, 0.0)
+                pace.answered(7.0, 0.0)
             elif end == "throttled":
-                steering.throttled(7.0, None)
+                pace.throttled(7.0, None)
             else:
-                steering.lost(7.0)
-    assert math.isfinite(steering.earliest(INVITE, 7.0))
+                pace.lost(7.0)
+    assert math.isfinite(pace.earliest(INVITE, 7.0))
 
 
 def test_a_decision_costs_as_much_after_many_as_after_few():
-    def cost(steering, now):
+    def cost(pace, now):
         began = process_time()
         for _ in range(10_000):
-            now = max(now, steering.earliest(INVITE, now))
-            steering.sent(INVITE, now)
-            steering.answered(now + 0.01, 0.01)
+            now = max(now, pace.earliest(INVITE, now))
+            pace.sent(INVITE, now)
+            pace.answered(now + 0.01, 0.01)
         return process_time() - began, now
 
-    steering, now, costs = PaceController(rates=(Rate(1e4),)), 0.0, []
+    pace, now, costs = PaceController(rates=(Rate(1e4),)), 0.0, []
     for _ in range(8):
-        taken, now = cost(steering, now)
+        taken, now = cost(pace, now)
         costs.append(taken)
     assert min(costs[4:]) < 4 * min(costs[:4])
 
 
 def test_what_was_not_sent_after_all_is_no_longer_in_flight():
-    steering = PaceController(concurrency=4)
+    pace = PaceController(concurrency=4)
     for _ in range(3):
-        steering.sent(INVITE, 0.0)
-    steering.withdrawn()
-    steering.withdrawn()
+        pace.sent(INVITE, 0.0)
+    pace.withdrawn()
+    pace.withdrawn()
     for _ in range(100):  # an outage: a probe beside the one that is still in flight
-        steering.lost(1.0)
-        steering.sent(INVITE, 1.0)
-    assert steering.state(1.0) == "probing"
-    assert steering.concurrency(1.0) == 2
+        pace.lost(1.0)
+        pace.sent(INVITE, 1.0)
+    assert pace.state(1.0) == "probing"
+    assert pace.concurrency(1.0) == 2

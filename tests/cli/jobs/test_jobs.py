@@ -193,9 +193,9 @@ def test_the_same_command_goes_on_and_another_job_is_refused(platform, cli, grou
     assert not invitations(platform)
 
     for tokens, difference in [
-        (["members.csv", "--confirm"], "needs_confirmation is False there and True here"),
-        (["members.csv", "--chunk", "3"], "chunk is 50 there and 3 here"),
-        (["members.csv", "--user-name", "u1"], "user_name is 'admin' there and 'u1' here"),
+        (["members.csv", "--confirm"], "needs_confirmation is False in the journal and True here"),
+        (["members.csv", "--chunk", "3"], "chunk is 50 in the journal and 3 here"),
+        (["members.csv", "--user-name", "u1"], "user_name is 'admin' in the journal and 'u1' here"),
     ]:
         code, out, err = cli("invite", *tokens, "--json")
         assert (code, out) == (JobExit.USAGE, "")
@@ -204,7 +204,7 @@ def test_the_same_command_goes_on_and_another_job_is_refused(platform, cli, grou
     write_csv("members.csv", rows_of(group, count=8))
     code, out, err = cli("invite", "members.csv")
     assert (code, out) == (JobExit.USAGE, "")
-    assert "its input had 7 rows, this one has 8" in err
+    assert "its input had 7 rows, this input has 8" in err
     assert cli("remove", "members.csv", "--journal", "members.csv.invite.journal")[0] == JobExit.USAGE
     assert not invitations(platform)
 
