@@ -408,7 +408,9 @@ async def test_another_operation_is_refused(journal):
     await sending.job(journal).run(rows_of(1, 1))
     other = RemoveJob(sending, journal=journal, clock=sending.clock)
     for run in (other.run(rows_of(1, 1)), other.resume(), other.retry()):
-        with pytest.raises(InvalidRequest, match="operation is 'InviteJoinGroup' in the journal and 'DeleteGroupMember' here"):
+        with pytest.raises(
+            InvalidRequest, match="operation is 'InviteJoinGroup' in the journal and 'DeleteGroupMember' here"
+        ):
             await run
 
 

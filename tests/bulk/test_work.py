@@ -45,7 +45,7 @@ THREE = Retry(attempts=3, random=lambda: 0.5)
 
 
 def chunk_of(*accounts, **facts):
-    known = {"lane": 1, "group": "g", "user_name": None, "first": 1, "last": 99, "accounts": accounts}
+    known = {"sender_group": 1, "group": "g", "user_name": None, "first": 1, "last": 99, "accounts": accounts}
     return Chunk(**known | facts)
 
 
@@ -293,7 +293,7 @@ ERRORS = [error for error, *_ in CASES] + [
 @pytest.mark.parametrize("op", [INVITATION, ASKED, REMOVAL, JOINING])
 def test_laws_of_all_verdicts(op):
     for error, resent, lost, expired in product(ERRORS, (False, True), (0, 1, 2), (False, True)):
-        check_laws(error, op, {"resent": resent, "lost": lost, "expired": expired})
+        check_laws(error, op, {"resent": resent, "unknown_attempts": lost, "expired": expired})
 
 
 def check_laws(error, op, facts):
@@ -331,16 +331,16 @@ def test_a_request_of_one_account_is_not_halved():
 @pytest.mark.parametrize(("lost", "again"), [(0, True), (1, True), (2, False)])
 def test_attempts_are_those_of_unknown_outcome(lost, again):
     for error in (Unanswered("reset"), DeadlineExceeded("late", outcome=Outcome.UNKNOWN), BAD_GATEWAY):
-        decision = judged(error, lost=lost, attempt=50)
+        decision = judged(error, unknown_attempts=lost, attempt=50)
         assert (decision.step is Step.AGAIN) == again
         assert decision.final != again
         for never_mind in (NotSent("no"), BUSY, TOO_MANY):
-            assert judged(never_mind, lost=lost, attempt=50).step is Step.AGAIN
+            assert judged(never_mind, unknown_attempts=lost, attempt=50).step is Step.AGAIN
 
 
 def test_pauses_are_those_of_the_retry_policy():
     assert judged(Unanswered("reset")).pause == pytest.approx(0.1)
-    assert judged(Unanswered("reset"), lost=1).pause == pytest.approx(0.2)
+    assert judged(Unanswered("reset"), unknown_attempts=1).pause == pytest.approx(0.2)
     assert judged(TOO_MANY).retry_after == 7.0
     assert judged(TOO_MANY).pause == 0.0
     asked = ServerTrouble("trouble", code="529999", status=503, retry_after=4.0)

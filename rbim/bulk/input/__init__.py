@@ -1,1 +1,1 @@
-"""Reading rows from CSV, JSON lines and plain text, and writing them back."""
+"""Input of jobs: reads rows from CSV, JSON lines and plain text, and writes them back."""

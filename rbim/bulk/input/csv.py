@@ -1,4 +1,4 @@
-"""CSV to rows: the header, the character between the cells, and a quote that is not closed, which costs one line."""
+"""CSV input: finds the header and the delimiter; a quote that is not closed costs one line."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
 __all__ = ["DELIMITERS", "Header", "HeaderOptions", "csv_rows", "find_header"]
 
 DELIMITERS = ",;\t|"
-"""What may stand between cells, where nothing else is asked for."""
+"""Delimiters that are tried if none is given."""
 
 MAX_ROW_LINES = 100
-"""Lines that one row may have; beyond them a quote was not closed."""
+"""Lines of one row, at most; beyond them a quote was not closed."""
 
-# Row's own constructor, which calls this, takes twice the time
+# Row's own constructor calls this and takes twice the time
 _make_row: Callable[[type[Row], tuple[str, str, str | None]], Row] = tuple.__new__  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 
 _WINDOW = 256
-"""Lines that are read on from a mistake: more than a row may have, not many more."""
+"""Lines that are read again after a mistake: more than a row may have, but not many more."""
 
-_UNCLOSED = "a quote that is not closed"
+_UNCLOSED = "a quote is not closed"
 
 
 @frozen(kw_only=True)
 class HeaderOptions:
-    """What to look for in a header: names of columns (None: the usual one, if there is one), the group given."""
+    """Requested columns (None: the default name, if there is one), the group given, and the delimiters to try."""
 
     group: str | None
     group_column: str | None
@@ -43,10 +43,11 @@ class HeaderOptions:
 
 
 class Header(NamedTuple):
-    """Where the columns are: ``width`` counts them, ``lines`` the lines of the header; the others are places, from 0.
+    """Position of the columns: ``width`` is their number, ``lines`` the number of lines of the header; indexes count from
+    0.
 
-    ``given`` is the group of rows that name none.
-    ``names`` are the names of the columns as they are spelled, none where the file has no header.
+    ``default_group``: the group of rows without one. ``names``: the column names as they are spelled; empty without a
+    header.
     """
 
     delimiter: str
@@ -60,11 +61,11 @@ class Header(NamedTuple):
 
 
 def find_header(lines: list[str], options: HeaderOptions) -> Header | None:
-    """Read the header, which the lines begin with; None where it does not end in them.
+    """Read the header at the beginning of the lines; return None if it does not end in them.
 
-    Among the delimiters, the one counts that gives the columns looked for, or else the most cells. A single column under
-    another name is a list of accounts without a header, where the group is given and no column asked for. Raises
-    InvalidRequest where a column is not there.
+    The delimiter with most of the requested columns wins, then the one with most cells. A single column with another name
+    is a list of accounts without a header, if the group is given and no column requested. Raises InvalidRequest if a column
+    is missing.
     """
     names = [column_key(options.account_column or "account"), column_key(options.group_column or "group")]
     best: tuple[int, int] = (-1, -1)
@@ -102,7 +103,7 @@ def _column_index(cells: list[str], requested: str | None, default: str, *, need
     option = f"--{default.replace('_', '-')}-column" + (" or --group" if default == "group" else "")
     how_many = f"{len(indexes)} columns" if indexes else "no column"
     raise InvalidRequest(
-        f"header: {how_many} {requested or default!r} among {', '.join(map(repr, cells))} (choose one with {option})",
+        f"header: {how_many} {requested or default!r} among {', '.join(map(repr, cells))}: name the column with {option}",
         field=f"{default}_column",
     )
 
@@ -112,10 +113,10 @@ def _within_bounds(record: list[str]) -> bool:
 
 
 def csv_rows(parts: Iterator[Lines], header: Header) -> Iterator[Row | BadRow]:
-    """Read what follows the header.
+    """Read the rows after the header.
 
-    A quoted cell may go on over lines. Where a quote is not closed, the line with it is a bad row and reading goes on with
-    the next one: it must not cost the rows after it.
+    A quoted cell may have several lines. If a quote is not closed, its line becomes a bad row and reading continues with
+    the next line, so that the rows after it are not lost.
     """
     left = Lines(0, [], {})
     for part in parts:
@@ -124,11 +125,11 @@ def csv_rows(parts: Iterator[Lines], header: Header) -> Iterator[Row | BadRow]:
 
 
 def _rows(part: Lines, header: Header, *, last: bool) -> Generator[Row | BadRow, None, Lines]:
-    """Yield the rows of these lines and return the lines of one that has not ended."""
+    """Yield the rows of these lines; return the lines of a row that has not ended."""
     lines = part.lines
     _, _, width, account_at, group_at, user_name_at, default_group, _ = header
     seen, group = "", default_group or ""
-    begin = 0  # where the row at hand begins in the lines
+    begin = 0  # index of the line where the present row begins
     while begin < len(lines):
         base = begin
         window = lines[base : base + _WINDOW]
@@ -157,22 +158,22 @@ def _rows(part: Lines, header: Header, *, last: bool) -> Generator[Row | BadRow,
             end = base + reader.line_num
             if end == base + len(window) and not (last and end == len(lines)) and _within_bounds(lines[begin:end]):
                 if end == len(lines):
-                    break  # it may go on in the lines to come
-                continue  # it may go on beyond the window, the next of which begins with it
+                    break  # the row may continue in the next part
+                continue  # it may continue beyond the window; the next window begins with it
             unclosed = end - begin > 1 or "unexpected end" in str(error)
-            yield bad_row(part.before + begin + 1, _UNCLOSED if unclosed else f"no CSV: {error}", lines[begin])
+            yield bad_row(part.before + begin + 1, _UNCLOSED if unclosed else f"invalid CSV: {error}", lines[begin])
             begin += 1
     return part.skipping(begin)
 
 
 def _plain_group(cell: str, default_group: str | None) -> str:
-    """Return the group of a cell that needs no further look, or an empty text."""
+    """Return the group of a cell, or an empty string if it needs a full check."""
     group = cell.strip()
     return group if group.isprintable() and default_group in {None, group} else ""
 
 
 def _parse_record(part: Lines, begin: int, end: int, cells: list[str], header: Header) -> list[Row | BadRow]:
-    """Return what the lines from ``begin`` to ``end`` are: a row, a bad one, or none if they are blank."""
+    """Return the row of the lines from ``begin`` to ``end``: one row, one bad row, or none if they are blank."""
     line = part.before + begin + 1
     fault = next((part.faults[index] for index in range(begin, end) if index in part.faults), None)
     if fault is not None:
@@ -181,7 +182,7 @@ def _parse_record(part: Lines, begin: int, end: int, cells: list[str], header: H
     if not cleaned(text):
         return []
     if len(cells) != header.width:
-        return [bad_row(line, f"{len(cells)} cells, where the header has {header.width}", text)]
+        return [bad_row(line, f"{len(cells)} cells, but the header has {header.width}", text)]
     group = None if header.group is None else cells[header.group]
     user_name = None if header.user_name is None else cells[header.user_name]
     row = parse_row(group, cells[header.account], user_name, header.default_group)

@@ -1,4 +1,4 @@
-"""Files and streams to rows: CSV, JSON lines or plain text, whatever their encoding, length and mistakes."""
+"""Files and streams as rows: CSV, JSON lines or plain text, of any encoding and length, with mistakes reported."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _NO_LINES = Lines(0, [], {})
 def _to_group(value: object) -> str | None:
     if value is None or (isinstance(value, str) and cleaned(value)):
         return None if value is None else cleaned(value)
-    raise InvalidRequest(f"group: a text that is not empty is needed, not {value!r}", field="group")
+    raise InvalidRequest(f"group: invalid value {value!r}: use a non-empty string", field="group")
 
 
 def _to_codec(value: str | None) -> str:
@@ -51,21 +51,23 @@ def _to_codec(value: str | None) -> str:
 
 @define(eq=False)
 class RowFile:
-    """Read a file, or a stream of bytes (``sys.stdin.buffer``), as rows: ``Row | BadRow``, lazily and in bounded memory.
+    """Read a file, or a stream of bytes (``sys.stdin.buffer``), as ``Row | BadRow``, lazily and in bounded memory.
 
-    ``kind`` is told from the name (``.csv``, ``.tsv``, ``.jsonl``, ``.ndjson``, ``.txt``), or else from the first line;
-    ``delimiter``, one of ``,`` ``;`` tab ``|``, from the header of a CSV file. ``encoding`` is UTF-8 unless asked otherwise
-    (``gb18030`` for what Chinese spreadsheets export), with or without a byte order mark. The columns are ``group``,
-    ``account`` and, where there is one, ``user_name`` (the acting account), or those that are named; case and space around
-    a name do not count, and other columns are of no matter. ``group`` is the group of rows that name none: text never does.
-    A row that names another group is a bad row then. A CSV file of a single column under another name is a list of accounts
-    without a header, where ``group`` is given and no column asked for.
+    ``kind``: ``csv``, ``jsonl`` or ``text``; default: by the name (``.csv``, ``.tsv``, ``.jsonl``, ``.ndjson``, ``.txt``),
+    or else by the first line. ``delimiter``: of CSV; default: one of ``,`` ``;`` tab ``|``, by the header. ``encoding``:
+    default UTF-8 (``gb18030`` for exports of Chinese spreadsheets), with or without a byte order mark.
 
-    Whatever is wrong with a row makes it a ``BadRow``; ``line`` is where it begins, counted from 1. Blank lines are no rows.
-    A line may have 1 MiB, a row 100 lines. Raises InvalidRequest, when iteration begins, where the file cannot be opened or
-    has no such columns, and later only where it cannot be read further.
+    Columns are ``group``, ``account`` and optionally ``user_name`` (the acting account), or those named by
+    ``group_column``, ``account_column`` and ``user_name_column``; case and surrounding space of a name do not count, other
+    columns are ignored. ``group``: the group of rows without one, required for text; a row with another group is then a bad
+    row. A CSV file with a single column of another name is a list of accounts without a header, if ``group`` is given and
+    no column is named.
 
-    It is read once. Leaving its block closes the file that it opened, never a stream that it was given.
+    Any mistake in a row makes it a ``BadRow``; ``line`` is where it begins, from 1. Blank lines are skipped. A line may
+    have 1 MiB, a row 100 lines. Raises InvalidRequest when iteration begins if the file cannot be opened or lacks a column,
+    and later only if it cannot be read further.
+
+    It can be read once. Leaving its block closes a file that it opened, never a stream that was passed in.
     """
 
     source: str | PathLike[str] | BinaryIO
@@ -82,7 +84,7 @@ class RowFile:
 
     @property
     def name(self) -> str:
-        """What the source is called: the path, or the name of the stream."""
+        """Name of the source: the path, or the name of the stream."""
         if hasattr(self.source, "read"):
             name = getattr(self.source, "name", None)
             return name if isinstance(name, str) else "the input"
@@ -95,7 +97,7 @@ class RowFile:
 
     @property
     def format(self) -> Format:
-        """How the rows are written, for writing some of them back. Asking for it begins to read."""
+        """Format of the rows, for writing rows back. The first access begins to read."""
         if self._format is None:
             try:
                 self._format, self._rows = self._detect_format()
@@ -117,18 +119,20 @@ class RowFile:
         self.close()
 
     def close(self) -> None:
-        """Close the file, if it was opened here; iteration ends."""
+        """Close the file if it was opened here; iteration ends."""
         self._rows = iter(())
         if self._opened is not None:
             self._opened.close()
 
     def _stream(self) -> BinaryIO:
         if isinstance(self.source, TextIOBase):
-            raise InvalidRequest("source: a stream of bytes is needed (sys.stdin.buffer), not one of text", field="source")
+            raise InvalidRequest(
+                "source: a text stream cannot be read: use a stream of bytes (sys.stdin.buffer)", field="source"
+            )
         if hasattr(self.source, "read"):
             return cast("BinaryIO", self.source)
         try:
-            self._opened = Path(cast("str", self.source)).open("rb")  # noqa: SIM115  # close() does
+            self._opened = Path(cast("str", self.source)).open("rb")  # noqa: SIM115  # close() closes it
         except (OSError, ValueError) as error:
             raise InvalidRequest(
                 f"{self.name}: cannot be opened: {getattr(error, 'strerror', None) or error}", field="source"
@@ -186,7 +190,7 @@ class RowFile:
         return "csv" if column_key(self.account_column or "account") in names else "text"
 
     def _header(self, head: Lines, parts: Iterator[Lines]) -> tuple[Header, Lines]:
-        """Return the header, and the lines from its first one on, as many as it took to find its end."""
+        """Return the header, and all lines from its first one on that were read to find its end."""
         default = "\t,;|" if self.name.lower().endswith(".tsv") else DELIMITERS
         options = HeaderOptions(
             group=self.group,
@@ -203,7 +207,7 @@ class RowFile:
                 break
             head = head.followed_by(more)
         if header is None:
-            raise InvalidRequest(f"{self.name}: the header is no CSV: {excerpt_of(head.lines[0])}", field="source")
+            raise InvalidRequest(f"{self.name}: the header is not valid CSV: {excerpt_of(head.lines[0])}", field="source")
         self._check_header(head, header.lines)
         return header, head
 
@@ -211,13 +215,13 @@ class RowFile:
         fault = next((fault for index, fault in head.faults.items() if index < count), None)
         if fault is not None:
             raise InvalidRequest(
-                f"{self.name}: the header is {fault.reason} (--encoding gb18030 is what spreadsheets in China write)",
+                f"{self.name}: the header is {fault.reason} (for a Chinese spreadsheet try --encoding gb18030)",
                 field="encoding",
             )
 
 
 def _from_first_row(head: Lines) -> Lines:
-    """Return the lines from the first one that is not blank on, or ``_NOTHING``."""
+    """Return the lines from the first one that is not blank, or ``_NO_LINES``."""
     for index, line in enumerate(head.lines):
         if index in head.faults or cleaned(line):
             return head.skipping(index)
@@ -225,7 +229,7 @@ def _from_first_row(head: Lines) -> Lines:
 
 
 def _with_header_names(file_format: Format, header: Header) -> Format:
-    """Return the format with the columns of the header, as they are spelled there."""
+    """Return the format with the column names as the header spells them."""
     if not header.names:
         return evolve(file_format, delimiter=header.delimiter, user_name_column=None)
     return evolve(

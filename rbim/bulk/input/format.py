@@ -1,4 +1,4 @@
-"""The format of an input file: detected when it is read, and kept when rows are written back."""
+"""Format of an input file: detected when it is read, used again when rows are written back."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ __all__ = ["ADDED", "Format", "Kind", "NotDone", "codec", "delimiter", "is_kind"
 Kind = Literal["csv", "jsonl", "text"]
 
 ADDED = ("state", "reason")
-"""The columns that writing back adds; no other column may be called so."""
+"""The columns that writing back adds; no other column may have these names."""
 
 _ASCII = "".join(map(chr, range(32, 127))) + "\t\r\n"
 _NOT_DELIMITERS = '"\r\n\0 '
 
 
 def codec(name: str) -> str:
-    """Return Python's name of an encoding that rows can be read in line by line. Raises InvalidRequest.
+    """Return Python's name of an encoding that can be read line by line. Raises InvalidRequest.
 
-    That is any whose ASCII characters are the bytes of ASCII (UTF-8, GB18030, GBK, Big5, Latin-1, ...), so not UTF-16.
-    ``utf-8-sig`` is UTF-8: a byte order mark is recognised in any case.
+    These encode ASCII characters as ASCII bytes (UTF-8, GB18030, GBK, Big5, Latin-1, ...), so UTF-16 does not.
+    ``utf-8-sig`` gives UTF-8: a byte order mark is always recognised.
     """
     try:
         found = codecs.lookup(name).name
         usable = _ASCII.encode(found.removesuffix("-sig")) == _ASCII.encode("ascii")
     except (LookupError, TypeError, ValueError):
         raise InvalidRequest(
-            f"encoding: the name of an encoding is needed (utf-8, gb18030), not {name!r}", field="encoding"
+            f"encoding: unknown encoding {name!r}: use utf-8 or gb18030, for example", field="encoding"
         ) from None
     if not usable:
         raise InvalidRequest(
@@ -57,31 +57,32 @@ def is_kind(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
     """Validator: a kind of file."""
     if value not in get_args(Kind):
         raise InvalidRequest(
-            f"{attribute.name}: one of {', '.join(get_args(Kind))} is needed, not {value!r}", field=attribute.name
+            f"{attribute.name}: invalid value {value!r}: use one of {', '.join(get_args(Kind))}", field=attribute.name
         )
 
 
 def delimiter(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
-    """Validator: one character that can stand between cells; no quote, space or line break."""
+    """Validator: one character that can separate cells; not a quote, space or line break."""
     if not isinstance(value, str) or len(value) != 1 or value in _NOT_DELIMITERS:
         raise InvalidRequest(
-            f"{attribute.name}: one character is needed, no quote, space or line break, not {value!r}", field=attribute.name
+            f"{attribute.name}: invalid value {value!r}: use one character, not a quote, space or line break",
+            field=attribute.name,
         )
 
 
 def _name(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
     if not isinstance(value, str) or not cleaned(value):
-        raise InvalidRequest(f"{attribute.name}: a text that is not empty is needed, not {value!r}", field=attribute.name)
+        raise InvalidRequest(f"{attribute.name}: invalid value {value!r}: use a non-empty string", field=attribute.name)
 
 
 def _boolean(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
     if not isinstance(value, bool):
-        raise InvalidRequest(f"{attribute.name}: True or False is needed, not {value!r}", field=attribute.name)
+        raise InvalidRequest(f"{attribute.name}: invalid value {value!r}: use True or False", field=attribute.name)
 
 
 def _line_end(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
-    if value not in ("\n", "\r\n", "\r"):  # junk need not be hashable
-        raise InvalidRequest(f"{attribute.name}: a line end is needed, not {value!r}", field=attribute.name)
+    if value not in ("\n", "\r\n", "\r"):  # a tuple: the value may be unhashable
+        raise InvalidRequest(f"{attribute.name}: invalid line end {value!r}: use \\n, \\r\\n or \\r", field=attribute.name)
 
 
 def _encodes(encoding: str) -> bool:
@@ -93,12 +94,12 @@ def _encodes(encoding: str) -> bool:
 
 @frozen(kw_only=True)
 class Format:
-    r"""How rows are written in a file.
+    r"""Format of the rows of a file.
 
-    ``delimiter`` is CSV's; the columns are those of its header, as they are spelled there, or the keys of JSONL. Where
-    ``group`` is given (always for text), the file has no group column and that is the group of every row; where
+    ``delimiter`` is for CSV. The columns are those of the CSV header, as they are spelled there, or the keys of JSONL. If
+    ``group`` is given (always for text), the file has no group column and that is the group of every row. If
     ``user_name_column`` is None, it has no column of acting accounts. ``line_end`` is ``\n``, ``\r\n`` or ``\r``.
-    Raises InvalidRequest for what cannot be, and for two columns of one name, ``state`` and ``reason`` among them.
+    Raises InvalidRequest for invalid values, and for two columns of the same name, ``state`` and ``reason`` included.
     """
 
     kind: Kind = field(validator=is_kind)
@@ -113,34 +114,34 @@ class Format:
 
     def __attrs_post_init__(self) -> None:
         if self.kind == "text" and self.group is None:
-            raise InvalidRequest("group: text has no column of groups; name the group of its rows (--group)", field="group")
+            raise InvalidRequest("group: text has no group column: give the group of its rows (--group)", field="group")
         if self.bom and not _encodes(self.encoding):
             raise InvalidRequest(f"bom: {self.encoding} has no byte order mark", field="bom")
         columns = [each for each in (self.group_column, self.account_column, self.user_name_column) if each is not None]
         if len({column_key(each) for each in (*columns, *ADDED)}) != len(columns) + len(ADDED):
             raise InvalidRequest(
-                f"columns: {', '.join((*columns, *ADDED))} must be different names (the last two are added when writing)",
+                f"columns: {', '.join((*columns, *ADDED))} must be different names (the last two are added on writing)",
                 field="account_column",
             )
 
     def columns(self) -> list[str]:
-        """Return the columns that a file of this format has, before those that writing back adds."""
+        """Return the columns of a file of this format, without those that writing back adds."""
         group = [] if self.group is not None else [self.group_column]
         user_name = [] if self.user_name_column is None else [self.user_name_column]
         return [*group, self.account_column, *user_name]
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain JSON values, for :meth:`from_json`."""
+        """Return plain JSON values, for :meth:`from_json`."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, document: object) -> Format:
-        """Read what :meth:`to_json` gave. Raises InvalidRequest for anything else."""
-        fields: Any = document  # the validators tell what its values are
+        """Read the values of :meth:`to_json`. Raises InvalidRequest for anything else."""
+        fields: Any = document  # the validators check the values
         try:
             return cls(**fields)
         except TypeError:
-            raise InvalidRequest(f"format: no description of a file's format: {document!r}", field="format") from None
+            raise InvalidRequest(f"format: not the JSON of a file's format: {document!r}", field="format") from None
 
 
 MAX_REASON = 500
@@ -150,7 +151,7 @@ _WRITE_BATCH = 1000
 
 
 class NotDone(NamedTuple):
-    """A row that was not done: its ``state`` (refused, failed, unknown, skipped) and why."""
+    """A row that was not done: its ``state`` (refused, failed, unknown, skipped) and the reason."""
 
     group: str
     account: str
@@ -160,7 +161,7 @@ class NotDone(NamedTuple):
 
 
 class _Echo:
-    """A file for csv.writer, whose rows are then what it returns."""
+    """A file for csv.writer that makes ``writerow`` return the row."""
 
     @staticmethod
     def write(text: str) -> str:
@@ -168,8 +169,8 @@ class _Echo:
 
 
 def _as_csv(file_format: Format) -> Callable[[list[str]], str]:
-    # Cells that begin with = + - @ stay as they are: the file is to be fed back, and an apostrophe before an account would
-    # make it another account. Whoever opens it in a spreadsheet imports its columns as text.
+    # Cells that begin with = + - @ stay as they are: the file is read again, and an apostrophe before an account would make
+    # it another account. In a spreadsheet, import the columns as text.
     plain = csv.writer(_Echo(), delimiter=file_format.delimiter, lineterminator=file_format.line_end)
     quoting = csv.writer(
         _Echo(), delimiter=file_format.delimiter, lineterminator=file_format.line_end, quoting=csv.QUOTE_ALL
@@ -212,13 +213,13 @@ def _text_lines(file_format: Format, rows: Iterable[NotDone]) -> Iterator[str]:
     for group, account, _, *added in rows:
         if parse_row(group, account, None, None) != Row(group, account):
             raise InvalidRequest(
-                f"account: {account!r} cannot be written as a line of text that is read back as it is", field="account"
+                f"account: {account!r} cannot be written as a line of text: reading it back would change it", field="account"
             )
         yield "\t".join((account, *added)) + file_format.line_end
 
 
 def _checked_rows(file_format: Format, rows: Iterable[NotDone]) -> Iterator[NotDone]:
-    """Yield rows that the format has places for, with reasons of one line that it can encode."""
+    """Yield the rows that fit the format, with reasons of one line that it can encode."""
 
     @lru_cache(maxsize=1000)
     def shown(reason: str) -> str:
@@ -228,23 +229,23 @@ def _checked_rows(file_format: Format, rows: Iterable[NotDone]) -> Iterator[NotD
     for row in rows:
         if file_format.group is not None and row.group != file_format.group:
             raise InvalidRequest(
-                f"group: {row.group!r} in a file without a column of groups, whose rows are all for {file_format.group!r}",
+                f"group: {row.group!r} does not fit: without a group column, all rows are for {file_format.group!r}",
                 field="group",
             )
         if row.user_name and (file_format.user_name_column is None or file_format.kind == "text"):
             raise InvalidRequest(
-                f"user_name: {row.user_name!r} in a file without a column of acting accounts", field="user_name"
+                f"user_name: {row.user_name!r} does not fit: the file has no column of acting accounts", field="user_name"
             )
         yield row._replace(reason=shown(row.reason))
 
 
 def write_rows(stream: IO[bytes], file_format: Format, rows: Iterable[NotDone]) -> int:
-    """Write rows as their input was written, with their state and reason in two more columns, and return their number.
+    """Write rows in their input's format, with two more columns, state and reason; return the number of rows.
 
-    RowFile reads the file again, with the options that the input was read with. CSV always has a header; text has the
-    account, a tab, the state, a tab and the reason. Accounts are never altered. Raises InvalidRequest where a row does not
-    fit: another group or acting account than the format has a column for, an account that the encoding (or a line of text)
-    has no characters for. In a reason, these become escapes.
+    RowFile can read the file with the options of the input. CSV always has a header; text has the account, a tab, the
+    state, a tab and the reason. Accounts are never altered. Raises InvalidRequest if a row does not fit: it has a group or
+    an acting account without a column for it, or an account that the encoding (or a line of text) cannot represent. In a
+    reason, such characters are escaped.
     """
     writers = {"csv": _csv_lines, "jsonl": _json_lines, "text": _text_lines}
     count = 0
@@ -254,7 +255,7 @@ def write_rows(stream: IO[bytes], file_format: Format, rows: Iterable[NotDone]) 
             waiting.append(line.encode(file_format.encoding))
         except UnicodeError as error:
             raise InvalidRequest(
-                f"account: {file_format.encoding} has no characters for a part of {line!r}", field="account"
+                f"account: {file_format.encoding} cannot encode a part of {line!r}", field="account"
             ) from error
         count += 1
         if len(waiting) >= _WRITE_BATCH:

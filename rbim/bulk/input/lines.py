@@ -1,4 +1,4 @@
-"""A stream of bytes to lines of text, many at a time, in bounded memory whatever the bytes are."""
+"""A stream of bytes as lines of text, many at a time, in bounded memory for any bytes."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ if TYPE_CHECKING:
 __all__ = ["MAX_LINE", "LineError", "Lines", "lines_of"]
 
 MAX_LINE = 1 << 20
-"""Bytes that a line may have, its end not counted."""
+"""Bytes of a line, at most, without its end."""
 
 _BLOCK = 1 << 17
 _EXCERPT = 1000
 
 
 class LineError(NamedTuple):
-    """Why a line cannot be used, and what it said (a part of it)."""
+    """Reason why a line cannot be used, and an excerpt of it."""
 
     reason: str
     raw: str
 
 
 class Lines(NamedTuple):
-    """Lines with their ends; those before them in the file are counted by ``before``.
+    """Lines with their ends; ``before`` counts the lines before them in the file.
 
-    ``faults`` has the lines that are too long, or in another encoding, by their place in ``lines``. There, a line that is
-    too long is an empty one and bytes that cannot be decoded are escapes.
+    ``faults``: lines that are too long or in another encoding, by their index in ``lines``. There, a line that is too long
+    is empty, and bytes that cannot be decoded are escapes.
     """
 
     before: int
@@ -40,14 +40,14 @@ class Lines(NamedTuple):
     faults: dict[int, LineError]
 
     def skipping(self, count: int) -> Lines:
-        """Return what is left without the first ``count`` lines."""
+        """Return the lines without the first ``count``."""
         if not count:
             return self
         faults = {index - count: fault for index, fault in self.faults.items() if index >= count}
         return Lines(self.before + count, self.lines[count:], faults)
 
     def followed_by(self, more: Lines) -> Lines:
-        """Return these lines and those that come after them."""
+        """Return these lines and the lines after them."""
         if not self.lines:
             return more
         shift = len(self.lines)
@@ -56,11 +56,11 @@ class Lines(NamedTuple):
 
 
 def _whole_lines(stream: BinaryIO) -> Iterator[bytes]:
-    """Yield the stream in parts that end where a line ends; of a line that is too long only the beginning is kept.
+    """Yield the stream in parts that end at a line end; of a line that is too long only the beginning is kept.
 
-    A carriage return at the end of what was read may be half of a line end: it waits for what follows.
+    A carriage return at the end of a block may be half of a line end: it waits for the next block.
     """
-    read = getattr(stream, "read1", stream.read)  # which waits for some bytes of a pipe, not for all
+    read = getattr(stream, "read1", stream.read)  # read1 returns the bytes that a pipe has, read waits for all
     rest = b""
     while block := read(_BLOCK):
         rest += block
@@ -95,19 +95,20 @@ def _decode_one_by_one(part: bytes, encoding: str) -> tuple[list[str], dict[int,
 def _check_order_mark(part: bytes, encoding: str) -> None:
     if part.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise InvalidRequest(
-            "encoding: the input is UTF-16; convert it first (iconv -f utf-16 -t utf-8), or save it as UTF-8",
+            "encoding: the input is UTF-16: convert it first (iconv -f utf-16 -t utf-8), or save it as UTF-8",
             field="encoding",
         )
     if part.startswith(codecs.BOM_UTF8) and encoding != "utf-8":
         raise InvalidRequest(
-            f"encoding: the input begins with the mark of UTF-8, but {encoding} was asked for (--encoding)", field="encoding"
+            f"encoding: the input begins with the byte order mark of UTF-8, but {encoding} was requested (--encoding)",
+            field="encoding",
         )
 
 
 def lines_of(stream: BinaryIO, encoding: str) -> Iterator[Lines]:
-    r"""Read a stream to its end. Line ends (``\n``, ``\r\n``, ``\r``) are kept, and so is a byte order mark.
+    r"""Read a stream to its end. Line ends (``\n``, ``\r\n``, ``\r``) and a byte order mark are kept.
 
-    Raises InvalidRequest where the input begins with the mark of another encoding.
+    Raises InvalidRequest if the input begins with the byte order mark of another encoding.
     """
     before = 0
     for part in _whole_lines(stream):

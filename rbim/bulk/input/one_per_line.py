@@ -1,4 +1,4 @@
-"""Rows that are one line each: JSON objects, and accounts as plain text."""
+"""Input with one row in each line: JSON objects, or accounts as plain text."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _rows(parts: Iterator[Lines], read: Callable[[str], Row | str]) -> Iterator[
 
 
 def text_rows(parts: Iterator[Lines], file_format: Format) -> Iterator[Row | BadRow]:
-    """Read one account a line: what stands before the first tab."""
+    """Read one account per line: the text before the first tab."""
     group = file_format.group
 
     def read(line: str) -> Row | str:
@@ -40,7 +40,7 @@ def text_rows(parts: Iterator[Lines], file_format: Format) -> Iterator[Row | Bad
 
 
 def json_rows(parts: Iterator[Lines], file_format: Format) -> Iterator[Row | BadRow]:
-    """Read one JSON object a line. Keys are found as they are spelled, or else whatever their case is."""
+    """Read one JSON object per line. Keys match exactly, or else without regard to case."""
     keys = (file_format.group_column, file_format.account_column, file_format.user_name_column or "")
     default_group = file_format.group
 
@@ -48,9 +48,9 @@ def json_rows(parts: Iterator[Lines], file_format: Format) -> Iterator[Row | Bad
         try:
             document: Any = loads(line.encode())
         except (NotJson, UnicodeError) as error:
-            return f"no JSON: {error}"
+            return f"invalid JSON: {error}"
         if not isinstance(document, dict):
-            return "no JSON object"
+            return "not a JSON object"
         fields = cast("dict[str, Any]", document)
         group, account, user_name = (_value(fields, key) for key in keys)
         row = parse_row(group, account, user_name, default_group)

@@ -1,4 +1,4 @@
-"""Rows of a job's input: an account and its group, and what makes a cell valid."""
+"""Rows of a job's input: an account and its group, and the checks of their values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["BadRow", "Row", "bad_row", "cleaned", "column_key", "excerpt_of", "p
 MAX_EXCERPT = 200
 """Characters of a bad row that are kept."""
 
-# what str.strip() takes away and the byte order mark, which editors leave anywhere when they join files
+# the characters that str.strip() removes, and the byte order mark, which joined files contain anywhere
 _SPACE = (
     "\t\n\v\f\r\x1c\x1d\x1e\x1f \x85\xa0\u1680"
     + "".join(map(chr, range(0x2000, 0x200B)))
@@ -23,12 +23,12 @@ _FORBIDDEN = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
 def cleaned(text: str) -> str:
-    """Return it without the white space around it, ideographic spaces and byte order marks included."""
+    """Return the text without surrounding white space, ideographic spaces and byte order marks included."""
     return text.strip(_SPACE)
 
 
 def column_key(name: str) -> str:
-    """Return what two names of a column have in common where they are the same to a reader: case and space do not count."""
+    """Return the form in which column names are compared: without regard to case and surrounding space."""
     return cleaned(name).casefold()
 
 
@@ -38,28 +38,28 @@ def excerpt_of(text: str) -> str:
 
 
 def bad_row(line: int, reason: str, text: str) -> BadRow:
-    """Return a row that cannot be used; ``text`` is the row as it was read."""
+    """Return a bad row; ``text`` is the row as it was read."""
     return BadRow(line, one_line(reason, MAX_EXCERPT), excerpt_of(text))
 
 
 def _text(name: str, value: Any) -> tuple[str, str | None]:
-    """Return the text of a value and None, or anything and what is wrong with it."""
+    """Return the text of a value and None, or any text and the error."""
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value), None
     if not isinstance(value, str):
-        return "", f"{name}: a text or a whole number is needed, not {one_line(repr(value), 40)}"
+        return "", f"{name}: invalid value {one_line(repr(value), 40)}: use a string or a whole number"
     text = cleaned(value)
     forbidden = _FORBIDDEN.search(text)
     if forbidden is None:
         return text, None
     what = "a line break" if forbidden[0] in "\r\n" else f"the character U+{ord(forbidden[0]):04X}"
-    return text, f"{name}: {what} inside"
+    return text, f"{name}: contains {what}"
 
 
 def parse_row(group: Any, account: Any, user_name: Any, default_group: str | None) -> Row | str:
-    """Return the row that these values make, or why they make none.
+    """Return the row of these values, or the reason why they are invalid.
 
-    None is for what is not there. ``given`` is the group of rows that name none; a row that names another makes none.
+    None stands for a missing value. ``default_group``: the group of rows without one; a row with another group is invalid.
     """
     if account is None:
         return "no account"
@@ -70,7 +70,7 @@ def parse_row(group: Any, account: Any, user_name: Any, default_group: str | Non
     if error:
         return error
     if default_group is not None and group not in {"", default_group}:
-        return f"group: {group!r}, where {default_group!r} is given for all rows"
+        return f"group: {group!r}, but {default_group!r} is given for all rows"
     if not (group := group or default_group):
         return "empty group"
     user_name, error = ("", None) if user_name is None else _text("user name", user_name)
@@ -78,7 +78,7 @@ def parse_row(group: Any, account: Any, user_name: Any, default_group: str | Non
 
 
 class Row(NamedTuple):
-    """An account for a group. ``user_name`` is the account that acts, where this row names one of its own."""
+    """An account for a group. ``user_name`` is the acting account, if the row names one."""
 
     group: str
     account: str
@@ -86,7 +86,7 @@ class Row(NamedTuple):
 
 
 class BadRow(NamedTuple):
-    """A row that cannot be used: its ``line`` in the input (from 1), why, and what it said (its beginning, if long)."""
+    """A row that cannot be used: its ``line`` in the input (from 1), the reason, and an excerpt of it."""
 
     line: int
     reason: str

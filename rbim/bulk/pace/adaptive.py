@@ -1,4 +1,21 @@
-"""The pace of a job as the platform bears it: a rate that follows TCP CUBIC, and a number of requests in flight."""
+"""Adaptive pace: a rate that follows TCP CUBIC, and a limit of requests in flight that follows the latency."""
+
+# Phases of the rate (AdaptiveRate)
+#
+# START       never throttled: doubles every 0.2 s in use. After 2 s in use: UNLIMITED (`rate` is None)
+# LOWERED     throttled: 0.9 x the rate that passed lately (the peak), until a request sent since has passed (`_confirmed`)
+# RECOVERY    below 0.9 x peak (throttled again while LOWERED, or after an outage): doubles every 0.5 s in use up to there
+# GROWTH      from 0.9 x peak back to the peak, in 4 s in use or longer, along the cubic curve of TCP CUBIC
+# PLATEAU     slowly beyond the peak, up to 1.3 x peak
+# BEYOND      doubles every second in use, or every 3 latencies if that is longer
+#
+# Any phase -> LOWERED by a throttled request that was sent since the last lowering. Repeated throttling at the same peak
+# makes GROWTH longer. Always true: the rate grows only while it holds requests back, and only from what passed since.
+#
+# The limit of requests in flight (AdaptiveConcurrency) is judged once per batch of answers. It doubles until the latency
+# exceeds 1.5 x base, then grows by its square root. Above 2 x base it is halved as a probe. In the next batch a latency
+# that fell to 0.8 or less proves queueing: the half stays. Otherwise the platform is slower: that latency becomes the base
+# and the former limit returns. After an outage it starts at half and doubles up to the former limit.
 
 from __future__ import annotations
 
@@ -9,50 +26,50 @@ __all__ = ["AdaptiveConcurrency", "AdaptiveRate"]
 
 
 RATE_START = 50.0  # requests per second
-FLOOR = 0.2
-START_DOUBLING = 0.2  # seconds in use in which a rate that was never throttled doubles
-START_LASTS = 2.0  # seconds in use after which such a rate ends
-BETA = 0.9  # of what went through is gone on with after a throttling
-RECOVERY_DOUBLING = 0.5  # seconds in use, far below the peak
-RECOVERY = 4.0  # seconds in use from there back to the peak; as many again on the plateau
-RECOVERY_PER_HALT = 20.0  # times the halt that a throttling costs: as long the way back may become, step by step,
-RECOVERY_GROWTH = 2.5  # times as long as the last,
-SAME_PEAK = 0.15  # where the peaks differ by no more than that share
-PLATEAU = 1.44  # times those seconds, after them: there the rate is 1.3 times the peak
-PROBE_DOUBLING = 1.0  # seconds in use, from there on,
-PROBE_LATENCIES = 3.0  # but at least so many times the usual latency
-MAX_LATENCY = 3.0  # seconds of one that count
-RATE_LEARN = 0.1  # share by which what is usual follows the last one
-LIMITS_SHARE = 0.5  # of the requests at least are held back by a rate that limits
-SLACK = 0.02  # seconds that a timer may be late without cost
-MAX_CATCH_UP = 0.05  # seconds: after these nothing is caught up
-WINDOW = 1.0  # seconds in which platforms count
-WINDOW_REQUESTS = 20.0  # requests that the window should hold: it is longer at rates below
+FLOOR = 0.2  # requests per second
+START_DOUBLING = 0.2  # seconds in use in which the rate doubles in START
+START_LASTS = 2.0  # seconds in use after which START ends and nothing is limited
+BETA = 0.9  # share of the passed rate that is kept after a throttling
+RECOVERY_DOUBLING = 0.5  # seconds in use in which the rate doubles in RECOVERY
+RECOVERY = 4.0  # seconds in use from BETA x peak to the peak; unit of the plateau's length too
+RECOVERY_PER_HALT = 20.0  # repeated throttling at the same peak: GROWTH lasts at most so many halts,
+RECOVERY_GROWTH = 2.5  # and at most so many times the last GROWTH
+SAME_PEAK = 0.15  # two peaks are the same if they differ by at most this share
+PLATEAU = 1.44  # times RECOVERY: end of the plateau, at 1.3 x peak
+PROBE_DOUBLING = 1.0  # seconds in use in which the rate doubles in BEYOND,
+PROBE_LATENCIES = 3.0  # but at least so many usual latencies
+MAX_LATENCY = 3.0  # seconds; longer ones count as this
+RATE_LEARN = 0.1  # weight of the last value in a moving average
+LIMITS_SHARE = 0.5  # share of held requests from which the rate counts as limiting
+SLACK = 0.02  # seconds that a timer may be late without loss of rate
+MAX_CATCH_UP = 0.05  # seconds late from which nothing is caught up
+WINDOW = 1.0  # seconds in which platforms count requests
+WINDOW_REQUESTS = 20.0  # the window is longer at low rates, to hold so many requests
 
 
 class AdaptiveRate:
-    """How many requests may go in a second, evenly spread. Times are seconds of a monotonic clock."""
+    """Requests per second that the platform accepts, evenly spread. Times are seconds of a monotonic clock."""
 
     def __init__(self) -> None:
         self.rate: float | None = RATE_START
-        """Requests per second; None: it was in use for two seconds and never throttled, and is none any more."""
+        """Requests per second; None: no limit (in use for two seconds and never throttled)."""
         self.due = -inf
-        """The time from which the next request may go."""
+        """The time from which the next request may leave."""
         self.held = False
-        """Set by who wants to send and may not yet: a rate grows only while it is in use."""
-        self._peak: float | None = None  # what went through when it was last throttled
-        self._in_use = 0.0  # seconds in use since the start, or since it was last lowered (or recovered from that)
+        """Set by the caller when the rate holds a request back: the rate grows only while it is in use."""
+        self._peak: float | None = None  # the rate that passed when it was last throttled
+        self._in_use = 0.0  # seconds in use in START, or since GROWTH began
         self._recovery = RECOVERY
         self._sent = -inf
         self._lowered = -inf
-        self._confirmed = True  # something that was sent since the rate was lowered was let through
+        self._confirmed = True  # a request sent since the rate was lowered has passed
         self._first = inf
-        self._held_share = 1.0  # share of the requests lately that it held back
+        self._held_share = 1.0  # share of recent requests that the rate held back
         self._latency = 0.0
         self._passed = deque[float]()
 
     def sent(self, now: float) -> None:
-        """Count a request that goes now. The rate grows by it, if it was held back by the rate."""
+        """Count a request that leaves now. The rate grows if it held the request back."""
         if self.rate is None:
             return
         late = now - self.due
@@ -69,11 +86,11 @@ class AdaptiveRate:
 
     @property
     def limits(self) -> bool:
-        """Whether it holds anything back, or the platform wanted it once."""
+        """Whether the rate limits anything, or the platform has throttled before."""
         return self.rate is not None and (self._peak is not None or self._held_share > LIMITS_SHARE)
 
     def passed(self, now: float, sent_at: float) -> None:
-        """Note that a request was let through: it was answered, or got lost, but was not throttled."""
+        """Note a request that was let through: answered or lost, but not throttled."""
         self._passed.append(now)
         self._forget(now - self._window())
         self._latency += RATE_LEARN * (min(now - sent_at, MAX_LATENCY) - self._latency)
@@ -81,9 +98,9 @@ class AdaptiveRate:
             self._confirmed = True
 
     def throttled(self, now: float, sent_at: float, *, halt: float = 0.0, halted_until: float = -inf) -> None:
-        """Lower the rate, unless the request had been sent before the rate was last lowered.
+        """Lower the rate, unless the request was sent before the rate was last lowered.
 
-        The platform wants a pause of ``halt`` seconds; the last one before ended at ``halted_until``.
+        ``halt``: seconds of pause that the platform asks for. ``halted_until``: the end of the pause before.
         """
         if sent_at < self._lowered:
             return
@@ -104,21 +121,21 @@ class AdaptiveRate:
         self._confirmed = False
 
     def _least_share(self, now: float, halted_until: float) -> float:
-        """Return which share of the rate is left at least: what went through says less if nothing went for a while."""
+        """Return the least share of the rate that is kept: after a pause, few requests had passed."""
         begins = now - WINDOW
         if halted_until > begins:
             return 0.5
         return 0.25 if self._peak is not None or self._first > begins else 0.0
 
     def resumed(self) -> None:
-        """Go on after an outage: at half the rate, back to the former one soon."""
+        """Continue after an outage at half the rate, and recover the former rate soon."""
         if self.rate is not None and self._peak is not None:
             self._peak = max(self._peak, self.rate)
             self.rate = max(FLOOR, self.rate / 2)
             self._in_use = 0.0
 
     def _grow(self, rate: float, seconds: float) -> None:
-        """Let ``seconds`` in use take effect; one request doubles the rate at most."""
+        """Grow by ``seconds`` in use; one request at most doubles the rate."""
         peak = self._peak
         if peak is None:
             self._in_use += seconds
@@ -144,29 +161,29 @@ class AdaptiveRate:
 
 
 CONCURRENCY_START = 10
-BATCH = 20  # answers, at least, from which a latency is taken
-NO_QUEUE = 1.5  # times the base latency: up to there nothing queues
-QUEUED = 2.0  # times the base latency: from there the platform has more than it works on
-NOISE = 0.005  # seconds more or less that say nothing about the platform
-OUTLIER = 4.0  # times what is usual: a single latency counts for no more
-CONCURRENCY_LEARN = 0.2  # share by which the base latency follows a lower one
-SHORTER = 0.8  # of the latency is left, at most, if half as many in flight wait for each other less
+BATCH = 20  # answers of which the mean latency is taken, at least
+NO_QUEUE = 1.5  # times the base latency: below it nothing queues
+QUEUED = 2.0  # times the base latency: above it requests queue
+NOISE = 0.005  # seconds of difference that mean nothing
+OUTLIER = 4.0  # times the usual latency: a single latency counts as this at most
+CONCURRENCY_LEARN = 0.2  # weight of a lower latency in the base latency
+SHORTER = 0.8  # queueing is proven if half the limit cuts the latency to this share
 
 
 class AdaptiveConcurrency:
-    """A limit of requests in flight, from 1 to ``most``. Times are seconds of a monotonic clock.
+    """Limit of requests in flight, from 1 to ``most``. Times are seconds of a monotonic clock.
 
-    It grows while it is in use and answers take about as long as they do at best. It is halved when they take more than
-    twice as long; if they then take as long as before, the platform is slower, not overfull, and the limit comes back.
+    It grows while it is in use and the latency stays near the best one. It is halved when the latency is more than twice
+    that; if the latency then stays, the platform is slower, not overloaded, and the former limit returns.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._limit = float(min(most, CONCURRENCY_START))
         self._doubles_until = inf
-        self._base = 0.0  # seconds; 0: not known yet
+        self._base = 0.0  # seconds; 0: unknown
         self._latency = 0.0  # seconds: the mean of the last batch
-        self._halved_from: tuple[float, float] | None = None  # limit and latency before it was halved to see what that does
+        self._halved_from: tuple[float, float] | None = None  # limit and latency before the probe that halved it
         self._changed = -inf
         self._count = 0
         self._total = 0.0
@@ -174,18 +191,18 @@ class AdaptiveConcurrency:
 
     @property
     def limit(self) -> int:
-        """The number of requests that may be in flight."""
+        """The limit of requests in flight."""
         return int(self._limit)
 
     def sent(self, in_flight: int) -> None:
-        """Note how many are in flight now that another one is."""
+        """Note the number in flight, this new request included."""
         if in_flight >= int(self._limit):
             self._used = True
 
     def answered(self, now: float, latency: float) -> None:
-        """Note an answer that came after ``latency`` seconds."""
+        """Note an answer after ``latency`` seconds."""
         if now - latency < self._changed:
-            return  # sent when the limit was another
+            return  # sent under another limit
         usual = max(self._base, self._latency)
         self._total += min(latency, OUTLIER * usual + NOISE) if usual else latency
         self._count += 1
@@ -193,7 +210,7 @@ class AdaptiveConcurrency:
             self._end_batch(now, self._total / self._count)
 
     def resumed(self, now: float) -> None:
-        """Go on after an outage: with half as many, back to the former limit soon."""
+        """Continue after an outage with half the limit, and recover the former limit soon."""
         former = self._limit if self._halved_from is None else self._halved_from[0]
         self._doubles_until = max(former, self._doubles_until)
         self._halved_from = None

@@ -1,10 +1,24 @@
-"""How fast a job may go: the rates it was given, what the platform bears, and how to wait for one that is out of reach.
+"""Pace controller of a job: configured rates, adaptive rate and concurrency, and probing during an outage.
 
-Arithmetic over times that are handed in, seconds of a monotonic clock; nothing here waits. One dispatcher uses it: it sends
-only while fewer requests are in flight than :meth:`PaceController.concurrency` and :meth:`PaceController.earliest` is not
-later than now. It reports each sending (``sent``), and the end of each request once (``answered``, ``throttled``, ``lost``
-or ``withdrawn``).
+It only calculates with times that are passed in, seconds of a monotonic clock; nothing here waits. One dispatcher uses it:
+it sends only while fewer requests are in flight than :meth:`PaceController.concurrency` and
+:meth:`PaceController.earliest` is not later than now. It reports each sending (``sent``), and the end of each request once
+(``answered``, ``throttled``, ``lost`` or ``withdrawn``).
 """
+
+# States (see `state`)
+#
+# RUNNING   the configured rates and, if adaptive, AdaptiveRate and AdaptiveConcurrency decide
+# HALTED    the platform asked for a pause (Retry-After, at most 300 s; without adaptive 1 s by default); nothing is sent
+# PROBING   an outage: one probe at a time, after 0.25 s, then at twice the interval each, at most every 3 s
+#
+# RUNNING -> HALTED    `throttled` with a pause; ends by time
+# RUNNING -> PROBING   `lost` so often in a row that it is an outage (see `_is_outage`)
+# PROBING -> RUNNING   an answer of any kind, also a throttling, to a request sent during the outage; rate and concurrency
+#                      then continue at half and recover soon
+#
+# HALTED has precedence over PROBING. Always true: configured rates and the maximum concurrency are never exceeded; any
+# answer sets the count of losses in a row to 0; `earliest` reserves nothing, only `sent` does.
 
 from __future__ import annotations
 
@@ -21,23 +35,22 @@ if TYPE_CHECKING:
 
 __all__ = ["PaceController"]
 
-DEFAULT_HALT = 1.0  # seconds after a throttling, where nothing else slows down
+DEFAULT_HALT = 1.0  # seconds of pause after a throttling without Retry-After, if not adaptive
 LONGEST_HALT = 300.0
-OUTAGE_LOSSES = 8  # in a row are an outage, if that takes
-OUTAGE_SILENCE = 0.05  # seconds at least,
-OUTAGE_BURST = 100  # or are so many at once,
-SLOW_OUTAGE_LOSSES = 3  # or so many
-SLOW_OUTAGE_SILENCE = 5.0  # in so many seconds
-FIRST_PROBE = 0.25  # seconds; each pause is twice as long as the one before
+OUTAGE_LOSSES = 8  # an outage: so many losses in a row,
+OUTAGE_SILENCE = 0.05  # with no answer for so many seconds;
+OUTAGE_BURST = 100  # or so many losses in a row at once;
+SLOW_OUTAGE_LOSSES = 3  # or so many in a row,
+SLOW_OUTAGE_SILENCE = 5.0  # with no answer for so many seconds
+FIRST_PROBE = 0.25  # seconds; each interval is twice the one before
 LONGEST_PROBE = 3.0
 
 
 class PaceController:
-    """Decides when the next request may go, and how many may be in flight, at most ``concurrency`` (1 or more).
+    """Decide when the next request may leave, and how many may be in flight: at most ``concurrency`` (1 or more).
 
-    ``rates`` always hold. If ``adaptive``, which is the default, there is also a rate that follows what the platform lets
-    through, and the concurrency follows its latency. Otherwise a throttling that asks for no pause is one of a second.
-    Raises InvalidRequest.
+    ``rates`` always apply. ``adaptive`` (default: True): also follow the rate that the platform accepts, and its latency.
+    Without it, a throttling that asks for no pause causes a pause of one second. Raises InvalidRequest.
     """
 
     def __init__(self, *, rates: Iterable[Rate] = (), concurrency: int = 100, adaptive: bool = True) -> None:
@@ -50,45 +63,45 @@ class PaceController:
         self._silent_since: float | None = None
         self._losses = 0  # in a row
         self._probing_since: float | None = None
-        self._next_probe = -inf  # when the next one may go
-        self._probe_interval = FIRST_PROBE  # after that
+        self._next_probe = -inf  # when the next probe may leave
+        self._probe_interval = FIRST_PROBE  # seconds from that one to the one after
         self._resumed = -inf
 
     @property
     def rate(self) -> float | None:
-        """Requests per second that the platform seems to bear; None while nothing is known that would limit them."""
+        """Requests per second that the platform accepts, as far as known; None while nothing limits them."""
         return self._rate.rate if self._rate is not None and self._rate.limits else None
 
     @property
     def halted_until(self) -> float:
-        """The time until which the platform wanted nothing sent; -inf if it never did."""
+        """End of the pause that the platform asked for; -inf if it never did."""
         return self._limiter.halted_until
 
     @property
     def silent_since(self) -> float | None:
-        """The time since which something was sent, the platform wanted no pause and nothing was answered.
+        """Time since which requests went out without any answer and without a pause of the platform.
 
-        That is the time of the last answer, or, where nothing was in flight, of the next sending. None before the first.
+        That is the time of the last answer, or, if nothing was in flight, of the next sending. None before the first.
         """
         return None if self._silent_since is None else max(self._silent_since, self._limiter.halted_until)
 
     def state(self, now: float) -> Literal["running", "halted", "probing"]:
-        """Return ``halted`` while the platform wants a pause, ``probing`` during an outage, ``running`` otherwise."""
+        """Return ``halted`` (the platform wants a pause), ``probing`` (an outage) or ``running``."""
         if now < self._limiter.halted_until:
             return "halted"
         return "running" if self._probing_since is None else "probing"
 
     def concurrency(self, _now: float) -> int:
-        """Return how many requests may be in flight, from 1 to the most there may be.
+        """Return the limit of requests in flight, 1 or more.
 
-        In an outage those that wait in vain do not keep a probe from being sent.
+        In an outage it leaves room for one probe beside the requests that wait in vain.
         """
         if self._probing_since is not None:
             return min(self._in_flight + 1, self._max_concurrency)
         return self._max_concurrency if self._concurrency is None else self._concurrency.limit
 
     def earliest(self, op: Operation[Any], now: float) -> float:
-        """Return the time from which the request may go, ``now`` if at once. Nothing is reserved."""
+        """Return the time from which the request may leave, ``now`` if at once. Nothing is reserved."""
         allowed, due = self._limiter.earliest(op, now), self._due
         if due <= allowed:
             return allowed
@@ -97,9 +110,9 @@ class PaceController:
         return due
 
     def earliest_any_group(self, op: Operation[Any], now: float) -> float:
-        """Return the same for a request of the kind to a group without a rate of its own.
+        """Return the same time, but without the rates that count each group separately.
 
-        Where :meth:`earliest` is later, other groups may go first.
+        If :meth:`earliest` is later than this, other groups may go first.
         """
         return max(self._limiter.earliest(op, now, each_group=False), self._due)
 
@@ -109,7 +122,7 @@ class PaceController:
         return due if self._probing_since is None else max(due, self._next_probe)
 
     def sent(self, op: Operation[Any], now: float) -> None:
-        """Count a request that goes now."""
+        """Count a request that leaves now."""
         if self._silent_since is None or not (self._in_flight or self._losses):
             self._silent_since = now
         self._in_flight += 1
@@ -123,7 +136,7 @@ class PaceController:
             self._next_probe = now + self._probe_interval
 
     def answered(self, now: float, latency: float) -> None:
-        """Note that the platform answered or refused a request that was sent ``latency`` seconds ago."""
+        """Note that the platform answered or refused a request, ``latency`` seconds after it was sent."""
         self._note_answer(now, now - latency)
         if self._rate is not None:
             self._rate.passed(now, now - latency)
@@ -131,9 +144,10 @@ class PaceController:
             self._concurrency.answered(now, latency)
 
     def throttled(self, now: float, retry_after: float | None, latency: float = 0.0) -> None:
-        """Note that the platform wants it slower, for ``retry_after`` seconds (at most 300 count) not at all.
+        """Note that the platform throttled a request that was sent ``latency`` seconds ago.
 
-        The request was sent ``latency`` seconds ago: if that was before the rate was last lowered, it stays as it is.
+        ``retry_after``: seconds in which it wants no request (at most 300 count), or None. If the request was sent before
+        the rate was last lowered, the rate stays.
         """
         self._note_answer(now, now - latency)
         halt = min(retry_after, LONGEST_HALT) if retry_after is not None and retry_after > 0 else 0.0
@@ -144,9 +158,9 @@ class PaceController:
         self._limiter.halt(now + halt, now)
 
     def lost(self, now: float, latency: float = 0.0) -> None:
-        """Note that a request that was sent ``latency`` seconds ago found no platform, or one in trouble of its own.
+        """Note that a request sent ``latency`` seconds ago did not reach a working platform.
 
-        Many in a row are an outage. What had been sent before the last one was over does not count.
+        Many in a row are an outage. Requests sent before the end of the last outage do not count.
         """
         self._in_flight = max(0, self._in_flight - 1)
         if self._rate is not None:
@@ -159,7 +173,7 @@ class PaceController:
                 self._next_probe = now + FIRST_PROBE
 
     def withdrawn(self) -> None:
-        """Note that a request was not sent after all, for a reason that says nothing of the platform."""
+        """Note that a request was not sent, for a reason that says nothing of the platform."""
         self._in_flight = max(0, self._in_flight - 1)
 
     def _is_outage(self, now: float) -> bool:
@@ -171,7 +185,7 @@ class PaceController:
         )
 
     def _note_answer(self, now: float, sent_at: float) -> None:
-        """Note an answer of any kind; it ends an outage that it was sent in."""
+        """Note an answer of any kind. It ends an outage if its request was sent during the outage."""
         self._in_flight = max(0, self._in_flight - 1)
         self._silent_since = now
         self._losses = 0

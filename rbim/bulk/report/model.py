@@ -1,4 +1,4 @@
-"""The report of a job as a value: counts, figures and lists, and its JSON form."""
+"""Report of a job as a value: counts, figures and lists, and its JSON form."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ __all__ = [
 
 @frozen(kw_only=True)
 class AccountCounts:
-    """What became of the input's rows; each is counted once.
+    """Counts of the input's rows by result; each row is counted once.
 
-    ``done`` took effect, ``refused`` were named in an answer as those who did not, ``failed`` were in requests that were
-    refused whole or could not be sent, for good; ``unknown`` may have taken effect; ``skipped`` cannot be read (``bad``) or
-    were not sent (``not_sent``); ``duplicate`` repeat an earlier row. ``in_flight`` are those of the unknown whose
-    request is under way, where the job runs right now.
+    ``done`` took effect. ``refused``: an answer lists them in ``fails``. ``failed``: their request was refused as a whole
+    or could not be sent, for good. ``unknown`` may have taken effect. ``skipped``: rows that cannot be used (``bad``) or
+    were not sent (``not_sent``). ``duplicate`` repeat an earlier row. ``in_flight``: those of the unknown whose request is
+    under way, if the job runs now.
     """
 
     total: int
@@ -50,18 +50,18 @@ class AccountCounts:
 
     @property
     def skipped(self) -> int:
-        """Rows that nothing was sent for: bad ones and those not sent."""
+        """Rows that were not sent, bad ones included."""
         return self.bad + self.not_sent
 
     @property
     def adds_up(self) -> bool:
-        """Whether every row of the input is accounted for, once."""
+        """Whether every row of the input is counted exactly once."""
         return self.total == self.done + self.refused + self.failed + self.unknown + self.skipped + self.duplicate
 
 
 @frozen(kw_only=True)
 class ReasonCount:
-    """Why ``accounts`` accounts are in a ``state``: the platform's text or an error's, its code, the error's class."""
+    """Reason for a ``state`` of ``accounts`` accounts: the platform's or an error's text, its code, the error's class."""
 
     state: str
     text: str
@@ -72,7 +72,7 @@ class ReasonCount:
 
 @frozen(kw_only=True)
 class ReasonsLeftOff:
-    """The rarer reasons that are not listed: how many they are and how many accounts they settled."""
+    """The rarer reasons that are not listed: their number, and the accounts that they settled."""
 
     reasons: int
     accounts: int
@@ -80,7 +80,7 @@ class ReasonsLeftOff:
 
 @frozen(kw_only=True)
 class CodeCount:
-    """A code of the platform: the accounts it settled, and the requests it answered, those sent again too."""
+    """A code of the platform: accounts that it settled, and requests that it answered, resends included."""
 
     code: str
     accounts: int
@@ -89,7 +89,7 @@ class CodeCount:
 
 @frozen(kw_only=True)
 class Latency:
-    """Seconds from sending a request to its answer: nearest-rank percentiles and the longest."""
+    """Seconds from sending a request to its answer: nearest-rank percentiles and the maximum."""
 
     p50: float
     p95: float
@@ -99,13 +99,13 @@ class Latency:
 
 @frozen(kw_only=True)
 class RequestFigures:
-    """The sendings of a job.
+    """Figures of a job's requests; each sending is counted.
 
-    ``sent`` counts each once: it was ``answered``, or ``refused`` whole, or did not leave (``not_sent``), or its outcome is
-    ``unknown``; ``in_flight`` are those of the unknown that are under way, where the job runs right now. ``throttled`` is a
-    part of the refused. ``repeated`` were sent again because nothing had been done, ``resent`` although an earlier
-    sending's outcome was unknown; ``split`` were divided. ``per_second`` counts answered ones per second of running time;
-    ``waited`` is the seconds that all together waited for rates and halts; ``latency`` is of the answered and the refused.
+    ``sent`` is the sum of ``answered``, ``refused`` (as a whole), ``not_sent`` and ``unknown`` (outcome). ``in_flight``:
+    those of the unknown that are under way, if the job runs now. ``throttled`` is a part of the refused. ``repeated`` were
+    sent again after nothing had been done, ``resent`` after an unknown outcome; ``split`` were divided into halves.
+    ``per_second``: answered requests per second of running time. ``waited``: seconds of delay by rates and halts, in total.
+    ``latency``: of the answered and the refused.
     """
 
     sent: int
@@ -124,15 +124,15 @@ class RequestFigures:
 
     @property
     def mean_wait(self) -> float:
-        """Seconds that a sending waited for rates and halts, on average."""
+        """Mean seconds that a request was delayed by rates and halts."""
         return self.waited / self.sent if self.sent else 0.0
 
 
 @frozen(kw_only=True)
 class RunFigures:
-    """One run of the job. ``ended`` and ``why`` are None where it was killed, or still runs.
+    """One run of the job. ``ended`` and ``why`` (the reason) are None if it was killed or still runs.
 
-    ``seconds`` is how long it ran: up to its end, or to the last thing that the journal knows of it.
+    ``seconds``: its running time, up to its end or to the last event in the journal.
     """
 
     id: int
@@ -144,12 +144,12 @@ class RunFigures:
 
 @frozen(kw_only=True)
 class Interval:
-    """A stretch of one run. ``at`` counts running time only, from the first run's beginning: pauses between runs take none.
+    """An interval of one run. ``at`` is its start in seconds of running time; pauses between runs do not count.
 
-    ``run`` is the run's id (the first one's, where there are too many for intervals of their own), ``time`` when it began.
-    ``requests`` and ``accounts`` are per second, ``in_flight`` and ``concurrency`` are means of the requests that were and
-    that might have been on their way; ``rate`` is the mean of the requests per second that the adaptive pace allowed, None
-    where it did not limit. ``throttled`` and ``failed`` are counts.
+    ``run`` is the run's id (of the first one, if there are too many runs for separate intervals), ``time`` its beginning.
+    ``requests`` and ``accounts`` are per second; ``in_flight`` and ``concurrency`` are means of the requests under way and
+    of their limit; ``rate`` is the mean of the adaptive rate in requests per second, None while it did not limit.
+    ``throttled`` and ``failed`` are counts.
     """
 
     run: int
@@ -167,7 +167,7 @@ class Interval:
 
 @frozen(kw_only=True)
 class Anomaly:
-    """An account that the answer to ``request`` refused although it was not in that request."""
+    """An account that the answer to ``request`` refused although the request did not contain it."""
 
     group: str
     account: str
@@ -187,13 +187,13 @@ class DuplicateRow:
 
 @frozen(kw_only=True)
 class Report:
-    """What became of a job.
+    """Result of a job, complete or so far.
 
-    ``state`` is ``"loading"`` (its input was not read to its end, nothing was sent), ``"running"``, ``"complete"`` or
-    ``"incomplete"``; ``done_word`` what the job calls an account that is done (``invited``). ``options``, ``chunk`` and
-    ``source`` say what was sent and where the rows came from. ``reasons`` and ``codes`` are the 50 most frequent,
-    ``reasons_left_off`` tells of the others. ``over_time`` has at most 120 intervals. ``seconds`` is the running time
-    of all runs. ``anomalies`` counts them all; the lists of the first ones (``first_bad_rows``) have 20 at most.
+    ``state``: ``"loading"`` (the input was not read completely, nothing was sent), ``"running"``, ``"complete"`` or
+    ``"incomplete"``. ``done_word``: the word for a done account (``invited``). ``options``, ``chunk`` and ``source``: the
+    job's options, its accounts per request, the origin of the rows. ``reasons`` and ``codes``: the 50 most frequent;
+    ``reasons_left_off`` counts the others. ``over_time``: at most 120 intervals. ``seconds``: running time of all runs.
+    ``anomalies`` is their number; lists of first entries (``first_bad_rows``) have at most 20.
     """
 
     operation: str
@@ -219,23 +219,23 @@ class Report:
 
     @property
     def source_name(self) -> str:
-        """The name of the input, empty where it has none."""
+        """The name of the input, empty if it has none."""
         return str(self.source.get("name") or "")
 
     @property
     def adds_up(self) -> bool:
-        """Whether every row of the input is accounted for, once."""
+        """Whether every row of the input is counted exactly once."""
         return self.accounts.adds_up
 
     @property
     def accounts_per_second(self) -> float:
-        """Accounts that an answer settled per second of running time."""
+        """Accounts settled by an answer, per second of running time."""
         return (self.accounts.done + self.accounts.refused) / self.seconds if self.seconds else 0.0
 
     def as_json(self) -> dict[str, Any]:
-        """Return the report as JSON: times in ISO 8601 (UTC), durations in seconds.
+        """Return the report as JSON values: times in ISO 8601 (UTC), durations in seconds.
 
-        The figures of ``accounts`` add up to its ``total``; those done are called as the operation calls them: ``invited``.
+        The figures of ``accounts`` add up to its ``total``; done accounts are under the operation's word: ``invited``.
         """
         accounts, requests = self.accounts, self.requests
         left_off = self.reasons_left_off
@@ -291,5 +291,5 @@ def _plain(value: attrs.AttrsInstance) -> dict[str, Any]:
 
 
 def _sensible(number: float) -> float:
-    """Return a number to a thousandth, or to three digits where it is small."""
+    """Return a number rounded to a thousandth, or to three digits if it is small."""
     return round(number, 3) if abs(number) >= 1 else float(f"{number:.3g}")

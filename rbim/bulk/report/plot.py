@@ -1,4 +1,4 @@
-"""A job's course as a picture: requests per second, what was in flight, and what was throttled or failed."""
+"""Plot of a job over time: requests per second, requests in flight, and throttled or failed requests."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 __all__ = ["ENDINGS", "plot_report"]
 
 ENDINGS = (".png", ".svg")
-"""What the name of a picture may end with."""
+"""Endings of a picture's name."""
 
 WIDTH = 10.0  # inches
 HEIGHTS = (2.6, 2.0, 1.3)  # inches of each panel
 MARGIN = 1.3  # inches for the title and below
 RESOLUTION = 130  # dots per inch
 NAME = 60  # characters of the source's name
-BREAK = 0.006  # the share of the time axis that is left white between two runs
-MAX_BREAKS = 0.06  # that of all of them
-LABEL_SHARE = 0.2  # the share of it that a run must take so that its beginning can be written there
+BREAK = 0.006  # share of the time axis that is left white between two runs
+MAX_BREAKS = 0.06  # share of all breaks together, at most
+LABEL_SHARE = 0.2  # share of the time axis that a run needs for its label
 
-# Okabe and Ito's colours, which people tell apart who see few
+# Okabe and Ito's colours: distinct for colour-blind readers too
 BLUE, SKY, ORANGE, VERMILION, GREY = "#0072B2", "#56B4E9", "#E69F00", "#D55E00", "#555555"
 
 PLAIN = "DejaVu Sans"  # comes with matplotlib
@@ -49,9 +49,9 @@ UNITS = ((3 * 3600.0, 3600.0, "h"), (300.0, 60.0, "min"), (0.0, 1.0, "s"))
 
 
 def plot_report(report: Report, path: str | Path) -> None:
-    """Draw a report over its running time into a file, PNG or SVG by its ending. Where a run ends, the lines break.
+    """Draw a report over its running time into a file, PNG or SVG by its ending. Lines break between two runs.
 
-    Raises InvalidRequest for another ending, and where matplotlib is not installed (the extra ``plot``).
+    Raises InvalidRequest for another ending, and if matplotlib is not installed (the extra ``plot``).
     """
     path = Path(path)
     ending = path.suffix.lower()
@@ -88,7 +88,7 @@ def plot_report(report: Report, path: str | Path) -> None:
 
 
 class _Timeline:
-    """The intervals run by run, and the time axis."""
+    """The intervals by run, and the time axis."""
 
     def __init__(self, intervals: Sequence[Interval]) -> None:
         self.intervals = intervals
@@ -157,10 +157,10 @@ def _draw_runs(panels: Sequence[Any], timeline: _Timeline) -> None:
         for axes in panels:
             axes.axvspan(border - half, border + half, color="white", linewidth=0, zorder=5)
             axes.axvline(border, color=GREY, linewidth=1.2, linestyle=(0, (2, 2)), zorder=6)
-    if len(timeline.runs) < 2:  # noqa: PLR2004  # one needs no name
+    if len(timeline.runs) < 2:  # noqa: PLR2004  # a single run needs no label
         return
     first = panels[0]
-    first.set_ylim(top=first.get_ylim()[1] * 1.1)  # room for their names
+    first.set_ylim(top=first.get_ylim()[1] * 1.1)  # room for the labels
     for run in timeline.runs:
         if run[-1].at + run[-1].seconds - run[0].at >= timeline.length * LABEL_SHARE:
             when = f"  run {run[0].run}: {run[0].time:%Y-%m-%d %H:%M} UTC"
@@ -169,10 +169,10 @@ def _draw_runs(panels: Sequence[Any], timeline: _Timeline) -> None:
 
 
 def _title(report: Report) -> tuple[str, Any]:
-    """Return the title, without what no font can show, and its font."""
+    """Return the title, with ? for characters that no font can show, and its font."""
     from matplotlib import font_manager
 
-    known: Any = font_manager  # parts of it have no types
+    known: Any = font_manager  # it has no complete types
     source = f" of {one_line(report.source_name, NAME)}" if report.source_name else ""
     text = f"{report.operation}: {report.accounts.total:,} rows{source}"
     installed = {each.name for each in known.fontManager.ttflist}

@@ -1,4 +1,4 @@
-"""What a report asks a job's journal: aggregates only, in the same memory for ten accounts and for ten million."""
+"""Queries of a report: aggregates only, with the same memory for ten accounts and for ten million."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ REASONS = 50
 """Reasons, and codes, that a report lists."""
 
 INTERVALS = 120
-"""Intervals at most that the samples are condensed to."""
+"""Intervals to which the samples are condensed, at most."""
 
 MIN_SAMPLE = 0.5
-"""Seconds below which a sample is a part of the one before it: its figures per second would say nothing."""
+"""Seconds; a shorter sample is added to the one before it, because its figures per second mean nothing."""
 
 
 def utc_time(seconds: float) -> datetime:
-    """Return a time of the journal as one with a zone, UTC."""
+    """Return a time of the journal (epoch seconds) as a datetime in UTC."""
     return datetime.fromtimestamp(seconds, UTC)
 
 
@@ -80,7 +80,7 @@ _SETTLED = """
 NUMBERS = {f"state_{each.name.lower()}": int(each) for each in AccountState} | {
     f"sent_{each.name.lower()}": int(each) for each in RequestState
 }
-"""The schema's numbers, as parameters of statements."""
+"""The numbers of the states, as parameters of statements."""
 
 REACHED = """
     SELECT account.lane AS lane, account.seq AS seq, max(request.outcome = :sent_open) AS open
@@ -91,7 +91,7 @@ REACHED = """
     )
     GROUP BY account.lane, account.seq
 """
-"""Accounts not settled that a request may have reached: one is open, or they are to be sent again after an unknown one.
+"""Waiting accounts that a request may have reached: it is open, or it is a resend after an unknown outcome.
 
 The literals are those of the partial indexes.
 """
@@ -103,7 +103,7 @@ _REACHED = f"""SELECT total(reached.open), total(account.state = :state_waiting)
 
 @frozen(kw_only=True)
 class Settled:
-    """What became of the rows and why; accounts by code of the platform; how many wait or may be under way."""
+    """Counts of the rows, their reasons, accounts by code, and the accounts that wait or may be under way."""
 
     accounts: AccountCounts
     reasons: tuple[ReasonCount, ...]
@@ -113,7 +113,7 @@ class Settled:
 
 
 class _StateCounts:
-    """Passes rows of ``_SETTLED`` on that have a reason, and counts all of them."""
+    """Counts rows of ``_SETTLED`` and yields those with a reason."""
 
     def __init__(self) -> None:
         self.states = Counter[int]()
@@ -124,7 +124,7 @@ class _StateCounts:
     def reasons_of(self, rows: Iterator[tuple[Any, ...]]) -> Iterator[ReasonCount]:
         for state, name, count, reason, text, code, error in rows:
             self.states[state] += count
-            if reason is not None and state != AccountState.WAITING:  # those who wait again keep the last one
+            if reason is not None and state != AccountState.WAITING:  # accounts that wait again keep their last reason
                 self.reasons += 1
                 self.with_reason += count
                 if code:
@@ -134,7 +134,7 @@ class _StateCounts:
 
 
 def accounts_and_reasons(connection: sqlite3.Connection, *, running: bool) -> Settled:
-    """Return what became of the rows, and why: the most frequent reasons first."""
+    """Return the counts of the rows and their reasons, the most frequent reasons first."""
     settled = _StateCounts()
     found = settled.reasons_of(connection.execute(_SETTLED))
     reasons = tuple(nlargest(REASONS, found, key=lambda each: each.accounts))
@@ -144,7 +144,7 @@ def accounts_and_reasons(connection: sqlite3.Connection, *, running: bool) -> Se
     under_way, waiting = map(int, _read_row(connection, _REACHED))
     states = settled.states
     loaded, rows, bad, repeated = _read_row(connection, "SELECT loaded, rows, bad, duplicates FROM job")
-    if loaded is None:  # the totals are told when the input has been read to its end
+    if loaded is None:  # totals are recorded when the input was read completely
         (bad,) = _read_row(connection, "SELECT count(*) FROM bad_row")
         (repeated,) = _read_row(connection, "SELECT count(*) FROM duplicate")
         rows = states.total() + bad + repeated
@@ -169,7 +169,7 @@ def accounts_and_reasons(connection: sqlite3.Connection, *, running: bool) -> Se
 
 
 def codes(connection: sqlite3.Connection, settled: Mapping[str, int]) -> tuple[CodeCount, ...]:
-    """Return the platform's codes, those of most requests first; ``settled`` is how many accounts each settled."""
+    """Return the platform's codes by frequency in requests; ``settled`` is the number of accounts by code."""
     statement = """SELECT reason.code, sum(found.count) FROM
         (SELECT reason, count(*) AS count FROM request WHERE reason IS NOT NULL GROUP BY reason) AS found
         JOIN reason ON reason.id = found.reason WHERE reason.code <> '' GROUP BY reason.code"""
@@ -196,11 +196,11 @@ _TIMES = """SELECT elapsed FROM request WHERE outcome IN (:sent_answered, :sent_
 
 
 def request_figures(connection: sqlite3.Connection, *, seconds: float, running: bool) -> RequestFigures:
-    """Return the figures of the sendings; the job has run for so many seconds."""
+    """Return the figures of the requests; ``seconds`` is the running time of the job."""
     sent, underway, answered, refused, not_sent, unknown, repeated, resent, throttled, timed, waited = _read_row(
         connection, _SENDINGS
     )
-    # a half lies between its parent's numbers; what is sent again goes from the same to the same
+    # a half has a part of its parent's rows; a resend has the same rows
     (split,) = _read_row(
         connection,
         """SELECT count(DISTINCT part.repeats) FROM request AS part JOIN request AS whole ON whole.id = part.repeats
@@ -228,7 +228,7 @@ def _latency(connection: sqlite3.Connection, count: int) -> Latency:
     values: list[float] = []
     passed, value = 0, 0.0
     for percent in (50, 95, 99, 100):
-        rank = -(-count * percent // 100)  # the nearest one: of so many, the first that has this share at or below it
+        rank = -(-count * percent // 100)  # nearest rank: the first value with this share at or below it
         if rank > passed:
             ((value,),) = islice(ordered, rank - passed - 1, rank - passed)
             passed = rank
@@ -240,7 +240,7 @@ def _latency(connection: sqlite3.Connection, count: int) -> Latency:
 
 
 def runs(connection: sqlite3.Connection) -> tuple[RunFigures, ...]:
-    """Return the runs in order. Where no end is recorded, the last thing known of a run is taken for its seconds."""
+    """Return the runs in order. Without a recorded end, the last known event of a run counts as its end."""
     rows: list[tuple[int, float, float | None, str | None]] = connection.execute(
         "SELECT id, began, ended, why FROM run ORDER BY id"
     ).fetchall()
@@ -263,7 +263,7 @@ def runs(connection: sqlite3.Connection) -> tuple[RunFigures, ...]:
 
 
 def _last_request(connection: sqlite3.Connection, began: float, next_one: float) -> float:
-    """Return when a request of a run last began or ended; that of a killed run may be settled by the next one."""
+    """Return the last begin or end of a request in a run; a killed run's requests may end in the next run."""
     statement = """SELECT max(CASE WHEN ended < :until THEN ended ELSE begun END) FROM request
         WHERE begun >= :began AND begun < :until"""
     (last,) = _read_row(connection, statement, began=began, until=next_one)
@@ -283,7 +283,7 @@ _CONDENSED = """
 
 
 def over_time(connection: sqlite3.Connection) -> tuple[Interval, ...]:
-    """Return the samples, condensed; an interval belongs to one run as long as there are not too many runs for that."""
+    """Return the samples, condensed; each interval belongs to one run unless there are too many runs."""
     statement = "SELECT max(1, sum(seconds >= ?)) FROM sample WHERE seconds > 0 GROUP BY run"
     lengths: list[int] = [length for (length,) in connection.execute(statement, (MIN_SAMPLE,))]
     separate = len(lengths) <= INTERVALS // 2
@@ -313,11 +313,11 @@ def over_time(connection: sqlite3.Connection) -> tuple[Interval, ...]:
     return tuple(found)
 
 
-# ------------------------------------------------------------------------------ what is odd
+# ------------------------------------------------------------------------------ anomalies and bad rows
 
 
 def anomalies(connection: sqlite3.Connection) -> tuple[int, tuple[Anomaly, ...]]:
-    """Return how many anomalies there are, and the first of them."""
+    """Return the number of anomalies, and the first ones."""
     rows = connection.execute(
         """SELECT coalesce(party.name, ''), anomaly.account, coalesce(reason.text, ''), anomaly.request FROM anomaly
         LEFT JOIN request ON request.id = anomaly.request LEFT JOIN lane ON lane.id = request.lane

@@ -1,4 +1,4 @@
-"""Reads a report from a job's journal, while the job runs or at any time later."""
+"""Reading of a report from a job's journal, while the job runs or later."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ __all__ = ["read_report"]
 
 
 PATIENCE = 10.0
-"""Seconds that a reader waits for a writer who changes the file's form."""
+"""Seconds that a reader waits for a writer that locks the file."""
 
 
 def read_report(journal: str | Path | sqlite3.Connection, *, running: bool = False) -> Report:
-    """Read the report of a job from its journal; ``running`` says that the job runs right now.
+    """Read the report of a job from its journal; ``running``: whether the job runs now (default: False).
 
-    The file is opened for reading only. Everything is of one moment, also where the job goes on meanwhile. Raises
-    InvalidRequest where the file is not there or is no journal of a job.
+    The file is opened read-only, and all figures are of one moment, also while the job runs. Raises InvalidRequest if the
+    file does not exist or is not a job's journal.
     """
     if isinstance(journal, sqlite3.Connection):
         with _read_transaction(journal):
@@ -40,8 +40,8 @@ def read_report(journal: str | Path | sqlite3.Connection, *, running: bool = Fal
 
 def _opened(path: Path) -> sqlite3.Connection:
     if not path.is_file():
-        raise InvalidRequest(f"there is no journal {path}", field="journal")
-    cause = "it is no journal of a job"
+        raise InvalidRequest(f"there is no journal {path}: check the path", field="journal")
+    cause = "it is not a job's journal"
     try:
         connection = _reader(path)
         try:
@@ -59,7 +59,7 @@ def _opened(path: Path) -> sqlite3.Connection:
 
 
 def _reader(path: Path) -> sqlite3.Connection:
-    """Open a file to read it. Where it may be written, leaving it leaves no log of SQLite's beside it."""
+    """Open a file for reading. If it may be written, closing it removes SQLite's log files beside it."""
     for mode in ("rw", "ro"):
         connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=PATIENCE)
         try:
@@ -71,7 +71,7 @@ def _reader(path: Path) -> sqlite3.Connection:
                 raise
         else:
             return connection
-    raise AssertionError  # one of both was returned, or has raised
+    raise AssertionError  # not reached: one mode returned or raised
 
 
 @contextmanager
@@ -89,7 +89,7 @@ def _read_transaction(connection: sqlite3.Connection) -> Generator[None]:
 def _read(connection: sqlite3.Connection, *, running: bool) -> Report:
     facts = connection.execute("SELECT operation, options, chunk, source, created, loaded FROM job").fetchone()
     if facts is None:
-        raise InvalidRequest("no job was begun in the journal", field="journal")
+        raise InvalidRequest("the journal holds no job: begin one first", field="journal")
     operation, options, chunk, source, created, loaded = facts
     ((done_word,),) = connection.execute("SELECT name FROM account_state WHERE id = ?", (AccountState.DONE,))
     settled = report_queries.accounts_and_reasons(connection, running=running)

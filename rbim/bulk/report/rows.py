@@ -1,4 +1,4 @@
-"""The rows of a job's input with what became of each, in the input's order: as CSV, and those to be fed back."""
+"""Rows of a job's input with their results, in the input's order: as CSV, and those to be sent again."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ COLUMNS = ("row", "group", "account", "user_name", "state", "reason", "code", "e
 """The columns of a report in CSV."""
 
 NOT_DONE = ("refused", "failed", "unknown", "skipped")
-"""The states of accounts that are not done; ``skipped`` ones were not sent."""
+"""States of accounts that are not done; ``skipped`` ones were not sent."""
 
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
-"""What a spreadsheet takes for the beginning of a formula."""
+"""Characters that start a formula in a spreadsheet."""
 
 _SETTLED = f"""
     WITH reached AS MATERIALIZED ({REACHED})
@@ -49,17 +49,17 @@ _EVERY = f"""
 
 
 def write_report_csv(stream: IO[str], connection: sqlite3.Connection) -> None:
-    r"""Write one line per row of the input, in its order, under a line of :data:`COLUMNS`.
+    r"""Write one line per row of the input, in its order, after a line of :data:`COLUMNS`.
 
-    The stream is one that leaves line ends as they are (``open(..., newline="")``): they are ``\r\n``, as usual for CSV.
+    The stream must keep line ends (``open(..., newline="")``): they are ``\r\n``, as usual for CSV.
 
-    ``row`` counts from 1; ``state`` is ``invited`` (or what else the job calls it), ``refused``, ``failed``, ``unknown``,
-    ``skipped`` (not sent, or a row that cannot be used: then without group and account) or ``duplicate``; ``request`` is the
-    number of the sending that settled it.
+    ``row`` counts from 1. ``state``: ``invited`` (or the job's other word for done), ``refused``, ``failed``, ``unknown``,
+    ``skipped`` (not sent, or a row that cannot be used: then without group and account) or ``duplicate``. ``request``: the
+    number of the request that settled it.
 
-    What comes from the input (group, account, acting account) stands as it was there, so that it can be compared and fed
-    back: an account may well begin with ``+``. What the platform said is somebody else's text: where it begins like a
-    formula (``= + - @``, tab, carriage return), an apostrophe stands before it.
+    Values of the input (group, account, acting account) stay as they are, so that they can be compared and used again: an
+    account may begin with ``+``. Text of the platform is foreign: if it begins like a formula (``= + - @``, tab, carriage
+    return), an apostrophe is put before it.
     """
     write = csv.writer(stream).writerow
     write(COLUMNS)
@@ -68,7 +68,7 @@ def write_report_csv(stream: IO[str], connection: sqlite3.Connection) -> None:
     expected = 1
     for row in rows:
         number, group, account, user_name, state, reason, code, error, request = row
-        while expected < number and (each := next(bad, None)) is not None:  # bad rows are numbered, too
+        while expected < number and (each := next(bad, None)) is not None:  # bad rows have numbers too
             write(_bad_row_line(expected, each))
             expected += 1
         write((number, group, account, user_name, state, _escape_formula(reason), _escape_formula(code), error, request))
@@ -86,12 +86,12 @@ def _escape_formula(text: str) -> str:
 
 
 def not_done(connection: sqlite3.Connection, states: Collection[str] = NOT_DONE) -> Iterator[NotDone]:
-    """Yield the rows whose accounts are in one of the states, in the input's order: no duplicates, no bad rows.
+    """Yield the rows whose accounts are in one of the states, in the input's order, without duplicates and bad rows.
 
-    Raises InvalidRequest for a state that is none of :data:`NOT_DONE`.
+    Raises InvalidRequest for a state that is not in :data:`NOT_DONE`.
     """
     if wrong := sorted(set(states) - set(NOT_DONE)):
-        raise InvalidRequest(f"states: {', '.join(NOT_DONE)} are those not done, not {', '.join(wrong)}", field="states")
+        raise InvalidRequest(f"states: invalid {', '.join(wrong)}: use {', '.join(NOT_DONE)}", field="states")
     return _not_done(connection, {f"shown_{number}": state for number, state in enumerate(states)})
 
 

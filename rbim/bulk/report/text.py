@@ -1,4 +1,4 @@
-"""A job's report for people: plain text of at most 100 columns, what is asked first at its top."""
+"""Text form of a job's report: at most 100 columns, the most important figures first."""
 
 from __future__ import annotations
 
@@ -19,28 +19,30 @@ __all__ = ["WIDTH", "report_text", "sparkline"]
 WIDTH = 100
 """Columns at most; a Chinese character takes two."""
 
-BARS_AT_MOST = 60  # in a line over time, and one more for each run
-GAPS = 10  # runs that are shown apart in it
+BARS_AT_MOST = 60  # bars in a line over time, and one more for each run
+GAPS = 10  # runs at most that are separated in it
 REASONS = 20  # lines of reasons, and of codes
 RUNS = 10  # lines of runs: the latest ones
-EXAMPLES = 5  # lines of rows that are odd
+EXAMPLES = 5  # lines of anomalies, bad rows and duplicates
 BARS = "▁▂▃▄▅▆▇█"
 TIME = "%Y-%m-%d %H:%M:%S"
 MINUTE = 60.0
 HOUR = 3600.0
 
+REASONS_OF_END = {"fuse": "failure limit"}  # text for the values in the journal that need one
+
 STATES = {
-    "loading": "loading: the input was not read to its end so far, nothing was sent",
+    "loading": "loading: the input is not read completely yet, nothing was sent",
     "running": "running",
     "complete": "complete",
-    "incomplete": "not complete: resume it to send the rest",
+    "incomplete": "not complete: resume the job to send the rest",
 }
 
 
 def report_text(report: Report) -> str:
-    """Return a report as lines of text, the last of which ends with a line break.
+    """Return a report as lines of text, the last one with a line break.
 
-    Times are in UTC. Of what has many lines (reasons, runs, rows that are odd) the most important ones are shown.
+    Times are in UTC. Long lists (reasons, runs, bad rows) are cut to their most important entries.
     """
     sections = [
         _accounts(report),
@@ -84,7 +86,7 @@ def _accounts(report: Report) -> Iterator[str]:
             share = f"{count / accounts.total:7.1%}" if accounts.total else ""
             yield f"  {name:<10} {count:>{width},} {share}   {notes.get(name, '')}"
     if not report.adds_up:
-        yield "  These do not add up: the journal was changed by something else."
+        yield "  These do not add up: another program changed the journal."
 
 
 def _reasons(report: Report) -> Iterator[str]:
@@ -101,13 +103,13 @@ def _reasons(report: Report) -> Iterator[str]:
         code = f"{_clean(each.code)} " if each.code and each.code not in each.text else ""
         yield _fit(f"  {each.accounts:>{width},}  {each.state:<{states}}  {code}{_clean(each.text)}{error}", WIDTH)
     if others:
-        yield f"  {of_others:>{width},}  for {_count(others, 'reason')} more"
+        yield f"  {of_others:>{width},}  for {_count(others, 'other reason')}"
 
 
 def _codes(report: Report) -> Iterator[str]:
     if not report.codes:
         return
-    yield "Codes of the platform"
+    yield "Platform codes"
     for each in report.codes[:REASONS]:
         yield f"  {_clean(each.code)}  {_count(each.requests, 'request')}, {_count(each.accounts, 'account')}"
     if len(report.codes) > REASONS:
@@ -121,42 +123,42 @@ def _requests(report: Report) -> Iterator[str]:
     parts = [
         (requests.answered, "answered"),
         (requests.refused, "refused"),
-        (requests.not_sent, "could not be sent"),
-        (requests.unknown - requests.in_flight, "without a known outcome"),
+        (requests.not_sent, "not sent"),
+        (requests.unknown - requests.in_flight, "with unknown outcome"),
         (requests.in_flight, "in flight"),
     ]
     notes = [
         (requests.throttled, "throttled"),
-        (requests.repeated, "sent again since nothing had been done"),
-        (requests.resent, "sent again after an unknown outcome"),
-        (requests.split, "divided into halves"),
+        (requests.repeated, "sent again (nothing was done)"),
+        (requests.resent, "sent again (outcome unknown)"),
+        (requests.split, "split into halves"),
     ]
     yield f"Requests: {requests.sent:,}"
     yield from _wrapped(_listed(parts))
     if any(number for number, _ in notes):
         yield from _wrapped(f"of these {_listed(notes)}")
     if requests.per_second:
-        rates = f"{_figure(requests.per_second)} requests and {_figure(report.accounts_per_second)} accounts a second"
-        yield f"  {rates}, for {_duration(report.seconds)}"
+        rates = f"{_figure(requests.per_second)} requests/s and {_figure(report.accounts_per_second)} accounts/s"
+        yield f"  {rates} over {_duration(report.seconds)}"
     if requests.latency:
         times = requests.latency
         parts_of_time = [
-            ("half within", times.p50),
+            ("50% within", times.p50),
             ("95% within", times.p95),
             ("99% within", times.p99),
             ("all within", times.max),
         ]
-        yield f"  answers: {', '.join(f'{what} {_duration(value)}' for what, value in parts_of_time)}"
+        yield f"  latency: {', '.join(f'{what} {_duration(value)}' for what, value in parts_of_time)}"
     if requests.waited:
         mean = _duration(requests.mean_wait)
-        yield f"  waited for rates and halts: {_duration(requests.waited)} in all, {mean} on average"
+        yield f"  delayed by rates and halts: {_duration(requests.waited)} in total, {mean} on average"
 
 
 def _over_time(intervals: Sequence[Interval]) -> Iterator[str]:
-    if len(intervals) < 2:  # noqa: PLR2004  # one of them shows no course
+    if len(intervals) < 2:  # noqa: PLR2004  # a single interval shows no course
         return
     length = sum(each.seconds for each in intervals)
-    gaps = " of running (a gap: another run)" if 1 < len({each.run for each in intervals}) <= GAPS else ""
+    gaps = " of running time (a gap separates runs)" if 1 < len({each.run for each in intervals}) <= GAPS else ""
     yield f"Over time: {_duration(length)}{gaps}"
     rows = [
         ("requests/s", [each.requests for each in intervals]),
@@ -167,14 +169,14 @@ def _over_time(intervals: Sequence[Interval]) -> Iterator[str]:
     ]
     for name, values in rows:
         if any(values):
-            yield f"  {name:<11} {_line(intervals, values)}  {_figure(max(values))} at most"
+            yield f"  {name:<11} {_line(intervals, values)}  max {_figure(max(values))}"
 
 
 def _line(intervals: Sequence[Interval], values: Sequence[float]) -> str:
-    """Return a sparkline, with a gap where another run begins (unless there are many)."""
+    """Return a sparkline, with a gap between two runs (unless there are many)."""
     each = -(-len(values) // BARS_AT_MOST)
     separate = len({interval.run for interval in intervals}) <= GAPS
-    columns: list[list[int]] = []  # the places of what one of them shows
+    columns: list[list[int]] = []  # the indexes that one column shows
     for index, interval in enumerate(intervals):
         same = bool(columns) and (not separate or intervals[columns[-1][0]].run == interval.run)
         if same and len(columns[-1]) < each:
@@ -204,11 +206,11 @@ def sparkline(values: Sequence[float]) -> str:
 def _runs(report: Report) -> Iterator[str]:
     if not report.runs:
         return
-    yield "Runs, in UTC" if len(report.runs) <= RUNS else f"Runs, in UTC: the latest {RUNS} of {len(report.runs):,}"
+    yield "Runs (UTC)" if len(report.runs) <= RUNS else f"Runs (UTC): the last {RUNS} of {len(report.runs):,}"
     for run in report.runs[-RUNS:]:
         running = report.state == "running" and run is report.runs[-1]
-        ended = f"{run.ended:{TIME}}" if run.ended else "now" if running else "some time"
-        end = run.why or ("running" if running else "killed")
+        ended = f"{run.ended:{TIME}}" if run.ended else "now" if running else "unknown"
+        end = REASONS_OF_END.get(run.why or "", run.why) or ("running" if running else "killed")
         yield f"  {run.id:>3}  {run.began:{TIME}} to {ended:<19}  {_duration(run.seconds):>10}  {_clean(end)}"
 
 
@@ -223,7 +225,7 @@ def _unusual(report: Report) -> Iterator[str]:
         for each in report.first_duplicates
     ]
     lists = [
-        ("Refused although not in the request", anomalies, report.anomalies),
+        ("Refused, but not in the request", anomalies, report.anomalies),
         ("Rows that cannot be used", bad, report.accounts.bad),
         ("Duplicates", duplicates, report.accounts.duplicate),
     ]
@@ -238,7 +240,7 @@ def _unusual(report: Report) -> Iterator[str]:
 
 def _job(report: Report) -> Iterator[str]:
     options = [f"{name} {_clean(str(value))}" for name, value in report.options.items() if value is not None]
-    yield f"Job: made {report.created:{TIME}} UTC, {_count(report.chunk, 'account')} a request at most"
+    yield f"Job: created {report.created:{TIME}} UTC, at most {_count(report.chunk, 'account')} per request"
     if options:
         yield f"  with {', '.join(options)}"
 
@@ -278,7 +280,7 @@ def _clean(text: str) -> str:
 
 
 def _fit(text: str, columns: int) -> str:
-    """Return a text, cut where it would take more columns."""
+    """Return a text, cut if it takes more columns."""
     if sum(map(_columns, text)) <= columns:
         return text
     kept = (each for each, end in zip(text, accumulate(map(_columns, text)), strict=True) if end < columns)

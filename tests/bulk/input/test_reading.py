@@ -239,13 +239,13 @@ def test_each_bad_row_says_what_is_wrong_and_on_which_line():
     assert bad(rows) == {
         3: "empty group",
         4: "empty account",
-        6: "2 cells, where the header has 3",
-        7: "4 cells, where the header has 3",
+        6: "2 cells, but the header has 3",
+        7: "4 cells, but the header has 3",
         8: "not utf-8 at byte 3 of the line",
-        9: "account: a line break inside",
-        11: "account: the character U+0000 inside",
-        15: """no CSV: ',' expected after '"'""",
-        18: "a quote that is not closed",
+        9: "account: contains a line break",
+        11: "account: contains the character U+0000",
+        15: """invalid CSV: ',' expected after '"'""",
+        18: "a quote is not closed",
     }
     assert [row.raw for row in rows if isinstance(row, BadRow) and row.line in {8, 9}] == [r"g,\xff6,", 'g,"7 7",']
 
@@ -273,19 +273,19 @@ def test_each_bad_json_row_says_what_is_wrong():
     reasons = bad(rows)
     assert len(reasons) == len(lines) - 2
     for line, part in {
-        2: "account: a text or a whole number is needed, not True",
+        2: "account: invalid value True: use a string or a whole number",
         3: "not 1.5",
         4: "group: a text",
         5: "no 'account' among 'group', 'user_name'",
         6: "no 'group' among 'account'",
         7: "no 'account' among no keys",
-        8: "no JSON object",
-        9: "no JSON: not JSON at character",
-        10: "account: the character U+D800 inside",
+        8: "not a JSON object",
+        9: "invalid JSON: not JSON at character",
+        10: "account: contains the character U+D800",
         11: "user name: a text",
         13: "no 'group' among",
         14: "empty group",
-        15: "no JSON",
+        15: "invalid JSON",
     }.items():
         assert part in reasons[line]
 
@@ -296,7 +296,7 @@ def test_a_quote_that_is_not_closed_costs_one_line_however_much_follows():
     lines[40_000] = 'g,"oops'
     lines[-5] = 'g,"oops'
     rows = read("group,account\n" + "\n".join(lines) + "\n")
-    assert bad(rows) == dict.fromkeys([12, 40_002, len(lines) - 3], "a quote that is not closed")
+    assert bad(rows) == dict.fromkeys([12, 40_002, len(lines) - 3], "a quote is not closed")
     assert [row for row in rows if isinstance(row, Row)] == [Row("g", each[2:]) for each in lines if '"' not in each]
 
 
@@ -305,7 +305,7 @@ def test_a_row_may_go_on_over_a_hundred_lines_but_no_further():
     body = f'group,account,note\ng,1,"{cell}"\ng,2,"x\n{cell}"\ng,3,\n'
     rows = read(body)
     assert [row for row in rows if isinstance(row, Row)] == [Row("g", "1"), Row("g", "3")]
-    assert bad(rows)[102] == "a quote that is not closed"
+    assert bad(rows)[102] == "a quote is not closed"
     assert len(bad(rows)) == 102 - 1
     assert max(bad(rows)) == 102 + 100
 
@@ -418,7 +418,7 @@ def test_headers_that_are_understood(header, line, options):
 
 
 def test_a_row_for_another_group_than_the_given_one_is_bad():
-    assert bad(read("account,group\na,other\n", group="g")) == {2: "group: 'other', where 'g' is given for all rows"}
+    assert bad(read("account,group\na,other\n", group="g")) == {2: "group: 'other', but 'g' is given for all rows"}
     assert read('{"account":"a"}\n{"account":"a","group":"g"}', group="g") == [Row("g", "a")] * 2
     assert list(bad(read('{"account":"a","group":"x"}', group="g"))) == [1]
 
@@ -433,7 +433,7 @@ def test_a_row_for_another_group_than_the_given_one_is_bad():
         ("account,group,Account\n", {}, ["2 columns 'account'", "--account-column"]),
         ("123\n", {"group": "g", "account_column": "id", "kind": "csv"}, ["'id'", "'123'"]),
         ("123\n", {}, ["'account'", "'123'"]),
-        ('"account,group\n', {}, ["no CSV", '"account,group']),
+        ('"account,group\n', {}, ["not valid CSV", '"account,group']),
         (b"\xff\xfea\0", {}, ["UTF-16", "iconv"]),
         (b"\xfe\xff\0a", {"encoding": "latin-1"}, ["UTF-16"]),
         (b"\xef\xbb\xbfaccount,group", {"encoding": "gbk"}, ["UTF-8", "gbk", "--encoding"]),

@@ -305,7 +305,7 @@ def test_reasons_are_listed_by_frequency_and_the_rest_in_one_line(book):
     assert [each.accounts for each in report.reasons] == list(range(60, 10, -1))
     assert (report.reasons_left_off.reasons, report.reasons_left_off.accounts) == (10, sum(range(1, 11)))
     assert "\n   60  refused  why 59\n" in report_text(report)
-    assert f"\n  {sum(range(1, 41))}  for 40 reasons more\n" in report_text(report)
+    assert f"\n  {sum(range(1, 41))}  for 40 other reasons\n" in report_text(report)
     assert report.as_json()["reasons_left_off"] == {"reasons": 10, "accounts": 55}
 
 
@@ -353,7 +353,7 @@ def test_sendings_are_counted_by_outcome_and_by_why_they_were_made_again(book):
     assert requests.sent == requests.answered + requests.refused + requests.not_sent + requests.unknown
     assert book.report(running=True).requests.in_flight == 1
     text = report_text(book.report(running=True))
-    assert "1 answered, 2 refused, 1 could not be sent, 1 without a known outcome, 1 in flight" in text
+    assert "1 answered, 2 refused, 1 not sent, 1 with unknown outcome, 1 in flight" in text
 
 
 def test_an_empty_job_has_no_figures(book):
@@ -608,7 +608,7 @@ def test_rows_not_done_are_chosen_by_state(book):
     written_back = list(csv.DictReader(io.StringIO(back.getvalue().decode())))
     assert [(row["account"], row["user_name"], row["state"]) for row in written_back][1] == ("u3", "acting", "failed")
     assert list(not_done(book.db, ())) == []
-    with pytest.raises(InvalidRequest, match="not invited") as caught:
+    with pytest.raises(InvalidRequest, match="invalid invited") as caught:
         not_done(book.db, ("refused", "invited"))
     assert caught.value.field == "states"
 
@@ -638,9 +638,9 @@ def test_a_long_line_of_figures_goes_on_in_the_next_one(book):
     text = report_text(book.report())
     reasons = [
         "throttled",
-        "sent again since nothing had been done",
-        "sent again after an unknown outcome",
-        "divided into halves",
+        "sent again (nothing was done)",
+        "sent again (outcome unknown)",
+        "split into halves",
     ]
     assert f"  of these {', '.join(f'1 {reason}' for reason in reasons)}\n" in text.replace("\n    ", " ")
     assert max(map(width, text.splitlines())) <= 100
@@ -649,7 +649,7 @@ def test_a_long_line_of_figures_goes_on_in_the_next_one(book):
 def test_requests_that_nobody_answered_have_no_times(book):
     book.request(outcome=UNKNOWN)
     text = report_text(book.report())
-    assert "\n  1 without a known outcome\n" in text
+    assert "\n  1 with unknown outcome\n" in text
     assert "answers:" not in text
 
 
@@ -657,10 +657,10 @@ def test_a_killed_run_is_called_so_and_an_ended_one_what_it_says(book):
     for number in range(12):
         book.run(BEGAN + number, BEGAN + number + 0.5 if number else None, "fuse" if number else None)
     text = report_text(book.report())
-    assert "the latest 10 of 12" in text
-    assert text.count(" fuse\n") == 10
+    assert "the last 10 of 12" in text
+    assert text.count(" failure limit\n") == 10
     book.db.execute("DELETE FROM run WHERE id > 1")
-    assert "to some time" in report_text(book.report())
+    assert "to unknown" in report_text(book.report())
     assert " killed\n" in report_text(book.report())
 
 
@@ -720,7 +720,7 @@ def test_options_that_are_set_are_told():
     lines = report_text(book.report()).splitlines()
     assert (lines[0], lines[-1]) == ("InviteJoinGroup: 0 rows", "  with user_name admin")
     book.db.execute("UPDATE job SET options = '{}'")
-    assert report_text(book.report()).splitlines()[-1].endswith("50 accounts a request at most")
+    assert report_text(book.report()).splitlines()[-1].endswith("at most 50 accounts per request")
     book.db.close()
 
 
