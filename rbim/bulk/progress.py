@@ -118,7 +118,7 @@ class RunCounts:
         self.in_flight += by
 
     def ended(self, settlement: Settlement | None, accounts: int, *, throttled: bool, final: bool) -> None:
-        """Count the end of a request with so many accounts."""
+        """Count the end of a request of ``accounts`` accounts."""
         self.requests += 1
         self._throttled += throttled
         self.failures += final

@@ -108,10 +108,10 @@ class Run:
         )
         self._end_yielded = False
         self.why = ""
-        """Reason of the end: ``done``, ``stopped``, ``interrupted``, ``fuse``, ``no answer``, ``authentication`` or
-        ``error``.
+        """Reason of the end of the run.
 
-        ``fuse`` is the failure limit. Empty while the job loads, ``interrupted`` while it runs.
+        ``done``, ``stopped``, ``interrupted``, ``fuse`` (the failure limit), ``no answer``, ``authentication`` or
+        ``error``; empty while the job loads, ``interrupted`` while it runs.
         """
 
     # Public interface.

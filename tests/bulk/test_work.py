@@ -305,7 +305,7 @@ def check_laws(error, op, facts):
         return
     if decision.step is Step.AGAIN and error.outcome is Outcome.UNKNOWN:
         assert op in (INVITATION, REMOVAL), "what must not be repeated"
-        assert facts["lost"] < 2, "three attempts"
+        assert facts["unknown_attempts"] < 2, "three attempts"
     if settlement.state is AccountState.FAILED:
         assert error.outcome is not Outcome.UNKNOWN
         assert not facts["resent"], "an earlier one may have had its effect"

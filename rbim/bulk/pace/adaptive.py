@@ -32,19 +32,19 @@ START_LASTS = 2.0  # seconds in use after which START ends and nothing is limite
 BETA = 0.9  # share of the passed rate that is kept after a throttling
 RECOVERY_DOUBLING = 0.5  # seconds in use in which the rate doubles in RECOVERY
 RECOVERY = 4.0  # seconds in use from BETA x peak to the peak; unit of the plateau's length too
-RECOVERY_PER_HALT = 20.0  # repeated throttling at the same peak: GROWTH lasts at most so many halts,
-RECOVERY_GROWTH = 2.5  # and at most so many times the last GROWTH
+RECOVERY_PER_HALT = 20.0  # repeated throttling at the same peak: GROWTH lasts this times the halt at most,
+RECOVERY_GROWTH = 2.5  # and this times the last GROWTH at most
 SAME_PEAK = 0.15  # two peaks are the same if they differ by at most this share
 PLATEAU = 1.44  # times RECOVERY: end of the plateau, at 1.3 x peak
 PROBE_DOUBLING = 1.0  # seconds in use in which the rate doubles in BEYOND,
-PROBE_LATENCIES = 3.0  # but at least so many usual latencies
+PROBE_LATENCIES = 3.0  # but at least this times the usual latency
 MAX_LATENCY = 3.0  # seconds; longer ones count as this
 RATE_LEARN = 0.1  # weight of the last value in a moving average
 LIMITS_SHARE = 0.5  # share of held requests from which the rate counts as limiting
 SLACK = 0.02  # seconds that a timer may be late without loss of rate
 MAX_CATCH_UP = 0.05  # seconds late from which nothing is caught up
 WINDOW = 1.0  # seconds in which platforms count requests
-WINDOW_REQUESTS = 20.0  # the window is longer at low rates, to hold so many requests
+WINDOW_REQUESTS = 20.0  # requests that the window holds at low rates, where it is longer
 
 
 class AdaptiveRate:

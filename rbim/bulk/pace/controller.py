@@ -37,11 +37,11 @@ __all__ = ["PaceController"]
 
 DEFAULT_HALT = 1.0  # seconds of pause after a throttling without Retry-After, if not adaptive
 LONGEST_HALT = 300.0
-OUTAGE_LOSSES = 8  # an outage: so many losses in a row,
-OUTAGE_SILENCE = 0.05  # with no answer for so many seconds;
-OUTAGE_BURST = 100  # or so many losses in a row at once;
-SLOW_OUTAGE_LOSSES = 3  # or so many in a row,
-SLOW_OUTAGE_SILENCE = 5.0  # with no answer for so many seconds
+OUTAGE_LOSSES = 8  # losses in a row that are an outage
+OUTAGE_SILENCE = 0.05  # if there was no answer for these seconds;
+OUTAGE_BURST = 100  # losses in a row that are an outage at once;
+SLOW_OUTAGE_LOSSES = 3  # losses in a row that are an outage
+SLOW_OUTAGE_SILENCE = 5.0  # if there was no answer for these seconds
 FIRST_PROBE = 0.25  # seconds; each interval is twice the one before
 LONGEST_PROBE = 3.0
 

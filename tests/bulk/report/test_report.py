@@ -650,7 +650,7 @@ def test_requests_that_nobody_answered_have_no_times(book):
     book.request(outcome=UNKNOWN)
     text = report_text(book.report())
     assert "\n  1 with unknown outcome\n" in text
-    assert "answers:" not in text
+    assert "latency:" not in text
 
 
 def test_a_killed_run_is_called_so_and_an_ended_one_what_it_says(book):
