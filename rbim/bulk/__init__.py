@@ -1,4 +1,4 @@
-"""Jobs: run one operation for every row of a file, with a journal that survives crashes.
+"""Jobs: one operation for every row of a file, with a journal that survives crashes.
 
 The public names are imported on first use.
 """

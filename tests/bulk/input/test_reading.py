@@ -274,15 +274,15 @@ def test_each_bad_json_row_says_what_is_wrong():
     assert len(reasons) == len(lines) - 2
     for line, part in {
         2: "account: invalid value True: use a string or a whole number",
-        3: "not 1.5",
-        4: "group: a text",
+        3: "account: invalid value 1.5",
+        4: "group: invalid value {}: use a string",
         5: "no 'account' among 'group', 'user_name'",
         6: "no 'group' among 'account'",
         7: "no 'account' among no keys",
         8: "not a JSON object",
         9: "invalid JSON: not JSON at character",
         10: "account: contains the character U+D800",
-        11: "user name: a text",
+        11: "user name: invalid value ['x']: use a string",
         13: "no 'group' among",
         14: "empty group",
         15: "invalid JSON",
@@ -706,7 +706,7 @@ def written(form, *rows):
 def test_what_an_encoding_has_no_characters_for():
     latin = Format(kind="csv", encoding="latin-1")
     assert written(latin, NotDone("g", "é", None, "refused", "不")).endswith(b"\ng,\xe9,,refused,\\u4e0d\n")
-    with pytest.raises(InvalidRequest, match=r"iso8859-1 has .*张三"):
+    with pytest.raises(InvalidRequest, match=r"iso8859-1 cannot encode .*张三"):
         written(latin, NotDone("g", "张三", None, "refused", ""))
     line = written(Format(kind="jsonl", encoding="latin-1"), NotDone("g", "张三", None, "refused", "不"))
     assert json.loads(line) == {"group": "g", "account": "张三", "state": "refused", "reason": "\\u4e0d"}
