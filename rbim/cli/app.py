@@ -1,4 +1,4 @@
-"""The command line put together, and what becomes of its errors. Each command is imported when it is called."""
+"""The application: all commands, and the exit code of each error. A command is imported when it is called."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, CycloptsError, MissingArgumentError, Parameter
 
 from rbim import __version__
-from rbim.cli.errors import complain, fault, leave_quietly, unusable
+from rbim.cli.errors import discard_output, print_error, report_bug, report_os_error
 from rbim.cli.exit_codes import Exit
-from rbim.cli.extras import MissingExtra, needed
-from rbim.cli.global_flags import EVERYWHERE
+from rbim.cli.extras import MissingExtra, require
+from rbim.cli.global_flags import GLOBAL_FLAGS_HELP
 from rbim.cli.help.front_page import COMMANDS, SUMMARY
 from rbim.cli.help.page import HelpPage
 from rbim.cli.jobs.flags import EXITS
@@ -34,10 +34,10 @@ def build() -> App:
         name="rbim",
         help=SUMMARY,
         help_format="markdown",
-        help_epilogue=EVERYWHERE,
+        help_epilogue=GLOBAL_FLAGS_HELP,
         help_formatter=HelpPage(),
         version=f"rbim {__version__}",
-        suppress_keyboard_interrupt=False,  # it has an exit code of its own
+        suppress_keyboard_interrupt=False,  # run_app returns its exit code
     )
     for name, (where, _) in COMMANDS.items():
         app.command(where, name=name, **({"help_epilogue": EPILOGUES[name]} if name in EPILOGUES else {}))
@@ -48,56 +48,56 @@ def build() -> App:
 def demo(*, csv: Path | None = None, plain: Flag = False, json: Flag = False) -> int:
     """Invite 5,000 accounts into three groups of an emulated platform, over real HTTP on this machine.
 
-    Starts the emulator on a free port, creates the groups, invites the accounts in requests of 50, and compares what each
-    group holds with what was answered. Exit code 0 says that all figures agree.
+    Starts the emulator on a free port, creates the groups, invites the accounts in requests of 50, and compares the
+    members of each group with the responses. Exit code 0 if all figures agree, else 1.
 
     Parameters
     ----------
     csv
-        Invite these accounts instead: a file in UTF-8 with the columns group and account, and logged_in (yes or no) if
-        wanted.
+        Invite the accounts of this CSV file instead: UTF-8, with the columns group and account, and optionally logged_in
+        (yes or no).
     plain
         Print lines instead of a progress bar.
     json
-        Print the figures as one JSON object, in the last line of standard output.
+        Print the figures as one JSON object, as the last line of standard output.
     """
-    needed("cli,server", "uvicorn")
+    require("cli,server", "uvicorn")
     from rbim.cli.demo.demo import run_demo
 
     return run_demo(csv, plain=plain, as_json=json)
 
 
 def run_app(app: App, tokens: Sequence[str]) -> int:
-    """Carry out one command line; every error becomes a line or two on standard error and an exit code."""
+    """Run one command line. Print an error as one or two lines on standard error and return its exit code."""
     try:
         result = app(list(tokens), exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
     except CycloptsError as error:
-        complain(_reason(error), f"See: {' '.join(['rbim', *(error.command_chain or ())])} --help")
+        print_error(_reason(error), f"See: {' '.join(['rbim', *(error.command_chain or ())])} --help")
         return Exit.USAGE
     except MissingExtra as missing:
-        complain(str(missing))
+        print_error(str(missing))
         return Exit.USAGE
-    except BrokenPipeError:  # whoever read standard output has left
-        return leave_quietly()
+    except BrokenPipeError:  # the reader of standard output has closed it
+        return discard_output()
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
     except SystemExit as error:
-        if isinstance(error.__context__, BrokenPipeError):  # rich has met one
+        if isinstance(error.__context__, BrokenPipeError):  # rich turns it into SystemExit
             return Exit.READER_LEFT
         raise
     except OSError as error:
-        return unusable(error)
+        return report_os_error(error)
     except Exception as error:
-        return fault(error)
+        return report_bug(error)
     return result if isinstance(result, int) else Exit.DONE
 
 
 def _reason(error: CycloptsError) -> str:
-    """Return what cyclopts says of wrong input, and in fewer words what is missing."""
+    """Return the message of cyclopts, or a shorter one for a missing argument."""
     if not isinstance(error, MissingArgumentError) or error.argument is None:
         return str(error)
-    name, by_place = error.argument.name, error.argument.index is not None
-    if name.startswith("-") and by_place:
+    name, positional = error.argument.name, error.argument.index is not None
+    if name.startswith("-") and positional:
         name = f"{name.lstrip('-').upper()} ({name})"
-    return f"{name} {'is needed' if error.keyword is None else 'needs a value'}"
+    return f"{name} {'is required' if error.keyword is None else 'needs a value'}"

@@ -1,4 +1,4 @@
-"""``rbim completion``: what makes a shell complete commands and flags."""
+"""``rbim completion``: print or install a completion script for a shell."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from cyclopts import Parameter
 
-from rbim.cli.errors import complain
+from rbim.cli.errors import print_error
 from rbim.cli.exit_codes import Exit
 from rbim.cli.global_flags import FLAGS, SWITCHES
 from rbim.config.keys import TRANSPORTS
@@ -25,15 +25,17 @@ Shell = Literal["bash", "zsh", "fish"]
 def completion(
     shell: Shell | None = None, /, *, install: Annotated[bool, Parameter(negative=(), show_default=False)] = False
 ) -> int:
-    """Print what makes a shell complete commands and flags: operations of one's own, too, where RBIM_IMPORT names them.
+    """Print a script with which a shell completes commands and flags.
+
+    Operations of the modules in RBIM_IMPORT are included.
 
     Parameters
     ----------
     shell
-        The shell: that from which this is called, unless told.
+        The shell (default: the one that runs this command).
     install
-        Write it to where the shell looks for such things, and have the shell's start-up file load it where that is needed.
-        Both are printed.
+        Write the script to the shell's directory for completions, and add a line to the shell's start-up file if it is
+        needed. Print the name of the script's file.
     """
     from cyclopts.completion.detect import ShellDetectionError, detect_shell
 
@@ -42,10 +44,10 @@ def completion(
     try:
         found = shell or detect_shell()
     except ShellDetectionError:
-        complain("which shell? It could not be found out: say bash, zsh or fish", "See: rbim completion --help")
+        print_error("cannot detect the shell: name it (bash, zsh or fish)", "See: rbim completion --help")
         return Exit.USAGE
     app = build()
-    app.default(_everywhere())
+    app.default(_global_flags())
     if not install:
         sys.stdout.write(app.generate_completion(prog_name="rbim", shell=found))
         return Exit.DONE
@@ -54,24 +56,24 @@ def completion(
     return Exit.DONE
 
 
-def _everywhere() -> Callable[..., None]:
-    """Return a function whose parameters are the flags of every command, which the parser of commands never sees."""
+def _global_flags() -> Callable[..., None]:
+    """Return a function whose parameters are the global flags, which the parser of commands never sees."""
 
-    def nothing() -> None:
+    def unused() -> None:
         raise AssertionError
 
     kinds: dict[str, Any] = dict.fromkeys(FLAGS, str | None) | dict.fromkeys(SWITCHES, bool)
     kinds |= {"config": Path | None, "transport": cast("Any", Literal)[TRANSPORTS] | None}
-    words = {name: what for name, (_, what) in FLAGS.items()} | SWITCHES
-    nothing.__annotations__ = {}
+    helps = {name: text for name, (_, text) in FLAGS.items()} | SWITCHES
+    unused.__annotations__ = {}
     parameters = [
         inspect.Parameter(
             name.replace("-", "_"),
             inspect.Parameter.KEYWORD_ONLY,
             default=False if kind is bool else None,
-            annotation=Annotated[kind, Parameter(name=f"--{name}", negative=(), help=words[name])],
+            annotation=Annotated[kind, Parameter(name=f"--{name}", negative=(), help=helps[name])],
         )
         for name, kind in kinds.items()
     ]
-    nothing.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # read by inspect
-    return nothing
+    unused.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # read by inspect
+    return unused

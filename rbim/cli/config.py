@@ -1,4 +1,4 @@
-"""``rbim config``: what is configured, and where from."""
+"""``rbim config``: the settings, and the source of each."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
-from rbim.cli.errors import complain, report
+from rbim.cli.errors import print_error, report_error
 from rbim.cli.exit_codes import Exit
 from rbim.cli.printable import printable
 from rbim.errors import RbimError
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["config", "path", "show"]
 
 HELP = """\
-What is configured. Flags go before environment variables, and these before a profile of rbim.toml: the nearest in the
-working directory or above it, then the user's.
+Show the configuration. Flags take precedence over environment variables, and these over a profile of rbim.toml: the nearest
+file in the working directory or above it, then the user's file.
 """
 MASK = "***"
 UNITS = {1.0: "s", 60.0: "min", 3600.0: "h"}
@@ -30,14 +30,14 @@ config = App(name="config", help=HELP, help_format="markdown")
 
 @config.command(sort_key=0)
 def show(*, as_json: Json = False) -> int:
-    """Show each setting and where it comes from; tokens are masked. What is missing is said, and no error."""
+    """Show each setting and its source; tokens are masked. Missing settings are listed; they are not an error."""
     from rbim.cli.context import configuration
     from rbim.cli.output import show_json
 
     try:
         found = configuration()
     except RbimError as error:
-        return report(error, "rbim config show")
+        return report_error(error, "rbim config show")
     if as_json:
         settings = {
             key: {"value": _document(setting), "source": _source(setting), "missing": setting.value is None}
@@ -57,37 +57,37 @@ def _show(found: Config) -> None:
     made = table("key", "value", "source", whole=("key",))
     for key, setting in found.values.items():
         value = _document(setting)
-        said = ", ".join(value) if setting.key == "rates" else "" if value is None else str(value)
-        made.add_row(key, Text(printable(said) or "-"), Text(printable(_source(setting))))
+        text = ", ".join(value) if setting.key == "rates" else "" if value is None else str(value)
+        made.add_row(key, Text(printable(text) or "-"), Text(printable(_source(setting))))
     out = console()
     out.print(Text(f"profile: {printable(found.profile or 'none')}"))
     out.print(made)
     for missing in found.missing:
-        complain(f"missing: {missing}")
+        print_error(f"missing: {missing}")
 
 
 @config.command(sort_key=1)
 def path(*, as_json: Json = False) -> int:
-    """Show which files are looked for, the one that goes before the others first, and which of them exist."""
+    """Show the configuration files in order of precedence, and whether each exists."""
     from rich.text import Text
 
     from rbim.cli.global_flags import current_flags
     from rbim.cli.output import console, show_json, table
     from rbim.config.files import places
 
-    looked = places(current_flags().config)
+    files = places(current_flags().config)
     if as_json:
-        show_json([{"kind": place.kind, "path": str(place.path), "exists": place.exists} for place in looked])
+        show_json([{"kind": place.kind, "path": str(place.path), "exists": place.exists} for place in files])
         return Exit.DONE
     made = table("kind", "exists", "path", whole=("kind", "exists"))
-    for place in looked:
+    for place in files:
         made.add_row(place.kind, "yes" if place.exists else "no", Text(printable(str(place.path))))
     console().print(made)
     return Exit.DONE
 
 
 def _document(setting: Setting) -> Any:  # JSON
-    """Return a value as it may be shown."""
+    """Return the value of a setting as JSON; a token is masked."""
     from rbim.config.keys import TOKEN_FORMS
 
     if setting.value is None:

@@ -1,4 +1,4 @@
-"""What is asked before something is taken away for good: at a terminal by a question, elsewhere by ``--yes``."""
+"""The confirmation before something is permanently removed: a question at a terminal, elsewhere ``--yes``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 from cyclopts import Parameter
 
-from rbim.cli.errors import complain
+from rbim.cli.errors import print_error
 from rbim.cli.printable import printable
 
 if TYPE_CHECKING:
@@ -16,32 +16,36 @@ if TYPE_CHECKING:
 __all__ = ["AGREED", "Yes", "at_terminal", "confirmed"]
 
 AGREED = frozenset({"y", "yes"})
-"""Answers, in any case, that let it happen; every other one does not."""
+"""Answers that confirm, in upper or lower case; any other answer refuses."""
 
-HELP = "Do it without asking; needed where nobody can be asked."
+HELP = "Skip the confirmation; required without a terminal."
 
 Yes = Annotated[bool, Parameter(name="--yes", negative=(), show_default=False, help=HELP)]
 
 
 def at_terminal() -> bool:
-    """Tell whether there is somebody to ask."""
+    """Return whether standard input and standard error are a terminal, so that a question can be asked."""
     return all(stream is not None and stream.isatty() for stream in cast("list[IO[str] | None]", [sys.stdin, sys.stderr]))
 
 
-def confirmed(what: str, unasked: str) -> bool:
-    """Ask whether ``what``, the words of an order, may happen; say that nothing was sent where it may not.
+def confirmed(action: str, unasked: str) -> bool:
+    """Ask for a confirmation of ``action``, such as "delete group g8", and return whether it was given.
 
-    ``unasked`` is the command that does it without asking.
+    Without a terminal, or if it is refused, print that nothing was sent. ``unasked`` is the command with the flag that skips
+    the question.
     """
     if not at_terminal():
-        complain(f"nothing was sent: this would {what}, for good", f"Where nobody can be asked it is {unasked}")
+        print_error(
+            f"nothing was sent: this would permanently {action}, and there is no terminal to confirm it",
+            f"To skip the confirmation: {unasked}",
+        )
         return False
-    sys.stderr.write(f"This will {printable(what)}, for good. Go on? [y/N] ")
+    sys.stderr.write(f"This will permanently {printable(action)}. Continue? [y/N] ")
     sys.stderr.flush()
     answer = sys.stdin.readline()
-    if not answer.endswith("\n"):  # Ctrl-D leaves the cursor where it is
+    if not answer.endswith("\n"):  # Ctrl-D does not end the line
         sys.stderr.write("\n")
     if answer.strip().lower() in AGREED:
         return True
-    complain("not confirmed: nothing was sent")
+    print_error("not confirmed: nothing was sent")
     return False

@@ -1,11 +1,11 @@
-"""The configuration as commands use it, and the one place that makes a client for them."""
+"""The configuration of a command, and its client."""
 
 from __future__ import annotations
 
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from rbim.cli.errors import complain
+from rbim.cli.errors import print_error
 from rbim.cli.extras import MissingExtra
 from rbim.cli.global_flags import current_flags
 from rbim.errors import InvalidRequest
@@ -17,59 +17,59 @@ if TYPE_CHECKING:
     from rbim.config.config import Config
     from rbim.credentials import Credentials
 
-__all__ = ["HOW", "callback_credentials", "configuration", "make_client", "pacing"]
+__all__ = ["HOW_TO_CONFIGURE", "callback_credentials", "configuration", "make_client", "pacing"]
 
-HOW = (
-    "Configure RBIM_BASE_URL, RBIM_APP_ID, RBIM_APP_TOKEN (or RBIM_APP_TOKEN_FILE) and RBIM_USER_NAME, or a profile of "
-    "rbim.toml: `rbim config show` says what is known."
+HOW_TO_CONFIGURE = (
+    "Set RBIM_BASE_URL, RBIM_APP_ID, RBIM_APP_TOKEN (or RBIM_APP_TOKEN_FILE) and RBIM_USER_NAME, or write a profile in "
+    "rbim.toml. `rbim config show` shows the current settings."
 )
 
 
 def configuration() -> Config:
-    """Return what flags, environment and files say. Raises InvalidRequest."""
+    """Return the configuration from flags, environment and files. Raises InvalidRequest."""
     from rbim.config.config import load
 
     flags = current_flags()
-    with _hinting():
+    with _adding_hint():
         return load(flags.profile, flags.config, warn=_warn, base_url=flags.base_url, transport=flags.transport)
 
 
 def make_client(config: Config | None = None, **options: Any) -> AsyncClient:  # the constructor's own
-    """Make the client of a command. Raises InvalidRequest, and MissingExtra where the transport needs one."""
+    """Make the client of a command. Raises InvalidRequest, and MissingExtra if the transport needs an extra."""
     if current_flags().debug:
         from rbim.client.observers import LoggingObserver
 
         options["observers"] = (*options.get("observers", ()), LoggingObserver())
     config = config or configuration()
     try:
-        with _hinting():
+        with _adding_hint():
             return config.client(**options)
     except ModuleNotFoundError as error:
         raise MissingExtra(str(error)) from None
 
 
 def pacing(config: Config) -> dict[str, Any]:
-    """Return the settings of a job that are configured: its rates, and how many requests may be in flight."""
+    """Return the configured settings of a job: ``rates`` and ``concurrency``; defaults are left out."""
     return {key: config[key] for key in ("concurrency", "rates") if not config.values[key].source.is_default}
 
 
 def callback_credentials() -> tuple[Credentials, ...]:
-    """Return all credentials that message copies may be signed with. Raises InvalidRequest."""
+    """Return the credentials whose signatures on callbacks are accepted. Raises InvalidRequest."""
     config = configuration()
-    with _hinting():
+    with _adding_hint():
         return config.callback_credentials()
 
 
 def _warn(text: str) -> None:
-    complain(f"warning: {text}")
+    print_error(f"warning: {text}")
 
 
 @contextmanager
-def _hinting() -> Generator[None]:
-    """Say how to configure where something of the configuration is missing or wrong."""
+def _adding_hint() -> Generator[None]:
+    """Add a note on how to configure to an InvalidRequest that has no note yet."""
     try:
         yield
     except InvalidRequest as error:
         if not getattr(error, "__notes__", ()):
-            error.add_note(HOW)
+            error.add_note(HOW_TO_CONFIGURE)
         raise

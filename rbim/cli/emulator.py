@@ -1,4 +1,4 @@
-"""``rbim emulator``: the emulated platform as a server. Heavy imports wait until it is called."""
+"""``rbim emulator``: the emulated platform as a server. Heavy imports happen when it is called."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from rbim._support import json as jsontext
-from rbim.cli.errors import complain
+from rbim.cli.errors import print_error
 from rbim.cli.exit_codes import Exit
-from rbim.cli.extras import needed
+from rbim.cli.extras import require
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ __all__ = ["emulator"]
 Port = Annotated[int, Parameter(validator=Number(gte=0, lte=65535))]
 Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 
-REMEMBERED = 100_000  # requests, and deliveries, that a server which runs for long keeps
+KEPT_RECORDS = 100_000  # requests, and deliveries, that the server keeps; older ones are dropped
 
 
 def emulator(  # noqa: PLR0913  # flags, each with a default
@@ -45,37 +45,37 @@ def emulator(  # noqa: PLR0913  # flags, each with a default
     state: Path | None = None,
     emulated_clock: Flag = False,
 ) -> int:
-    """Serve an emulator of the written interface description on this machine. It is not the service, nor made by its vendor.
+    """Run an emulator of the platform's written interface description on this machine.
 
-    The first line on standard output is its base URL. It knows one application: that of RBIM_APP_ID and RBIM_APP_TOKEN (or
-    RBIM_APP_TOKEN_FILE), else a freshly made one, whose credentials are printed once, as lines for a shell. The control
-    interface under /_emulator/ shows and changes everything without a signature, so keep it to yourself. Ctrl-C and SIGTERM
-    stop it; exit code 0.
+    It is not the service itself and was not made by its vendor. The first line on standard output is the base URL. It knows
+    one application: that of RBIM_APP_ID and RBIM_APP_TOKEN (or RBIM_APP_TOKEN_FILE); without these, a new one, whose
+    credentials are printed once as export lines for a shell. The control interface under /_emulator/ shows and changes
+    everything without a signature, so do not expose it. Ctrl-C and SIGTERM stop it with exit code 0.
 
     Parameters
     ----------
     host
-        The address to listen on. Whoever can reach it can use the emulator.
+        The address to listen on. Everyone who can reach it can use the emulator.
     port
         The port to listen on; 0 picks a free one.
     faults
         A JSON file with a fault plan: a list of objects such as
         {"effect": {"kind": "status", "status": 503}, "operation": "CreateGroup", "probability": 0.1}.
     seed
-        The root of all chance in the fault plan.
+        The random seed of the fault plan.
     state
-        A JSON file with the state: read at the start if it exists, written when the emulator stops.
+        A JSON file for the state: read at the start if it exists, written when the emulator stops.
     emulated_clock
-        Let time stand still, from now on, until POST /_emulator/clock/advance lets it pass.
+        Use a clock that starts at the current time and moves only by POST /_emulator/clock/advance.
     """
-    needed("server", "uvicorn")
+    require("server", "uvicorn")
     from rbim.emulator.server.server import run
 
     codes: list[Exit] = []
 
     def begun(server: Server) -> None:
         codes.append(Exit.DONE)
-        _tell(server, fresh=fresh)
+        _print_address(server, fresh=fresh)
 
     def ended() -> None:
         if state is not None:
@@ -86,20 +86,20 @@ def emulator(  # noqa: PLR0913  # flags, each with a default
         box = _made(credentials, seed=seed, emulated_clock=emulated_clock)
         _load(box, faults, state)
     except InvalidRequest as error:
-        complain(error.message)
+        print_error(error.message)
         return Exit.USAGE
     try:
         run(box, host=host, port=port, begun=begun, ended=ended)
     except OSError as error:
-        if codes:  # it did listen
+        if codes:  # it has listened: this error is another one
             raise
-        complain(f"cannot listen on port {port} of {host}: {error.strerror}")
+        print_error(f"cannot listen on {host} port {port} ({error.strerror}): choose another --port or --host")
         return Exit.USAGE
     return codes[-1]
 
 
 def _credentials() -> tuple[Credentials, bool]:
-    """Return the configured credentials, or fresh ones and True."""
+    """Return the configured credentials and False, or new ones and True."""
     from rbim.cli.context import configuration
     from rbim.credentials import Credentials
 
@@ -115,12 +115,12 @@ def _made(credentials: Credentials, *, seed: int, emulated_clock: bool) -> Emula
 
     clock = EmulatedClock(datetime.now(UTC)) if emulated_clock else None
     made = Emulator(credentials=credentials, seed=seed, clock=clock)
-    made.requests.limit = made.deliveries.limit = REMEMBERED
+    made.requests.limit = made.deliveries.limit = KEPT_RECORDS
     return made
 
 
 def _load(box: Emulator, faults: Path | None, state: Path | None) -> None:
-    """Give the emulator what its files say. Raises InvalidRequest that names the file."""
+    """Load the fault plan and the state from their files. Raises InvalidRequest that names the file."""
     from rbim.emulator.faults.requests import faults_from
 
     if faults is not None:
@@ -131,7 +131,7 @@ def _load(box: Emulator, faults: Path | None, state: Path | None) -> None:
             if state.exists():
                 box.load(_document(state))
             elif not state.parent.is_dir():
-                raise InvalidRequest("there is no such directory")
+                raise InvalidRequest("its directory does not exist")
 
 
 @contextmanager
@@ -152,20 +152,20 @@ def _document(path: Path) -> Any:  # JSON
 
 
 def _save(box: Emulator, path: Path) -> Exit:
-    """Write the state; a file that exists is replaced at once or not at all."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    """Write the state atomically: an existing file is replaced as a whole or not at all."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        beside.write_text(json.dumps(box.export(), ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-        beside.replace(path)
+        temporary.write_text(json.dumps(box.export(), ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        temporary.replace(path)
     except OSError as error:
-        beside.unlink(missing_ok=True)
-        complain(f"{path}: the state could not be written: {error.strerror}")
+        temporary.unlink(missing_ok=True)
+        print_error(f"cannot write the state to {path}: {error.strerror}")
         return Exit.USAGE
     return Exit.DONE
 
 
-def _tell(server: Server, *, fresh: bool) -> None:
-    """Write the base URL first, then lines that a shell may read."""
+def _print_address(server: Server, *, fresh: bool) -> None:
+    """Print the base URL, then lines that a shell can evaluate."""
     from rbim.emulator.server.commands import ABOUT, PREFIX
 
     credentials = server.emulator.credentials
@@ -179,4 +179,6 @@ def _tell(server: Server, *, fresh: bool) -> None:
     sys.stdout.write("".join(f"{line}\n" for line in lines))
     sys.stdout.flush()
     if not ip_address(server.host).is_loopback:
-        complain(f"warning: whoever reaches {server.host} can read and change the emulator, and make it send requests")
+        print_error(
+            f"warning: everyone who can reach {server.host} can read and change the emulator, and make it send requests"
+        )

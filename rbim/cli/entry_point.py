@@ -8,9 +8,9 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, NoReturn
 
-from rbim.cli.errors import complain, fault, leave_quietly, unusable
+from rbim.cli.errors import discard_output, print_error, report_bug, report_os_error
 from rbim.cli.exit_codes import Exit
-from rbim.cli.extras import MissingExtra, needed
+from rbim.cli.extras import MissingExtra, require
 from rbim.cli.global_flags import GlobalFlags, WrongFlag, split_global_flags, using_flags
 
 if TYPE_CHECKING:
@@ -22,58 +22,58 @@ __all__ = ["Exit", "build_app", "main", "run"]
 
 
 def main(tokens: Sequence[str] | None = None) -> NoReturn:
-    """Carry out the command line (that of this process unless ``tokens`` are given) and exit; see :class:`Exit`."""
+    """Run the command line (default: the arguments of this process) and exit with an :class:`Exit` code."""
     sys.exit(run(tokens))
 
 
 def run(tokens: Sequence[str] | None = None) -> int:
-    """Carry out the command line and return its exit code."""
+    """Run the command line and return its exit code."""
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by whoever started this process
+        if getattr(sys, name) is None:  # the parent process has closed it
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115  # to the end of the process
         stream = getattr(sys, name)
-        if isinstance(stream, io.TextIOWrapper):  # a character that a stream cannot carry must not end the command
+        if isinstance(stream, io.TextIOWrapper):  # a character that it cannot encode must not end the command
             stream.reconfigure(errors="backslashreplace")
     try:
-        return _carry_out(list(sys.argv[1:] if tokens is None else tokens))
+        return _execute(list(sys.argv[1:] if tokens is None else tokens))
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
 
 
-def _carry_out(tokens: list[str]) -> int:
-    with using_flags(GlobalFlags(debug="--debug" in tokens)):  # whose flag that is, the imported operations decide
+def _execute(tokens: list[str]) -> int:
+    with using_flags(GlobalFlags(debug="--debug" in tokens)):  # an imported operation may have its own --debug
         if not _imported():
             return Exit.USAGE
     try:
         flags, rest = split_global_flags(tokens)
     except WrongFlag as wrong:
-        complain(str(wrong), "See: rbim --help")
+        print_error(str(wrong), "See: rbim --help")
         return Exit.USAGE
     with using_flags(flags):
         try:
             return _answer(rest)
-        except BrokenPipeError:  # whoever read standard output has left
-            return leave_quietly()
+        except BrokenPipeError:  # the reader of standard output has closed it
+            return discard_output()
         except OSError as error:
-            return unusable(error)
-        except Exception as error:  # a module of somebody else's, or a fault of ours
-            return fault(error)
+            return report_os_error(error)
+        except Exception as error:  # an error of an imported module, or a bug in rbim
+            return report_bug(error)
 
 
 def _imported() -> bool:
-    """Import what ``RBIM_IMPORT`` names; say which module cannot be, and why."""
+    """Import the modules in ``RBIM_IMPORT``; print the error of one that cannot be imported and return False."""
     for module in filter(None, os.environ.get("RBIM_IMPORT", "").split(",")):
         try:
             _import_from_here(module.strip())
-        except (Exception, SystemExit) as error:  # somebody else's module: it may raise anything
-            why = str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
-            complain(f"RBIM_IMPORT names {module.strip()}, which cannot be imported: {why}")
+        except (Exception, SystemExit) as error:  # a third-party module may raise anything
+            reason = str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
+            print_error(f"cannot import {module.strip()}, which RBIM_IMPORT names: {reason}")
             return False
     return True
 
 
 def _import_from_here(module: str) -> None:
-    here = os.getcwd()  # noqa: PTH109  # pathlib is not needed for anything else
+    here = os.getcwd()  # noqa: PTH109  # pathlib would be imported for this alone
     sys.path.insert(0, here)  # as `python -m` does
     try:
         import_module(module)
@@ -90,9 +90,9 @@ def _answer(tokens: list[str]) -> int:
         sys.stdout.flush()
         return Exit.DONE
     try:
-        needed("cli", "cyclopts", "rich")
+        require("cli", "cyclopts", "rich")
     except MissingExtra as missing:
-        complain(str(missing))
+        print_error(str(missing))
         return Exit.USAGE
     from rbim.cli.app import run_app
 
@@ -100,7 +100,7 @@ def _answer(tokens: list[str]) -> int:
 
 
 def build_app() -> App:
-    """Return the command line as a cyclopts application, with a command for every operation that is declared by now."""
+    """Return the command line as a cyclopts application, with a command for every operation declared so far."""
     from rbim.cli.app import build
 
     return build()

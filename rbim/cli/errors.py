@@ -1,4 +1,4 @@
-"""What the command line prints on standard error when something fails, and the exit code for it."""
+"""Error messages of the command line on standard error, and their exit codes."""
 
 from __future__ import annotations
 
@@ -16,52 +16,55 @@ from rbim.errors import AuthenticationError, InvalidRequest, Outcome, RbimError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["HINTS", "complain", "fault", "leave_quietly", "report", "unusable"]
+__all__ = ["HINTS", "discard_output", "print_error", "report_bug", "report_error", "report_os_error"]
 
 
 DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
-"""Why an output that was there cannot be written."""
+"""Errors of a disk: standard output is open but cannot be written."""
 
 BY_OUTCOME = {Outcome.REFUSED: Exit.REFUSED, Outcome.NOT_SENT: Exit.NOT_SENT, Outcome.UNKNOWN: Exit.UNKNOWN}
 HINTS = {
-    Exit.NOT_SENT: "Nothing reached the platform: the command may be repeated.",
-    Exit.UNKNOWN: "The platform may have acted: look before repeating the command.",
+    Exit.NOT_SENT: (
+        "Nothing reached the platform: the command may be repeated. Check its address with `rbim config show`; if it is an "
+        "emulator, start it with `rbim emulator`."
+    ),
+    Exit.UNKNOWN: "The platform may have acted: check its state before repeating the command.",
 }
 REPEATABLE = "The command only reads: it may be repeated."
-REPORTING = "With --debug the same command shows where: please report it with that, where you have rbim from."
+REPORTING = "Please report it where you got rbim from, with the output of the same command with --debug."
 _NO_FLAGS: Mapping[str, str] = MappingProxyType({})
 CREDENTIALS = (
-    "Compare RBIM_APP_ID and RBIM_APP_TOKEN with the application's (not the account's) in the console; `rbim config show` "
-    "says where they come from."
+    "Compare RBIM_APP_ID and RBIM_APP_TOKEN with those of the application (not the account) in the console; "
+    "`rbim config show` shows where they come from."
 )
 
 
-def report(error: RbimError, command: str, *, flags: Mapping[str, str] = _NO_FLAGS, safe: bool = False) -> Exit:
-    """Say on standard error what went wrong with ``command`` and what to do about it; return the exit code.
+def report_error(error: RbimError, command: str, *, flags: Mapping[str, str] = _NO_FLAGS, safe: bool = False) -> Exit:
+    """Print the error of ``command`` and the next step on standard error; return the exit code.
 
-    ``flags`` are what the command line calls the fields of errors; ``safe`` says that repeating changes nothing. Notes
-    of the error (``add_note``) are said in place of the usual hint.
+    ``flags`` maps fields to flags; ``safe`` means that repeating the command changes nothing. Notes of the error
+    (``add_note``) replace the usual hint.
     """
     if isinstance(error, InvalidRequest):
-        code, what, hint = Exit.USAGE, _in_flags(error, flags), f"See: {command} --help"
+        code, message, hint = Exit.USAGE, _in_flags(error, flags), f"See: {command} --help"
     else:
-        code, what = BY_OUTCOME[error.outcome], str(error)
+        code, message = BY_OUTCOME[error.outcome], str(error)
         refused = isinstance(error, AuthenticationError) and code is Exit.REFUSED
         hint = CREDENTIALS if refused else REPEATABLE if safe and code is Exit.UNKNOWN else HINTS.get(code, "")
-    complain(what, *getattr(error, "__notes__", [hint]), error=error)
+    print_error(message, *getattr(error, "__notes__", [hint]), error=error)
     return code
 
 
 def _in_flags(error: InvalidRequest, flags: Mapping[str, str]) -> str:
-    """Return the message, which begins with the field's name where it is about one field, with its flag there."""
+    """Return the message with the field's name at its start, if there is one, replaced by the flag."""
     name, colon, rest = error.message.partition(": ")
     return f"{flags[name]}{colon}{rest}" if name == error.field and name in flags else error.message
 
 
-def complain(what: str, *hints: str, error: BaseException | None = None) -> None:
-    """Write one line of complaint, and lines of help, to standard error; before them, with ``--debug``, the traceback.
+def print_error(message: str, *hints: str, error: BaseException | None = None) -> None:
+    """Write one line with the message, and one for each hint, to standard error.
 
-    That is the traceback of ``error``, or of what is being handled.
+    With ``--debug`` the traceback of ``error`` (default: the exception being handled) comes first.
     """
     error = error or sys.exc_info()[1]
     lines: list[str] = []
@@ -69,34 +72,37 @@ def complain(what: str, *hints: str, error: BaseException | None = None) -> None
         from traceback import format_exception
 
         lines = [visible(line) for line in "".join(format_exception(error)).splitlines()]
-    lines += [f"rbim: {printable(what)}", *filter(None, hints)]
+    lines += [f"rbim: {printable(message)}", *filter(None, hints)]
     try:
         sys.stderr.write("".join(f"{line}\n" for line in lines))
         sys.stderr.flush()
     except BrokenPipeError:
         raise
-    except OSError:  # a full disk, say: the exit code is still to tell what happened
+    except OSError:  # such as a full disk: the exit code must still be returned
         pass
 
 
-def fault(error: BaseException) -> Exit:
-    """Say that an error is nobody's but ours, and what to do about it; return the exit code."""
-    complain(f"a fault of rbim: {type(error).__name__}: {error}", REPORTING, error=error)
+def report_bug(error: BaseException) -> Exit:
+    """Print that the error is a bug in rbim and how to report it; return the exit code."""
+    print_error(f"a bug in rbim: {type(error).__name__}: {error}", REPORTING, error=error)
     return Exit.FAULT
 
 
-def unusable(error: OSError) -> Exit:
-    """Say which file, or that the output, cannot be used; return the exit code. What else it may be is a fault."""
+def report_os_error(error: OSError) -> Exit:
+    """Print which file cannot be used, or that the output cannot be written; return the exit code.
+
+    Any other OSError is reported as a bug.
+    """
     if error.filename is not None:
-        complain(f"{error.filename}: {error.strerror}", error=error)
+        print_error(f"{error.filename}: {error.strerror}", error=error)
         return Exit.USAGE
     if error.errno not in DISK:
-        return fault(error)
-    complain(f"the output cannot be written: {error.strerror}", error=error)
-    return leave_quietly()  # what could not be written must not be tried again at the end
+        return report_bug(error)
+    print_error(f"cannot write the output: {error.strerror}", error=error)
+    return discard_output()  # Python must not write the rest again when it exits
 
 
-def leave_quietly() -> Exit:
-    """Write no more to standard output, whose reader has left; return the exit code."""
+def discard_output() -> Exit:
+    """Discard everything still to be written to standard output; return the exit code."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return Exit.READER_LEFT

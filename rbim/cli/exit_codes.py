@@ -1,4 +1,4 @@
-"""The exit codes of the command line, and what they mean."""
+"""The exit codes of the command line, and their meanings."""
 
 from __future__ import annotations
 
@@ -12,41 +12,41 @@ __all__ = ["Exit", "JobExit"]
 
 
 class _Meaning(IntEnum):
-    """Exit codes that say what they mean."""
+    """An exit code with its meaning."""
 
     meaning: str
 
     def __new__(cls, code: int, meaning: str) -> Self:
-        """Make a code of its number and its meaning."""
+        """Make a code from its number and its meaning."""
         made = int.__new__(cls, code)
         made._value_, made.meaning = code, meaning
         return made
 
 
 class Exit(_Meaning):
-    """The exit codes of every ``rbim`` command. Jobs give some of them a meaning of their own: see JobExit."""
+    """The exit codes of every ``rbim`` command; for jobs some codes have other meanings, see JobExit."""
 
     DONE = 0, "done"
     REFUSED = 1, "refused by the platform"
-    USAGE = 2, "wrong input or configuration, or not confirmed: nothing was sent"
-    NOT_SENT = 3, "no answer, and the platform cannot have seen the request: repeating is safe"
-    UNKNOWN = 5, "no usable answer, and the platform may have acted: look before repeating"
-    FAULT = 70, "a fault of rbim"
-    INTERRUPTED = 130, "ended by Ctrl-C"
-    READER_LEFT = 141, "the output cannot be written, or nobody reads it any more"
+    USAGE = 2, "invalid input or configuration, or not confirmed: nothing was sent"
+    NOT_SENT = 3, "no response, and the request cannot have reached the platform: repeating is safe"
+    UNKNOWN = 5, "no usable response, and the platform may have acted: check before repeating"
+    FAULT = 70, "a bug in rbim"
+    INTERRUPTED = 130, "stopped by Ctrl-C"
+    READER_LEFT = 141, "the output cannot be written, or its reader has closed it"
 
 
 class JobExit(_Meaning):
     """The exit codes of a job: ``rbim invite``, ``rbim remove``, ``rbim job resume`` and ``rbim job retry``.
 
-    Where several apply, that is said first which stands first here.
+    If several apply, the first in this order is returned.
     """
 
-    FAULT = 70, "a fault of rbim"
-    INTERRUPTED = 130, "ended early by Ctrl-C or SIGTERM"
-    GAVE_UP = 4, "ended early: too many requests failed, no answer came, or the journal cannot be written"
-    REFUSED = 1, "ended early: the platform refused the credentials"
-    USAGE = 2, "wrong input or configuration, or not confirmed"
-    UNKNOWN = 5, "it is not known of some accounts whether they were reached"
-    INCOMPLETE = 3, "some accounts were refused or failed, or rows cannot be used"
+    FAULT = 70, "a bug in rbim"
+    INTERRUPTED = 130, "stopped early by Ctrl-C or SIGTERM"
+    GAVE_UP = 4, "stopped early: too many requests failed, no response for too long, or the journal cannot be written"
+    REFUSED = 1, "stopped early: the platform refused the credentials"
+    USAGE = 2, "invalid input or configuration, or not confirmed"
+    UNKNOWN = 5, "the outcome of some accounts is unknown"
+    INCOMPLETE = 3, "some accounts were refused or failed, or some rows are invalid"
     DONE = 0, "everything was done"

@@ -1,4 +1,4 @@
-"""What to say where an extra is not installed."""
+"""The check for an extra that is not installed."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from importlib import import_module
 
 from rbim._support.text import missing_extra
 
-__all__ = ["MissingExtra", "needed"]
+__all__ = ["MissingExtra", "require"]
 
 
 class MissingExtra(Exception):
     """A package that a command needs is not installed; the message names the pip command."""
 
 
-def needed(extras: str, *modules: str) -> None:
-    """Raise MissingExtra unless the modules can be imported; ``extras`` is what pip is told between the brackets."""
+def require(extras: str, *modules: str) -> None:
+    """Raise MissingExtra if a module cannot be imported; ``extras`` are the names for ``pip install "rbim[extras]"``."""
     for module in modules:
         try:
             import_module(module)

@@ -1,4 +1,4 @@
-"""The flags that every command takes, before or behind it: which profile, where the platform is, and how much is said."""
+"""The flags that every command takes, before or after its name: profile, address of the platform, amount of output."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Sequence
 
 __all__ = [
-    "EVERYWHERE",
     "FLAGS",
+    "GLOBAL_FLAGS_HELP",
     "SWITCHES",
     "GlobalFlags",
     "WrongFlag",
@@ -22,24 +22,24 @@ __all__ = [
 
 FLAGS = {
     "profile": ("NAME", "The profile of rbim.toml (RBIM_PROFILE)."),
-    "config": ("FILE", "The only configuration file that is read (RBIM_CONFIG)."),
+    "config": ("FILE", "The only configuration file to read (RBIM_CONFIG)."),
     "base-url": ("URL", "The platform's address (RBIM_BASE_URL)."),
     "transport": ("NAME", "httpx, httpx2, aiohttp, pyreqwest or asyncio (RBIM_TRANSPORT)."),
 }
-"""The flags with a value: what it is called, and what it says."""
+"""The flags with a value: the value's name in the help, and the help."""
 
 SWITCHES = {"debug": "Show tracebacks, and log every attempt on standard error."}
-EVERYWHERE = (
-    f"Every command takes {', '.join(f'--{name}' for name in (*FLAGS, *SWITCHES))}, too. These and the exit codes: "
+GLOBAL_FLAGS_HELP = (
+    f"Every command also takes {', '.join(f'--{name}' for name in (*FLAGS, *SWITCHES))}. They and the exit codes are in "
     "`rbim --help`."
 )
-"""What the help of a command says of them."""
+"""The sentence about them in the help of every command."""
 
 END = "--"
 
 
 class GlobalFlags(NamedTuple):
-    """What these flags say; None where they say nothing."""
+    """The values of these flags; None for a flag that is not given."""
 
     profile: str | None = None
     config: str | None = None
@@ -49,21 +49,21 @@ class GlobalFlags(NamedTuple):
 
 
 class WrongFlag(Exception):
-    """One of these flags has no value, or two."""
+    """A flag without its value, with a value it does not take, or given twice."""
 
 
-_told: ContextVar[GlobalFlags | None] = ContextVar("rbim_flags", default=None)
+_current: ContextVar[GlobalFlags | None] = ContextVar("rbim_flags", default=None)
 
 
 def current_flags() -> GlobalFlags:
-    """Return what the flags of the command that is being carried out say."""
-    return _told.get() or GlobalFlags()
+    """Return the global flags of the running command."""
+    return _current.get() or GlobalFlags()
 
 
 @contextmanager
 def using_flags(flags: GlobalFlags) -> Generator[None]:
-    """Let :func:`current_flags` return these flags, and with ``debug`` what rbim logs go to standard error."""
-    before = _told.set(flags)
+    """Make these the :func:`current_flags` in the block; with ``debug``, write the log of rbim to standard error."""
+    before = _current.set(flags)
     try:
         if flags.debug:
             from rbim.cli.logging import logging_to_stderr
@@ -73,30 +73,30 @@ def using_flags(flags: GlobalFlags) -> Generator[None]:
         else:
             yield
     finally:
-        _told.reset(before)
+        _current.reset(before)
 
 
 def split_global_flags(tokens: Sequence[str]) -> tuple[GlobalFlags, list[str]]:
-    """Return what these flags say, and the command line without them. Raises WrongFlag.
+    """Return these flags, and the command line without them. Raises WrongFlag.
 
-    A command's own flag of such a name, as an operation of somebody's own may have, stays with the command: there, the one
-    that is meant for every command goes before the command.
+    A user-defined operation may have a field of the same name: after its command the flag is the field's; before it, the
+    global one.
     """
     found: dict[str, Any] = {}  # FLAGS are texts, SWITCHES are True
     rest: list[str] = []
     own: Iterable[str] = ()
-    waiting = iter(tokens)
-    for token in waiting:
+    remaining = iter(tokens)
+    for token in remaining:
         name, equals, value = token.removeprefix("--").partition("=")
         if token == END:
-            rest += [token, *waiting]
+            rest += [token, *remaining]
         elif not token.startswith("--") or name in own or name not in {*FLAGS, *SWITCHES}:
             rest.append(token)
             own = _fields(rest) if len(rest) == COMMAND else own
         elif name.replace("-", "_") in found:
             raise WrongFlag(f"--{name} is given twice")
         elif name in FLAGS:
-            found[name.replace("-", "_")] = _value(name, value if equals else next(waiting, ""))
+            found[name.replace("-", "_")] = _value(name, value if equals else next(remaining, ""))
         elif equals:
             raise WrongFlag(f"--{name} takes no value")
         else:
@@ -105,7 +105,7 @@ def split_global_flags(tokens: Sequence[str]) -> tuple[GlobalFlags, list[str]]:
 
 
 COMMAND = 2
-"""Words in the name of an operation's command."""
+"""The number of words in the name of an operation's command."""
 
 
 def _value(name: str, value: str) -> str:
@@ -115,7 +115,7 @@ def _value(name: str, value: str) -> str:
 
 
 def _fields(command: Sequence[str]) -> frozenset[str]:
-    """Return the names of the flags of an operation's command; none for any other."""
+    """Return the names of the flags of an operation's command; empty for any other command."""
     from rbim.operations.base import fields_of
     from rbim.operations.catalogue import entries
 

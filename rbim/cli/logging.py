@@ -1,4 +1,4 @@
-"""What ``--debug`` lets be seen: what rbim logs. Nothing of it holds a signed address, a header or a body."""
+"""The log of rbim on standard error with ``--debug``. It never contains a signed address, a header or a body."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["logging_to_stderr"]
 
 
 class _Lines(logging.Formatter):
-    """One line for each record, as a terminal can bear it; the lines of a traceback below it."""
+    """One printable line for each record, with the lines of its traceback below."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # logging's name
         return printable(super().formatMessage(record))
@@ -24,9 +24,9 @@ class _Lines(logging.Formatter):
 
 @contextmanager
 def logging_to_stderr() -> Generator[None]:
-    """Write what the logger ``rbim`` is told, from DEBUG on, to standard error.
+    """Write the records of the logger ``rbim``, from DEBUG on, to standard error.
 
-    No other logger: HTTP libraries log addresses, and those are signed.
+    Other loggers are left out: HTTP libraries log addresses, which are signed.
     """
     logger = logging.getLogger("rbim")
     before, handler = logger.level, logging.StreamHandler(sys.stderr)

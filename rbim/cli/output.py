@@ -1,4 +1,4 @@
-"""How answers are shown: aligned for people, one JSON document for pipes."""
+"""The output of answers: aligned text for people, one JSON document for programs."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from rbim.operations.base import Answer
 
 __all__ = ["console", "document_of", "show", "show_json", "table"]
 
-ENDLESS = 10_000  # characters in a line where no terminal is: nothing is folded
+UNFOLDED = 10_000  # characters in a line without a terminal, so that nothing is folded
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return a console for standard output or error, as wide as the terminal or as any line."""
+    """Return a console for standard output or error, as wide as the terminal; without one, lines are not folded."""
     stream = sys.stderr if stderr else sys.stdout
-    return Console(file=stream, width=None if stream.isatty() else ENDLESS, highlight=False)
+    return Console(file=stream, width=None if stream.isatty() else UNFOLDED, highlight=False)
 
 
 def table(*headings: str, numbers: Sequence[str] = (), whole: Sequence[str] = ()) -> Table:
-    """Return an empty table: ``numbers`` aligned to the right, long texts folded, neither numbers nor ``whole`` ever so."""
+    """Return an empty table: columns ``numbers`` are aligned right; ``whole`` and numbers are never folded."""
     made = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     for heading in headings:
         right = heading in numbers
@@ -39,13 +39,13 @@ def table(*headings: str, numbers: Sequence[str] = (), whole: Sequence[str] = ()
 
 
 def show_json(document: Any) -> None:  # JSON
-    """Write one line of JSON to standard output; characters that it cannot carry are escaped."""
+    """Write one line of JSON to standard output; non-ASCII characters are escaped unless its encoding is UTF."""
     unicode = (sys.stdout.encoding or "").lower().startswith("utf")
     sys.stdout.write(json.dumps(document, ensure_ascii=not unicode) + "\n")
 
 
 def document_of(value: object) -> Any:  # an answer or a field of one in, JSON out
-    """Return an answer as JSON: its fields by name, enums as their value, dates in ISO format, ``extra`` if there is any."""
+    """Return an answer as JSON: fields by name, enums as their value, dates in ISO format, ``extra`` unless empty."""
     fields = _fields(value)
     if fields is not None:
         return {name: document_of(each) for name, each in fields.items() if name != "extra" or each}
@@ -61,7 +61,7 @@ def document_of(value: object) -> Any:  # an answer or a field of one in, JSON o
 
 
 def show(answer: object) -> None:
-    """Show an answer to a person: fields beside their values, rows of fields as tables below them."""
+    """Print an answer as text: fields beside their values, then lists of rows as tables."""
     out = console()
     fields = _seen(answer)
     rows = {name: value for name, value in fields.items() if _is_rows(value)}
@@ -88,7 +88,7 @@ def _fields(value: object) -> dict[str, Any] | None:
 
 
 def _seen(answer: object) -> dict[str, Any]:
-    """Return what is to be seen of an answer: raw texts only where nothing could be read from them."""
+    """Return the fields to show: a raw text only if it could not be parsed."""
     fields = _fields(answer)
     if fields is None:
         return {"answer": answer}

@@ -6,10 +6,10 @@ __all__ = ["printable", "visible"]
 
 
 def printable(text: str) -> str:
-    """Return the text as one line that does nothing to a terminal but show."""
+    """Return the text as one line without control characters."""
     return visible(" ".join(text.split()))
 
 
 def visible(text: str) -> str:
-    """Return the text with a replacement character for each one that does not print."""
+    """Return the text with each unprintable character replaced."""
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)

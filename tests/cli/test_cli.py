@@ -249,7 +249,7 @@ def test_a_module_that_cannot_be_imported_is_named(cli, monkeypatch):
     monkeypatch.setenv("RBIM_IMPORT", "nobody_has_this")
     code, out, err = cli("operations")
     assert (code, out) == (Exit.USAGE, "")
-    assert err == "rbim: RBIM_IMPORT names nobody_has_this, which cannot be imported: No module named 'nobody_has_this'\n"
+    assert err == "rbim: cannot import nobody_has_this, which RBIM_IMPORT names: No module named 'nobody_has_this'\n"
 
 
 class Colour(IntEnum):
@@ -310,11 +310,11 @@ def test_types_have_flags_that_read_them():
 @pytest.mark.parametrize(
     ("flag", "written", "said"),
     [
-        ("--deep", "{a", "a JSON value is needed"),
-        ("--at", "25:00", "a time of day such as 09:00:00 is needed, not '25:00'"),
-        ("--part", "half", "a number is needed, not 'half'"),
-        ("--undecided", "perhaps", "'perhaps' is none of yes, no"),
-        ("--colours", "mauve", "'mauve' is none of red, deep_blue"),
+        ("--deep", "{a", "a JSON value is required"),
+        ("--at", "25:00", "'25:00' is not a time of day such as 09:00:00"),
+        ("--part", "half", "'half' is not a number"),
+        ("--undecided", "perhaps", "'perhaps' is not one of yes, no"),
+        ("--colours", "mauve", "'mauve' is not one of red, deep_blue"),
     ],
 )
 def test_what_cannot_be_read_is_said(flag, written, said):
@@ -432,7 +432,7 @@ def test_an_unknown_outcome_has_its_own_code(monkeypatch, cli):
         reading, _, hint = cli("groups", "detail", "g8")
 
     assert (code, reading) == (Exit.UNKNOWN, Exit.UNKNOWN)
-    assert "look before repeating" in err
+    assert "check its state before repeating" in err
     assert "\x1b" not in err
     assert hint.splitlines()[1:] == ["The command only reads: it may be repeated."]
 

@@ -357,7 +357,7 @@ def test_what_nobody_expected_is_two_lines_and_with_debug_a_traceback(cli, monke
 
     monkeypatch.setattr("rbim.cli.operations.commands.entries", break_down)
     monkeypatch.setattr("rbim.cli.app.add_operations", lambda _: None)
-    expected = f"rbim: a fault of rbim: LookupError: it is\ufffd[31m broken\n{REPORTING}\n"
+    expected = f"rbim: a bug in rbim: LookupError: it is\ufffd[31m broken\n{REPORTING}\n"
 
     assert cli("operations") == (Exit.FAULT, "", expected)
     code, _, err = cli("operations", "--debug", debug=True)
@@ -375,7 +375,7 @@ def test_a_module_that_fails_is_named(cli, folder, monkeypatch, content):
     code, out, err = cli("operations")
 
     assert (code, out) == (Exit.USAGE, "")
-    assert err.startswith("rbim: RBIM_IMPORT names failing_module, which cannot be imported: ")
+    assert err.startswith("rbim: cannot import failing_module, which RBIM_IMPORT names: ")
     assert len(err.splitlines()) == 1
 
     code, out, err = cli("operations", "--debug", debug=True)
@@ -474,7 +474,7 @@ def test_config_path_shows_which_files_are_looked_for(profile, cli, folder, tmp_
         {"kind": "project", "path": str(file), "exists": True},
         {"kind": "user", "path": str(user), "exists": False},
     ]
-    assert json.loads(named) == [{"kind": "current_flags", "path": str(folder / "rbim.toml"), "exists": True}]
+    assert json.loads(named) == [{"kind": "told", "path": str(folder / "rbim.toml"), "exists": True}]
 
 
 @pytest.mark.parametrize("command", [["groups", "search", "--name", "x"], ["config", "show"], ["invite", "f", "--dry-run"]])
@@ -618,7 +618,7 @@ def test_commands_are_the_same_where_pydantic_is_imported(profile, folder):
     assert with_it == without
     codes = [code for code, _, _ in with_it.values()]
     assert codes == [Exit.REFUSED, Exit.USAGE, *[Exit.REFUSED] * 2, Exit.DONE, Exit.USAGE, *[Exit.DONE] * 2]
-    assert "'huge' is none of temporary, " in with_it[COMMANDS[1]][2]
+    assert "'huge' is not one of temporary, " in with_it[COMMANDS[1]][2]
     assert "--start-date: " in with_it[COMMANDS[5]][2]
 
 

@@ -145,7 +145,7 @@ def test_a_terminal_shows_a_bar_and_tables_within_its_width(width):
     heading, _, *rows = next(lines[i : i + 5] for i, line in enumerate(lines) if line.startswith("group "))
     assert {cell_len(row.rstrip()) for row in rows} == {cell_len(heading.rstrip())}
     assert [row.split()[0] for row in rows] == ["产品公告", "客户交流", "内部测试"]
-    assert "Each group holds those invited and its owner" in "\n".join(lines)
+    assert "Each group has the expected members (the invited accounts and its owner)" in "\n".join(lines)
 
 
 def test_plain_on_a_terminal_shows_no_bar():
@@ -191,12 +191,12 @@ def test_rows_that_say_the_same_count_once(write, capsys):
     [
         ("", "line 1: the first line must name the columns group and account"),
         ("account;group\nu1;a\n", "line 1: the first line must name"),
-        ("group,account\n", "no accounts in it"),
+        ("group,account\n", "no accounts in the file"),
         ("group,account\na,u1\na,\n", "line 3: the account is missing"),
         ("group,account\na\n", "line 2: the account is missing"),
         ("group,account\n,u1\n", "line 2: the group is missing"),
         ("group,account\na,u1,yes\n", "line 2: more cells than columns"),
-        ("group,account,logged_in\na,u1,maybe\n", "line 2: logged_in: yes or no, not 'maybe'"),
+        ("group,account,logged_in\na,u1,maybe\n", "line 2: logged_in: invalid value 'maybe': use yes or no"),
         (f"group,account\n{'x' * 51},u1\n", "line 2: name: at most 50 characters, not 51"),
         ('group,account\na,"u1\n', "line 2: unexpected end of data"),
     ],
@@ -252,8 +252,8 @@ def test_figures_that_do_not_agree_are_complained_of(monkeypatch, write, capsys)
     assert reasons[1].startswith("ProtocolError: HTTP 200, not JSON at character ")
     assert [reasons[0], *reasons[2:]] == ["", "ApiError: code 900403: not [today]", ""]
     assert err.splitlines() == [
-        "rbim: b holds 4 members, not 1 (those invited and the owner)",
-        "rbim: d holds an unknown number of members, not 4 (those invited and the owner)",
+        "rbim: b has 4 members, expected 1 (the invited accounts and the owner)",
+        "rbim: d has an unknown number of members, expected 4 (the invited accounts and the owner)",
     ]
 
     assert demo("--csv", file) == Exit.REFUSED

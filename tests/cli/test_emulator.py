@@ -228,7 +228,7 @@ def test_a_wrong_state_is_one_line_and_exit_code_2(refused, tmp_path):
     assert f"{state}: version" in err
     assert state.read_text() == '{"version": 99}'
     code, err = refused("--state", str(tmp_path / "nowhere" / "state.json"))
-    assert (code, err) == (Exit.USAGE, f"rbim: {tmp_path}/nowhere/state.json: there is no such directory\n")
+    assert (code, err) == (Exit.USAGE, f"rbim: {tmp_path}/nowhere/state.json: its directory does not exist\n")
 
 
 def test_a_state_that_cannot_be_written_is_said(tmp_path):
@@ -238,14 +238,18 @@ def test_a_state_that_cannot_be_written_is_said(tmp_path):
         directory.rmdir()
         code, _, err = emulator.stop()
     assert (code, err.count("\n")) == (Exit.USAGE, 1)
-    assert "the state could not be written: No such file or directory" in err
+    assert "cannot write the state to " in err
+    assert "No such file or directory" in err
 
 
 def test_a_taken_port_and_an_impossible_one(refused):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         code, err = refused("--port", str(port))
-    assert (code, err) == (Exit.USAGE, f"rbim: cannot listen on port {port} of 127.0.0.1: Address already in use\n")
+    assert (code, err) == (
+        Exit.USAGE,
+        f"rbim: cannot listen on 127.0.0.1 port {port} (Address already in use): choose another --port or --host\n",
+    )
     assert refused("--port", "70000")[0] == Exit.USAGE
     code, err = refused("--host", "no such host")
     assert (code, err.count("\n")) == (Exit.USAGE, 1)
@@ -256,7 +260,9 @@ def test_bound_to_more_than_the_loopback_it_warns():
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+", emulator.url)
         code, _, err = emulator.stop()
     assert code == 0
-    assert err == "rbim: warning: whoever reaches 0.0.0.0 can read and change the emulator, and make it send requests\n"
+    assert (
+        err == "rbim: warning: everyone who can reach 0.0.0.0 can read and change the emulator, and make it send requests\n"
+    )
 
 
 def test_without_uvicorn_it_names_the_pip_command(refused, monkeypatch):
@@ -269,7 +275,7 @@ def test_without_uvicorn_it_names_the_pip_command(refused, monkeypatch):
 def test_the_help_says_what_it_is_not(capsys):
     assert run(["emulator", "--help"]) == Exit.DONE
     text = " ".join(capsys.readouterr().out.split())
-    assert "an emulator of the written interface description" in text
+    assert "an emulator of the platform's written interface description" in text
     assert "not the service" in text
 
 

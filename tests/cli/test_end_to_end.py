@@ -443,10 +443,10 @@ def test_what_is_missing_is_named(command, cli):
 @pytest.mark.parametrize(
     ("tokens", "said"),
     [
-        (["groups", "create", "--type", "vip"], "--name is needed"),
+        (["groups", "create", "--type", "vip"], "--name is required"),
         (["groups", "create", "--name"], "--name needs a value"),
-        (["groups", "detail"], "GROUP-ID (--group-id) is needed"),
-        (["invite"], "FILE is needed"),
+        (["groups", "detail"], "GROUP-ID (--group-id) is required"),
+        (["invite"], "FILE is required"),
         (["groups", "create", "--nmae", "x", "--type", "vip"], "Unknown option: --nmae. Did you mean --name?"),
     ],
 )
@@ -479,15 +479,15 @@ def test_a_group_of_commands_alone_shows_its_help(command, cli):
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("bot_id = 'seven'", ["task.toml, key bot_id", "a whole number is needed", "'seven'"]),
+        ("bot_id = 'seven'", ["task.toml, key bot_id", "'seven' is not a whole number"]),
         ("start_date = 'soon'", ["task.toml, key start_date", "a date such as 2026-01-31"]),
         ("isrecord = 'perhaps'", ["task.toml, key isrecord", "perhaps"]),
-        ("callr = 1", ["task.toml: unknown key callr; did you mean caller?"]),
-        ("xyz = 1", ["task.toml: unknown key xyz; there are", "bot_id"]),
+        ("callr = 1", ["task.toml: unknown key callr: did you mean caller?"]),
+        ("xyz = 1", ["task.toml: unknown key xyz: the keys are", "bot_id"]),
         ("call_policy = []", ["task.toml, key call_policy: at least one value"]),
-        ("bot_id = 1\nbot-id = 2", ["task.toml: bot_id and bot-id are the same"]),
-        ("bot_id", ["task.toml: it is not TOML"]),
-        ("caller = ", ["task.toml: it is not TOML", "line 8"]),
+        ("bot_id = 1\nbot-id = 2", ["task.toml: bot_id and bot-id are the same field"]),
+        ("bot_id", ["task.toml: not TOML"]),
+        ("caller = ", ["task.toml: not TOML", "line 8"]),
     ],
 )
 def test_a_file_that_cannot_be_used_is_named_with_its_key(text, named, cli):
@@ -500,7 +500,7 @@ def test_a_file_that_cannot_be_used_is_named_with_its_key(text, named, cli):
 
 def test_a_file_that_cannot_be_read_is_named(cli):
     Path("latin.toml").write_bytes(b"name = '\xe9'")
-    assert "latin.toml: it is not UTF-8" in complained(cli("groups", "create", "latin.toml"))
+    assert "latin.toml: not UTF-8" in complained(cli("groups", "create", "latin.toml"))
     assert "Is a directory" in complained(cli("groups", "create", "."))
 
 
@@ -552,8 +552,8 @@ def test_an_operation_of_ones_own_asks_too_and_its_fields_go_before_our_flags(cl
         assert all(flag in shown for flag in ("--file STR", "--rbim-file", "--[no-]json", "--rbim-json", "--yes INT"))
         assert '  rbim lists drop --name "Product news" --rbim-yes\n' in shown
         err = complained(cli("lists", "drop", "--name", "blue", "--yes", "3"))
-        assert "this would drop list blue, for good" in err
-        assert err.endswith("it is rbim lists drop --rbim-yes\n")
+        assert "this would permanently drop list blue" in err
+        assert err.endswith("To skip the confirmation: rbim lists drop --rbim-yes\n")
         code, _, err = cli("lists", "drop", "--rbim-file", "x.toml", "--rbim-yes")
         assert (code, "DropList: code " in err) == (Exit.REFUSED, True)
     finally:
@@ -589,7 +589,7 @@ def typing(monkeypatch):
 def test_somebody_at_a_terminal_is_asked(keys, goes_on, typing, group, document):
     shown = typing(keys)
     assert run(["groups", "delete", group]) == (Exit.DONE if goes_on else Exit.USAGE)
-    assert shown.getvalue().startswith(f"This will delete group {group}, for good. Go on? [y/N] ")
+    assert shown.getvalue().startswith(f"This will permanently delete group {group}. Continue? [y/N] ")
     assert ("not confirmed: nothing was sent" in shown.getvalue()) is not goes_on
     assert bool(document("groups", "search", "--group-id", group)["groups"]) is not goes_on
 
@@ -602,7 +602,9 @@ def test_what_would_be_done_is_said_where_nobody_can_be_asked(cli, group, member
         (["remove", members], "remove every account in members.csv"),
     ]:
         what_is_said, hint = complained(cli(*tokens)).splitlines()
-        assert what_is_said == f"rbim: nothing was sent: this would {what}, for good"
+        assert (
+            what_is_said == f"rbim: nothing was sent: this would permanently {what}, and there is no terminal to confirm it"
+        )
         assert hint.endswith(f"{' '.join(('rbim', *tokens[: 1 + (tokens[0] == 'groups')]))} --yes")
     assert document("groups", "detail", group)["count"] == 1
     assert not Path("members.csv.remove.journal").exists()
@@ -611,7 +613,7 @@ def test_what_would_be_done_is_said_where_nobody_can_be_asked(cli, group, member
 def test_a_job_that_removes_says_how_many(typing, members, group):
     shown = typing("n\n")
     assert run(["remove", str(members)]) == JobExit.USAGE
-    assert shown.getvalue().startswith("This will remove 120 accounts from 1 group, for good. Go on? [y/N] ")
+    assert shown.getvalue().startswith("This will permanently remove 120 accounts from 1 group. Continue? [y/N] ")
     assert not Path("members.csv.remove.journal").exists()
     assert group
 
@@ -630,7 +632,7 @@ def test_the_question_is_asked_at_a_real_terminal(environment, group, document):
         os.write(ours, b"y\n")
         assert popen.wait(PATIENCE) == Exit.DONE
     os.close(ours)
-    assert f"delete group {group}, for good".encode() in seen
+    assert f"permanently delete group {group}".encode() in seen
     assert document("groups", "search", "--group-id", group) == {"groups": []}
 
 
@@ -663,7 +665,7 @@ def test_a_fault_has_its_own_code_and_says_what_to_do(cli, monkeypatch):
     code, out, err = cli("groups", "detail", "g1")
     assert (code, out) == (Exit.FAULT, "")
     what, hint = err.splitlines()
-    assert what.startswith("rbim: a fault of rbim: ZeroDivisionError")
+    assert what.startswith("rbim: a bug in rbim: ZeroDivisionError")
     assert "--debug" in hint
     assert "report" in hint
 
@@ -682,7 +684,7 @@ def test_an_output_that_cannot_be_written_is_a_line(tokens):
             [*COMMAND, *tokens], stdout=full, stderr=subprocess.PIPE, env=CLEAN, timeout=PATIENCE, check=False, text=True
         )
     assert (done.returncode, len(done.stderr.splitlines())) == (Exit.READER_LEFT, 1)
-    assert "the output cannot be written: No space left on device" in done.stderr
+    assert "cannot write the output: No space left on device" in done.stderr
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
@@ -771,4 +773,4 @@ def test_a_shell_that_cannot_be_found_out_is_asked_for(cli, monkeypatch):
         raise detect.ShellDetectionError
 
     monkeypatch.setattr(detect, "detect_shell", nobody_knows)
-    assert "say bash, zsh or fish" in complained(cli("completion"))
+    assert "name it (bash, zsh or fish)" in complained(cli("completion"))

@@ -1,4 +1,4 @@
-"""A captured message copy, from a file to what is the matter with it: what ``rbim callback explain`` does."""
+"""``rbim callback explain``: read a captured delivery from a file, and print why it is not accepted."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ __all__ = ["capture_of", "explain_capture"]
 
 Pairs = list[tuple[bytes, bytes]]
 
-OLD = "Captured a while ago? Then this is all: with --at and the time at which it came, it is judged as of then."
-NEEDED = "needed are header lines, an empty line and the body"
+STALE_HINT = "If it was captured a while ago, this is the only problem: give the time at which it came with --at."
+EXPECTED = "expected header lines, an empty line and the body"
 REQUEST_LINE = re.compile(rb"[A-Za-z]+ \S+( HTTP/[0-9.]+)?\s*")
 EMPTY_LINE = re.compile(rb"\r?\n\r?\n")
 HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+)[ \t]*:(.*)", re.DOTALL)
@@ -32,7 +32,7 @@ BLANKS = b" \t"
 
 
 def explain_capture(file: str, at: datetime | None, *, as_json: bool = False) -> Exit:
-    """Print what is the matter with a capture. Raises InvalidRequest where it cannot be read."""
+    """Print why a captured delivery is not accepted. Raises InvalidRequest if it cannot be read."""
     credentials = callback_credentials()
     try:
         data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
@@ -54,12 +54,12 @@ def explain_capture(file: str, at: datetime | None, *, as_json: bool = False) ->
         reason = "" if finding.reason is None else f"{finding.reason}: "
         out.print(Text(printable(f"{reason}{finding.text}")))
     if at is None and [finding.reason for finding in findings] == [Reason.STALE]:
-        out.print(Text(OLD))
+        out.print(Text(STALE_HINT))
     return code
 
 
 def capture_of(data: bytes) -> tuple[Pairs, bytes]:
-    """Return headers and body of a capture: an HTTP request, or a JSON object. Raises InvalidRequest."""
+    """Return headers and body of a captured HTTP request or JSON object. Raises InvalidRequest."""
     return _from_json(data) if data.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{") else _from_http(data)
 
 
@@ -75,16 +75,16 @@ def _from_http(data: bytes) -> tuple[Pairs, bytes]:
     for line in lines:
         header = HEADER.fullmatch(line)
         if header is None:
-            # without the line: it may be anything
-            raise InvalidRequest(f"line {len(pairs) + 1} of the headers has no name and ':'; {NEEDED}")
+            # the message leaves the line out: it may contain anything
+            raise InvalidRequest(f"line {len(pairs) + 1} of the headers has no name and ':'; {EXPECTED}")
         pairs.append((header[1], header[2].strip(BLANKS)))
     if not pairs:
-        raise InvalidRequest(f"there are no headers; {NEEDED}")
+        raise InvalidRequest(f"there are no headers; {EXPECTED}")
     return pairs, body
 
 
 def _unfolded(head: bytes) -> list[bytes]:
-    """Return the lines of a head, those that begin with a blank joined to the one before them."""
+    """Return the lines of a head; a line that begins with a blank is joined to the one before."""
     lines: list[list[bytes]] = []
     for line in head.splitlines():
         if lines and line.startswith((b" ", b"\t")):
@@ -104,7 +104,7 @@ def _from_json(data: bytes) -> tuple[Pairs, bytes]:
         listed = cast("Any", headers.items() if isinstance(headers, dict) else headers)
         pairs = [(_bytes(name), _bytes(each)) for name, value in listed for each in _several(value)]
     except (KeyError, TypeError, ValueError, AttributeError):
-        raise InvalidRequest('"headers" is needed: an object, or a list of pairs, of texts') from None
+        raise InvalidRequest('"headers" must be an object or a list of pairs, with texts as values') from None
     return pairs, _body_of(document)
 
 
@@ -115,7 +115,7 @@ def _body_of(document: dict[str, Any]) -> bytes:
     try:
         return _bytes(body) if encoded is None else b64decode(_bytes(encoded), validate=True)
     except (AttributeError, ValueError):
-        raise InvalidRequest('the body as a text is needed, in "body", or in Base64 in "body_base64"') from None
+        raise InvalidRequest('the body must be a text in "body", or Base64 in "body_base64"') from None
 
 
 def _bytes(text: Any) -> bytes:  # JSON

@@ -1,4 +1,4 @@
-"""``rbim callback``: receive message copies, send one, explain one, have some handled again. Heavy imports wait."""
+"""``rbim callback``: receive, send, explain and replay deliveries. Heavy imports happen when it is called."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
-from rbim.cli.errors import complain, report
+from rbim.cli.errors import print_error, report_error
 from rbim.cli.exit_codes import Exit
-from rbim.cli.extras import needed
+from rbim.cli.extras import require
 from rbim.errors import InvalidRequest, RbimError
 
 if TYPE_CHECKING:
@@ -23,14 +23,15 @@ if TYPE_CHECKING:
 __all__ = ["callback", "explain", "replay", "send", "serve"]
 
 HELP = """\
-Message copies: what the platform posts to your server, signed, when somebody says something or a group changes.
+Receive callbacks, send test deliveries, and explain why a delivery is refused. Callbacks, which the platform calls message
+copies, are signed requests to your server when a message is sent or a group changes. Each request is a delivery.
 
-A copy is signed by the application that RBIM_APP_ID and RBIM_APP_TOKEN (or RBIM_APP_TOKEN_FILE) describe.
-RBIM_CALLBACK_CREDENTIALS_FILE may name a JSON list of more, `[{"app_id": "...", "app_token": "..."}]`: other applications,
-and older tokens of one while a rotation lasts.
+Signatures are checked with RBIM_APP_ID and RBIM_APP_TOKEN (or RBIM_APP_TOKEN_FILE). RBIM_CALLBACK_CREDENTIALS_FILE may name
+a JSON file with more credentials, `[{"app_id": "...", "app_token": "..."}]`, for other applications or for older tokens
+during a token rotation.
 
-To try it on this machine: `rbim callback serve --inbox events.db --print` in one terminal, and in another, with the same
-environment, `rbim callback send TEXT --to 1002 --sender 1001 --text hello`.
+To try it on this machine, run `rbim callback serve --inbox events.db --print` in one terminal, and in another, with the
+same environment, `rbim callback send TEXT --to 1002 --sender 1001 --text hello`.
 """
 
 Port = Annotated[int, Parameter(validator=Number(gte=0, lte=65535))]
@@ -56,33 +57,35 @@ def serve(  # noqa: PLR0913  # flags, each with a default
     certfile: Path | None = None,
     keyfile: Path | None = None,
 ) -> int:
-    """Receive message copies and keep them in a file.
+    """Receive callbacks and store their events in a file.
 
-    The first line on standard output is the URL it listens at. A copy is answered 200 when it is safe in the inbox. What is
-    refused is said on standard error, at most ten lines a second. Ctrl-C and SIGTERM stop it: what was begun is completed,
-    for at most 9 seconds; exit code 0. Once more, and it ends at once; exit code 130, or 143.
+    The first line on standard output is the URL it listens at. A delivery is answered with 200 once its event is stored in
+    the inbox. Refused deliveries are logged on standard error, at most ten lines a second. Ctrl-C and SIGTERM stop it: it
+    finishes the work in progress, for at most 9 seconds, with exit code 0. A second signal ends it at once, with exit code
+    130 or 143.
 
     Parameters
     ----------
     inbox
-        The file that events are kept in; it is made if it is not there.
+        The file that stores the events; it is created if it does not exist.
     host
-        The address to listen on: 0.0.0.0 for all of this machine's.
+        The address to listen on; 0.0.0.0 for all addresses of this machine.
     port
         The port to listen on; 0 picks a free one.
     path
-        The only path at which copies are received.
+        The only path that accepts deliveries.
     mode
-        The mode of copying that is set on the platform. In normal mode it tries once, so that a copy for which the inbox is
-        too slow goes into a second file, INBOX-spool; in high-guarantee mode it is answered 503 and comes again.
+        The callback mode that is set on the platform. In normal mode the platform tries each delivery once: if the inbox is
+        too slow, the delivery goes to an overflow file, INBOX-spool. In high-guarantee mode it is answered with 503, and
+        the platform retries it.
     print_events
-        Handle events by printing them, each as one line of JSON. Without it they wait in the inbox for another process.
+        Handle each event by printing it as one line of JSON. Without it, events wait in the inbox for another process.
     certfile
-        A certificate (PEM), with which HTTPS is served.
+        A certificate (PEM), to serve HTTPS.
     keyfile
-        The certificate's private key, where CERTFILE does not have it.
+        The private key of the certificate, if CERTFILE does not contain it.
     """
-    needed("server", "uvicorn")
+    require("server", "uvicorn")
     from rbim.cli.callback.serve import ServeOptions, run
 
     try:
@@ -99,7 +102,7 @@ def serve(  # noqa: PLR0913  # flags, each with a default
             )
         )
     except RbimError as error:
-        return report(error, "rbim callback serve")
+        return report_error(error, "rbim callback serve")
 
 
 @callback.command(sort_key=1)
@@ -119,40 +122,40 @@ def send(  # noqa: PLR0913  # flags, each with a default
     cacert: Path | None = None,
     as_json: Json = False,
 ) -> int:
-    """Post message copies to a receiver, signed as the platform signs them, and print each one's status and milliseconds.
+    """Send signed test deliveries to a receiver, as the platform does, and print status and milliseconds of each.
 
-    Exit code 0: all were answered 200. 1: one was not. 3: the receiver cannot be reached. 5: no answer within the platform's
-    5 seconds.
+    Exit code 0: all were answered with 200. 1: one was not. 3: the receiver cannot be reached. 5: no response within the 5
+    seconds that the platform waits.
 
     Parameters
     ----------
     msg_type
-        What is said or has happened: TEXT, PICTURE, ... or TEAM_JOIN, TEAM_KICK, ...
+        The type of the message or change: TEXT, PICTURE, ... or TEAM_JOIN, TEAM_KICK, ...
     to
-        The receiver's account, or the group.
+        The recipient: an account, or the group.
     sender
-        The account that says it, or that changed the group.
+        The account that sent the message, or changed the group.
     member
-        Accounts in the group, or whom the change concerns.
+        Accounts in the group, or the accounts that the change concerns.
     text
-        What is said.
+        The text of the message.
     conv_type
-        Unless told, NOTIFY_TEAM for a MSG-TYPE that begins with TEAM_; for others TEAM where there is a --member, else
-        PERSON.
+        The type of the conversation (default: NOTIFY_TEAM if MSG-TYPE begins with TEAM_, else TEAM with a --member, else
+        PERSON).
     msg_id
-        The message's id. Unless told, each message has a new one.
+        The id of the message (default: a new one for each).
     resend
-        Say that the platform sends it again (resendFlag 1).
+        Mark it as a retry of the platform (resendFlag 1).
     body
-        Send a file's bytes as they stand in place of a message.
+        Send the bytes of this file, unchanged, instead of a message.
     times
-        How many to send, one after the other: with --msg-id, copies of the same message.
+        The number of deliveries, sent one after the other; with --msg-id, all of the same message.
     url
-        Where to.
+        The URL of the receiver.
     cacert
-        A CA certificate (PEM) to trust, for a receiver with a certificate of one's own.
+        A CA certificate (PEM) to trust, for a receiver with a private CA.
     as_json
-        Print a JSON object in each line.
+        Print one JSON object per line.
     """
     from rbim.cli.callback.send import SendOptions, run
 
@@ -175,51 +178,53 @@ def send(  # noqa: PLR0913  # flags, each with a default
             )
         )
     except InvalidRequest as error:
-        return report(error, "rbim callback send")
+        return report_error(error, "rbim callback send")
 
 
 @callback.command(sort_key=2)
 def explain(
     file: Annotated[str, Parameter(allow_leading_hyphen=True)], *, at: str | None = None, as_json: Json = False
 ) -> int:
-    """Say why one captured message copy is not accepted, and what to do about it.
+    """Explain why a captured delivery is not accepted, and how to fix it.
 
     Exit code 0: it is accepted. 1: it is not. 2: the file cannot be read.
 
     Parameters
     ----------
     file
-        The HTTP request as it came: header lines (a request line may come first), an empty line, the body. Or a JSON object
+        The raw HTTP request: header lines (optionally after a request line), an empty line, the body. Or a JSON object
         with `headers` (an object, or a list of pairs) and `body` or `body_base64`. `-` reads standard input.
     at
-        Judge it as of then, such as 2026-01-31T09:00:00+08:00, and not as of now.
+        Check it as of this time, such as 2026-01-31T09:00:00+08:00 (default: now).
     as_json
-        Print a JSON list of what is the matter; the reason is null where it is accepted.
+        Print a JSON list of findings; the reason is null if the delivery is accepted.
     """
     from rbim.cli.callback.capture import explain_capture
 
     try:
         return explain_capture(file, None if at is None else _moment(at, "--at"), as_json=as_json)
     except InvalidRequest as error:
-        return report(error, "rbim callback explain")
+        return report_error(error, "rbim callback explain")
 
 
 @callback.command(sort_key=3)
 def replay(
     *, inbox: Path, since: str | None = None, kind: str | None = None, dead: Flag = False, as_json: Json = False
 ) -> int:
-    """Have events in an inbox handled again, and print how many. A receiver that prints does it at once, or when it starts.
+    """Schedule events of an inbox to be handled again, and print their number.
+
+    `rbim callback serve --print` handles them at once if it is running, else when it starts.
 
     Parameters
     ----------
     inbox
-        The file that `rbim callback serve` keeps events in.
+        The file in which `rbim callback serve` stores events.
     since
-        Only those that were received since then: 7d, 24h, 30m, or 2026-01-31T09:00:00+08:00.
+        Only events received since then: 7d, 24h, 30m, or 2026-01-31T09:00:00+08:00.
     kind
-        Only those of one kind: a msgType such as TEAM_KICK, or a class of events such as TeamKick or Notification.
+        Only events of one kind: a msgType such as TEAM_KICK, or a class such as TeamKick or Notification.
     dead
-        Only those that were given up after their last attempt.
+        Only dead letters: events that failed in their last attempt.
     as_json
         Print one JSON object.
     """
@@ -237,18 +242,18 @@ def replay(
         moment = None if since is None else _since(since)
         chosen = None if kind is None else _kind(kind)
         if not inbox.is_file():
-            complain(f"{inbox}: there is no such file")
+            print_error(f"{inbox}: no such file; give the inbox of rbim callback serve")
             return Exit.USAGE
         count = anyio.run(replayed)
     except InvalidRequest as error:
-        return report(error, "rbim callback replay")
+        return report_error(error, "rbim callback replay")
     except (OSError, sqlite3.Error) as error:
-        complain(f"{inbox}: {error}")
+        print_error(f"{inbox}: {error}")
         return Exit.USAGE
-    said = (
+    line = (
         json.dumps({"events": count}) if as_json else f"{count} {'event' if count == 1 else 'events'} will be handled again"
     )
-    sys.stdout.write(f"{said}\n")
+    sys.stdout.write(f"{line}\n")
     return Exit.DONE
 
 
@@ -272,13 +277,13 @@ def _moment(text: str, flag: str, others: str = "") -> datetime:
         moment = None
     if moment is None or moment.tzinfo is None:
         raise InvalidRequest(
-            f"{flag}: {others}a time with its zone is needed, such as 2026-01-31T09:00:00+08:00, not {text!r}", field=flag
+            f"{flag}: invalid time {text!r}: use {others}a time with its zone, such as 2026-01-31T09:00:00+08:00", field=flag
         )
     return moment
 
 
 def _kind(text: str) -> type[Event] | str:
-    """Return a class of events by its name, or a ``msgType``: in any case where it is known, in upper case as it stands."""
+    """Return a class of events by its name, or a ``msgType``: a known one in any case, an unknown one in upper case."""
     from rbim.callbacks.events.enums import MsgType, Notice
     from rbim.callbacks.events.types import Event
 
@@ -288,7 +293,7 @@ def _kind(text: str) -> type[Event] | str:
     if written.upper() in {*MsgType, *Notice} or written.isupper():
         return written.upper()
     names = ", ".join(sorted(kind.__name__ for kind in classes.values()))
-    raise InvalidRequest(f"--kind: a msgType such as TEAM_KICK or one of {names} is needed, not {text!r}", field="--kind")
+    raise InvalidRequest(f"--kind: unknown kind {text!r}: use a msgType such as TEAM_KICK or one of {names}", field="--kind")
 
 
 def _classes(kind: type[Event]) -> dict[str, type[Event]]:

@@ -1,7 +1,7 @@
-"""The log of a receiver on standard error, and the thread that writes to a standard stream whose reader may not read.
+"""The log of a receiver on standard error, written by a thread because the reader of the stream may be slow or stuck.
 
-One line for each record, and so few a second that a flood fills no disk. It is made of the standard library's
-``QueueHandler`` and ``QueueListener``: who logs puts a line into a queue and never waits.
+One line for each record, at a limited rate so that a flood cannot fill a disk. It uses ``QueueHandler`` and
+``QueueListener`` of the standard library: logging puts a line into a queue and never waits.
 """
 
 from __future__ import annotations
@@ -28,33 +28,37 @@ if TYPE_CHECKING:
 
 __all__ = ["Line", "RateLimitedHandler", "StreamListener", "receiver_log"]
 
-RATE = 10  # lines a second
-WAITING = 50  # lines that wait for who reads them
-LAST_WORDS = 0.25  # seconds that what is still to be written has at the end
+LINES_PER_SECOND = 10  # lines a second
+MAX_QUEUED = 50  # lines waiting to be written
+FLUSH_TIMEOUT = 0.25  # seconds for the remaining lines at the end
 LOGGERS = ("rbim", "uvicorn", "asyncio")
 
-WORDS: dict[type[Any], Callable[[Any], str]] = {
-    Refused: lambda fact: f"refused: {fact.reason}: {fact.detail}",
-    OldToken: lambda fact: f"signed with an older token: {fact.key}",
-    Quarantined: lambda fact: f"in quarantine: {fact.key}: {fact.problem}",
-    Spooled: lambda fact: f"{'spooled' if fact.kept else 'answered 503'}: {fact.key}: {fact.why}",
-    HandlingFailed: lambda fact: f"failed: {fact.key}: attempt {fact.attempt}: {fact.error}; again in {fact.pause:.0f} s",
-    DeadLettered: lambda fact: f"given up: {fact.key}: attempt {fact.attempt}: {fact.error}",
+MESSAGES: dict[type[Any], Callable[[Any], str]] = {
+    Refused: lambda observation: f"refused: {observation.reason}: {observation.detail}",
+    OldToken: lambda observation: f"signed with an older token: {observation.key}",
+    Quarantined: lambda observation: f"in quarantine: {observation.key}: {observation.problem}",
+    Spooled: lambda observation: (
+        f"{'spooled' if observation.kept else 'answered 503'}: {observation.key}: {observation.why}"
+    ),
+    HandlingFailed: lambda observation: (
+        f"failed: {observation.key}: attempt {observation.attempt}: {observation.error}; again in {observation.pause:.0f} s"
+    ),
+    DeadLettered: lambda observation: f"given up: {observation.key}: attempt {observation.attempt}: {observation.error}",
 }
 
 
 @frozen(eq=False)
 class Line:
-    """A text to be written, and the future that tells when it was. Cancelled before it is begun, it is not written."""
+    """A text to write, and a future that is done when it is written; if it is cancelled in time, it is not written."""
 
     text: str
     written: Future[None] = field(factory=Future[None])
 
 
 class RateLimitedHandler(QueueHandler):
-    """Queues what is logged, from warnings on, as lines: at most 10 a second, and while fewer than 50 wait.
+    """Queues records, from WARNING on, as lines: at most 10 a second, and only while fewer than 50 wait.
 
-    Counts what is left out, and says that. What is critical is queued whatever the rate.
+    Omitted lines are counted, and their number is logged. CRITICAL records ignore the rate.
     """
 
     def __init__(self, lines: SimpleQueue[Line], monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -62,51 +66,51 @@ class RateLimitedHandler(QueueHandler):
         self.setLevel(logging.WARNING)
         self._lines = lines
         self._monotonic = monotonic
-        self._room = float(RATE)
-        self._at = monotonic()
-        self._left_out = 0
+        self._tokens = float(LINES_PER_SECOND)
+        self._updated = monotonic()
+        self._omitted = 0
 
-    def say(self, text: str, level: int = logging.WARNING) -> None:
-        """Handle a text like a record of that level."""
+    def log_text(self, text: str, level: int = logging.WARNING) -> None:
+        """Log a text like a record of that level."""
         self.handle(logging.makeLogRecord({"msg": text, "levelno": level}))
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Queue a record, where there is room, after the number of those that were left out before it."""
+        """Queue a record if the limits allow it, after the number of records omitted before it."""
         now, limited = self._monotonic(), record.levelno < logging.CRITICAL
-        self._room = min(float(RATE), self._room + (now - self._at) * RATE)
-        self._at = now
-        if (limited and self._room < 1) or self._lines.qsize() + bool(self._left_out) >= WAITING:
-            self._left_out += 1
+        self._tokens = min(float(LINES_PER_SECOND), self._tokens + (now - self._updated) * LINES_PER_SECOND)
+        self._updated = now
+        if (limited and self._tokens < 1) or self._lines.qsize() + bool(self._omitted) >= MAX_QUEUED:
+            self._omitted += 1
             return
-        self._room -= limited
+        self._tokens -= limited
         self.flush()
         super().emit(record)
 
     def prepare(self, record: logging.LogRecord) -> Line:
-        """Return a record as a line: a fact in words, anything else as it stands."""
-        fact = record.args[0] if isinstance(record.args, tuple) and record.args else None
-        words = WORDS.get(type(fact))
-        text = record.getMessage() if words is None else words(fact)
+        """Return a record as a line: an observation as text, any other record unchanged."""
+        observation = record.args[0] if isinstance(record.args, tuple) and record.args else None
+        words = MESSAGES.get(type(observation))
+        text = record.getMessage() if words is None else words(observation)
         if record.exc_info and record.exc_info[1] is not None:
             text = f"{text}: {type(record.exc_info[1]).__name__}: {record.exc_info[1]}"
         return Line(f"rbim: {printable(text)}\n")
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: ARG002, N802  # logging's name
-        """Count a record whose text cannot be made: what logging does is to write to standard error, and wait."""
-        self._left_out += 1
+        """Count a record whose text cannot be made: the default would write to standard error, and might block."""
+        self._omitted += 1
 
     def flush(self) -> None:
-        """Queue how many were left out, where one more line may wait. Who calls it has the handler's lock."""
-        count = self._left_out
-        if count and self._lines.qsize() < WAITING:
-            self._left_out = 0
-            self._lines.put(Line(f"rbim: {count} more {'line was' if count == 1 else 'lines were'} left out\n"))
+        """Queue the number of omitted lines if the queue has room. The caller holds the lock of the handler."""
+        count = self._omitted
+        if count and self._lines.qsize() < MAX_QUEUED:
+            self._omitted = 0
+            self._lines.put(Line(f"rbim: {count} more {'line was' if count == 1 else 'lines were'} omitted\n"))
 
 
 class StreamListener(QueueListener):
-    """Writes queued lines to a standard stream, from a thread of its own, while the ``with`` block lasts.
+    """Writes queued lines to a standard stream in a thread while the ``with`` block lasts.
 
-    On leaving, what is left has 0.25 seconds. A thread whose reader does not read by then ends with the process.
+    At the end the remaining lines get 0.25 seconds. A thread that is still blocked then ends with the process.
     """
 
     def __init__(self, stream: TextIO, lines: SimpleQueue[Line]) -> None:
@@ -118,11 +122,11 @@ class StreamListener(QueueListener):
         return self
 
     def __exit__(self, *_: object) -> None:
-        stopping = Thread(target=self.stop, daemon=True)  # it joins the other thread, however long that takes
+        stopping = Thread(target=self.stop, daemon=True)  # it joins the writing thread, which may block
         stopping.start()
-        stopping.join(LAST_WORDS)
+        stopping.join(FLUSH_TIMEOUT)
 
-    def handle(self, record: Any) -> None:  # a Line; in a handler's stead, whose lock logging takes when Python exits
+    def handle(self, record: Any) -> None:  # a Line. No handler is used: logging takes its lock when Python exits
         """Write one line."""
         if not record.written.set_running_or_notify_cancel():
             return
@@ -135,12 +139,12 @@ class StreamListener(QueueListener):
 
 
 def _put(stream: TextIO, text: str) -> None:
-    """Write a text, past the stream's buffer where there is a file beneath it.
+    """Write a text, bypassing the buffer of the stream if it has a file descriptor.
 
-    Whoever waits in a write of the stream has its lock, for which the interpreter would wait at its end.
+    A blocked write of the stream would hold its lock, and the interpreter would wait for that lock when it exits.
     """
     try:
-        number = None if os.name == "nt" and stream.isatty() else stream.fileno()  # Windows' consoles take no bytes
+        number = None if os.name == "nt" and stream.isatty() else stream.fileno()  # consoles of Windows take no bytes
     except (AttributeError, OSError):
         number = None
     if number is None:
@@ -154,8 +158,8 @@ def _put(stream: TextIO, text: str) -> None:
 
 @contextmanager
 def receiver_log() -> Generator[RateLimitedHandler]:
-    """Write what a receiver and its server log to standard error while the block runs."""
-    lines = SimpleQueue[Line]()  # the only queue into which a finalizer may log: a Queue's lock is not re-entrant
+    """Write the log of a receiver and its server to standard error while the block runs."""
+    lines = SimpleQueue[Line]()  # a finalizer may log into it; the lock of a Queue is not re-entrant
     handler = RateLimitedHandler(lines)
     loggers = [logging.getLogger(name) for name in LOGGERS]
     with StreamListener(sys.stderr, lines):

@@ -1,4 +1,4 @@
-"""The receiver of message copies as a process: ``rbim callback serve``. Needs the extra ``server``; asyncio only."""
+"""``rbim callback serve``: the receiver of callbacks as a process. Needs the extra ``server``; asyncio only."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ if TYPE_CHECKING:
 
 __all__ = ["ServeOptions", "line_of", "run"]
 
-IDLE = 75  # seconds after which a connection without requests is closed
-PATIENCE = 4  # seconds that requests which have begun may still take when it stops: more than the receiver's budgets
-DRAIN = 3.0  # seconds that who reads what is printed has after that: with the rest, less than the 10 that Docker waits
-HEAD = 16 * 1024  # bytes of a request's head at most
-FAREWELL = 1.0  # seconds that the other end of a TLS connection has to say goodbye
-AT_A_TIME = 128  # connections that are taken before any of them is looked at
-BACKLOG = 2048  # connections that wait for that
+KEEP_ALIVE = 75  # seconds until an idle connection is closed
+SHUTDOWN_TIMEOUT = 4  # seconds for requests in progress on shutdown: more than the time limits of the receiver
+DRAIN_TIMEOUT = 3.0  # seconds after that for printing events: in all less than the 10 that Docker waits
+MAX_HEAD = 16 * 1024  # bytes in the head of a request
+TLS_SHUTDOWN_TIMEOUT = 1.0  # seconds for the close of a TLS connection by the other end
+ACCEPT_BATCH = 128  # connections accepted in one step of the event loop
+BACKLOG = 2048  # connections waiting to be accepted
 
 
 @frozen(kw_only=True)
 class ServeOptions:
-    """What to serve, and where."""
+    """The flags of the command."""
 
     inbox: Path
     host: str
@@ -64,51 +64,51 @@ class ServeOptions:
     keyfile: Path | None
 
 
-def run(serving: ServeOptions) -> int:
+def run(options: ServeOptions) -> int:
     """Serve until Ctrl-C or SIGTERM, in the main thread, and return the exit code. Raises InvalidRequest."""
-    if not serving.path.startswith("/"):
-        raise InvalidRequest(f"--path: it begins with a slash, not {serving.path!r}", field="--path")
-    if serving.keyfile is not None and serving.certfile is None:
-        raise InvalidRequest("--keyfile: there is a key, and no --certfile", field="--keyfile")
+    if not options.path.startswith("/"):
+        raise InvalidRequest(f"--path: invalid path {options.path!r}: it must begin with a slash", field="--path")
+    if options.keyfile is not None and options.certfile is None:
+        raise InvalidRequest("--keyfile needs --certfile: give the certificate too", field="--keyfile")
     receiver = Receiver(
         credentials=callback_credentials(),
-        sink=SqliteInbox(serving.inbox),
-        mode=serving.mode,
-        timeout=inf,  # for who reads what is printed
-        drain=DRAIN,
+        sink=SqliteInbox(options.inbox),
+        mode=options.mode,
+        timeout=inf,  # the reader of standard output may be slow
+        drain=DRAIN_TIMEOUT,
     )
-    with receiver_log() as log, ExitStack() as printing:
-        config = _config(serving, _At(serving.path, receiver, log))
-        return asyncio.run(_until_stopped(serving, receiver, config, log, printing))
+    with receiver_log() as log, ExitStack() as closing:
+        config = _config(options, _AtPath(options.path, receiver, log))
+        return asyncio.run(_until_stopped(options, receiver, config, log, closing))
 
 
-def _config(serving: ServeOptions, app: _At) -> uvicorn.Config:
+def _config(options: ServeOptions, app: _AtPath) -> uvicorn.Config:
     config = uvicorn.Config(
         app,
         interface="asgi3",
-        http="h11",  # which bounds a request's head
+        http="h11",  # limits the head of a request
         ws="none",
         lifespan="off",
         log_config=None,
         access_log=False,
         proxy_headers=False,
         server_header=False,
-        timeout_keep_alive=IDLE,
-        timeout_graceful_shutdown=PATIENCE,
-        h11_max_incomplete_event_size=HEAD,
-        ssl_certfile=serving.certfile,
-        ssl_keyfile=serving.keyfile,
+        timeout_keep_alive=KEEP_ALIVE,
+        timeout_graceful_shutdown=SHUTDOWN_TIMEOUT,
+        h11_max_incomplete_event_size=MAX_HEAD,
+        ssl_certfile=options.certfile,
+        ssl_keyfile=options.keyfile,
     )
     try:
         config.load()
-    except OSError as error:  # ssl's are of this kind
-        files = ", ".join(str(file) for file in (serving.certfile, serving.keyfile) if file is not None)
+    except OSError as error:  # errors of ssl are OSErrors
+        files = ", ".join(str(file) for file in (options.certfile, options.keyfile) if file is not None)
         raise InvalidRequest(f"--certfile, --keyfile: {files}: {error.strerror or error}", field="--certfile") from None
     return config
 
 
-class _At:
-    """The receiver at one path, and nothing at all others."""
+class _AtPath:
+    """The ASGI app: the receiver at one path, 404 at all others."""
 
     def __init__(self, path: str, receiver: Receiver, log: RateLimitedHandler) -> None:
         self._path = path
@@ -120,53 +120,53 @@ class _At:
         if scope["path"] == self._path:
             await self._app(scope, receive, send)
             return
-        self._log.say(f"not found: {scope['method']} {scope['path']}: copies are received at {self._path} only")
+        self._log.log_text(f"not found: {scope['method']} {scope['path']}: the receiver is at {self._path}")
         await send({"type": "http.response.start", "status": 404, "headers": [(b"content-length", b"0")]})
         await send({"type": "http.response.body", "body": b""})
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to whoever serves, says when it listens, and has its connections give way."""
+    """Leaves signals to the caller, calls ``begun`` when it listens, and closes idle connections to make room."""
 
     def __init__(self, config: uvicorn.Config, begun: Callable[[], None]) -> None:
         super().__init__(config)
         self._begun = begun
-        self._crowd = ConnectionTable()
-        config.limit_concurrency = self._crowd.most + 1  # which is reached where none of them is idle
+        self._connection_table = ConnectionTable()
+        config.limit_concurrency = self._connection_table.limit + 1  # reached only if no connection is idle
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, as uvicorn does, which bounds no handshake."""
+        """Listen like uvicorn, but with a timeout for TLS handshakes."""
         loop, secured = asyncio.get_running_loop(), self.config.ssl is not None
         self.servers = [
             await loop.create_server(
-                lambda: LimitedConnection(self.config, self.server_state, self._crowd),
+                lambda: LimitedConnection(self.config, self.server_state, self._connection_table),
                 sock=each,
-                backlog=AT_A_TIME,
+                backlog=ACCEPT_BATCH,
                 ssl=self.config.ssl,
-                ssl_handshake_timeout=self._crowd.begun if secured else None,
-                ssl_shutdown_timeout=FAREWELL if secured else None,
+                ssl_handshake_timeout=self._connection_table.head_timeout if secured else None,
+                ssl_shutdown_timeout=TLS_SHUTDOWN_TIMEOUT if secured else None,
             )
             for each in sockets or ()
         ]
         for each in sockets or ():
-            each.listen(BACKLOG)  # which asyncio has as one number
+            each.listen(BACKLOG)  # asyncio uses one number for both
         self.started = True
         self._begun()
 
 
 class _Printer:
-    """Prints events, one line each. Where nobody reads them any more, ``stop`` is called and the event stays unhandled."""
+    """Prints events, one line each. If standard output is closed, calls ``stop`` and leaves the event unhandled."""
 
     def __init__(self, lines: SimpleQueue[Line], stop: Callable[[], object]) -> None:
         self._lines = lines
         self._stop = stop
 
-    async def show(self, event: Event, handling: HandlerContext) -> None:
-        line = Line(line_of(event, handling))
+    async def show(self, event: Event, context: HandlerContext) -> None:
+        line = Line(line_of(event, context))
         self._lines.put(line)
         try:
             await asyncio.wrap_future(line.written)
@@ -176,75 +176,76 @@ class _Printer:
 
 
 async def _until_stopped(
-    serving: ServeOptions, receiver: Receiver, config: uvicorn.Config, log: RateLimitedHandler, printing: ExitStack
+    options: ServeOptions, receiver: Receiver, config: uvicorn.Config, log: RateLimitedHandler, closing: ExitStack
 ) -> int:
     loop, codes, lines = asyncio.get_running_loop(), [Exit.DONE], SimpleQueue[Line]()
 
-    def lost() -> None:
-        codes.append(Exit.READER_LEFT)  # as whenever the reader of standard output has left
+    def reader_left() -> None:
+        codes.append(Exit.READER_LEFT)  # as for every command whose reader has closed standard output
         server.should_exit = True
 
     def begun() -> None:
-        sys.stdout.write(f"{_url(serving, bound)}\n")
+        sys.stdout.write(f"{_url(options, bound)}\n")
         sys.stdout.flush()
-        if serving.printing:
-            printing.enter_context(StreamListener(sys.stdout, lines))  # events are printed after the URL
+        if options.printing:
+            closing.enter_context(StreamListener(sys.stdout, lines))  # events are printed after the URL
         else:
-            log.say(f"events are kept in {serving.inbox} and wait there; --print handles them as well", CRITICAL)
+            log.log_text(f"events wait in {options.inbox} for another process; --print handles them here", CRITICAL)
 
-    if serving.printing:
-        receiver.fallback(_Printer(lines, lambda: loop.call_soon_threadsafe(lost)).show)
+    if options.printing:
+        receiver.fallback(_Printer(lines, lambda: loop.call_soon_threadsafe(reader_left)).show)
     server = _Server(config, begun)
     try:
-        bound = await bound_to(serving.host, serving.port)
+        bound = await bound_to(options.host, options.port)
     except OSError as error:
-        log.say(f"cannot listen on port {serving.port} of {serving.host}: {error.strerror}", CRITICAL)
+        place = f"{options.host} port {options.port}"
+        log.log_text(f"cannot listen on {place} ({error.strerror}): choose another --port or --host", CRITICAL)
         return Exit.USAGE
     with bound, _signals(server):
         try:
             async with receiver:
                 await server.serve(sockets=[bound])
         except sqlite3.Error as error:
-            log.say(f"{serving.inbox}: {error}", CRITICAL)
+            log.log_text(f"{options.inbox}: {error}", CRITICAL)
             return Exit.USAGE
     return codes[-1]
 
 
 @contextmanager
 def _signals(server: uvicorn.Server) -> Generator[None]:
-    heeded: list[int] = []
+    received: list[int] = []
 
-    def heed(number: int, _: object) -> None:
-        if heeded:
-            os._exit(128 + number)  # whatever waits for whomever; the inbox bears it
-        heeded.append(number)
-        server.should_exit = True  # it looks ten times a second
+    def handle(number: int, _: object) -> None:
+        if received:
+            os._exit(128 + number)  # whatever still runs: the inbox survives it
+        received.append(number)
+        server.should_exit = True  # uvicorn checks it ten times a second
 
-    kept = {number: signal.signal(number, heed) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        for number, handler in kept.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)
 
 
-def _url(serving: ServeOptions, bound: socket.socket) -> str:
-    """Return the URL: at the loopback, where the server is bound to every address of this machine."""
+def _url(options: ServeOptions, bound: socket.socket) -> str:
+    """Return the URL, with the loopback address if the server listens on all addresses of this machine."""
     name: Any = bound.getsockname()  # its shape is the address family's
     host, port = str(name[0]), int(name[1])
     if ip_address(host).is_unspecified:
         host = "::1" if ":" in host else "127.0.0.1"
-    scheme = "http" if serving.certfile is None else "https"
-    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}{serving.path}"
+    scheme = "http" if options.certfile is None else "https"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}{options.path}"
 
 
-def line_of(event: Event, handling: HandlerContext) -> str:
-    """Return an event as one line of JSON, in ASCII: what there is of it under the interface's names, and three of ours.
+def line_of(event: Event, context: HandlerContext) -> str:
+    """Return an event as one line of ASCII JSON: its fields under the interface's names, and key, attempt and received.
 
-    Flags are there where they are set, times as the text that came.
+    Only flags that are set are included; times are the original text.
     """
     document: dict[str, Any] = dict(event.document) if isinstance(event, UnknownEvent) else _fields(event)
-    document |= {"key": handling.key, "attempt": handling.attempt, "received": handling.received.isoformat()}
+    document |= {"key": context.key, "attempt": context.attempt, "received": context.received.isoformat()}
     return json.dumps(document) + "\n"
 
 

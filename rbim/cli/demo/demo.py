@@ -1,4 +1,4 @@
-"""The demonstration: a whole invitation job against the emulator, over real HTTP, with its figures checked."""
+"""The demo: invite accounts into groups of the emulator over real HTTP, and check the figures."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, cast
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from rbim.cli.demo.report import Figures, tell, tell_json
+from rbim.cli.demo.report import Figures, print_figures, print_json
 from rbim.cli.demo.rows import read_rows
-from rbim.cli.errors import complain, report
+from rbim.cli.errors import print_error, report_error
 from rbim.cli.exit_codes import Exit
 from rbim.cli.output import console
 from rbim.client.client import AsyncClient
@@ -40,29 +40,29 @@ __all__ = ["run_demo"]
 
 OWNER = "rbim-demo-owner"
 WORKERS = 50
-TENTHS = 10
+STEPS = 10
 
 
 def run_demo(path: Path | None, *, plain: bool, as_json: bool) -> int:
-    """Run the demonstration on a file's rows (the ones that come with rbim unless told) and return the exit code."""
+    """Run the demo on the rows of a file (default: an example of 5,000 rows) and return the exit code."""
     try:
         rows = read_rows(path)
         with _progress(rows.total - rows.duplicates, plain=plain, as_json=as_json) as advance:
             figures = asyncio.run(_demonstrate(rows, advance))
     except RbimError as error:
-        return report(error, "rbim demo")
+        return report_error(error, "rbim demo")
     if as_json:
-        tell_json(figures)
+        print_json(figures)
     else:
-        tell(figures)
-    complaints = list(figures.complaints())
-    for complaint in complaints:
-        complain(complaint)
-    return Exit.REFUSED if complaints else Exit.DONE
+        print_figures(figures)
+    mismatches = list(figures.mismatches())
+    for mismatch in mismatches:
+        print_error(mismatch)
+    return Exit.REFUSED if mismatches else Exit.DONE
 
 
 class _Counting(HttpxTransport):
-    """The default transport, counting what goes over the wire."""
+    """The default transport, counting requests."""
 
     sent = 0
 
@@ -75,7 +75,7 @@ async def _demonstrate(rows: DemoRows, advance: Callable[[int], None]) -> Figure
     credentials = Credentials(app_id=secrets.token_hex(16), app_token=secrets.token_hex(16))
     emulator = Emulator(credentials=credentials)
     emulator.never_logged_in(*rows.never_logged_in)
-    transport = _Counting(trust_env=False)  # no proxy stands between this machine and itself
+    transport = _Counting(trust_env=False)  # no proxy for requests to this machine
     async with (
         serve(emulator) as server,
         AsyncClient(
@@ -86,61 +86,61 @@ async def _demonstrate(rows: DemoRows, advance: Callable[[int], None]) -> Figure
         ) as client,
     ):
         figures = Figures(rows=rows, address=server.url)
-        for party in rows.parties.values():
-            party.group_id = (await client.groups.create(name=party.name, type=party.type)).group_id
+        for group in rows.groups.values():
+            group.group_id = (await client.groups.create(name=group.name, type=group.type)).group_id
         before, began = transport.sent, time.perf_counter()
         figures.calls = await _invite(client, rows, advance)
         figures.seconds = time.perf_counter() - began
         figures.requests = transport.sent - before
-        for party in rows.parties.values():
-            with suppress(RbimError):  # the figures say what is missing
-                party.holds = (await client.groups.detail(group_id=party.group_id)).count
+        for group in rows.groups.values():
+            with suppress(RbimError):  # the figures show what is missing
+                group.holds = (await client.groups.detail(group_id=group.group_id)).count
     return figures
 
 
 async def _invite(client: AsyncClient, rows: DemoRows, advance: Callable[[int], None]) -> int:
-    """Invite everybody, note what became of them, and return how many calls that took."""
+    """Invite all accounts, record the results, and return the number of calls."""
     calls = 0
-    by_id = {party.group_id: party for party in rows.parties.values()}
+    by_id = {group.group_id: group for group in rows.groups.values()}
     async with fan_out(client, _invitations(rows), workers=WORKERS) as outcomes:
         async for outcome in outcomes:
             op = cast("InviteJoinGroup", outcome.operation)
-            _note(by_id[op.group_id], op.members, outcome)
+            _record(by_id[op.group_id], op.members, outcome)
             calls += 1
             advance(len(op.members))
     return calls
 
 
 def _invitations(rows: DemoRows) -> Iterator[InviteJoinGroup]:
-    """Yield the invitations, one of each group in turn."""
+    """Yield the invitations, one for each group in turn."""
     limit = Dialect().invite_limit
-    for round_ in zip_longest(*(_of_one_group(party, limit) for party in rows.parties.values())):
+    for round_ in zip_longest(*(_invitations_of(group, limit) for group in rows.groups.values())):
         yield from (op for op in round_ if op is not None)
 
 
-def _of_one_group(party: DemoGroup, limit: int) -> Iterator[InviteJoinGroup]:
-    accounts = iter(party.accounts)
+def _invitations_of(group: DemoGroup, limit: int) -> Iterator[InviteJoinGroup]:
+    accounts = iter(group.accounts)
     while members := tuple(islice(accounts, limit)):
-        yield InviteJoinGroup(group_id=party.group_id, members=members)
+        yield InviteJoinGroup(group_id=group.group_id, members=members)
 
 
-def _note(party: DemoGroup, members: tuple[str, ...], outcome: Done[Invited] | Failed[Invited]) -> None:
+def _record(group: DemoGroup, members: tuple[str, ...], outcome: Done[Invited] | Failed[Invited]) -> None:
     if isinstance(outcome, Done):
         reasons = {fail.member: fail.reason for fail in outcome.answer.fails if fail.member in members}
-        party.refused.update(reasons.values())
-        party.invited += len(members) - len(reasons)
+        group.refused.update(reasons.values())
+        group.invited += len(members) - len(reasons)
         return
     error = outcome.error
-    counter = party.unknown if error.outcome is Outcome.UNKNOWN else party.failed
+    counter = group.unknown if error.outcome is Outcome.UNKNOWN else group.failed
     counter[f"{type(error).__name__}: {error.message}"] += len(members)
 
 
 @contextmanager
 def _progress(total: int, *, plain: bool, as_json: bool) -> Generator[Callable[[int], None]]:
-    """Show how far it is: a bar on a terminal, else a line every tenth; nothing but a bar goes beside JSON."""
+    """Show the progress: a bar on a terminal, else a line every tenth; with JSON only the bar."""
     out = console(stderr=as_json)
     if plain or not out.file.isatty():
-        yield _silence if as_json else _lines(out, total)
+        yield _ignore if as_json else _lines(out, total)
         return
     bar = Progress(
         TextColumn("Inviting"),
@@ -156,18 +156,18 @@ def _progress(total: int, *, plain: bool, as_json: bool) -> Generator[Callable[[
     out.print()
 
 
-def _silence(_: int) -> None:
-    """Say nothing."""
+def _ignore(_: int) -> None:
+    """Print nothing."""
 
 
 def _lines(out: Console, total: int) -> Callable[[int], None]:
-    done = said = 0
+    done = printed = 0
 
     def advance(accounts: int) -> None:
-        nonlocal done, said
+        nonlocal done, printed
         done += accounts
-        if done * TENTHS // total > said:
-            said = done * TENTHS // total
+        if done * STEPS // total > printed:
+            printed = done * STEPS // total
             out.print(f"{done:,} of {total:,} accounts")
 
     return advance

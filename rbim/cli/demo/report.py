@@ -1,4 +1,4 @@
-"""What the demonstration says at its end: a table for people, one JSON object for machines, and what does not agree."""
+"""The result of the demo: tables for people, one JSON object for programs, and mismatches."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
     from rbim.cli.demo.rows import DemoGroup, DemoRows
 
-__all__ = ["Figures", "tell", "tell_json"]
+__all__ = ["Figures", "print_figures", "print_json"]
 
 COLUMNS = ("accounts", "invited", "refused", "failed", "unknown")
 
 
 @define(eq=False, kw_only=True)
 class Figures:
-    """What came of it all: ``calls`` invitations in ``requests`` attempts within ``seconds``."""
+    """The figures of a demo: ``calls`` invitations in ``requests`` attempts within ``seconds``."""
 
     rows: DemoRows
     address: str
@@ -32,50 +32,50 @@ class Figures:
     seconds: float = 0.0
 
     @property
-    def parties(self) -> list[DemoGroup]:
+    def groups(self) -> list[DemoGroup]:
         """The groups, in the order of the file."""
-        return list(self.rows.parties.values())
+        return list(self.rows.groups.values())
 
     @property
     def accounts(self) -> dict[str, int]:
-        """How many accounts there were and what became of them."""
+        """The number of accounts in total and by result."""
         sums = Counter[str]()
-        for party in self.parties:
-            sums.update(_counts(party))
+        for group in self.groups:
+            sums.update(_counts(group))
         counted = {name: sums[name] for name in COLUMNS[1:]}
         return {"total": self.rows.total, **counted, "duplicates": self.rows.duplicates}
 
     def per_second(self, count: int) -> float:
-        """Return the rate of something that was counted."""
+        """Return a count per second."""
         return count / self.seconds if self.seconds else 0.0
 
-    def complaints(self) -> Iterator[str]:
-        """Yield what does not agree."""
+    def mismatches(self) -> Iterator[str]:
+        """Yield a line for each mismatch between file, responses and groups."""
         accounts = self.accounts
         counted = sum(accounts.values()) - accounts["total"]
         if counted != accounts["total"]:
-            yield f"the file has {accounts['total']:,} rows, {counted:,} are accounted for"
-        for party in self.parties:
-            if party.holds != party.expected:
-                holds = "an unknown number of" if party.holds is None else f"{party.holds:,}"
-                yield f"{party.name} holds {holds} members, not {party.expected:,} (those invited and the owner)"
+            yield f"the file has {accounts['total']:,} rows, but the results add up to {counted:,}"
+        for group in self.groups:
+            if group.holds != group.expected:
+                holds = "an unknown number of" if group.holds is None else f"{group.holds:,}"
+                yield f"{group.name} has {holds} members, expected {group.expected:,} (the invited accounts and the owner)"
 
 
-def _counts(party: DemoGroup) -> dict[str, int]:
+def _counts(group: DemoGroup) -> dict[str, int]:
     return {
-        "accounts": len(party.accounts),
-        "invited": party.invited,
-        "refused": party.refused.total(),
-        "failed": party.failed.total(),
-        "unknown": party.unknown.total(),
+        "accounts": len(group.accounts),
+        "invited": group.invited,
+        "refused": group.refused.total(),
+        "failed": group.failed.total(),
+        "unknown": group.unknown.total(),
     }
 
 
-def _reasons(party: DemoGroup) -> dict[str, int]:
-    return dict((party.refused + party.failed + party.unknown).most_common())
+def _reasons(group: DemoGroup) -> dict[str, int]:
+    return dict((group.refused + group.failed + group.unknown).most_common())
 
 
-def tell_json(figures: Figures) -> None:
+def print_json(figures: Figures) -> None:
     """Write the figures as one JSON object in one line."""
     accounts = figures.accounts
     document: dict[str, Any] = {
@@ -83,21 +83,21 @@ def tell_json(figures: Figures) -> None:
         "requests": {"invitations": figures.calls, "sent": figures.requests},
         "groups": [
             {
-                "group_id": party.group_id,
-                "name": party.name,
-                "type": party.type.value,
-                "member_limit": party.type.member_limit,
-                **_counts(party),
-                "reasons": _reasons(party),
-                "holds": party.holds,
-                "expected": party.expected,
+                "group_id": group.group_id,
+                "name": group.name,
+                "type": group.type.value,
+                "member_limit": group.type.member_limit,
+                **_counts(group),
+                "reasons": _reasons(group),
+                "holds": group.holds,
+                "expected": group.expected,
             }
-            for party in figures.parties
+            for group in figures.groups
         ],
         "seconds": round(figures.seconds, 6),
         "accounts_per_second": round(figures.per_second(_sent(figures)), 1),
         "requests_per_second": round(figures.per_second(figures.requests), 1),
-        "agrees": not list(figures.complaints()),
+        "agrees": not list(figures.mismatches()),
     }
     show_json(document)
 
@@ -106,29 +106,29 @@ def _sent(figures: Figures) -> int:
     return figures.rows.total - figures.rows.duplicates
 
 
-def tell(figures: Figures) -> None:
-    """Show the figures as tables and a few sentences."""
+def print_figures(figures: Figures) -> None:
+    """Print the figures as tables and a few sentences."""
     out = console()
-    made = table("group", "type", *COLUMNS, "holds", numbers=(*COLUMNS, "holds"), whole=("type",))
-    for party in figures.parties:
-        cells = [f"{count:,}" for count in _counts(party).values()]
-        kind = f"{party.type.name.lower()} ({party.type.member_limit:,})"
-        holds = "?" if party.holds is None else f"{party.holds:,}"
-        right = party.holds == party.expected
-        made.add_row(Text(printable(party.name)), Text(kind), *cells, Text(holds, style="green" if right else "bold red"))
+    made = table("group", "type", *COLUMNS, "members", numbers=(*COLUMNS, "members"), whole=("type",))
+    for group in figures.groups:
+        cells = [f"{count:,}" for count in _counts(group).values()]
+        kind = f"{group.type.name.lower()} ({group.type.member_limit:,})"
+        holds = "?" if group.holds is None else f"{group.holds:,}"
+        right = group.holds == group.expected
+        made.add_row(Text(printable(group.name)), Text(kind), *cells, Text(holds, style="green" if right else "bold red"))
     out.print(made)
     out.print()
-    _tell_reasons(figures)
+    _print_reasons(figures)
     for line in _sentences(figures):
         out.print(line)
 
 
-def _tell_reasons(figures: Figures) -> None:
+def _print_reasons(figures: Figures) -> None:
     out = console()
-    made = table("group", "why not", "accounts", numbers=("accounts",))
-    for party in figures.parties:
-        for reason, count in _reasons(party).items():
-            made.add_row(Text(printable(party.name)), Text(printable(reason)), f"{count:,}")
+    made = table("group", "reason", "accounts", numbers=("accounts",))
+    for group in figures.groups:
+        for reason, count in _reasons(group).items():
+            made.add_row(Text(printable(group.name)), Text(printable(reason)), f"{count:,}")
     if made.row_count:
         out.print(made)
         out.print()
@@ -138,10 +138,10 @@ def _sentences(figures: Figures) -> Iterator[str]:
     accounts = figures.accounts
     parts = ", ".join(f"{accounts[name]:,} {name}" for name in (*COLUMNS[1:], "duplicates"))
     yield f"{accounts['total']:,} rows: {parts}."
-    if not list(figures.complaints()):
-        yield "Each group holds those invited and its owner, as the platform's own count says."
+    if not list(figures.mismatches()):
+        yield "Each group has the expected members (the invited accounts and its owner), by the platform's own count."
     yield (
         f"{figures.requests:,} requests in {figures.seconds:.2f} s: {figures.per_second(_sent(figures)):,.0f} accounts/s, "
         f"{figures.per_second(figures.requests):,.0f} requests/s."
     )
-    yield f"Client and emulator shared one event loop, over HTTP at {figures.address}."
+    yield f"Client and emulator ran in one event loop, over HTTP at {figures.address}."

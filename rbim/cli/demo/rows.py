@@ -1,4 +1,4 @@
-"""What the demonstration invites: the rows of a CSV file, by group."""
+"""The input of the demo: the rows of a CSV file, by group."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 __all__ = ["DemoGroup", "DemoRows", "example", "read_rows"]
 
 EXAMPLE = {"产品公告": 1900, "客户交流": 1700, "内部测试": 1400}  # accounts of each group
-NOT_LOGGED_IN = 125  # each account whose number this divides
+NOT_LOGGED_IN = 125  # every 125th account has never logged in
 LOGGED_IN = {"yes": True, "no": False, "": True}
 
 
 @define(eq=False)
 class DemoGroup:
-    """The accounts meant for one group, and what became of them; the counters say why by how many."""
+    """The accounts for one group, and their results; the counters have the number of each reason."""
 
     name: str
     accounts: dict[str, None] = field(factory=dict[str, None])
@@ -38,27 +38,27 @@ class DemoGroup:
 
     @property
     def type(self) -> GroupType:
-        """The smallest type that holds the accounts and the owner; the largest where none does."""
+        """The smallest type with room for the accounts and the owner, else the largest."""
         return next((kind for kind in GroupType if kind.member_limit > len(self.accounts)), GroupType.VIP)
 
     @property
     def expected(self) -> int:
-        """The members that the group must have: those invited, and the owner."""
+        """The expected number of members: the invited accounts and the owner."""
         return self.invited + 1
 
 
 @define(eq=False)
 class DemoRows:
-    """All rows of a file: how many there are, how many of them say again what another said, and the rest by group."""
+    """The rows of a file: their number, the number of duplicates, and the accounts by group."""
 
     total: int = 0
     duplicates: int = 0
-    parties: dict[str, DemoGroup] = field(factory=dict[str, DemoGroup])
+    groups: dict[str, DemoGroup] = field(factory=dict[str, DemoGroup])
     never_logged_in: set[str] = field(factory=set[str])
 
 
 def example() -> Iterator[str]:
-    """Yield the lines of the CSV file that the demonstration uses without one of the user's: 5,000 accounts."""
+    """Yield the lines of the default CSV file: 5,000 accounts."""
     yield "group,account,logged_in\n"
     numbers = count(1)
     for group, accounts in EXAMPLE.items():
@@ -76,7 +76,7 @@ def read_rows(path: Path | None) -> DemoRows:
     except OSError as error:
         reason = f"{path}: {error.strerror or error}"
     except UnicodeDecodeError:
-        reason = f"{path}: not UTF-8; save it as CSV in UTF-8"
+        reason = f"{path}: not UTF-8: save it as CSV in UTF-8"
     raise InvalidRequest(reason, field="csv")
 
 
@@ -89,10 +89,10 @@ def _read(lines: Iterable[str], source: str) -> DemoRows:
             if cells:
                 _add(rows, headings, [cell.strip() for cell in cells])
     except (csv.Error, InvalidRequest) as error:
-        what = error.message if isinstance(error, InvalidRequest) else str(error)
-        raise InvalidRequest(f"{source}, line {max(reader.line_num, 1)}: {what}", field="csv") from None
+        reason = error.message if isinstance(error, InvalidRequest) else str(error)
+        raise InvalidRequest(f"{source}, line {max(reader.line_num, 1)}: {reason}", field="csv") from None
     if not rows.total:
-        raise InvalidRequest(f"{source}: no accounts in it", field="csv")
+        raise InvalidRequest(f"{source}: no accounts in the file", field="csv")
     return rows
 
 
@@ -108,15 +108,15 @@ def _add(rows: DemoRows, headings: list[str], cells: list[str]) -> None:
     group, account = row.get("group", ""), row.get("account", "")
     logged_in = LOGGED_IN.get(row.get("logged_in", "").lower())
     if len(cells) > len(headings):
-        raise InvalidRequest("more cells than columns")
+        raise InvalidRequest("more cells than columns in the first line")
     if not group or not account:
         raise InvalidRequest(f"the {'account' if group else 'group'} is missing")
     if logged_in is None:
-        raise InvalidRequest(f"logged_in: yes or no, not {row['logged_in']!r}")
-    if group not in rows.parties:
-        CreateGroup(name=group, type=GroupType.VIP)  # knows what a name may be
-        rows.parties[group] = DemoGroup(group)
-    accounts = rows.parties[group].accounts
+        raise InvalidRequest(f"logged_in: invalid value {row['logged_in']!r}: use yes or no")
+    if group not in rows.groups:
+        CreateGroup(name=group, type=GroupType.VIP)  # checks the name
+        rows.groups[group] = DemoGroup(group)
+    accounts = rows.groups[group].accounts
     rows.total += 1
     rows.duplicates += account in accounts
     accounts[account] = None

@@ -1,4 +1,4 @@
-"""Examples of every command, as its help shows them: those of operations follow from their declaration."""
+"""The examples in the help of every command; those of operations are derived from their declarations."""
 
 from __future__ import annotations
 
@@ -66,11 +66,11 @@ EXAMPLES = {
     "demo": ("rbim demo", "rbim demo --json"),
     "completion": ('eval "$(rbim completion bash)"', "rbim completion zsh --install"),
 }
-"""Of every command but those of operations: lines that can be copied into a shell."""
+"""Lines for a shell, by command, except for the commands of operations."""
 
-FOLD = " \\"  # what joins a line to the next
+FOLD = " \\"  # continues a line in a shell
 GROUP = 3
-"""Examples of a group of operations: its first, and those that only read."""
+"""Examples of a group of operations: its first operation, and those that only read."""
 
 TEXTS = {
     "group_id": "g80000049837291",
@@ -82,7 +82,7 @@ TEXTS = {
     "bot_id": "7",
     "end_date": "2099-01-31",
 }
-"""What fields are in examples, where their type does not say enough."""
+"""Values of fields in examples; other fields get a value by type."""
 
 TYPES: dict[Any, str] = {
     bool: "yes",
@@ -95,7 +95,7 @@ TYPES: dict[Any, str] = {
 
 
 def examples_of(command: str) -> tuple[str, ...]:
-    """Return the examples of a command, named without ``rbim``; none where it has none."""
+    """Return the examples of a command, named without ``rbim``; empty if it has none."""
     if command in EXAMPLES:
         return EXAMPLES[command]
     from rbim.operations.catalogue import entries
@@ -113,7 +113,7 @@ def examples_of(command: str) -> tuple[str, ...]:
 
 
 def folded(line: str, width: int) -> str:
-    """Return a command in lines that a shell joins again, each of so many characters if that can be."""
+    """Return a command folded into lines that a shell joins again, of at most ``width`` characters if possible."""
     if len(line) <= width:
         return line
     lines = [""]
@@ -125,13 +125,13 @@ def folded(line: str, width: int) -> str:
 
 
 def _file_of(entry: CatalogueEntry) -> str:
-    """Return a name for a file of fields."""
-    _, _, what = entry.method.rpartition("_")
-    return f"{what if what != entry.method else entry.namespace.removesuffix('s')}.toml"
+    """Return an example name for a TOML file with fields."""
+    _, _, noun = entry.method.rpartition("_")
+    return f"{noun if noun != entry.method else entry.namespace.removesuffix('s')}.toml"
 
 
 def _of_operation(command: str, kind: type[Operation[Any]], file: str) -> tuple[str, ...]:
-    """Return a command with what is required; and one with what is wanted next: no question, JSON, a file of fields."""
+    """Return a command with the required fields, and one that also shows --yes, --json or a file with fields."""
     from rbim.cli.operations.commands import our_flag
 
     fields = [attribute for attribute in fields_of(kind) if attribute.init]
@@ -153,9 +153,9 @@ def _tokens(fields: Iterable[attrs.Attribute[Any]]) -> list[str]:
     tokens: list[str] = []
     for attribute in fields:
         value = TEXTS.get(attribute.name) or _by_type(attribute.type) or attribute.name
-        words = f'"{value}"' if " " in value and attribute.name != "members" else value
+        quoted = f'"{value}"' if " " in value and attribute.name != "members" else value
         positional = attribute.name == "group_id" and attribute.default is attrs.NOTHING
-        tokens += [words] if positional else [flag_of(attribute), words]
+        tokens += [quoted] if positional else [flag_of(attribute), quoted]
     return tokens
 
 

@@ -1,4 +1,4 @@
-"""The tree of commands, and what ``rbim --help`` shows: made without the parser of commands, so that it is there at once."""
+"""The list of commands, and the text of ``rbim --help``, made without importing cyclopts so that it is fast."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ if TYPE_CHECKING:
 __all__ = ["COMMANDS", "SUMMARY", "answer"]
 
 
-SUMMARY = "An asyncio SDK for a Chinese communications platform: its operations, jobs of any number of them, an emulator."
+SUMMARY = "Client for a Chinese communications platform: its operations, bulk jobs, callbacks, and an emulator."
 
 COMMANDS = {
     "operations": (
         "rbim.cli.operations.commands:operations",
-        "List the operations: how they are called here and on the wire.",
+        "List the operations with their names in Python and on the wire.",
     ),
     "invite": ("rbim.cli.jobs.begin_commands:invite", "Invite any number of accounts into any number of groups."),
     "remove": ("rbim.cli.jobs.begin_commands:remove", "Remove any number of members from any number of groups."),
-    "job": ("rbim.cli.jobs.job_commands:job", "Go on with a job that was begun, or say what has become of it."),
+    "job": ("rbim.cli.jobs.job_commands:job", "Show, resume or retry a job, or report on it."),
     "callback": (
         "rbim.cli.callback.commands:callback",
-        "Receive message copies, send some, and find out why one is refused.",
+        "Receive callbacks, send test deliveries, explain a refused one.",
     ),
-    "emulator": ("rbim.cli.emulator:emulator", "Serve an emulator of the platform on this machine."),
-    "demo": ("rbim.cli.app:demo", "Invite 5,000 accounts into groups of an emulated platform."),
-    "config": ("rbim.cli.config:config", "Show what is configured, and where from."),
-    "completion": ("rbim.cli.completion:completion", "Make a shell complete commands and flags."),
+    "emulator": ("rbim.cli.emulator:emulator", "Run an emulator of the platform on this machine."),
+    "demo": ("rbim.cli.app:demo", "Invite 5,000 accounts into groups of the emulated platform."),
+    "config": ("rbim.cli.config:config", "Show the configuration and its sources."),
+    "completion": ("rbim.cli.completion:completion", "Print or install shell completion."),
 }
-"""Every command but those of operations: where it is, and what it does."""
+"""Every command except those of operations: its function, and its summary."""
 
 SECTIONS = {
     "Jobs": ("invite", "remove", "job"),
-    "Message copies": ("callback",),
-    "An emulated platform": ("emulator", "demo"),
-    "This installation": ("config", "completion"),
+    "Callbacks": ("callback",),
+    "Emulator": ("emulator", "demo"),
+    "Setup": ("config", "completion"),
 }
 
 EXAMPLES = """\
@@ -55,13 +55,13 @@ EXAMPLES = """\
   rbim --profile production config show
 """
 
-MORE = "Jobs have more of them: see `rbim invite --help`."
+MORE = "Jobs use more exit codes: see `rbim invite --help`."
 NARROWEST, USUAL, WIDEST = 40, 80, 100  # characters in a line
-EXIT = 7  # and in the column of exit codes
+EXIT = 7  # characters in the column of exit codes
 
 
 def answer(tokens: Sequence[str]) -> str | None:
-    """Return what a command line without a command prints: the page, or the version. None where there is a command."""
+    """Return the help page or the version if the command line has no command, else None."""
     if list(tokens) == ["--version"]:
         return f"rbim {__version__}\n"
     return _page() if list(tokens) in ([], ["--help"], ["-h"]) else None
@@ -75,8 +75,8 @@ def _page() -> str:
     parts |= {title: {name: COMMANDS[name][1] for name in names} for title, names in SECTIONS.items()}
     flags = {f"--{name} {value}": what for name, (value, what) in FLAGS.items()}
     flags |= {f"--{name}": what for name, what in SWITCHES.items()}
-    flags |= {"--help, -h": "Show this, or the help of a command.", "--version": "Show the version."}
-    parts["Flags, before or behind any command"] = flags
+    flags |= {"--help, -h": "Show this help, or the help of a command.", "--version": "Show the version."}
+    parts["Flags, before or after any command"] = flags
     width = _width()
     room = max(len(name) for part in parts.values() for name in part) + 4
     lines = ["Usage: rbim COMMAND", "", *textwrap.wrap(SUMMARY, width)]
@@ -92,10 +92,10 @@ def _page() -> str:
 
 
 def _width() -> int:
-    """Return the characters in a line: those of the terminal, within reason."""
+    """Return the width of the terminal, between NARROWEST and WIDEST; USUAL without one."""
     try:
         return max(NARROWEST, min(os.get_terminal_size(sys.stdout.fileno()).columns, WIDEST))
-    except (OSError, ValueError):  # no terminal, or no file at all
+    except (OSError, ValueError):  # not a terminal, or not a file
         return USUAL
 
 

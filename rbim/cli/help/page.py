@@ -1,4 +1,4 @@
-"""How the help of a command looks: sections as `rbim --help` has them, and examples."""
+"""The layout of a command's help: the same sections as `rbim --help`, and examples."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ WIDEST = 100  # characters in a line, as in `rbim --help`
 NAMES = 30  # characters at most in the column of names, unless one word is longer
 SPELLED = {"Parameters": "Flags", "[OPTIONS]": "[FLAGS]"}
 POSITIONAL = {"completion": "[SHELL]", "callback send": "[MSG-TYPE]"}
-"""What may be given without a flag, and need not be: a file of fields, where nothing else is said."""
+"""Optional positional arguments by command; for every other command, a file with fields."""
 
 COMMAND = re.compile("[a-z][a-z-]*")
 
 
 class HelpPage:
-    """What cyclopts calls a help formatter: the sections of one page, plain, and examples below the last."""
+    """A help formatter for cyclopts: plain sections, with examples below the last."""
 
     def __init__(self) -> None:
         self._command = self._after = ""
 
     def render_usage(self, console: Console, options: ConsoleOptions, usage: Any) -> None:  # noqa: ARG002  # cyclopts names them
-        """Write the line of usage, and remember whose page this is."""
+        """Write the usage line, and remember the command of this page."""
         words = str(usage).removeprefix("Usage: ").split()
         self._command, self._after = " ".join(takewhile(COMMAND.fullmatch, words[1:])), ""
         line = " ".join(SPELLED.get(word, word) for word in words)
@@ -44,9 +44,9 @@ class HelpPage:
         console.print(Text(f"Usage: {line}", style="bold"), width=_width(console))
 
     def render_description(self, console: Console, options: ConsoleOptions, description: Any) -> None:  # noqa: ARG002  # cyclopts names them
-        """Write what the command does."""
+        """Write the description of the command."""
         console.print()
-        console.print(description, width=_width(console))  # cyclopts writes an empty line behind it
+        console.print(description, width=_width(console))  # cyclopts writes an empty line after it
 
     def __call__(self, console: Console, options: ConsoleOptions, panel: HelpPanel) -> None:  # noqa: ARG002  # cyclopts names them
         """Write one section."""
@@ -62,16 +62,16 @@ class HelpPage:
         self._after = "\n"
         console.print(grid, width=_width(console))
         if title != "Arguments":  # flags, or commands, come after them
-            self._tell_examples(console)
+            self._print_examples(console)
 
-    def _tell_examples(self, console: Console) -> None:
+    def _print_examples(self, console: Console) -> None:
         lines = examples_of(self._command)
         if lines:
             console.print()
             console.print(Text("Examples:", style="bold"))
         for line in lines:
             shown = indent(folded(line, _width(console) - len(INDENT)), INDENT)
-            console.print(Text(shown), soft_wrap=True)  # to be copied whole
+            console.print(Text(shown), soft_wrap=True)  # not folded, so that it can be copied
 
 
 def _label(entry: HelpEntry) -> str:

@@ -1,4 +1,4 @@
-"""How ``rbim invite`` and ``rbim remove`` begin: what was asked for becomes a job, or an estimate of one."""
+"""The start of ``rbim invite`` and ``rbim remove``: a job, or its estimate, from the command line."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from attrs import frozen
 
 from rbim.cli.confirm import at_terminal, confirmed
 from rbim.cli.context import configuration, make_client, pacing
-from rbim.cli.errors import complain, report
+from rbim.cli.errors import print_error, report_error
 from rbim.cli.exit_codes import JobExit
 from rbim.cli.jobs.files import Files
 from rbim.cli.jobs.input import STANDARD, journal_beside, line_of, open_input
 from rbim.cli.jobs.progress import time_left
-from rbim.cli.jobs.run import JobRun, carry_out
+from rbim.cli.jobs.run import JobRun, execute
 from rbim.cli.output import show_json
 from rbim.client.limits import Limits
 from rbim.errors import RbimError
@@ -35,7 +35,7 @@ __all__ = ["JobCommand", "NoSender", "begin"]
 
 @frozen(kw_only=True)
 class JobCommand:
-    """A command as it was given; ``make`` makes the job from a sender and settings; ``asks`` says that it asks first."""
+    """The command line; ``make`` makes the job of a sender and settings; ``asks_first`` wants a confirmation."""
 
     verb: str
     make: Callable[..., Job[Any]]
@@ -45,73 +45,74 @@ class JobCommand:
     journal: Path | None
     on_unknown: OnUnknown
     dry_run: bool
-    asks: bool = False
-    reading: InputFlags
-    pacing: PaceFlags
-    showing: OutputFlags
-    leaving: ResultFlags
+    asks_first: bool = False
+    input_flags: InputFlags
+    pace_flags: PaceFlags
+    output_flags: OutputFlags
+    result_flags: ResultFlags
 
 
 class NoSender:
-    """The sender of a job that is looked at and not run."""
+    """The sender of a job that is only inspected, not run."""
 
     async def send(self, op: Operation[Any]) -> NoReturn:
-        """Send nothing."""
+        """Never send: raise AssertionError."""
         raise AssertionError(op)
 
 
-def begin(asked: JobCommand) -> int:
-    """Carry it out and return the exit code."""
-    command = f"rbim {asked.verb}"
+def begin(command: JobCommand) -> int:
+    """Run the command and return the exit code."""
+    name = f"rbim {command.verb}"
     try:
         config = configuration()
-        user_name = asked.user_name or config["user_name"]  # kept in the journal: resuming has the same
-        settings = {**pacing(config), **asked.pacing.settings(config["rates"]), "chunk": asked.chunk, "user_name": user_name}
-        journal = asked.journal or journal_beside(asked.file, asked.verb)
-        job = asked.make(NoSender(), journal=journal, **settings)
-        client = None if asked.dry_run else make_client(config, limits=Limits(concurrency=job.settings.concurrency))
-        with open_input(asked.file, asked.reading.options()) as rows:
+        user_name = command.user_name or config["user_name"]  # kept in the journal, so that a resumed job uses the same
+        pace = {**pacing(config), **command.pace_flags.settings(config["rates"])}
+        settings = {**pace, "chunk": command.chunk, "user_name": user_name}
+        journal = command.journal or journal_beside(command.file, command.verb)
+        job = command.make(NoSender(), journal=journal, **settings)
+        client = None if command.dry_run else make_client(config, limits=Limits(concurrency=job.settings.concurrency))
+        with open_input(command.file, command.input_flags.options()) as rows:
             if client is None:
-                return rows.leave(_estimate(job, rows, as_json=asked.showing.as_json))
+                return rows.leave(_estimate(job, rows, as_json=command.output_flags.as_json))
             files = Files(
                 job.journal,
-                rows=asked.leaving.not_done,
-                plot=asked.leaving.plot,
-                kept=None if asked.file == STANDARD else asked.file,
+                rows=command.result_flags.not_done,
+                plot=command.result_flags.plot,
+                source=None if command.file == STANDARD else command.file,
             )
-            if asked.asks and not confirmed(_order(asked, job), f"{command} --yes"):
+            if command.asks_first and not confirmed(_action(command, job), f"{name} --yes"):
                 return rows.leave(JobExit.USAGE)
-            job = asked.make(client, journal=journal, **settings)
-            return carry_out(
+            job = command.make(client, journal=journal, **settings)
+            return execute(
                 JobRun(
-                    command=command,
+                    command=name,
                     journal=job.journal,
                     client=client,
-                    begin=lambda: job.run(rows, asked.on_unknown),
-                    showing=asked.showing,
+                    begin=lambda: job.run(rows, command.on_unknown),
+                    output_flags=command.output_flags,
                     files=files,
                     rows=rows,
                 )
             )
     except RbimError as error:
-        return report(error, command)
+        return report_error(error, name)
     except KeyboardInterrupt:
-        complain("nothing was sent: run the same command again")
+        print_error("nothing was sent: run the same command again")
         return JobExit.INTERRUPTED
 
 
-def _order(asked: JobCommand, job: Job[Any]) -> str:
-    """Return what is to be done, in the words of an order: with figures where somebody is asked and they can be had."""
-    if not (at_terminal() and Path(asked.file).is_file()):  # what is no file can be read but once
-        return f"{asked.verb} every account in {asked.file}"
-    with open_input(asked.file, asked.reading.options()) as rows:
+def _action(command: JobCommand, job: Job[Any]) -> str:
+    """Return the action to confirm, such as "remove 3 accounts from 1 group"; counts need a terminal and a file."""
+    if not (at_terminal() and Path(command.file).is_file()):  # a stream can be read only once
+        return f"{command.verb} every account in {command.file}"
+    with open_input(command.file, command.input_flags.options()) as rows:
         found = anyio.run(job.estimate, rows)
     accounts, groups = found.rows - found.bad - found.duplicates, found.groups
-    return f"{asked.verb} {accounts:,} account{'s' * (accounts != 1)} from {groups:,} group{'s' * (groups != 1)}"
+    return f"{command.verb} {accounts:,} account{'s' * (accounts != 1)} from {groups:,} group{'s' * (groups != 1)}"
 
 
 def _estimate(job: Job[Any], rows: Input, *, as_json: bool) -> int:
-    """Say what the job would be."""
+    """Print the estimate of the job and return the exit code."""
     try:
         found = anyio.run(job.estimate, rows)
     except KeyboardInterrupt:
@@ -132,17 +133,17 @@ def _estimate(job: Job[Any], rows: Input, *, as_json: bool) -> int:
             }
         )
     else:
-        lasts = "no rate given: as fast as the platform allows"
+        duration = "no rate given: as fast as the platform allows"
         if found.seconds is not None:
-            lasts = f"at least {time_left(found.seconds)} at the rates given"
+            duration = f"at least {time_left(found.seconds)} at the given rates"
         elif job.settings.rates:
-            lasts = "as fast as the platform and each group's rate allow"
+            duration = "as fast as the platform and the rate of each group allow"
         lines = [
-            f"{found.rows:,} rows: {usable:,} usable, {found.bad:,} that cannot be used, {found.duplicates:,} duplicates",
+            f"{found.rows:,} rows: {usable:,} usable, {found.bad:,} invalid, {found.duplicates:,} duplicates",
             *(f"  {line_of(row)}" for row in rows.bad),
             *([f"  and {found.bad - len(rows.bad):,} more"] if found.bad > len(rows.bad) else []),
             f"{found.groups:,} group{'s' * (found.groups != 1)}",
-            f"{found.requests:,} requests of at most {job.work.chunk:,} accounts; {lasts}",
+            f"{found.requests:,} requests of at most {job.work.chunk:,} accounts; {duration}",
             "nothing was sent",
         ]
         sys.stdout.write("".join(f"{line}\n" for line in lines))

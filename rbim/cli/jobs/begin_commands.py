@@ -1,4 +1,4 @@
-"""``rbim invite`` and ``rbim remove``: a job from a file of rows. Heavy imports wait."""
+"""``rbim invite`` and ``rbim remove``: a job from a file of rows. Heavy imports happen when they are called."""
 
 from __future__ import annotations
 
@@ -15,51 +15,51 @@ __all__ = ["invite", "remove"]
 File = Annotated[str, Parameter(allow_leading_hyphen=True)]
 Confirmation = Annotated[bool, Parameter(name=("--confirm", "--needs-confirmation"), negative=(), show_default=False)]
 
-READING, PACING, SHOWING, LEAVING = InputFlags(), PaceFlags(), OutputFlags(), ResultFlags()
+INPUT_FLAGS, PACE_FLAGS, OUTPUT_FLAGS, RESULT_FLAGS = InputFlags(), PaceFlags(), OutputFlags(), ResultFlags()
 
 
 def invite(  # noqa: PLR0913  # flags, each with a default
     file: File,
     /,
     *,
-    reading: InputFlags = READING,
+    input_flags: InputFlags = INPUT_FLAGS,
     needs_confirmation: Confirmation = False,
     declared: str | None = None,
     user_name: str | None = None,
     chunk: int | None = None,
-    pacing: PaceFlags = PACING,
+    pace_flags: PaceFlags = PACE_FLAGS,
     journal: Path | None = None,
     on_unknown: OnUnknown = "auto",
     dry_run: Flag = False,
-    showing: OutputFlags = SHOWING,
-    leaving: ResultFlags = LEAVING,
+    output_flags: OutputFlags = OUTPUT_FLAGS,
+    result_flags: ResultFlags = RESULT_FLAGS,
 ) -> int:
     """Invite any number of accounts into any number of groups.
 
-    All rows go into a journal first. Then requests are sent, each recorded before and after, so that the job can be resumed
-    whatever happens: `rbim job resume JOURNAL`, or the same command again. Ctrl-C lets requests in flight end; once more,
-    and they are abandoned.
+    All rows are first written to a journal. Each request is recorded before and after it is sent, so that the job can be
+    resumed after any interruption: with `rbim job resume JOURNAL`, or with the same command again. Ctrl-C waits for the
+    requests in flight; a second Ctrl-C abandons them.
 
     Parameters
     ----------
     file
-        CSV with the columns group and account (user_name, too, where rows have acting accounts of their own), JSON lines
-        with these keys, or a text with an account a line (--group). `-` reads standard input.
+        CSV with the columns group and account (and user_name, if rows have their own acting accounts), JSON lines with these
+        keys, or a text with one account per line (needs --group). `-` reads standard input.
     needs_confirmation
         Each invitee must agree.
     declared
-        The reason of the invitation, at most 50 characters.
+        The reason for the invitation, at most 50 characters.
     user_name
-        The account that invites where a row names none: RBIM_USER_NAME unless told.
+        The acting account for rows that name none (default: RBIM_USER_NAME).
     chunk
-        Accounts in one request: as many as the platform takes unless told.
+        Accounts per request (default: the maximum of the platform).
     journal
-        FILE.invite.journal unless told; for standard input, a file in the working directory.
+        The journal (default: FILE.invite.journal; for standard input, a new file in the working directory).
     on_unknown
-        What an earlier run has left open is sent again, or reported as unknown; auto sends again what is younger than an
-        hour and needs no confirmation.
+        For requests whose result an earlier run left open: resend them, or report them as unknown; auto resends those that
+        are younger than an hour and need no confirmation.
     dry_run
-        Only say what would be sent. It needs no credentials, and makes no journal.
+        Only print what would be sent; needs no credentials and writes no journal.
     """
     from functools import partial
 
@@ -76,10 +76,10 @@ def invite(  # noqa: PLR0913  # flags, each with a default
             journal=journal,
             on_unknown=on_unknown,
             dry_run=dry_run,
-            reading=reading,
-            pacing=pacing,
-            showing=showing,
-            leaving=leaving,
+            input_flags=input_flags,
+            pace_flags=pace_flags,
+            output_flags=output_flags,
+            result_flags=result_flags,
         )
     )
 
@@ -88,38 +88,38 @@ def remove(  # noqa: PLR0913  # flags, each with a default
     file: File,
     /,
     *,
-    reading: InputFlags = READING,
+    input_flags: InputFlags = INPUT_FLAGS,
     user_name: str | None = None,
     chunk: int | None = None,
-    pacing: PaceFlags = PACING,
+    pace_flags: PaceFlags = PACE_FLAGS,
     journal: Path | None = None,
     on_unknown: OnUnknown = "auto",
     dry_run: Flag = False,
     yes: Yes = False,
-    showing: OutputFlags = SHOWING,
-    leaving: ResultFlags = LEAVING,
+    output_flags: OutputFlags = OUTPUT_FLAGS,
+    result_flags: ResultFlags = RESULT_FLAGS,
 ) -> int:
     """Remove any number of members from any number of groups.
 
-    It works as `rbim invite` does, with a journal of its own. Before anything is removed it asks; where nobody can be asked,
-    it needs --yes.
+    It works like `rbim invite`, with its own journal, but asks for confirmation before anything is removed; without a
+    terminal it requires --yes.
 
     Parameters
     ----------
     file
-        CSV with the columns group and account (user_name, too, where rows have acting accounts of their own), JSON lines
-        with these keys, or a text with an account a line (--group). `-` reads standard input.
+        CSV with the columns group and account (and user_name, if rows have their own acting accounts), JSON lines with these
+        keys, or a text with one account per line (needs --group). `-` reads standard input.
     user_name
-        The account that removes where a row names none: RBIM_USER_NAME unless told.
+        The acting account for rows that name none (default: RBIM_USER_NAME).
     chunk
-        Accounts in one request: as many as the platform takes in an invitation unless told.
+        Accounts per request (default: the maximum of the platform for an invitation).
     journal
-        FILE.remove.journal unless told; for standard input, a file in the working directory.
+        The journal (default: FILE.remove.journal; for standard input, a new file in the working directory).
     on_unknown
-        What an earlier run has left open is sent again, or reported as unknown, which auto does as well: somebody may have
-        been added again meanwhile.
+        For requests whose result an earlier run left open: resend them, or report them as unknown; auto reports them,
+        because an account may have been added again since.
     dry_run
-        Only say what would be sent. It needs no credentials, and makes no journal.
+        Only print what would be sent; needs no credentials and writes no journal.
     """
     from rbim.bulk.job import RemoveJob
     from rbim.cli.jobs.begin import JobCommand, begin
@@ -134,10 +134,10 @@ def remove(  # noqa: PLR0913  # flags, each with a default
             journal=journal,
             on_unknown=on_unknown,
             dry_run=dry_run,
-            asks=not yes,
-            reading=reading,
-            pacing=pacing,
-            showing=showing,
-            leaving=leaving,
+            asks_first=not yes,
+            input_flags=input_flags,
+            pace_flags=pace_flags,
+            output_flags=output_flags,
+            result_flags=result_flags,
         )
     )

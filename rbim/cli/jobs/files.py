@@ -1,4 +1,4 @@
-"""What a job leaves behind in files: the rows that were not done, every row as CSV, a picture."""
+"""The files that a job writes: the rows that were not done, all rows as CSV, a plot."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 from rbim.bulk.input.format import Format, write_rows
 from rbim.bulk.report.plot import ENDINGS, plot_report
 from rbim.bulk.report.rows import not_done, write_report_csv
-from rbim.cli.extras import needed
+from rbim.cli.extras import require
 from rbim.cli.jobs.input import STANDARD
 from rbim.errors import InvalidRequest
 
@@ -27,11 +27,10 @@ __all__ = ["Files"]
 
 
 class Files:
-    """The files that are to be written of the job in a journal. None is its journal, or its input, which is ``kept``.
+    """The files to write about the job in a journal; the journal and the input, ``source``, must not be overwritten.
 
-    With ``standard``, ``-`` is standard output.
-    Raises InvalidRequest where one of them cannot be written, as far as that can be told before; MissingExtra for a picture
-    without matplotlib.
+    With ``standard``, ``-`` means standard output. Raises InvalidRequest if one of the files clearly cannot be written, and
+    MissingExtra for a plot without matplotlib.
     """
 
     def __init__(  # noqa: PLR0913  # one flag each
@@ -41,28 +40,28 @@ class Files:
         rows: str | Path | None = None,
         csv: str | Path | None = None,
         plot: str | Path | None = None,
-        kept: str | None = None,
+        source: str | None = None,
         standard: bool = False,
     ) -> None:
         self._journal = journal
         self.has_rows = rows is not None
-        """Whether the rows that were not done are among them."""
+        """Whether the rows that were not done are written."""
         files = {"--not-done": rows, "--csv": csv, "--plot": plot}
-        own = [journal] if kept is None else [journal, Path(kept)]
+        protected = [journal] if source is None else [journal, Path(source)]
         for flag, file in files.items():
             if file is not None and not (standard and str(file) == STANDARD and flag != "--plot"):
-                _check(Path(file), flag, own)
+                _check(Path(file), flag, protected)
         self._rows, self._csv, self._plot = (None if file is None else Path(file) for file in files.values())
         if self._plot is not None:
-            needed("plot", "matplotlib")
+            require("plot", "matplotlib")
             if self._plot.suffix.lower() not in ENDINGS:
                 raise InvalidRequest(
-                    f"--plot: a picture's name ends with {' or '.join(ENDINGS)}, not with {self._plot.suffix!r}",
+                    f"--plot: unknown ending {self._plot.suffix!r}: use {' or '.join(ENDINGS)}",
                     field="plot",
                 )
 
     def write(self, report: Report) -> None:
-        """Write them; a file that exists is replaced at once or not at all. Raises InvalidRequest."""
+        """Write the files; each existing file is replaced as a whole or not at all. Raises InvalidRequest."""
         if self._rows is not None:
             with _written(self._rows, "--not-done") as stream, closing(self._opened()) as connection:
                 write_rows(stream, Format.from_json(report.source.get("format")), not_done(connection))
@@ -77,25 +76,25 @@ class Files:
         return sqlite3.connect(f"{self._journal.absolute().as_uri()}?mode=ro", uri=True)
 
 
-def _check(path: Path, flag: str, kept: list[Path]) -> None:
+def _check(path: Path, flag: str, protected: list[Path]) -> None:
     reason = None
     if str(path) == STANDARD:
-        reason = f"{flag}: the name of a file is needed, not {STANDARD}"
+        reason = f"{flag}: cannot write to standard output ({STANDARD}): give a file name"
     elif not path.parent.is_dir():
-        reason = f"{flag}: there is no directory {path.parent}"
+        reason = f"{flag}: there is no directory {path.parent}: create it first"
     elif path.is_dir():
-        reason = f"{flag}: {path} is a directory"
+        reason = f"{flag}: {path} is a directory: give a file name"
     elif any(
-        path.absolute() == each.absolute() or (path.exists() and each.exists() and path.samefile(each)) for each in kept
+        path.absolute() == each.absolute() or (path.exists() and each.exists() and path.samefile(each)) for each in protected
     ):
-        reason = f"{flag}: {path} is what the job needs itself"
+        reason = f"{flag}: {path} is the journal or the input of this job: choose another file"
     if reason is not None:
         raise InvalidRequest(reason, field=flag)
 
 
 @contextmanager
 def _written(path: Path, flag: str) -> Generator[IO[bytes]]:
-    """Give a stream whose bytes become the file's at the end of the block."""
+    """Give a stream whose bytes become the content of the file at the end of the block."""
     if str(path) == STANDARD:
         sys.stdout.flush()
         yield cast("IO[bytes]", sys.stdout.buffer)
@@ -106,13 +105,13 @@ def _written(path: Path, flag: str) -> Generator[IO[bytes]]:
             with path.open("wb") as stream:
                 yield stream
             return
-        beside = path.with_name(f".{path.name}.{os.getpid()}")
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            with beside.open("xb") as stream:
+            with temporary.open("xb") as stream:
                 yield stream
-            beside.replace(path)
+            temporary.replace(path)
         finally:
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -120,4 +119,4 @@ def _naming(path: Path, flag: str) -> Generator[None]:
     try:
         yield
     except OSError as error:
-        raise InvalidRequest(f"{flag}: {path} cannot be written: {error.strerror or error}", field=flag) from error
+        raise InvalidRequest(f"{flag}: cannot write {path}: {error.strerror or error}", field=flag) from error

@@ -1,4 +1,4 @@
-"""The flags that the commands for jobs share, and what they say to a job."""
+"""The flags that the commands for jobs share, and the settings of a job that they make."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from attrs import frozen
 from cyclopts import Parameter
 
 from rbim.cli.exit_codes import JobExit
-from rbim.cli.global_flags import EVERYWHERE
+from rbim.cli.global_flags import GLOBAL_FLAGS_HELP
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -25,34 +25,35 @@ OnUnknown = Literal["auto", "resend", "report"]
 
 
 def exits(*codes: JobExit) -> str:
-    """Return the sentence of a command's help that lists exit codes."""
+    """Return the sentence that lists exit codes in a command's help."""
     return f"Exit codes: {'; '.join(f'{int(code)} {code.meaning}' for code in sorted(codes))}."
 
 
-EXITS = f"{exits(*JobExit)}\n\n{EVERYWHERE}"
+EXITS = f"{exits(*JobExit)}\n\n{GLOBAL_FLAGS_HELP}"
 
 
 @Parameter(name="*")
 @frozen(kw_only=True)
 class InputFlags:
-    """How the input is written.
+    """The format of the input.
 
     Parameters
     ----------
     group
-        The group of all rows, where the input has no column for it.
+        The group of all rows, if the input has no group column.
     format
-        Unless told, by FILE's ending (.csv, .tsv, .jsonl, .ndjson, .txt) or its first line. A text has an account a line.
+        The format of the input (default: by the ending of FILE, .csv, .tsv, .jsonl, .ndjson or .txt, or by its first line).
+        A text has one account per line.
     encoding
-        UTF-8 unless told; gb18030 is what spreadsheets in China write.
+        The encoding of the input (default: UTF-8); spreadsheets in China often write gb18030.
     delimiter
-        What stands between the cells of CSV, unless it is `,` `;` `|` or a tab.
+        The separator of CSV cells; `,` `;` `|` and tabs are detected.
     group_column
-        The column of groups: `group` unless told.
+        The column with the group (default: group).
     account_column
-        The column of accounts: `account` unless told.
+        The column with the account (default: account).
     user_name_column
-        The column of acting accounts: `user_name` unless told; it need not be there.
+        The column with the acting account (default: user_name); the column is optional.
     """
 
     group: str | None = None
@@ -64,7 +65,7 @@ class InputFlags:
     user_name_column: str | None = None
 
     def options(self) -> dict[str, Any]:
-        """Return the options of RowFile."""
+        """Return the options for RowFile."""
         return {
             "group": self.group,
             "kind": self.format,
@@ -79,24 +80,25 @@ class InputFlags:
 @Parameter(name="*")
 @frozen(kw_only=True)
 class PaceFlags:
-    """How fast, and when to give up.
+    """The rate of requests, and when to give up.
 
     Parameters
     ----------
     rate
-        At most so many requests: 50/s, 600/min, 1000/h. Several hold at once.
+        The maximum rate of requests: 50/s, 600/min, 1000/h. Several limits apply together.
     group_rate
-        At most so many requests to each group.
+        The maximum rate of requests to each group.
     concurrency
-        At most so many requests at once: 100 unless told.
+        The maximum number of requests in flight (default: 100).
     adaptive
-        Follow what the platform bears, below all rates: yes unless told.
+        Adapt the rate to what the platform accepts, within all rate limits (default: yes).
     max_failures
-        End when more requests than this have failed: a number, a share such as 20%, or none. 50% unless told.
+        Stop when more requests than this have failed: a number, a share such as 20%, or none for no limit (default: 50%).
     patience
-        End when no answer has come for so many seconds: 120 unless told.
+        Give up after this many seconds without a response (default: 120).
     isolate
-        Spend so many requests on halving those that are refused, to find the account to blame: 0 unless told.
+        The maximum number of extra requests for splitting refused ones in half, to find the account that causes the refusal
+        (default: 0).
     """
 
     rate: Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)] = ()
@@ -108,43 +110,44 @@ class PaceFlags:
     isolate: int | None = None
 
     def settings(self, kept: Sequence[Rate] = ()) -> dict[str, Any]:
-        """Return the settings of a job that were told. Raises InvalidRequest.
+        """Return the settings of a job that were given. Raises InvalidRequest.
 
-        ``kept`` are the rates that it has: those of a kind of which none was told go on.
+        ``kept`` are its present rates: the rates for all groups, or for each group, stay unless new ones of that kind are
+        given.
         """
         from attrs import evolve
 
         from rbim.client.limits import Rate
 
-        told: dict[str, Any] = {
+        given: dict[str, Any] = {
             "concurrency": self.concurrency,
             "adaptive": self.adaptive,
             "patience": self.patience,
             "isolate": self.isolate,
         }
-        told = {name: value for name, value in told.items() if value is not None}
+        given = {name: value for name, value in given.items() if value is not None}
         if self.rate or self.group_rate:
             all_groups = [*map(Rate.parse, self.rate)] or [rate for rate in kept if not rate.each_group]
             each_group = [evolve(Rate.parse(text), each_group=True) for text in self.group_rate]
-            told["rates"] = [*all_groups, *(each_group or [rate for rate in kept if rate.each_group])]
+            given["rates"] = [*all_groups, *(each_group or [rate for rate in kept if rate.each_group])]
         if self.max_failures is not None:
-            told["max_failures"] = _failures(self.max_failures)
-        return told
+            given["max_failures"] = _failures(self.max_failures)
+        return given
 
 
 @Parameter(name="*")
 @frozen(kw_only=True)
 class OutputFlags:
-    """What is said meanwhile, and how the report is written.
+    """The display of progress, and the form of the report.
 
     Parameters
     ----------
     as_json
-        Print the report as one JSON object, and nothing else on standard output.
+        Print the report as one JSON object, and nothing else, on standard output.
     plain
-        Print lines on standard error instead of a progress bar.
+        Print progress on standard error as lines instead of a bar.
     quiet
-        Say nothing about the progress.
+        Print no progress.
     """
 
     as_json: Annotated[bool, Parameter(name="--json", negative=(), show_default=False)] = False
@@ -155,14 +158,15 @@ class OutputFlags:
 @Parameter(name="*")
 @frozen(kw_only=True)
 class ResultFlags:
-    """What is written at the end.
+    """The files that are written at the end.
 
     Parameters
     ----------
     not_done
-        Write the rows that were not done to this file, as the input has them and with the reason, ready to be fed back.
+        Write the rows that were not done, with the reason, to this file. It has the format of the input and can be used as
+        input again.
     plot
-        Draw the course of the job into this file, .png or .svg.
+        Draw the throughput of the job over time into this file (.png or .svg).
     """
 
     not_done: Path | None = None
@@ -180,5 +184,5 @@ def _failures(text: str) -> float | None:
     if re.fullmatch("[0-9]{1,18}", text):
         return int(text)
     raise InvalidRequest(
-        f"--max-failures: a number, a share such as 20%, or none is needed, not {text!r}", field="max_failures"
+        f"--max-failures: invalid value {text!r}: use a number, a share such as 20%, or none", field="max_failures"
     )

@@ -1,4 +1,4 @@
-"""A job's input as the command line takes it: a file or standard input, and the rows in it that cannot be used."""
+"""The input of a job on the command line: a file or standard input, and its invalid rows."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 __all__ = ["STANDARD", "Input", "journal_beside", "line_of", "open_input"]
 
 STANDARD = "-"
-"""Standard input, or standard output, in the place of a file's name."""
+"""The file name that means standard input or standard output."""
 
 SHOWN = 10
-"""Rows that cannot be used and are said one by one."""
+"""Invalid rows that are printed; the others are only counted."""
 
 
 class Input(RowFile):
-    """Rows of a file, with the first ones that cannot be used.
+    """The rows of a file, with its first invalid rows.
 
-    ``reading`` tells whether somebody is in the midst of it: a thread that waits for more of a stream does not end.
+    ``reading`` is True while it is iterated: a thread that waits for more of a stream does not end.
     """
 
     def __init__(self, source: Any, **options: Any) -> None:  # as RowFile
@@ -51,7 +51,7 @@ class Input(RowFile):
         self.reading = False
 
     def leave(self, code: int) -> int:
-        """Return the exit code; where a thread still waits for standard input, the process ends here."""
+        """Return the exit code; end the process here if a thread still waits for standard input."""
         if self.reading and self.source is sys.stdin.buffer:
             sys.stdout.flush()
             sys.stderr.flush()
@@ -61,22 +61,22 @@ class Input(RowFile):
 
 def open_input(file: str, options: dict[str, Any]) -> Input:
     """Open a file, or standard input, and read its beginning. Raises InvalidRequest."""
-    if file != STANDARD and file.startswith("-"):  # it would have been taken as a flag
-        raise InvalidRequest(f"unknown option {file}; a file of that name is ./{file}", field="file")
+    if file != STANDARD and file.startswith("-"):  # cyclopts would have taken it as a flag if it knew it
+        raise InvalidRequest(f"unknown flag {file}; if it is a file, write ./{file}", field="file")
     if file == STANDARD and cast("object", sys.stdin) is None:
-        raise InvalidRequest("standard input is closed", field="file")
+        raise InvalidRequest("standard input is closed: give the name of a file", field="file")
     rows = Input(sys.stdin.buffer if file == STANDARD else file, **options)
     _ = rows.format
     return rows
 
 
 def journal_beside(file: str, verb: str) -> Path:
-    """Return where the journal goes unless told: beside the input, or into the working directory where that is no file."""
+    """Return the default journal: beside the input, or in the working directory if the input is not a file."""
     if file != STANDARD and Path(file).is_file():
         return Path(f"{file}.{verb}.journal").absolute()
     return Path(f"rbim-{verb}-{datetime.now().astimezone():%Y%m%d-%H%M%S}.journal").absolute()
 
 
 def line_of(row: BadRow) -> str:
-    """Return what is said of a row that cannot be used."""
+    """Return the line to print about an invalid row."""
     return f"line {row.line}: {row.reason}: {printable(row.raw)}"

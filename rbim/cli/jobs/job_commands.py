@@ -1,4 +1,4 @@
-"""``rbim job``: what has become of a job, and going on with it, from its journal alone. Heavy imports wait."""
+"""``rbim job``: show, resume or retry a job from its journal alone. Heavy imports happen when it is called."""
 
 from __future__ import annotations
 
@@ -7,40 +7,40 @@ from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
-from rbim.cli.global_flags import EVERYWHERE
+from rbim.cli.global_flags import GLOBAL_FLAGS_HELP
 from rbim.cli.jobs.flags import EXITS, OnUnknown, OutputFlags, PaceFlags, ResultFlags
 
 __all__ = ["job", "report", "resume", "retry", "status"]
 
 HELP = """\
-Jobs that `rbim invite` and `rbim remove` have begun: how far one is, and going on with it. The journal alone is needed, and
-the environment that describes the application.
+Show, resume or retry a job that was started with `rbim invite` or `rbim remove`. Only its journal is needed, and to send
+requests the configuration of the application.
 """
-LOOKING = f"Exit code 0 whenever the journal can be read, else 2.\n\n{EVERYWHERE}"
+READ_EXITS = f"Exit code 0 if the journal can be read, else 2.\n\n{GLOBAL_FLAGS_HELP}"
 
 Json = Annotated[bool, Parameter(name="--json", negative=(), show_default=False)]
 
 Output = Annotated[Path | None, Parameter(allow_leading_hyphen=True)]
 
-PACING, SHOWING, LEAVING = PaceFlags(), OutputFlags(), ResultFlags()
+PACE_FLAGS, OUTPUT_FLAGS, RESULT_FLAGS = PaceFlags(), OutputFlags(), ResultFlags()
 
 job = App(name="job", help=HELP, help_format="markdown")
 
 
-@job.command(sort_key=0, help_epilogue=LOOKING)
+@job.command(sort_key=0, help_epilogue=READ_EXITS)
 def status(journal: Path, /, *, as_json: Json = False) -> int:
-    """Say how far a job is, and whether a process runs it right now.
+    """Show how far a job is, and whether a process is running it.
 
     Parameters
     ----------
     journal
-        The job's journal.
+        The journal of the job.
     as_json
         Print one JSON object.
     """
-    from rbim.cli.jobs.report import tell_status
+    from rbim.cli.jobs.report import print_status
 
-    return tell_status(journal, as_json=as_json)
+    return print_status(journal, as_json=as_json)
 
 
 @job.command(sort_key=1, help_epilogue=EXITS)
@@ -49,23 +49,23 @@ def resume(
     /,
     *,
     on_unknown: OnUnknown = "auto",
-    pacing: PaceFlags = PACING,
-    showing: OutputFlags = SHOWING,
-    leaving: ResultFlags = LEAVING,
+    pace_flags: PaceFlags = PACE_FLAGS,
+    output_flags: OutputFlags = OUTPUT_FLAGS,
+    result_flags: ResultFlags = RESULT_FLAGS,
 ) -> int:
-    """Send what has not been sent yet. Flags that are not given are as they were in the last run.
+    """Send the accounts that have not been sent yet. Flags that are not given keep their values from the last run.
 
     Parameters
     ----------
     journal
-        The job's journal.
+        The journal of the job.
     on_unknown
-        What the last run has left open is sent again, or reported as unknown; auto sends invitations without confirmation
-        again that are younger than an hour.
+        For requests whose result the last run left open: resend them, or report them as unknown; auto resends invitations
+        that are younger than an hour and need no confirmation.
     """
-    from rbim.cli.jobs.resume import go_on
+    from rbim.cli.jobs.resume import continue_job
 
-    return go_on(journal, "resume", lambda made: made.resume(on_unknown), (pacing, showing, leaving))
+    return continue_job(journal, "resume", lambda made: made.resume(on_unknown), (pace_flags, output_flags, result_flags))
 
 
 @job.command(sort_key=2, help_epilogue=EXITS)
@@ -74,32 +74,32 @@ def retry(
     /,
     *,
     only: Literal["failed", "unknown"] | None = None,
-    pacing: PaceFlags = PACING,
-    showing: OutputFlags = SHOWING,
-    leaving: ResultFlags = LEAVING,
+    pace_flags: PaceFlags = PACE_FLAGS,
+    output_flags: OutputFlags = OUTPUT_FLAGS,
+    result_flags: ResultFlags = RESULT_FLAGS,
 ) -> int:
-    """Send accounts again that have failed, and those of which it is unknown. Those that were refused stay so.
+    """Send failed and unknown accounts again, but not refused ones.
 
-    Flags that are not given are as they were in the last run.
+    Flags that are not given keep their values from the last run.
 
     Parameters
     ----------
     journal
-        The job's journal.
+        The journal of the job.
     only
-        Only those that have failed, or only those of which it is unknown.
+        Only failed accounts, or only accounts with an unknown outcome.
     """
-    from rbim.cli.jobs.resume import go_on
+    from rbim.cli.jobs.resume import continue_job
 
-    return go_on(
+    return continue_job(
         journal,
         "retry",
         lambda made: made.retry(failed=only != "unknown", unknown=only != "failed"),
-        (pacing, showing, leaving),
+        (pace_flags, output_flags, result_flags),
     )
 
 
-@job.command(sort_key=3, help_epilogue=LOOKING)
+@job.command(sort_key=3, help_epilogue=READ_EXITS)
 def report(
     journal: Path,
     /,
@@ -109,22 +109,22 @@ def report(
     not_done: Output = None,
     plot: Path | None = None,
 ) -> int:
-    """Say what has become of a job, also while it runs.
+    """Report the results of a job, also while it runs.
 
     Parameters
     ----------
     journal
-        The job's journal.
+        The journal of the job.
     as_json
         Print one JSON object.
     csv
-        Write every row of the input with what has become of it to this file; `-` is standard output, in place of the report.
+        Write every row of the input with its result to this file; `-` writes to standard output instead of the report.
     not_done
-        Write the rows that were not done to this file, as the input has them and with the reason, ready to be fed back; `-`
-        is standard output, in place of the report.
+        Write the rows that were not done, with the reason, to this file. It has the format of the input and can be used as
+        input again. `-` writes to standard output instead of the report.
     plot
-        Draw the course of the job into this file, .png or .svg.
+        Draw the throughput of the job over time into this file (.png or .svg).
     """
-    from rbim.cli.jobs.report import tell_report
+    from rbim.cli.jobs.report import print_report
 
-    return tell_report(journal, as_json=as_json, csv=csv, rows=not_done, plot=plot)
+    return print_report(journal, as_json=as_json, csv=csv, rows=not_done, plot=plot)

@@ -1,4 +1,4 @@
-"""How far a job is, on standard error: two lines that change on a terminal, else a line every few seconds."""
+"""The progress of a job on standard error: a bar on a terminal, else a line every few seconds."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ if TYPE_CHECKING:
 __all__ = ["ProgressDisplay", "figures", "time_left"]
 
 SECONDS = 5.0
-"""Between two lines, where there is no bar."""
+"""Seconds between two lines, if there is no bar."""
 
 MINUTE, HOUR = 60, 3600
 STATES = {
-    "halted": "waiting: the platform wants a pause, or does not answer",
+    "halted": "paused: the platform asked for a pause, or does not respond",
     "draining": "stopping",
 }
 
 
 class ProgressDisplay:
-    """Shows snapshots while its block runs; what is said meanwhile goes above them. Needs rich."""
+    """Shows snapshots while its block runs, and lines of text above them. Needs rich."""
 
-    def __init__(self, showing: OutputFlags, rows: Input | None) -> None:
+    def __init__(self, output_flags: OutputFlags, rows: Input | None) -> None:
         self._rows = rows
-        self._told = 0  # rows that cannot be used
+        self._printed = 0  # invalid rows
         self._console = console(stderr=True)
-        self._quiet = showing.quiet
+        self._quiet = output_flags.quiet
         self._live: Live | None = None
-        if not (showing.plain or showing.quiet) and sys.stderr.isatty() and not self._console.is_dumb_terminal:
+        if not (output_flags.plain or output_flags.quiet) and sys.stderr.isatty() and not self._console.is_dumb_terminal:
             self._live = Live(console=self._console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
         self._block = ExitStack()
         self._next = time.monotonic() + SECONDS
@@ -57,14 +57,14 @@ class ProgressDisplay:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._block.__exit__(kind, error, trace)
-        if self._rows is not None and self._rows.bad_count > self._told:
-            self._tell_bad_rows(self._rows)
+        if self._rows is not None and self._rows.bad_count > self._printed:
+            self._print_bad_rows(self._rows)
         if self._rows is not None and self._rows.bad_count > SHOWN:
-            self.say(f"{self._rows.bad_count:,} rows cannot be used, of which these are the first {SHOWN}")
+            self.print_line(f"{self._rows.bad_count:,} rows are invalid; the first {SHOWN} are shown")
 
-    def say(self, line: str) -> None:
-        """Write a line above what is shown."""
-        with suppress(OSError):  # whoever read it has left; the job goes on
+    def print_line(self, line: str) -> None:
+        """Print a line above the progress."""
+        with suppress(OSError):  # the reader has closed it; the job continues
             if self._live is not None:
                 self._console.print(Text(line), soft_wrap=True)
             else:
@@ -72,33 +72,33 @@ class ProgressDisplay:
                 sys.stderr.flush()
 
     def update(self, snapshot: Snapshot) -> None:
-        """Show how far it is now."""
+        """Show a snapshot of the progress."""
         if self._rows is not None:
-            self._tell_bad_rows(self._rows)
+            self._print_bad_rows(self._rows)
         if self._live is not None:
             with suppress(OSError):
                 self._live.update(_bar(snapshot), refresh=True)
         elif not self._quiet and time.monotonic() >= self._next:
             self._next = time.monotonic() + SECONDS
-            self.say(_line(snapshot))
+            self.print_line(_line(snapshot))
 
-    def _tell_bad_rows(self, rows: Input) -> None:
-        for row in rows.bad[self._told :]:
-            self.say(line_of(row))
-            self._told += 1
+    def _print_bad_rows(self, rows: Input) -> None:
+        for row in rows.bad[self._printed :]:
+            self.print_line(line_of(row))
+            self._printed += 1
 
 
 def figures(snapshot: Snapshot) -> str:
-    """Return what happens, in words."""
-    allowed = f"{snapshot.in_flight:,} of {snapshot.concurrency:,} at once"
+    """Return rate, requests in flight and counts as text."""
+    in_flight = f"{snapshot.in_flight:,} of {snapshot.concurrency:,} in flight"
     counts = [
         (snapshot.refused, "refused"),
         (snapshot.failed, "failed"),
         (snapshot.unknown, "unknown"),
         (snapshot.throttled, "throttled"),
     ]
-    told = [f"{number:,} {what}" for number, what in counts if number]
-    return ", ".join([f"{snapshot.request_rate:,.1f} requests/s", allowed, *told])
+    nonzero = [f"{number:,} {name}" for number, name in counts if number]
+    return ", ".join([f"{snapshot.request_rate:,.1f} requests/s", in_flight, *nonzero])
 
 
 def time_left(seconds: float) -> str:

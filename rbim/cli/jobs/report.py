@@ -1,4 +1,4 @@
-"""What ``rbim job status`` and ``rbim job report`` say: read from the journal, which others may write meanwhile."""
+"""``rbim job status`` and ``rbim job report``, read from the journal, which another process may be writing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rbim.bulk.journal.lock import is_locked
 from rbim.bulk.report.reading import read_report
 from rbim.bulk.report.text import report_text
-from rbim.cli.errors import complain, report as complain_of
+from rbim.cli.errors import print_error, report_error
 from rbim.cli.exit_codes import JobExit
 from rbim.cli.jobs.files import Files
 from rbim.cli.jobs.input import STANDARD
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
     from rbim.bulk.report.model import Report
 
-__all__ = ["tell_report", "tell_status"]
+__all__ = ["print_report", "print_status"]
 
 
-def tell_status(journal: Path, *, as_json: bool) -> int:
-    """Say how far the job is and return the exit code."""
+def print_status(journal: Path, *, as_json: bool) -> int:
+    """Print how far the job is and return the exit code."""
     journal = journal.absolute()
     try:
         running = is_locked(journal)
         report = read_report(journal, running=running)
     except InvalidRequest as error:
-        return complain_of(error, "rbim job status")
+        return report_error(error, "rbim job status")
     except sqlite3.Error as error:
-        complain(f"{journal}: {error}")
+        print_error(f"{journal}: {error}")
         return JobExit.USAGE
     if as_json:
         show_json(_document(journal, report, running=running))
@@ -44,13 +44,13 @@ def tell_status(journal: Path, *, as_json: bool) -> int:
 
 
 def _document(journal: Path, report: Report, *, running: bool) -> dict[str, Any]:
-    whole = report.as_json()
+    full = report.as_json()
     return {
         "journal": str(journal),
         "operation": report.operation,
-        **{name: whole[name] for name in ("state", "complete", "accounts", "in_flight")},
+        **{name: full[name] for name in ("state", "complete", "accounts", "in_flight")},
         "running": running,
-        "last_run": whole["runs"][-1] if whole["runs"] else None,
+        "last_run": full["runs"][-1] if full["runs"] else None,
     }
 
 
@@ -68,30 +68,30 @@ def _lines(report: Report, *, running: bool) -> list[str]:
         lines.append(f"{accounts.in_flight:,} of the unknown are in flight")
     if report.runs:
         last = report.runs[-1]
-        end = last.why or ("goes on" if running else "was killed")
+        end = last.why or ("still running" if running else "was killed")
         lines.append(f"last run: {last.began:%Y-%m-%d %H:%M:%S} UTC, {last.seconds:,.1f} s, {end}")
     return lines
 
 
-def tell_report(journal: Path, *, as_json: bool, csv: Path | None, rows: Path | None, plot: Path | None) -> int:
-    """Say what has become of the job, write files of it, and return the exit code."""
+def print_report(journal: Path, *, as_json: bool, csv: Path | None, rows: Path | None, plot: Path | None) -> int:
+    """Print the report of the job, write its files, and return the exit code."""
     piped = [flag for flag, path in (("--csv", csv), ("--not-done", rows)) if path is not None and str(path) == STANDARD]
     journal = journal.absolute()
     flags = [*piped, *(["--json"] if as_json else [])]
     if len(flags) > 1:
-        complain(f"{' and '.join(flags)}: only one of them can be on standard output")
+        print_error(f"{' and '.join(flags)}: only one can use standard output; give the others a file name")
         return JobExit.USAGE
     try:
         report = read_report(journal, running=is_locked(journal))
-        files = Files(journal, rows=rows, csv=csv, plot=plot, kept=report.source.get("path"), standard=True)
+        files = Files(journal, rows=rows, csv=csv, plot=plot, source=report.source.get("path"), standard=True)
         if as_json:
             show_json(report.as_json())
         elif not piped:
             sys.stdout.write(report_text(report))
         files.write(report)
     except InvalidRequest as error:
-        return complain_of(error, "rbim job report")
+        return report_error(error, "rbim job report")
     except sqlite3.Error as error:
-        complain(f"{journal}: {error}")
+        print_error(f"{journal}: {error}")
         return JobExit.USAGE
     return JobExit.DONE

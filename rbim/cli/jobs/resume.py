@@ -1,4 +1,4 @@
-"""How ``rbim job resume`` and ``rbim job retry`` begin: the journal becomes the job again."""
+"""The start of ``rbim job resume`` and ``rbim job retry``: the job is opened from its journal."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from rbim.bulk.job import job_facts, open_job
 from rbim.cli.context import make_client
-from rbim.cli.errors import complain, report
+from rbim.cli.errors import print_error, report_error
 from rbim.cli.exit_codes import JobExit
 from rbim.cli.jobs.begin import NoSender
 from rbim.cli.jobs.files import Files
-from rbim.cli.jobs.run import JobRun, carry_out
+from rbim.cli.jobs.run import JobRun, execute
 from rbim.client.limits import Limits
 from rbim.errors import RbimError
 
@@ -23,34 +23,34 @@ if TYPE_CHECKING:
     from rbim.bulk.run import Run
     from rbim.cli.jobs.flags import OutputFlags, PaceFlags, ResultFlags
 
-__all__ = ["go_on"]
+__all__ = ["continue_job"]
 
 
-def go_on(
+def continue_job(
     journal: Path, verb: str, run: Callable[[Job[Any]], Run], flags: tuple[PaceFlags, OutputFlags, ResultFlags]
 ) -> int:
-    """Run what is left of the job and return the exit code."""
-    pacing, showing, leaving = flags
+    """Run the rest of the job and return the exit code."""
+    pace_flags, output_flags, result_flags = flags
     command = f"rbim job {verb}"
     try:
-        kept = open_job(NoSender(), journal)
-        settings = pacing.settings(kept.settings.rates)
-        client = make_client(limits=Limits(concurrency=settings.get("concurrency", kept.settings.concurrency)))
+        stored = open_job(NoSender(), journal)
+        settings = pace_flags.settings(stored.settings.rates)
+        client = make_client(limits=Limits(concurrency=settings.get("concurrency", stored.settings.concurrency)))
         job = open_job(client, journal, **settings)
         source = job_facts(job.journal).source.get("path")
-        files = Files(job.journal, rows=leaving.not_done, plot=leaving.plot, kept=source)
+        files = Files(job.journal, rows=result_flags.not_done, plot=result_flags.plot, source=source)
     except RbimError as error:
-        return report(error, command)
+        return report_error(error, command)
     except sqlite3.Error as error:
-        complain(f"{journal}: {error}")
+        print_error(f"{journal}: {error}")
         return JobExit.USAGE
-    return carry_out(
+    return execute(
         JobRun(
             command=command,
             journal=job.journal,
             client=client,
             begin=lambda: run(job),
-            showing=showing,
+            output_flags=output_flags,
             files=files,
         )
     )

@@ -1,4 +1,4 @@
-"""A job's run from the command line: a client, signals, what is shown meanwhile, and what is said at the end."""
+"""A run of a job from the command line: client, signals, progress, and the messages at the end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from attrs import define, frozen
 from rbim._support.task_errors import TaskErrors
 from rbim.bulk.report.reading import read_report
 from rbim.bulk.report.text import report_text
-from rbim.cli.errors import complain, fault, report as complain_of
+from rbim.cli.errors import print_error, report_bug, report_error
 from rbim.cli.exit_codes import JobExit
 from rbim.cli.jobs.progress import ProgressDisplay
 from rbim.cli.output import show_json
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from rbim.cli.jobs.input import Input
     from rbim.client.client import AsyncClient
 
-__all__ = ["JobRun", "carry_out", "command_line"]
+__all__ = ["JobRun", "command_line", "execute"]
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-EARLY = {
+EARLY_EXITS = {
     "stopped": JobExit.INTERRUPTED,
     "interrupted": JobExit.INTERRUPTED,
     "fuse": JobExit.GAVE_UP,
@@ -48,12 +48,12 @@ EARLY = {
     "fault": JobExit.FAULT,
     "authentication": JobExit.REFUSED,
 }
-WORDS = {
-    "error": "ended early",
-    "fault": "ended early",
-    "authentication": "the credentials were refused",
+STOP_REASONS = {
+    "error": "stopped early",
+    "fault": "stopped early",
+    "authentication": "the platform refused the credentials",
     "fuse": "too many requests failed (--max-failures)",
-    "no answer": "no answer came for too long (--patience)",
+    "no answer": "no response for too long (--patience)",
 }
 
 SUFFIXES = {"csv": ".csv", "jsonl": ".jsonl", "text": ".txt"}
@@ -61,57 +61,57 @@ SUFFIXES = {"csv": ".csv", "jsonl": ".jsonl", "text": ".txt"}
 
 @frozen(kw_only=True)
 class JobRun:
-    """What is to be run: ``begin`` makes the run; ``rows`` is its input, where it has one."""
+    """A run to execute: ``begin`` makes it; ``rows`` is its input, if it reads one."""
 
     command: str
     journal: Path
     client: AsyncClient
     begin: Callable[[], Run]
-    showing: OutputFlags
+    output_flags: OutputFlags
     files: Files
     rows: Input | None = None
 
 
 @define(eq=False)
 class _RunResult:
-    """How a run went."""
+    """The run, and the error that ended it, if any."""
 
     run: Run | None = None
     error: BaseException | None = None
 
 
-def carry_out(doing: JobRun) -> int:
-    """Run to the end, say what came of it, and return the exit code."""
-    if not doing.showing.quiet:
-        sys.stderr.write(f"journal: {doing.journal}\n")
+def execute(job_run: JobRun) -> int:
+    """Run the job, print its report and the next steps, and return the exit code."""
+    if not job_run.output_flags.quiet:
+        sys.stderr.write(f"journal: {job_run.journal}\n")
         sys.stderr.flush()
-    course = _RunResult()
+    result = _RunResult()
     try:
-        anyio.run(_run, doing, course)
-    except KeyboardInterrupt:  # where there is no receiver of signals
+        anyio.run(_run, job_run, result)
+    except KeyboardInterrupt:  # only without a receiver of signals
         pass
     except Exception as error:
-        course.error = error
+        result.error = error
     try:
-        code = _conclude(doing, course)
+        code = _finish(job_run, result)
     except KeyboardInterrupt:
-        complain("interrupted. To go on, if anything is left:", command_line("job", "resume", doing.journal))
+        print_error("interrupted. To resume, if accounts are left:", command_line("job", "resume", job_run.journal))
         code = JobExit.INTERRUPTED
-    return code if doing.rows is None else doing.rows.leave(code)
+    return code if job_run.rows is None else job_run.rows.leave(code)
 
 
 # ------------------------------------------------------------------------------ the run
 
 
-async def _run(doing: JobRun, course: _RunResult) -> None:
+async def _run(job_run: JobRun, result: _RunResult) -> None:
     tasks = anyio.create_task_group()
     failures = TaskErrors(tasks)
-    with ProgressDisplay(doing.showing, doing.rows) as progress:
+    with ProgressDisplay(job_run.output_flags, job_run.rows) as progress:
         async with tasks:
-            course.run = run = doing.begin()
-            await tasks.start(_heed, run, progress)
+            result.run = run = job_run.begin()
+            await tasks.start(_handle_signals, run, progress)
             with failures:
-                async with doing.client, run:
+                async with job_run.client, run:
                     async for snapshot in run:
                         progress.update(snapshot)
             tasks.cancel_scope.cancel()
@@ -119,92 +119,96 @@ async def _run(doing: JobRun, course: _RunResult) -> None:
         failures.raise_first()
 
 
-async def _heed(run: Run, progress: ProgressDisplay, *, task_status: TaskStatus[None]) -> None:
-    """Let the run end at the first signal, end it at the second, and the process at the third."""
+async def _handle_signals(run: Run, progress: ProgressDisplay, *, task_status: TaskStatus[None]) -> None:
+    """Stop the run at the first signal, interrupt it at the second, end the process at the third."""
     with ExitStack() as stack:
         try:
             signals = stack.enter_context(anyio.open_signal_receiver(*SIGNALS))
-        except (NotImplementedError, RuntimeError, ValueError):  # Windows; or this is no main thread
+        except (NotImplementedError, RuntimeError, ValueError):  # Windows, or not the main thread
             task_status.started()
             return
         task_status.started()
         await anext(signals)
-        flying = run.snapshot.in_flight
-        what = f"{flying:,} requests in flight; Ctrl-C again to end at once" if flying else "nothing is in flight"
-        progress.say(f"stopping: {what}")
+        in_flight = run.snapshot.in_flight
+        state = (
+            f"waiting for {in_flight:,} requests in flight; Ctrl-C again to abandon them"
+            if in_flight
+            else "nothing in flight"
+        )
+        progress.print_line(f"stopping: {state}")
         run.stop()
         await anext(signals)
-        progress.say("ending at once: what is in flight may take effect")
+        progress.print_line("stopped at once: requests in flight may still take effect")
         run.interrupt()
         await anext(signals)
-        os._exit(JobExit.INTERRUPTED)  # whatever waits for whomever; the journal bears it
+        os._exit(JobExit.INTERRUPTED)  # whatever still runs: the journal survives it
 
 
 # ------------------------------------------------------------------------------ its end
 
 
-def _conclude(doing: JobRun, course: _RunResult) -> int:
-    error = course.error
+def _finish(job_run: JobRun, result: _RunResult) -> int:
+    error = result.error
     if isinstance(error, InvalidRequest):
-        return complain_of(error, doing.command)
+        return report_error(error, job_run.command)
     if isinstance(error, RbimError):
-        complain_of(error, doing.command)
+        report_error(error, job_run.command)
     elif isinstance(error, (sqlite3.Error, OSError)):
-        complain(f"{doing.journal}: {error}", error=error)
+        print_error(f"{job_run.journal}: {error}", error=error)
     elif error is not None:
-        fault(error)
-    report = _read(doing.journal)
-    code = _code(course, report)
-    if report is None and course.run is not None and course.run.began:
-        complain(f"{doing.journal}: the journal is gone, and with it what was sent")
+        report_bug(error)
+    report = _read(job_run.journal)
+    code = _code(result, report)
+    if report is None and result.run is not None and result.run.began:
+        print_error(f"{job_run.journal}: the journal was deleted during the run: there is no record of what was sent")
         return JobExit.GAVE_UP
     if report is None:
-        complain("nothing was sent: run the same command again")
+        print_error("nothing was sent: run the same command again")
         return code
-    _tell(doing, report)
+    _print_report(job_run, report)
     if report.state != "loading" and not report.accounts.total:
-        complain("there were no rows in the input")
-    _tell_rest(doing, course, report)
+        print_error("the input has no rows")
+    _print_next_steps(job_run, result, report)
     try:
-        doing.files.write(report)
+        job_run.files.write(report)
     except InvalidRequest as failed:
-        complain(failed.message)
-        return _first(code, JobExit.USAGE)
+        print_error(failed.message)
+        return _most_important(code, JobExit.USAGE)
     return code
 
 
-def _tell(doing: JobRun, report: Report) -> None:
+def _print_report(job_run: JobRun, report: Report) -> None:
     try:
-        if doing.showing.as_json:
+        if job_run.output_flags.as_json:
             show_json(report.as_json())
         elif report.state != "loading":
             sys.stdout.write(report_text(report))
         sys.stdout.flush()
-    except BrokenPipeError:  # whoever read it has left; what became of the job is the same
+    except BrokenPipeError:  # the reader has closed it; the result of the job is the same
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _read(journal: Path) -> Report | None:
-    """Return the report; None where the run ended before there was a job."""
+    """Return the report, or None if the run ended before there was a job."""
     try:
         return read_report(journal)
     except InvalidRequest:
         return None
 
 
-def _why(course: _RunResult) -> str:
-    if isinstance(course.error, AuthenticationError):
+def _stop_reason(result: _RunResult) -> str:
+    if isinstance(result.error, AuthenticationError):
         return "authentication"
-    if course.error is not None:
-        return "error" if isinstance(course.error, (RbimError, sqlite3.Error, OSError)) else "fault"
-    return "interrupted" if course.run is None else course.run.why or "interrupted"
+    if result.error is not None:
+        return "error" if isinstance(result.error, (RbimError, sqlite3.Error, OSError)) else "fault"
+    return "interrupted" if result.run is None else result.run.why or "interrupted"
 
 
-def _code(course: _RunResult, report: Report | None) -> JobExit:
-    why = _why(course)
+def _code(result: _RunResult, report: Report | None) -> JobExit:
+    why = _stop_reason(result)
     if report is None:
-        return EARLY.get(why, JobExit.INTERRUPTED)
-    early = EARLY.get(why)
+        return EARLY_EXITS.get(why, JobExit.INTERRUPTED)
+    early = EARLY_EXITS.get(why)
     if early is not None and not (early is JobExit.INTERRUPTED and report.complete):
         return early
     accounts = report.accounts
@@ -213,36 +217,40 @@ def _code(course: _RunResult, report: Report | None) -> JobExit:
     return JobExit.INCOMPLETE if accounts.refused or accounts.failed or accounts.bad else JobExit.DONE
 
 
-def _first(*codes: JobExit) -> JobExit:
+def _most_important(*codes: JobExit) -> JobExit:
     return min(codes, key=list(JobExit).index)
 
 
-def _tell_rest(doing: JobRun, course: _RunResult, report: Report) -> None:
-    """Say how to go on with what was not done."""
-    accounts, job = report.accounts, doing.journal
+def _print_next_steps(job_run: JobRun, result: _RunResult, report: Report) -> None:
+    """Print the commands for the accounts that were not done."""
+    accounts, journal = report.accounts, job_run.journal
     if report.state == "loading":
-        complain("nothing was sent: run the same command again")
+        print_error("nothing was sent: run the same command again")
         return
     if not report.complete:
-        why = _why(course)
+        why = _stop_reason(result)
         left = _counted((accounts.not_sent, "not sent"), (accounts.unknown, "unknown"))
-        complain(f"{WORDS.get(why, why)}; accounts left: {left}. To go on:", command_line("job", "resume", job))
+        print_error(
+            f"{STOP_REASONS.get(why, why)}; accounts left: {left}. To resume:", command_line("job", "resume", journal)
+        )
         return
     if accounts.failed or accounts.unknown:
         left = _counted((accounts.failed, "failed"), (accounts.unknown, "unknown"))
-        complain(f"accounts left: {left}. To send them again:", command_line("job", "retry", job))
-    if (accounts.refused or accounts.failed or accounts.unknown) and not doing.files.has_rows:
+        print_error(f"accounts left: {left}. To send them again:", command_line("job", "retry", journal))
+    if (accounts.refused or accounts.failed or accounts.unknown) and not job_run.files.has_rows:
         suffix = Path(report.source_name).suffix or SUFFIXES.get(report.source.get("format", {}).get("kind"), "")
-        rest = job.with_name(f"{job.name.removesuffix('.journal')}.not-done{suffix}")
+        rest = journal.with_name(f"{journal.name.removesuffix('.journal')}.not-done{suffix}")
         left = _counted((accounts.refused, "refused"), (accounts.failed, "failed"), (accounts.unknown, "unknown"))
-        complain(f"not done: {left}. To write down who and why:", command_line("job", "report", job, "--not-done", rest))
+        print_error(
+            f"not done: {left}. To list them with the reasons:", command_line("job", "report", journal, "--not-done", rest)
+        )
 
 
 def _counted(*counts: tuple[int, str]) -> str:
-    return ", ".join(f"{number:,} {what}" for number, what in counts if number) or "none"
+    return ", ".join(f"{number:,} {name}" for number, name in counts if number) or "none"
 
 
 def command_line(*tokens: object) -> str:
-    """Return a command of rbim as it is typed into a shell."""
+    """Return a command of rbim, quoted for a shell."""
     words = ["rbim", *map(str, tokens)]
     return subprocess.list2cmdline(words) if os.name == "nt" else shlex.join(words)

@@ -1,4 +1,4 @@
-"""Commands for operations, all of them computed from the catalogue: ``rbim groups create``, ``rbim operations``."""
+"""The commands of operations, derived from the catalogue: ``rbim groups create``; and ``rbim operations``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cyclopts import App, Parameter
 
 from rbim.cli.confirm import HELP as YES_HELP, confirmed
 from rbim.cli.context import make_client
-from rbim.cli.errors import HINTS, complain, report
+from rbim.cli.errors import HINTS, print_error, report_error
 from rbim.cli.exit_codes import Exit
 from rbim.cli.operations.fields_file import filler
 from rbim.cli.operations.flags import flag_of, flags_of, help_of
@@ -30,14 +30,14 @@ __all__ = ["add_operations", "operations", "our_flag"]
 
 _SEGMENT = re.compile(r"/?[^/]+")
 
-# parameters of every operation's command; no operation's field is called so
+# parameters of every operation's command, with names that no field of an operation has
 FILE, JSON, YES = "rbim_file", "rbim_as_json", "rbim_yes"
-FILE_HELP = "A TOML file with fields, required ones too. Flags go before it."
+FILE_HELP = "A TOML file with fields, also required ones. Flags take precedence."
 JSON_HELP = "Print the answer as one JSON object."
 
 
 def add_operations(app: App) -> None:
-    """Add a command for every operation of every namespace that exists."""
+    """Add a command for every operation of every namespace."""
     kinds = namespaces()
     for place, entry in enumerate(entries()):
         if entry.namespace not in app:
@@ -48,17 +48,17 @@ def add_operations(app: App) -> None:
 
 
 def our_flag(name: str, kind: type[Operation[Any]]) -> str:
-    """Return the flag of that name which every operation's command has; a field of the operation goes before it."""
+    """Return the flag ``--name`` of every operation's command, or ``--rbim-name`` if a field has that name."""
     taken = {flag_of(attribute) for attribute in fields_of(kind)}
     return f"--rbim-{name}" if f"--{name}" in taken else f"--{name}"
 
 
 def _signature(kind: type[Operation[Any]]) -> inspect.Signature:
-    """Return the parameters of an operation's command: its fields, and ours."""
+    """Return the parameters of an operation's command: its fields, and the common flags."""
 
-    def switch(parameter: str, name: str, words: str) -> inspect.Parameter:
-        told = Parameter(name=our_flag(name, kind), negative=(), show_default=False, help=words)
-        return inspect.Parameter(parameter, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, told])
+    def switch(parameter: str, name: str, text: str) -> inspect.Parameter:
+        flag = Parameter(name=our_flag(name, kind), negative=(), show_default=False, help=text)
+        return inspect.Parameter(parameter, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, flag])
 
     fields = flags_of(kind)
     bare = all(field.kind is inspect.Parameter.KEYWORD_ONLY for field in fields)
@@ -85,7 +85,7 @@ def _command(entry: CatalogueEntry) -> Callable[..., int]:
 
     def run(*args: Any, **kwargs: Any) -> int:
         values = signature.bind(*args, **kwargs).arguments
-        values.pop(FILE, None)  # it has given its values to the flags
+        values.pop(FILE, None)  # the flags have its values
         as_json, yes = values.pop(JSON, False), values.pop(YES, False)
         try:
             op = kind(**values)
@@ -94,7 +94,7 @@ def _command(entry: CatalogueEntry) -> Callable[..., int]:
                 return Exit.USAGE
             answer = _send(client, op)
         except RbimError as error:
-            return report(error, command, flags=named, safe=kind.spec.repeat is Repeat.SAFE)
+            return report_error(error, command, flags=named, safe=kind.spec.repeat is Repeat.SAFE)
         from rbim.cli.output import document_of, show, show_json
 
         if as_json:
@@ -105,7 +105,7 @@ def _command(entry: CatalogueEntry) -> Callable[..., int]:
 
     run.__name__ = entry.method
     run.__doc__ = None
-    run.__annotations__ = {}  # the signature's stand in their place
+    run.__annotations__ = {}  # the signature has them
     run.__signature__ = signature  # type: ignore[attr-defined]  # read by inspect
     return run
 
@@ -121,16 +121,16 @@ def _send(client: AsyncClient, op: Operation[Any]) -> Any:  # the operation's an
         return anyio.run(send)
     except KeyboardInterrupt:
         if op.repeat is not Repeat.SAFE:
-            complain("ended by Ctrl-C", HINTS[Exit.UNKNOWN])
+            print_error("stopped by Ctrl-C", HINTS[Exit.UNKNOWN])
         raise
 
 
 def operations(
     *, as_json: Annotated[bool, Parameter(name="--json", negative=(), show_default=False, help="Print a JSON list.")] = False
 ) -> int:
-    """List the operations: how they are called here and on the wire, how they may be repeated, and their path.
+    """List the operations: names in Python and on the wire, whether repeating is safe, and paths.
 
-    Where repeating depends, it depends on the operation's values.
+    "depends" means that it depends on the values of the operation.
     """
     from rbim.cli.output import console, show_json, table
 
@@ -148,7 +148,7 @@ def operations(
 
 
 def _folded(path: str, room: int) -> str:
-    """Return the path in lines that end where a segment does."""
+    """Return the path folded into lines between its segments."""
     lines = [""]
     for segment in _SEGMENT.findall(path):
         if lines[-1] and len(lines[-1] + segment) > room:

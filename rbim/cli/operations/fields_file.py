@@ -1,4 +1,4 @@
-"""The fields of an operation from a TOML file: ``rbim calls create-task task.toml``. Flags go before the file."""
+"""The fields of an operation from a TOML file: ``rbim calls create-task task.toml``. Flags take precedence."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ __all__ = ["filler"]
 
 
 def filler(kind: type[Operation[Any]], flag: str) -> Callable[[App, tuple[str, ...], ArgumentCollection], None]:
-    """Return what cyclopts calls a configuration: it gives a value to each flag that is in the file and was not told.
+    """Return a configuration function for cyclopts that sets each flag from the file unless it was given.
 
-    ``flag`` is the one that names the file.
+    ``flag`` is the flag that names the file.
     """
     return partial(_fill, kind, flag)
 
@@ -41,17 +41,17 @@ def _fill(kind: type[Operation[Any]], flag: str, _: App, __: tuple[str, ...], ar
     path = Path(named[-1].value)
     document = _read(path)
     flags = {a.name.strip("_"): flag_of(a) for a in fields_of(kind) if a.init}
-    told: dict[str, str] = {}
+    given: dict[str, str] = {}
     for key, value in document.items():
         field = key.replace("-", "_")
         if field not in flags:
             raise CycloptsError(msg=f"{path}: {_unknown(key, list(flags))}")
-        if field in told:
-            raise CycloptsError(msg=f"{path}: {told[field]} and {key} are the same")
-        told[field] = key
+        if field in given:
+            raise CycloptsError(msg=f"{path}: {given[field]} and {key} are the same field: keep one")
+        given[field] = key
         argument = by_flag[flags[field]]
         if not argument.tokens:
-            _give(argument, value, f"{path}, key {key}")
+            _assign(argument, value, f"{path}, key {key}")
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -60,19 +60,19 @@ def _read(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise CycloptsError(msg=f"{path}: {error.strerror or error}") from None
     except UnicodeDecodeError:
-        raise CycloptsError(msg=f"{path}: it is not UTF-8") from None
+        raise CycloptsError(msg=f"{path}: not UTF-8: save it in UTF-8") from None
     except tomllib.TOMLDecodeError as error:
-        raise CycloptsError(msg=f"{path}: it is not TOML: {error}") from None
+        raise CycloptsError(msg=f"{path}: not TOML: {error}") from None
 
 
 def _unknown(key: str, known: list[str]) -> str:
     near = get_close_matches(key.replace("-", "_"), known, n=1)
-    meant = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
-    return f"unknown key {key}; {meant}"
+    suggestion = f"did you mean {near[0]}?" if near else f"the keys are {', '.join(known)}"
+    return f"unknown key {key}: {suggestion}"
 
 
-def _give(argument: Argument, value: object, where: str) -> None:
-    """Give the argument the words that say the value on a command line: the flag's reader makes of them what they are."""
+def _assign(argument: Argument, value: object, where: str) -> None:
+    """Assign the value as the words of a command line, which the reader of the flag converts."""
     several = isinstance(value, list) and argument.parameter.consume_multiple
     words = [_word(each) for each in cast("list[object]", value if several else [value])]
     if not words:

@@ -1,6 +1,6 @@
-"""One flag for each field of an operation: its name, its choices, and how its text becomes a value.
+"""One flag for each field of an operation: its name, its choices, and the conversion of its text.
 
-Everything follows from the field's declaration: its type, its default, and what docstrings say of it.
+All are derived from the declaration of the field: its type, its default, and the docstrings.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ __all__ = ["flag_of", "flags_of", "help_of"]
 Reader = Callable[[str], Any]
 
 NOTHING_TYPE = type(None)
-KEEP = "keep"  # the word for None where None is not what a missing flag means
-FIRST = "group_id"  # the field that may be given without its flag, where it is required
-COLLECTIONS = (list, set, frozenset)  # all others become tuples
+KEEP = "keep"  # the word for None if the default is not None
+FIRST = "group_id"  # the positional field, if it is required
+COLLECTIONS = (list, set, frozenset)  # any other collection becomes a tuple
 WORDS: dict[Any, dict[str, Callable[[], Sequence[Any]]]] = {
     NoCallPolicy: {"default": default_no_call_policies, "none": tuple[NoCallPolicy]}
 }
-"""Words that stand for several values of a type."""
+"""Words that stand for several values, by type."""
 
 
 class _AsRead:
-    """Beside a parameter's type: its value is what its reader made of the words, whatever cyclopts was told of its type.
+    """An annotation that keeps pydantic from checking a value that a reader has already converted.
 
-    cyclopts hands values to pydantic where something has imported it, and pydantic would refuse a GroupType where the words
-    are meant. What pydantic asks of an annotation is this method, and this answer lets everything pass.
+    cyclopts passes values to pydantic if it is imported, and pydantic would refuse a GroupType, because the type given to
+    cyclopts lists its names. pydantic calls this method of the annotation; the schema it returns accepts any value.
     """
 
     @staticmethod
@@ -54,7 +54,7 @@ class _AsRead:
 def flags_of(kind: type[Operation[Any]]) -> list[inspect.Parameter]:
     """Return a parameter, annotated for cyclopts, for each field of the operation.
 
-    The positional one comes first, then what is required; what a base class hands down comes last.
+    The positional field comes first, then required fields; fields of a base class come last.
     """
     own = inspect.get_annotations(kind)
     fields = sorted((a for a in fields_of(kind) if a.init), key=lambda attribute: attribute.name not in own)
@@ -71,7 +71,7 @@ def _parameter(attribute: attrs.Attribute[Any], kind: type[Operation[Any]]) -> i
     required = attribute.default is attrs.NOTHING
     first = attribute.name == FIRST and required
     annotation, shown, keep = _annotation(attribute)
-    told = Parameter(
+    parameter = Parameter(
         name=flag_of(attribute),
         help=_words_of(attribute) or _inherited_help(attribute, kind),
         negative=None if annotation is bool else (),
@@ -81,13 +81,13 @@ def _parameter(attribute: attrs.Attribute[Any], kind: type[Operation[Any]]) -> i
     return inspect.Parameter(
         attribute.alias or attribute.name,
         inspect.Parameter.POSITIONAL_OR_KEYWORD if first else inspect.Parameter.KEYWORD_ONLY,
-        annotation=Annotated[annotation, told, _AsRead],
+        annotation=Annotated[annotation, parameter, _AsRead],
         default=inspect.Parameter.empty if required else shown,
     )
 
 
 def _conversion(attribute: attrs.Attribute[Any], annotation: Any, *, keep: bool) -> dict[str, Any]:
-    """Return how cyclopts is to read the flag: switches by itself, everything else by our readers."""
+    """Return the options for reading the flag: cyclopts reads switches, our readers everything else."""
     if annotation is bool:
         return {}
     if _several(attribute.type) is not None:
@@ -96,7 +96,7 @@ def _conversion(attribute: attrs.Attribute[Any], annotation: Any, *, keep: bool)
 
 
 def _annotation(attribute: attrs.Attribute[Any]) -> tuple[Any, Any, bool]:
-    """Return what cyclopts is told of the type, the default as help shows it, and whether ``keep`` is a choice."""
+    """Return the type for cyclopts, the default for the help, and whether ``keep`` is a choice."""
     options, default = _options(attribute.type), attribute.default
     keep = NOTHING_TYPE in _arms(attribute.type) and default is not None
     if options == (bool,) and not keep:
@@ -105,8 +105,8 @@ def _annotation(attribute: attrs.Attribute[Any]) -> tuple[Any, Any, bool]:
     choices = _choices(options if one is None else (one,))
     if keep and choices:
         choices = (*choices, KEEP)
-    told = (options[0] if options[0] in READERS else str) if one is None else str
-    single = cast("Any", Literal)[choices] if choices else told
+    seen = (options[0] if options[0] in READERS else str) if one is None else str
+    single = cast("Any", Literal)[choices] if choices else seen
     shown = _name(default) if isinstance(default, (Enum, str, int, float, date, time)) else None
     return (single if one is None else cast("Any", list)[single]), shown, keep
 
@@ -120,7 +120,7 @@ def _options(kind: Any) -> tuple[Any, ...]:  # a type expression
 
 
 def _several(kind: Any) -> Any:  # type expressions
-    """Return the type of the entries where a field takes several of one kind, else None."""
+    """Return the type of the entries if the field is a collection, else None."""
     for option in _options(kind):
         origin, arguments = get_origin(option), [each for each in get_args(option) if each is not ...]
         if isinstance(origin, type) and issubclass(origin, (Sequence, frozenset, set)) and len(arguments) == 1:
@@ -194,17 +194,17 @@ def _choosing(named: dict[str, Any]) -> Reader:
         for spelling in (text, text.lower().replace("-", "_")):
             if spelling in known:
                 return known[spelling]
-        raise ValueError(f"{text!r} is none of {', '.join(named)}")
+        raise ValueError(f"{text!r} is not one of {', '.join(named)}")
 
     return read
 
 
-def _reading(read: Reader, what: str) -> Reader:
+def _reading(read: Reader, expected: str) -> Reader:
     def convert(text: str) -> Any:
         try:
             return read(text)
         except ValueError:
-            raise ValueError(f"{what} is needed, not {text!r}") from None
+            raise ValueError(f"{text!r} is not {expected}") from None
 
     return convert
 
@@ -213,7 +213,7 @@ def _json(text: str) -> Any:
     try:
         return jsontext.loads(text.encode())
     except ValueError as error:
-        raise ValueError(f"a JSON value is needed: {error}") from None
+        raise ValueError(f"a JSON value is required: {error}") from None
 
 
 READERS: dict[Any, Reader] = {
@@ -224,7 +224,7 @@ READERS: dict[Any, Reader] = {
     datetime: _reading(datetime.fromisoformat, "a time such as 2026-01-31T09:00:00+08:00"),
     time: _reading(time.fromisoformat, "a time of day such as 09:00:00"),
 }
-"""How a text becomes a value, by the field's type; any other type is read as JSON."""
+"""The readers of texts, by the type of the field; any other type is read as JSON."""
 
 
 # ---------------------------------------------------------------- help, from docstrings
@@ -236,7 +236,7 @@ _SENTENCE = re.compile(r"(?<=[.;])\s+")
 
 
 def help_of(kind: type[Any]) -> str:
-    """Return an operation's docstring with fields and choices as the command line spells them."""
+    """Return the docstring of an operation with fields and choices spelled as on the command line."""
     return _spelled(inspect.getdoc(kind) or "", kind)
 
 
@@ -256,16 +256,16 @@ def _spelled(text: str, kind: type[Any]) -> str:
 
 def _words_of(attribute: attrs.Attribute[Any]) -> str | None:
     words = WORDS.get(_several(attribute.type))
-    return f"{', '.join(words)}, or entries as the wire has them." if words else None
+    return f"{', '.join(words)}, or entries in the format of the wire." if words else None
 
 
 def _inherited_help(attribute: attrs.Attribute[Any], kind: type[Any]) -> str | None:
-    """Return what a base class says of a field that it hands down: the operation's own docstring does not."""
+    """Return the help of an inherited field from the docstring of its base class."""
     if attribute.name in inspect.get_annotations(kind):
         return None
     for base in kind.__mro__[1:]:
         for sentence in _SENTENCE.split(vars(base).get("__doc__") or ""):
             if f"``{attribute.name}``" in sentence:
-                said = sentence.removeprefix(f"``{attribute.name}`` is ")
-                return " ".join(_spelled(said[:1].upper() + said[1:], kind).split())
+                text = sentence.removeprefix(f"``{attribute.name}`` is ")
+                return " ".join(_spelled(text[:1].upper() + text[1:], kind).split())
     return None

@@ -84,17 +84,17 @@ def test_a_files_bytes_go_out_as_they_stand(tmp_path, cli):
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (("--sender", "1"), "--to is needed, or the --body to send"),
-        (("--to", "1"), "--sender is needed, or the --body to send"),
+        (("--sender", "1"), "--to is required, unless --body names a file to send"),
+        (("--to", "1"), "--sender is required, unless --body names a file to send"),
         (("LAUGH", "--to", "1", "--sender", "2"), "'LAUGH' is none of TEXT, PICTURE"),
         (("--to", "1", "--sender", "2", "--conv-type", "CROWD"), "--conv-type"),
         (("--to", "1", "--sender", "2", "--conv-type", "CUSTOM_PERSON"), "members"),
         (("--to", "1", "--sender", "2", "--times", "0"), "Must be >= 1"),
-        (("--to", "1", "--sender", "2", "--text", "\udcff"), "characters that are no text"),
-        (("--to", "1", "--sender", "2", "--cacert", "/nowhere"), "--cacert: /nowhere: there is no such file"),
+        (("--to", "1", "--sender", "2", "--text", "\udcff"), "characters that cannot be encoded in UTF-8"),
+        (("--to", "1", "--sender", "2", "--cacert", "/nowhere"), "--cacert: /nowhere: no such file"),
         (("--body", "/nowhere"), "--body: /nowhere: No such file or directory"),
         *[
-            (("--to", "1", "--sender", "2", "--url", url), "an http or https URL is needed")
+            (("--to", "1", "--sender", "2", "--url", url), f"--url: invalid URL {url!r}: use an http or https URL")
             for url in ("ftp://x", "x", "http://x:y")
         ],
     ],
@@ -157,9 +157,9 @@ def test_an_old_capture_is_only_old(tmp_path, cli):
     first, second = out.splitlines()
     assert code == Exit.REFUSED
     assert first.startswith("stale: CurTime says 2026-01-02 03:04:05.000+00:00")
-    assert second.startswith("Captured a while ago? Then this is all: with --at")
+    assert second.startswith("If it was captured a while ago, this is the only problem: ")
     file.write_bytes(CAPTURES["http"].replace(b"MD5", b"MD4"))
-    assert "Captured a while ago" not in cli("explain", file)[1]
+    assert "captured a while ago" not in cli("explain", file)[1]
 
 
 MANY = 1_000_000
@@ -204,13 +204,13 @@ def test_headers_without_a_body():
         (b"POST / HTTP/1.1\r\n\r\n{}", "there are no headers"),
         (f"MD5: a\n{TOKEN}\n\n".encode(), "line 2 of the headers has no name and ':'"),
         (b"{", "not JSON at character 1"),
-        (b"{}", '"headers" is needed'),
-        (b'{"headers": 7}', '"headers" is needed'),
-        (b'{"headers": {"MD5": 7}}', '"headers" is needed'),
-        (b'{"headers": [["MD5"]]}', '"headers" is needed'),
-        (b'{"headers": {}}', "the body as a text is needed"),
-        (b'{"headers": {}, "body": {}}', "the body as a text is needed"),
-        (b'{"headers": {}, "body_base64": "?"}', "the body as a text is needed"),
+        (b"{}", '"headers" must be an object or a list of pairs'),
+        (b'{"headers": 7}', '"headers" must be an object or a list of pairs'),
+        (b'{"headers": {"MD5": 7}}', '"headers" must be an object or a list of pairs'),
+        (b'{"headers": [["MD5"]]}', '"headers" must be an object or a list of pairs'),
+        (b'{"headers": {}}', "the body must be a text"),
+        (b'{"headers": {}, "body": {}}', "the body must be a text"),
+        (b'{"headers": {}, "body_base64": "?"}', "the body must be a text"),
     ],
 )
 def test_a_capture_that_cannot_be_read(tmp_path, cli, content, said):
@@ -227,7 +227,7 @@ def test_a_capture_that_cannot_be_read(tmp_path, cli, content, said):
 def test_a_time_needs_its_zone(cli, at):
     code, _, err = cli("explain", "-", "--at", at)
     assert code == Exit.USAGE
-    assert f"--at: a time with its zone is needed, such as 2026-01-31T09:00:00+08:00, not '{at}'" in err
+    assert f"--at: invalid time '{at}': use a time with its zone, such as 2026-01-31T09:00:00+08:00" in err
 
 
 # ----------------------------------------------------------------------------------------------------------------- replay
@@ -259,12 +259,19 @@ def test_only_some_are_replayed(tmp_path, cli):
 def test_what_cannot_be_replayed(tmp_path, cli):
     missing, other = tmp_path / "events.db", tmp_path / "other"
     other.write_text("no database")
-    assert cli("replay", "--inbox", missing) == (Exit.USAGE, "", f"rbim: {missing}: there is no such file\n")
+    assert cli("replay", "--inbox", missing) == (
+        Exit.USAGE,
+        "",
+        f"rbim: {missing}: no such file; give the inbox of rbim callback serve\n",
+    )
     assert not missing.exists()
     for flags, said in (
         (("--inbox", other), str(other)),
-        (("--inbox", other, "--since", "soon"), "--since: 7d, 24h, 30m or a time with its zone is needed"),
-        (("--inbox", other, "--kind", "Kick"), "--kind: a msgType such as TEAM_KICK or one of At, Audio, "),
+        (("--inbox", other, "--since", "soon"), "--since: invalid time 'soon': use 7d, 24h, 30m or a time with its zone"),
+        (
+            ("--inbox", other, "--kind", "Kick"),
+            "--kind: unknown kind 'Kick': use a msgType such as TEAM_KICK or one of At, Audio, ",
+        ),
         ((), "--inbox"),
     ):
         code, out, err = cli("replay", *flags)

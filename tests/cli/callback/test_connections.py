@@ -23,7 +23,7 @@ from helpers.sockets import speaks_ipv6
 from rbim._support.sockets import bound_to
 from rbim.callbacks.signature import sign
 from rbim.cli import Exit
-from rbim.cli.callback.connection import ANSWERED, AT_ONCE, BEGUN, most
+from rbim.cli.callback.connection import HEAD_TIMEOUT, MAX_CONNECTIONS, RESPONSE_TIMEOUT, max_connections
 from rbim.cli.callback.serve import ServeOptions, _config, _Server
 
 # ------------------------------------------------------------------------------------------------------------ connections
@@ -85,8 +85,8 @@ async def connecting(app=None, **tls):
 
 async def test_what_asks_for_nothing_is_closed(monkeypatch):
     """Where no head comes, or not all of it, or not the rest of a body that nobody wants any more."""
-    assert BEGUN == 5
-    monkeypatch.setattr("rbim.cli.callback.connection.BEGUN", 0.05)
+    assert HEAD_TIMEOUT == 5
+    monkeypatch.setattr("rbim.cli.callback.connection.HEAD_TIMEOUT", 0.05)
     async with connecting() as connect:
         resting = await connect()
         assert await resting.ask() == 200
@@ -102,7 +102,7 @@ async def test_what_asks_for_nothing_is_closed(monkeypatch):
 
 
 async def test_the_idle_give_way(monkeypatch):
-    monkeypatch.setattr("rbim.cli.callback.connection.most", lambda: 3)
+    monkeypatch.setattr("rbim.cli.callback.connection.max_connections", lambda: 3)
     async with connecting() as connect:
         known, first, second = [await connect() for _ in range(3)]
         assert await known.ask() == 200
@@ -116,7 +116,7 @@ async def test_the_idle_give_way(monkeypatch):
 
 
 async def test_where_nobody_is_idle_the_next_one_is_told(monkeypatch):
-    monkeypatch.setattr("rbim.cli.callback.connection.most", lambda: 2)
+    monkeypatch.setattr("rbim.cli.callback.connection.max_connections", lambda: 2)
     begun, goes_on = [], asyncio.Event()
 
     async def slow(_scope, _receive, send):
@@ -136,8 +136,8 @@ async def test_where_nobody_is_idle_the_next_one_is_told(monkeypatch):
 
 async def test_an_answer_that_is_not_there_in_time_ends_the_connection(monkeypatch):
     """Such as one that nobody reads, while more is asked for."""
-    assert ANSWERED == 15
-    monkeypatch.setattr("rbim.cli.callback.connection.ANSWERED", 0.05)
+    assert RESPONSE_TIMEOUT == 15
+    monkeypatch.setattr("rbim.cli.callback.connection.RESPONSE_TIMEOUT", 0.05)
     told = []
 
     async def stuck(_scope, receive, _send):
@@ -161,7 +161,7 @@ async def test_requests_one_after_the_other_have_their_time_each():
 
 
 async def test_a_handshake_that_does_not_come_is_not_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setattr("rbim.cli.callback.connection.BEGUN", 0.05)
+    monkeypatch.setattr("rbim.cli.callback.connection.HEAD_TIMEOUT", 0.05)
     both = tmp_path / "both.pem"
     trustme.CA().issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(both)
     async with connecting(certfile=both) as connect:
@@ -169,9 +169,9 @@ async def test_a_handshake_that_does_not_come_is_not_waited_for(tmp_path, monkey
 
 
 def test_as_many_as_there_are_files_for(monkeypatch):
-    for files, count in ((-1, AT_ONCE), (100_000, AT_ONCE), (1024, 512), (1, 1)):
+    for files, count in ((-1, MAX_CONNECTIONS), (100_000, MAX_CONNECTIONS), (1024, 512), (1, 1)):
         monkeypatch.setattr("resource.getrlimit", lambda _, files=files: (files, files))
-        assert most() == count
+        assert max_connections() == count
 
 
 def test_nobody_reads_what_it_prints(tmp_path):
@@ -316,11 +316,13 @@ def test_what_keeps_it_from_serving(tmp_path, cli, environment):
 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert refused("--port", port) == f"rbim: cannot listen on port {port} of 127.0.0.1: Address already in use\n"
-    assert "cannot listen on port 0 of no such host" in refused("--port", "0", "--host", "no such host")
+        assert refused("--port", port) == (
+            f"rbim: cannot listen on 127.0.0.1 port {port} (Address already in use): choose another --port or --host\n"
+        )
+    assert "cannot listen on no such host port 0 (" in refused("--port", "0", "--host", "no such host")
     assert "Must be <= 65535" in refused("--port", "70000")
-    assert "it begins with a slash" in refused("--path", "copies")
-    assert "there is a key, and no --certfile" in refused("--keyfile", other)
+    assert "invalid path 'copies': it must begin with a slash" in refused("--path", "copies")
+    assert "--keyfile needs --certfile" in refused("--keyfile", other)
     assert f"{tmp_path}/nowhere: No such file" in refused("--certfile", tmp_path / "nowhere")
     assert f"{other}: " in refused("--certfile", other)
     assert "--mode" in refused("--mode", "sometimes")

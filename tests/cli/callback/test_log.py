@@ -14,7 +14,7 @@ import pytest
 from helpers.callback_process import PATIENCE, counts, event, serving
 from rbim.callbacks.observers import DeadLettered, HandlingFailed, Quarantined, Refused, Spooled
 from rbim.callbacks.signature import Reason
-from rbim.cli.callback.log import WAITING, Line, RateLimitedHandler, StreamListener
+from rbim.cli.callback.log import MAX_QUEUED, Line, RateLimitedHandler, StreamListener
 
 # -------------------------------------------------------------------------------------------------------- standard error
 
@@ -60,35 +60,35 @@ def test_ten_lines_a_second(capsys):
         for second in range(3):
             now[0] = second
             for _ in range(12):
-                handler.say("line")
+                handler.log_text("line")
         handler.flush()
     lines = [line.removeprefix("rbim: ") for line in capsys.readouterr().err.splitlines()]
-    told = ["line"] * 10, ["2 more lines were left out"]
+    told = ["line"] * 10, ["2 more lines were omitted"]
     assert lines == [*told[0], *told[1], *told[0], *told[1], *told[0], *told[1]]
     with log(lambda: now[0]) as handler:
         for _ in range(11):
-            handler.say("line")
+            handler.log_text("line")
         handler.flush()
         handler.flush()
-        handler.say("said whatever the rate", logging.CRITICAL)
-    assert capsys.readouterr().err.splitlines()[10:] == ["rbim: 1 more line was left out", "rbim: said whatever the rate"]
+        handler.log_text("said whatever the rate", logging.CRITICAL)
+    assert capsys.readouterr().err.splitlines()[10:] == ["rbim: 1 more line was omitted", "rbim: said whatever the rate"]
 
 
 def test_lines_that_nobody_reads_are_counted():
     lines, now = SimpleQueue(), itertools.count()
     handler = RateLimitedHandler(lines, lambda: float(next(now)))
-    for number in range(WAITING + 3):
-        handler.say(f"{number}")
+    for number in range(MAX_QUEUED + 3):
+        handler.log_text(f"{number}")
     handler.flush()
     assert [lines.get().text for _ in range(2)] == ["rbim: 0\n", "rbim: 1\n"]
-    assert lines.qsize() == WAITING - 2
-    handler.say("another")
-    handler.say("more", logging.CRITICAL)
+    assert lines.qsize() == MAX_QUEUED - 2
+    handler.log_text("another")
+    handler.log_text("more", logging.CRITICAL)
     handler.flush()
-    written = [lines.get().text for _ in range(WAITING)]
-    assert written[-3:] == [f"rbim: {WAITING - 1}\n", "rbim: 3 more lines were left out\n", "rbim: another\n"]
+    written = [lines.get().text for _ in range(MAX_QUEUED)]
+    assert written[-3:] == [f"rbim: {MAX_QUEUED - 1}\n", "rbim: 3 more lines were omitted\n", "rbim: another\n"]
     handler.flush()
-    assert lines.get().text == "rbim: 1 more line was left out\n"
+    assert lines.get().text == "rbim: 1 more line was omitted\n"
     assert lines.empty()
 
 
@@ -96,13 +96,13 @@ def test_a_record_without_a_text_is_counted(capsys):
     """Logging would write a traceback to standard error, and wait for whoever reads it."""
     with log(lambda: 0.0) as handler:
         handler.handle(record("%d", "no number"))
-        handler.say("another")
-    assert capsys.readouterr().err.splitlines() == ["rbim: 1 more line was left out", "rbim: another"]
+        handler.log_text("another")
+    assert capsys.readouterr().err.splitlines() == ["rbim: 1 more line was omitted", "rbim: another"]
 
 
 def test_a_listener_waits_for_nobody(monkeypatch):
     """Neither the one who has something written, nor the end."""
-    monkeypatch.setattr("rbim.cli.callback.log.LAST_WORDS", 0.01)
+    monkeypatch.setattr("rbim.cli.callback.log.FLUSH_TIMEOUT", 0.01)
     reading, writing = os.pipe()
     lines, (first, second, third) = SimpleQueue(), (Line("\udcff" + "x" * 500_000) for _ in range(3))
     with open(writing, "w", encoding="utf-8") as stream:  # noqa: PTH123  # a descriptor

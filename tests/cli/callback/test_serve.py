@@ -19,8 +19,8 @@ from helpers.callback_process import APP, MINE, OLD_TOKEN, PATIENCE, TOKEN, Proc
 from rbim import Credentials
 from rbim.callbacks.signature import sign
 from rbim.cli import Exit
-from rbim.cli.callback.log import LAST_WORDS
-from rbim.cli.callback.serve import DRAIN, PATIENCE as REQUESTS, _signals
+from rbim.cli.callback.log import FLUSH_TIMEOUT
+from rbim.cli.callback.serve import DRAIN_TIMEOUT, SHUTDOWN_TIMEOUT, _signals
 
 # ------------------------------------------------------------------------------------------------------------------ serve
 
@@ -104,7 +104,7 @@ def test_without_print_events_wait_for_another_process(tmp_path):
         assert receiver.post(event(body="\x7f\u2028"), path="/copies")[0] == 200
         code, out, err = receiver.stop()
     assert (code, out) == (0, "")
-    assert err == f"rbim: events are kept in {inbox} and wait there; --print handles them as well\n"
+    assert err == f"rbim: events wait in {inbox} for another process; --print handles them here\n"
     with serving(inbox, "--print") as receiver:
         line = receiver.popen.stdout.readline()
         assert line.isascii()
@@ -141,7 +141,7 @@ def test_what_is_refused_is_one_line_each(tmp_path):
     assert (code, out) == (0, "")
     lines = err.splitlines()
     assert lines[0] == "rbim: refused: missing_header: there is no header CheckSum"
-    assert lines[1] == "rbim: not found: POST /elsewhere\N{REPLACEMENT CHARACTER}[31m: copies are received at / only"
+    assert lines[1] == "rbim: not found: POST /elsewhere\N{REPLACEMENT CHARACTER}[31m: the receiver is at /"
     assert "rbim: in quarantine: " in lines[2]
     assert lines[3].endswith(f"app_mismatch: signed by application {APP}, sent by an account of other")
     assert len(lines) == 4
@@ -156,8 +156,8 @@ def test_a_flood_of_refused_ones_is_few_lines(tmp_path):
         _, _, err = receiver.stop()
     lines = err.splitlines()
     assert 10 <= sum("rbim: refused" in line for line in lines) <= most
-    left_out = sum(int(line.split()[1]) for line in lines if "left out" in line)
-    assert left_out + sum("rbim: refused" in line for line in lines) == 60
+    omitted = sum(int(line.split()[1]) for line in lines if "omitted" in line)
+    assert omitted + sum("rbim: refused" in line for line in lines) == 60
 
 
 def test_several_applications_and_an_old_token(tmp_path):
@@ -226,7 +226,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path, number, code):
         began = time.monotonic()
         receiver.popen.send_signal(number)
         assert receiver.popen.wait(PATIENCE) == code
-        assert time.monotonic() - began < DRAIN
+        assert time.monotonic() - began < DRAIN_TIMEOUT
     counted = counts(inbox)
     assert (counted.done, counted.dead) == (0, 0)
 
@@ -273,11 +273,11 @@ class Stuck(io.StringIO):
 
 
 def test_it_stops_though_nobody_reads_what_it_prints(tmp_path, cli, monkeypatch):
-    assert REQUESTS + DRAIN + 2 * LAST_WORDS < 8
+    assert SHUTDOWN_TIMEOUT + DRAIN_TIMEOUT + 2 * FLUSH_TIMEOUT < 8
     inbox, stdout = tmp_path / "events.db", Stuck()
     monkeypatch.setattr(sys, "stdout", stdout)
-    monkeypatch.setattr("rbim.cli.callback.serve.DRAIN", 0.05)
-    monkeypatch.setattr("rbim.cli.callback.log.LAST_WORDS", 0.01)
+    monkeypatch.setattr("rbim.cli.callback.serve.DRAIN_TIMEOUT", 0.05)
+    monkeypatch.setattr("rbim.cli.callback.log.FLUSH_TIMEOUT", 0.01)
     began = time.monotonic()
     code, _, err = cli("serve", "--inbox", inbox, "--port", "0", "--print")
     assert time.monotonic() - began < 6

@@ -180,7 +180,7 @@ def test_ten_rows_that_cannot_be_used_are_said_and_the_rest_counted(cli, group):
 
     assert code == JobExit.INCOMPLETE
     assert [int(line) for line in re.findall(r"^line ([0-9]+): ", err, re.MULTILINE)] == list(range(3, 13))
-    assert "25 rows cannot be used" in err
+    assert "25 rows are invalid" in err
     assert "journal" not in err
 
 
@@ -281,7 +281,7 @@ def test_a_dry_run_touches_nothing_and_needs_no_platform(cli):
     code, out, err = cli("invite", "members.csv", "--dry-run", "--rate", "1/s", "--rate", "10/s")
 
     assert (code, err) == (JobExit.DONE, "")
-    assert "121 rows: 120 usable, 0 that cannot be used, 1 duplicates" in out
+    assert "121 rows: 120 usable, 0 invalid, 1 duplicates" in out
     assert "2 groups" in out
     assert "4 requests of at most 50 accounts; at least 0:00:03" in out
     assert list(Path().iterdir()) == before
@@ -295,7 +295,7 @@ def test_a_dry_run_says_what_cannot_be_used(cli):
     assert code == JobExit.INCOMPLETE
     assert [int(line) for line in re.findall(r"^ +line ([0-9]+): ", out, re.MULTILINE)] == list(range(3, 13))
     assert "and 2 more" in out
-    assert "as fast as the platform and each group's rate allow" in out
+    assert "as fast as the platform and the rate of each group allow" in out
 
     code, out, _ = cli("remove", "members.csv", "--dry-run", "--json")
     document = json.loads(out)
@@ -352,7 +352,7 @@ def test_a_platform_that_does_not_answer_ends_a_job(cli, group, monkeypatch):
     code, _, err = cli("invite", "members.csv", "--patience", "0.2")
 
     assert code == JobExit.GAVE_UP
-    assert "no answer came" in err
+    assert "no response for too long" in err
     assert [words[:2] for words in commands(err)] == [["job", "resume"]]
 
 
@@ -446,7 +446,7 @@ def test_the_first_signal_lets_what_is_in_flight_end(platform, cli, group, numbe
         code, out, err = cli("invite", "members.csv", "--chunk", "1", "--concurrency", "2", "--no-adaptive", "--json")
 
     assert code == JobExit.INTERRUPTED
-    assert "stopping: 2 requests in flight; Ctrl-C again to end at once\n" in err
+    assert "stopping: waiting for 2 requests in flight; Ctrl-C again to abandon them\n" in err
     assert json.loads(out)["accounts"] == dict(zip(ACCOUNTS, (10, 2, 0, 0, 0, 8, 0), strict=True))
     assert len(members(platform, group)) == 2
 
@@ -464,7 +464,7 @@ def test_the_second_signal_ends_a_job_at_once(platform, cli, group):
 
     assert code == JobExit.INTERRUPTED
     assert json.loads(out)["accounts"]["unknown"] == 1
-    assert "ending at once" in err
+    assert "stopped at once" in err
 
     code, out, err = cli(*commands(err)[0], "--on-unknown", "report", "--json")
     assert code == JobExit.UNKNOWN
@@ -584,7 +584,7 @@ def test_a_file_that_cannot_be_written_is_said_after_the_report(cli, group):
 
     assert code == JobExit.USAGE
     assert json.loads(out)["accounts"]["invited"] == 7
-    assert "--not-done: /dev/full cannot be written" in err
+    assert "--not-done: cannot write /dev/full" in err
 
 
 def test_a_picture_is_drawn(cli, group):
@@ -657,7 +657,7 @@ def test_status_of_a_job_that_runs_and_of_one_that_was_killed(finished, cli):
         out = cli("job", "status", finished)[1]
         assert "running; a process runs it" in out
         assert "4 of the unknown are in flight" in out
-        assert "goes on" in out
+        assert "still running" in out
         code, _, err = cli("job", "resume", finished)
         assert code == JobExit.USAGE
         assert "another process runs this job" in err
@@ -768,7 +768,7 @@ def test_only_one_thing_goes_to_standard_output(finished, cli):
     for flags in (["--json", "--csv", "-"], ["--csv", "-", "--not-done", "-"], ["--json", "--not-done", "-"]):
         code, out, err = cli("job", "report", finished, *flags)
         assert (code, out) == (JobExit.USAGE, "")
-        assert "only one of them" in err
+        assert "only one can use standard output" in err
     assert cli("job", "report", finished, "--csv", finished)[0] == JobExit.USAGE
     assert cli("job", "report", finished, "--not-done", "members.csv")[0] == JobExit.USAGE
 
@@ -812,10 +812,10 @@ def test_the_bar_fits_the_terminal(width):
     bar, figures = lines_of(bulk_progress._bar(snapshot()), width)
     assert len(bar.rstrip()) <= width
     assert bar.rstrip().endswith("50/200  25%  1:02:05 left")
-    assert figures == "1,234.6 requests/s, 7 of 8 at once, 3 refused, 2 failed"
+    assert figures == "1,234.6 requests/s, 7 of 8 in flight, 3 refused, 2 failed"
 
     *_, state = lines_of(bulk_progress._bar(snapshot(phase="halted", throttled=5, unknown=6, eta=None)), width)
-    assert state.startswith("waiting: the platform wants a pause")
+    assert state.startswith("paused: the platform asked for a pause")
     assert "-:--:-- left" in lines_of(bulk_progress._bar(snapshot(eta=None)), width)[0]
     assert "left" not in lines_of(bulk_progress._bar(snapshot(waiting=0)), width)[0]
     assert lines_of(bulk_progress._bar(snapshot(phase="loading")), width) == ["reading: 200 rows"]
@@ -828,7 +828,7 @@ def test_lines_come_every_few_seconds(capsys, monkeypatch):
         for _ in range(24):
             progress.update(snapshot(phase="draining"))
             now[0] += 0.5
-    line = "stopping; 50 of 200 rows; 1,234.6 requests/s, 7 of 8 at once, 3 refused, 2 failed, 1:02:05 left"
+    line = "stopping; 50 of 200 rows; 1,234.6 requests/s, 7 of 8 in flight, 3 refused, 2 failed, 1:02:05 left"
     assert capsys.readouterr().err.splitlines() == [line] * 2
 
 
@@ -892,7 +892,7 @@ def test_what_is_left_never_goes_into_the_jobs_own_input(cli, group):
     cli("invite", "m.csv")
     for command in (["job", "resume"], ["job", "retry"], ["job", "report"]):
         code, _, err = cli(*command, "m.csv.invite.journal", "--not-done", "m.csv")
-        assert (code, "needs itself" in err) == (JobExit.USAGE, True)
+        assert (code, "is the journal or the input of this job" in err) == (JobExit.USAGE, True)
     assert Path("m.csv").read_bytes() == before
 
 
@@ -939,7 +939,7 @@ def test_who_reads_the_report_may_leave(platform, group):
 def test_an_input_without_rows_is_said(cli, group):
     write_csv("m.csv", [])
     code, _, err = cli("invite", "m.csv")
-    assert (code, "there were no rows in the input" in err) == (JobExit.DONE, True)
+    assert (code, "the input has no rows" in err) == (JobExit.DONE, True)
     write_csv("n.csv", rows_of(group, count=1))
     assert "1 group\n" in cli("invite", "n.csv", "--dry-run")[1]
     assert "no rows" not in cli("invite", "n.csv")[2]

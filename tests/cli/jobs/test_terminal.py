@@ -157,9 +157,9 @@ def test_ctrl_c_lets_requests_end_and_the_printed_command_does_the_rest(platform
 
     with terminal("invite", file, "--chunk", "1", "--concurrency", "2", "--no-adaptive", env=env) as shown:
         shown.see(r"journal: .*\n")
-        shown.see("2 of 2 at once")  # the bar is there
+        shown.see("2 of 2 in flight")  # the bar is there
         shown.type(CTRL_C)
-        shown.see(r"stopping: 2 requests in flight; Ctrl-C again to end at once\n")
+        shown.see(r"stopping: waiting for 2 requests in flight; Ctrl-C again to abandon them\n")
         platform.door.holding = False
         code, text = shown.end()
 
@@ -181,11 +181,11 @@ def test_two_ctrl_c_abandon_what_is_in_flight_and_the_printed_command_sends_it_a
 
     tokens = ["--chunk", "1", "--concurrency", "2", "--no-adaptive"]
     with terminal("invite", file, *tokens, env=env) as shown:
-        shown.see("2 of 2 at once")
+        shown.see("2 of 2 in flight")
         shown.type(CTRL_C)
-        shown.see("stopping: 2 requests in flight")
+        shown.see("stopping: waiting for 2 requests in flight")
         shown.type(CTRL_C)
-        shown.see("ending at once: what is in flight may take effect")
+        shown.see("stopped at once: requests in flight may still take effect")
         code, text = shown.end()
 
     assert code == JobExit.INTERRUPTED
