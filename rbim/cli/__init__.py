@@ -1,7 +1,7 @@
-"""The command line ``rbim``; needs the extra ``cli``.
+"""The command line ``rbim``.
 
-``RBIM_IMPORT`` names modules that declare more operations, separated by commas; modules in the working directory are found
-too. Each operation gets a command.
+Needs the extra ``cli``. ``RBIM_IMPORT`` names modules that declare more operations, separated by commas; modules in the
+working directory are found too. Each operation gets a command.
 """
 
 from rbim.cli.entry_point import build_app, main, run

@@ -120,7 +120,7 @@ async def _send(options: SendOptions, bodies: list[bytes], target: Request, cred
             try:
                 response = await transport.send(request, timeout=RESPONSE_TIMEOUT)
             except TransportError as error:
-                print_error(f"{target.origin}: {error}")
+                print_error(f"delivery to {target.origin} failed: {error}")
                 return BY_OUTCOME[error.outcome]
             took = (time.perf_counter() - began) * 1000
             shown = excerpt(response.body) if response.status != OK and response.body else ""

@@ -139,7 +139,7 @@ def _sentences(figures: Figures) -> Iterator[str]:
     parts = ", ".join(f"{accounts[name]:,} {name}" for name in (*COLUMNS[1:], "duplicates"))
     yield f"{accounts['total']:,} rows: {parts}."
     if not list(figures.mismatches()):
-        yield "Each group has the expected members (the invited accounts and its owner), by the platform's own count."
+        yield "By the platform's own count, each group has the invited accounts and its owner."
     yield (
         f"{figures.requests:,} requests in {figures.seconds:.2f} s: {figures.per_second(_sent(figures)):,.0f} accounts/s, "
         f"{figures.per_second(figures.requests):,.0f} requests/s."

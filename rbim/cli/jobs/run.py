@@ -205,10 +205,10 @@ def _stop_reason(result: _RunResult) -> str:
 
 
 def _code(result: _RunResult, report: Report | None) -> JobExit:
-    why = _stop_reason(result)
+    reason = _stop_reason(result)
     if report is None:
-        return EARLY_EXITS.get(why, JobExit.INTERRUPTED)
-    early = EARLY_EXITS.get(why)
+        return EARLY_EXITS.get(reason, JobExit.INTERRUPTED)
+    early = EARLY_EXITS.get(reason)
     if early is not None and not (early is JobExit.INTERRUPTED and report.complete):
         return early
     accounts = report.accounts
@@ -228,10 +228,10 @@ def _print_next_steps(job_run: JobRun, result: _RunResult, report: Report) -> No
         print_error("nothing was sent: run the same command again")
         return
     if not report.complete:
-        why = _stop_reason(result)
+        reason = _stop_reason(result)
         left = _counted((accounts.not_sent, "not sent"), (accounts.unknown, "unknown"))
         print_error(
-            f"{STOP_REASONS.get(why, why)}; accounts left: {left}. To resume:", command_line("job", "resume", journal)
+            f"{STOP_REASONS.get(reason, reason)}; accounts left: {left}. To resume:", command_line("job", "resume", journal)
         )
         return
     if accounts.failed or accounts.unknown:
