@@ -1,9 +1,9 @@
-"""Message-copy callbacks: verify, store, answer, handle.
+"""Callbacks (the platform's "message copy"): verify, store, answer, handle.
 
-The platform posts users' messages and group notifications to the developer's server, signed. :class:`Receiver` verifies each
-delivery, stores it in a sink (:class:`SqliteInbox`, durable; :class:`MemorySink`), answers in time, and has it handled
-afterwards. Its parts can be used alone: :func:`verify`, :func:`parse`, :class:`Worker`. The public names are imported on
-first use.
+The platform posts users' messages and group notifications, signed, to the developer's server. :class:`Receiver` verifies
+each delivery, stores it in a sink (:class:`SqliteInbox`, durable; or :class:`MemorySink`), answers in time, and runs
+handlers afterwards. Its parts also work alone: :func:`verify`, :func:`parse`, :class:`Worker`. Names are imported on first
+use.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""A delivery: an authentic body, the key that recognises it when it is sent again, and its conversation."""
+"""A delivery: an authentic body, the key that identifies its event in resends, and its conversation."""
 
 from __future__ import annotations
 
@@ -23,18 +23,19 @@ if TYPE_CHECKING:
 __all__ = ["Delivery", "delivery_of"]
 
 
-PROBLEM = 300  # characters of what is said of a delivery
+PROBLEM = 300  # most characters of a problem's text
 
 
-class Delivery(NamedTuple):  # and no attrs class, which takes longer to make: every delivery pays for it
-    """An authentic delivery.
+class Delivery(NamedTuple):  # not an attrs class: those take longer to create, and every delivery pays for it
+    """An authentic delivery: one POST whose signature is valid.
 
-    ``key`` (32 hexadecimal digits) is the same for every copy of one event: application, ``msgId``, ``convType``,
-    ``msgType``, receiver (and ``eventType``, of which one is described), or, without a ``msgId``, the body's content.
-    ``conversation`` is that of the event within the application, the key where there is none: its events are handled in the
-    order in which they were accepted. ``problem`` says why it goes to quarantine: it cannot be read (``kind`` is None then),
-    or belongs to another application. ``kind`` is the class of its event, ``msg_type`` what the platform calls that,
-    ``resent`` whether it says that it is a resend. ``received`` has a time zone.
+    ``key`` (32 hexadecimal digits) is the same in every delivery of one event. It is a hash of application, ``msgId``,
+    ``convType``, ``msgType``, receiver and ``eventType`` (the description has one value for it), or of the body's content
+    if there is no ``msgId``. ``conversation`` is the event's conversation within the application, or ``key`` if it has none;
+    events of one conversation are handled in the order of acceptance. ``problem`` is the reason for quarantine (default:
+    None): the body cannot be read (then ``kind`` is None), or it belongs to another application. ``kind`` is the class of
+    the event, ``msg_type`` the platform's word for it, ``resent`` whether the body claims to be a resend. ``received`` has a
+    time zone.
     """
 
     key: str
@@ -49,14 +50,14 @@ class Delivery(NamedTuple):  # and no attrs class, which takes longer to make: e
 
     @property
     def event(self) -> Event | None:
-        """The event, read anew from the body each time; None where it cannot be read."""
+        """The event, parsed from the body at each access; None if the body cannot be read."""
         return None if self.kind is None else parse(self.body)
 
 
 def delivery_of(body: bytes, *, app_id: str, received: datetime) -> Delivery:
-    """Return the delivery of an authentic body that was signed by an application. Never raises, whatever the bytes.
+    """Return the delivery for an authentic body that ``app_id`` signed. Never raises, for any bytes.
 
-    Reads what it takes to tell deliveries apart, and no more: this is what the platform waits for.
+    Parses only the fields that identify a delivery, because the platform waits for the answer meanwhile.
     """
     try:
         document = document_of(body)
@@ -69,7 +70,7 @@ def delivery_of(body: bytes, *, app_id: str, received: datetime) -> Delivery:
     raw: tuple[Any, ...] = (get("eventType"), get("convType"), get("msgType"), get("to"), get("fromAccount"), get("msgId"))
     kind = event_class(*raw[:3])
     try:
-        "".join(raw)  # the quickest way to see that all are texts
+        "".join(raw)  # the fastest check that all are strings
     except TypeError:
         raw = tuple(map(read_text, raw))
     event_type, conv_type, msg_type, to, sender, msg_id = raw
@@ -82,18 +83,18 @@ def delivery_of(body: bytes, *, app_id: str, received: datetime) -> Delivery:
         pushed = "\n".join(sorted(map(str, members)))
     if msg_id:
         event_type = event_type or "1"
-        lengths = f"{len(event_type)},{len(msg_id)},{len(conv_type)},{len(msg_type)},{len(to)}"  # they keep the parts apart
+        lengths = f"{len(event_type)},{len(msg_id)},{len(conv_type)},{len(msg_type)},{len(to)}"  # make the parts unambiguous
         key = _digest(f"{app_id} {lengths}:{event_type}{msg_id}{conv_type}{msg_type}{to}{pushed}")
-    else:  # a resend differs in its resendFlag
+    else:  # a resend differs in resendFlag only
         content = {name: value for name, value in document.items() if name != "resendFlag"}
         key = _digest(f"{app_id} {json.dumps(content, sort_keys=True)}")
     problem = None
     if number_sign and from_app and from_app != app_id:
-        what = f"{Reason.APP_MISMATCH}: signed by application {app_id}, sent by an account of {from_app}"
-        problem = one_line(what, PROBLEM)
-    lane = f"{app_id}/{conversation}" if conversation else key
-    return Delivery(key, lane, app_id, body, received, kind, msg_type, flag(get("resendFlag")), problem)
+        mismatch = f"{Reason.APP_MISMATCH}: signed by application {app_id}, sent by an account of {from_app}"
+        problem = one_line(mismatch, PROBLEM)
+    scoped = f"{app_id}/{conversation}" if conversation else key
+    return Delivery(key, scoped, app_id, body, received, kind, msg_type, flag(get("resendFlag")), problem)
 
 
-def _digest(told: str) -> str:
-    return blake2b(told.encode(), digest_size=16).hexdigest()
+def _digest(text: str) -> str:
+    return blake2b(text.encode(), digest_size=16).hexdigest()

@@ -554,7 +554,7 @@ def test_the_limit_of_the_body_is_the_last_length_accepted(limit, length, accept
         assert isinstance(result, Verified)
     else:
         assert_refused(result, Reason.TOO_LARGE)
-        assert f"{length} bytes, more than {limit}" in result.detail
+        assert f"{length} bytes, the limit is {limit}" in result.detail
 
 
 def test_the_limit_is_a_mebibyte_unless_told():
@@ -582,7 +582,7 @@ def test_a_body_that_is_no_bytes_is_refused_with_the_reason(body):
     assert_refused(result, Reason.BAD_FORMAT)
     assert "raw bytes" in result.detail
     assert type(body).__name__ in result.detail
-    assert "another digest" in result.detail
+    assert "a different digest" in result.detail
     with pytest.raises(CallbackRejected) as caught:
         raise result.error
     assert str(caught.value) == caught.value.message == result.detail

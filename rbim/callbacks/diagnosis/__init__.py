@@ -1,1 +1,1 @@
-"""Explains why a delivery was refused."""
+"""Explanations of refused deliveries."""

@@ -1,7 +1,7 @@
-"""What may have been done to a body between the platform and whoever looks at it: a table of what undoes it.
+"""Changes that a body may suffer between the platform and the receiver: a table of functions that undo them.
 
-The ``MD5`` header is the digest of the body as it was sent. Each variant makes, from the body as it came, what may have been
-sent; the one whose digest fits tells what happened on the way.
+The ``MD5`` header is the digest of the body as sent. Each variant reconstructs, from the body as received, a body that may
+have been sent; the variant whose digest matches shows the change.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from attrs import frozen
 
 from rbim._support import json as jsontext
 
-__all__ = ["VARIANTS", "Variant", "told_length", "variant_of"]
+__all__ = ["VARIANTS", "Variant", "content_length", "variant_of"]
 
-AT_MOST = 4 * 1024 * 1024  # bytes: compressed nothings are not blown up
+MOST_INFLATED = 4 * 1024 * 1024  # bytes: a limit against decompression bombs
 BOM = b"\xef\xbb\xbf"
 
 
 @frozen
 class Variant:
-    """One thing that may have been sent instead: what the ``MD5`` header is the digest of, and what to do about it."""
+    """A body that may have been sent. ``text`` completes "MD5 is the digest of ..." and says what to do."""
 
     name: str
     text: str
     make: Callable[[bytes], Iterable[bytes]]
 
 
-RAW = "Verify the raw bytes, as they came"
-READ = "Something on the way, or the capture itself, changed the text"
-PARSED = f"It was parsed and written again before it came here. {RAW}, before anything parses them"
-CHARSET = f"It was decoded and encoded again in another character set. {RAW}, never a text made of them"
+RAW = "Verify the raw bytes as received"
+CHANGED = "Something on the way, or the capture itself, changed the body: use the raw bytes"
+PARSED = f"It was parsed and serialized again on the way. {RAW}, before anything parses them"
+CHARSET = f"It was decoded and encoded again in another character set. {RAW}, never decoded text"
 
 SEPARATORS = {
     "compact": (",", ":"),
@@ -89,7 +89,7 @@ def _outer(body: bytes) -> Iterable[bytes]:
     yield json.dumps(text, ensure_ascii=False).encode()
 
 
-CODECS = {"GBK": "gb18030"}  # which has all of GBK, as it is there, and more
+CODECS = {"GBK": "gb18030"}  # a superset of GBK
 
 
 def _recoded(body: bytes, *, was: str, now: str, errors: str = "strict") -> Iterable[bytes]:
@@ -112,7 +112,7 @@ def _byte(escaped: bytes) -> bytes:
 def _inflated(body: bytes) -> Iterable[bytes]:
     for bits in (zlib.MAX_WBITS | 32, -zlib.MAX_WBITS):
         try:
-            yield zlib.decompressobj(bits).decompress(body, AT_MOST)
+            yield zlib.decompressobj(bits).decompress(body, MOST_INFLATED)
         except zlib.error:
             continue
 
@@ -138,7 +138,7 @@ def _quoted(body: bytes) -> Iterable[bytes]:
 
 
 def _formed(body: bytes) -> Iterable[bytes]:
-    """Take a form apart that has all of the body as its first name or value."""
+    """Decode a form whose first name or first value is the whole body."""
     plain = unquote_to_bytes(body.replace(b"+", b" "))
     yield plain
     yield plain.removesuffix(b"=")
@@ -149,7 +149,7 @@ REWRITTEN = tuple(
     Variant(
         name=f"json {spaces}{', ASCII only' if ascii_only else ''}{', keys sorted' if sort else ''}{how}",
         text=(
-            f"the body's JSON written {spaces}, {'with' if ascii_only else 'without'} \\u escapes"
+            f"the body's JSON serialized {spaces}, {'with' if ascii_only else 'without'} \\u escapes"
             f"{', keys in alphabetical order' if sort else ''}{how}. {PARSED}"
         ),
         make=partial(_written, ascii_only=ascii_only, sort=sort, separators=separators, escape=escape),
@@ -163,7 +163,7 @@ REWRITTEN = tuple(
 RECODED = tuple(
     Variant(
         f"{was} read as {now}",
-        f"the body in {was}, which came here in {now}. {CHARSET}",
+        f"the body in {was}, but it arrived in {now}. {CHARSET}",
         partial(_recoded, was=was, now=now),
     )
     for was, now in [
@@ -182,89 +182,91 @@ RECODED = tuple(
 )
 
 VARIANTS = (
-    Variant("empty", "an empty body. Whoever sent it made the digest before there was a body", lambda _: [b""]),
+    Variant(
+        "empty", "an empty body: the sender computed the digest before it had the body. Correct the sender", lambda _: [b""]
+    ),
     Variant(
         "newline removed",
-        f"the body with a newline at its end. {READ}: an editor or a shell takes it away",
+        f"the body with a newline at its end. {CHANGED} (editors and shells remove a newline)",
         lambda body: [body + b"\n", body + b"\r\n"],
     ),
     Variant(
         "newline added",
-        f"the body without the newline at its end. {READ}: an editor or a shell puts one there",
+        f"the body without the newline at its end. {CHANGED} (editors and shells append one)",
         lambda body: [body.removesuffix(b"\n"), body.removesuffix(b"\r\n")],
     ),
     Variant(
         "white space added",
-        f"the body without the white space around it. {READ}",
+        f"the body without the white space around it. {CHANGED}",
         lambda body: [body.strip(), body.lstrip(), body.rstrip()],
     ),
     Variant(
         "CRLF to LF",
-        f"the body with its lines ending in CRLF. {READ}: git, FTP and editors do",
+        f"the body with CRLF at its line ends. {CHANGED} (git, FTP and editors convert line ends)",
         lambda body: [re.sub(rb"\r?\n", b"\r\n", body)],
     ),
     Variant(
         "LF to CRLF",
-        f"the body with its lines ending in LF. {READ}: git, FTP and editors do",
+        f"the body with LF at its line ends. {CHANGED} (git, FTP and editors convert line ends)",
         lambda body: [body.replace(b"\r\n", b"\n"), body.replace(b"\r", b"\n")],
     ),
-    Variant("byte order mark removed", f"the body with a byte order mark before it. {READ}", lambda body: [BOM + body]),
+    Variant("byte order mark removed", f"the body with a byte order mark before it. {CHANGED}", lambda body: [BOM + body]),
     Variant(
         "byte order mark added",
-        f"the body without the byte order mark before it. {READ}",
+        f"the body without the byte order mark before it. {CHANGED}",
         lambda body: [body.removeprefix(BOM)],
     ),
     *REWRITTEN,
-    Variant("json indented", f"the body's JSON written over several lines. {PARSED}", _indented),
-    Variant("json in a json text", f"the text inside the JSON text that the body is. {PARSED}", _inner),
-    Variant("json text taken out", f"the body written as one JSON text, in quotes. {PARSED}", _outer),
+    Variant("json indented", f"the body's JSON serialized over several lines. {PARSED}", _indented),
+    Variant("json in a json text", f"the text inside the body, which is one JSON string. {PARSED}", _inner),
+    Variant("json text taken out", f"the body written as one JSON string, in quotes. {PARSED}", _outer),
     *RECODED,
     Variant(
         "replaced by question marks",
-        "the body with '?' in place of every character outside ASCII: whoever signed it encoded the text in a character set"
-        " that does not have them. No receiver can put that right",
+        "the body with '?' instead of every non-ASCII character: the sender signed it in a character set without them. No"
+        " receiver can repair that; correct the sender",
         partial(_recoded, was="ascii", now="utf-8", errors="replace"),
     ),
-    Variant("percent-encoded", f"the body percent-decoded. {READ}: it was treated as a form", _formed),
-    Variant("percent-decoded", f"the body percent-encoded. {READ}: it was treated as a form", _quoted),
+    Variant("percent-encoded", f"the percent-decoded body. {CHANGED} (it was treated as a form)", _formed),
+    Variant("percent-decoded", f"the percent-encoded body. {CHANGED} (it was treated as a form)", _quoted),
     Variant(
         "html escaped",
-        f"the body without HTML's escapes (&quot; and others). {READ}",
+        f"the body without HTML escapes (&quot; and others). {CHANGED}",
         lambda body: [html.unescape(body.decode()).encode()],
     ),
     Variant(
         "base64",
-        "what the body is Base64 of: an API gateway hands it on so. Decode it first",
+        "the Base64-decoded body: an API gateway encoded it. Decode it before you verify",
         lambda body: [b64decode(body, validate=True)],
     ),
     Variant(
-        "python bytes", f"the bytes that the body shows as Python does, b'...': str() was called on them. {RAW}", _shown
+        "python bytes", f"the bytes in the Python literal b'...' that arrived: str() was called on bytes. {RAW}", _shown
     ),
-    Variant("compressed", "the body decompressed: it was compressed after it was signed. Decompress it first", _inflated),
-    Variant("chunked", "the body without the lengths of its chunks: the capture shows the transfer encoding", _unchunked),
-    Variant("lower case", f"the body in lower case. {READ}", lambda body: [body.lower()]),
-    Variant("upper case", f"the body in upper case. {READ}", lambda body: [body.upper()]),
+    Variant("compressed", "the decompressed body: it was compressed after signing. Decompress it first", _inflated),
+    Variant("chunked", "the body without its chunk lengths: remove the transfer encoding from the capture", _unchunked),
+    Variant("lower case", f"the body in lower case. {CHANGED}", lambda body: [body.lower()]),
+    Variant("upper case", f"the body in upper case. {CHANGED}", lambda body: [body.upper()]),
     Variant(
         "NUL added",
-        f"the body without the NUL bytes at its end. {READ}: a buffer was passed on whole",
+        f"the body without the NUL bytes at its end. {CHANGED} (a whole buffer was passed on)",
         lambda body: [body.rstrip(b"\0")],
     ),
 )
-"""All that is tried, what happens most first."""
+"""All variants that are tried, the most common first."""
 
 
 def variant_of(body: bytes, fits: Callable[[bytes], bool]) -> Variant | None:
-    """Return the first variant of a body that fits, if there is one."""
+    """Return the first variant of a body that ``fits`` accepts, or None."""
     for variant in VARIANTS:
         try:
             if any(fits(made) for made in variant.make(body)):
                 return variant
-        except (ValueError, RecursionError):  # the body is nothing that this could be done to
+        except (ValueError, RecursionError):  # the change cannot have happened to this body
             continue
     return None
 
 
-def told_length(lengths: Iterable[bytes]) -> int | None:
-    """Return what ``Content-Length`` says, if it says something."""
-    told = next(iter(lengths), b"").strip()
-    return int(told) if re.fullmatch(rb"[0-9]{1,12}", told) else None
+def content_length(lengths: Iterable[bytes]) -> int | None:
+    """Return the first of the values of ``Content-Length`` as a number, or None if there is no number."""
+    first = next(iter(lengths), b"").strip()
+    return int(first) if re.fullmatch(rb"[0-9]{1,12}", first) else None

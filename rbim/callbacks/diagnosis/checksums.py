@@ -1,8 +1,8 @@
-"""What a ``CheckSum`` was made of, where it was not made as described: everything that goes wrong, tried in turn.
+"""Search for the way a wrong ``CheckSum`` was computed: known mistakes, tried in turn.
 
-``CheckSum`` is described as the MD5 of AppId, AppToken, the ``MD5`` header's text and ``CurTime``, joined without separators
-(interface: Authentication, 3). A recipe says how else they may have been put together, a part what else may have stood for
-one of them. At most two things are taken to be wrong at once; what needs the fewest is the explanation.
+The description defines ``CheckSum`` as the MD5 of AppId, AppToken, the text of the ``MD5`` header and ``CurTime``, joined
+without separators (interface: Authentication, 3). A recipe is another way to combine these inputs, a part is another value
+for one of them. The search assumes at most two mistakes at once and prefers the explanation with the fewest.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from rbim._support.text import one_line
 if TYPE_CHECKING:
     from rbim.credentials import Credentials
 
-__all__ = ["RECIPES", "Pair", "Part", "Parts", "Recipe", "Sum", "algorithm_of", "explanation_of", "pairs_of"]
+__all__ = ["RECIPES", "Explanation", "Pair", "Part", "Parts", "Recipe", "algorithm_of", "explanation_of", "pairs_of"]
 
 ALGORITHMS = {32: "md5", 40: "sha1", 64: "sha256"}  # by the hexadecimal digits of their digests
-AT_ONCE = 2
-PAIRS = 4096  # of applications' ids and tokens that are tried: all of 60 applications
+MOST_MISTAKES = 2  # at once
+MOST_PAIRS = 4096  # of AppId and AppToken that are tried: enough for all pairs of 60 applications
 
 
 @frozen
 class Parts:
-    """What is joined and hashed."""
+    """The four inputs of a ``CheckSum``, which are joined and hashed."""
 
     app_id: bytes
     token: bytes
@@ -42,9 +42,12 @@ Joined = Callable[[Parts], bytes]
 
 @frozen
 class Recipe:
-    """A way to make a ``CheckSum``, and the words for it. ``keyed`` stands for an HMAC with the token as its key."""
+    """A way to compute a ``CheckSum``; ``text`` describes it and is empty for the described way.
 
-    words: str
+    ``keyed``: it is an HMAC with the token as its key (default: no). ``hashed``: the joined bytes are hashed (default: yes).
+    """
+
+    text: str
     join: Joined
     keyed: bool = False
     hashed: bool = True
@@ -52,17 +55,17 @@ class Recipe:
 
 @frozen
 class Part:
-    """What may have stood for one of the parts, and the words for it."""
+    """A value that may have been used for one of the inputs; ``text`` describes it, empty for the described value."""
 
-    words: str
+    text: str
     value: bytes
 
 
 @frozen
 class Pair:
-    """An application's id and a token, and the words for where they are not of one application."""
+    """An AppId and a token; ``text`` describes the mistake if they do not belong together."""
 
-    words: str
+    text: str
     app_id: bytes
     token: bytes
 
@@ -76,23 +79,20 @@ NAMES = {"app_id": "AppId", "token": "AppToken", "digest": "MD5", "time": "CurTi
 SEPARATORS = ("&", ":", "|", ",", ";", "+", "-", "_", ".", "/", "#", "$", "@", "=", " ", "\n", "\r\n", "\t")
 
 SWAPPED = Recipe(
-    "with AppId and AppToken swapped: look whether the two are the wrong way round where they are configured",
+    "with AppId and AppToken swapped: check that they are not swapped in the configuration",
     _in_order("token", "app_id", "digest", "time"),
 )
 RECIPES = (
     Recipe("", _in_order(*ORDER)),
     SWAPPED,
     *(
-        Recipe(f"with its parts in another order: {', '.join(NAMES[name] for name in order)}", _in_order(*order))
+        Recipe(f"with its parts in a wrong order: {', '.join(NAMES[name] for name in order)}", _in_order(*order))
         for order in permutations(ORDER)
         if order not in {ORDER, ("token", "app_id", "digest", "time")}
     ),
+    *(Recipe(f"with {by!r} between its parts", _in_order(*ORDER, by=by.encode())) for by in SEPARATORS),
     *(
-        Recipe(f"with {by!r} between its parts, which are joined without anything", _in_order(*ORDER, by=by.encode()))
-        for by in SEPARATORS
-    ),
-    *(
-        Recipe(f"with {end!r} at the end (echo and editors put a newline there)", _in_order(*ORDER, end=end.encode()))
+        Recipe(f"with {end!r} at the end (echo and editors append a newline)", _in_order(*ORDER, end=end.encode()))
         for end in ("\n", "\r\n")
     ),
     *(
@@ -101,30 +101,30 @@ RECIPES = (
         for kept in combinations(ORDER, count)
         if kept != ("digest", "time")
     ),
-    Recipe("without AppId and AppToken: nobody's secret is in it", _in_order("digest", "time")),
-    Recipe("as the digest of the MD5 header alone: nobody's secret is in it", _in_order("digest")),
+    Recipe("without AppId and AppToken: it contains no secret", _in_order("digest", "time")),
+    Recipe("as the digest of the MD5 header alone: it contains no secret", _in_order("digest")),
     Recipe(
-        "as a copy of the digest: CheckSum is the body's digest, as MD5 is, and nobody's secret is in it",
+        "as a copy of the digest: CheckSum is the body's digest, like MD5, and contains no secret",
         _in_order("digest"),
         hashed=False,
     ),
-    Recipe("as an HMAC with AppToken for its key", _in_order("app_id", "digest", "time"), keyed=True),
-    Recipe("as an HMAC with AppToken for its key, without AppId", _in_order("digest", "time"), keyed=True),
-    Recipe("as an HMAC of the digest with AppToken for its key", _in_order("digest"), keyed=True),
+    Recipe("as an HMAC with AppToken as its key", _in_order("app_id", "digest", "time"), keyed=True),
+    Recipe("as an HMAC with AppToken as its key, without AppId", _in_order("digest", "time"), keyed=True),
+    Recipe("as an HMAC of the digest with AppToken as its key", _in_order("digest"), keyed=True),
 )
-"""All ways that are tried; the first is the one that is described."""
+"""All ways that are tried; the first is the described one."""
 
 
 def algorithm_of(digits: bytes) -> Callable[[bytes], bytes]:
-    """Return the algorithm whose digests have so many hexadecimal digits; it gives them in lower case."""
+    """Return the algorithm whose digests have as many hexadecimal digits. It returns lower-case digits."""
     name = ALGORITHMS[len(digits)]
     return lambda content: hashlib.new(name, content, usedforsecurity=False).hexdigest().encode()
 
 
 def pairs_of(credentials: Sequence[Credentials], more: Sequence[str]) -> tuple[Pair, ...]:
-    """Return every pair of an application's id and a token: first those that belong together, then those that do not.
+    """Return pairs of AppId and token, at most 4096: first those that belong together, then those that do not.
 
-    ``more`` are ids of applications whose tokens are not known.
+    ``more`` are AppIds whose tokens are not known.
     """
     tokens = [(each, each.app_token.reveal().encode()) for each in credentials]
     pairs = [Pair("", each.app_id.encode(), token) for each, token in tokens]
@@ -139,57 +139,59 @@ def pairs_of(credentials: Sequence[Credentials], more: Sequence[str]) -> tuple[P
             if other.app_id != app_id
         ]
     for app_id in more:
-        words = f"with AppId {one_line(app_id, 80)}, which is not known here, and the AppToken of application"
-        pairs += [Pair(f"{words} {other.app_id}: correct the AppId here", app_id.encode(), token) for other, token in tokens]
+        start = f"with AppId {one_line(app_id, 80)}, which is not configured here, and the AppToken of application"
+        pairs += [Pair(f"{start} {other.app_id}: correct the AppId here", app_id.encode(), token) for other, token in tokens]
     forms: tuple[tuple[str, Callable[[bytes], bytes]], ...] = (
         ("in lower case", bytes.lower),
         ("in upper case", bytes.upper),
         ("without the quotes around it", lambda token: token.strip(b"'\"")),
-        ("with a newline at its end (a file that was read whole)", lambda token: token + b"\n"),
+        ("with a newline at its end (read from a file and not stripped)", lambda token: token + b"\n"),
     )
     for each, token in tokens:
         pairs += [
-            Pair(f"with the AppToken of application {each.app_id} {words}", each.app_id.encode(), form(token))
-            for words, form in forms
+            Pair(f"with the AppToken of application {each.app_id} {text}", each.app_id.encode(), form(token))
+            for text, form in forms
         ]
     distinct: dict[tuple[bytes, bytes], Pair] = {}
     for pair in pairs:
         distinct.setdefault((pair.app_id, pair.token), pair)
-    return tuple(distinct.values())[:PAIRS]
+    return tuple(distinct.values())[:MOST_PAIRS]
 
 
 @frozen
-class Sum:
-    """A ``CheckSum`` explained: the words for each thing that is not as described.
+class Explanation:
+    """The way a ``CheckSum`` was computed: one text for each mistake, none if it was computed as described.
 
-    Where AppId and AppToken are swapped, there are no other words: what is called an AppId here may be a token.
+    If AppId and AppToken are swapped, there is no other text, because the "AppId" in it could be a token.
     """
 
-    words: tuple[str, ...]
+    mistakes: tuple[str, ...]
 
 
-def explanation_of(checksum: bytes, pairs: Sequence[Pair], digests: Sequence[Part], times: Sequence[Part]) -> Sum | None:
-    """Return what a ``CheckSum`` was made of. What is as described has no words."""
+def explanation_of(
+    checksum: bytes, pairs: Sequence[Pair], digests: Sequence[Part], times: Sequence[Part]
+) -> Explanation | None:
+    """Return the way a ``CheckSum`` was computed, or None if no combination with at most two mistakes gives it."""
     algorithm, wanted = algorithm_of(checksum), checksum.lower()
     length = len(checksum)
 
     def made(recipe: Recipe, parts: Parts) -> bytes:
-        told = recipe.join(parts)
+        joined = recipe.join(parts)
         if recipe.keyed:
-            return hmac.new(parts.token, told, ALGORITHMS[length]).hexdigest().encode()
-        return algorithm(told) if recipe.hashed else told.lower()
+            return hmac.new(parts.token, joined, ALGORITHMS[length]).hexdigest().encode()
+        return algorithm(joined) if recipe.hashed else joined.lower()
 
-    for pair, digest, time, recipe in _deviating(pairs, digests, times, RECIPES):
+    for pair, digest, time, recipe in _fewest_mistakes_first(pairs, digests, times, RECIPES):
         if made(recipe, Parts(pair.app_id, pair.token, digest.value, time.value)) == wanted:
-            words = tuple(each.words for each in (pair, digest, time, recipe) if each.words)
-            return Sum((recipe.words,) if recipe is SWAPPED else words)
+            mistakes = tuple(each.text for each in (pair, digest, time, recipe) if each.text)
+            return Explanation((recipe.text,) if recipe is SWAPPED else mistakes)
     return None
 
 
-def _deviating(*options: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
-    """Yield one of each kind of options, with as few as possible that are not as described: those that need words."""
-    plain = [[each for each in kind if not each.words] for kind in options]
-    others = [[each for each in kind if each.words] for kind in options]
-    for count in range(AT_ONCE + 1):
+def _fewest_mistakes_first(*options: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
+    """Yield combinations with one option of each kind, those with the fewest mistakes (options with a text) first."""
+    plain = [[each for each in kind if not each.text] for kind in options]
+    others = [[each for each in kind if each.text] for kind in options]
+    for count in range(MOST_MISTAKES + 1):
         for wrong in combinations(range(len(options)), count):
             yield from product(*(others[i] if i in wrong else plain[i] for i in range(len(options))))

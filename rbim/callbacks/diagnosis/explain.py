@@ -1,8 +1,8 @@
-"""Why a delivery is not accepted, in words, and what to do about it.
+"""Explanations of a refused delivery: the finding, the cause, and the next step.
 
-:func:`~rbim.callbacks.verify` says no and gives a reason; this tries what usually is the matter. It is for people
-who look at one captured delivery, and too slow for a receiver. No text has a token, a header's value or a body's content in
-it, but for applications' ids.
+:func:`~rbim.callbacks.verify` only returns a reason; this module searches for the usual causes. It is for people who look at
+one captured delivery, and too slow for a receiver. Apart from AppIds, no text contains a token, a header's value or a body's
+content.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from attrs import frozen
 
 from rbim._support.text import one_line
 from rbim.callbacks.delivery import delivery_of
-from rbim.callbacks.diagnosis.bodies import told_length, variant_of
+from rbim.callbacks.diagnosis.bodies import content_length, variant_of
 from rbim.callbacks.diagnosis.checksums import Part, algorithm_of, explanation_of, pairs_of
-from rbim.callbacks.diagnosis.headers import Read, read_digest, read_time
+from rbim.callbacks.diagnosis.headers import HeaderValue, read_digest, read_time
 from rbim.callbacks.signature import Policy, Reason, Rejected, keys_of, verify
 
 if TYPE_CHECKING:
@@ -31,18 +31,24 @@ __all__ = ["Finding", "explain"]
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 SIGNED = ("CheckSum", "MD5", "CurTime")
-DESCRIBED = (
-    "Described is the MD5 of AppId, AppToken, the MD5 header's text and CurTime, joined without anything between them"
+REQUIRED_SUM = (
+    "Required: the MD5 of AppId, AppToken, the text of the MD5 header and CurTime, joined without separators. Correct the"
+    " credentials here, or the sender"
 )
+REQUIRED = {
+    "CheckSum": "32 hexadecimal digits",
+    "MD5": "32 hexadecimal digits",
+    "CurTime": "13 digits, milliseconds since 1970-01-01 UTC",
+}
 ZONES = {timedelta(hours=hours) for hours in range(1, 15)} | {
     timedelta(minutes=minutes) for minutes in (210, 270, 330, 345, 390, 525, 570, 630, 765)
 }
-SKEW = timedelta(seconds=90)  # what is left of a difference that a time zone explains
+SKEW = timedelta(seconds=90)  # most that a difference may deviate from a time zone's
 
 
 @frozen
 class Finding:
-    """One thing about a delivery, in words. ``reason`` is None where nothing is wrong."""
+    """One finding about a delivery, in words. ``reason`` is None if nothing is wrong."""
 
     reason: Reason | None
     text: str
@@ -50,23 +56,23 @@ class Finding:
 
 @frozen(kw_only=True)
 class _Case:
-    """A delivery taken apart. ``told`` are the three headers as they came, ``read`` what they look like and mean."""
+    """The parts of a delivery: ``raw`` has the three headers as received, ``read`` their intended values and deviations."""
 
     headers: Mapping[str, Sequence[bytes]]
-    told: Mapping[str, bytes]
-    read: Mapping[str, Read]
+    raw: Mapping[str, bytes]
+    read: Mapping[str, HeaderValue]
     body: bytes
     credentials: tuple[Credentials, ...]
     now: datetime
     policy: Policy
 
-    def meant(self, name: str) -> bytes | None:
-        """Return what was meant by one of the three headers, if anybody can say."""
-        return self.read[name].meant if name in self.read else None
+    def intended(self, name: str) -> bytes | None:
+        """Return the intended value of one of the three headers, or None if it is unknown."""
+        return self.read[name].intended if name in self.read else None
 
     def is_digest(self, name: str, content: bytes) -> bool:
-        """Whether one of the headers is the digest of something."""
-        digits = self.meant(name)
+        """Whether one of the headers is the digest of ``content``."""
+        digits = self.intended(name)
         return digits is not None and algorithm_of(digits)(content) == digits.lower()
 
 
@@ -76,9 +82,9 @@ def _case_of(
     headers: dict[str, list[bytes]] = {}
     for name, value in pairs:
         headers.setdefault(name.lower(), []).append(value)
-    told = {name: headers[name.lower()][0] for name in SIGNED if name.lower() in headers}
-    read = {name: (read_time if name == "CurTime" else read_digest)(value) for name, value in told.items()}
-    return _Case(headers=headers, told=told, read=read, body=body, credentials=credentials, now=now, policy=policy)
+    raw = {name: headers[name.lower()][0] for name in SIGNED if name.lower() in headers}
+    read = {name: (read_time if name == "CurTime" else read_digest)(value) for name, value in raw.items()}
+    return _Case(headers=headers, raw=raw, read=read, body=body, credentials=credentials, now=now, policy=policy)
 
 
 def explain(
@@ -89,27 +95,27 @@ def explain(
     now: datetime,
     policy: Policy | None = None,
 ) -> tuple[Finding, ...]:
-    """Say what is the matter with one delivery, the most decisive first, given its headers and its raw body as captured.
+    """Explain why one delivery is refused, given its headers and its raw body as captured.
 
-    The first finding's ``reason`` is None exactly where :func:`~rbim.callbacks.verify` accepts the delivery; it
-    may then be followed by why its event would not be handled. Otherwise the reasons among the findings include that of
-    ``verify``. Never raises, whatever was captured; ``now`` needs a time zone, and ``credentials`` at least one
-    application's (InvalidRequest otherwise).
+    The most decisive finding comes first. Its ``reason`` is None if and only if :func:`~rbim.callbacks.verify` accepts the
+    delivery; a second finding may then explain why its event would not be handled. Otherwise the findings' reasons include
+    that of ``verify``. Never raises for any capture. ``now`` needs a time zone, and ``credentials`` at least one application
+    (InvalidRequest otherwise).
     """
     policy = policy or Policy()
     known = tuple(credentials) if isinstance(credentials, Iterable) else (credentials,)
     try:
         pairs = _pairs(headers)
-    except Exception:  # whatever they are: verify says what is wrong with them
+    except Exception:  # verify names the wrong type
         pairs = None
-    verdict = verify(headers if pairs is None else pairs, body, credentials=known, now=now, policy=policy)
+    result = verify(headers if pairs is None else pairs, body, credentials=known, now=now, policy=policy)
     if pairs is None or not isinstance(cast("object", body), bytes):
-        detail = verdict.detail if isinstance(verdict, Rejected) else "the headers cannot be read"
+        detail = result.detail if isinstance(result, Rejected) else "the headers cannot be read"
         return (Finding(Reason.BAD_FORMAT, detail),)
     case = _case_of(pairs, body, credentials=known, now=now, policy=policy)
-    if isinstance(verdict, Rejected):
+    if isinstance(result, Rejected):
         return tuple(finding for stage in STAGES for finding in stage(case))
-    return (_accepted(verdict), *_quarantine(case, verdict.key.app_id))
+    return (_accepted(result), *_quarantine(case, result.key.app_id))
 
 
 def _pairs(headers: Headers) -> list[tuple[str, bytes]]:
@@ -128,18 +134,18 @@ def _pairs(headers: Headers) -> list[tuple[str, bytes]]:
 
 def _accepted(verified: Verified) -> Finding:
     age, key = verified.age, verified.key
-    told = "" if key.current else ". That token is no longer the current one: a rotation is not over"
-    when = f"{_span(age)} old" if age >= 0 else f"{_span(-age)} ahead of this clock"
-    return Finding(None, f"accepted: it was signed by application {key}, and is {when}{told}")
+    rotation = "" if key.current else ". That token is no longer the current one: the token rotation is not finished"
+    when = f"{_duration(age)} old" if age >= 0 else f"{_duration(-age)} ahead of this clock"
+    return Finding(None, f"accepted: it was signed by application {key}, and is {when}{rotation}")
 
 
 def _quarantine(case: _Case, app_id: str) -> Iterator[Finding]:
-    """Say why the event of an authentic delivery would not be handled."""
+    """Explain why the event of an authentic delivery would not be handled."""
     delivery = delivery_of(case.body, app_id=app_id, received=case.now)
     if delivery.problem is not None:
         reason = Reason.BAD_FORMAT if delivery.event is None else Reason.APP_MISMATCH
         text = one_line(delivery.problem.removeprefix(f"{reason}: "), 400)
-        yield Finding(reason, f"it is kept, in quarantine, and not handled: {text}")
+        yield Finding(reason, f"it is stored in quarantine and not handled: {text}. A replay checks it again")
 
 
 # --------------------------------------------------------------------------------------------------------------- rejected
@@ -148,25 +154,27 @@ def _quarantine(case: _Case, app_id: str) -> Iterator[Finding]:
 def _size(case: _Case) -> Iterator[Finding]:
     limit, size = case.policy.max_body, len(case.body)
     if limit is not None and size > limit:
-        yield Finding(Reason.TOO_LARGE, f"the body has {size} bytes, and at most {limit} are accepted (Policy.max_body)")
+        yield Finding(
+            Reason.TOO_LARGE, f"the body has {size} bytes; the limit is {limit}: raise Policy.max_body to accept it"
+        )
 
 
 def _encoding(case: _Case) -> Iterator[Finding]:
     for encoding in case.headers.get("content-encoding", ()):
         if encoding.strip().lower() not in {b"", b"identity"}:
             text = (
-                f"there is a Content-Encoding, {one_line(encoding.decode('latin-1'), 20)}. None is described, and"
-                " what is signed is the body as it is sent: turn off whatever compresses requests on the way"
+                f"the request has Content-Encoding {one_line(encoding.decode('latin-1'), 20)}. The description has none, and"
+                " the signature covers the body as sent: turn off compression of requests on the way"
             )
             yield Finding(Reason.UNSUPPORTED_ENCODING, text)
             return
 
 
 def _headers(case: _Case) -> Iterator[Finding]:
-    if not case.told and not any(_alias(case, name) for name in SIGNED):
+    if not case.raw and not any(_alias(case, name) for name in SIGNED):
         text = (
-            f"none of the headers {', '.join(SIGNED)} is there: this is no message copy, or a proxy or gateway on the way"
-            " hands on only the headers that it knows"
+            f"the headers {', '.join(SIGNED)} are all missing: this is not a callback, or a proxy or gateway on the way"
+            " drops headers that it does not know. Configure it to forward them"
         )
         yield Finding(Reason.MISSING_HEADER, text)
         return
@@ -174,18 +182,22 @@ def _headers(case: _Case) -> Iterator[Finding]:
         values = case.headers.get(name.lower(), ())
         if not values:
             alias = _alias(case, name)
-            instead = f", but there is {one_line(alias, 40)}: something on the way renames headers" if alias else ""
-            yield Finding(Reason.MISSING_HEADER, f"there is no header {name}{instead}")
+            renamed = (
+                f", but {one_line(alias or '', 40)} is present: something on the way renames headers. Forward it as {name}"
+            )
+            dropped = ": find the proxy or gateway on the way that drops it"
+            yield Finding(Reason.MISSING_HEADER, f"the header {name} is missing{renamed if alias else dropped}")
         elif len(values) > 1:
             same = "with the same value each time" if len(set(values)) == 1 else "with different values"
-            text = f"the header {name} came {len(values)} times, {same}: a proxy, or the sender, adds what is there already"
+            text = f"the header {name} is present {len(values)} times, {same}: find the proxy or sender that adds it again"
             yield Finding(Reason.DUPLICATE_HEADER, text)
-        for look in case.read[name].looks if name in case.read else ():
-            yield Finding(look.reason, f"the header {name} {look.what}")
+        for deviation in case.read[name].deviations if name in case.read else ():
+            text = f"the header {name} {deviation.text}. Required: {REQUIRED[name]}. Forward the header unchanged"
+            yield Finding(deviation.reason, text)
 
 
 def _alias(case: _Case, name: str) -> str | None:
-    """Return the name of a header that ends as another one should, dashes and such aside."""
+    """Return the name of a header that ends like ``name`` if only letters and digits count, or None."""
     return next(
         (each for each in case.headers if each != name.lower() and _letters(each).endswith(name.lower())),
         None,
@@ -197,12 +209,14 @@ def _letters(name: str) -> str:
 
 
 def _checksum(case: _Case) -> Iterator[Finding]:
-    checksum = case.meant("CheckSum")
-    if checksum is None or "CurTime" not in case.told:
+    checksum = case.intended("CheckSum")
+    if checksum is None or "CurTime" not in case.raw:
         return
     reason = Reason.CHECKSUM_MISMATCH
-    if _interchanged(case):
-        yield Finding(reason, "MD5 and CheckSum are interchanged: each header has the other one's value")
+    if _swapped(case):
+        yield Finding(
+            reason, "MD5 and CheckSum are swapped: each header has the value of the other. Correct the code that sets them"
+        )
         return
     sender = _sender(case)
     unknown = sender if sender and all(sender != each.app_id for each in case.credentials) else None
@@ -210,65 +224,65 @@ def _checksum(case: _Case) -> Iterator[Finding]:
     found = explanation_of(checksum, pairs, _digests(case), _times(case))
     if found is None:
         yield Finding(reason, _unexplained(case, unknown))
-    elif found.words:
-        yield Finding(reason, f"CheckSum was made {' and '.join(found.words)}. {DESCRIBED}")
+    elif found.mistakes:
+        yield Finding(reason, f"CheckSum was computed {' and '.join(found.mistakes)}. {REQUIRED_SUM}")
 
 
 def _unexplained(case: _Case, unknown: str | None) -> str:
     if unknown is not None:
         return (
-            "CheckSum was made with none of the tokens that are known here. The body's sender belongs to application"
-            f" {one_line(unknown, 80)}, which is not known here: add its AppId and AppToken"
+            "CheckSum matches none of the tokens configured here. The body's sender belongs to application"
+            f" {one_line(unknown, 80)}, which is not configured here: add its AppId and AppToken"
         )
-    tokens = "the token that is" if len(case.credentials) == 1 else f"any of the {len(case.credentials)} tokens that are"
+    tokens = "the token" if len(case.credentials) == 1 else f"any of the {len(case.credentials)} tokens"
     return (
-        f"CheckSum was not made with {tokens} known here, nor in any way that usually goes wrong. Compare AppId and AppToken"
-        " with the application's in the console; the account's token, which belongs to another interface, is mistaken for it"
-        " most often. A token that was renewed in the console, or somebody who is not the platform, looks the same"
+        f"CheckSum does not match {tokens} configured here, and no usual mistake explains it. Compare AppId and AppToken"
+        " with the application's in the console. The most common mistake is the account's token, which belongs to another"
+        " interface. A token that was renewed in the console, or a sender other than the platform, gives the same result"
     )
 
 
-def _interchanged(case: _Case) -> bool:
-    """Whether each of the two digests is in the other one's header."""
-    digest = case.meant("MD5")
+def _swapped(case: _Case) -> bool:
+    """Whether each of the two digests is in the header of the other."""
+    digest = case.intended("MD5")
     if digest is None or not case.is_digest("CheckSum", case.body) or case.is_digest("MD5", case.body):
         return False
     pairs = pairs_of(case.credentials, [])
-    return explanation_of(digest, pairs, [Part("", case.told["CheckSum"])], _times(case)[:1]) is not None
+    return explanation_of(digest, pairs, [Part("", case.raw["CheckSum"])], _times(case)[:1]) is not None
 
 
 def _digests(case: _Case) -> Sequence[Part]:
-    """Return what may have stood for the digest, first what is described."""
-    checksum = case.meant("CheckSum") or b""
+    """Return values that may have been used as the digest, the described one first."""
+    checksum = case.intended("CheckSum") or b""
     own = algorithm_of(checksum)(case.body)
     parts: list[Part] = []
-    told, meant = case.read.get("MD5"), case.meant("MD5")
-    if told is not None:
-        parts += [Part("", case.told["MD5"]), Part("", told.bare)]
-    if meant is not None:
+    value, intended = case.read.get("MD5"), case.intended("MD5")
+    if value is not None:
+        parts += [Part("", case.raw["MD5"]), Part("", value.bare)]
+    if intended is not None:
         parts += [
-            Part("over the MD5 in upper case, which the header is not in", meant.upper()),
-            Part("over the MD5 in lower case, which the header is not in", meant.lower()),
-            Part("over the digest in Base64", b64encode(unhexlify(meant))),
-            Part("over the digest's raw bytes, not its hexadecimal digits", unhexlify(meant)),
+            Part("over MD5 in upper case, unlike the header", intended.upper()),
+            Part("over MD5 in lower case, unlike the header", intended.lower()),
+            Part("over the digest in Base64", b64encode(unhexlify(intended))),
+            Part("over the digest's raw bytes, not its hexadecimal digits", unhexlify(intended)),
         ]
-    words = "over the digest of the body as it is here, which is not that of the MD5 header" if meant is not None else ""
+    text = "over the digest of the body received here, which differs from the MD5 header" if intended is not None else ""
     parts += [
-        Part(words, own.upper()),
-        Part(words or "over the body's digest in lower case", own),
-        Part("over the body itself in place of its digest", case.body),
+        Part(text, own.upper()),
+        Part(text or "over the body's digest in lower case", own),
+        Part("over the body itself instead of its digest", case.body),
     ]
     return _distinct(parts)
 
 
 def _times(case: _Case) -> Sequence[Part]:
-    """Return what may have stood for the time, first what is described."""
-    parts = [Part("", case.told["CurTime"]), Part("", case.read["CurTime"].bare)]
-    meant = case.meant("CurTime")
-    if meant is not None:
+    """Return values that may have been used as the time, the described one first."""
+    parts = [Part("", case.raw["CurTime"]), Part("", case.read["CurTime"].bare)]
+    intended = case.intended("CurTime")
+    if intended is not None:
         parts += [
-            Part("over the time in milliseconds, which CurTime is not in", meant),
-            Part("over the time in seconds", meant[:10]),
+            Part("over the time in milliseconds, unlike CurTime", intended),
+            Part("over the time in seconds", intended[:10]),
         ]
     return _distinct(parts)
 
@@ -281,82 +295,82 @@ def _distinct(parts: Iterable[Part]) -> Sequence[Part]:
 
 
 def _sender(case: _Case) -> str | None:
-    """Return the application that the body says its sender belongs to."""
+    """Return the application of the sender that the body names, or None."""
     event = delivery_of(case.body, app_id="", received=case.now).event
     return event.from_account.app_id if event is not None else None
 
 
 def _body(case: _Case) -> Iterator[Finding]:
-    digits = case.meant("MD5")
-    if digits is None or case.is_digest("MD5", case.body) or _interchanged(case):
+    digits = case.intended("MD5")
+    if digits is None or case.is_digest("MD5", case.body) or _swapped(case):
         return
     if not case.body:
         text = (
-            "the body is empty here, and was not when it was signed. Most often something read it before (a form parser, a"
+            "the body is empty here, but was not when it was signed. Most often other code read it before (a form parser, a"
             " logger, a proxy): take the raw bytes first"
         )
         yield Finding(Reason.BODY_MISMATCH, text)
         return
-    variant = variant_of(case.body, lambda made: case.is_digest("MD5", made))
+    variant = variant_of(case.body, lambda body: case.is_digest("MD5", body))
     text = f"MD5 is the digest of {variant.text}" if variant else _other_length(case) or _another_body(case)
     yield Finding(Reason.BODY_MISMATCH, text)
 
 
 def _other_length(case: _Case) -> str | None:
-    told, size = told_length(case.headers.get("content-length", ())), len(case.body)
-    if told is not None and told > size:
-        return f"the body was cut: {size} bytes are here, and Content-Length says {told}"
-    if told is not None and case.is_digest("MD5", case.body[:told]):
-        return f"MD5 is the digest of the first {told} bytes, as many as Content-Length says: {size - told} more were added"
+    length, size = content_length(case.headers.get("content-length", ())), len(case.body)
+    if length is not None and length > size:
+        return f"the body was cut off: it has {size} bytes here, Content-Length is {length}. Read or capture all of it"
+    if length is not None and case.is_digest("MD5", case.body[:length]):
+        return f"MD5 is the digest of the first {length} bytes (Content-Length): remove the {size - length} added after them"
     return None
 
 
 def _another_body(case: _Case) -> str:
     text = (
-        "MD5 is not the digest of the body as it is here, and nothing that usually happens to a body explains it: it was"
-        " changed, or the headers belong to another delivery"
+        "MD5 is not the digest of the body received here, and no usual change explains it: the body was changed, or the"
+        " headers belong to another delivery"
     )
-    return text if case.meant("CheckSum") is None else f"{text}. Compare with the bytes as the socket had them"
+    return text if case.intended("CheckSum") is None else f"{text}. Compare it with the bytes received on the socket"
 
 
 def _time(case: _Case) -> Iterator[Finding]:
-    meant = case.meant("CurTime")
-    if meant is None:
+    intended = case.intended("CurTime")
+    if intended is None:
         return
-    sent = EPOCH + timedelta(milliseconds=int(meant))  # 13 digits end in the year 2286
+    sent = EPOCH + timedelta(milliseconds=int(intended))  # 13 digits end in the year 2286
     age = (case.now - sent).total_seconds()
     back, ahead = case.policy.back, case.policy.ahead
-    says = f"CurTime says {sent.isoformat(sep=' ', timespec='milliseconds')}"
+    time = f"CurTime is {sent.isoformat(sep=' ', timespec='milliseconds')}"
     if back is not None and age > back:
-        text = f"{says}, which is {_span(age)} ago, and the limit is {_span(back)} (Policy.back){_clock(age)}"
+        text = f"{time}, which is {_duration(age)} ago; the limit is {_duration(back)} (Policy.back){_advice(age)}"
         yield Finding(Reason.STALE, text)
     elif ahead is not None and -age > ahead:
-        text = f"{says}, which is {_span(-age)} ahead, and the limit is {_span(ahead)} (Policy.ahead){_clock(age)}"
+        text = f"{time}, which is {_duration(-age)} ahead; the limit is {_duration(ahead)} (Policy.ahead){_advice(age)}"
         yield Finding(Reason.FUTURE, text)
 
 
-def _clock(age: float) -> str:
-    """Return what a difference between two clocks looks like."""
+def _advice(age: float) -> str:
+    """Return the probable cause of a difference between two clocks, and the next step."""
     difference = timedelta(seconds=abs(age))
     zone = min(ZONES, key=lambda each: abs(each - difference))
     if abs(zone - difference) <= SKEW:
         hours, minutes = divmod(int(zone.total_seconds()) // 60, 60)
         return (
-            f". It differs by {hours} hours {minutes} minutes, as time zones do: a local time was used in place of UTC,"
-            " there or by this machine's clock"
+            f". The difference is {hours} hours {minutes} minutes, like a time zone's: the sender or this machine's clock"
+            " used local time instead of UTC. Correct that one"
         )
     if age < 0:
         return ". Compare both machines' clocks with a time server"
     return (
-        ". Where it has just come, compare both machines' clocks with a time server; where it is a resend, a receiver with"
-        " an inbox accepts it all the same"
+        ". If it has just arrived, compare both machines' clocks with a time server; if it is a resend, a receiver with a"
+        " durable inbox accepts it anyway"
     )
 
 
 def _content(case: _Case) -> Iterator[Finding]:
-    """Say what else would keep it from being handled, where the body is the one that was signed."""
-    checksum, told = case.meant("CheckSum"), b"".join(case.told.get(name, b"") for name in ("MD5", "CurTime"))
-    key = keys_of(case.credentials).match(told, checksum.lower()) if checksum else None
+    """Explain what else would prevent handling, if the body is the signed one."""
+    checksum, signed = case.intended("CheckSum"), b"".join(case.raw.get(name, b"") for name in ("MD5", "CurTime"))
+    key = keys_of(case.credentials).match(signed, checksum.lower()) if checksum else None
     if key is not None and case.is_digest("MD5", case.body):
         yield from _quarantine(case, key.app_id)
 
@@ -366,14 +380,14 @@ STAGES = (_size, _encoding, _headers, _checksum, _body, _time, _content)
 UNITS = (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1))
 
 
-def _span(seconds: float) -> str:
-    """Return a length of time in the two units that say most of it."""
+def _duration(seconds: float) -> str:
+    """Return a duration in its two largest units."""
     for (unit, size), (smaller, part) in pairwise(UNITS):
         if seconds >= size:
             count, rest = divmod(round(seconds), size)
-            return _counted(count, unit) + (f" {_counted(rest // part, smaller)}" if rest >= part else "")
+            return _plural(count, unit) + (f" {_plural(rest // part, smaller)}" if rest >= part else "")
     return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1000:.0f} ms"
 
 
-def _counted(count: int, unit: str) -> str:
+def _plural(count: int, unit: str) -> str:
     return f"{count} {unit}" if count == 1 else f"{count} {unit}s"

@@ -1,1 +1,1 @@
-"""What the platform sends, as typed events."""
+"""Typed events: parsing and the classes of the platform's events."""

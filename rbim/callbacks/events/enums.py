@@ -1,6 +1,6 @@
-"""The platform's words for what it copies: kinds of conversations, messages, notifications and clients.
+"""The platform's words in events: kinds of conversations, messages, notifications and clients.
 
-Interface: Events, Conversation message event body. A receiver keeps a word outside these as the text it is.
+Interface: Events, Conversation message event body. An unknown word stays a plain string.
 """
 
 from enum import StrEnum
@@ -9,7 +9,7 @@ __all__ = ["ClientType", "ConvType", "MsgType", "Notice"]
 
 
 class ConvType(StrEnum):
-    """What kind of conversation a message belongs to."""
+    """The kind of a message's conversation (``convType``)."""
 
     PERSON = "PERSON"
     """One-to-one."""
@@ -28,7 +28,7 @@ class ConvType(StrEnum):
 
 
 class MsgType(StrEnum):
-    """What kind of message somebody sends."""
+    """The kind of a message that a user sends (``msgType``)."""
 
     TEXT = "TEXT"
     PICTURE = "PICTURE"
@@ -42,7 +42,7 @@ class MsgType(StrEnum):
 
 
 class Notice(StrEnum):
-    """What kind of message a group's members get when the group changes."""
+    """The kind of a notification to a group's members when the group changes (``msgType``)."""
 
     TEAM_APPLY = "TEAM_APPLY"
     TEAM_INVITE = "TEAM_INVITE"
@@ -61,7 +61,7 @@ class Notice(StrEnum):
 
 
 class ClientType(StrEnum):
-    """What the sender's client runs on (``fromClientType``)."""
+    """The platform of the sender's client (``fromClientType``)."""
 
     ANDROID = "Android"
     IOS = "IOS"

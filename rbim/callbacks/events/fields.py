@@ -1,4 +1,4 @@
-"""The quirks of event bodies, one function each: how a JSON value becomes a Python value. Above each is the wire text."""
+"""Converters for event fields, one for each quirk: JSON value to Python value. Above each is the text on the wire."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any, cast
@@ -8,14 +8,14 @@ from attrs import frozen
 from rbim.callbacks.events.enums import MsgType, Notice
 from rbim.wire.quirks import read_text
 
-__all__ = ["NOBODY", "Account", "account", "accounts", "flag", "msg_type"]
+__all__ = ["NO_ACCOUNT", "Account", "account", "accounts", "flag", "msg_type"]
 
 
 @frozen
 class Account:
     """An account as the platform writes it: ``<application_id>#<user_account>``.
 
-    ``app_id`` is None where the text has no ``#``, which is nothing unusual. ``str()`` gives the text back.
+    ``app_id`` is None if the text has no ``#``, which is common. ``str()`` returns the original text.
     """
 
     app_id: str | None
@@ -26,23 +26,23 @@ class Account:
 
     @classmethod
     def of(cls, text: str) -> "Account":
-        """Take an account's text apart at the first ``#``."""
+        """Return the account of a text, split at the first ``#``."""
         app_id, number_sign, user = text.partition("#")
         return cls(app_id, user) if number_sign else cls(None, text)
 
 
-NOBODY = Account(None, "")
+NO_ACCOUNT = Account(None, "")
 
 
 # `"fromAccount": "aaf98f...#1001"`, `"fromAccount": "1001"`
 def account(value: Any) -> Account:  # JSON
-    """Read an account."""
+    """Convert an account."""
     return Account.of(read_text(value))
 
 
-# `"tMembers": ["aaf98f...#1001", "aaf98f...#1002"]`; the older nesting `{"member": [...]}` and a single text do no harm
+# `"tMembers": ["aaf98f...#1001", "aaf98f...#1002"]`; the older nesting `{"member": [...]}` and a single text work, too
 def accounts(value: Any) -> tuple[Account, ...]:  # JSON
-    """Read a list of accounts."""
+    """Convert a list of accounts."""
     return tuple(account(each) for each in _flat(value) if each not in (None, ""))
 
 
@@ -58,8 +58,8 @@ def _flat(value: Any) -> Iterator[Any]:  # JSON
 
 # `"resendFlag": "1"`, `"resendFlag": 1`, `"resendFlag": ""`, `"antispam": "true"`
 def flag(value: Any) -> bool:  # JSON
-    """Read a flag: what is no number other than zero and no word for no is set."""
-    if value in (None, "", "0"):  # which is nearly always all there is
+    """Convert a flag: False for zero, empty values and words such as "false", "no" and "null"; otherwise True."""
+    if value in (None, "", "0"):  # nearly always one of these
         return False
     text = read_text(value).strip().lower()
     try:
@@ -74,6 +74,6 @@ _KINDS: dict[str, MsgType | Notice] = {each.value: each for kind in (MsgType, No
 
 # `"msgType": "TEXT"`, `"msgType": "TEAM_JOIN"`, `"msgType": "TEAM_MUTE"`
 def msg_type(value: Any) -> MsgType | Notice | str:  # JSON
-    """Read a ``msgType``: a member of one of two enums, or the text where it is outside both."""
+    """Convert a ``msgType`` to a member of MsgType or Notice, or keep an unknown text."""
     text = read_text(value)
     return _KINDS.get(text, text)

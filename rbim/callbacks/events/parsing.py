@@ -1,4 +1,4 @@
-"""From the bytes of an authentic delivery to an event."""
+"""The parser: from the bytes of an authentic delivery to an event."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["document_of", "parse"]
 
-DEEP = 64  # levels of arrays and objects: the description has two
+MOST_LEVELS = 64  # of nested arrays and objects; the description has two
 
 
 @cache
@@ -30,11 +30,11 @@ def _converter() -> Converter:
 
 
 def parse(body: bytes) -> Event:
-    """Return the event that the body of a delivery tells of. Verify first: this looks at no signature.
+    """Return the event in the body of a delivery. Verify the delivery first: this checks no signature.
 
-    Of a key that comes twice the last counts. Halves of surrogate pairs (a nickname cut through an emoji) become U+FFFD, so
-    that every text can be stored. Raises CallbackRejected, and nothing else, where the bytes are no JSON object or one that
-    is nested or has numbers without end. Interface: Events, Conversation message event body.
+    Of a duplicate key the last value counts. Lone surrogates (a nickname cut inside an emoji) become U+FFFD, so that every
+    text can be stored. Raises CallbackRejected, and nothing else, if the bytes are not a JSON object, are nested more than
+    64 levels deep, or have a number out of range. Interface: Events, Conversation message event body.
     """
     fields = document_of(body)
     kind = event_class(fields.get("eventType"), fields.get("convType"), fields.get("msgType"))
@@ -43,50 +43,52 @@ def parse(body: bytes) -> Event:
 
 
 def document_of(body: bytes) -> dict[str, Any]:
-    """Return the JSON object of a delivery's body. Raises CallbackRejected as :func:`parse` does."""
+    """Return the JSON object in a delivery's body. Raises CallbackRejected like :func:`parse`."""
     plain = jsontext.loads_plain(body)
-    if plain is not None:  # nothing of what follows is in it, halves of surrogate pairs included
+    if plain is not None:  # none of the special cases below is in it, including lone surrogates
         return plain
     try:
         document = jsontext.loads(body)
     except jsontext.NotJson as error:
         raise _unreadable(str(error), body) from None
-    if body.count(b"[") + body.count(b"{") > DEEP and _is_deep(document):
-        why = f"nested more than {DEEP} deep"
-        raise _unreadable(why, body)
+    if body.count(b"[") + body.count(b"{") > MOST_LEVELS and _is_deep(document):
+        cause = f"nested more than {MOST_LEVELS} levels deep"
+        raise _unreadable(cause, body)
     if b"\\u" in body:
-        document = _whole(document)
+        document = _without_surrogates(document)
     if not isinstance(document, dict):
-        why = f"an object is needed, not {type(document).__name__}"
-        raise _unreadable(why, body)
+        cause = f"it must be a JSON object, not {type(document).__name__}"
+        raise _unreadable(cause, body)
     return cast("dict[str, Any]", document)
 
 
 def _is_deep(document: Any) -> bool:  # JSON
     level: list[Any] = [document]
-    for _ in range(DEEP):
-        level = [inside for each in level for inside in _inside(each)]
+    for _ in range(MOST_LEVELS):
+        level = [child for each in level for child in _children(each)]
     return any(isinstance(each, (list, dict)) for each in level)
 
 
-def _inside(value: Any) -> Iterable[Any]:  # JSON
+def _children(value: Any) -> Iterable[Any]:  # JSON
     if isinstance(value, dict):
         return cast("Mapping[str, Any]", value).values()
     return cast("Iterable[Any]", value) if isinstance(value, list) else ()
 
 
-def _unreadable(why: str, body: bytes) -> CallbackRejected:
-    return CallbackRejected(f"the body cannot be read: {why}", reason="bad_format", body=body)
+def _unreadable(cause: str, body: bytes) -> CallbackRejected:
+    return CallbackRejected(f"the body cannot be read: {cause}", reason="bad_format", body=body)
 
 
 # `"fromNick": "\ud83d"`
-def _whole(value: Any) -> Any:  # JSON
+def _without_surrogates(value: Any) -> Any:  # JSON
     if isinstance(value, str):
         return value if _encodes(value) else value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     if isinstance(value, list):
-        return [_whole(each) for each in cast("Iterable[Any]", value)]
+        return [_without_surrogates(each) for each in cast("Iterable[Any]", value)]
     if isinstance(value, dict):
-        return {_whole(key): _whole(each) for key, each in cast("Mapping[str, Any]", value).items()}
+        return {
+            _without_surrogates(key): _without_surrogates(each) for key, each in cast("Mapping[str, Any]", value).items()
+        }
     return value
 
 

@@ -1,8 +1,8 @@
-"""What the platform tells of a message: one frozen class per ``msgType``, every field typed.
+"""Event classes: one frozen class per ``msgType``, with typed fields.
 
-Interface: Events, Conversation message event body. Not every field is always sent, so every field has a default, and absent,
-null and empty are alike. A word that the description does not know stays the text it is; an event whose ``eventType``,
-``convType`` or ``msgType`` it does not know is an :class:`UnknownEvent` that keeps the whole document.
+Interface: Events, Conversation message event body. The platform may omit fields, so every field has a default; absent,
+null and empty values are equal. An unknown word stays a string; an event with an unknown ``eventType``, ``convType`` or
+``msgType`` is an :class:`UnknownEvent`, which keeps the whole document.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from attrs import field, frozen
 
 from rbim._support.text import empty
 from rbim.callbacks.events.enums import ClientType, ConvType, MsgType, Notice
-from rbim.callbacks.events.fields import NOBODY, Account, account, accounts, flag, msg_type
+from rbim.callbacks.events.fields import NO_ACCOUNT, Account, account, accounts, flag, msg_type
 from rbim.operations.base import Answer, wire
 from rbim.wire.quirks import read_text
 
@@ -56,25 +56,25 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @frozen(kw_only=True)
 class Event(Answer):
-    """Anything that the platform copies. Every event is one of its subclasses.
+    """The base class of all events that the platform sends. Every event is of one of its subclasses.
 
-    ``conv_type`` and ``msg_type`` say what it is. ``to`` is the receiver's account (``PERSON``), the group
-    (``TEAM``, ``CUSTOM_TEAM``, ``NOTIFY_TEAM``) or the text ``REST`` (``CUSTOM_PERSON``, whose receivers are ``t_members``).
-    ``from_account`` is the sender, or who caused a notification. ``msg_timestamp`` counts milliseconds since 1970-01-01
-    00:00:00 UTC (None where its text, kept in ``msg_timestamp_text``, is no number); :attr:`sent_at` is the same as a
-    datetime. ``body`` is what was said, ``attach`` the address of an attachment. ``resend_flag`` says that the platform
-    delivers it again, ``custom_save_flag`` that it is stored for who is offline, ``custom_apns_flag`` that they are
-    notified, with ``custom_apns_text``; ``antispam`` that the check for black words hit it. ``extra`` has the fields that
-    the description does not know.
+    ``conv_type`` and ``msg_type`` are its kind. ``to`` is the receiver's account (``PERSON``), the group (``TEAM``,
+    ``CUSTOM_TEAM``, ``NOTIFY_TEAM``) or the text ``REST`` (``CUSTOM_PERSON``, whose receivers are ``t_members``).
+    ``from_account`` is the sender, or the account that caused a notification. ``msg_timestamp`` is in milliseconds since
+    1970-01-01 00:00:00 UTC (None if its text, kept in ``msg_timestamp_text``, is not a number); :attr:`sent_at` is the same
+    as a datetime. ``body`` is the text, ``attach`` the address of an attachment. Flags: ``resend_flag``: the platform sends
+    it again; ``custom_save_flag``: it is stored for receivers that are offline; ``custom_apns_flag``: they get a push
+    notification, with ``custom_apns_text``; ``antispam``: the check for black words matched. ``extra`` has the fields that
+    are not in the description.
     """
 
     type_name: ClassVar[str] = ""
-    """The ``msgType`` that a class stands for; empty where it stands for several."""
+    """The ``msgType`` of a class; empty if the class has several."""
 
     event_type: str = field(default="1", metadata=wire(read=read_text))
     conv_type: ConvType | str | None = None
     to: str = ""
-    from_account: Account = field(default=NOBODY, metadata=wire(read=account))
+    from_account: Account = field(default=NO_ACCOUNT, metadata=wire(read=account))
     from_client_type: ClientType | str | None = None
     from_device_id: str = ""
     from_nick: str = ""
@@ -97,7 +97,7 @@ class Event(Answer):
 
     @property
     def sent_at(self) -> datetime | None:
-        """When it was sent, in UTC; None where the platform did not say it in a readable way."""
+        """The time at which it was sent, in UTC; None if ``msg_timestamp`` is missing or out of range."""
         try:
             return None if self.msg_timestamp is None else EPOCH + timedelta(milliseconds=self.msg_timestamp)
         except OverflowError:
@@ -105,14 +105,14 @@ class Event(Answer):
 
     @property
     def group_id(self) -> str | None:
-        """The group that it belongs to; None between individuals."""
+        """The group that the event belongs to; None between individuals."""
         return self.to if self.conv_type in IN_GROUPS else None
 
     @property
     def conversation(self) -> str:
-        """What it belongs to: ``team/`` and the group, or ``person/`` and both accounts in alphabetical order, with ``|``.
+        """The conversation's name: ``team/<group>``, or ``person/<account>|<account>`` in alphabetical order.
 
-        Who pushes to several at once is in one conversation with ``REST``. Empty where nothing says.
+        A push to several accounts belongs to the conversation of its sender and ``REST``. Empty if the fields are missing.
         """
         return conversation_of(self.conv_type, self.to, self.from_account, self.t_members)
 
@@ -130,7 +130,7 @@ IN_GROUPS = frozenset({ConvType.TEAM, ConvType.CUSTOM_TEAM, ConvType.NOTIFY_TEAM
 
 
 class Message(Event):
-    """What somebody said to somebody or in a group, or what was pushed over REST."""
+    """A message between two users, in a group, or pushed over REST."""
 
     __slots__ = ()
 
@@ -164,7 +164,7 @@ class Video(Message):
 
 
 class Location(Message):
-    """A place. Which field holds it is not described."""
+    """A place. The description does not name the field that holds it."""
 
     __slots__ = ()
     type_name = MsgType.LOCATION
@@ -185,7 +185,7 @@ class FileCompress(Message):
 
 
 class Link(Message):
-    """A link: ``link_info`` has what is inside."""
+    """A link: ``link_info`` has its content."""
 
     __slots__ = ()
     type_name = MsgType.LINK
@@ -199,30 +199,30 @@ class At(Message):
 
 
 class Notification(Event):
-    """What a group's members are told of a change (``NOTIFY_TEAM``): ``to`` is the group, ``t_members`` whom it concerns.
+    """A notification of a group's change (``NOTIFY_TEAM``): ``to`` is the group, ``t_members`` the accounts concerned.
 
-    Which group operation causes which notification is not described.
+    The description does not name the operation that causes each notification.
     """
 
     __slots__ = ()
 
 
 class TeamApply(Notification):
-    """Somebody applied to join."""
+    """An account applied to join."""
 
     __slots__ = ()
     type_name = Notice.TEAM_APPLY
 
 
 class TeamInvite(Notification):
-    """Somebody was invited to join."""
+    """An account was invited to join."""
 
     __slots__ = ()
     type_name = Notice.TEAM_INVITE
 
 
 class TeamJoin(Notification):
-    """Somebody joined directly."""
+    """An account joined directly."""
 
     __slots__ = ()
     type_name = Notice.TEAM_JOIN
@@ -307,12 +307,12 @@ class TeamRoleUpdate(Notification):
 
 @frozen(kw_only=True)
 class UnknownEvent(Event):
-    """An event whose ``eventType``, ``convType`` or ``msgType`` the description does not know, or not together.
+    """An event whose ``eventType``, ``convType`` or ``msgType``, or their combination, is not in the description.
 
-    ``document`` is all of it, as JSON had it; the other fields are read as those of any event, for what that is worth.
+    ``document`` is the whole JSON object; the other fields are converted like those of any event.
     """
 
-    # put here by parse(): no field of the platform's may be read as it, so its key is one that is never read as it stands
+    # set by parse(); the key must never match a field of the platform, so no platform field can be read as this one
     document: Mapping[str, Any] = field(factory=empty, hash=False, metadata=wire("rbim:document", read=lambda _: {}))
 
 
@@ -322,7 +322,7 @@ _CLASSES = {kind.value: _NOTIFICATIONS if kind is ConvType.NOTIFY_TEAM else _MES
 
 
 def event_class(event_type: object, conv_type: object, msg_type: object) -> type[Event]:
-    """Return the class of an event, given its words as JSON has them. Without an ``eventType`` it counts as a message."""
+    """Return the class of an event, given its JSON values. A missing ``eventType`` counts as 1, a message."""
     if event_type != "1" and (event_type is True or event_type not in (None, "", 1)):
         return UnknownEvent
     if not isinstance(conv_type, str) or not isinstance(msg_type, str):
@@ -331,5 +331,5 @@ def event_class(event_type: object, conv_type: object, msg_type: object) -> type
 
 
 def class_names(kind: type[Event]) -> frozenset[str]:
-    """Return the names of a class of events and of those derived from it."""
+    """Return the names of a class of events and of all its subclasses."""
     return frozenset({kind.__name__}).union(*map(class_names, kind.__subclasses__()))

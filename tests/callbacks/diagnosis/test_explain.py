@@ -98,7 +98,7 @@ def test_what_is_accepted_may_not_be_handled(body, reason, said):
         first, second = say(signed(body), body, now=now)
         assert first.reason is (None if now is NOW else Reason.STALE)
         assert second.reason is reason
-        assert second.text.startswith("it is kept, in quarantine, and not handled: ")
+        assert second.text.startswith("it is stored in quarantine and not handled: ")
         assert said in second.text
 
 
@@ -106,23 +106,28 @@ def test_what_is_accepted_may_not_be_handled(body, reason, said):
 
 
 def test_no_headers_at_all():
-    assert "this is no message copy, or a proxy" in only(say({"Content-Type": "application/json"}), Reason.MISSING_HEADER)
+    assert "this is not a callback, or a proxy" in only(say({"Content-Type": "application/json"}), Reason.MISSING_HEADER)
 
 
 @pytest.mark.parametrize("name", ["CheckSum", "MD5", "CurTime"])
 def test_a_missing_header_is_named_and_one_that_looks_like_it(name):
     told = headers()
     value = told.pop(name)
-    assert only(say(told), Reason.MISSING_HEADER) == f"there is no header {name}"
+    assert only(say(told), Reason.MISSING_HEADER) == (
+        f"the header {name} is missing: find the proxy or gateway on the way that drops it"
+    )
     text = only(say({f"HTTP_{name.upper()}": value, **told}), Reason.MISSING_HEADER)
-    assert text == f"there is no header {name}, but there is http_{name.lower()}: something on the way renames headers"
+    assert text == (
+        f"the header {name} is missing, but http_{name.lower()} is present: something on the way renames headers."
+        f" Forward it as {name}"
+    )
 
 
 @pytest.mark.parametrize("name", ["CheckSum", "MD5", "CurTime"])
 def test_a_header_that_came_twice(name):
     again = (name.lower().encode(), headers()[name].encode())
     text = only(say([*headers().items(), again]), Reason.DUPLICATE_HEADER)
-    assert text.startswith(f"the header {name} came 2 times, with the same value each time")
+    assert text.startswith(f"the header {name} is present 2 times, with the same value each time")
     assert "with different values" in say([*headers().items(), (name, "x")])[0].text
 
 
@@ -132,32 +137,38 @@ LOST = "00000" + hexed(b"x")[5:]
 DIGEST_FORMS = {
     "is empty": " ",
     "has white space around it": f" {DIGEST}",
-    "is the same text twice with a comma between: two headers were joined into one": f"{DIGEST}, {DIGEST}",
-    "is several texts with commas between: two headers were joined into one": f"{DIGEST}, {hexed(b'')}",
-    "ends in ';' (the platform's own samples of headers do)": f"{DIGEST};",
-    "is written as Python shows bytes, b'...'": f"b'{DIGEST}'",
-    "stands in quotes": f'"{DIGEST}"',
-    "is a word for nothing: what sends it had no value": "null",
-    "begins with 0x": f"0x{LOWER}",
-    "has the 16 bytes apart, with dashes, colons or spaces between them (.NET's BitConverter writes them so)": RAW.hex("-"),
+    "is the same value twice, separated by a comma: two headers were merged into one": f"{DIGEST}, {DIGEST}",
+    "is several values, separated by commas: several headers were merged into one": f"{DIGEST}, {hexed(b'')}",
+    "ends with ';' (as in the platform's own header samples)": f"{DIGEST};",
+    "is a Python bytes literal, b'...'": f"b'{DIGEST}'",
+    "is in quotes": f'"{DIGEST}"',
+    "is a null value (null, none, undefined, nil, nan): its sender had no value": "null",
+    "starts with 0x": f"0x{LOWER}",
+    "has dashes, colons or spaces between its 16 bytes (as .NET's BitConverter writes them)": RAW.hex("-"),
     "is Base64 of the digest, not hexadecimal digits": base64.b64encode(RAW).decode(),
     "is Base64 of the hexadecimal digits": base64.b64encode(LOWER.encode()).decode(),
     "is the digest's 16 raw bytes, not hexadecimal digits": RAW,
-    "has 16 hexadecimal digits: the short form, the middle of the 32": DIGEST[8:24],
-    "lacks leading zeros (a digest made a number and written with %x, or by Java's BigInteger, loses them)": LOST[3:],
-    "has 40 hexadecimal digits: it is SHA-1, where MD5 is described": hexed(BODY, sha1),
-    "has 64 hexadecimal digits: it is SHA-256, where MD5 is described": hexed(BODY, sha256),
-    "has characters outside ASCII": "\uff11\uff12\uff13",
+    "has 16 hexadecimal digits: the short form of MD5, the middle 16 of 32": DIGEST[8:24],
+    "lacks leading zeros (a digest printed as a number loses them: %x, Java's BigInteger)": LOST[3:],
+    "has 40 hexadecimal digits: SHA-1 instead of MD5": hexed(BODY, sha1),
+    "has 64 hexadecimal digits: SHA-256 instead of MD5": hexed(BODY, sha256),
+    "has non-ASCII characters": "\uff11\uff12\uff13",
 }
 UNREADABLE = (
     "is empty",
-    "is a word",
+    "is a null",
     "is several",
     "has 16 hex",
-    "has characters outside",
+    "has non-ASCII",
     "is negative",
-    "has another number",
+    "has a wrong number",
 )
+
+
+def found(name, what):
+    """The finding about a header's form."""
+    required = "13 digits, milliseconds since 1970-01-01 UTC" if name == "CurTime" else "32 hexadecimal digits"
+    return f"the header {name} {what}. Required: {required}. Forward the header unchanged"
 
 
 def is_unreadable(what):
@@ -165,58 +176,58 @@ def is_unreadable(what):
 
 
 def test_each_form_of_a_digest_has_its_example():
-    assert set(DIGEST_FORMS) == {look.what for look in DIGESTS}
+    assert set(DIGEST_FORMS) == {deviation.text for deviation in DIGESTS}
 
 
 @pytest.mark.parametrize("what", DIGEST_FORMS)
 def test_what_a_digest_looks_like(what):
     value = DIGEST_FORMS[what]
     findings = say(headers(MD5=value))
-    assert (findings[0].reason, findings[0].text) == (Reason.BAD_FORMAT, f"the header MD5 {what}")
+    assert (findings[0].reason, findings[0].text) == (Reason.BAD_FORMAT, found("MD5", what))
     if not is_unreadable(what) and value != LOST[3:]:
         assert not any(finding.reason is Reason.BODY_MISMATCH for finding in findings)  # it was understood
-    assert f"the header CheckSum {what}" in {finding.text for finding in say(headers(CheckSum=value))}
+    assert found("CheckSum", what) in {finding.text for finding in say(headers(CheckSum=value))}
 
 
 def test_looks_come_together_and_the_rest_is_still_judged():
     texts = [finding.text for finding in say({name: f'"{value}";' for name, value in headers().items()})]
     assert [text.partition(" ")[0] for text in texts] == ["the"] * 6
-    assert read_digest(LOST[3:].encode()).meant == LOST.encode()
-    assert read_digest(base64.urlsafe_b64encode(b"\xff" * 16).rstrip(b"=")).meant == b"f" * 32
+    assert read_digest(LOST[3:].encode()).intended == LOST.encode()
+    assert read_digest(base64.urlsafe_b64encode(b"\xff" * 16).rstrip(b"=")).intended == b"f" * 32
     (finding,) = say(headers(MD5="what"))
-    assert finding.text == "the header MD5 is not 32 hexadecimal digits, but 4 other characters"
-    assert len(read_digest(b"'" * 40 + DIGEST.encode() + b"'" * 40).looks) < 8
+    assert finding.text == found("MD5", "is not 32 hexadecimal digits but 4 characters of an unknown format")
+    assert len(read_digest(b"'" * 40 + DIGEST.encode() + b"'" * 40).deviations) < 8
 
 
 BEIJING = timezone(timedelta(hours=8))
 TIME_FORMS = {
     "is empty": "",
     "has white space around it": f"{TIME}\t",
-    "is the same text twice with a comma between: two headers were joined into one": f"{TIME},{TIME}",
-    "is several texts with commas between: two headers were joined into one": f"{TIME},1",
-    "ends in ';' (the platform's own samples of headers do)": f"{TIME};",
-    "is written as Python shows bytes, b'...'": f'b"{TIME}"',
-    "stands in quotes": f"'{TIME}'",
-    "is a word for nothing: what sends it had no value": "undefined",
+    "is the same value twice, separated by a comma: two headers were merged into one": f"{TIME},{TIME}",
+    "is several values, separated by commas: several headers were merged into one": f"{TIME},1",
+    "ends with ';' (as in the platform's own header samples)": f"{TIME};",
+    "is a Python bytes literal, b'...'": f'b"{TIME}"',
+    "is in quotes": f"'{TIME}'",
+    "is a null value (null, none, undefined, nil, nan): its sender had no value": "undefined",
     "is in seconds, not milliseconds": TIME[:10],
     "is in seconds with a fraction, not milliseconds": "1767323045.0",
     "is in milliseconds with a fraction": f"{TIME}.0",
-    "is written with an exponent": "1.767323045E12",
+    "is in exponent notation": "1.767323045E12",
     "is in microseconds, not milliseconds": f"{TIME}000",
     "is in nanoseconds, not milliseconds": f"{TIME}000000",
     "is a date, yyyyMMddHHmmss, not milliseconds since 1970": "20260102030405",
     "is a date, yyyyMMddHHmmssSSS, not milliseconds since 1970": "20260102030405000",
     "is in ticks of 100 ns since the year 1 (.NET's), not milliseconds since 1970": "639029198450000000",
     "is a date, not milliseconds since 1970": "2026-01-02 03:04:05",
-    "is a date as HTTP and mail write it, not milliseconds since 1970": format_datetime(NOW, usegmt=True),
+    "is a date in HTTP or e-mail format, not milliseconds since 1970": format_datetime(NOW, usegmt=True),
     "is negative": "-1",
-    "has characters outside ASCII": "\uff11",
-    "has another number of digits": "176732304500",
+    "has non-ASCII characters": "\uff11",
+    "has a wrong number of digits": "176732304500",
 }
 
 
 def test_each_form_of_a_time_has_its_example():
-    assert set(TIME_FORMS) == {look.what for look in TIMES}
+    assert set(TIME_FORMS) == {deviation.text for deviation in TIMES}
 
 
 @pytest.mark.parametrize("what", TIME_FORMS)
@@ -224,18 +235,18 @@ def test_what_a_time_looks_like(what):
     value = TIME_FORMS[what]
     reason = Reason.SECONDS_NOT_MILLISECONDS if "seconds, not" in what and len(value) == 10 else Reason.BAD_FORMAT
     told = signed(BODY, time=value)
-    assert only(say(told), reason) == f"the header CurTime {what}"
-    meant = read_time(value.encode()).meant
-    assert meant == (None if is_unreadable(what) else TIME.encode())
-    if meant is not None:  # then it is also judged
+    assert only(say(told), reason) == found("CurTime", what)
+    intended = read_time(value.encode()).intended
+    assert intended == (None if is_unreadable(what) else TIME.encode())
+    if intended is not None:  # then it is also judged
         assert say(told, now=NOW + timedelta(days=1))[-1].reason is Reason.STALE
 
 
 def test_dates_that_are_none_and_dates_with_a_zone():
-    assert read_time(b"20261301000000").meant is None
-    assert read_time(b"Xxx, nonsense").meant is None
-    assert read_time(NOW.astimezone(BEIJING).isoformat().encode()).meant == TIME.encode()
-    assert read_time(b"9e99").meant is None
+    assert read_time(b"20261301000000").intended is None
+    assert read_time(b"Xxx, nonsense").intended is None
+    assert read_time(NOW.astimezone(BEIJING).isoformat().encode()).intended == TIME.encode()
+    assert read_time(b"9e99").intended is None
     assert say(signed(BODY, time="2026-01-02 03:04:05") | {"CheckSum": SUM})[-1].reason is Reason.CHECKSUM_MISMATCH
 
 
@@ -256,7 +267,7 @@ def recipes():
         if order[:2] == ("AppToken", "AppId") and order[2:] == ("MD5", "CurTime"):
             yield "with AppId and AppToken swapped", hexed(joined)
         elif order != tuple(NAMED):
-            yield f"with its parts in another order: {', '.join(order)}", hexed(joined)
+            yield f"with its parts in a wrong order: {', '.join(order)}", hexed(joined)
     for by in SEPARATORS:
         yield f"with {by!r} between its parts", hexed(by.join(NAMED.values()))
     for end in ("\n", "\r\n"):
@@ -267,9 +278,9 @@ def recipes():
             yield f"without {' and '.join(out)}", hexed(joined)
     yield "as the digest of the MD5 header alone", hexed(DIGEST)
     yield "as a copy of the digest: CheckSum is the body's digest", DIGEST
-    yield "as an HMAC with AppToken for its key", keyed(APP + DIGEST + TIME)
-    yield "as an HMAC with AppToken for its key, without AppId", keyed(DIGEST + TIME)
-    yield "as an HMAC of the digest with AppToken for its key", keyed(DIGEST)
+    yield "as an HMAC with AppToken as its key", keyed(APP + DIGEST + TIME)
+    yield "as an HMAC with AppToken as its key, without AppId", keyed(DIGEST + TIME)
+    yield "as an HMAC of the digest with AppToken as its key", keyed(DIGEST)
 
 
 MADE = list(recipes())
@@ -278,16 +289,17 @@ MADE = list(recipes())
 def test_each_way_to_make_a_checksum_has_its_example():
     assert len(MADE) == len({words for words, _ in MADE}) == len(RECIPES) - 1
     for recipe in RECIPES[1:]:
-        assert any(recipe.words.startswith(words) for words, _ in MADE), recipe.words
+        assert any(recipe.text.startswith(words) for words, _ in MADE), recipe.text
 
 
 @pytest.mark.parametrize(("words", "checksum"), MADE, ids=[words for words, _ in MADE])
 def test_how_a_checksum_was_made(words, checksum):
     for told in (checksum, checksum.lower()):
         text = only(say(headers(CheckSum=told), by=[MINE, THEIRS]), Reason.CHECKSUM_MISMATCH)
-        assert text.startswith(f"CheckSum was made {words}")
+        assert text.startswith(f"CheckSum was computed {words}")
         assert text.endswith(
-            "the MD5 of AppId, AppToken, the MD5 header's text and CurTime, joined without anything between them"
+            "Required: the MD5 of AppId, AppToken, the text of the MD5 header and CurTime, joined without separators."
+            " Correct the credentials here, or the sender"
         )
 
 
@@ -301,8 +313,8 @@ def test_app_id_and_token_swapped_in_the_configuration_shows_neither():
 @pytest.mark.parametrize(
     ("told", "words"),
     [
-        (headers(MD5=LOWER), "over the MD5 in upper case, which the header is not in"),
-        (headers(CheckSum=hexed(APP + TOKEN + LOWER + TIME)), "over the MD5 in lower case, which the header is not in"),
+        (headers(MD5=LOWER), "over MD5 in upper case, unlike the header"),
+        (headers(CheckSum=hexed(APP + TOKEN + LOWER + TIME)), "over MD5 in lower case, unlike the header"),
         (headers(CheckSum=hexed(APP + TOKEN + base64.b64encode(RAW).decode() + TIME)), "over the digest in Base64"),
         (headers(CheckSum=hexed((APP + TOKEN).encode() + RAW + TIME.encode())), "over the digest's raw bytes"),
         (headers(CheckSum=hexed((APP + TOKEN).encode() + BODY + TIME.encode())), "over the body itself"),
@@ -326,7 +338,7 @@ def test_app_id_and_token_swapped_in_the_configuration_shows_neither():
         ),
         (
             headers(CheckSum=hexed(f"{APP}:{TOKEN}:{LOWER}:{TIME}")),
-            "over the MD5 in lower case, which the header is not in and with ':' between",
+            "over MD5 in lower case, unlike the header and with ':' between",
         ),
     ],
 )
@@ -342,13 +354,13 @@ def test_a_token_in_quotes_is_the_configurations():
 
 def test_the_digest_was_taken_of_another_body():
     first, second = say(headers(MD5=hexed(b"other")))
-    assert "over the digest of the body as it is here, which is not that of the MD5 header" in first.text
+    assert "over the digest of the body received here, which differs from the MD5 header" in first.text
     assert second.reason is Reason.BODY_MISMATCH
 
 
 def test_md5_and_checksum_interchanged():
     text = only(say(headers(MD5=SUM, CheckSum=DIGEST)), Reason.CHECKSUM_MISMATCH)
-    assert text == "MD5 and CheckSum are interchanged: each header has the other one's value"
+    assert text == ("MD5 and CheckSum are swapped: each header has the value of the other. Correct the code that sets them")
 
 
 @pytest.mark.parametrize("algorithm", [sha1, sha256])
@@ -363,18 +375,18 @@ def test_other_algorithms(algorithm):
 
 def test_an_application_that_is_not_known():
     text = only(say(headers(), by=THEIRS), Reason.CHECKSUM_MISMATCH)
-    assert f"sender belongs to application {APP}, which is not known here: add its AppId and AppToken" in text
+    assert f"sender belongs to application {APP}, which is not configured here: add its AppId and AppToken" in text
     wrong_id = Credentials(app_id="mistyped", app_token=TOKEN)
     text = only(say(headers(), by=wrong_id), Reason.CHECKSUM_MISMATCH)
-    assert f"with AppId {APP}, which is not known here, and the AppToken of application mistyped" in text
+    assert f"with AppId {APP}, which is not configured here, and the AppToken of application mistyped" in text
 
 
 def test_a_checksum_that_nothing_explains():
     one = only(say(headers(CheckSum=hexed(b"x"))), Reason.CHECKSUM_MISMATCH)
-    assert "not made with the token that is known here" in one
+    assert "does not match the token configured here" in one
     assert "the account's token" in one
     two = only(say(headers(CheckSum=hexed(b"x")), by=[MINE, THEIRS]), Reason.CHECKSUM_MISMATCH)
-    assert "not made with any of the 2 tokens" in two
+    assert "does not match any of the 2 tokens" in two
 
 
 # ------------------------------------------------------------------------------------------------------------------- body
@@ -483,21 +495,23 @@ def test_more_of_what_is_done_to_bodies(name, sent, came):
 
 
 def test_an_empty_body_was_read_before():
-    assert "the body is empty here, and was not when it was signed" in only(say(headers(), b""), Reason.BODY_MISMATCH)
+    assert "the body is empty here, but was not when it was signed" in only(say(headers(), b""), Reason.BODY_MISMATCH)
 
 
 def test_a_body_of_another_length_than_told():
     told = headers(**{"Content-Length": str(len(BODY))})
     cut = only(say(told, BODY[:-3]), Reason.BODY_MISMATCH)
-    assert cut == f"the body was cut: {len(BODY) - 3} bytes are here, and Content-Length says {len(BODY)}"
+    assert cut == (
+        f"the body was cut off: it has {len(BODY) - 3} bytes here, Content-Length is {len(BODY)}. Read or capture all of it"
+    )
     more = only(say(told, BODY + b"---"), Reason.BODY_MISMATCH)
-    assert more.endswith(f"the first {len(BODY)} bytes, as many as Content-Length says: 3 more were added")
+    assert more.endswith(f"the first {len(BODY)} bytes (Content-Length): remove the 3 added after them")
 
 
 @pytest.mark.parametrize("more", [{}, {"Content-Length": "3"}, {"Content-Length": "many"}])
 def test_another_body(more):
     text = only(say(headers(**more), b'{"another":1}'), Reason.BODY_MISMATCH)
-    assert "nothing that usually happens to a body explains it" in text
+    assert "no usual change explains it" in text
 
 
 # ------------------------------------------------------------------------------------------------------------ size, encoding
@@ -506,14 +520,14 @@ def test_another_body(more):
 def test_size_and_encoding_are_said_with_the_rest():
     first, second = say(headers(**{"content-encoding": "gzip"}), policy=Policy(max_body=10))
     assert (first.reason, second.reason) == (Reason.TOO_LARGE, Reason.UNSUPPORTED_ENCODING)
-    assert first.text == f"the body has {len(BODY)} bytes, and at most 10 are accepted (Policy.max_body)"
-    assert "there is a Content-Encoding, gzip. None is described" in second.text
+    assert first.text == f"the body has {len(BODY)} bytes; the limit is 10: raise Policy.max_body to accept it"
+    assert "the request has Content-Encoding gzip. The description has none" in second.text
     assert only(say(headers(**{"content-encoding": "identity"})), None)
     assert only(say(headers(**{"content-encoding": "identity"}), now=NOW + timedelta(days=1)), Reason.STALE)
     packed = gzip.compress(BODY)
     encoded, changed = say(headers(**{"content-encoding": "gzip"}), packed)
     assert encoded.reason is Reason.UNSUPPORTED_ENCODING
-    assert "the body decompressed" in changed.text
+    assert "the decompressed body" in changed.text
 
 
 # ------------------------------------------------------------------------------------------------------------------- time
@@ -522,26 +536,34 @@ def test_size_and_encoding_are_said_with_the_rest():
 @pytest.mark.parametrize(
     ("later", "reason", "said"),
     [
-        ({"minutes": 6}, Reason.STALE, "which is 6 minutes ago, and the limit is 5 minutes (Policy.back). Where"),
+        ({"minutes": 6}, Reason.STALE, "which is 6 minutes ago; the limit is 5 minutes (Policy.back). If"),
         ({"days": 3, "hours": 1}, Reason.STALE, "which is 3 days 1 hour ago"),
-        ({"hours": 8, "seconds": 20}, Reason.STALE, "It differs by 8 hours 0 minutes, as time zones do: a local time"),
-        ({"hours": 5, "minutes": 30}, Reason.STALE, "It differs by 5 hours 30 minutes, as"),
-        ({"hours": -8, "seconds": -1}, Reason.FUTURE, "It differs by 8 hours 0 minutes, as time zones do: a local time"),
+        (
+            {"hours": 8, "seconds": 20},
+            Reason.STALE,
+            "The difference is 8 hours 0 minutes, like a time zone's: the sender or",
+        ),
+        ({"hours": 5, "minutes": 30}, Reason.STALE, "The difference is 5 hours 30 minutes, like"),
+        (
+            {"hours": -8, "seconds": -1},
+            Reason.FUTURE,
+            "The difference is 8 hours 0 minutes, like a time zone's: the sender or",
+        ),
         (
             {"minutes": -2},
             Reason.FUTURE,
-            "which is 2 minutes ahead, and the limit is 1 minute (Policy.ahead). Compare",
+            "which is 2 minutes ahead; the limit is 1 minute (Policy.ahead). Compare",
         ),
     ],
 )
 def test_how_far_the_clocks_are_apart(later, reason, said):
     text = only(say(headers(), now=NOW + timedelta(**later)), reason)
-    assert text.startswith("CurTime says 2026-01-02 03:04:05.000+00:00")
+    assert text.startswith("CurTime is 2026-01-02 03:04:05.000+00:00")
     assert said in text
 
 
 def test_the_last_times_of_all():
-    assert only(say(signed(BODY, time="9" * 13)), Reason.FUTURE).startswith("CurTime says 2286-11-20")
+    assert only(say(signed(BODY, time="9" * 13)), Reason.FUTURE).startswith("CurTime is 2286-11-20")
     told = signed(BODY, time="9" * 13)
     assert only(say(told, policy=Policy(back=None, ahead=None)), None)
 
@@ -558,7 +580,7 @@ def test_headers_that_are_none(told):
 def test_a_body_that_is_no_bytes():
     (finding,) = explain(headers(), BODY.decode(), credentials=MINE, now=NOW)
     assert finding.reason is Reason.BAD_FORMAT
-    assert "the raw bytes of the request are needed" in finding.text
+    assert "pass the raw bytes of the request as received" in finding.text
 
 
 def test_what_the_caller_must_bring():

@@ -156,7 +156,7 @@ def test_an_old_capture_is_only_old(tmp_path, cli):
     code, out, _ = cli("explain", file)
     first, second = out.splitlines()
     assert code == Exit.REFUSED
-    assert first.startswith("stale: CurTime says 2026-01-02 03:04:05.000+00:00")
+    assert first.startswith("stale: CurTime is 2026-01-02 03:04:05.000+00:00")
     assert second.startswith("If it was captured a while ago, this is the only problem: ")
     file.write_bytes(CAPTURES["http"].replace(b"MD5", b"MD4"))
     assert "captured a while ago" not in cli("explain", file)[1]

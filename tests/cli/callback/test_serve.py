@@ -140,7 +140,7 @@ def test_what_is_refused_is_one_line_each(tmp_path):
         code, out, err = receiver.stop()
     assert (code, out) == (0, "")
     lines = err.splitlines()
-    assert lines[0] == "rbim: refused: missing_header: there is no header CheckSum"
+    assert lines[0] == "rbim: refused: missing_header: the header CheckSum is missing"
     assert lines[1] == "rbim: not found: POST /elsewhere\N{REPLACEMENT CHARACTER}[31m: the receiver is at /"
     assert "rbim: in quarantine: " in lines[2]
     assert lines[3].endswith(f"app_mismatch: signed by application {APP}, sent by an account of other")
