@@ -1,6 +1,6 @@
-"""What a receiver and its worker tell those who watch: frozen facts, none of which holds a token or a message.
+"""Observations for the observers of a receiver and its worker: frozen, without tokens or message texts.
 
-The words of a handler's own exception are in them, whatever those quote.
+The text of a handler's exception is included, with whatever it quotes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ logger = logging.getLogger("rbim.callbacks")
 
 @frozen(kw_only=True)
 class Accepted:
-    """A delivery was answered 200; ``new`` is False where its event was accepted before. ``elapsed`` is in seconds."""
+    """A delivery was answered 200; ``new`` is False if its event was accepted before. ``elapsed`` is in seconds."""
 
     key: str
     new: bool
@@ -42,7 +42,7 @@ class Accepted:
 
 @frozen(kw_only=True)
 class Refused:
-    """A delivery was not accepted as authentic."""
+    """A delivery was refused; ``detail`` explains the ``reason`` without secrets."""
 
     reason: Reason
     detail: str
@@ -50,14 +50,14 @@ class Refused:
 
 @frozen(kw_only=True)
 class OldToken:
-    """A delivery was signed with a token that is no longer the application's first: the rotation is not over."""
+    """A delivery was signed with an older token of the application: the token rotation is not finished."""
 
     key: Key
 
 
 @frozen(kw_only=True)
 class Quarantined:
-    """An authentic delivery was kept and will not be handled; ``problem`` says why."""
+    """An authentic delivery is stored but will not be handled; ``problem`` is the reason."""
 
     key: str
     problem: str
@@ -65,7 +65,7 @@ class Quarantined:
 
 @frozen(kw_only=True)
 class Spooled:
-    """The sink was too slow or failed (``why``). ``kept``: the spool has the delivery; otherwise it was answered 503."""
+    """The sink was too slow or failed (``why``). ``kept``: the spool stored the delivery; otherwise the answer was 503."""
 
     key: str
     why: str
@@ -74,7 +74,7 @@ class Spooled:
 
 @frozen(kw_only=True)
 class Handled:
-    """A handler succeeded with an event, and that was recorded. ``elapsed`` is in seconds."""
+    """A handler succeeded, and the success is recorded. ``elapsed`` is in seconds."""
 
     key: str
     attempt: int
@@ -83,7 +83,7 @@ class Handled:
 
 @frozen(kw_only=True)
 class HandlingFailed:
-    """A handler failed with an event; after ``pause`` seconds it is tried again. ``error`` is one line."""
+    """A handler failed; the next attempt follows after ``pause`` seconds. ``error`` is one line."""
 
     key: str
     attempt: int
@@ -93,7 +93,7 @@ class HandlingFailed:
 
 @frozen(kw_only=True)
 class DeadLettered:
-    """An event is among the dead letters after its last attempt."""
+    """An event became a dead letter after its last attempt. ``error`` is one line."""
 
     key: str
     attempt: int
@@ -115,26 +115,26 @@ _LEVELS: dict[type[Observation], int] = {
 
 
 class Observers:
-    """Writes each fact to the logger ``rbim.callbacks`` and tells it to the observers.
+    """Logs each observation to the logger ``rbim.callbacks`` and passes it to the observers.
 
-    What one of them raises is logged and disturbs nobody. A worker's observers are called in the worker's thread.
+    An exception from an observer is logged and affects nothing else. A worker's observers are called in the worker's thread.
     """
 
     def __init__(self, observers: Iterable[Callable[[Observation], object]] = ()) -> None:
         self._observers = tuple(observers)
 
     @property
-    def hears_all(self) -> bool:
-        """Whether anybody hears of what goes well, too: otherwise it need not be told."""
+    def wants_successes(self) -> bool:
+        """Whether success observations are wanted; if not, they need not be created."""
         return bool(self._observers) or logger.isEnabledFor(logging.DEBUG)
 
-    def tell(self, fact: Observation) -> None:
-        """Tell one fact."""
-        level = _LEVELS[type(fact)]
+    def notify(self, observation: Observation) -> None:
+        """Log one observation and pass it to each observer."""
+        level = _LEVELS[type(observation)]
         if logger.isEnabledFor(level):
-            logger.log(level, "%s", fact)
+            logger.log(level, "%s", observation)
         for observer in self._observers:
             try:
-                observer(fact)
+                observer(observation)
             except Exception:
                 logger.exception("an observer failed")

@@ -268,8 +268,8 @@ async def inbox(folder):
         async with kept.backlog() as backlog:
             first, dead = await backlog.claim(10)
             assert await backlog.done(await backlog.done(first, more=True), more=True) is None
-            dead = await backlog.bury(dead, error="ValueError: an invented failure", more=True)
-            await backlog.bury(dead, error="ValueError: another invented failure", more=False)
+            dead = await backlog.dead_letter(dead, error="ValueError: an invented failure", more=True)
+            await backlog.dead_letter(dead, error="ValueError: another invented failure", more=False)
             await accept(bodies[4:8])
             retried, _ = await backlog.claim(10)
             await backlog.retry(retried, error="ValueError: not yet", pause=60.0)

@@ -1,1 +1,1 @@
-"""Where accepted deliveries are kept: an SQLite file, or memory."""
+"""Stores of accepted deliveries: an SQLite file, or memory."""

@@ -1,4 +1,4 @@
-"""An inbox in memory: for tests, and for what may be lost with the process."""
+"""An inbox in memory: for tests, and for events that may be lost with the process."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = ["ConversationQueues", "DeadEvent", "MemorySink", "QueuedEvent"]
 
 @frozen
 class DeadEvent:
-    """An event after its last attempt, and the traceback of that."""
+    """A dead letter in memory: the claim of its last attempt, and the traceback."""
 
     claim: Claim
     error: str
@@ -42,37 +42,37 @@ class DeadEvent:
 
 @define(eq=False)
 class _WaitingDelivery:
-    """A delivery that waits for room; ``new`` is None until that is decided."""
+    """A delivery that waits for capacity; ``new`` is None until it is accepted or known."""
 
     delivery: Delivery
-    wake: Callable[[], None]
+    notify: Callable[[], None]
     new: bool | None = None
 
 
 class MemorySink:
-    """Keeps at most ``capacity`` events that wait or are being handled; who brings another waits for room.
+    """An inbox in memory, with at most ``capacity`` unsettled events (default: 1000); ``accept`` waits while it is full.
 
-    It knows the last ``remember`` keys. ``quarantined`` has the last ``kept`` deliveries that cannot be handled, ``dead`` as
-    many dead letters. ``clock`` measures the pauses before retries. Nothing survives the process: a receiver that must not
-    lose what it answered 200 needs another sink.
+    It remembers the last ``remember`` keys (default: 10,000). ``quarantined`` has the last ``kept`` deliveries that cannot
+    be handled (default: 1000), ``dead`` as many dead letters. ``clock`` measures the pauses before retries. Nothing survives
+    the process: a receiver that must not lose deliveries answered with 200 needs another sink.
     """
 
     durable = False
     retention = 0.0
     lease = inf
-    """Leases do not run out: who had one and is gone has left its backlog, or ended with the process."""
+    """Leases do not expire: a holder gives them back when it leaves its backlog, or ends with the process."""
 
     def __init__(
         self, *, capacity: int = 1000, remember: int = 10_000, kept: int = 1000, clock: Clock | None = None
     ) -> None:
         for name, value in (("capacity", capacity), ("remember", remember), ("kept", kept)):
             if value < 1:
-                raise InvalidRequest(f"{name}: at least 1, not {value!r}", field=name, limit=1)
+                raise InvalidRequest(f"{name}: use at least 1, not {value!r}", field=name, limit=1)
         self.quarantined: deque[Delivery] = deque(maxlen=kept)
         self.dead: deque[DeadEvent] = deque(maxlen=kept)
         self._lock = Lock()
-        self._lanes = ConversationQueues(capacity, remember, clock or SystemClock())
-        self._entrants: deque[_WaitingDelivery] = deque()
+        self._queues = ConversationQueues(capacity, remember, clock or SystemClock())
+        self._waiting: deque[_WaitingDelivery] = deque()
 
     async def __aenter__(self) -> Self:
         return self
@@ -80,75 +80,77 @@ class MemorySink:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
-        """Keep everything as it is."""
+        """Do nothing: all events stay."""
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """The events that wait or are being handled, in the order in which they were accepted."""
+        """The events that wait or are being handled, in the order of acceptance."""
         with self._lock:
-            entries = self._lanes.entries()
+            entries = self._queues.entries()
         return tuple(entry.delivery.event for entry in entries if entry.delivery.event is not None)
 
     def accept_now(self, delivery: Delivery, /) -> bool | None:
-        """Take a delivery if there is room, and say whether it is new; None where it has to wait."""
+        """Store a delivery if there is capacity; return whether it is new, or None if it must wait."""
         with self._lock:
-            return self._admit(delivery, waited=not self._entrants)
+            return self._admit(delivery, first=not self._waiting)
 
     async def accept(self, delivery: Delivery, /) -> bool:
-        """Take a delivery as soon as there is room. Returns False where its key is known."""
+        """Store a delivery as soon as there is capacity; return False if its key is known."""
         with self._lock:
-            new = self._admit(delivery, waited=not self._entrants)
+            new = self._admit(delivery, first=not self._waiting)
             if new is not None:
                 return new
             call_soon, decided = waker(), anyio.Event()
-            entrant = _WaitingDelivery(delivery, lambda: call_soon(decided.set))
-            self._entrants.append(entrant)
+            waiting = _WaitingDelivery(delivery, lambda: call_soon(decided.set))
+            self._waiting.append(waiting)
         try:
             await decided.wait()
         except BaseException:
             with self._lock:
-                if entrant.new is None:
-                    self._entrants.remove(entrant)
+                if waiting.new is None:
+                    self._waiting.remove(waiting)
             raise
-        return bool(entrant.new)
+        return bool(waiting.new)
 
     def backlog(self) -> AbstractAsyncContextManager[Backlog]:
-        """Return a backlog for the event loop that enters it. What it still holds when it is left goes back."""
-        return _Backlog(self._lock, self._lanes, self.dead, self._let_in)
+        """Return a backlog for the event loop that enters it. On leaving, its claims are released."""
+        return _Backlog(self._lock, self._queues, self.dead, self._admit_waiting)
 
-    def _let_in(self) -> None:
-        """Take what waits for room, in the order in which it came."""
-        while self._entrants:
-            entrant = self._entrants[0]
-            entrant.new = self._admit(entrant.delivery, waited=True)
-            if entrant.new is None:
+    def _admit_waiting(self) -> None:
+        """Store deliveries that wait for capacity, in the order of their arrival."""
+        while self._waiting:
+            waiting = self._waiting[0]
+            waiting.new = self._admit(waiting.delivery, first=True)
+            if waiting.new is None:
                 return
-            self._entrants.popleft()
-            entrant.wake()
+            self._waiting.popleft()
+            waiting.notify()
 
-    def _admit(self, delivery: Delivery, *, waited: bool) -> bool | None:
-        """Return whether a delivery is new, and take it if so; None where there is no room for it."""
-        lanes = self._lanes
-        if delivery.key in lanes.keys:
+    def _admit(self, delivery: Delivery, *, first: bool) -> bool | None:
+        """Store a delivery if it is new, and return whether it is; None if there is no capacity or others wait first."""
+        queues = self._queues
+        if delivery.key in queues.keys:
             return False
         if delivery.problem is not None:
             self.quarantined.append(delivery)
-        elif waited and lanes.count < lanes.capacity:
-            lanes.add(delivery)
+        elif first and queues.count < queues.capacity:
+            queues.add(delivery)
         else:
             return None
-        lanes.know(delivery.key)
+        queues.remember_key(delivery.key)
         return True
 
 
 class _Backlog:
-    """The events of a MemorySink, for one worker."""
+    """The waiting events of a MemorySink, for one worker."""
 
-    def __init__(self, lock: Lock, lanes: ConversationQueues, dead: deque[DeadEvent], let_in: Callable[[], None]) -> None:
+    def __init__(
+        self, lock: Lock, queues: ConversationQueues, dead: deque[DeadEvent], admit_waiting: Callable[[], None]
+    ) -> None:
         self._lock = lock
-        self._lanes = lanes
+        self._queues = queues
         self._dead = dead
-        self._let_in = let_in
+        self._admit_waiting = admit_waiting
         self._held: dict[str, Claim] = {}
 
     async def __aenter__(self) -> Self:
@@ -160,13 +162,13 @@ class _Backlog:
     ) -> None:
         with self._lock:
             for claim in tuple(self._held.values()):
-                self._lanes.give_back(claim)
+                self._queues.release(claim)
             self._held.clear()
 
     async def claim(self, limit: int, /) -> Sequence[Claim]:
         with self._lock:
-            self._lanes.due()
-            claims = [self._lanes.lease() for _ in range(min(limit, len(self._lanes.ready)))]
+            self._queues.due()
+            claims = [self._queues.lease() for _ in range(min(limit, len(self._queues.ready)))]
             self._held.update((claim.conversation, claim) for claim in claims)
         return claims
 
@@ -179,10 +181,10 @@ class _Backlog:
         del error
         with self._lock:
             self._check(claim)
-            self._lanes.rest(claim, pause)
+            self._queues.pause(claim, pause)
             del self._held[claim.conversation]
 
-    async def bury(self, claim: Claim, /, *, error: str, more: bool) -> Claim | None:
+    async def dead_letter(self, claim: Claim, /, *, error: str, more: bool) -> Claim | None:
         with self._lock:
             self._check(claim)
             self._dead.append(DeadEvent(claim, error))
@@ -190,8 +192,8 @@ class _Backlog:
 
     async def release(self, claim: Claim, /) -> None:
         with self._lock:
-            if self._lanes.holds(claim):
-                self._lanes.give_back(claim)
+            if self._queues.is_leased(claim):
+                self._queues.release(claim)
                 del self._held[claim.conversation]
 
     async def renew(self, claims: Sequence[Claim], /) -> None:
@@ -200,25 +202,25 @@ class _Backlog:
     async def wait(self) -> None:
         with anyio.CancelScope() as scope:
             with self._lock:
-                due = self._lanes.due()
-                if self._lanes.ready:
+                due = self._queues.due()
+                if self._queues.ready:
                     return
-                wake = partial(self._call_soon, scope.cancel)
-                self._lanes.waiting.add(wake)
+                notify = partial(self._call_soon, scope.cancel)
+                self._queues.waiting.add(notify)
             try:
-                await (anyio.sleep_forever() if due is None else self._lanes.clock.sleep(due))
+                await (anyio.sleep_forever() if due is None else self._queues.clock.sleep(due))
             finally:
                 with self._lock:
-                    self._lanes.waiting.discard(wake)
+                    self._queues.waiting.discard(notify)
 
     def _check(self, claim: Claim) -> None:
-        if not self._lanes.holds(claim):
+        if not self._queues.is_leased(claim):
             raise LeaseLost
 
     def _settle(self, claim: Claim, *, more: bool) -> Claim | None:
-        self._lanes.settle(claim)
-        self._let_in()
-        following = self._lanes.following(claim, more=more)
+        self._queues.remove(claim)
+        self._admit_waiting()
+        following = self._queues.claim_next(claim, more=more)
         if following is None:
             del self._held[claim.conversation]
         else:
@@ -236,75 +238,75 @@ class QueuedEvent:
 
 
 class ConversationQueues:
-    """The events of each conversation, in order, and which conversations are ready, leased or at rest."""
+    """The queue of each conversation, and the sets of conversations that are ready, leased or pausing."""
 
     def __init__(self, capacity: int, remember: int, clock: Clock) -> None:
         self.capacity = capacity
         self.remember = remember
         self.clock = clock
         self.keys: set[str] = set()
-        self._in_order: deque[str] = deque()  # the same, the oldest first
+        self._in_order: deque[str] = deque()  # the same keys, the oldest first
         self.count = 0
         self.ready: OrderedDict[str, None] = OrderedDict()
         self.leased: dict[str, int] = {}
         self.waiting: set[Callable[[], None]] = set()
         self._events: dict[str, deque[QueuedEvent]] = {}
-        self._resting: list[tuple[float, int, str]] = []
+        self._pausing: list[tuple[float, int, str]] = []
         self._numbers = count(1)
         self._fences = count(1)
 
     def entries(self) -> list[QueuedEvent]:
-        """Return every event, in the order of acceptance."""
-        every = (entry for lane in self._events.values() for entry in lane)
-        return sorted(every, key=lambda entry: entry.number)
+        """Return all events, in the order of acceptance."""
+        entries = (entry for queue in self._events.values() for entry in queue)
+        return sorted(entries, key=lambda entry: entry.number)
 
-    def know(self, key: str) -> None:
-        """Remember a key, and forget the oldest."""
+    def remember_key(self, key: str) -> None:
+        """Remember a key; forget the oldest one beyond the limit."""
         self.keys.add(key)
         self._in_order.append(key)
         if len(self._in_order) > self.remember:
             self.keys.remove(self._in_order.popleft())
 
     def add(self, delivery: Delivery) -> None:
-        """Take an event."""
+        """Append an event to the queue of its conversation."""
         self.count += 1
         entry, conversation = QueuedEvent(next(self._numbers), delivery), delivery.conversation
-        lane = self._events.get(conversation)
-        if lane is None:
+        queue = self._events.get(conversation)
+        if queue is None:
             self._events[conversation] = deque((entry,))
             self.make_ready(conversation)
         else:
-            lane.append(entry)
+            queue.append(entry)
 
     def make_ready(self, conversation: str, *, first: bool = False) -> None:
-        """Let a conversation be leased, after all others or before them."""
+        """Make a conversation ready for a lease, after all others or (``first``) before them."""
         self.ready[conversation] = None
         if first:
             self.ready.move_to_end(conversation, last=False)
-        self.wake()
+        self.notify()
 
-    def wake(self) -> None:
-        """Wake everybody who waits."""
+    def notify(self) -> None:
+        """Make every ``wait`` of a backlog check again."""
         while self.waiting:
             self.waiting.pop()()
 
     def due(self) -> float | None:
-        """Make ready what has rested enough, and return the seconds until the next is due; None where nothing rests."""
-        while self._resting:
-            left = self._resting[0][0] - self.clock.monotonic()
+        """Make conversations ready whose pause is over; return the seconds until the next one, or None if none pauses."""
+        while self._pausing:
+            left = self._pausing[0][0] - self.clock.monotonic()
             if left > 0:
                 return left
-            self.make_ready(heappop(self._resting)[2])
+            self.make_ready(heappop(self._pausing)[2])
         return None
 
     def lease(self) -> Claim:
-        """Lease the conversation that has been ready for longest, and count an attempt of its first event."""
+        """Lease the conversation that has been ready longest, and claim its first event."""
         conversation, _ = self.ready.popitem(last=False)
         fence = self.leased[conversation] = next(self._fences)
-        return self.first(conversation, fence)
+        return self.claim_first(conversation, fence)
 
-    def first(self, conversation: str, fence: int) -> Claim:
-        """Claim the first event of a leased conversation."""
+    def claim_first(self, conversation: str, fence: int) -> Claim:
+        """Claim the first event of a leased conversation, and count the attempt."""
         entry = self._events[conversation][0]
         entry.attempt += 1
         return Claim(
@@ -318,21 +320,21 @@ class ConversationQueues:
             fence=fence,
         )
 
-    def holds(self, claim: Claim) -> bool:
-        """Return whether a claim's lease still holds."""
-        lane = self._events.get(claim.conversation)
-        return self.leased.get(claim.conversation) == claim.fence and lane is not None and lane[0].number == claim.number
+    def is_leased(self, claim: Claim) -> bool:
+        """Return whether a claim's lease is still valid."""
+        queue = self._events.get(claim.conversation)
+        return self.leased.get(claim.conversation) == claim.fence and queue is not None and queue[0].number == claim.number
 
-    def settle(self, claim: Claim) -> None:
-        """Take an event away for good."""
+    def remove(self, claim: Claim) -> None:
+        """Remove a settled event."""
         self._events[claim.conversation].popleft()
         self.count -= 1
 
-    def following(self, claim: Claim, *, more: bool) -> Claim | None:
-        """Claim the next event of a conversation, or end its lease."""
+    def claim_next(self, claim: Claim, *, more: bool) -> Claim | None:
+        """With ``more``, claim the next event of a conversation; otherwise, or without one, end its lease."""
         conversation = claim.conversation
         if self._events[conversation] and more:
-            return self.first(conversation, claim.fence)
+            return self.claim_first(conversation, claim.fence)
         del self.leased[conversation]
         if self._events[conversation]:
             self.make_ready(conversation)
@@ -340,14 +342,14 @@ class ConversationQueues:
             del self._events[conversation]
         return None
 
-    def rest(self, claim: Claim, pause: float) -> None:
-        """End a lease, and let the conversation rest."""
+    def pause(self, claim: Claim, pause: float) -> None:
+        """End a lease, and pause the conversation for ``pause`` seconds."""
         del self.leased[claim.conversation]
-        heappush(self._resting, (self.clock.monotonic() + pause, claim.fence, claim.conversation))
-        self.wake()  # who waits for what is due next may have to look again
+        heappush(self._pausing, (self.clock.monotonic() + pause, claim.fence, claim.conversation))
+        self.notify()  # this conversation may be due before the one that a backlog waits for
 
-    def give_back(self, claim: Claim) -> None:
-        """End a lease as if it had not been."""
+    def release(self, claim: Claim) -> None:
+        """End a lease and take its attempt back."""
         del self.leased[claim.conversation]
         self._events[claim.conversation][0].attempt -= 1
         self.make_ready(claim.conversation, first=True)

@@ -1,7 +1,7 @@
 """The protocols between receiver, inbox and worker.
 
-A :class:`Sink` makes deliveries safe; an :class:`Inbox` also gives them out again, through a :class:`Backlog`, conversation
-by conversation, each under a lease.
+A :class:`Sink` stores deliveries. An :class:`Inbox` also gives them out to workers, through a :class:`Backlog`,
+conversation by conversation, each under a lease.
 """
 
 from __future__ import annotations
@@ -22,30 +22,51 @@ if TYPE_CHECKING:
 
 __all__ = ["Backlog", "Claim", "Inbox", "LeaseLost", "Sink"]
 
+# Theory of operation: the lease of a conversation.
+#
+#   ready    An event waits; no worker has the conversation. It may be claimed.
+#   leased   One worker has it, under a fence (a number that grows with every lease of the inbox), until the lease's end.
+#   pausing  A retry waits for its time. No worker has the conversation, and it cannot be claimed yet.
+#   (absent) No event of the conversation waits.
+#
+# absent -> ready     accept() stores an event, or a replay lets one wait again
+# ready -> leased     claim()
+# leased -> leased    renew() extends it; done() or dead_letter() with more=True and another event: same lease, next claim
+# leased -> ready     release(); done() or dead_letter() with more=False while other events wait
+# leased -> pausing   retry(), for ``pause`` seconds; then pausing -> ready
+# leased -> absent    done() or dead_letter() of the last waiting event
+# leased -> leased    by another worker, under a new fence, once the lease has expired: the old holder has lost it
+#
+# What must always hold:
+# - At most one fence of a conversation is valid. A method with an older one changes nothing: LeaseLost (done, retry,
+#   dead_letter), or no effect (release, renew).
+# - Only the oldest waiting event of a conversation is claimed, so its events are handled in the order of acceptance.
+# - An attempt is counted before it is made; only release() takes it back.
+
 
 class Sink(Protocol):
-    """Where accepted deliveries go: an async context manager that the receiver enters and leaves.
+    """The store of accepted deliveries: an async context manager that the receiver enters and leaves.
 
-    ``durable`` says whether what it took survives the process, ``retention`` for how many seconds it knows what it took.
-    One that seldom has to wait may have ``accept_now(delivery)`` too, a plain method that returns what ``accept`` would, or
-    None where that would wait: then nothing has to watch the time.
+    ``durable`` tells whether accepted deliveries survive the process, ``retention`` for how many seconds their keys are
+    remembered. A sink that seldom waits may also have ``accept_now(delivery)``, a plain method that returns the result of
+    ``accept``, or None if ``accept`` would have to wait. It saves the receiver a timer.
     """
 
     @property
     def durable(self) -> bool:
-        """Whether what was accepted survives the end of the process."""
+        """Whether accepted deliveries survive the end of the process."""
         ...
 
     @property
     def retention(self) -> float:
-        """The seconds for which it tells a delivery from one that it accepted before, whatever happens to the process."""
+        """Seconds for which the key of an accepted delivery is remembered, even across restarts."""
         ...
 
     async def accept(self, delivery: Delivery, /) -> bool:
-        """Return once the delivery is safe: True where it is new, False where its key was accepted before.
+        """Store a delivery; return True if it is new, False if its key was accepted before.
 
-        Whatever it raises, the delivery counts as not accepted. It may be cancelled when it takes too long, and may then
-        have accepted it or not.
+        If this raises any error, the delivery counts as not accepted. It may be cancelled when it takes too long; the
+        delivery may then be accepted or not.
         """
         ...
 
@@ -58,11 +79,10 @@ class Sink(Protocol):
 
 @frozen(kw_only=True)
 class Claim:
-    """An event to be handled, under a lease of its conversation.
+    """An event to handle, under a lease of its conversation.
 
-    ``number`` is its place in the order of acceptance, ``attempt`` counts from 1, ``fence`` grows with every lease of the
-    inbox: what the holder of an older one does is too late. ``replays`` says how often it was asked for again after it had
-    been handled to the end.
+    ``number`` is its place in the order of acceptance; ``attempt`` counts from 1. ``fence`` grows with every lease of the
+    inbox, so that results of an older lease are refused. ``replays`` is the number of replays after it had been handled.
     """
 
     number: int
@@ -77,58 +97,58 @@ class Claim:
 
 
 class LeaseLost(Exception):
-    """The lease ran out, and another worker has the conversation: nothing was recorded."""
+    """The lease expired and another worker has the conversation, or the event is settled: nothing was recorded."""
 
 
 class Backlog(Protocol):
-    """What waits to be handled, for one worker in one event loop. All methods may be called by many tasks at once.
+    """The waiting events, for one worker in one event loop. Many tasks may call its methods at once.
 
-    A lease lasts until the conversation's last waiting event is settled, or the claim is retried later or released.
+    A lease lasts until the conversation's last waiting event is settled, or the claim is retried or released.
     """
 
     async def claim(self, limit: int, /) -> Sequence[Claim]:
-        """Return at most ``limit`` events, each the oldest that waits in a conversation that nobody else has leased.
+        """Claim at most ``limit`` events: the oldest waiting event of each conversation that is not leased.
 
-        Counts an attempt of each, before it is made: an event that kills its process runs out of attempts as any other.
+        Counts the attempt before it is made, so that an event that kills its process also uses up its attempts.
         """
         ...
 
     async def done(self, claim: Claim, /, *, more: bool) -> Claim | None:
-        """Record that an event was handled. With ``more``, return the next of its conversation under the same lease, if any.
+        """Record an event as handled. With ``more``, return the next claim of the conversation, under the same lease.
 
         Raises LeaseLost.
         """
         ...
 
     async def retry(self, claim: Claim, /, *, error: str, pause: float) -> None:
-        """Record that handling failed, and let the conversation rest for ``pause`` seconds. Raises LeaseLost."""
+        """Record a failed attempt and pause the conversation for ``pause`` seconds. Raises LeaseLost."""
         ...
 
-    async def bury(self, claim: Claim, /, *, error: str, more: bool) -> Claim | None:
-        """Record that an event is dead, with the traceback, and go on as ``done`` does. Raises LeaseLost."""
+    async def dead_letter(self, claim: Claim, /, *, error: str, more: bool) -> Claim | None:
+        """Make an event a dead letter, with the traceback; ``more`` and the result as in ``done``. Raises LeaseLost."""
         ...
 
     async def release(self, claim: Claim, /) -> None:
-        """Give an event back unhandled, as if the attempt had not been made. Does nothing where the lease is lost."""
+        """Give an event back unhandled; its attempt does not count. Does nothing if the lease is lost."""
         ...
 
     async def renew(self, claims: Sequence[Claim], /) -> None:
-        """Make the leases last for their full time again, those that are not lost."""
+        """Extend leases to their full time from now, except those that are lost."""
         ...
 
     async def wait(self) -> None:
-        """Wait until there may be something new to claim: accepted here or by another process, due again, or left behind."""
+        """Wait until a claim may succeed: an event was accepted (by any process), a pause ended, or a lease expired."""
         ...
 
 
 class Inbox(Sink, Protocol):
-    """A sink that gives out again what it took, each conversation in order and by one worker at a time."""
+    """A sink that also gives out its events, each conversation in order and to one worker at a time."""
 
     @property
     def lease(self) -> float:
-        """The seconds that a lease lasts unless it is renewed."""
+        """Seconds that a lease lasts without renewal."""
         ...
 
     def backlog(self) -> AbstractAsyncContextManager[Backlog]:
-        """Return a backlog for the event loop that enters it, which may be another than the one that accepts."""
+        """Return a backlog for the event loop that enters it; deliveries may be accepted in another one."""
         ...

@@ -1,4 +1,4 @@
-"""The durable sink: an SQLite file that several threads and processes of one machine may fill and empty together."""
+"""The durable inbox: an SQLite file that threads and processes of one machine can share."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def _path(given: str | PathLike[str]) -> Path:
     except TypeError:
         text = Path()
     if not text.name:
-        raise InvalidRequest(f"path: the path of a file is needed, not {given!r}", field="path")
-    return text.absolute()  # a change of the working directory does not make it another file
+        raise InvalidRequest(f"path: pass the path of a file, not {given!r}", field="path")
+    return text.absolute()  # so that a change of the working directory does not change the file
 
 
 def _clock(given: Clock | None) -> Clock:
@@ -58,18 +58,19 @@ def _store(inbox: SqliteInbox) -> InboxStore:
 
 @define(eq=False, on_setattr=setters.frozen)
 class SqliteInbox:
-    """An inbox in a file, which is made if it is not there (its directory must be). asyncio and trio.
+    """An inbox in an SQLite file, created if missing (its directory must exist). For asyncio and trio.
 
-    ``retention`` is the seconds for which an event that was handled is known when it comes again, ``lease`` those for which
-    a claim holds unless it is renewed, ``poll`` those between two looks at what other processes did. Due times, leases and
-    the retention go by ``clock``; all processes that share the file should agree on the time.
+    ``retention``: seconds after handling for which resends of an event are recognised (default: 7 days). ``lease``: seconds
+    that a claim holds without renewal (default: 30). ``poll``: seconds between two checks for changes by other processes
+    (default: 0.25). Due times, leases and the retention use ``clock``; all processes that share the file should agree on the
+    time.
 
-    What it accepted survives a crash of the process and of the machine. Entering it opens the file: InvalidRequest where
-    that is another application's, a newer rbim's or no database. Leaving it completes what is pending. Its methods are for
-    the event loop that entered it, but for :meth:`backlog`.
+    Accepted events survive a crash of the process and of the machine. Entering opens the file and raises InvalidRequest if
+    it belongs to another application or a newer rbim, or is not a database. Leaving completes pending transactions. Except
+    for :meth:`backlog`, its methods are for the event loop that entered it.
     """
 
-    kind: ClassVar[FileKind] = INBOX  # what the file says it is
+    kind: ClassVar[FileKind] = INBOX  # its mark and its tables
     path: Path = field(converter=_path)
     retention: float = field(default=WEEK, kw_only=True, validator=above_zero)
     lease: float = field(default=30.0, kw_only=True, validator=above_zero)
@@ -77,19 +78,19 @@ class SqliteInbox:
     clock: Clock = field(default=None, kw_only=True, converter=_clock, repr=False)
     _store: InboxStore = field(init=False, repr=False, default=Factory(_store, takes_self=True))
     _entered: AsyncExitStack | None = field(init=False, repr=False, default=None, on_setattr=setters.NO_OP)
-    _commits: GroupCommit | None = field(init=False, repr=False, default=None, on_setattr=setters.NO_OP)
+    _group_commit: GroupCommit | None = field(init=False, repr=False, default=None, on_setattr=setters.NO_OP)
 
     @property
     def durable(self) -> bool:
-        """True: what it accepted survives the end of the process."""
+        """Always True: accepted deliveries survive the end of the process."""
         return True
 
     async def __aenter__(self) -> Self:
         if self._entered is not None:
-            raise RuntimeError("this inbox is entered already")
+            raise RuntimeError("this inbox is entered already: leave it first, or create another one")
         self._entered = AsyncExitStack()
         try:
-            self._commits = await self._entered.enter_async_context(open_group_commit(self._store))
+            self._group_commit = await self._entered.enter_async_context(open_group_commit(self._store))
         except BaseException:
             self._entered = None
             raise
@@ -104,31 +105,31 @@ class SqliteInbox:
         try:
             return await entered.__aexit__(kind, error, trace)
         finally:
-            self._entered = self._commits = None
+            self._entered = self._group_commit = None
 
     @property
     def _open(self) -> GroupCommit:
-        if self._commits is None:
-            raise RuntimeError("an inbox is used inside `async with inbox`")
-        return self._commits
+        if self._group_commit is None:
+            raise RuntimeError("this inbox is not entered: use it inside `async with inbox`")
+        return self._group_commit
 
     async def accept(self, delivery: Delivery, /) -> bool:
-        """Return once the delivery is durable: True where it is new, False where its key was accepted before.
+        """Store a delivery durably; return True if it is new, False if its key was accepted before.
 
-        Cancelled before its transaction has begun, it is not accepted; after that, it may be or not. Waits while another
-        process writes. Raises ``sqlite3.Error`` where the file cannot be written, for instance because the disk is full.
+        If cancelled before its transaction begins, the delivery is not accepted; later it may be accepted or not. Waits
+        while another process writes. Raises ``sqlite3.Error`` if the file cannot be written, for example on a full disk.
         """
         return await self._open.run(partial(self._store.accept, delivery))
 
     @asynccontextmanager
     async def backlog(self) -> AsyncGenerator[Backlog, None]:
-        """Give a backlog to the event loop that enters it, in any thread. The inbox itself need not be entered.
+        """Return a backlog for the event loop that enters it, in any thread. The inbox itself need not be entered.
 
-        What is still claimed when it is left can be claimed again once its lease is over.
+        Events that are still claimed on leaving can be claimed again after their lease expires.
         """
         async with open_group_commit(self._store) as commits:
             backlog = _Backlog(self._store, commits, clock=self.clock, poll=self.poll)
-            listener = partial(waker(), backlog.ring)
+            listener = partial(waker(), backlog.notify)
             self._store.listen(listener)
             try:
                 yield backlog
@@ -136,78 +137,79 @@ class SqliteInbox:
                 self._store.unlisten(listener)
 
     async def counts(self) -> Counts:
-        """Count what waits, is done, is dead and is in quarantine. Takes longer the more there is."""
+        """Return the numbers of waiting, done, dead and quarantined events. The time grows with the number of events."""
         return await self._open.read(self._store.counts)
 
     async def lag(self) -> float:
-        """Return for how many seconds the oldest event that waits has been here; 0 where none waits.
+        """Return the age of the oldest waiting event in seconds; 0 if none waits.
 
-        Takes longer the more wait.
+        The time grows with the number of waiting events.
         """
         oldest = await self._open.read(self._store.oldest)
         return 0.0 if oldest is None else max(0.0, self.clock.now().timestamp() - oldest)
 
     async def conversations(self, limit: int) -> set[str]:
-        """Return the conversations in which something waits, at most ``limit`` of them."""
+        """Return at most ``limit`` conversations with waiting events."""
         return await self._open.read(partial(self._store.conversations, limit))
 
     async def dead_letters(self, limit: int = 100, after: int = 0) -> list[DeadLetter]:
-        """Return the oldest dead events, at most ``limit``, with numbers above ``after`` (the last one's, for more)."""
+        """Return the oldest dead letters: at most ``limit``, with numbers above ``after`` (next page: the last number)."""
         return await self._open.read(partial(self._store.dead_letters, _limit(limit), after))
 
     async def quarantined(self, limit: int = 100, after: int = 0) -> list[DeadLetter]:
-        """Return the oldest events in quarantine, as :meth:`dead_letters` does the dead ones."""
+        """Return the oldest events in quarantine; ``limit`` and ``after`` as in :meth:`dead_letters`."""
         return await self._open.read(partial(self._store.quarantined, _limit(limit), after))
 
     async def replay(
         self, since: datetime | None = None, kind: type[Event] | str | None = None, *, dead_only: bool = False
     ) -> int:
-        """Have events handled again, in their old order, and return how many.
+        """Make events wait again, in their old order, and return their number.
 
-        All those done and dead that were received ``since`` then (with a time zone) and are of a ``kind``: a class of
-        events with those derived from it, or the text of a ``msgType``. Those in quarantine are examined anew, and handled
-        if they can be read by now. ``dead_only`` leaves out all but the dead ones. Attempts count from 1 again. Made in
-        steps, so that deliveries are accepted meanwhile: cancelled, it may have replayed some.
+        Replays done events and dead letters that were received since ``since`` (with a time zone; default: all) and are of
+        ``kind``: a class of events, including its subclasses, or the text of a ``msgType`` (default: any). Events in
+        quarantine are checked again and replayed if they can be read now. ``dead_only`` limits the replay to dead letters.
+        Attempts count from 1 again. It works in steps, so that deliveries are accepted meanwhile; if cancelled, it may have
+        replayed some events. Raises InvalidRequest for an invalid ``since`` or ``kind``.
         """
-        wish = ReplayFilter(since=_since(since), classes=_classes(kind), msg_type=_msg_type(kind), dead_only=dead_only)
+        wanted = ReplayFilter(since=_since(since), classes=_classes(kind), msg_type=_msg_type(kind), dead_only=dead_only)
         at, count = 0, 0
         last = await self._open.read(self._store.last)
         while at < last:
-            at, replayed = await self._open.run(partial(self._store.replay, wish, after=at, last=last))
+            at, replayed = await self._open.run(partial(self._store.replay, wanted, after=at, last=last))
             count += replayed
         return count
 
 
 class _Backlog:
-    """What waits in the file, for one event loop."""
+    """The waiting events of the file, for one event loop."""
 
     def __init__(self, store: InboxStore, commits: GroupCommit, *, clock: Clock, poll: float) -> None:
         self._store = store
-        self._commits = commits
+        self._group_commit = commits
         self._clock = clock
         self._poll = poll
-        self._held: set[int] = set()  # fences of our own leases: waiting for them to run out would be waiting for ourselves
+        self._held: set[int] = set()  # fences of this backlog's own leases: wait() must not wait for them to expire
         self._news = anyio.Event()
 
-    def ring(self) -> None:
-        """Wake who waits, to have another look. In the event loop's thread."""
+    def notify(self) -> None:
+        """Make ``wait`` check again. Call it in the event loop's thread."""
         self._news.set()
 
     async def claim(self, limit: int, /) -> Sequence[Claim]:
         if limit < 1:
             return ()
-        claims = await self._commits.run(partial(self._store.claim, limit), undo=self._released)
+        claims = await self._group_commit.run(partial(self._store.claim, limit), undo=self._release_commands)
         self._held.update(claim.fence for claim in claims)
         return claims
 
-    def _released(self, claims: Iterable[Claim]) -> Iterable[Callable[[], Any]]:
+    def _release_commands(self, claims: Iterable[Claim]) -> Iterable[Callable[[], Any]]:
         return [partial(self._store.release, claim) for claim in claims]
 
     async def done(self, claim: Claim, /, *, more: bool) -> Claim | None:
         return await self._settle(claim, partial(self._store.done, claim, more=more))
 
-    async def bury(self, claim: Claim, /, *, error: str, more: bool) -> Claim | None:
-        return await self._settle(claim, partial(self._store.bury, claim, error=error, more=more))
+    async def dead_letter(self, claim: Claim, /, *, error: str, more: bool) -> Claim | None:
+        return await self._settle(claim, partial(self._store.dead_letter, claim, error=error, more=more))
 
     async def retry(self, claim: Claim, /, *, error: str, pause: float) -> None:
         await self._settle(claim, partial(self._store.retry, claim, error=error, pause=pause))
@@ -218,7 +220,7 @@ class _Backlog:
     async def _settle(self, claim: Claim, command: Callable[[], Claim | None]) -> Claim | None:
         following: Claim | None = None
         try:
-            following = await self._commits.run(command, undo=lambda following: self._released((following,)))
+            following = await self._group_commit.run(command, undo=lambda following: self._release_commands((following,)))
         finally:
             if following is None:
                 self._held.discard(claim.fence)
@@ -226,14 +228,14 @@ class _Backlog:
 
     async def renew(self, claims: Sequence[Claim], /) -> None:
         if claims:
-            await self._commits.run(partial(self._store.renew, tuple(claims)))
+            await self._group_commit.run(partial(self._store.renew, tuple(claims)))
 
     async def wait(self) -> None:
         while True:
             if self._news.is_set():
                 self._news = anyio.Event()
-            news = self._news  # from before the look: what it does not show yet rings this
-            ready, due = await self._commits.read(partial(self._store.look, frozenset(self._held)))
+            news = self._news  # taken before the read: a change that the read misses sets it
+            ready, due = await self._group_commit.read(partial(self._store.availability, frozenset(self._held)))
             if ready:
                 return
             with nullcontext() if due is None or due == inf else self._clock.scope(due), move_on_after(self._poll):
@@ -242,7 +244,7 @@ class _Backlog:
 
 def _limit(limit: int) -> int:
     if limit < 1:
-        raise InvalidRequest(f"limit: at least 1, not {limit!r}", field="limit", limit=1)
+        raise InvalidRequest(f"limit: use at least 1, not {limit!r}", field="limit", limit=1)
     return limit
 
 
@@ -250,7 +252,7 @@ def _since(since: datetime | None) -> float:
     if since is None:
         return -inf
     if not isinstance(cast("object", since), datetime) or since.tzinfo is None:
-        raise InvalidRequest(f"since: a datetime with a time zone is needed, not {since!r}", field="since")
+        raise InvalidRequest(f"since: pass a datetime with a time zone, not {since!r}", field="since")
     return since.timestamp()
 
 
@@ -259,7 +261,7 @@ def _classes(kind: type[Event] | str | None) -> frozenset[str] | None:
         return None
     given = cast("object", kind)
     if not isinstance(given, type) or not issubclass(given, Event):
-        raise InvalidRequest(f"kind: a class of events or the text of a msgType is needed, not {kind!r}", field="kind")
+        raise InvalidRequest(f"kind: pass a class of events or the text of a msgType, not {kind!r}", field="kind")
     return class_names(given)
 
 

@@ -1,4 +1,4 @@
-"""The SQLite file of an inbox: its tables, and every statement that takes events, gives them out and counts them."""
+"""The SQLite file of an inbox: its tables, and all statements on events and leases."""
 
 from __future__ import annotations
 
@@ -20,8 +20,30 @@ if TYPE_CHECKING:
 
 __all__ = ["INBOX", "SPOOL", "Availability", "Counts", "DeadLetter", "InboxStore", "ReplayFilter"]
 
-# state: 0 waiting, 1 done, 2 dead, 3 quarantined. The body comes last: what is looked for then never lies behind it.
-# A lane is there while something waits in its conversation; ready says when it may be claimed, fence is 0 without a lease.
+# Theory of operation: the life of an event. The number is the column ``state``; leased and retrying are kinds of waiting.
+#
+#   waiting (0)      accepted, not settled; one of its conversation's queue
+#   leased (0)       the oldest waiting event of a conversation whose row in ``lane`` has a fence (see inbox/protocols.py)
+#   retrying (0)     failed; ``error`` has the last traceback, and the conversation's ``ready`` lies in the future
+#   done (1)         handled; kept so that a resend is recognised, deleted after the retention and MARGIN
+#   dead letter (2)  its last attempt failed; kept until a replay
+#   quarantined (3)  authentic, but unreadable or of another application (``error``); kept until a replay
+#
+# (new) -> waiting | quarantined     accept; a known key changes nothing
+# waiting, retrying -> leased        claim, or the next claim under the same lease: attempts + 1
+# leased -> done | dead letter       done, dead_letter
+# leased -> retrying                 retry
+# leased -> waiting                  release (attempts - 1), or the lease expires (the attempt counts)
+# done | dead letter -> waiting      replay: attempts = 0; replays + 1 if it was done
+# quarantined -> waiting             replay, if it can be read now; deleted instead if its new key is known by now
+#
+# What must always hold:
+# - A key is there at most once, so each event is stored once, however often it is sent.
+# - A conversation with a waiting event has a row in ``lane``; ``fence`` is 0 in it without a lease, and ``ready`` is the
+#   time from which it may be claimed (of a lease: its end).
+# - Only a claim with the row's fence settles an event or ends a lease.
+#
+# The body is the last column, so that no search has to read past it.
 SCHEMA = (
     (
         """CREATE TABLE event (
@@ -54,31 +76,31 @@ INBOX = FileKind(name="an inbox", mark=b"rbim", schema=SCHEMA, harmless=(LeaseLo
 """The file of a :class:`~rbim.callbacks.SqliteInbox`."""
 
 SPOOL = evolve(INBOX, name="a spool", mark=b"rbsp")
-"""The file of a spool: an inbox that is no inbox to anybody else."""
+"""The file of a spool: the same tables with another mark, so that no other code opens it as an inbox."""
 
-SLACK = 0.001  # seconds by which something may be early: a time that was a float and a datetime is rounded
-MARGIN = 3600.0  # seconds that a key is kept beyond the retention: a resend may have been signed by a clock that is ahead
-PURGE_EVERY = 60.0
+SLACK = 0.001  # seconds that a due time may be early: conversion between float and datetime rounds
+MARGIN = 3600.0  # seconds that a key is kept after the retention: the clock that signs a resend may be ahead
+PURGE_EVERY = 60.0  # seconds
 PURGE_STEP = 500
 REPLAY_STEP = 1000
 NO_END = 2**63 - 1
 
 ACCEPT = """INSERT INTO event (key, conversation, app_id, class, msg_type, received, state, error, body)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (key) DO NOTHING"""
-OPEN_LANE = "INSERT INTO lane (conversation, ready, fence) VALUES (?, ?, 0) ON CONFLICT (conversation) DO NOTHING"
+OPEN_CONVERSATION = "INSERT INTO lane (conversation, ready, fence) VALUES (?, ?, 0) ON CONFLICT (conversation) DO NOTHING"
 READY = "SELECT conversation FROM lane WHERE ready <= ? ORDER BY ready LIMIT ?"
 NEXT_READY = "SELECT ready, fence FROM lane ORDER BY ready LIMIT ?"
-HEAD = """SELECT seq, key, app_id, body, received, attempts, replays FROM event
+OLDEST_IN_CONVERSATION = """SELECT seq, key, app_id, body, received, attempts, replays FROM event
     WHERE conversation = ? AND state = 0 ORDER BY seq LIMIT 1"""
-FENCED = "UPDATE lane SET ready = ?, fence = ? WHERE conversation = ? AND fence = ?"
-LEAVE = """UPDATE lane SET ready = ?, fence = 0 WHERE conversation = ? AND fence = ?
+SET_LEASE = "UPDATE lane SET ready = ?, fence = ? WHERE conversation = ? AND fence = ?"
+END_LEASE = """UPDATE lane SET ready = ?, fence = 0 WHERE conversation = ? AND fence = ?
     AND EXISTS (SELECT 1 FROM event WHERE seq = ? AND state = 0)"""
 SETTLE = "UPDATE event SET state = ?, finished = ?, error = ? WHERE seq = ? AND state = 0"
 PURGE = """DELETE FROM event WHERE seq IN (
     SELECT seq FROM event WHERE state = 1 AND finished < ? ORDER BY finished LIMIT ?)"""
 REPLAYED = """seq > :after AND seq <= :until AND received >= :since AND (state = 2 OR state = 1 AND NOT :dead_only)
     AND (:classes IS NULL OR instr(:classes, ',' || class || ',')) AND (:msg_type IS NULL OR msg_type = :msg_type)"""
-REPLAY_LANES = f"""INSERT INTO lane (conversation, ready, fence)
+REPLAY_CONVERSATIONS = f"""INSERT INTO lane (conversation, ready, fence)
     SELECT DISTINCT conversation, :now, 0 FROM event WHERE {REPLAYED} ON CONFLICT (conversation) DO NOTHING"""  # noqa: S608  # a constant
 REPLAY = f"""UPDATE event SET state = 0, attempts = 0, replays = replays + (state = 1), finished = NULL, error = NULL
     WHERE {REPLAYED}"""  # noqa: S608  # a constant
@@ -86,8 +108,8 @@ READMIT = """UPDATE event SET key = ?, conversation = ?, class = ?, msg_type = ?
     AND NOT EXISTS (SELECT 1 FROM event WHERE key = ? AND seq <> ?)"""
 COUNTS = """SELECT (SELECT count(*) FROM event WHERE state = 0), (SELECT count(*) FROM event WHERE state = 1),
     (SELECT count(*) FROM event WHERE state = 2), (SELECT count(*) FROM event WHERE state = 3)"""
-# the index of those that wait is gone through, and never the table, which is full of what is done
-OLDEST = """SELECT received FROM event WHERE seq =
+# searches the index of waiting events, not the table, which is mostly done events
+OLDEST_RECEIVED = """SELECT received FROM event WHERE seq =
     (SELECT min(seq) FROM event INDEXED BY event_waiting WHERE state = 0)"""
 DEAD = """SELECT seq, key, conversation, app_id, body, received, attempts, error, msg_type FROM event
     WHERE state = 2 AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?"""
@@ -96,7 +118,7 @@ QUARANTINED = DEAD.replace("state = 2", "state = 3")
 
 @frozen(kw_only=True)
 class Counts:
-    """How many events of an inbox wait, are done (and kept to know them again), are dead, and are in quarantine."""
+    """Numbers of events in an inbox: waiting, done (kept to recognise resends), dead letters, in quarantine."""
 
     waiting: int
     done: int
@@ -106,7 +128,7 @@ class Counts:
 
 @frozen(kw_only=True)
 class DeadLetter:
-    """A dead event or one in quarantine; ``error`` says why. ``number`` is its place in the order of acceptance."""
+    """A dead letter or an event in quarantine; ``error`` is the cause, ``number`` its place in the order of acceptance."""
 
     number: int
     key: str
@@ -121,7 +143,7 @@ class DeadLetter:
 
 @frozen(kw_only=True)
 class ReplayFilter:
-    """Which events are to be handled again: ``since`` in epoch seconds, names of classes and a ``msgType`` (None: any)."""
+    """The filter of a replay: ``since`` in epoch seconds, names of classes and a ``msgType`` (None: any)."""
 
     since: float
     classes: Collection[str] | None
@@ -130,16 +152,16 @@ class ReplayFilter:
 
 
 class Availability(NamedTuple):
-    """Whether a conversation can be claimed, and otherwise in how many seconds the next one can, as far as is known."""
+    """Whether a conversation can be claimed; if not, ``due`` is the seconds until the next one can (None: unknown)."""
 
     ready: bool
     due: float | None
 
 
 class InboxStore:
-    """What all threads of a process use of an inbox, between the first ``open`` and the last ``close``.
+    """An inbox's file, shared by all threads of a process from the first ``open`` to the last ``close``.
 
-    ``accept`` and the methods after it, as far as ``replay``, are commands, which only :meth:`commit` may run.
+    The methods from ``accept`` to ``replay`` are commands: only :meth:`commit` may run them.
     """
 
     def __init__(self, path: Path, *, retention: float, lease: float, clock: Clock, kind: FileKind = INBOX) -> None:
@@ -149,27 +171,27 @@ class InboxStore:
         self._purged: float | None = None
 
     def open(self) -> None:
-        """Open the file, make it if need be. Raises InvalidRequest where it is no inbox, or one of a newer rbim."""
+        """Open the file, or create it. Raises InvalidRequest if it is not an inbox, or one of a newer rbim."""
         self._database.open()
 
     def close(self) -> None:
-        """Undo one ``open``."""
+        """Undo one ``open``; the last one closes the file."""
         self._database.close()
 
     def listen(self, call: Callable[[], object]) -> None:
-        """Have a function called, in any thread, after each transaction that changes what can be claimed, or when."""
+        """Register a function to call, in any thread, after each transaction that may change when a claim succeeds."""
         self._database.listen(call)
 
     def unlisten(self, call: Callable[[], object]) -> None:
-        """Undo a ``listen``."""
+        """Undo one ``listen``."""
         self._database.unlisten(call)
 
     def commit(self, commands: Sequence[Callable[[], Any]], *, hurried: Callable[[], bool] = bool) -> list[Any]:
-        """Carry out commands in one transaction, as :meth:`Database.commit` does."""
+        """Run commands in one transaction, like :meth:`Database.commit`."""
         return self._database.commit(commands, last=self._purge, hurried=hurried)
 
     def _purge(self) -> None:
-        """Forget a few of the events that were done long ago; the rest with the next transactions."""
+        """Delete up to 500 done events older than the retention; later transactions delete the rest."""
         if self._purged is not None and 0 <= self._database.now - self._purged < PURGE_EVERY:
             return
         purged = self._database.execute(PURGE, (self._database.now - self._retention - MARGIN, PURGE_STEP)).rowcount
@@ -178,7 +200,7 @@ class InboxStore:
     # ------------------------------------------------------------------------------- commands
 
     def accept(self, delivery: Delivery) -> bool:
-        """Take a delivery; False where its key is known."""
+        """Store a delivery; return False if its key is known."""
         row = (
             delivery.key,
             delivery.conversation,
@@ -192,26 +214,26 @@ class InboxStore:
         if not self._database.execute(ACCEPT, row).rowcount:
             return False
         if delivery.problem is None:
-            self._open_lane(delivery.conversation)
+            self._open_conversation(delivery.conversation)
         return True
 
-    def _open_lane(self, conversation: str) -> None:
-        if self._database.execute(OPEN_LANE, (conversation, self._database.now)).rowcount:
+    def _open_conversation(self, conversation: str) -> None:
+        if self._database.execute(OPEN_CONVERSATION, (conversation, self._database.now)).rowcount:
             self._database.news = True
 
     def claim(self, limit: int) -> list[Claim]:
-        """Lease at most so many conversations, those first that have been ready for longest."""
-        lanes = self._database.execute(READY, (self._database.now + SLACK, limit)).fetchall()
-        if not lanes:
+        """Lease at most ``limit`` conversations, those that have been ready longest first."""
+        ready = self._database.execute(READY, (self._database.now + SLACK, limit)).fetchall()
+        if not ready:
             return []
-        self._database.execute("UPDATE meta SET fence = fence + ?", (len(lanes),))
+        self._database.execute("UPDATE meta SET fence = fence + ?", (len(ready),))
         ((last,),) = self._database.execute("SELECT fence FROM meta")
-        found = (self._head(lane, fence) for fence, (lane,) in enumerate(lanes, last - len(lanes) + 1))
-        return [claim for claim in found if claim is not None]
+        claims = (self._claim_oldest(name, fence) for fence, (name,) in enumerate(ready, last - len(ready) + 1))
+        return [claim for claim in claims if claim is not None]
 
-    def _head(self, conversation: str, fence: int) -> Claim | None:
-        """Return the oldest event that waits in a conversation, leased; without one, close its lane."""
-        row = self._database.execute(HEAD, (conversation,)).fetchone()
+    def _claim_oldest(self, conversation: str, fence: int) -> Claim | None:
+        """Lease a conversation and claim its oldest waiting event; if there is none, delete its row in ``lane``."""
+        row = self._database.execute(OLDEST_IN_CONVERSATION, (conversation,)).fetchone()
         if row is None:
             self._database.execute("DELETE FROM lane WHERE conversation = ?", (conversation,))
             return None
@@ -232,50 +254,52 @@ class InboxStore:
         )
 
     def done(self, claim: Claim, *, more: bool) -> Claim | None:
-        """Settle an event that was handled; with ``more``, claim the next one of its conversation."""
+        """Settle an event as done; with ``more``, claim the next one of its conversation. Raises LeaseLost."""
         return self._settle(claim, (1, self._database.now, None), more=more)
 
-    def bury(self, claim: Claim, *, error: str, more: bool) -> Claim | None:
-        """Settle an event that nobody can handle."""
+    def dead_letter(self, claim: Claim, *, error: str, more: bool) -> Claim | None:
+        """Settle an event as a dead letter; otherwise like ``done``."""
         return self._settle(claim, (2, self._database.now, _storable(error)), more=more)
 
-    def _settle(self, claim: Claim, fate: tuple[int, float, str | None], *, more: bool) -> Claim | None:
-        held = self._database.execute("SELECT fence FROM lane WHERE conversation = ?", (claim.conversation,)).fetchone()
-        if held != (claim.fence,) or not self._database.execute(SETTLE, (*fate, claim.number)).rowcount:
+    def _settle(self, claim: Claim, result: tuple[int, float, str | None], *, more: bool) -> Claim | None:
+        fence = self._database.execute("SELECT fence FROM lane WHERE conversation = ?", (claim.conversation,)).fetchone()
+        if fence != (claim.fence,) or not self._database.execute(SETTLE, (*result, claim.number)).rowcount:
             raise LeaseLost
         if more:
-            return self._head(claim.conversation, claim.fence)
-        if self._database.execute(HEAD, (claim.conversation,)).fetchone() is None:
+            return self._claim_oldest(claim.conversation, claim.fence)
+        if self._database.execute(OLDEST_IN_CONVERSATION, (claim.conversation,)).fetchone() is None:
             self._database.execute("DELETE FROM lane WHERE conversation = ?", (claim.conversation,))
         else:
-            self._database.execute(FENCED, (self._database.now, 0, claim.conversation, claim.fence))
+            self._database.execute(SET_LEASE, (self._database.now, 0, claim.conversation, claim.fence))
             self._database.news = True
         return None
 
     def retry(self, claim: Claim, *, error: str, pause: float) -> None:
-        """Let the conversation rest."""
-        if not self._leave(claim, self._database.now + pause):
+        """Record a failed attempt and pause the conversation. Raises LeaseLost."""
+        if not self._end_lease(claim, self._database.now + pause):
             raise LeaseLost
         self._database.execute("UPDATE event SET error = ? WHERE seq = ?", (_storable(error), claim.number))
 
     def release(self, claim: Claim) -> None:
-        """Take an event back unhandled, unless the lease is lost."""
-        if self._leave(claim, self._database.now):
+        """Give an event back unhandled, unless the lease is lost; its attempt does not count."""
+        if self._end_lease(claim, self._database.now):
             self._database.execute("UPDATE event SET attempts = max(attempts - 1, 0) WHERE seq = ?", (claim.number,))
 
     def renew(self, claims: Sequence[Claim]) -> None:
-        """Let leases last for their full time again, those that are not lost."""
+        """Extend leases to their full time from now, except those that are lost."""
         for claim in claims:
-            self._database.execute(FENCED, (self._database.now + self._lease, claim.fence, claim.conversation, claim.fence))
+            self._database.execute(
+                SET_LEASE, (self._database.now + self._lease, claim.fence, claim.conversation, claim.fence)
+            )
 
-    def _leave(self, claim: Claim, ready: float) -> bool:
-        """End a lease with its event unsettled; False where it was lost."""
-        left = self._database.execute(LEAVE, (ready, claim.conversation, claim.fence, claim.number)).rowcount > 0
-        self._database.news |= left
-        return left
+    def _end_lease(self, claim: Claim, ready: float) -> bool:
+        """End a lease while its event still waits; return False if the lease was lost."""
+        ended = self._database.execute(END_LEASE, (ready, claim.conversation, claim.fence, claim.number)).rowcount > 0
+        self._database.news |= ended
+        return ended
 
-    def replay(self, wish: ReplayFilter, *, after: int, last: int) -> tuple[int, int]:
-        """Let some of the events from ``after`` to ``last`` wait again; return up to where, and how many."""
+    def replay(self, wanted: ReplayFilter, *, after: int, last: int) -> tuple[int, int]:
+        """Replay one step of the events after number ``after`` up to ``last``; return the last number and the count."""
         span = self._database.execute(
             "SELECT max(seq) FROM (SELECT seq FROM event WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?)",
             (after, last, REPLAY_STEP),
@@ -283,36 +307,36 @@ class InboxStore:
         until: int | None = span.fetchone()[0]
         if until is None:
             return last, 0
-        count = 0 if wish.dead_only else self._readmit(wish, after, until)
-        wanted = {
+        count = 0 if wanted.dead_only else self._readmit(wanted, after, until)
+        values = {
             "after": after,
             "until": until,
-            "since": wish.since,
-            "dead_only": wish.dead_only,
-            "classes": None if wish.classes is None else f",{','.join(wish.classes)},",
-            "msg_type": wish.msg_type,
+            "since": wanted.since,
+            "dead_only": wanted.dead_only,
+            "classes": None if wanted.classes is None else f",{','.join(wanted.classes)},",
+            "msg_type": wanted.msg_type,
             "now": self._database.now,
         }
-        self._database.news |= self._database.execute(REPLAY_LANES, wanted).rowcount > 0
-        return until, count + self._database.execute(REPLAY, wanted).rowcount
+        self._database.news |= self._database.execute(REPLAY_CONVERSATIONS, values).rowcount > 0
+        return until, count + self._database.execute(REPLAY, values).rowcount
 
-    def _readmit(self, wish: ReplayFilter, after: int, until: int) -> int:
-        """Let the events in quarantine wait that can be read by now; one that has been accepted again since is dropped."""
+    def _readmit(self, wanted: ReplayFilter, after: int, until: int) -> int:
+        """Let events in quarantine wait if they can be read now; delete those that were accepted again meanwhile."""
         readmitted = 0
         rows = self._database.execute(QUARANTINED, (after, until, REPLAY_STEP)).fetchall()
-        for letter in _letters(rows):
-            anew = delivery_of(letter.body, app_id=letter.app_id, received=letter.received)
-            name, msg_type = _kind(anew)
+        for letter in _dead_letters(rows):
+            delivery = delivery_of(letter.body, app_id=letter.app_id, received=letter.received)
+            name, msg_type = _kind(delivery)
             if (
-                anew.problem is not None
-                or letter.received.timestamp() < wish.since
-                or (wish.classes is not None and name not in wish.classes)
-                or (wish.msg_type is not None and msg_type != wish.msg_type)
+                delivery.problem is not None
+                or letter.received.timestamp() < wanted.since
+                or (wanted.classes is not None and name not in wanted.classes)
+                or (wanted.msg_type is not None and msg_type != wanted.msg_type)
             ):
                 continue
-            values = (anew.key, anew.conversation, name, msg_type, letter.number, anew.key, letter.number)
+            values = (delivery.key, delivery.conversation, name, msg_type, letter.number, delivery.key, letter.number)
             if self._database.execute(READMIT, values).rowcount:
-                self._open_lane(anew.conversation)
+                self._open_conversation(delivery.conversation)
                 readmitted += 1
             else:
                 self._database.execute("DELETE FROM event WHERE seq = ?", (letter.number,))
@@ -320,8 +344,8 @@ class InboxStore:
 
     # ---------------------------------------------------------------------------------- reads
 
-    def look(self, held: Collection[int] = ()) -> Availability:
-        """Say whether a conversation can be claimed; if none, when the next can, but for those leased with these fences."""
+    def availability(self, held: Collection[int] = ()) -> Availability:
+        """Return whether and when a conversation can be claimed; ignore those leased under the fences ``held``."""
         rows = self._read(NEXT_READY, (len(held) + 1,))
         now = self._database.clock()
         if rows and rows[0][0] <= now + SLACK:
@@ -329,37 +353,37 @@ class InboxStore:
         return Availability(ready=False, due=next((ready - now for ready, fence in rows if fence not in held), None))
 
     def counts(self) -> Counts:
-        """Count the events."""
+        """Return the numbers of events by state."""
         ((waiting, done, dead, quarantined),) = self._read(COUNTS)
         return Counts(waiting=waiting, done=done, dead=dead, quarantined=quarantined)
 
     def oldest(self) -> float | None:
-        """Return when the first of the events that wait was received, in epoch seconds; None where none waits."""
-        rows = self._read(OLDEST)
+        """Return the time at which the oldest waiting event was received, in epoch seconds; None if none waits."""
+        rows = self._read(OLDEST_RECEIVED)
         return cast("float", rows[0][0]) if rows else None
 
     def conversations(self, limit: int) -> set[str]:
-        """Return at most so many of the conversations in which something waits."""
+        """Return at most ``limit`` conversations with waiting events."""
         return {conversation for (conversation,) in self._read("SELECT conversation FROM lane LIMIT ?", (limit,))}
 
     def last(self) -> int:
-        """Return the number of the event that was accepted last; 0 without one."""
+        """Return the number of the event accepted last; 0 if there is none."""
         ((number,),) = self._read("SELECT coalesce(max(seq), 0) FROM event")
         return cast("int", number)
 
     def dead_letters(self, limit: int, after: int) -> list[DeadLetter]:
-        """Return dead events with a number above ``after``."""
-        return _letters(self._read(DEAD, (after, NO_END, limit)))
+        """Return at most ``limit`` dead letters with numbers above ``after``."""
+        return _dead_letters(self._read(DEAD, (after, NO_END, limit)))
 
     def quarantined(self, limit: int, after: int) -> list[DeadLetter]:
-        """Return events in quarantine with a number above ``after``."""
-        return _letters(self._read(QUARANTINED, (after, NO_END, limit)))
+        """Return at most ``limit`` events in quarantine with numbers above ``after``."""
+        return _dead_letters(self._read(QUARANTINED, (after, NO_END, limit)))
 
-    def _read(self, statement: str, values: Any = ()) -> list[Any]:  # what fills the placeholders; rows
+    def _read(self, statement: str, values: Any = ()) -> list[Any]:  # values of the placeholders; rows
         return self._database.read(lambda: self._database.execute(statement, values).fetchall())
 
 
-def _letters(rows: Iterable[Any]) -> list[DeadLetter]:  # rows
+def _dead_letters(rows: Iterable[Any]) -> list[DeadLetter]:  # rows
     return [
         DeadLetter(
             number=number,
@@ -382,5 +406,5 @@ def _kind(delivery: Delivery) -> tuple[str, str]:
 
 
 def _storable(text: str) -> str:
-    """Return a text without halves of surrogate pairs, which a traceback may quote."""
+    """Return a text without lone surrogates, which a traceback may quote and SQLite cannot store."""
     return text.encode("utf-8", "backslashreplace").decode()

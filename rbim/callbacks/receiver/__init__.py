@@ -1,1 +1,1 @@
-"""Accepts deliveries over HTTP, in time."""
+"""The HTTP side of callbacks: accepts deliveries in time."""

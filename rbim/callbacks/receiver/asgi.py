@@ -1,4 +1,4 @@
-"""The receiver's HTTP door: an ASGI 3 application, served alone or mounted in any other."""
+"""The receiver's ASGI 3 application, served alone or mounted in another one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from rbim._support.asgi import TooLarge, body_of, lifespan
-from rbim.callbacks.receiver.replies import INCOMPLETE, NOT_POSTED, Reply
+from rbim.callbacks.receiver.replies import INCOMPLETE, NOT_POST, Reply
 from rbim.callbacks.signature import Reason, Rejected
 
 if TYPE_CHECKING:
@@ -19,30 +19,31 @@ __all__ = ["ReceiverApp"]
 
 
 class ReceiverApp:
-    """Answers at whatever path it is mounted. Served alone, the server's lifespan events enter and leave the intake.
+    """The ASGI application of a receiver; it answers at every path.
 
-    An object and not a method, since servers tell ASGI 3 from its forerunner by looking at ``__call__``.
+    Served alone, it enters and leaves the receiver on the server's lifespan events. It is an object and not a method because
+    servers look at ``__call__`` to tell ASGI 3 from ASGI 2.
     """
 
-    def __init__(self, intake: Intake, runs: AbstractAsyncContextManager[object]) -> None:
+    def __init__(self, intake: Intake, receiver: AbstractAsyncContextManager[object]) -> None:
         self._intake = intake
-        self._runs = runs
+        self._receiver = receiver
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one scope."""
+        """Serve one ASGI scope."""
         if scope["type"] == "lifespan":
-            await lifespan(receive, send, self._runs)
+            await lifespan(receive, send, self._receiver)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1000})
         else:
-            reply = await self._take(scope, receive) if scope["method"] == "POST" else NOT_POSTED
+            reply = await self._post(scope, receive) if scope["method"] == "POST" else NOT_POST
             if reply is not None:
                 start, body = reply.asgi
                 await send(start)
                 await send(body)
 
-    async def _take(self, scope: Scope, receive: Receive) -> Reply | None:
-        """Read, judge and offer within one budget: what a slow body takes of it, the sink has not."""
+    async def _post(self, scope: Scope, receive: Receive) -> Reply | None:
+        """Read, check and store one delivery; body and sink share one budget. Return None if the client has disconnected."""
         intake = self._intake
         limit = intake.policy.max_body
         began = intake.clock.monotonic()
@@ -54,7 +55,7 @@ class ReceiverApp:
             except TooLarge as error:
                 return intake.refuse(Rejected(reason=Reason.TOO_LARGE, detail=str(error)))
             whole = True
-        if body is None:  # it did not come, or nobody is there to be answered
+        if body is None:  # it did not arrive in time, or the client has disconnected
             return None if whole else INCOMPLETE
-        judged = intake.judge(scope["headers"], body)
-        return judged if isinstance(judged, Reply) else await intake.take(judged, began)
+        checked = intake.check(scope["headers"], body)
+        return checked if isinstance(checked, Reply) else await intake.store(checked, began)

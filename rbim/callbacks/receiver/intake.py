@@ -1,4 +1,4 @@
-"""What becomes of one delivery: judged, offered to the sink, kept in the spool, and answered."""
+"""The path of one delivery through the receiver: checked, stored in sink or spool, answered."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rbim.callbacks.delivery import delivery_of
 from rbim.callbacks.observers import Accepted, OldToken, Quarantined, Refused, Spooled
 from rbim.callbacks.receiver.replies import ACCEPTED, UNAVAILABLE, Reply, refusal
 from rbim.callbacks.signature import Policy, Reason, Rejected, verify
-from rbim.callbacks.worker.attempt import of_the_caller
+from rbim.callbacks.worker.attempt import caller_error
 from rbim.timeouts import deadlines_of
 
 if TYPE_CHECKING:
@@ -32,15 +32,35 @@ __all__ = ["Intake"]
 
 logger = logging.getLogger("rbim.callbacks")
 
-SPOOLING = 1.0  # seconds in which the spool must have a delivery
-AGAIN = 0.05  # seconds between two cancellations of a body that does not end
-PROBE = 16  # bytes that an empty object has at most, white space and all
+# Theory of operation: the answer to one delivery.
+#
+#   refused      verify() rejects it, or it is late and no resend: 401, 413 or 415. Nothing is stored.
+#   probe        It is authentic, not late, and its body is an empty object: 200. Nothing is stored.
+#   accepted     The sink stored it now, or knew its key already: 200.
+#   spooled      Normal mode only. The sink failed, exceeded the budget, or must wait for earlier deliveries of the
+#                conversation in the spool; the spool stored it: 200. The spool forwards it to the sink later.
+#   unavailable  Nothing stored it, or the intake is closed: 503. In high-guarantee mode the platform resends.
+#
+# check() ends in refused, probe, unavailable (closed) or a delivery; store() takes that delivery to accepted, spooled or
+# unavailable. What must always hold:
+#
+# - Apart from a probe, 200 means that the sink or the spool has the delivery.
+# - With a spool, the sink gets the deliveries of a conversation one at a time; while the spool holds an earlier one, later
+#   ones do not overtake it.
+# - Reading the body and the sink share the budget; then the spool has SPOOL_BUDGET. By default both end within the
+#   platform's 5 seconds (Delivery rules, 4).
+# - If the slow sink and the spool both store a delivery, the sink recognises its key, and it is handled once.
+
+SPOOL_BUDGET = 1.0  # seconds that the spool has to store a delivery
+CANCEL_EVERY = 0.05  # seconds between two cancellations of a body that does not end
+MOST_OF_PROBE = 16  # bytes of a probe's body: an empty object with white space
 
 
 class Intake:
-    """Takes deliveries while it is ``open``; what is not needed for the answer waits for a worker.
+    """Checks and stores deliveries while it is ``open``; handling is left to a worker.
 
-    ``spool`` takes what the ``sink`` does not, if ``spools`` is set; whatever it holds comes before what follows.
+    If ``spools`` is set, ``spool`` stores deliveries that ``sink`` does not; a spool that is left over from before still
+    goes first, so that order is kept.
     """
 
     def __init__(  # noqa: PLR0913  # the parts that the receiver puts together
@@ -54,7 +74,7 @@ class Intake:
         spools: bool,
         budget: float,
         clock: Clock,
-        watch: Observers,
+        observers: Observers,
     ) -> None:
         self.open = False
         self.policy = policy
@@ -65,70 +85,70 @@ class Intake:
         self._sink = sink
         self._spool = spool
         self._spools = spools
-        self._watch = watch
+        self._observers = observers
         self._accept_now: Callable[[Delivery], bool | None] | None = getattr(sink, "accept_now", None)
         self._turns: dict[str, deque[Event]] = {}
-        # what may be a late resend is let pass for as long as the sink would know it again, and looked at then
+        # a late resend passes verify() for as long as the sink remembers keys; check() then looks for its resendFlag
         late = policy.back is not None and late_resends and sink.durable
         self._window = evolve(policy, back=max(policy.back or 0, sink.retention)) if late else policy
 
     def begin(self) -> None:
-        """Take deliveries, in the running event loop."""
-        self._deadlines = deadlines_of(self.clock, again=AGAIN)
+        """Start to accept deliveries, in the running event loop."""
+        self._deadlines = deadlines_of(self.clock, again=CANCEL_EVERY)
         self.open = True
 
     def end(self) -> None:
-        """Take no more: a later delivery may come in another event loop."""
+        """Accept no more deliveries; a later ``begin`` may be in another event loop."""
         self.open = False
         self._deadlines = None
 
     def reading(self) -> AbstractContextManager[object, bool]:
-        """Return a context manager for the time that a body has to arrive; it is left without an error when that is over.
+        """Return a context manager that limits the reading of a body to the budget; on expiry it ends without an error.
 
-        A timer for each body would cost a third of what a delivery does, and a body is nearly always there. The sink has
-        a scope of the clock's, whose shields hold.
+        Bodies share their timers, because one timer for each would cost a third of a delivery's time, and a body is nearly
+        always complete at once. The sink gets its own scope of the clock, so that shields inside it hold.
         """
         scopes = self._deadlines or self.clock
         return cast("AbstractContextManager[object, bool]", scopes.scope(self.budget))
 
-    def judge(self, headers: Headers, body: bytes) -> Delivery | Reply:
-        """Return the delivery that is to be offered to the sink, or what to answer where there is none."""
+    def check(self, headers: Headers, body: bytes) -> Delivery | Reply:
+        """Return the delivery to store, or the answer if there is nothing to store."""
         now = self.clock.now()
         verified = verify(headers, body, credentials=self._keys, now=now, policy=self._window)
         if isinstance(verified, Rejected):
             return self.refuse(verified)
         if not verified.key.current:
-            self._watch.tell(OldToken(key=verified.key))
+            self._observers.notify(OldToken(key=verified.key))
         back = self.policy.back
         late = back is not None and verified.age > back
-        if not late and len(body) <= PROBE and b"".join(body.split()) == b"{}":
+        if not late and len(body) <= MOST_OF_PROBE and b"".join(body.split()) == b"{}":
             return ACCEPTED
         delivery = delivery_of(body, app_id=verified.key.app_id, received=now)
         if late and not delivery.resent:
-            detail = f"it is {verified.age:.3f} s old and no resend, at most {back:g} s are accepted"
+            detail = f"it is {verified.age:.3f} s old and no resend, the limit is {back:g} s"
             return self.refuse(Rejected(reason=Reason.STALE, detail=detail))
         return delivery if self.open else UNAVAILABLE
 
     def refuse(self, rejected: Rejected) -> Reply:
-        """Tell those who watch that a delivery is not accepted, and return what to answer."""
-        self._watch.tell(Refused(reason=rejected.reason, detail=rejected.detail))
+        """Notify the observers of a refused delivery and return the answer."""
+        self._observers.notify(Refused(reason=rejected.reason, detail=rejected.detail))
         return refusal(rejected.reason)
 
-    async def take(self, delivery: Delivery, began: float) -> Reply:
-        """Return what to answer to a delivery that began at a time of the clock."""
-        reply = self._at_once(delivery, began)
+    async def store(self, delivery: Delivery, began: float) -> Reply:
+        """Store a delivery and return the answer; ``began`` is the clock's time at which it began to arrive."""
+        reply = self._without_waiting(delivery, began)
         if reply is not None:
             return reply
-        why = ""
+        cause = ""
         with self.clock.scope(self.budget - (self.clock.monotonic() - began)):
-            answer = await self._in_turn(delivery, began)
+            answer = await self._in_order(delivery, began)
             if isinstance(answer, Reply):
                 return answer
-            why = answer
-        return await self._save(delivery, why, began)
+            cause = answer
+        return await self._spool_or_503(delivery, cause, began)
 
-    def _at_once(self, delivery: Delivery, began: float) -> Reply | None:
-        """Return what to answer where the sink need not wait for anything."""
+    def _without_waiting(self, delivery: Delivery, began: float) -> Reply | None:
+        """Return the answer if the sink accepts the delivery without waiting, otherwise None."""
         if self._accept_now is None:
             return None
         if self._spool is not None and (self._spool.holds(delivery.conversation) or delivery.conversation in self._turns):
@@ -136,39 +156,39 @@ class Intake:
         new = self._accept_now(delivery)
         return None if new is None else self._accepted(delivery, began, new=new)
 
-    async def _in_turn(self, delivery: Delivery, began: float) -> Reply | str:
-        """Return what to answer once the sink has a delivery, or why it has not.
+    async def _in_order(self, delivery: Delivery, began: float) -> Reply | str:
+        """Return the answer once the sink has stored a delivery, or the cause if it has not.
 
-        Where there is a spool, a conversation's deliveries are offered one after the other: what comes behind one that the
-        sink does not take finds that one in the spool, and does not overtake it.
+        With a spool, deliveries of one conversation go to the sink one at a time. If the sink does not store one, the next
+        finds it in the spool and cannot overtake it.
         """
         if self._spool is None:
             return await self._offer(delivery, began)
-        await self._own_turn(delivery.conversation)
+        await self._wait_for_turn(delivery.conversation)
         try:
             if self._spool.holds(delivery.conversation):
-                return "what came before it is in the spool"
+                return "an earlier delivery of the conversation is in the spool"
             return await self._offer(delivery, began)
         finally:
-            self._next(delivery.conversation)
+            self._end_turn(delivery.conversation)
 
-    async def _own_turn(self, conversation: str) -> None:
-        ahead = self._turns.get(conversation)
-        if ahead is None:
+    async def _wait_for_turn(self, conversation: str) -> None:
+        queue = self._turns.get(conversation)
+        if queue is None:
             self._turns[conversation] = deque()
             return
-        called = Event()
-        ahead.append(called)
+        turn = Event()
+        queue.append(turn)
         try:
-            await called.wait()
+            await turn.wait()
         except BaseException:
-            if called.is_set():
-                self._next(conversation)
+            if turn.is_set():
+                self._end_turn(conversation)
             else:
-                ahead.remove(called)
+                queue.remove(turn)
             raise
 
-    def _next(self, conversation: str) -> None:
+    def _end_turn(self, conversation: str) -> None:
         waiting = self._turns[conversation]
         if waiting:
             waiting.popleft().set()
@@ -179,35 +199,35 @@ class Intake:
         try:
             new = await self._sink.accept(delivery)
         except BaseException as error:
-            if (ours := of_the_caller(error)) is not None:
-                raise ours from None
+            if (ending := caller_error(error)) is not None:
+                raise ending from None
             logger.warning("the sink failed", exc_info=True)
             return f"the sink failed: {type(error).__name__}: {error}"
         return self._accepted(delivery, began, new=new)
 
-    async def _save(self, delivery: Delivery, why: str, began: float) -> Reply:
-        """Return what to answer to a delivery that the sink does not have; empty ``why``: it was too slow."""
+    async def _spool_or_503(self, delivery: Delivery, cause: str, began: float) -> Reply:
+        """Return the answer to a delivery that the sink has not stored. An empty ``cause`` means that it was too slow."""
         kept = await self._spooled(delivery)
-        why = why or f"the sink took longer than {self.budget:g} s"
-        self._watch.tell(Spooled(key=delivery.key, why=why, kept=kept))
+        cause = cause or f"the sink took longer than {self.budget:g} s"
+        self._observers.notify(Spooled(key=delivery.key, why=cause, kept=kept))
         return self._accepted(delivery, began, new=True) if kept else UNAVAILABLE
 
     def _accepted(self, delivery: Delivery, began: float, *, new: bool) -> Reply:
         if new and delivery.problem is not None:
-            self._watch.tell(Quarantined(key=delivery.key, problem=delivery.problem))
-        if self._watch.hears_all:
-            self._watch.tell(Accepted(key=delivery.key, new=new, elapsed=self.clock.monotonic() - began))
+            self._observers.notify(Quarantined(key=delivery.key, problem=delivery.problem))
+        if self._observers.wants_successes:
+            self._observers.notify(Accepted(key=delivery.key, new=new, elapsed=self.clock.monotonic() - began))
         return ACCEPTED
 
     async def _spooled(self, delivery: Delivery) -> bool:
         if self._spool is None or not self._spools:
             return False
-        with self.clock.scope(SPOOLING):
+        with self.clock.scope(SPOOL_BUDGET):
             try:
                 await self._spool.accept(delivery)
             except BaseException as error:
-                if (ours := of_the_caller(error)) is not None:
-                    raise ours from None
+                if (ending := caller_error(error)) is not None:
+                    raise ending from None
                 logger.warning("the spool failed", exc_info=True)
             else:
                 return True

@@ -1,4 +1,4 @@
-"""What the receiver answers: exactly 200 for what is safe, and one tiny body for everything that is refused."""
+"""The receiver's HTTP answers: 200 only for stored deliveries, and one short body for every refusal."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rbim.callbacks.signature import Reason
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["ACCEPTED", "INCOMPLETE", "NOT_POSTED", "UNAVAILABLE", "Reply", "refusal"]
+__all__ = ["ACCEPTED", "INCOMPLETE", "NOT_POST", "UNAVAILABLE", "Reply", "refusal"]
 
 TEXT = "text/plain; charset=utf-8"
 
 
-def _messages(reply: Reply) -> tuple[dict[str, Any], dict[str, Any]]:
+def _asgi_messages(reply: Reply) -> tuple[dict[str, Any], dict[str, Any]]:
     named = {**reply.headers, "content-length": str(len(reply.body))}
     headers = [(name.encode(), value.encode()) for name, value in named.items()]
     start = {"type": "http.response.start", "status": reply.status, "headers": headers}
@@ -27,18 +27,18 @@ def _messages(reply: Reply) -> tuple[dict[str, Any], dict[str, Any]]:
 class Reply:
     """An HTTP answer: ``status``, ``headers`` (names in lower case), ``body``.
 
-    200: the delivery is safe, or was a probe. 401: it is not authentic, whatever the reason. 400: it did not come whole in
-    time. 405: it was not posted. 413: its body is too long. 415: it has a content encoding. 503: neither sink nor spool took
-    it, or the receiver is stopping.
+    200: the delivery is stored, or was a probe. 400: its body did not arrive in time. 401: it is not authentic, for any
+    reason. 405: it was not a POST. 413: its body is too long. 415: it has a content encoding. 503: neither sink nor spool
+    stored it, or the receiver is stopping.
     """
 
     status: int
     body: bytes = b""
     headers: Mapping[str, str] = field(kw_only=True, factory=dict[str, str])
     asgi: tuple[dict[str, Any], dict[str, Any]] = field(
-        init=False, repr=False, eq=False, default=Factory(_messages, takes_self=True)
+        init=False, repr=False, eq=False, default=Factory(_asgi_messages, takes_self=True)
     )
-    """The same as the two messages of an ASGI application."""
+    """The same answer as the two messages of an ASGI application."""
 
 
 def _refused(status: int, **headers: str) -> Reply:
@@ -49,12 +49,12 @@ def _refused(status: int, **headers: str) -> Reply:
 ACCEPTED = Reply(200)
 UNAUTHENTIC = _refused(401)
 INCOMPLETE = _refused(400, connection="close")
-NOT_POSTED = _refused(405, allow="POST")
+NOT_POST = _refused(405, allow="POST")
 TOO_LARGE = _refused(413, connection="close")
 ENCODED = _refused(415, connection="close")
 UNAVAILABLE = _refused(503, retry_after="1")
 
 
 def refusal(reason: Reason) -> Reply:
-    """Return the answer to a delivery that is not accepted."""
+    """Return the answer to a refused delivery."""
     return {Reason.TOO_LARGE: TOO_LARGE, Reason.UNSUPPORTED_ENCODING: ENCODED}.get(reason, UNAUTHENTIC)

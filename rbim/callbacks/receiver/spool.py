@@ -1,4 +1,4 @@
-"""A local file for deliveries that the sink did not take in time; each is handed to the sink as soon as that takes it."""
+"""The spool: a local overflow file for deliveries that the sink did not store in time, forwarded to it later."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ __all__ = ["Spool"]
 
 logger = logging.getLogger("rbim.callbacks")
 
-FOR_EVER = Backoff(attempts=sys.maxsize, first=0.5, factor=2.0, most=5.0)
-KNOWN = 10_000
-GLANCE = 0.25  # seconds, of real time, between two looks at what the file holds
+FOREVER = Backoff(attempts=sys.maxsize, first=0.5, factor=2.0, most=5.0)
+MOST_CONVERSATIONS = 10_000  # that are tracked one by one
+POLL = 0.25  # seconds of real time between two reads of the file's conversations
 
 
 class _SpoolInbox(SqliteInbox):
-    """An inbox that is no inbox to anybody else."""
+    """An inbox file with another mark, so that no other code opens it as an inbox."""
 
     kind = SPOOL
 
 
 class Spool:
-    """Keeps deliveries in a file of its own until ``sink`` has taken them, those of a conversation in their order.
+    """Keeps deliveries in its own file until ``sink`` has stored them, in order within a conversation.
 
-    It never gives one up. What the sink has already (it was slow and not absent) the sink knows by its key. While a
-    conversation has something here, :meth:`holds` says so, and what follows in it belongs here as well; what other processes
-    put into the same file is seen within a quarter of a second. ``budget`` is the seconds that the sink has each time.
+    It never drops a delivery. If the sink was only slow and has the delivery already, it recognises the key. While a
+    conversation has deliveries here, :meth:`holds` returns True, and later ones must come here too. Deliveries that other
+    processes add to the same file are seen within 0.25 seconds. ``budget`` is the sink's limit for one try, in seconds.
     """
 
     def __init__(self, path: Path, sink: Sink, *, clock: Clock, budget: float) -> None:
@@ -57,7 +57,7 @@ class Spool:
         self._clock = clock
         self._budget = budget
         self._held: set[str] = set()
-        self._all_held = False  # there are too many to know each
+        self._all_held = False  # too many conversations to track each
         self._writing: Counter[str] = Counter()
         self._changes = 0
         self._entered = AsyncExitStack()
@@ -65,10 +65,10 @@ class Spool:
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._inbox)
-            await self._look()
+            await self._refresh()
             tasks = await stack.enter_async_context(anyio.create_task_group())
             stack.callback(tasks.cancel_scope.cancel)
-            tasks.start_soon(self._keep_looking)
+            tasks.start_soon(self._keep_refreshing)
             await stack.enter_async_context(WorkerTask(self._forwarding()))
             self._entered = stack.pop_all()
         return self
@@ -79,20 +79,20 @@ class Spool:
         await self._entered.__aexit__(None, None, None)  # a task group would wrap the error
 
     def _forwarding(self) -> Worker:
-        # nothing is lost where it ends at once: what the sink has not taken stays here
-        calls = _ForwardToSink(self._sink)
-        return Worker(self._inbox, calls, clock=self._clock, timeout=self._budget, backoff=FOR_EVER, drain=0)
+        # drain=0 loses nothing: deliveries that the sink has not stored stay here
+        forward = _ForwardToSink(self._sink)
+        return Worker(self._inbox, forward, clock=self._clock, timeout=self._budget, backoff=FOREVER, drain=0)
 
     def holds(self, conversation: str) -> bool:
-        """Whether something of the conversation waits here."""
+        """Whether deliveries of the conversation wait here."""
         return self._all_held or conversation in self._held or conversation in self._writing
 
     async def accept(self, delivery: Delivery) -> None:
-        """Return once the delivery is safe."""
+        """Return once the delivery is durable."""
         conversation = delivery.conversation
         self._writing[conversation] += 1
         try:
-            await self._inbox.accept(delivery._replace(problem=None))  # what is wrong with it is for the sink to keep
+            await self._inbox.accept(delivery._replace(problem=None))  # the sink determines the problem again
         finally:
             self._changes += 1
             self._held.add(conversation)
@@ -100,24 +100,24 @@ class Spool:
             if not self._writing[conversation]:
                 del self._writing[conversation]
 
-    async def _look(self) -> None:
+    async def _refresh(self) -> None:
         changes = self._changes
-        found = await self._inbox.conversations(KNOWN + 1)
-        self._all_held = len(found) > KNOWN
+        found = await self._inbox.conversations(MOST_CONVERSATIONS + 1)
+        self._all_held = len(found) > MOST_CONVERSATIONS
         self._held = found if changes == self._changes else found | self._held
 
-    async def _keep_looking(self) -> None:
-        """Keep up with what the file holds."""
+    async def _keep_refreshing(self) -> None:
+        """Keep the set of held conversations current."""
         while True:
-            await anyio.sleep(GLANCE)
+            await anyio.sleep(POLL)
             try:
-                await self._look()
-            except Exception:  # what was held is taken to be held until the file can be read again
-                logger.warning("the spool cannot be read", exc_info=True)
+                await self._refresh()
+            except Exception:  # until the next read succeeds, the last known conversations count as held
+                logger.warning("the spool cannot be read; next try in %g s", POLL, exc_info=True)
 
 
 class _ForwardToSink:
-    """Has a worker hand what it claims to a sink."""
+    """The handler of the spool's worker: passes each claimed delivery to the sink."""
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
@@ -125,6 +125,6 @@ class _ForwardToSink:
     def check(self) -> None:
         pass
 
-    def call(self, claim: Claim, /) -> HandlerCall:
+    def handler_call(self, claim: Claim, /) -> HandlerCall:
         delivery = delivery_of(claim.body, app_id=claim.app_id, received=claim.received)
         return HandlerCall(run=partial(self._sink.accept, delivery))

@@ -1,1 +1,1 @@
-"""Runs handlers over an inbox."""
+"""The worker: runs handlers for the events of an inbox."""

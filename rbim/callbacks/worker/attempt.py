@@ -1,4 +1,4 @@
-"""One attempt to handle one event: calls the handler, in time, and tells a failure from the end of the worker."""
+"""One attempt to handle one event: calls the handler within its timeout; separates its failure from the worker's end."""
 
 from __future__ import annotations
 
@@ -23,51 +23,51 @@ if TYPE_CHECKING:
     from rbim.callbacks.worker.router import HandlerCall
     from rbim.clock import Clock
 
-__all__ = ["HandlerFailure", "being_cancelled", "failure_of", "of_the_caller", "perform"]
+__all__ = ["HandlerFailure", "being_cancelled", "caller_error", "failure_of", "perform"]
 
-TRACE = 20_000  # characters of a traceback that are kept, half of them from either end
-LINE = 300
+MOST_OF_TRACE = 20_000  # characters of a traceback that are kept, half of them from each end
+MOST_OF_LINE = 300
 
 
 @frozen
 class HandlerFailure:
-    """Why an event was not handled: the whole traceback, and one line."""
+    """The failure of an attempt: the whole traceback, and one line."""
 
     trace: str
     line: str
 
 
 def failure_of(error: BaseException) -> HandlerFailure:
-    """Return an exception as texts that any store can keep."""
+    """Return an exception as texts that any store can hold."""
     trace = _storable("".join(traceback.format_exception(error)))
-    if len(trace) > TRACE:
-        trace = f"{trace[: TRACE // 2]}\n[...]\n{trace[-TRACE // 2 :]}"
-    return HandlerFailure(trace, one_line(_storable("".join(traceback.format_exception_only(error))), LINE))
+    if len(trace) > MOST_OF_TRACE:
+        trace = f"{trace[: MOST_OF_TRACE // 2]}\n[...]\n{trace[-MOST_OF_TRACE // 2 :]}"
+    return HandlerFailure(trace, one_line(_storable("".join(traceback.format_exception_only(error))), MOST_OF_LINE))
 
 
 def _storable(text: str) -> str:
-    return text.encode("utf-8", "backslashreplace").decode()  # halves of surrogate pairs are in no file
+    return text.encode("utf-8", "backslashreplace").decode()  # files cannot hold lone surrogates
 
 
 def being_cancelled() -> bool:
-    """Return whether the scopes around the caller end: whether a cancellation that was caught here came from there."""
+    """Return whether a scope around the caller is cancelled: then a cancellation caught here came from that scope."""
     return current_effective_deadline() == -inf
 
 
-def of_the_caller(error: BaseException) -> BaseException | None:
-    """Return what is to be raised again of what somebody else's code raised: the caller is cancelled, or the process ends.
+def caller_error(error: BaseException) -> BaseException | None:
+    """Return the part of an error that the caller must raise again: its own cancellation, or the end of the process.
 
-    None where the error is that code's own, a cancellation that nobody asked for included.
+    None if the error belongs to the code that raised it, even if it is a cancellation that no scope requested.
     """
     if isinstance(error, BaseExceptionGroup):
         group = cast("BaseExceptionGroup[BaseException]", error)
-        return group.subgroup((get_cancelled_exc_class(), *_ENDS))
+        return group.subgroup((get_cancelled_exc_class(), *_PROCESS_ENDS))
     if isinstance(error, get_cancelled_exc_class()):
-        return error if being_cancelled() or _cancels() else None
-    return error if isinstance(error, _ENDS) else None
+        return error if being_cancelled() or _cancel_count() else None
+    return error if isinstance(error, _PROCESS_ENDS) else None
 
 
-_ENDS = (KeyboardInterrupt, SystemExit, GeneratorExit)
+_PROCESS_ENDS = (KeyboardInterrupt, SystemExit, GeneratorExit)
 
 
 async def perform(
@@ -77,37 +77,37 @@ async def perform(
     timeout: float,  # noqa: ASYNC109  # by the clock
     limiter: CapacityLimiter,
 ) -> HandlerFailure | None:
-    """Call a handler and return how it failed, or None. Raises only what ends the worker as well.
+    """Call a handler and return its failure, or None. Raises only errors that also end the worker.
 
-    A coroutine has ``timeout`` seconds by the clock. A plain function runs in a thread and cannot be stopped: whatever
-    happens, it is waited for.
+    A coroutine has ``timeout`` seconds by the clock. A plain function runs in a thread and cannot be stopped: it is always
+    waited for.
     """
-    cancels = _cancels()
+    cancels = _cancel_count()
     try:
         if call.blocking:
-            # in a tuple, because trio's threads refuse to return what is to be awaited
+            # in a tuple, because trio's threads refuse to return an awaitable
             (result,) = await to_thread.run_sync(lambda: (call.run(),), limiter=limiter)
-            if inspect.isawaitable(result):  # a decorator hides an async function from us
+            if inspect.isawaitable(result):  # a decorator hid the async function
                 await _in_time(result, clock, timeout)
         else:
             await _in_time(call.run(), clock, timeout)
-        if _cancels() > cancels and not being_cancelled():
-            await checkpoint()  # it cancelled its own task, which hears of it only now
+        if _cancel_count() > cancels and not being_cancelled():
+            await checkpoint()  # the handler cancelled its own task; the cancellation is delivered here
     except get_cancelled_exc_class() as error:
         if being_cancelled():
             raise
-        _take_back(cancels)
+        _uncancel(cancels)
         return failure_of(error)
-    except BaseException as error:  # sys.exit() in a handler is its failure, and not the end of all others
-        of_the_end = isinstance(error, GeneratorExit) or (isinstance(error, KeyboardInterrupt) and _in_main_thread())
-        if of_the_end or (being_cancelled() and _has_no_error(error)):
+    except BaseException as error:  # sys.exit() in a handler is that handler's failure and ends no other
+        ends = isinstance(error, GeneratorExit) or (isinstance(error, KeyboardInterrupt) and _in_main_thread())
+        if ends or (being_cancelled() and _has_no_error(error)):
             raise
         return failure_of(error)
     return None
 
 
 def _has_no_error(error: BaseException) -> bool:
-    """Return whether what a task group raised while it was cancelled, on trio, is the cancellation alone."""
+    """Return whether an exception group of a cancelled task group (on trio) holds only the cancellation."""
     if not isinstance(error, BaseExceptionGroup):
         return False
     return cast("BaseExceptionGroup[BaseException]", error).subgroup(Exception) is None
@@ -124,16 +124,16 @@ async def _in_time(handler: Awaitable[object], clock: Clock, seconds: float) -> 
         raise TimeoutError(f"the handler took longer than {seconds:g} s")
 
 
-def _cancels() -> int:
-    """Return how often asyncio was told to cancel this task; trio has no such thing."""
+def _cancel_count() -> int:
+    """Return how many times asyncio was asked to cancel this task; 0 on trio, which has no such count."""
     if get_cancelled_exc_class() is not asyncio.CancelledError:
         return 0
     task = asyncio.current_task()
     return task.cancelling() if task else 0
 
 
-def _take_back(cancels: int) -> None:
-    while _cancels() > cancels:
+def _uncancel(cancels: int) -> None:
+    while _cancel_count() > cancels:
         task = asyncio.current_task()
-        assert task is not None  # noqa: S101  # it was counted
+        assert task is not None  # noqa: S101  # it has a count
         task.uncancel()

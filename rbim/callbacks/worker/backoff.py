@@ -1,4 +1,4 @@
-"""Whether and when a failed event is handled again: decisions only, nothing here waits."""
+"""Backoff: whether and when a failed event is handled again. Only decisions; nothing here waits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["Backoff"]
 
 
-def _even() -> float:
+def _uniform() -> float:
     from random import random
 
     return random()  # noqa: S311  # spreads retries, guards nothing
@@ -23,21 +23,21 @@ def _even() -> float:
 
 @frozen(kw_only=True)
 class Backoff:
-    """How often and how soon an event is handled again.
+    """Exponential backoff with jitter for an event that failed.
 
-    At most ``attempts`` in all (1: no retries); after the last one the event is dead. The pause after the n-th is
-    ``first * factor**(n-1)`` seconds, at most ``most``, and of that between half and all, drawn evenly. An event's
-    conversation rests that long: the defaults give it about a quarter of an hour in all.
+    At most ``attempts`` in all (default: 8; 1: no retries); after the last one the event becomes a dead letter. The pause
+    after attempt n is ``first * factor**(n-1)`` seconds, at most ``most`` (defaults: 1, 4 and 300), times a random factor
+    between 0.5 and 1 (uniform). The event's conversation pauses meanwhile: with the defaults, about 15 minutes in all.
     """
 
     attempts: int = field(default=8, validator=at_least_one)
     first: float = field(default=1.0, validator=(above_zero, finite))
     factor: float = field(default=4.0, validator=(above_zero, finite))
     most: float = field(default=300.0, validator=(above_zero, finite))
-    random: Callable[[], float] = field(default=_even, eq=False, repr=False)
+    random: Callable[[], float] = field(default=_uniform, eq=False, repr=False)
 
     def pause(self, attempt: int) -> float | None:
-        """Return the seconds to wait after attempt number ``attempt`` (from 1) failed, or None: it was the last."""
+        """Return the seconds to wait after attempt ``attempt`` (from 1) failed, or None after the last attempt."""
         if attempt >= self.attempts:
             return None
         try:

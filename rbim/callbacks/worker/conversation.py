@@ -1,4 +1,4 @@
-"""The events of one conversation, one after the other: handle, record how that ended, go on."""
+"""The runner of one conversation: handles its events in order and records each result before the next."""
 
 from __future__ import annotations
 
@@ -27,42 +27,63 @@ if TYPE_CHECKING:
     from rbim.callbacks.worker.router import HandlerCalls
     from rbim.clock import Clock
 
-__all__ = ["FIRST_PAUSE", "GRACE", "LONGEST_PAUSE", "TURN", "ConversationRunner", "SharedRun", "WorkerSettings"]
+__all__ = ["FIRST_PAUSE", "GRACE", "LONGEST_PAUSE", "MOST_IN_A_ROW", "ConversationRunner", "SharedRun", "WorkerSettings"]
 
 logger = logging.getLogger("rbim.callbacks")
 
-TURN = 32
-"""Events of one conversation after which others have their turn."""
+# Theory of operation: a conversation while this worker has its lease.
+#
+#   leased      A claim is at hand; its attempt is counted already.
+#   handling    The handler runs, under its timeout.
+#   recording   The result is written to the backlog, again and again until that succeeds or the lease is lost.
+#   ended       The runner has no claim any more.
+#
+# leased -> handling     unless the event has used up its attempts, or has no handler call: then -> recording (dead letter)
+# leased -> ended        the worker is stopping: the claim is released, and its attempt does not count
+# handling -> recording  success: done; failure: retry, or dead letter after the last attempt
+# handling -> ended      cancelled: the claim is released; after a release that fails, the lease runs out
+# recording -> leased    done or dead letter, and the conversation has another event: next claim under the same lease
+# recording -> ended     no event is left; retry (the conversation pauses); stopping; MOST_IN_A_ROW events handled (other
+#                        conversations go first); or LeaseLost (nothing was recorded)
+#
+# What must always hold:
+# - An event's result is recorded before the next event of the conversation is handled.
+# - A result counts only with the current fence: after LeaseLost another worker has the event, and this one must stop.
+# - Recording and releasing are shielded from cancellation, but only until the grace after the end of the run is over.
+# - The worker renews the leases of all its runners at a third of the lease, from leased to ended.
+
+MOST_IN_A_ROW = 32
+"""Events of one conversation that are handled before other conversations go first."""
 
 GRACE = 3.0
-"""Seconds that a cancelled worker has to record what was handled, and to give back the rest."""
+"""Seconds that a cancelled worker has to record results and to release other claims."""
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0  # seconds for which a backlog that failed is left alone
-ENDED = "each attempt was begun and never ended: the process did, or the lease ran out"
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0  # seconds between two tries with a backlog that failed
+ENDED = "every attempt began and none ended: the process ended, or the lease expired"
 
 T = TypeVar("T")
 
 
 def _not_below_zero(_: object, attribute: attrs.Attribute[Any], value: float) -> None:
     if not value >= 0:
-        raise InvalidRequest(f"{attribute.name}: a number of seconds is needed, not {value!r}", field=attribute.name)
+        raise InvalidRequest(f"{attribute.name}: use a number of seconds from 0 on, not {value!r}", field=attribute.name)
 
 
 @frozen(kw_only=True)
 class WorkerSettings:
-    """What a worker was told."""
+    """The validated settings of a worker; times are in seconds."""
 
-    calls: HandlerCalls
+    handlers: HandlerCalls
     clock: Clock
     backoff: Backoff
-    watch: Observers
+    observers: Observers
     concurrency: int = field(validator=at_least_one)
     timeout: float = field(validator=above_zero)
     drain: float = field(validator=_not_below_zero)
 
 
 class SharedRun:
-    """What the lanes of one run share: the backlog, whether it stops, and shields against its cancellation."""
+    """State that the runners of one run share: the backlog, the stop flag, and shields against cancellation."""
 
     def __init__(self, settings: WorkerSettings, backlog: Backlog) -> None:
         self.settings = settings
@@ -74,7 +95,7 @@ class SharedRun:
 
     @contextmanager
     def shielded(self) -> Generator[None, None, None]:
-        """Let no cancellation through, for no longer than the grace once :meth:`end_shields` was called."""
+        """Shield the block from cancellation; after :meth:`end_shields`, for at most ``GRACE`` seconds."""
         with anyio.CancelScope(shield=True) as scope:
             self._shields.add(scope)
             try:
@@ -84,94 +105,99 @@ class SharedRun:
                 self._shields.discard(scope)
 
     def end_shields(self) -> None:
-        """Cancel what is shielded now. A function in a thread may end later: what it did has its own grace."""
+        """Cancel all shielded blocks. A function in a thread may end later; recording its result has its own grace."""
         self._over = True
         for scope in self._shields:
             scope.cancel()
 
 
 class ConversationRunner:
-    """One conversation while it is leased, from its first claim on. ``claim`` is the one at hand."""
+    """Handles one conversation while it is leased, from its first claim on. ``claim`` is the current one."""
 
-    def __init__(self, shift: SharedRun, claim: Claim) -> None:
+    def __init__(self, shared: SharedRun, claim: Claim) -> None:
         self.claim = claim
-        self._shift = shift
-        self._settings = shift.settings
-        self._turns = 0
+        self._shared = shared
+        self._settings = shared.settings
+        self._handled = 0
 
     @property
-    def gave_back(self) -> bool:
-        """Whether it ended only because it was others' turn."""
-        return self._turns >= TURN
+    def yielded(self) -> bool:
+        """Whether it ended to let other conversations go first."""
+        return self._handled >= MOST_IN_A_ROW
 
     async def run(self) -> None:
-        """Handle one event after the other until none is left or it is others' turn; give back the last one if need be."""
+        """Handle events until none is left or others go first; release the current claim if it is not settled."""
         following: Claim | None = self.claim
         try:
             while following is not None:
                 self.claim = following
-                await checkpoint()  # handlers that wait for nothing let others go on, too
-                if self._shift.stopping:
+                await checkpoint()  # so that handlers that never wait let other tasks run
+                if self._shared.stopping:
                     await self._release()
                     return
-                self._turns += 1
+                self._handled += 1
                 following = await self._handle(following)
         except LeaseLost:
-            logger.warning("the lease of event %d (%s) was lost; somebody else has it", self.claim.number, self.claim.key)
+            lost = "event %d (%s): the lease was lost to another worker; does an async handler block?"
+            logger.warning(lost, self.claim.number, self.claim.key)
         except BaseException as error:
             await self._release()
             if isinstance(error, anyio.get_cancelled_exc_class()) and not being_cancelled():
-                logger.exception("event %d (%s): a stray cancellation", self.claim.number, self.claim.key)
+                logger.exception(
+                    "event %d (%s): a stray cancellation; its claim is released", self.claim.number, self.claim.key
+                )
                 return
             raise
 
     async def _handle(self, claim: Claim) -> Claim | None:
-        """Handle one event, record how that ended, and return the next one of the conversation. Raises LeaseLost."""
+        """Handle one event, record the result, and return the next claim of the conversation. Raises LeaseLost."""
         settings, began = self._settings, self._settings.clock.monotonic()
         if claim.attempt > settings.backoff.attempts:
-            return await self._bury(claim, HandlerFailure(ENDED, ENDED))
+            return await self._dead_letter(claim, HandlerFailure(ENDED, ENDED))
         try:
-            call = settings.calls.call(claim)
-        except Exception as error:  # what an older version accepted
-            return await self._bury(claim, failure_of(error))
-        failure = await perform(call, clock=settings.clock, timeout=settings.timeout, limiter=self._shift.limiter)
+            call = settings.handlers.handler_call(claim)
+        except Exception as error:  # an older version may have accepted a body that this one cannot read
+            return await self._dead_letter(claim, failure_of(error))
+        failure = await perform(call, clock=settings.clock, timeout=settings.timeout, limiter=self._shared.limiter)
         if failure is None:
             elapsed = settings.clock.monotonic() - began
-            following = await self._insist(lambda: self._shift.backlog.done(claim, more=self._more()))
-            settings.watch.tell(Handled(key=claim.key, attempt=claim.attempt, elapsed=elapsed))
+            following = await self._record(lambda: self._shared.backlog.done(claim, more=self._more()))
+            settings.observers.notify(Handled(key=claim.key, attempt=claim.attempt, elapsed=elapsed))
             return following
         pause = settings.backoff.pause(claim.attempt)
         if pause is None:
-            return await self._bury(claim, failure)
-        await self._insist(lambda: self._shift.backlog.retry(claim, error=failure.trace, pause=pause))
-        settings.watch.tell(HandlingFailed(key=claim.key, attempt=claim.attempt, error=failure.line, pause=pause))
+            return await self._dead_letter(claim, failure)
+        await self._record(lambda: self._shared.backlog.retry(claim, error=failure.trace, pause=pause))
+        settings.observers.notify(HandlingFailed(key=claim.key, attempt=claim.attempt, error=failure.line, pause=pause))
         return None
 
-    async def _bury(self, claim: Claim, failure: HandlerFailure) -> Claim | None:
-        following = await self._insist(lambda: self._shift.backlog.bury(claim, error=failure.trace, more=self._more()))
-        self._settings.watch.tell(DeadLettered(key=claim.key, attempt=claim.attempt, error=failure.line))
+    async def _dead_letter(self, claim: Claim, failure: HandlerFailure) -> Claim | None:
+        following = await self._record(
+            lambda: self._shared.backlog.dead_letter(claim, error=failure.trace, more=self._more())
+        )
+        self._settings.observers.notify(DeadLettered(key=claim.key, attempt=claim.attempt, error=failure.line))
         return following
 
     def _more(self) -> bool:
-        return self._turns < TURN and not self._shift.stopping
+        return self._handled < MOST_IN_A_ROW and not self._shared.stopping
 
-    async def _insist(self, record: Callable[[], Awaitable[T]]) -> T:
-        """Record something, again and again until that succeeds. Raises LeaseLost."""
+    async def _record(self, record: Callable[[], Awaitable[T]]) -> T:
+        """Record a result, with retries until that succeeds. Raises LeaseLost."""
         pause = FIRST_PAUSE
         while True:
             try:
-                with self._shift.shielded():
+                with self._shared.shielded():
                     return await record()
             except LeaseLost:
                 raise
             except Exception:
-                logger.exception("how event %d ended could not be recorded; next try in %g s", self.claim.number, pause)
+                logger.exception("the result of event %d could not be recorded; next try in %g s", self.claim.number, pause)
             await self._settings.clock.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE)
 
     async def _release(self) -> None:
         try:
-            with self._shift.shielded():
-                await self._shift.backlog.release(self.claim)
+            with self._shared.shielded():
+                await self._shared.backlog.release(self.claim)
         except Exception:
-            logger.exception("event %d (%s) could not be given back", self.claim.number, self.claim.key)
+            logger.exception("event %d (%s) could not be released; its lease will expire", self.claim.number, self.claim.key)

@@ -1,4 +1,4 @@
-"""Which handler an event goes to: decorators that register, and a look-up. Nothing here calls a handler by itself."""
+"""The router: decorators that register handlers, and the look-up of an event's handler. Nothing here calls one."""
 
 from __future__ import annotations
 
@@ -27,12 +27,11 @@ R = TypeVar("R")
 
 @frozen(kw_only=True)
 class HandlerContext:
-    """What a handler may want to know besides the event.
+    """The context of a handler call: facts about the event that are not in its body.
 
-    ``key`` is the same for every attempt and every copy of the event: what a handler does twice under one key it does once
-    too often. ``attempt`` counts from 1, ``received`` is when the delivery came (with a time zone), ``replays`` how often
-    the event was asked for again after it had been handled, ``number`` its place in the order of acceptance, ``app_id`` the
-    application that signed it.
+    ``key`` is the same for every attempt and every delivery of the event: use it to make a handler idempotent. ``attempt``
+    counts from 1. ``received`` is the time of the delivery (with a time zone), ``replays`` the number of replays after the
+    event had been handled, ``number`` its place in the order of acceptance, ``app_id`` the application that signed it.
     """
 
     key: str
@@ -45,34 +44,34 @@ class HandlerContext:
 
 @frozen(kw_only=True)
 class HandlerRoute:
-    """A handler, and how it is called: ``blocking`` where it is a plain function, which needs a thread of its own."""
+    """A handler and the way to call it. ``blocking``: it is a plain function, which must run in a thread."""
 
     handler: Callable[..., Any]
     blocking: bool
     wants_handling: bool
 
     def call(self, event: Event, handling: HandlerContext) -> Any:
-        """Call the handler. What it returns is to be awaited, unless it is ``blocking`` and returned nothing of the kind."""
+        """Call the handler. The caller must await the result if it is awaitable, as it always is if not ``blocking``."""
         return self.handler(event, handling) if self.wants_handling else self.handler(event)
 
 
 @frozen(kw_only=True)
 class HandlerCall:
-    """What a worker does with one event: ``run`` gives what is to be awaited, or does it all where it is ``blocking``."""
+    """A prepared call of a handler with one event: ``run`` returns an awaitable, or does all the work if ``blocking``."""
 
     run: Callable[[], Any]
     blocking: bool = False
 
 
 class HandlerCalls(Protocol):
-    """What tells a worker what to do with events: a :class:`Router`, or something that forwards them."""
+    """The source of a worker's handler calls: a :class:`Router`, or an object that forwards events."""
 
     def check(self) -> None:
-        """Raise InvalidRequest where there may be events that nothing can be done with."""
+        """Raise InvalidRequest if some event could have no handler."""
         ...
 
-    def call(self, claim: Claim, /) -> HandlerCall:
-        """Return what is to be done. What it raises counts as the event's last attempt."""
+    def handler_call(self, claim: Claim, /) -> HandlerCall:
+        """Return the handler call for a claimed event. If this raises, the event becomes a dead letter at once."""
         ...
 
 
@@ -104,18 +103,17 @@ class Router:
         async def kicked(event: TeamKick) -> None: ...
 
         @router.on(Text, conv_type=ConvType.TEAM)
-        def said_in_a_group(event: Text, handling: Handling) -> None: ...
+        def said_in_a_group(event: Text, handling: HandlerContext) -> None: ...
 
         @router.fallback
         async def anything_else(event: Event) -> None: ...
 
-    A handler is ``async def``, or a plain ``def`` that runs in a thread and may block. It takes the event, and the
-    :class:`HandlerContext` where it has a second parameter without a default or one named ``handling``. It has succeeded
-    when it returns and failed when it raises; an event may be handled more than once. Decorators return the function
-    unchanged.
+    A handler is ``async def``, or a plain ``def`` that runs in a thread and may block. It gets the event, and also the
+    :class:`HandlerContext` if it has a second parameter without a default or one named ``handling``. It succeeds by
+    returning and fails by raising; an event may be handled more than once. Decorators return the function unchanged.
 
-    The most specific handler has the event: that of its own class, then those of the classes above (``Message``,
-    ``Notification``, ``UnknownEvent``, ``Event``); for one class, that of the ``conv_type`` before the one without.
+    The most specific handler gets the event: that of the event's class, then those of its base classes (``Message``,
+    ``Notification``, ``UnknownEvent``, ``Event``); within one class, the one for its ``conv_type`` before the one without.
     """
 
     def __init__(self) -> None:
@@ -127,16 +125,16 @@ class Router:
         return bool(self._routes) or self._fallback is not None
 
     def on(self, kind: type[E], /, *, conv_type: ConvType | str | None = None) -> _On[E]:
-        """Register a handler for the events of a class, or for those of them in one kind of conversation.
+        """Register a handler for the events of a class; with ``conv_type``, only for one kind of conversation.
 
-        Raises InvalidRequest where there is one already, or where it can never be called.
+        Raises InvalidRequest if there is one already, or if ``kind``, ``conv_type`` or the handler's signature is invalid.
         """
         _check(kind, conv_type)
 
         def add(route: HandlerRoute) -> None:
             if (kind, conv_type) in self._routes:
                 where = f" with conv_type={conv_type}" if conv_type else ""
-                raise InvalidRequest(f"on(): {kind.__name__}{where} has a handler already", field="kind")
+                raise InvalidRequest(f"on(): {kind.__name__}{where} has a handler already; register one only", field="kind")
             self._routes[kind, conv_type] = route
 
         return _On(add)
@@ -148,23 +146,23 @@ class Router:
     def fallback(self, handler: Callable[[Event, HandlerContext], R], /) -> Callable[[Event, HandlerContext], R]: ...
 
     def fallback(self, handler: Callable[..., Any], /) -> Callable[..., Any]:
-        """Register the handler of the events that no other is for. Raises InvalidRequest where there is one already."""
+        """Register the handler for all other events. Raises InvalidRequest if there is one already."""
         if self._fallback is not None:
-            raise InvalidRequest("fallback: there is one already", field="handler")
+            raise InvalidRequest("fallback: there is one already; register one only", field="handler")
         self._fallback = _route(handler)
         return handler
 
     def check(self) -> None:
-        """Raise InvalidRequest where an event could have no handler: there is no fallback."""
+        """Raise InvalidRequest if there is no fallback: an event could have no handler."""
         if self._fallback is None:
             raise InvalidRequest(
-                "the router has no fallback for the events that no handler is for; decorate one with @router.fallback: "
-                "async def anything_else(event: Event) -> None",
+                "the router has no fallback for events without a handler; add one: "
+                "@router.fallback async def anything_else(event: Event) -> None",
                 field="router",
             )
 
     def find(self, event: Event) -> HandlerRoute:
-        """Return the route of an event. Raises InvalidRequest where there is none, which :meth:`check` rules out."""
+        """Return the route of an event. Raises InvalidRequest if there is none; :meth:`check` rules that out."""
         for kind in type(event).__mro__:
             route = self._routes.get((kind, event.conv_type)) or self._routes.get((kind, None))
             if route is not None:
@@ -173,8 +171,8 @@ class Router:
         assert self._fallback is not None  # noqa: S101  # checked
         return self._fallback
 
-    def call(self, claim: Claim, /) -> HandlerCall:
-        """Return the call of a claimed event's handler. Raises CallbackRejected where the body cannot be read."""
+    def handler_call(self, claim: Claim, /) -> HandlerCall:
+        """Return the handler call for a claimed event. Raises CallbackRejected if its body cannot be read."""
         event = parse(claim.body)
         route = self.find(event)
         handling = HandlerContext(
@@ -190,9 +188,9 @@ class Router:
 
 def _check(kind: object, conv_type: object) -> None:
     if not (isinstance(kind, type) and issubclass(kind, Event)):
-        raise InvalidRequest(f"on(): a class of events is needed, as in @router.on(Text), not {kind!r}", field="kind")
+        raise InvalidRequest(f"on(): pass a class of events, as in @router.on(Text), not {kind!r}", field="kind")
     if conv_type is not None and not (isinstance(conv_type, str) and conv_type):
-        raise InvalidRequest(f"on(): conv_type is one of ConvType, not {conv_type!r}", field="conv_type")
+        raise InvalidRequest(f"on(): conv_type: pass a member of ConvType, not {conv_type!r}", field="conv_type")
 
 
 def _route(handler: Callable[..., Any]) -> HandlerRoute:
@@ -200,11 +198,11 @@ def _route(handler: Callable[..., Any]) -> HandlerRoute:
     try:
         signature = inspect.signature(handler)
     except (TypeError, ValueError):
-        raise InvalidRequest(f"{name}: a function is needed whose parameters can be told", field="handler") from None
+        raise InvalidRequest(f"{name}: its parameters cannot be inspected; pass a function", field="handler") from None
     two = _binds(signature, 2)
     if not two and not _binds(signature, 1):
         raise InvalidRequest(f"{name}: a handler takes (event) or (event, handling), not {signature}", field="handler")
-    wants_handling = two and (not _binds(signature, 1) or _second(signature) == "handling")
+    wants_handling = two and (not _binds(signature, 1) or _second_parameter(signature) == "handling")
     return HandlerRoute(handler=handler, blocking=not _is_async(handler), wants_handling=wants_handling)
 
 
@@ -216,7 +214,7 @@ def _binds(signature: inspect.Signature, count: int) -> bool:
     return True
 
 
-def _second(signature: inspect.Signature) -> str | None:
+def _second_parameter(signature: inspect.Signature) -> str | None:
     return next(iter(list(signature.parameters)[1:2]), None)
 
 

@@ -1,4 +1,4 @@
-"""Where a worker runs while a receiver accepts: in a thread and an event loop of its own, or beside it in the same loop."""
+"""Runners of a worker: in a separate thread with its own event loop, or as a task in the same loop."""
 
 from __future__ import annotations
 
@@ -22,26 +22,29 @@ if TYPE_CHECKING:
 
     from rbim.callbacks.worker.worker import Worker
 
-__all__ = ["LEAVING", "WorkerTask", "WorkerThread"]
+__all__ = ["THREAD_GRACE", "WorkerTask", "WorkerThread"]
 
 logger = logging.getLogger("rbim.callbacks")
 
-LEAVING = 2 * GRACE + 1.0
-"""Seconds that the thread has to end, beyond the worker's ``drain``: to record and give back what it cancels then."""
+THREAD_GRACE = 2 * GRACE + 1.0
+"""Seconds that the thread has to end after the worker's ``drain``: to cancel handlers, record results, release claims."""
 
 
 class _WorkerMain(TaskStatus[None]):
-    """Runs a worker inside ``around``. ``error`` is what ended it; ``runs``, ``begun`` and ``ended`` tell how far it is."""
+    """Runs a worker inside ``around``. ``error`` is the error that ended it, if any.
+
+    ``begun`` is set when the worker runs (``runs`` is True) or cannot run (False), ``ended`` when it has ended.
+    """
 
     def __init__(
         self,
         worker: Worker,
         around: Callable[[], AbstractAsyncContextManager[object]] | None,
-        tell: Callable[[Callable[[], object]], None],
+        call_soon: Callable[[Callable[[], object]], None],
     ) -> None:
         self._worker = worker
         self._around = around
-        self._tell = tell
+        self._call_soon = call_soon
         self.runs = False
         self.error: Exception | None = None
         self.begun = anyio.Event()
@@ -50,7 +53,7 @@ class _WorkerMain(TaskStatus[None]):
     def started(self, value: None = None) -> None:
         del value
         self.runs = True
-        self._tell(self.begun.set)
+        self._call_soon(self.begun.set)
 
     async def run(self) -> None:
         async with self._around() if self._around is not None else nullcontext():
@@ -58,7 +61,7 @@ class _WorkerMain(TaskStatus[None]):
 
     def end(self, error: BaseException | None) -> None:
         if error is None and not self.runs:
-            reason = "the worker was stopped before it ran"
+            reason = "the worker was stopped before it ran; create another one"
             error = InvalidRequest(reason)
         if isinstance(error, Exception):
             self.error = error
@@ -66,24 +69,24 @@ class _WorkerMain(TaskStatus[None]):
             self.error = RuntimeError(f"the worker was ended by {error!r}")
             self.error.__cause__ = error
         if self.runs and error is not None:
-            logger.error("the worker ended: no more events are handled", exc_info=error)
-        self._tell(self.ended.set)
-        self._tell(self.begun.set)
+            logger.error("the worker ended with an error: no more events are handled until the next start", exc_info=error)
+        self._call_soon(self.ended.set)
+        self._call_soon(self.begun.set)
 
     def settle(self, error: BaseException | None) -> None:
-        """Raise what ended the worker, unless there is an error already."""
+        """Raise the error that ended the worker, unless there is an error already."""
         if self.error is not None and error is None:
             raise self.error
 
 
 class WorkerThread:
-    """Runs a worker in a thread of its own while the ``async with`` block lasts: a handler that blocks delays nobody here.
+    """Runs a worker in a separate thread during the ``async with`` block; a handler that blocks delays nothing here.
 
-    ``around`` gives an async context manager that is entered in that thread's event loop, of the same kind as the one here,
-    for what handlers share: ``around=lambda: client``. Entering waits until the worker runs, and raises what keeps it from
-    that. What ends the worker later is logged at once, and raised on leaving. Leaving stops the worker and waits for its
-    ``drain`` and a few seconds more; a thread that has not ended by then (a handler blocks) is left behind, which is logged,
-    and ends with the process.
+    ``around`` returns an async context manager for resources that handlers share (``around=lambda: client``). It is entered
+    in the thread's event loop, which is of the same kind as the current one. Entering waits until the worker runs, and
+    raises the error that prevents it. An error that ends the worker later is logged at once and raised on leaving. Leaving
+    stops the worker and waits for its ``drain`` and 7 seconds more; a thread that has not ended by then (a handler blocks)
+    is left running, with a log record, and ends with the process.
     """
 
     def __init__(self, worker: Worker, *, around: Callable[[], AbstractAsyncContextManager[object]] | None = None) -> None:
@@ -112,26 +115,26 @@ class WorkerThread:
 
     async def _leave(self, main: _WorkerMain) -> None:
         self._worker.stop()
-        seconds = self._worker.drain + LEAVING
+        seconds = self._worker.drain + THREAD_GRACE
         with anyio.move_on_after(seconds, shield=True):
             await main.ended.wait()
         if not main.ended.is_set():
-            logger.error("the worker's thread has not ended after %g s: a handler blocks; it is left behind", seconds)
+            logger.error("the worker's thread has not ended after %g s: a handler blocks; it is left running", seconds)
 
 
 def _run(main: _WorkerMain, kind: str) -> None:
     error: BaseException | None = None
     try:
         anyio.run(main.run, backend=kind)
-    except BaseException as raised:  # a thread has nobody to raise it to
+    except BaseException as raised:  # a thread has no caller to raise it to
         error = raised
     main.end(error)
 
 
 class WorkerTask:
-    """Runs a worker in the event loop here while the ``async with`` block lasts: a handler that blocks delays everybody.
+    """Runs a worker in the current event loop during the ``async with`` block; a handler that blocks delays all its tasks.
 
-    Otherwise as :class:`WorkerThread`; but where the block is cancelled, running handlers are too, without their ``drain``.
+    Otherwise like :class:`WorkerThread`; but if the block is cancelled, running handlers are too, without their ``drain``.
     """
 
     def __init__(self, worker: Worker, *, around: Callable[[], AbstractAsyncContextManager[object]] | None = None) -> None:
@@ -141,7 +144,7 @@ class WorkerTask:
         self._entered = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        main = self._main = _WorkerMain(self._worker, self._around, _at_once)
+        main = self._main = _WorkerMain(self._worker, self._around, _call_now)
         async with AsyncExitStack() as entered:
             tasks = await entered.enter_async_context(anyio.create_task_group())
             entered.callback(self._worker.stop)
@@ -157,7 +160,7 @@ class WorkerTask:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
         assert self._main is not None  # noqa: S101  # entered
-        await self._entered.__aexit__(None, None, None)  # what the block raised is not the tasks' to wrap
+        await self._entered.__aexit__(None, None, None)  # without the block's error: a task group would wrap it
         self._main.settle(error)
 
     async def _run(self, main: _WorkerMain) -> None:
@@ -172,5 +175,5 @@ class WorkerTask:
             main.end(None)
 
 
-def _at_once(do: Callable[[], object]) -> None:
+def _call_now(do: Callable[[], object]) -> None:
     do()

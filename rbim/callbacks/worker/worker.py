@@ -1,4 +1,4 @@
-"""Handles what an inbox gives out: many conversations at once, each in its own order, every event at least once."""
+"""The worker: handles an inbox's events at least once, conversations concurrently, events of each in order."""
 
 from __future__ import annotations
 
@@ -37,189 +37,190 @@ logger = logging.getLogger("rbim.callbacks")
 
 
 class Worker:
-    """Handles the events of an inbox as ``calls`` says, a :class:`~rbim.callbacks.Router`. Several may work on one.
+    """Handles an inbox's events with ``handlers``, a :class:`~rbim.callbacks.Router`. Workers may share an inbox.
 
-    Up to ``concurrency`` conversations at once; within one, an event's turn comes when the end of the one before it is
-    recorded. A handler that fails, or takes longer than ``timeout`` seconds, is called again as ``backoff`` says, and holds
-    up its own conversation only; after its last attempt the event is among the dead letters, with the traceback. Plain
-    functions run in threads: no time-out and no end of the worker stops them, they are waited for.
+    It handles up to ``concurrency`` conversations at once (default: 16). Within one, an event is handled after the result of
+    the one before it is recorded. A handler that fails, or takes longer than ``timeout`` seconds (default: 60), is called
+    again according to ``backoff`` and delays only its own conversation; after the last attempt the event becomes a dead
+    letter, with the traceback. Plain functions run in threads: neither the timeout nor the worker's end stops them, and the
+    worker waits for them. ``observers`` get the results (default: none). ``drain`` is in seconds (default: 10).
 
-    An event is handled again where the process ends, or its lease is lost, between the handler's end and the record of it.
+    An event is handled again if the process ends, or the lease is lost, after the handler's end and before its record.
     """
 
     def __init__(  # noqa: PLR0913  # options, each by keyword and with a default
         self,
         inbox: Inbox,
-        calls: HandlerCalls,
+        handlers: HandlerCalls,
         *,
         clock: Clock | None = None,
         concurrency: int = 16,
         timeout: float = 60.0,
         backoff: Backoff | None = None,
-        watch: Observers | None = None,
+        observers: Observers | None = None,
         drain: float = 10.0,
     ) -> None:
         self._inbox = inbox
         self._settings = WorkerSettings(
-            calls=calls,
+            handlers=handlers,
             clock=clock or SystemClock(),
             backoff=backoff or Backoff(),
-            watch=watch or Observers(),
+            observers=observers or Observers(),
             concurrency=concurrency,
             timeout=timeout,
             drain=drain,
         )
         self._stopped = False
-        self._runs = False
-        self._wake: Callable[[], None] | None = None
+        self._running = False
+        self._call_stop: Callable[[], None] | None = None
 
     @property
     def drain(self) -> float:
-        """The seconds that running handlers have when the worker is stopped."""
+        """Seconds that running handlers have to finish after :meth:`stop`."""
         return self._settings.drain
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Handle events until :meth:`stop` is called. Who cancels it cancels the running handlers; their events go back.
+        """Handle events until :meth:`stop` is called. Cancelling it cancels the running handlers and releases their events.
 
-        Raises InvalidRequest where the router has no fallback, what the inbox raises on opening, and nothing that a handler
-        or the inbox raises later. Returns at once if it was stopped before.
+        Raises InvalidRequest if the router has no fallback or the worker runs already, and any error of opening the inbox.
+        Errors of handlers, and later errors of the inbox, are not raised. Returns at once if it was stopped before.
         """
-        self._settings.calls.check()
-        if self._runs:
-            raise InvalidRequest("this worker runs already")
-        self._runs = True
+        self._settings.handlers.check()
+        if self._running:
+            raise InvalidRequest("this worker runs already; create another one")
+        self._running = True
         try:
             call_soon = waker()
             async with self._inbox.backlog() as backlog:
                 run = _Run(SharedRun(self._settings, backlog), self._inbox.lease)
-                self._wake = lambda: call_soon(run.stop)
+                self._call_stop = lambda: call_soon(run.stop)
                 if not self._stopped:
                     task_status.started()
                     await run.run()
         finally:
-            self._runs, self._wake = False, None
+            self._running, self._call_stop = False, None
 
     def stop(self) -> None:
-        """Take on nothing new, and let :meth:`run` return: at once, or when the running handlers have ended.
+        """Start no more handlers, and let :meth:`run` return when the running ones have ended.
 
-        They have ``drain`` seconds, then they are cancelled and their events given back. May be called from any thread. A
-        worker that was stopped does not run again.
+        They have ``drain`` seconds; then they are cancelled and their events released. May be called from any thread. A
+        stopped worker does not run again.
         """
         self._stopped = True
-        if (wake := self._wake) is not None:
-            wake()
+        if (call_stop := self._call_stop) is not None:
+            call_stop()
 
 
 class _Run:
-    """One run of a worker: claims events while there are free places."""
+    """One run of a worker: claims conversations while fewer than ``concurrency`` are being handled."""
 
-    def __init__(self, shift: SharedRun, lease: float) -> None:
-        self._shift = shift
-        self._backlog: Backlog = shift.backlog
-        self._clock = shift.settings.clock
-        self._places = shift.settings.concurrency
+    def __init__(self, shared: SharedRun, lease: float) -> None:
+        self._shared = shared
+        self._backlog: Backlog = shared.backlog
+        self._clock = shared.settings.clock
+        self._concurrency = shared.settings.concurrency
         self._lease = lease
-        self._lanes: set[ConversationRunner] = set()
-        self._all = anyio.CancelScope()
-        self._nudged = False
-        self._resting: anyio.CancelScope | None = None
+        self._runners: set[ConversationRunner] = set()
+        self._scope = anyio.CancelScope()
+        self._interrupted = False
+        self._waiting: anyio.CancelScope | None = None
         self._renewing: anyio.CancelScope | None = None
         self._stop_asked = anyio.Event()
         self._over = anyio.Event()
 
     async def run(self) -> None:
         async with anyio.create_task_group() as guarded:
-            self._all = guarded.cancel_scope
+            self._scope = guarded.cancel_scope
             guarded.start_soon(self._end_in_time)
             try:
                 async with anyio.create_task_group() as tasks:
                     await self._claim_until_stopped(tasks)
             finally:
                 self._over.set()
-            self._all.cancel()
+            self._scope.cancel()
 
     def stop(self) -> None:
-        self._shift.stopping = True
+        self._shared.stopping = True
         self._stop_asked.set()
-        self._nudge()
+        self._interrupt()
 
     async def _claim_until_stopped(self, tasks: TaskGroup) -> None:
         pause = FIRST_PAUSE
-        while not self._shift.stopping:
+        while not self._shared.stopping:
             try:
                 await self._claim(tasks)
                 pause = FIRST_PAUSE
             except Exception:
                 logger.exception("no events could be claimed; next try in %g s", pause)
-                await self._rest(self._clock.sleep(pause))
+                await self._wait_until(self._clock.sleep(pause))
                 pause = min(pause * 2, LONGEST_PAUSE)
 
     async def _claim(self, tasks: TaskGroup) -> None:
-        """Fill the free places; where something stays free, or nothing was, wait until that may change."""
-        free = self._places - len(self._lanes)
+        """Claim as many conversations as are free to handle; unless all were claimed, wait until more may be possible."""
+        free = self._concurrency - len(self._runners)
         if free == 0:
-            await self._rest(anyio.sleep_forever())
+            await self._wait_until(anyio.sleep_forever())
             return
-        with self._shift.shielded():  # what is claimed while a cancellation comes must not be lost
+        with self._shared.shielded():  # a cancellation must not lose claims
             claims = await self._backlog.claim(free)
             for claim in claims:
-                self._start(tasks, ConversationRunner(self._shift, claim))
+                self._start(tasks, ConversationRunner(self._shared, claim))
             if len(claims) == free:
                 return
-        await self._rest(self._backlog.wait())
+        await self._wait_until(self._backlog.wait())
 
-    async def _rest(self, until: Awaitable[object]) -> None:
-        """Wait for something, or until somebody nudges."""
-        with anyio.CancelScope() as self._resting:
-            if self._nudged:
-                self._resting.cancel()
+    async def _wait_until(self, until: Awaitable[object]) -> None:
+        """Wait for an awaitable, or until :meth:`_interrupt` is called."""
+        with anyio.CancelScope() as self._waiting:
+            if self._interrupted:
+                self._waiting.cancel()
             await until
-        self._nudged = False
+        self._interrupted = False
 
-    def _nudge(self) -> None:
-        self._nudged = True
-        if self._resting is not None:
-            self._resting.cancel()
+    def _interrupt(self) -> None:
+        self._interrupted = True
+        if self._waiting is not None:
+            self._waiting.cancel()
 
-    def _start(self, tasks: TaskGroup, lane: ConversationRunner) -> None:
-        if not self._lanes and isfinite(self._lease):
+    def _start(self, tasks: TaskGroup, runner: ConversationRunner) -> None:
+        if not self._runners and isfinite(self._lease):
             self._renewing = anyio.CancelScope()
             tasks.start_soon(self._renew, self._renewing)
-        self._lanes.add(lane)
-        tasks.start_soon(self._see_through, lane)
+        self._runners.add(runner)
+        tasks.start_soon(self._run_conversation, runner)
 
-    async def _see_through(self, lane: ConversationRunner) -> None:
+    async def _run_conversation(self, runner: ConversationRunner) -> None:
         try:
-            await lane.run()
-        except BaseException:  # of the whole run, or its end
-            self._all.cancel()
+            await runner.run()
+        except BaseException:  # an error of the whole run, or its cancellation
+            self._scope.cancel()
             raise
         finally:
-            if lane.gave_back or len(self._lanes) == self._places:
-                self._nudge()
-            self._lanes.remove(lane)
-            if not self._lanes and self._renewing is not None:
+            if runner.yielded or len(self._runners) == self._concurrency:
+                self._interrupt()
+            self._runners.remove(runner)
+            if not self._runners and self._renewing is not None:
                 self._renewing.cancel()
 
     async def _renew(self, scope: anyio.CancelScope) -> None:
-        """Renew the leases while anything runs, and no longer: emulated time would go on with it for ever."""
+        """Renew the leases, only while conversations are handled: an emulated clock would otherwise run for ever."""
         with scope:
             while True:
                 await self._clock.sleep(self._lease / 3)
                 try:
-                    await self._backlog.renew([lane.claim for lane in self._lanes])
+                    await self._backlog.renew([runner.claim for runner in self._runners])
                 except Exception:
-                    logger.exception("the leases could not be renewed")
+                    logger.exception("the leases could not be renewed; next try in %g s", self._lease / 3)
 
     async def _end_in_time(self) -> None:
-        """Cancel a run that was stopped when its drain is over, and end what is shielded when the grace is over, too."""
+        """Cancel a stopped run when its ``drain`` is over, and end its shields when ``GRACE`` is over, too."""
         try:
             await self._stop_asked.wait()
-            with self._clock.scope(self._shift.settings.drain):
+            with self._clock.scope(self._shared.settings.drain):
                 await self._over.wait()
-            self._all.cancel()
+            self._scope.cancel()
         finally:
             with anyio.CancelScope(shield=True):
                 with self._clock.scope(GRACE):
                     await self._over.wait()
-            self._shift.end_shields()
+            self._shared.end_shields()

@@ -94,7 +94,7 @@ async def test_who_finds_no_room_waits_for_it_in_the_order_of_coming():
         claim = await backlog.done(claim, more=True)
         await turns()
         assert log[2:] == [(2, True)]
-        claim = await backlog.bury(claim, error="x", more=True)
+        claim = await backlog.dead_letter(claim, error="x", more=True)
         await turns()
         assert sorted(log[3:]) == [(3, False), (3, True)]  # a copy of what is there now has its answer as well
         claim = await backlog.done(claim, more=True)
@@ -183,7 +183,7 @@ async def test_what_an_older_lease_does_is_too_late():
         assert (new.attempt, new.number) == (1, old.number)  # as if it had not been
         for late in (
             backlog.done(old, more=True),
-            backlog.bury(old, error="x", more=True),
+            backlog.dead_letter(old, error="x", more=True),
             backlog.retry(old, error="x", pause=1),
         ):
             with pytest.raises(LeaseLost):
@@ -216,7 +216,7 @@ async def test_dead_letters_are_kept_and_the_last_of_them_only():
     async with sink.backlog() as backlog:
         (claim,) = await backlog.claim(1)
         while claim is not None:
-            claim = await backlog.bury(claim, error=f"error {said(claim)}", more=True)
+            claim = await backlog.dead_letter(claim, error=f"error {said(claim)}", more=True)
     assert [(said(letter.claim), letter.error) for letter in sink.dead] == [("1", "error 1"), ("2", "error 2")]
 
 
@@ -389,7 +389,7 @@ class OneSink(RuleBasedStateMachine):
         if group in self.held:
             which, claim = self.held.pop(group)
             backlog = self.backlogs[which]
-            following = self.go(backlog.bury(claim, error="x", more=more) if dead else backlog.done(claim, more=more))
+            following = self.go(backlog.dead_letter(claim, error="x", more=more) if dead else backlog.done(claim, more=more))
             self.model[group].pop(0)
             assert (following is not None) == (more and bool(self.model[group]))
             if following is not None:

@@ -66,7 +66,7 @@ async def settle():
 
 def writing(inbox):
     """Whether a transaction of the inbox is being made."""
-    return inbox._commits._writing.borrowed_tokens == 1
+    return inbox._group_commit._writing.borrowed_tokens == 1
 
 
 # --------------------------------------------------------------------------------- entering, leaving
@@ -202,7 +202,7 @@ async def test_a_locked_file_makes_accepting_slower_and_an_accept_cancelled_mean
             tasks.start_soon(inbox.accept, delivery(2))
             async with create_task_group() as others:
                 others.start_soon(inbox.accept, delivery(3))
-                await until(lambda: len(inbox._commits._pending.commands) == 2)
+                await until(lambda: len(inbox._group_commit._pending.commands) == 2)
                 others.cancel_scope.cancel()
             assert rows("SELECT * FROM event") == []
             unlock()
@@ -294,7 +294,7 @@ async def test_leaving_completes_what_is_pending(path, locked, rows):
             for number in range(1, 10):
                 tasks.start_soon(accept, number)
             await settle()
-            used = inbox._commits
+            used = inbox._group_commit
             tasks.start_soon(run_sync, unlock)
         with pytest.raises(RuntimeError, match="the file is closed"):
             await used.run(lambda: None)
@@ -355,7 +355,7 @@ async def test_a_backlog_gives_out_what_was_accepted(path, rows):
         await backlog.release(b)
         (b,) = await backlog.claim(5)
         assert b.attempt == 1
-        assert await backlog.bury(b, error="boom", more=False) is None
+        assert await backlog.dead_letter(b, error="boom", more=False) is None
         with pytest.raises(LeaseLost):
             await backlog.done(b, more=False)
         await backlog.release(b)
@@ -391,7 +391,7 @@ async def test_a_claim_that_nobody_waits_for_any_more_is_given_back(path, locked
         unlock = locked()
         async with create_task_group() as tasks:
             tasks.start_soon(backlog.claim, 1)
-            await until(lambda: backlog._commits._writing.borrowed_tokens)
+            await until(lambda: backlog._group_commit._writing.borrowed_tokens)
             tasks.cancel_scope.cancel()
         unlock()
         assert [claim.attempt for claim in await backlog.claim(5)][1:] == []
@@ -408,7 +408,7 @@ async def test_the_next_event_that_nobody_waits_for_any_more_is_given_back(path,
         unlock = locked()
         async with create_task_group() as tasks:
             tasks.start_soon(partial(backlog.done, claim, more=True))
-            await until(lambda: backlog._commits._writing.borrowed_tokens)
+            await until(lambda: backlog._group_commit._writing.borrowed_tokens)
             tasks.cancel_scope.cancel()
         unlock()
         await until(
@@ -422,17 +422,17 @@ async def test_the_next_event_that_nobody_waits_for_any_more_is_given_back(path,
 async def test_a_claim_that_is_cancelled_just_when_it_was_made_is_given_back(path, rows):
     async with both(path) as (inbox, backlog):
         await inbox.accept(delivery(1))
-        plain = backlog._commits._settle
+        plain = backlog._group_commit._settle
 
         def settle_and_cancel(batch, error):
             plain(batch, error)
             claiming.cancel()
 
-        backlog._commits._settle = settle_and_cancel
+        backlog._group_commit._settle = settle_and_cancel
         claiming = asyncio.create_task(backlog.claim(1))
         with pytest.raises(asyncio.CancelledError):
             await claiming
-        backlog._commits._settle = plain
+        backlog._group_commit._settle = plain
         await until(lambda: rows("SELECT attempts, fence FROM event LEFT JOIN lane") == [(0, 0)])
 
 
@@ -463,7 +463,7 @@ async def test_a_wake_up_between_claiming_and_waiting_is_not_lost(path):
 
 async def test_a_wake_up_while_looking_is_not_lost(path):
     async with both(path, poll=inf) as (inbox, backlog), create_task_group() as tasks:
-        plain, looked, go = backlog._store.look, threading.Event(), threading.Event()
+        plain, looked, go = backlog._store.availability, threading.Event(), threading.Event()
 
         def look(held):
             seen = plain(held)
@@ -471,14 +471,14 @@ async def test_a_wake_up_while_looking_is_not_lost(path):
             go.wait(10)
             return seen
 
-        backlog._store.look = look
+        backlog._store.availability = look
         with fail_after(10):
             async with create_task_group() as waiting:
                 waiting.start_soon(backlog.wait)
                 await until(looked.is_set)
                 await inbox.accept(delivery(1))
                 await settle()
-                backlog._store.look = plain
+                backlog._store.availability = plain
                 tasks.start_soon(run_sync, go.set)
 
 
@@ -496,7 +496,7 @@ async def test_waiting_ends_when_a_conversation_has_rested(path):
         with fail_after(10):
             async with create_task_group() as tasks:
                 tasks.start_soon(wait)
-                await until(lambda: backlog._commits._reading.borrowed_tokens == 0)
+                await until(lambda: backlog._group_commit._reading.borrowed_tokens == 0)
                 await backlog.retry(claim, error="", pause=7.0)
                 await until(lambda: clock.next_due() == 7.0)
                 await clock.advance(6.9)
@@ -607,7 +607,7 @@ async def test_counts_letters_and_replays(path):
             await inbox.accept(unreadable(str(number)))
         for claim in await backlog.claim(5):
             if claim.number < 4:
-                await backlog.bury(claim, error=f"boom {claim.number}", more=False)
+                await backlog.dead_letter(claim, error=f"boom {claim.number}", more=False)
             else:
                 await backlog.done(claim, more=False)
         counts = await inbox.counts()

@@ -264,7 +264,7 @@ def test_a_buried_event_makes_way(run, rows, clock):
         run.accept(delivery(number))
     (claim,) = run.claim(1)
     clock.elapsed += 1
-    following = run.bury(claim, error="Traceback \ud800", more=True)
+    following = run.dead_letter(claim, error="Traceback \ud800", more=True)
     assert (following.number, following.fence) == (2, claim.fence)
     assert rows("SELECT state, finished, error FROM event WHERE seq = 1") == [
         (2, START.timestamp() + 1, r"Traceback \ud800")
@@ -273,7 +273,7 @@ def test_a_buried_event_makes_way(run, rows, clock):
     assert (letter.number, letter.attempts, letter.error, letter.msg_type) == (1, 1, r"Traceback \ud800", "TEXT")
     assert letter.received == START
     assert run.store.dead_letters(10, 1) == []
-    assert run.bury(following, error="", more=False) is None
+    assert run.dead_letter(following, error="", more=False) is None
     assert rows("SELECT * FROM lane") == []
     assert [each.number for each in run.store.dead_letters(1, 1)] == [2]
 
@@ -291,7 +291,7 @@ def test_a_lease_that_ran_out_is_lost_and_what_its_holder_does_is_not_recorded(r
     for late in (
         partial(run.done, old, more=True),
         partial(run.done, old, more=False),
-        partial(run.bury, old, error="x", more=True),
+        partial(run.dead_letter, old, error="x", more=True),
         partial(run.retry, old, error="x", pause=1.0),
     ):
         with pytest.raises(LeaseLost):
@@ -317,7 +317,7 @@ def test_an_event_is_settled_once(run):
     with pytest.raises(LeaseLost):
         run.done(claim, more=True)
     with pytest.raises(LeaseLost):
-        run.bury(claim, error="x", more=False)
+        run.dead_letter(claim, error="x", more=False)
     with pytest.raises(LeaseLost):
         run.retry(claim, error="x", pause=0.0)
     run.release(claim)
@@ -357,18 +357,18 @@ def test_what_is_in_quarantine_is_never_claimed(run, rows):
 
 
 def test_looking_tells_what_is_due_but_for_ones_own_leases(kept, run, clock):
-    assert kept.look() == (False, None)
+    assert kept.availability() == (False, None)
     run.accept(delivery(1, "a"))
-    assert kept.look().ready
+    assert kept.availability().ready
     (claim,) = run.claim(1)
-    assert kept.look([claim.fence]) == (False, None)
-    assert kept.look() == (False, 30.0)
+    assert kept.availability([claim.fence]) == (False, None)
+    assert kept.availability() == (False, 30.0)
     run.accept(delivery(2, "b"))
     (other,) = run.claim(1)
     run.retry(other, error="", pause=99.0)
-    assert kept.look([claim.fence]).due == pytest.approx(99.0)
+    assert kept.availability([claim.fence]).due == pytest.approx(99.0)
     clock.elapsed += 30.0
-    assert kept.look([claim.fence]).ready
+    assert kept.availability([claim.fence]).ready
 
 
 # --------------------------------------------------------------------------- retention and replays
@@ -385,7 +385,7 @@ def test_a_key_is_known_for_the_retention_and_a_margin_after_its_event_was_handl
     event = delivery(1)
     handled(run, event)
     run.accept(delivery(2, "dead"))
-    run.bury(run.claim(1)[0], error="", more=False)
+    run.dead_letter(run.claim(1)[0], error="", more=False)
     run.accept(delivery(3, "waiting"))
     run.accept(unreadable())
     clock.elapsed += WEEK + 3600
@@ -437,7 +437,7 @@ def test_a_replay_gives_out_again_in_the_old_order(kept, run, rows, clock, monke
         run.accept(delivery(number, "ab"[number % 2]))
     a, b = run.claim(2)  # of a: 1 3 5 7, of b: 2 4 6
     a = run.done(a, more=True)
-    a = run.bury(a, error="boom", more=True)  # 5 is claimed now
+    a = run.dead_letter(a, error="boom", more=True)  # 5 is claimed now
     b = run.done(b, more=True)
     run.retry(b, error="rest", pause=50.0)
     assert replay(kept) == 3
@@ -488,7 +488,7 @@ def test_a_replay_takes_what_was_wished_for(kept, run, rows, wish, expected):
         if claim.number % 2:
             run.done(claim, more=False)
         else:
-            run.bury(claim, error="", more=False)
+            run.dead_letter(claim, error="", more=False)
     run.accept(delivery(5, "waiting"))
     (claim,) = run.claim(1)
     assert replay(kept, evolve(ALL, **wish)) == len(expected)
@@ -531,9 +531,9 @@ def test_every_statement_that_is_executed_often_finds_its_rows_by_an_index(kept,
     statements = [
         (store.READY, (0.0, 1), "INDEX lane_ready (ready<?)"),
         (store.NEXT_READY, (1,), "INDEX lane_ready"),
-        (store.HEAD, ("x",), "INDEX event_waiting (conversation=?)"),
-        (store.FENCED, (0.0, 0, "x", 0), "PRIMARY KEY (conversation=?)"),
-        (store.LEAVE, (0.0, "x", 0, 1), "PRIMARY KEY (conversation=?)"),
+        (store.OLDEST_IN_CONVERSATION, ("x",), "INDEX event_waiting (conversation=?)"),
+        (store.SET_LEASE, (0.0, 0, "x", 0), "PRIMARY KEY (conversation=?)"),
+        (store.END_LEASE, (0.0, "x", 0, 1), "PRIMARY KEY (conversation=?)"),
         (store.SETTLE, (1, 0.0, None, 1), "INTEGER PRIMARY KEY (rowid=?)"),
         (store.PURGE, (0.0, 1), "INDEX event_done (finished<?)"),
         (store.DEAD, (0, 9, 1), "INDEX event_dead (seq>? AND seq<?)"),
@@ -770,7 +770,7 @@ class Inboxes(RuleBasedStateMachine):
     @rule(target=claims, which=which, claim=claims, more=st.booleans(), dies=st.booleans())
     def settle(self, which, claim, more, dies):
         run = self.runs[which]
-        act = partial(run.bury, claim, error="x", more=more) if dies else partial(run.done, claim, more=more)
+        act = partial(run.dead_letter, claim, error="x", more=more) if dies else partial(run.done, claim, more=more)
         if not self.valid(claim):
             with pytest.raises(LeaseLost):
                 act()
@@ -829,7 +829,7 @@ class Inboxes(RuleBasedStateMachine):
         expected = [(number, self.settled.get(number, 0), self.attempts[number]) for number in range(1, self.accepted + 1)]
         assert states == expected
         assert {lane for (lane,) in lanes} == {each for each, numbers in self.waiting.items() if numbers}
-        assert self.stores[1].look().ready == bool(self.claimable())
+        assert self.stores[1].availability().ready == bool(self.claimable())
 
 
 TestInboxes = Inboxes.TestCase

@@ -19,7 +19,7 @@ from anyio.lowlevel import checkpoint
 
 from helpers.credentials import APP_ID, CREDENTIALS, TOKEN
 from rbim.callbacks import Backoff, Event, HandlerContext, MemorySink, Receiver, Router, SqliteInbox, Worker, sign
-from rbim.callbacks.receiver.intake import SPOOLING
+from rbim.callbacks.receiver.intake import SPOOL_BUDGET
 from rbim.callbacks.worker.runner import WorkerThread
 from rbim.emulator import EmulatedClock
 
@@ -909,4 +909,4 @@ async def test_by_an_emulated_clock_the_budget_ends_to_the_moment():
 
 
 def test_the_times_here_are_the_platforms():
-    assert Receiver(credentials=CREDENTIALS, sink=Sink(never))._intake.budget + SPOOLING < GIVES_UP
+    assert Receiver(credentials=CREDENTIALS, sink=Sink(never))._intake.budget + SPOOL_BUDGET < GIVES_UP

@@ -438,7 +438,7 @@ async def test_a_conversation_is_held_while_its_delivery_is_written(make, tmp_pa
                 while not spool._writing:
                     await anyio.sleep(0.001)
             (conversation,) = spool._writing
-            await spool._look()
+            await spool._refresh()
             assert spool.holds(conversation)
             written.set()
         assert spool.holds(conversation)

@@ -77,7 +77,7 @@ async def test_leaving_waits_for_handlers_without_blocking(caplog):
 
 
 async def test_a_thread_that_does_not_end_is_left_behind(monkeypatch, caplog):
-    monkeypatch.setattr(thread_module, "LEAVING", 0.03)
+    monkeypatch.setattr(thread_module, "THREAD_GRACE", 0.03)
     sink, release, log = MemorySink(), threading.Event(), []
 
     async def handler(_event):
@@ -163,11 +163,11 @@ async def test_what_ends_the_worker_is_logged_at_once_and_raised_on_leaving(capl
     sink = MemorySink()
 
     class Broken(Observers):
-        def tell(self, _):
+        def notify(self, _):
             raise SystemExit(3)
 
     async def handle():
-        async with WorkerThread(quick(sink, print, watch=Broken())):
+        async with WorkerThread(quick(sink, print, observers=Broken())):
             await sink.accept(text(1))
             await until(lambda: "no more events are handled" in caplog.text)
 

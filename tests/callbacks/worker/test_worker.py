@@ -22,7 +22,7 @@ from rbim.callbacks.inbox.protocols import LeaseLost
 from rbim.callbacks.inbox.sqlite import SqliteInbox
 from rbim.callbacks.observers import DeadLettered, Handled, HandlingFailed, Observers
 from rbim.callbacks.worker.backoff import Backoff
-from rbim.callbacks.worker.conversation import GRACE, TURN
+from rbim.callbacks.worker.conversation import GRACE, MOST_IN_A_ROW
 from rbim.callbacks.worker.router import Router
 from rbim.callbacks.worker.worker import Worker
 from rbim.emulator.clock import EmulatedClock
@@ -69,7 +69,7 @@ class Facts:
 
     def __init__(self):
         self.told = []
-        self.watch = Observers([self.told.append])
+        self.observers = Observers([self.told.append])
 
     def of(self, kind):
         return [fact for fact in self.told if isinstance(fact, kind)]
@@ -91,7 +91,7 @@ async def test_each_conversation_keeps_its_order_through_failures(inbox, clock):
     async with inbox:
         for number in range(5):
             await accept(inbox, text(number, "a"), text(number, "b"))
-        async with running(inbox, handler, clock, watch=facts.watch):
+        async with running(inbox, handler, clock, observers=facts.observers):
             await until(lambda: len(facts.of(Handled)) == 10, clock)
     assert [each[1:] for each in log if each[0] == "a"] == [
         ("0", 1), ("1", 1), ("1", 2), ("1", 3), ("2", 1), ("3", 1), ("3", 2), ("4", 1),
@@ -135,7 +135,7 @@ async def test_an_event_is_dead_after_its_last_attempt_and_the_next_one_goes_on(
     async with inbox:
         await accept(inbox, text("bad"))
         await accept(inbox, text("good"))
-        async with running(inbox, handler, clock, backoff=Backoff(attempts=3), watch=facts.watch):
+        async with running(inbox, handler, clock, backoff=Backoff(attempts=3), observers=facts.observers):
             await until(lambda: facts.of(Handled), clock)
         ((said, attempt, error),) = await dead(inbox)
     assert log == ["bad"] * 3 + ["good"]
@@ -172,7 +172,7 @@ async def test_what_can_no_longer_be_read_is_dead_at_once(clock):
     async def handler(event):
         log.append(event.body)
 
-    async with running(sink, handler, clock, watch=facts.watch):
+    async with running(sink, handler, clock, observers=facts.observers):
         await until(lambda: log)
     ((_, error),) = [(letter.claim, letter.error) for letter in sink.dead]
     assert "CallbackRejected: the body cannot be read" in error
@@ -193,16 +193,16 @@ async def test_an_event_whose_process_ended_each_time_is_not_handled_again(inbox
                 (claim,) = await backlog.claim(5)
                 await backlog.retry(claim, error="as good as gone", pause=1)  # an attempt was counted
             await clock.advance(2)
-        async with running(inbox, handler, clock, backoff=Backoff(attempts=2), watch=facts.watch):
+        async with running(inbox, handler, clock, backoff=Backoff(attempts=2), observers=facts.observers):
             await until(lambda: log, clock)
         ((said, attempt, error),) = await dead(inbox)
     assert log == ["next"]
     assert (said, attempt, error) == (
         "deadly",
         3,
-        "each attempt was begun and never ended: the process did, or the lease ran out",
+        "every attempt began and none ended: the process ended, or the lease expired",
     )
-    assert facts.of(DeadLettered)[0].error == "each attempt was begun and never ended: the process did, or the lease ran out"
+    assert facts.of(DeadLettered)[0].error == "every attempt began and none ended: the process ended, or the lease expired"
 
 
 # ---------------------------------------------------------------------------------- many at once
@@ -237,7 +237,7 @@ async def test_a_thousand_events_of_fifty_conversations(inbox, clock):
         await checkpoint()
         log[event.to].append(int(event.body))
 
-    async with inbox, running(inbox, handler, clock, watch=facts.watch):
+    async with inbox, running(inbox, handler, clock, observers=facts.observers):
         await accept(inbox, *(text(number, f"g{group}") for number in range(20) for group in range(50)))
         await until(lambda: len(facts.of(Handled)) == 1000)
     assert sorted(log) == sorted(f"g{group}" for group in range(50))
@@ -257,7 +257,7 @@ async def test_after_32_events_others_have_their_turn(clock):
     await sink.accept(text(0, "quiet"))
     async with running(sink, handler, clock, concurrency=1):
         await until(lambda: len(log) == 101)
-    assert log.index("quiet") == TURN == 32
+    assert log.index("quiet") == MOST_IN_A_ROW == 32
 
 
 async def test_slow_handlers_share_emulated_time():
@@ -353,7 +353,7 @@ async def test_a_handler_that_takes_too_long_has_failed(inbox, clock):
 
     async with inbox:
         await accept(inbox, text(1))
-        async with running(inbox, handler, clock, timeout=7, backoff=Backoff(attempts=1), watch=facts.watch):
+        async with running(inbox, handler, clock, timeout=7, backoff=Backoff(attempts=1), observers=facts.observers):
             await until(lambda: log)
             await clock.advance(6.9)
             assert log == ["begins"]
@@ -376,7 +376,7 @@ async def test_plain_functions_run_in_threads_and_may_block(inbox, clock):
     facts = Facts()
     async with inbox:
         await accept(inbox, *(text(0, f"g{group}") for group in range(3)))
-        async with running(inbox, handler, clock, concurrency=3, backoff=Backoff(attempts=1), watch=facts.watch):
+        async with running(inbox, handler, clock, concurrency=3, backoff=Backoff(attempts=1), observers=facts.observers):
             await until(lambda: len(facts.told) == 3)
         assert [error.splitlines()[-1] for _, _, error in await dead(inbox)] == ["KeyError: 'g0'"]
     assert len(facts.of(Handled)) == 2
@@ -722,7 +722,7 @@ class Flaky(MemorySink):
     @asynccontextmanager
     async def backlog(self):
         async with super().backlog() as backlog:
-            for name in ("claim", "done", "retry", "bury", "release", "wait"):
+            for name in ("claim", "done", "retry", "dead_letter", "release", "wait"):
                 setattr(backlog, name, self.flaky(name, getattr(backlog, name)))
             yield backlog
 
@@ -761,18 +761,18 @@ async def test_a_backlog_that_fails_is_asked_again_after_a_pause(clock, caplog):
     assert caplog.text.count("the database is locked") == 4
 
 
-@pytest.mark.parametrize("method", ["done", "bury", "retry"])
+@pytest.mark.parametrize("method", ["done", "dead_letter", "retry"])
 async def test_what_could_not_be_recorded_is_recorded_later_and_not_handled_again(clock, caplog, method):
     sink, log, facts = Flaky(clock, **{method: [LOCKED] * 4}), [], Facts()
 
     async def handler(event, handling):
         log.append((event.body, handling.attempt))
-        if method == "bury" or (method == "retry" and handling.attempt == 1):
+        if method == "dead_letter" or (method == "retry" and handling.attempt == 1):
             raise ValueError
 
     await sink.accept(text(1))
-    attempts = {"done": 1, "bury": 1, "retry": 2}[method]
-    async with running(sink, handler, clock, backoff=Backoff(attempts=attempts), watch=facts.watch):
+    attempts = {"done": 1, "dead_letter": 1, "retry": 2}[method]
+    async with running(sink, handler, clock, backoff=Backoff(attempts=attempts), observers=facts.observers):
         await until(lambda: sink.calls.count(method) >= 2, clock)
         await until(lambda: not sink.events, clock)
         await until(lambda: len(facts.told) == attempts)
@@ -835,7 +835,7 @@ async def test_a_lost_lease_is_logged_and_left_to_who_has_it(clock, caplog):
         log.append((event.to, event.body))
 
     await sink.accept(text(1, "a"))
-    async with running(sink, handler, clock, watch=facts.watch):
+    async with running(sink, handler, clock, observers=facts.observers):
         await until(lambda: log)
         await sink.accept(text(1, "b"))
         await until(lambda: facts.told)
@@ -872,7 +872,7 @@ def test_every_event_is_handled_to_success_once_or_dead_in_order(plans, concurre
         for group, plan in enumerate(plans):
             for number in range(len(plan)):
                 await sink.accept(text(number, str(group)))
-        options = {"concurrency": concurrency, "backoff": Backoff(attempts=3), "watch": facts.watch}
+        options = {"concurrency": concurrency, "backoff": Backoff(attempts=3), "observers": facts.observers}
         async with running(sink, handler, clock, **options):
             await until(lambda: not sink.events)
         return {(int(json.loads(each.claim.body)["to"]), int(json.loads(each.claim.body)["body"])) for each in sink.dead}
