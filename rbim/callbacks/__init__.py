@@ -2,8 +2,8 @@
 
 The platform posts users' messages and group notifications, signed, to the developer's server (its own name for that is
 message copy). :class:`Receiver` verifies each delivery, stores it in a sink (:class:`SqliteInbox`, durable; or
-:class:`MemorySink`), answers in time, and runs handlers afterwards. Its parts also work alone: :func:`verify`, :func:`parse`,
-:class:`Worker`. Names are imported on first use.
+:class:`MemorySink`), answers in time, and runs handlers afterwards. Its parts also work alone: :func:`verify`,
+:func:`parse`, :class:`Worker`. Names are imported on first use.
 """
 
 from typing import TYPE_CHECKING

@@ -38,7 +38,7 @@ __all__ = ["INBOX", "SPOOL", "Availability", "Counts", "DeadLetter", "InboxStore
 # quarantined -> waiting             replay, if it can be read now; deleted instead if its new key is known by now
 #
 # What must always hold:
-# - A key is there at most once, so each event is stored once, however often it is sent.
+# - A key is in the table at most once, so an event is stored once, however often it is sent while its key is kept.
 # - A conversation with a waiting event has a row in ``lane``; ``fence`` is 0 in it without a lease, and ``ready`` is the
 #   time from which it may be claimed (of a lease: its end).
 # - Only a claim with the row's fence settles an event or ends a lease.
