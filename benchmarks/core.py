@@ -18,7 +18,7 @@ from benchmarks.target import BODY
 from benchmarks.throughput import CORE, FLOOR, Plan, Rbim, turn
 from benchmarks.work import ACCOUNTS, APP_ID, APP_TOKEN, GROUP, Stopwatch
 from rbim import Credentials, Dialect, InviteJoinGroup, NotSent, Retry
-from rbim._support import json as jsontext
+from rbim._support import json
 from rbim.clock import SystemClock
 from rbim.http import Response
 from rbim.wire.codec import Codec
@@ -141,7 +141,7 @@ def _json_codec(library: str) -> Generator[None]:
     try:
         yield
     finally:
-        jsontext.orjson = installed
+        json.orjson = installed
 
 
 async def _whole(carrier: Rbim, plan: Plan) -> float:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from attrs import frozen
 
-from rbim._support import json as jsontext
+from rbim._support import json
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -100,8 +100,8 @@ def _token() -> Secret:
 def _listed(file: str | Path) -> tuple[tuple[Credentials, ...] | None, str]:
     """Return the credentials in a file, or None and why there are none. Raises nothing that could show a token."""
     try:
-        entries = jsontext.loads(Path(file).read_bytes())
-    except (OSError, jsontext.NotJson) as error:
+        entries = json.loads(Path(file).read_bytes())
+    except (OSError, json.NotJson) as error:
         return None, str(error)
     if not isinstance(entries, list) or not entries:
         return None, "a list of at least one object with app_id and app_token is needed"

@@ -144,10 +144,10 @@ def _naming(path: Path) -> Generator[None]:
 
 def _document(path: Path) -> Any:  # JSON
     try:
-        return jsontext.loads(path.read_bytes())
+        return rbim_json.loads(path.read_bytes())
     except OSError as error:
         raise InvalidRequest(error.strerror or "cannot be read") from None
-    except jsontext.NotJson as error:
+    except rbim_json.NotJson as error:
         raise InvalidRequest(str(error)) from None
 
 

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import parse_qsl
 
-from rbim._support import json as jsontext
+from rbim._support import json
 from rbim._support.asgi import TooLarge, body_of, lifespan
 from rbim.emulator.platform.rules import MALFORMED
 from rbim.http import Response

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import attrs
 from attrs import define, field, frozen
 
-from rbim._support import json as jsontext
+from rbim._support import json
 from rbim.operations.base import fields_of
 
 if TYPE_CHECKING:

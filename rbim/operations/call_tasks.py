@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeVar, cast
 
 from attrs import Attribute, field, frozen
 
-from rbim._support import json as jsontext
+from rbim._support import json
 from rbim._support.text import empty
 from rbim.clock import Clock
 from rbim.dialect import Dialect
@@ -192,7 +192,7 @@ class NoCallPolicy:
     def entry(self) -> bytes:
         """The JSON object inside the entry's text, in UTF-8."""
         try:
-            return jsontext.dumps(
+            return json.dumps(
                 {"policy_type": int(self.period.type), "policy_name": self.name, "policy_date": self.period.wire}
             )
         except ValueError:
@@ -209,7 +209,7 @@ class NoCallPolicy:
                 length=len(entry),
             )
         try:
-            document = jsontext.loads(entry.encode())
+            document = json.loads(entry.encode())
             return cls(document["policy_name"], _period(int(document["policy_type"]), document["policy_date"]))
         except InvalidRequest:
             raise

@@ -17,7 +17,7 @@ from urllib.parse import quote, urlsplit
 
 from attrs import frozen
 
-from rbim._support import json as jsontext
+from rbim._support import json
 from rbim._support.text import excerpt
 from rbim.errors import ApiError, AuthenticationError, InvalidRequest, NotFound, Outcome, ProtocolError, RbimError, Throttled
 from rbim.http import filled
@@ -110,7 +110,7 @@ class Codec:
         if plan.user_key is not None and user_name is not None:
             document.setdefault(plan.user_key, user_name)
         try:
-            body = jsontext.dumps(document)
+            body = json.dumps(document)
         except (ValueError, TypeError, RecursionError):
             raise _unwritable(type(op), document) from None
         headers, own = plan.headers, op.headers(self.digits)
@@ -231,8 +231,8 @@ TOO_MANY = 429
 def _document(body: bytes) -> tuple[dict[str, Any] | None, str]:
     """Return the answer's document, or None and why there is none."""
     try:
-        document = jsontext.loads(body)
-    except jsontext.NotJson as error:
+        document = json.loads(body)
+    except json.NotJson as error:
         return None, str(error) if body.strip() else "an empty answer"
     if not isinstance(document, dict):
         return None, f"an object is needed, not {type(document).__name__}"
@@ -278,7 +278,7 @@ def _unwritable(kind: type[Operation[Any]], document: Mapping[str, Any]) -> Inva
     names = {key: name for name, key in wire_names(kind).items()}
     for key, value in document.items():
         try:
-            jsontext.dumps(value)
+            json.dumps(value)
         except UnicodeEncodeError:
             why = "has a character that UTF-8 cannot carry (a lone surrogate)"
         except (ValueError, TypeError, RecursionError) as error:

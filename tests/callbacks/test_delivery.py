@@ -13,7 +13,7 @@ from hypothesis import assume, example, given, settings, strategies as st
 from helpers.credentials import APP_ID, CREDENTIALS, OTHER_APP
 from helpers.deliveries import bytes_of
 from rbim import AsyncClient, GroupType
-from rbim._support import json as jsontext
+from rbim._support import json as rbim_json
 from rbim.callbacks.delivery import Delivery, delivery_of
 from rbim.callbacks.events import types as events
 from rbim.callbacks.events.enums import ConvType
@@ -54,7 +54,7 @@ def on_both_roads(function):
     """Return what the function returns with orjson and with the standard library."""
     found = [function()]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jsontext, "orjson", None)
+        patch.setattr(rbim_json, "orjson", None)
         found.append(function())
     return found
 

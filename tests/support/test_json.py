@@ -8,12 +8,12 @@ import sys
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
-from rbim._support import json as jsontext
+from rbim._support import json as rbim_json
 from rbim._support.json import NotJson, dumps, loads
 
 pytest.importorskip("orjson")
 
-ORJSON = jsontext.orjson
+ORJSON = rbim_json.orjson
 
 
 def both(function, value):
@@ -21,7 +21,7 @@ def both(function, value):
     results = []
     with pytest.MonkeyPatch.context() as patch:
         for module in (ORJSON, None):
-            patch.setattr(jsontext, "orjson", module)
+            patch.setattr(rbim_json, "orjson", module)
             try:
                 results.append(function(value))
             except ValueError as error:
@@ -145,8 +145,8 @@ def test_long_integers_keep_every_digit():
 def test_without_orjson_the_standard_library_does_it_all():
     program = (
         "import sys; sys.modules['orjson'] = None\n"  # as if it were not installed
-        "from rbim._support import json as jsontext\n"
-        "print(jsontext.orjson, jsontext.loads(b'[1]'), jsontext.dumps({'a': None}).decode())"
+        "from rbim._support import json as rbim_json\n"
+        "print(rbim_json.orjson, rbim_json.loads(b'[1]'), rbim_json.dumps({'a': None}).decode())"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.split("\n")[0] == 'None [1] {"a":null}'

@@ -32,7 +32,7 @@ from rbim import (
     TimestampExpired,
     Unanswered,
 )
-from rbim._support import json as jsontext
+from rbim._support import json as rbim_json
 from rbim.dialect import CHINA
 from rbim.operations.base import Answer, operation, wire
 from rbim.operations.groups import (
@@ -211,7 +211,7 @@ def test_half_a_character_in_a_request_is_refused_by_name(op, name, road, shape,
     if road == "orjson":
         pytest.importorskip("orjson")
     else:
-        monkeypatch.setattr(jsontext, "orjson", None)
+        monkeypatch.setattr(rbim_json, "orjson", None)
     with pytest.raises(InvalidRequest, match=f"^{name}: .* lone surrogate") as caught:
         make(members_shape=shape).encode(op)
     assert caught.value.field == name
@@ -246,7 +246,7 @@ def test_what_json_cannot_carry_is_refused_by_name(name, value, why, road, monke
     if road == "orjson":
         pytest.importorskip("orjson")
     else:
-        monkeypatch.setattr(jsontext, "orjson", None)
+        monkeypatch.setattr(rbim_json, "orjson", None)
     with pytest.raises(InvalidRequest, match=f"^{name}: .*{why}") as caught:
         make().encode(Odd(**{name: value}))
     assert caught.value.field == name
@@ -257,7 +257,7 @@ def test_a_moment_is_written_whole_in_the_dialects_zone():
 
 
 def test_a_time_of_day_is_written_with_any_json_library(monkeypatch):
-    monkeypatch.setattr(jsontext, "orjson", None)
+    monkeypatch.setattr(rbim_json, "orjson", None)
     assert make().encode(Odd(opens=time(9))).body == b'{"opens":"09:00:00"}'
 
 

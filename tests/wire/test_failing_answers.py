@@ -41,7 +41,7 @@ from rbim import (
     TransportError,
     Unanswered,
 )
-from rbim._support import json as jsontext
+from rbim._support import json as rbim_json
 from rbim.client.observers import LoggingObserver
 from rbim.testing.conformance.server import (
     RawServer,
@@ -265,7 +265,7 @@ async def error_of(client: AsyncClient, operation: Any) -> RbimError:
 @pytest.fixture(autouse=True)
 def json_library(request, monkeypatch):
     if getattr(request, "param", "") == "standard library":
-        monkeypatch.setattr(jsontext, "orjson", None)
+        monkeypatch.setattr(rbim_json, "orjson", None)
 
 
 @pytest.fixture(params=CASES, ids=lambda case: case.name)

@@ -8,7 +8,7 @@ from hypothesis import given, settings, strategies as st
 
 from helpers.fixed_clock import FixedClock
 from rbim import ApiError, Dialect, ProtocolError, Response
-from rbim._support import json as jsontext
+from rbim._support import json
 from rbim.operations.base import Answer, operation, wire
 from rbim.operations.groups import (
     CreateGroup,
@@ -121,7 +121,7 @@ def test_a_default_that_is_another_each_time_stays_so():
 def test_an_answer_that_says_but_its_success_is_read_once(monkeypatch):
     codec = make()
     read = []
-    monkeypatch.setattr(jsontext, "loads", lambda body, loads=jsontext.loads: read.append(body) or loads(body))
+    monkeypatch.setattr(json, "loads", lambda body, loads=json.loads: read.append(body) or loads(body))
     for body in (PLAIN, PLAIN, b'{"statusCode":"000000","statusMsg":"ok"}', PLAIN):
         assert decode(DELETE, body, codec) == Success()
     assert len(read) == 3

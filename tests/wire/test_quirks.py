@@ -8,7 +8,7 @@ from hypothesis import given, settings, strategies as st
 
 from helpers.fixed_clock import FixedClock
 from rbim import CHINA, ApiError, Dialect, MembersShape, Outcome, ProtocolError, RbimError, Response
-from rbim._support import json as jsontext
+from rbim._support import json as rbim_json
 from rbim.operations.call_tasks import CallTaskCreated, CreateCallTask
 from rbim.operations.groups import (
     Created,
@@ -39,7 +39,7 @@ def road(request):
         pytest.importorskip("orjson")
     with pytest.MonkeyPatch.context() as patch:
         if request.param != "orjson":
-            patch.setattr(jsontext, "orjson", None)
+            patch.setattr(rbim_json, "orjson", None)
         yield
 
 

@@ -19,7 +19,7 @@ from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from attrs import frozen
 
-from rbim._support import json as jsontext
+from rbim._support import json as rbim_json
 
 __all__ = ["VARIANTS", "Variant", "content_length", "variant_of"]
 
@@ -64,13 +64,13 @@ ESCAPES: dict[str, Callable[[str], str]] = {
 def _written(
     body: bytes, *, ascii_only: bool, sort: bool, separators: tuple[str, str], escape: Callable[[str], str]
 ) -> Iterable[bytes]:
-    document = jsontext.loads(body)
+    document = rbim_json.loads(body)
     text = json.dumps(document, ensure_ascii=ascii_only, sort_keys=sort, separators=separators)
     yield escape(text).encode()
 
 
 def _indented(body: bytes) -> Iterable[bytes]:
-    document = jsontext.loads(body)
+    document = rbim_json.loads(body)
     indents: tuple[int | str, ...] = (2, 4, "\t", 1, 3)
     for indent, ascii_only in product(indents, (False, True)):
         text = json.dumps(document, ensure_ascii=ascii_only, indent=indent)

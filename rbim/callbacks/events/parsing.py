@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from attrs import evolve
 
-from rbim._support import json as jsontext
+from rbim._support import json
 from rbim.callbacks.events.types import Event, UnknownEvent, event_class
 from rbim.dialect import MembersShape
 from rbim.errors import CallbackRejected
@@ -48,8 +48,8 @@ def document_of(body: bytes) -> dict[str, Any]:
     if plain is not None:  # none of the special cases below is in it, including lone surrogates
         return plain
     try:
-        document = jsontext.loads(body)
-    except jsontext.NotJson as error:
+        document = json.loads(body)
+    except json.NotJson as error:
         raise _unreadable(str(error), body) from None
     if body.count(b"[") + body.count(b"{") > MOST_LEVELS and _is_deep(document):
         cause = f"nested more than {MOST_LEVELS} levels deep"

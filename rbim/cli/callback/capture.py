@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from rich.text import Text
 
-from rbim._support import json as jsontext
+from rbim._support import json
 from rbim.callbacks.diagnosis.explain import explain
 from rbim.callbacks.signature import Reason
 from rbim.cli.context import callback_credentials
@@ -96,8 +96,8 @@ def _unfolded(head: bytes) -> list[bytes]:
 
 def _from_json(data: bytes) -> tuple[Pairs, bytes]:
     try:
-        document = cast("dict[str, Any]", jsontext.loads(data))
-    except jsontext.NotJson as error:
+        document = cast("dict[str, Any]", json.loads(data))
+    except json.NotJson as error:
         raise InvalidRequest(str(error)) from None
     try:
         headers = document["headers"]

@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, urlsplit
 import anyio
 from attrs import frozen
 
-from rbim._support import json as jsontext
+from rbim._support import json as rbim_json
 from rbim._support.text import excerpt
 from rbim.callbacks.events.enums import ConvType
 from rbim.callbacks.signature import sign
@@ -90,7 +90,7 @@ class SendOptions:
         msg_id = self.msg_id or f"m8{secrets.token_hex(8)}"
         document = message.body(app_id=app_id, msg_id=msg_id, sent=datetime.now(UTC))
         try:
-            return jsontext.dumps(document | {"resendFlag": "1"} if self.resend else document)
+            return rbim_json.dumps(document | {"resendFlag": "1"} if self.resend else document)
         except ValueError:
             raise InvalidRequest("the message has characters that cannot be encoded in UTF-8") from None
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, cast, get_args
 import attrs
 from cyclopts import Parameter
 
-from rbim._support import json as jsontext
+from rbim._support import json
 from rbim.operations.base import fields_of
 from rbim.operations.call_tasks import NoCallPolicy, default_no_call_policies
 
@@ -211,7 +211,7 @@ def _reading(read: Reader, expected: str) -> Reader:
 
 def _json(text: str) -> Any:
     try:
-        return jsontext.loads(text.encode())
+        return json.loads(text.encode())
     except ValueError as error:
         raise ValueError(f"a JSON value is required: {error}") from None
 

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rbim._support import json as jsontext
+from rbim._support import json
 from rbim.callbacks.events.enums import ConvType
 from rbim.emulator.copies.dispatch import Dispatch
 from rbim.emulator.copies.messages import CopiedMessage
@@ -78,7 +78,7 @@ class Copier:
         """Send one message now and return its id."""
         message_id = self._next_id()
         document = message.body(app_id=self._app_id, msg_id=message_id, sent=self._world.clock.now())
-        self._put(message.key, message_id, jsontext.dumps(document), document)
+        self._put(message.key, message_id, json.dumps(document), document)
         return message_id
 
     def send_raw(self, body: Mapping[str, Any] | bytes, key: str) -> None:
@@ -87,7 +87,7 @@ class Copier:
         if isinstance(body, bytes):
             self._put(key, message_id, body, None)
         else:
-            self._put(key, str(body.get("msgId", message_id)), jsontext.dumps(body), body)
+            self._put(key, str(body.get("msgId", message_id)), json.dumps(body), body)
 
     def reset_count(self) -> None:
         """Restart the message numbers and ids."""

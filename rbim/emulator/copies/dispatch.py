@@ -17,7 +17,7 @@ import anyio
 from anyio.lowlevel import checkpoint
 from attrs import define
 
-from rbim._support import json as jsontext
+from rbim._support import json
 from rbim.emulator.clock import ROUNDS, SLEEPERS, EmulatedClock
 from rbim.emulator.copies.log import OK, DeliveryAttempt, DeliveryLog
 from rbim.emulator.copies.messages import milliseconds

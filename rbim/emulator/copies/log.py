@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from attrs import asdict, define, field, frozen
 
-from rbim._support import json as jsontext
+from rbim._support import json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -51,8 +51,8 @@ class DeliveryAttempt:
     def document(self) -> dict[str, Any]:
         """The body as JSON; empty if it is not a JSON object."""
         try:
-            document = jsontext.loads(self.body)
-        except jsontext.NotJson:
+            document = json.loads(self.body)
+        except json.NotJson:
             return {}
         return cast("dict[str, Any]", document) if isinstance(document, dict) else {}
 

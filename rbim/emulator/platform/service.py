@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from rbim._support import json as jsontext
+from rbim._support import json
 from rbim.emulator.platform.rules import MALFORMED, RULES, UNKNOWN_OPERATION, DependsOnDialect, Refusal, Rule, World
 from rbim.errors import InvalidRequest
 from rbim.http import Response
@@ -125,7 +125,7 @@ class Platform:
             document[endpoint.message] = message
         if answer is not None:
             document |= {endpoint.payload: answer} if endpoint.payload is not None else answer
-        return Response(200, JSON, jsontext.dumps(document))
+        return Response(200, JSON, json.dumps(document))
 
 
 def _require_post(method: str) -> None:

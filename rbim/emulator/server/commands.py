@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 from attrs import frozen
 
-from rbim._support import json as jsontext
+from rbim._support import json
 from rbim.emulator.clock import EmulatedClock
 from rbim.emulator.faults.requests import KINDS, faults_from
 

@@ -51,7 +51,7 @@ from typing import TYPE_CHECKING, Any
 
 from cattrs import Converter, transform_error
 
-from rbim._support import json as jsontext
+from rbim._support import json
 from rbim._support.asgi import TooLarge, body_of
 from rbim.emulator.asgi import write
 from rbim.emulator.faults.plan import in_words

@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 from attrs import frozen
 
-from rbim._support import json as jsontext
+from rbim._support import json
 from rbim.emulator.faults.copies import COPY_KINDS, copy_faults_from
 from rbim.emulator.server.commands import COMMANDS, ControlContext, command, plan, replace
 

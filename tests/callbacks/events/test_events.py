@@ -12,7 +12,7 @@ from hypothesis import example, given, settings, strategies as st
 from helpers.credentials import APP_ID
 from helpers.deliveries import bytes_of
 from rbim import CallbackRejected, RbimError
-from rbim._support import json as jsontext
+from rbim._support import json as rbim_json
 from rbim.callbacks.events import types as events
 from rbim.callbacks.events.enums import ClientType, ConvType, MsgType, Notice
 from rbim.callbacks.events.fields import Account
@@ -23,10 +23,10 @@ from rbim.callbacks.events.types import Event, Message, Notification, UnknownEve
 @pytest.fixture(params=["orjson", "standard library"], scope="module", autouse=True)
 def road(request):
     """Read JSON with orjson, then with the standard library."""
-    assert jsontext.orjson is not None
+    assert rbim_json.orjson is not None
     with pytest.MonkeyPatch.context() as patch:
         if request.param != "orjson":
-            patch.setattr(jsontext, "orjson", None)
+            patch.setattr(rbim_json, "orjson", None)
         yield
 
 
