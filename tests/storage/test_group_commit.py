@@ -801,9 +801,9 @@ import sys
 from functools import partial
 from pathlib import Path
 import anyio
-from {GroupCommit.__module__} import committing
-from {Database.__module__} import Database, Kind
-KIND = Kind(name="a log", mark=b"rbyy", schema={KIND.schema!r})
+from {GroupCommit.__module__} import open_group_commit
+from {Database.__module__} import Database, FileKind
+KIND = FileKind(name="a log", mark=b"rbyy", schema={KIND.schema!r})
 database = Database(Path(sys.argv[1]), KIND, clock=lambda: 0.0)
 def add(number):
     for half in "ab":
@@ -814,7 +814,7 @@ async def work(commits, task):
         await commits.run(partial(add, number))
         print(number, flush=True)
 async def main():
-    async with committing(database) as commits, anyio.create_task_group() as tasks:
+    async with open_group_commit(database) as commits, anyio.create_task_group() as tasks:
         for task in range(10):
             tasks.start_soon(work, commits, task)
 anyio.run(main, backend=sys.argv[2])

@@ -35,9 +35,9 @@ THERE = f"""
 import os, signal, sys
 from pathlib import Path
 from attrs import evolve
-from {Database.__module__} import Database, Failure, Kind
+from {Database.__module__} import Database, CommandFailure, FileKind
 STEPS = {STEPS!r}
-KIND = Kind(name="a box of pairs", mark=b"rbxx", schema=STEPS[:1])
+KIND = FileKind(name="a box of pairs", mark=b"rbxx", schema=STEPS[:1])
 def pair(database, number):
     for half in "ab":
         database.execute("INSERT INTO pair (number, half) VALUES (?, ?)", (number, half))
@@ -194,7 +194,7 @@ print("ready", flush=True)
 sys.stdin.readline()
 database.open()
 (result,) = database.commit([lambda: pair(database, int(sys.argv[2]))])
-assert not isinstance(result, Failure), result
+assert not isinstance(result, CommandFailure), result
 database.close()
 print("made", flush=True)
 """
@@ -339,7 +339,7 @@ def tell(path, kind=KIND):
         return print(type(error).__name__, str(error).partition(": ")[2], sep=": ")
     (found,) = database.read(lambda: database.execute("SELECT count(*) FROM pair").fetchall())
     (result,) = database.commit([lambda: pair(database, 9)])
-    print(*found, result.error.sqlite_errorname if isinstance(result, Failure) else result)
+    print(*found, result.error.sqlite_errorname if isinstance(result, CommandFailure) else result)
     database.close()
 tell("warm.db")  # whatever is imported late is imported now
 try:
