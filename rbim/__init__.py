@@ -1,8 +1,8 @@
 """An asyncio client SDK, with pluggable transports, for a Chinese communications platform.
 
-Group operations of its instant messaging, automated outbound-call tasks, and the signed message copy callback. The public
-names are resolved when they are first used (PEP 562): importing the package alone costs next to nothing. What declares
-operations of one's own is in ``rbim.operations``.
+It covers the group operations of instant messaging, automated outbound-call tasks, and signed callbacks (the platform's
+"message copy"). Public names are imported on first use (PEP 562), so that ``import rbim`` alone is fast. Use
+``rbim.operations`` to declare new operations.
 """
 
 from typing import TYPE_CHECKING

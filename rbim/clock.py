@@ -1,7 +1,7 @@
-"""Clocks: the protocol, and the machine's own clock.
+"""Clocks: the protocol, and the clock of this machine.
 
-Client, jobs, receiver and emulator take a clock. anyio is imported only when something waits, so that pure modules may hold
-one.
+Client, jobs, receiver and emulator take a clock. anyio is imported only on the first wait, so that modules without I/O can
+hold a clock.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ __all__ = ["Clock", "Scope", "SystemClock"]
 
 
 class SystemClock:
-    """Wall-clock and monotonic time of this machine; waits on asyncio and trio."""
+    """The clock of this machine: wall-clock and monotonic time, waiting on asyncio and trio."""
 
     def now(self) -> datetime:
-        """Return the time in UTC."""
+        """Return the current time in UTC."""
         return datetime.now(UTC)
 
     def monotonic(self) -> float:
@@ -37,39 +37,39 @@ class SystemClock:
         await late_anyio().sleep(seconds)
 
     def scope(self, seconds: float, /) -> CancelScope:
-        """Return an anyio cancel scope with a deadline ``seconds`` from now."""
+        """Return an anyio cancel scope that cancels ``seconds`` from now."""
         scope: CancelScope = late_anyio().move_on_after(seconds)
         return scope
 
 
 class Scope(Protocol):
-    """A cancel scope, as anyio's: what runs inside is cancelled when the scope is, or when its time is over."""
+    """A cancel scope like anyio's: it cancels its block on :meth:`cancel` or when its time is over."""
 
     @property
     def cancelled_caught(self) -> bool:
-        """Whether the scope ended what ran inside it."""
+        """Whether the scope cancelled its block."""
         ...
 
     def cancel(self) -> Any:  # anyio returns an awaitable in one version and None in the next
-        """End what runs inside."""
+        """Cancel the block."""
         ...
 
 
 class Clock(Protocol):
-    """What tells the time and waits, so that tests run on emulated time."""
+    """The protocol of clocks: read the time and wait. Tests use a clock with emulated time."""
 
     def now(self) -> datetime:
         """Return the wall-clock time, with a time zone."""
         ...
 
     def monotonic(self) -> float:
-        """Return seconds that never run backwards."""
+        """Return monotonic time in seconds."""
         ...
 
     async def sleep(self, seconds: float, /) -> None:
-        """Wait."""
+        """Wait for ``seconds``."""
         ...
 
     def scope(self, seconds: float, /) -> AbstractContextManager[Scope]:
-        """Return a cancel scope whose time is over after so many seconds."""
+        """Return a cancel scope that cancels its block after ``seconds``."""
         ...

@@ -1,15 +1,15 @@
-"""Every exception of rbim.
+"""All exceptions of rbim.
 
 ::
 
     RbimError
-    ├── InvalidRequest (also ValueError)    refused here, before anything was sent
-    ├── TransportError                      no answer, or not a whole one
+    ├── InvalidRequest (also ValueError)    rejected by rbim before anything was sent
+    ├── TransportError                      no answer, or an incomplete one
     │   ├── NotSent                         the request cannot have reached the platform
-    │   ├── Unanswered                      bytes left, no whole answer came back
-    │   └── AnswerTooLarge                  the answer went past the size limit
-    ├── ProtocolError                       an answer came that cannot be read
-    ├── ApiError                            the platform answered no
+    │   ├── Unanswered                      bytes were sent, no complete answer came back
+    │   └── AnswerTooLarge                  the answer exceeds the size limit
+    ├── ProtocolError                       the answer cannot be read
+    ├── ApiError                            the platform refused the request
     │   ├── AuthenticationError
     │   │   └── TimestampExpired
     │   ├── Throttled
@@ -21,8 +21,8 @@
     ├── ClientClosed
     └── CallbackRejected
 
-Each carries the ``operation`` it belongs to, the ``attempts`` that were made and, above all, the ``outcome``: whether the
-platform cannot have seen the request, refused it, or may have acted on it. Retries and bulk jobs read nothing else.
+Each has the ``operation``, the ``attempts`` that were made and the ``outcome``: the platform cannot have seen the request,
+refused it, or may have acted on it. Retries and bulk jobs decide by the outcome.
 """
 
 from __future__ import annotations
@@ -59,23 +59,23 @@ __all__ = [
 
 
 MESSAGE = 500
-"""Characters of the platform's own message, or of one that quotes a value, that an error message shows."""
+"""Characters that an error message has at most if it quotes the platform or a value."""
 
 
 class Outcome(StrEnum):
-    """What is known of a request's effect once its call has failed."""
+    """The known effect of a request whose call failed."""
 
     NOT_SENT = "not sent"
-    """The platform cannot have seen the request: it may be sent again whatever it does."""
+    """The platform cannot have seen the request: it is safe to send it again."""
 
     REFUSED = "refused"
-    """The platform answered no: nothing was done."""
+    """The platform refused the request: it did nothing."""
 
     UNKNOWN = "unknown"
-    """Bytes left and no readable answer came: the platform may have acted."""
+    """Bytes were sent and no readable answer came: the platform may have acted."""
 
     def __or__(self, other: Outcome) -> Outcome:
-        """Return the outcome of a call of which these are two attempts: the less certain of both."""
+        """Return the combined outcome of two attempts: the less certain one."""
         return max(self, other, key=_CERTAINTY.index)
 
 
@@ -83,12 +83,11 @@ _CERTAINTY = (Outcome.NOT_SENT, Outcome.REFUSED, Outcome.UNKNOWN)
 
 
 class RbimError(Exception):
-    """The root of every error that rbim raises.
+    """The base class of all errors that rbim raises.
 
-    ``operation`` is the wire's name of the operation (None where there is none), ``attempts`` the attempts in order, and
-    ``outcome`` what is known of the whole call: one attempt of unknown outcome makes the call's outcome unknown, whatever
-    a later attempt was told. Errors survive ``pickle`` and ``copy``; none of them holds a token, a ``sig`` or an
-    ``Authorization``.
+    ``operation`` is the operation's name on the wire (None without an operation). ``attempts`` are the attempts in order.
+    ``outcome`` is the outcome of the whole call: if one attempt has an unknown outcome, so has the call, whatever a later
+    attempt returned. Errors survive ``pickle`` and ``copy``; none holds a token, a ``sig`` or an ``Authorization``.
     """
 
     outcome: Outcome = Outcome.NOT_SENT
@@ -113,44 +112,44 @@ class RbimError(Exception):
 
 
 def _revived(kind: type[RbimError], args: tuple[Any, ...]) -> RbimError:
-    """Make an error without its constructor, whose parameters are not what ``args`` holds."""
+    """Return an error made without its constructor, whose parameters differ from ``args``."""
     error = kind.__new__(kind, *args)
     error.args = args
     return error
 
 
 class InvalidRequest(RbimError, ValueError):
-    """A value that breaks a written rule, refused before sending.
+    """A value that breaks a rule; raised before anything is sent.
 
-    ``field`` is the Python name of the field. ``limit`` and ``length`` are there where a length or a count was the reason
-    (characters, or entries).
+    ``field`` is the Python name of the field. ``limit`` and ``length`` are set if a length or a count is the cause
+    (in characters or entries).
     """
 
     def __init__(self, message: str = "", *, field: str = "", limit: int | None = None, length: int | None = None) -> None:
-        super().__init__(one_line(message, MESSAGE))  # which may quote a value of any length
+        super().__init__(one_line(message, MESSAGE))  # the message may quote a value of any length
         self.field = field
         self.limit = limit
         self.length = length
 
 
 class TransportError(RbimError):
-    """The request or its answer was lost on the way; the lower layer's exception is the ``__cause__``."""
+    """The request or its answer was lost; ``__cause__`` is the exception of the HTTP layer."""
 
     outcome = Outcome.UNKNOWN
 
 
 class NotSent(TransportError):
-    """No connection came about (DNS, refused, TLS, connect time-out): the platform cannot have seen the request."""
+    """No connection was made (DNS, refused, TLS, connect timeout): the platform cannot have seen the request."""
 
     outcome = Outcome.NOT_SENT
 
 
 class Unanswered(TransportError):
-    """The request was on its way and no whole answer came back: reset, read time-out, half an answer."""
+    """The request was sent, in part or whole, and no complete answer came back: reset, read timeout, truncated answer."""
 
 
 class AnswerTooLarge(TransportError):
-    """The answer's body is longer than ``limit`` bytes; the rest was not read."""
+    """The body of the answer exceeds ``limit`` bytes; the rest was not read."""
 
     def __init__(self, message: str = "", *, limit: int = 0) -> None:
         super().__init__(message)
@@ -160,9 +159,9 @@ class AnswerTooLarge(TransportError):
 class ProtocolError(RbimError):
     """An answer that cannot be read.
 
-    ``status`` is the HTTP status, ``body`` the raw bytes (a ``sig`` or ``Authorization`` that the answer repeats is blotted
-    out), ``reason`` says what is wrong, naming the field as the wire does: ``required field missing @ $.groupId``.
-    ``retry_after`` is the seconds that a ``Retry-After`` header asks to wait (or None).
+    ``status`` is the HTTP status, ``body`` the raw bytes (a ``sig`` or ``Authorization`` in it is replaced by ``***``).
+    ``reason`` is the cause, with the field's path on the wire: ``required field missing @ $.groupId``. ``retry_after`` is
+    the seconds to wait from a ``Retry-After`` header, or None.
     """
 
     outcome = Outcome.UNKNOWN
@@ -177,17 +176,17 @@ class ProtocolError(RbimError):
 
 
 class ApiError(RbimError):
-    """The platform answered no.
+    """The platform refused the request.
 
-    ``code`` is its six-digit text (empty where only the HTTP status says no), ``platform_message`` its words as they came
-    (the error's own message shows at most 500 characters of them, on one line), ``status`` the HTTP status, ``body`` the raw
-    answer, ``retry_after`` the seconds that a ``Retry-After`` header asks to wait (or None).
-    Codes that the dialect's table does not know are plain ``ApiError``.
+    ``code`` is the six-digit status code as text (empty if only the HTTP status shows the refusal), ``platform_message``
+    the platform's message unchanged (the message of this error shows at most 500 characters of it, on one line),
+    ``status`` the HTTP status, ``body`` the raw answer, ``retry_after`` the seconds to wait from a ``Retry-After`` header,
+    or None. Codes that are not in the dialect's table are plain ``ApiError``.
     """
 
     outcome = Outcome.REFUSED
 
-    def __init__(  # noqa: PLR0913  # the facts of an answer, all by keyword
+    def __init__(  # noqa: PLR0913  # the parts of an answer, all by keyword
         self,
         platform_message: str = "",
         *,
@@ -197,9 +196,9 @@ class ApiError(RbimError):
         retry_after: float | None = None,
         outcome: Outcome | None = None,
     ) -> None:
-        said = f"code {code}" if code else "no code"
-        where = "" if status == _OK else f"HTTP {status}, "
-        shown = f"{where}{said}: {platform_message}" if platform_message else f"{where}{said}"
+        code_text = f"code {code}" if code else "no code"
+        status_text = "" if status == _OK else f"HTTP {status}, "
+        shown = f"{status_text}{code_text}: {platform_message}" if platform_message else f"{status_text}{code_text}"
         super().__init__(one_line(shown, MESSAGE), outcome=outcome)
         self.code = code
         self.platform_message = platform_message
@@ -212,23 +211,23 @@ _OK = 200
 
 
 class AuthenticationError(ApiError):
-    """The signature or the credentials were refused: every further request would be, too."""
+    """The platform refused the signature or the credentials: further requests would fail too."""
 
 
 class TimestampExpired(AuthenticationError):
-    """The signature's timestamp is too old or too far ahead: compare this machine's clock and the dialect's zone."""
+    """The signature's timestamp is too old or in the future: check this machine's clock and the dialect's zone."""
 
 
 class Throttled(ApiError):
-    """The platform wants fewer requests; ``retry_after`` says for how long, where it said so."""
+    """The platform limits the request rate; ``retry_after`` is the seconds to wait, or None if it gives none."""
 
 
 class NotFound(ApiError):
-    """There is no such address or no such group."""
+    """The path or the group does not exist."""
 
 
 class AlreadyMember(ApiError):
-    """The account is in the group already."""
+    """The account is already in the group."""
 
 
 class NotMember(ApiError):
@@ -236,23 +235,23 @@ class NotMember(ApiError):
 
 
 class ServerTrouble(ApiError):
-    """The platform reports trouble of its own; it may have acted."""
+    """The platform reports an error on its side; it may have acted."""
 
     outcome = Outcome.UNKNOWN
 
 
 class DeadlineExceeded(RbimError, TimeoutError):
-    """The call's deadline passed, or would have passed before a limit let the call go."""
+    """The call's deadline passed, or the client's limits would not let the request start before it."""
 
 
 class ClientClosed(RbimError):
-    """The client was closed under this call, or was used before it was entered or after it was left."""
+    """The client was closed during this call, or used before it was entered or after it was left."""
 
 
 class CallbackRejected(RbimError):
-    """A message copy delivery that is not authentic, or one that cannot be read.
+    """A delivery that is not authentic or cannot be read.
 
-    ``reason`` is the text of a :class:`~rbim.callbacks.Reason`; ``body`` the raw bytes where they cannot be read.
+    ``reason`` is the text of a :class:`~rbim.callbacks.Reason`; ``body`` is the raw bytes if they cannot be read.
     """
 
     def __init__(self, message: str = "", *, reason: str = "", body: bytes = b"") -> None:
@@ -263,11 +262,10 @@ class CallbackRejected(RbimError):
 
 @frozen(kw_only=True)
 class Attempt:
-    """What happened to one attempt of a call.
+    """One attempt of a call, with its number from 1.
 
-    ``elapsed`` counts seconds from handing the request to the transport; ``status`` and ``code`` are None where no answer
-    (or none with a code) came; ``outcome`` and ``error`` are None for the attempt that was answered well. ``error`` is the
-    name of the exception's class.
+    ``elapsed`` is in seconds since the request was handed to the transport. ``status`` is None without an answer, ``code``
+    without a code in it. ``outcome`` and ``error`` (the name of the exception's class) are None for a successful attempt.
     """
 
     number: int

@@ -1,4 +1,1 @@
-"""Small tools that know nothing of the platform.
-
-Private: nothing here is part of the public interface.
-"""
+"""Small tools that do not depend on the platform. Private: not part of the public interface."""

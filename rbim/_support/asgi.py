@@ -1,4 +1,4 @@
-"""The parts of an ASGI 3 application that the emulator's door and the message copy receiver share."""
+"""ASGI 3 helpers shared by the emulator and the callback receiver."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class TooLarge(Exception):
-    """A request's body is past the limit; the text says so."""
+    """A request body is longer than the limit; the message names the limit."""
 
 
 async def body_of(receive: Receive, limit: float) -> bytes | None:
-    """Read the whole body; None where the peer leaves before its end. Raises TooLarge past ``limit`` bytes."""
+    """Return the whole request body, or None if the peer disconnects first. Raises TooLarge above ``limit`` bytes."""
     message = await receive()
     body: bytes | bytearray = message.get("body", b"")
     while message.get("more_body", False) and len(body) <= limit:
@@ -32,14 +32,14 @@ async def body_of(receive: Receive, limit: float) -> bytes | None:
     if message["type"] == "http.disconnect":
         return None
     if len(body) > limit:
-        raise TooLarge(f"a body has at most {limit} bytes")
+        raise TooLarge(f"the body is too large: at most {limit} bytes are accepted")
     return bytes(body)
 
 
 async def lifespan(receive: Receive, send: Send, runs: AbstractAsyncContextManager[object] | None = None) -> None:
-    """Answer a server's lifespan events; ``runs`` is entered when it starts and left when it stops.
+    """Answer a server's lifespan events; enter ``runs`` at startup and leave it at shutdown.
 
-    What goes wrong is raised, after the server was told of it.
+    An exception of ``runs`` is reported to the server as ``failed`` and then raised.
     """
     async with AsyncExitStack() as stack:
         while True:

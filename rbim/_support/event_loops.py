@@ -1,4 +1,4 @@
-"""Into an event loop from any thread, on asyncio and trio."""
+"""Call into an event loop from any thread, on asyncio and trio."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ["backend", "waker"]
 
 
 def backend() -> Literal["asyncio", "trio"]:
-    """Return the name of what runs the event loop of the caller, as ``anyio.run`` takes it."""
+    """Return the caller's async backend, as the ``backend`` argument of ``anyio.run``."""
     return "asyncio" if _trio_token() is None else "trio"
 
 
 def waker() -> Callable[[Callable[[], object]], None]:
-    """Return what calls a function soon in the event loop of the caller, from any thread.
+    """Return a function that schedules a callback in the caller's event loop, from any thread.
 
-    Does nothing once that loop has ended.
+    After that loop has ended it does nothing.
     """
     token = _trio_token()
     if token is not None:
@@ -35,7 +35,7 @@ def waker() -> Callable[[Callable[[], object]], None]:
 
 
 def _trio_token() -> TrioToken | None:
-    if "trio" not in sys.modules:  # then nothing runs on it
+    if "trio" not in sys.modules:  # not imported, so nothing runs on it
         return None
     from trio.lowlevel import current_trio_token
 
@@ -48,8 +48,8 @@ def _trio_token() -> TrioToken | None:
 def _quiet(
     call_soon: Callable[[Callable[[], object]], object], ended: type[Exception]
 ) -> Callable[[Callable[[], object]], None]:
-    def wake(do: Callable[[], object]) -> None:
+    def schedule(callback: Callable[[], object]) -> None:
         with suppress(ended):
-            call_soon(do)
+            call_soon(callback)
 
-    return wake
+    return schedule

@@ -1,8 +1,8 @@
-"""JSON bytes to values and back: orjson where it is installed (extra ``fast``), the standard library otherwise.
+"""JSON bytes to values and back: orjson if it is installed (extra ``fast``), otherwise the standard library.
 
-Both roads give the same values and the same errors. What orjson reads differently is sent down the standard road:
-integers past 64 bits (orjson makes floats of them), NaN (of which it makes null) and everything it refuses (a lone
-surrogate, for one).
+Both give the same values and the same errors. The standard library handles whatever orjson treats differently: integers
+above 64 bits (orjson reads them as floats), NaN (orjson writes null) and input that orjson rejects (for example a lone
+surrogate).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class NotJson(ValueError):
-    """Bytes that are no JSON document, or one that is nested or has numbers without end."""
+    """Bytes that are not a JSON document, or whose nesting or numbers exceed what Python can hold."""
 
 
 def _refuse_constant(name: str) -> object:
@@ -36,7 +36,7 @@ def _refuse_constant(name: str) -> object:
 def _finite(digits: str) -> float:
     number = float(digits)
     if isinf(number):
-        raise NotJson("a number past all bounds")
+        raise NotJson("a number too large for a float")
     return number
 
 
@@ -45,15 +45,12 @@ _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=
 
 
 def loads(body: bytes) -> Any:  # JSON
-    """Read one UTF-8 JSON document, with or without a byte order mark and surrounding white space.
-
-    Raises NotJson.
-    """
+    """Parse one UTF-8 JSON document; a byte order mark and surrounding white space are allowed. Raises NotJson."""
     if orjson is not None and _LONG_NUMBER not in body.translate(_AS_ZEROS):
         try:
             return orjson.loads(body)
         except ValueError:
-            pass  # the standard library reads it, or says why not
+            pass  # the standard library parses it, or gives the reason
     try:
         return _decode(body.removeprefix(_BOM).decode())
     except UnicodeDecodeError as error:
@@ -70,9 +67,9 @@ def loads(body: bytes) -> Any:  # JSON
 
 
 def loads_plain(body: bytes) -> dict[str, Any] | None:
-    """Read an object whose values are texts and lists of texts, fast; None for everything else, which :func:`loads` reads.
+    """Parse an object whose values are strings or lists of strings, fast; return None for anything else.
 
-    Where it reads something, ``loads`` reads the same.
+    A result is always equal to that of :func:`loads`; after None, call ``loads``.
     """
     if orjson is None:
         return None
@@ -88,23 +85,23 @@ def loads_plain(body: bytes) -> dict[str, Any] | None:
             if value.__class__ is not str:
                 if value.__class__ is not list:
                     return None
-                "".join(value)  # raises for anything but texts
+                "".join(value)  # raises TypeError unless every entry is a string
     except TypeError:
         return None
     return fields
 
 
 def dumps(value: Any) -> bytes:  # JSON
-    """Write compact UTF-8 JSON.
+    """Return compact UTF-8 JSON.
 
-    Raises ValueError for a text that UTF-8 cannot carry (a lone surrogate) and for a number that JSON cannot (NaN).
+    Raises ValueError for a string that UTF-8 cannot encode (a lone surrogate) and for a number that JSON cannot (NaN).
     """
     if orjson is not None:
         try:
             body: bytes = orjson.dumps(value)
         except TypeError:
-            pass  # an integer past 64 bits is fine below, a lone surrogate is refused there as well
+            pass  # the standard library accepts integers above 64 bits, and also rejects a lone surrogate
         else:
-            if b"null" not in body:  # which may have been NaN
+            if b"null" not in body:  # a null may have been NaN
                 return body
     return _encode(value).encode()

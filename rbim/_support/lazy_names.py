@@ -1,4 +1,4 @@
-"""Imports on first use: the public names of packages, and anyio."""
+"""Import on first use: the public names of packages, and anyio."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ __all__ = ["late_anyio", "lazy_names"]
 
 @cache
 def late_anyio() -> Any:  # the module; an import statement in each call would cost more than the call
-    """Return anyio, which is imported only when something waits."""
+    """Return the anyio module; import it on the first call."""
     return import_module("anyio")
 
 
 def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return the ``__getattr__`` and ``__dir__`` (PEP 562) of a package that imports its public names on first use.
+    """Return ``__getattr__`` and ``__dir__`` (PEP 562) for a package that imports its public names on first use.
 
-    To be called by the package's ``__init__.py``, which lists each name once: in an import statement under
-    ``if TYPE_CHECKING:``. Type checkers read the statements; they are found here in the compiled code, which is there
-    without source files too. The names, and ``__version__`` if it is set, are the package's ``__all__``.
+    Call it in the package's ``__init__.py``, which lists each name once, in an import statement under
+    ``if TYPE_CHECKING:``. Type checkers read those statements; this function finds them in the compiled code, which exists
+    without source files too. ``__all__`` is these names, and ``__version__`` if the package sets it.
     """
     public = vars(sys.modules[package])
-    code = sys._getframe(1).f_code  # noqa: SLF001  # of the __init__.py; not every loader can return it
+    code = sys._getframe(1).f_code  # noqa: SLF001  # of the __init__.py; not every loader has get_code()
     imported = frozenset(public)
-    root = f"{package.partition('.')[0]}."  # not of another library: pytest puts imports into what it loads
+    root = f"{package.partition('.')[0]}."  # ignore other libraries: pytest adds imports to the modules it loads
 
     @cache
     def homes() -> dict[str, str]:
         home, found = "", dict[str, str]()
-        for name in code.co_names:  # in the order of the statements: a module, then what is imported from it
+        for name in code.co_names:  # in statement order: a module, then the names imported from it
             if "." in name:
                 home = name
             elif home.startswith(root) and name not in imported and not name.startswith("__"):

@@ -1,4 +1,4 @@
-"""Sockets for servers, bound before anything listens on them."""
+"""Sockets for servers, bound before they listen."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["bound", "bound_to"]
 
 
 async def bound_to(host: str, port: int) -> socket.socket:
-    """Return a socket bound to the first of the host's addresses that can be had. Raises OSError where there is none."""
+    """Return a socket bound to the first free address of the host. Raises OSError if none is free."""
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     for family, *_, address in found[:-1]:
@@ -23,12 +23,12 @@ async def bound_to(host: str, port: int) -> socket.socket:
     return bound(family, address)
 
 
-def bound(family: int, address: Any) -> socket.socket:  # an address as its family has it
-    """Return a socket bound to an address. Raises OSError where it is taken, or not this machine's."""
-    # asyncio sends without delay only on sockets that say they speak TCP: otherwise an answer may wait 40 ms for an ACK
+def bound(family: int, address: Any) -> socket.socket:  # an address in the form of its family
+    """Return a socket bound to an address. Raises OSError if it is taken or does not belong to this machine."""
+    # asyncio sets TCP_NODELAY only if the protocol is IPPROTO_TCP: otherwise a response may wait 40 ms for an ACK
     made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        if os.name == "posix":  # elsewhere it would share the port with whoever else asks for it
+        if os.name == "posix":  # on Windows the option lets other processes bind the same port
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind(address)
     except BaseException:

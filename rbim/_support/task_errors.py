@@ -1,4 +1,4 @@
-"""What tasks raise, outside their task group, which would wrap it."""
+"""Collect the errors of tasks before their task group wraps them in an exception group."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["TaskErrors"]
 
 
 class TaskErrors:
-    """Takes the errors of what runs inside it, in order of time, and ends all the rest.
+    """A context manager for tasks: it records errors in order of time and cancels the task group.
 
-    None of them passes through the task group, which would wrap it.
+    No error passes through the task group, which would wrap it. Cancellations pass.
     """
 
     def __init__(self, tasks: TaskGroup) -> None:
@@ -36,7 +36,7 @@ class TaskErrors:
         return True
 
     def raise_first(self) -> NoReturn:
-        """Raise what failed first, as it is, with the others as notes; what is no Exception (KeyboardInterrupt) leads."""
+        """Raise the first error unchanged, the others as its notes; a KeyboardInterrupt or the like comes first."""
         first = next((each for each in self.errors if not isinstance(each, Exception)), self.errors[0])
         for other in self.errors:
             if other is not first:
@@ -45,4 +45,4 @@ class TaskErrors:
         try:
             raise first
         finally:
-            first.__context__ = context  # and not whatever the block was cancelled with
+            first.__context__ = context  # not the cancellation of the block

@@ -559,7 +559,7 @@ def test_a_missing_extra_is_one_line_that_names_the_pip_command(module):
     done = in_fresh_interpreter(code)
 
     assert (done.returncode, done.stdout) == (Exit.USAGE, "")
-    assert done.stderr == (f'rbim: this command needs {module}, which comes with: python -m pip install "rbim[cli]"\n')
+    assert done.stderr == (f'rbim: this command needs {module}; install it with: python -m pip install "rbim[cli]"\n')
 
 
 def test_the_demo_names_its_second_extra(monkeypatch, cli):
@@ -568,7 +568,7 @@ def test_the_demo_names_its_second_extra(monkeypatch, cli):
     code, out, err = cli("demo")
 
     assert (code, out) == (Exit.USAGE, "")
-    assert err == 'rbim: this command needs uvicorn, which comes with: python -m pip install "rbim[cli,server]"\n'
+    assert err == 'rbim: this command needs uvicorn; install it with: python -m pip install "rbim[cli,server]"\n'
 
 
 def test_a_package_that_is_broken_is_not_called_missing(tmp_path):

@@ -597,7 +597,7 @@ def test_without_the_extra_an_import_says_what_to_install():
     done = run("opentelemetry")
     last = done.stderr.strip().splitlines()[-1]
     assert last == (
-        'ModuleNotFoundError: rbim.otel needs opentelemetry, which comes with: python -m pip install "rbim[otel]"'
+        'ModuleNotFoundError: rbim.otel needs opentelemetry; install it with: python -m pip install "rbim[otel]"'
     )
     assert "During handling" not in done.stderr
 

@@ -469,7 +469,7 @@ def test_without_uvicorn_the_error_names_the_pip_command():
     code = "import sys; sys.modules['uvicorn'] = None; import rbim.emulator.server.server"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.stderr.splitlines()[-1] == (
-        'ModuleNotFoundError: serving the emulator needs uvicorn, which comes with: python -m pip install "rbim[server]"'
+        'ModuleNotFoundError: serving the emulator needs uvicorn; install it with: python -m pip install "rbim[server]"'
     )
 
 
