@@ -1,7 +1,4 @@
-"""Credentials, and how they are read from the environment and from files.
-
-No error raised here shows a token.
-"""
+"""Credentials, read from the environment and from files. No error raised here shows a token."""
 
 from __future__ import annotations
 
@@ -35,19 +32,20 @@ SEVERAL = "RBIM_CALLBACK_CREDENTIALS_FILE"
 
 
 def credentials_from_env() -> Credentials:
-    """Return the credentials of ``RBIM_APP_ID`` and ``RBIM_APP_TOKEN``, or of the file that ``RBIM_APP_TOKEN_FILE`` names.
+    """Return the credentials from ``RBIM_APP_ID`` and ``RBIM_APP_TOKEN`` or the file named by ``RBIM_APP_TOKEN_FILE``.
 
-    The file holds the token and nothing else. Raises InvalidRequest that names the variable that is missing.
+    The file holds only the token. Raises InvalidRequest that names the missing variable.
     """
     return Credentials(app_id=needed("RBIM_APP_ID"), app_token=_token())
 
 
 def callback_credentials_from_env() -> tuple[Credentials, ...]:
-    """Return all credentials that message copies may be signed with, those of the environment itself first.
+    """Return all credentials that deliveries may be signed with, those of the environment variables first.
 
-    ``RBIM_CALLBACK_CREDENTIALS_FILE`` may name a JSON list of ``{"app_id": "...", "app_token": "..."}``: more applications,
-    and older tokens while a rotation lasts. The first of an application is its current one. With such a file the variables
-    of :func:`credentials_from_env` may all be left out. Raises InvalidRequest that names what is missing or wrong.
+    ``RBIM_CALLBACK_CREDENTIALS_FILE`` may name a file with a JSON list of ``{"app_id": "...", "app_token": "..."}``: more
+    applications, and older tokens during a rotation. The first entry of an application is its current one. With such a
+    file the variables of :func:`credentials_from_env` are optional, all together. Raises InvalidRequest that names the
+    missing or wrong part.
     """
     file = os.environ.get(SEVERAL)
     if not file:
@@ -57,7 +55,7 @@ def callback_credentials_from_env() -> tuple[Credentials, ...]:
 
 
 def needed(name: str) -> str:
-    """Return an environment variable. Raises InvalidRequest that names it where it is not set."""
+    """Return an environment variable. Raises InvalidRequest that names it if it is not set."""
     value = os.environ.get(name)
     if not value:
         raise InvalidRequest(f"the environment variable {name} is not set", field=name)
@@ -65,28 +63,28 @@ def needed(name: str) -> str:
 
 
 def secret_of(name: str) -> Secret:
-    """Return the token in an environment variable. Raises InvalidRequest that names it where it is not set."""
+    """Return the token in an environment variable. Raises InvalidRequest that names it if it is not set."""
     return Secret(needed(name))
 
 
 def token_in(file: str | Path, named_by: str) -> Secret:
-    """Return the token that a file holds, and nothing else. Raises InvalidRequest: the file that ``named_by`` names."""
+    """Return the token in a file that holds nothing else. Raises InvalidRequest that says ``named_by`` names the file."""
     try:
         return Secret(Path(file).read_text(encoding="utf-8-sig").strip())
-    except OSError as error:  # whose words have the path, where that is one: it may be the token, in the wrong place
-        why = str(error) if os.sep in str(file) else error.strerror or type(error).__name__
+    except OSError as error:  # its text holds `file`: unless that looks like a path, it may be the token by mistake
+        cause = str(error) if os.sep in str(file) else error.strerror or type(error).__name__
     except UnicodeDecodeError:
-        why = "it is not UTF-8"
-    # raised out here: a UnicodeDecodeError in its context would hold all of the file
-    raise InvalidRequest(f"the file that {named_by} names cannot be read: {why}", field=named_by)
+        cause = "it is not UTF-8"
+    # not raised inside `except`: a UnicodeDecodeError as its context would hold the whole file
+    raise InvalidRequest(f"the file that {named_by} names cannot be read: {cause}", field=named_by)
 
 
 def credentials_in(file: str | Path, named_by: str, *, first: Iterable[Credentials] = ()) -> tuple[Credentials, ...]:
-    """Return ``first`` and the credentials that a file lists in JSON, each once. Raises InvalidRequest as ``token_in``."""
-    listed, why = _listed(file)
-    # raised out here, where no frame holds what is in the file
+    """Return ``first`` and the credentials in a JSON file, without duplicates. Raises InvalidRequest like ``token_in``."""
+    listed, cause = _listed(file)
+    # raised here, where no frame of the traceback holds the file's content
     if listed is None:
-        raise InvalidRequest(f"the file that {named_by} names cannot be used: {why}", field=named_by)
+        raise InvalidRequest(f"the file that {named_by} names cannot be used: {cause}", field=named_by)
     return tuple(dict.fromkeys((*first, *listed)))
 
 
@@ -98,7 +96,7 @@ def _token() -> Secret:
 
 
 def _listed(file: str | Path) -> tuple[tuple[Credentials, ...] | None, str]:
-    """Return the credentials in a file, or None and why there are none. Raises nothing that could show a token."""
+    """Return the credentials in a file, or None and the cause. Raises nothing that could show a token."""
     try:
         entries = json.loads(Path(file).read_bytes())
     except (OSError, json.NotJson) as error:
@@ -110,13 +108,14 @@ def _listed(file: str | Path) -> tuple[tuple[Credentials, ...] | None, str]:
         try:
             found.append(Credentials(app_id=entry["app_id"], app_token=entry["app_token"]))
         except (TypeError, KeyError, InvalidRequest) as error:
-            why = error.message if isinstance(error, InvalidRequest) else "an object with app_id and app_token is needed"
-            return None, f"entry {number}: {why}"
+            invalid = isinstance(error, InvalidRequest)
+            cause = error.message if invalid else "an object with app_id and app_token is needed"
+            return None, f"entry {number}: {cause}"
     return tuple(found), ""
 
 
 class Secret:
-    """A text that is not shown: not by repr or str, not by logging, not by ``attrs.asdict``, not in a pickle."""
+    """A text that is never shown: not by repr, str, logging or ``attrs.asdict``, and not in a pickle."""
 
     __slots__ = ("_text",)
 
@@ -143,7 +142,7 @@ class Secret:
         return self
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a secret is not pickled; read it anew where it is needed (AsyncClient.from_env)")
+        raise TypeError("a secret cannot be pickled; read it again in the other process (AsyncClient.from_env)")
 
 
 def _fits(text: object) -> bool:
@@ -154,16 +153,16 @@ def _fits(text: object) -> bool:
 class Credentials:
     """An application's identifier and token, from the platform's console.
 
-    Not the *account's* identifier and token: the account-level interface is another product that signs by the same formula,
-    and mixing them up is the most common mistake. They belong on a server, never in a client application. Raises
-    InvalidRequest for what is empty, not ASCII or has white space in it.
+    Not the *account's* identifier and token: the account-level interface is another product with the same signature
+    formula, and to confuse them is the most common mistake. Keep them on a server, never in a client application. Raises
+    InvalidRequest for a value that is empty, not ASCII or contains white space.
     """
 
     app_id: str
     app_token: Secret
 
     def __init__(self, *, app_id: str, app_token: str | Secret) -> None:
-        # Rebound at once: a traceback that shows the locals of its frames must find no token here.
+        # Rebound at once, so that a traceback that shows local variables shows no token.
         app_token = app_token if isinstance(app_token, Secret) else Secret(app_token)
         object.__setattr__(self, "app_id", app_id)
         object.__setattr__(self, "app_token", app_token)

@@ -1,7 +1,7 @@
-"""Every choice that the interface description leaves open, as one frozen object.
+"""The dialect: one frozen object with every choice that the interface description leaves open.
 
-Each field says which gap it settles, how well that is known and what may be put in its place. Client and emulator share the
-same dialect, so that what a test assumes is what the client does.
+Each field states the gap it settles, the evidence grade of its default and the possible values. Client and emulator share
+one dialect, so that a test assumes the same as the client.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ if TYPE_CHECKING:
 __all__ = ["CHINA", "CODES", "Code", "Dialect", "Gap", "Grade", "MembersShape"]
 
 CHINA = timezone(timedelta(hours=8), "UTC+08:00")
-"""The platform's time zone, as far as anyone knows."""
+"""The platform's time zone (assumed: no page names one)."""
 
 
 class Grade(StrEnum):
-    """How well a fact is known that the interface description does not show."""
+    """The evidence grade of a fact that the interface description does not state clearly."""
 
     STATED = "stated"
-    """The interface description says both, or says it in passing."""
+    """The interface description states both, or mentions it in passing."""
 
     OFFICIAL = "O"
     """An official page of the platform."""
 
     MULTIPLE = "M"
-    """Two or more public clients that know nothing of each other."""
+    """Two or more independent public clients."""
 
     SINGLE = "S"
     """One public client."""
@@ -55,11 +55,11 @@ class Grade(StrEnum):
     """A reasoned guess."""
 
     EMULATOR = "E"
-    """Made up for the emulator; the platform's own is not known."""
+    """Invented for the emulator; the platform's value is not known."""
 
 
 class MembersShape(StrEnum):
-    """How ``members`` is written."""
+    """The JSON shape of ``members``."""
 
     PLAIN = "plain"
     """``["1001", "1002"]``"""
@@ -70,10 +70,10 @@ class MembersShape(StrEnum):
 
 @frozen(kw_only=True)
 class Code:
-    """What a status code means: the error it becomes, how well that is known, and what was seen of it.
+    """The meaning of a status code: the error it becomes, the evidence grade, and a note on the evidence.
 
-    ``before_effect`` is True where the code is known to be given before anything was done: then even an operation that
-    must never be repeated may be sent again.
+    ``before_effect`` is True if the platform is known to return the code before it does anything: then even an operation
+    that must never be repeated may be sent again.
     """
 
     error: type[ApiError]
@@ -108,12 +108,12 @@ def _codes() -> Iterator[tuple[str, Code]]:
 
 
 CODES: Mapping[str, Code] = MappingProxyType(dict(_codes()))
-"""The codes seen in public material. None is documented for these operations: replace or extend as you learn better."""
+"""The codes seen in public material. None is documented for these operations: replace or extend them as you learn more."""
 
 
 @frozen(kw_only=True)
 class Gap:
-    """One gap of the interface description, as the docs show it."""
+    """One gap of the interface description, with the default that settles it."""
 
     name: str
     default: object
@@ -153,9 +153,9 @@ def _texts(value: Iterable[str]) -> frozenset[str]:
 
 @frozen(kw_only=True)
 class Dialect:
-    """What this installation of the platform does where the description is silent or says two things.
+    """The platform's behaviour where the interface description is silent or contradicts itself.
 
-    The defaults are the best that is publicly known, graded in :meth:`gaps`; every one can be replaced.
+    The defaults are the best public knowledge, graded in :meth:`gaps`; each can be replaced.
     """
 
     version: str = field(
@@ -190,7 +190,7 @@ class Dialect:
         default=50,
         validator=at_least_one,
         metadata=_settles(
-            "the most members that one invitation takes: 5 in one statement, 50 in another",
+            "the maximum number of members in one invitation: 5 in one statement, 50 in another",
             "InviteJoinGroup",
             Grade.MULTIPLE,
         ),
@@ -208,7 +208,7 @@ class Dialect:
         default=None,
         validator=at_least_one,
         metadata=_settles(
-            "the application's call concurrency, which max_concurrent must not exceed; None: not checked here",
+            "the application's call concurrency, which max_concurrent must not exceed; None: not checked by the client",
             "Outbound-call task",
             Grade.GUESS,
         ),
@@ -216,7 +216,7 @@ class Dialect:
     codes: Mapping[str, Code] = field(
         default=CODES,
         hash=False,
-        metadata=_settles("which status code means what, and the error it becomes", "Errors", Grade.SINGLE),
+        metadata=_settles("the meaning of each status code, and the error it becomes", "Errors", Grade.SINGLE),
     )
     already_so: Mapping[str, frozenset[str]] = field(
         default=MappingProxyType(
@@ -229,7 +229,8 @@ class Dialect:
         ),
         hash=False,
         metadata=_settles(
-            "the codes by operation that say 'it is so already': after an attempt of unknown outcome they count as done",
+            "the codes, by operation, for 'already in the wanted state': after an attempt of unknown outcome they count as"
+            " success",
             "Errors",
             Grade.GUESS,
         ),
@@ -238,8 +239,8 @@ class Dialect:
         default=frozenset({"the account is in the group already"}),
         converter=_texts,
         metadata=_settles(
-            "the reasons in fails that say 'it is so already': when a bulk job sends an invitation again whose outcome was"
-            " unknown, they count as done",
+            "the reasons in fails for 'already in the wanted state': when a bulk job repeats an invitation of unknown"
+            " outcome, they count as success",
             "InviteJoinGroup",
             Grade.EMULATOR,
         ),
@@ -248,8 +249,8 @@ class Dialect:
     modify_resets_permission: bool = field(
         default=True,
         metadata=_settles(
-            "whether a modification that names no permission resets it to the stated default, open, or keeps it"
-            " (emulator only: the client makes its caller say)",
+            "whether a modification without a permission resets it to the stated default, open, or keeps it"
+            " (emulator only: the client requires the field)",
             "ModifyGroup",
             Grade.GUESS,
         ),
@@ -257,7 +258,7 @@ class Dialect:
     invited_member_fails: bool = field(
         default=False,
         metadata=_settles(
-            "whether inviting somebody who is in the group already is listed in fails, or passes in silence (emulator only)",
+            "whether an invited account that is already in the group is listed in fails, or is ignored (emulator only)",
             "InviteJoinGroup",
             Grade.GUESS,
         ),
@@ -266,7 +267,7 @@ class Dialect:
     private_join_refused: bool = field(
         default=True,
         metadata=_settles(
-            "whether asking to join a private group is refused, or waits for an approval (emulator only)",
+            "whether a request to join a private group is refused, or waits for an approval (emulator only)",
             "JoinGroup",
             Grade.GUESS,
         ),
@@ -274,7 +275,7 @@ class Dialect:
     private_shown_as: str = field(
         default="1",
         metadata=_settles(
-            "the permission that answers show of a private group, since they show only 0 and 1 (emulator only)",
+            "the permission that answers show for a private group, since they show only 0 and 1 (emulator only)",
             "QueryGroupDetail",
             Grade.GUESS,
         ),
@@ -282,7 +283,7 @@ class Dialect:
     empty_search_finds_all: bool = field(
         default=True,
         metadata=_settles(
-            "whether a search without groupId and name finds every public group, or none (emulator only)",
+            "whether a search without groupId and name returns every public group, or none (emulator only)",
             "SearchPublicGroups",
             Grade.GUESS,
         ),
@@ -291,7 +292,7 @@ class Dialect:
         default=True,
         metadata=_settles(
             "whether the creator's role passes to an administrator first when the creator leaves or is removed, or to the"
-            " nearest member whatever its role (emulator only)",
+            " nearest member of any role (emulator only)",
             "Member role",
             Grade.GUESS,
         ),
@@ -299,7 +300,7 @@ class Dialect:
     overflow_fails: bool = field(
         default=True,
         metadata=_settles(
-            "whether an invitation that does not fit into the group lists the surplus in fails, or is refused as a whole"
+            "whether an invitation that exceeds the group's capacity lists the surplus in fails, or is refused as a whole"
             " (emulator only)",
             "InviteJoinGroup",
             Grade.GUESS,
@@ -326,7 +327,8 @@ class Dialect:
         ),
         hash=False,
         metadata=_settles(
-            "which NOTIFY_TEAM message a change of a group causes; a cause that is not there causes none (emulator only)",
+            "the NOTIFY_TEAM message that each change of a group causes; a change that is not listed causes none"
+            " (emulator only)",
             "Conversation message event body",
             Grade.GUESS,
         ),
@@ -334,8 +336,7 @@ class Dialect:
     resend_after: tuple[float, ...] = field(
         default=(5.0, 30.0, 120.0),
         metadata=_settles(
-            "the seconds after which high-guarantee copy sends a delivery again; their number is that of the resends"
-            " (emulator only)",
+            "the seconds before each resend of high-guarantee copy; there is one resend per entry (emulator only)",
             "Delivery rules",
             Grade.GUESS,
         ),
@@ -343,7 +344,7 @@ class Dialect:
     resend_signed_anew: bool = field(
         default=True,
         metadata=_settles(
-            "whether a resend is signed with the time of the resend, or carries the CurTime of the first attempt"
+            "whether a resend is signed with the time of the resend, or repeats the CurTime of the first attempt"
             " (emulator only)",
             "Delivery rules",
             Grade.GUESS,
@@ -352,24 +353,24 @@ class Dialect:
 
     @classmethod
     def gaps(cls) -> Iterator[Gap]:
-        """Yield what each field settles, its default and its grade, in order."""
+        """Yield the gap that each field settles, with its default and grade, in order."""
         for each in fields(cls):
             settles, section, grade = each.metadata["gap"]
             yield Gap(name=each.name, default=each.default, settles=settles, section=section, grade=grade)
 
     def error_of(self, code: str) -> type[ApiError]:
-        """Return the class of error that a status code becomes."""
+        """Return the error class for a status code."""
         row = self.codes.get(code)
         return row.error if row is not None else ApiError
 
     def code_of(self, error: type[ApiError]) -> str:
-        """Return the first code that becomes this class of error (what the emulator answers with)."""
+        """Return the first status code for an error class (the emulator answers with it)."""
         return next(code for table in (self.codes, CODES) for code, row in table.items() if row.error is error)
 
 
 def _with_gaps(summary: str) -> str:
     lines = (f"- ``{gap.name}``: {gap.settles} ({gap.section}; {gap.grade})" for gap in Dialect.gaps())
-    return "\n".join([cleandoc(summary), "", *lines])  # Python 3.13 has taken the indentation off already, others have not
+    return "\n".join([cleandoc(summary), "", *lines])  # only Python 3.13 and later remove the indentation themselves
 
 
-Dialect.__doc__ = _with_gaps(Dialect.__doc__ or "")  # `help` shows what each field settles, and how well that is known
+Dialect.__doc__ = _with_gaps(Dialect.__doc__ or "")  # `help` shows each field's gap and evidence grade

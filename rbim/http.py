@@ -1,6 +1,6 @@
-"""HTTP requests and responses as values; the protocols of transports and signers.
+"""HTTP requests and responses as values, and the protocols of transports and signers.
 
-No HTTP library's type appears here. A :class:`Transport` takes a :class:`Request` and returns a :class:`Response`; a
+No type of an HTTP library appears here. A :class:`Transport` takes a :class:`Request` and returns a :class:`Response`; a
 :class:`Signer` turns an unsigned request into a signed one.
 """
 
@@ -34,9 +34,9 @@ def _length(body: bytes) -> str:
 class Request:
     """One HTTP request, before or after signing.
 
-    ``origin`` is scheme, host and port (``https://host:8883``), with any path prefix of the installation; ``path`` begins
-    with a slash and carries no query. ``repeatable`` is False where the request must not be sent twice: a transport then
-    takes no connection that has been idle for long. The repr shows no value of a query, a header or the body.
+    ``origin`` is scheme, host and port (``https://host:8883``), with the installation's path prefix, if any. ``path`` begins
+    with a slash and has no query. ``repeatable`` is False if the request must not be sent twice: a transport then does not
+    use a connection that has been idle for long. The repr shows no value of the query, the headers or the body.
     """
 
     method: str = "POST"
@@ -48,31 +48,31 @@ class Request:
     repeatable: bool = False
 
     def signed(self, query: Mapping[str, str], headers: Mapping[str, str]) -> Request:
-        """Return the request with this query and these headers in the place of its own."""
+        """Return a copy of the request with this query and these headers."""
         return filled(self.method, self.origin, self.path, query, headers, self.body, repeatable=self.repeatable)
 
     @property
     def target(self) -> str:
-        """The path with its query, as the request line carries it."""
+        """The path with its query, as in the request line."""
         if not self.query:
             return self.path
         return f"{self.path}?{'&'.join(f'{_quoted(k)}={_quoted(v)}' for k, v in self.query.items())}"
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """The values that must not be shown: every query value and the ``Authorization``."""
-        signing = (value for name, value in self.headers.items() if name.lower() == "authorization")
-        return tuple(value for value in (*self.query.values(), *signing) if value)
+        """The values that must not be shown: every query value and the ``Authorization`` header."""
+        authorization = (value for name, value in self.headers.items() if name.lower() == "authorization")
+        return tuple(value for value in (*self.query.values(), *authorization) if value)
 
 
 class _Draft:
-    """A request while it is filled: attributes of a frozen class take five times as long to set."""
+    """A request under construction: setting attributes of a frozen class takes five times as long."""
 
     __slots__ = tuple(attribute.name for attribute in fields(Request))
 
 
 class _AnswerDraft:
-    """A response while it is filled."""
+    """A response under construction."""
 
     __slots__ = ("body", "headers", "status")
 
@@ -87,7 +87,7 @@ def filled(  # noqa: PLR0913, PLR0917  # the fields of a request
     *,
     repeatable: bool,
 ) -> Request:
-    """Return a request, as ``Request(...)`` does at three times the cost."""
+    """Return the same as ``Request(...)``, three times as fast."""
     made: Any = _Draft()
     made.method = method
     made.origin = origin
@@ -102,7 +102,7 @@ def filled(  # noqa: PLR0913, PLR0917  # the fields of a request
 
 
 def answered(status: int, headers: Mapping[str, str], body: bytes) -> Response:
-    """Return a response, as ``Response(...)`` does at three times the cost."""
+    """Return the same as ``Response(...)``, three times as fast."""
     made: Any = _AnswerDraft()
     made.status = status
     made.headers = headers
@@ -118,9 +118,9 @@ def _quoted(text: str) -> str:
 
 @frozen(weakref_slot=False)
 class Response:
-    """One HTTP response: ``status``, ``headers`` (names in lower case, repeated ones joined by a comma), raw ``body``.
+    """One HTTP response: ``status``, ``headers`` (lower-case names, repeated ones joined by a comma), raw ``body``.
 
-    The repr shows no value of a header: the ``Location`` of a redirect repeats the signed address.
+    The repr shows no header value: the ``Location`` of a redirect can repeat the signed URL.
     """
 
     status: int
@@ -129,14 +129,14 @@ class Response:
 
 
 class Transport(Protocol):
-    """What carries requests: an async context manager that serves many origins and queues nothing.
+    """The protocol of transports: async context managers that send requests to any origin, without a queue.
 
-    ``send`` raises ``NotSent``, ``Unanswered`` or ``AnswerTooLarge`` and nothing else, and lets a cancellation through. It
-    reads the whole answer, whatever its status, and follows no redirect.
+    ``send`` raises only ``NotSent``, ``Unanswered`` or ``AnswerTooLarge``; cancellations pass. It reads the whole answer,
+    whatever its status, and follows no redirect.
     """
 
-    async def send(self, request: Request, /, *, timeout: float) -> Response:  # noqa: ASYNC109  # the transport's to keep
-        """Carry one signed request; ``timeout`` is in seconds, for the whole attempt, and enforced here."""
+    async def send(self, request: Request, /, *, timeout: float) -> Response:  # noqa: ASYNC109  # enforced by the transport
+        """Send one signed request; ``timeout`` is in seconds, covers the whole attempt, and is enforced here."""
         ...
 
     async def __aenter__(self) -> Self: ...
@@ -147,13 +147,13 @@ class Transport(Protocol):
 
 
 class Signer(Protocol):
-    """What signs requests, afresh for each attempt."""
+    """The protocol of signers; each attempt is signed anew."""
 
     @property
     def app_id(self) -> str:
-        """The application identifier, which the path of every operation carries."""
+        """The application identifier, which is part of every operation's path."""
         ...
 
     def sign(self, request: Request, /) -> Request:
-        """Return the request with whatever proves who sends it."""
+        """Return the request with the signature in its query and headers."""
         ...

@@ -1,9 +1,9 @@
 """Cancel scopes that share one timer, on asyncio.
 
-They do what anyio's cancel scope does at a fifth of its price. Each call of a client runs in one, and so does the wait for
-each callback's body. anyio's scopes shield, and cancel at every turn of the loop until they are left; these cancel once when
-their time is over or when they are asked to, and again every ``again`` seconds until the block has ended. On trio, and by
-any clock but the machine's own, the scopes are the clock's.
+They cost a fifth of anyio's cancel scopes. Each call of a client runs in one, and so does the wait for each delivery's
+body. anyio's scopes can shield, and cancel in every iteration of the loop until they are left; these cancel once, on
+timeout or on request, and again every ``again`` seconds until the block has ended. On trio, and with any clock but
+SystemClock, the clock's own scopes are used.
 """
 
 from __future__ import annotations
@@ -26,48 +26,48 @@ __all__ = ["Deadlines", "deadlines_of"]
 
 
 def deadlines_of(clock: Clock, *, again: float) -> Deadlines | None:
-    """Return what makes scopes in the running event loop, or None where the clock's own scopes are needed.
+    """Return the scopes' factory for the running event loop, or None if the clock's own scopes are needed.
 
-    What has not ended ``again`` seconds after its cancellation is cancelled once more.
+    A block that has not ended ``again`` seconds after its cancellation is cancelled once more.
     """
     try:
         task = asyncio.current_task()
     except RuntimeError:  # trio
         task = None
-    if task is None or type(clock) is not SystemClock:  # there is no task where trio is a guest of asyncio's loop
+    if task is None or type(clock) is not SystemClock:  # no task: trio runs in guest mode inside asyncio's loop
         return None
     return Deadlines(task.get_loop(), again)
 
 
 class Deadlines:
-    """One timer for all ``scopes`` of one event ``loop``: it ``rings`` when the first of them is due, or before that."""
+    """One timer for all ``scopes`` of one event ``loop``; it ``fires`` when the first of them is due, or earlier."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, again: float) -> None:
         self.loop = loop
         self.again = again
-        self.scopes: dict[_Scope, None] = {}  # those that were entered and not left
-        self.rings = inf
+        self.scopes: dict[_Scope, None] = {}  # entered and not yet left
+        self.fires = inf
         self._timer: asyncio.TimerHandle | None = None
 
     def scope(self, seconds: float) -> AbstractContextManager[Scope]:
-        """Return a scope that cancels its task ``seconds`` from when it is entered."""
+        """Return a scope that cancels its task ``seconds`` after it was entered."""
         return _Scope(self, seconds)
 
     def close(self) -> None:
-        """Give the timer up."""
+        """Cancel the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-            self.rings = inf
+            self.fires = inf
 
     def expect(self, due: float) -> None:
-        """Have the timer ring by then."""
-        if due < self.rings:
+        """Set the timer so that it fires at ``due`` (``time.monotonic()``) or earlier."""
+        if due < self.fires:
             self.close()
-            self.rings = due
-            self._timer = self.loop.call_later(max(0.0, due - time.monotonic()), self._ring)
+            self.fires = due
+            self._timer = self.loop.call_later(max(0.0, due - time.monotonic()), self._fire)
 
-    def _ring(self) -> None:
+    def _fire(self) -> None:
         self.close()
         now = time.monotonic()
         for scope in self.scopes:
@@ -77,7 +77,7 @@ class Deadlines:
 
 
 class _Scope:
-    """What runs inside is cancelled when the time is over; then whoever entered goes on behind the block."""
+    """A scope that cancels its block on timeout or :meth:`cancel`; the task then continues after the block."""
 
     __slots__ = ("_asked", "_before", "_deadlines", "_task", "cancelled_caught", "due")
 
@@ -89,7 +89,7 @@ class _Scope:
         self.cancelled_caught = False
 
     def cancel(self) -> None:
-        """Cancel what runs inside, if anything still does."""
+        """Cancel the block if it still runs."""
         if self._task is not None:
             self._asked += 1
             self._task.cancel()
@@ -99,12 +99,12 @@ class _Scope:
     def __enter__(self) -> Self:
         task, deadlines = asyncio.current_task(), self._deadlines
         if task is None or task.get_loop() is not deadlines.loop:
-            raise RuntimeError("a client or a receiver serves the event loop in which it was entered, and no other")
+            raise RuntimeError("a client or a receiver works only in the event loop in which it was entered")
         self._task = task
         self._before = task.cancelling()
         self.due += time.monotonic()
         deadlines.scopes[self] = None
-        if self.due < deadlines.rings:
+        if self.due < deadlines.fires:
             deadlines.expect(self.due)
         return self
 
@@ -116,7 +116,7 @@ class _Scope:
         assert task is not None  # noqa: S101  # it was entered
         for _ in range(self._asked):
             task.uncancel()
-        # somebody else's cancellation that came as well goes on through
+        # a cancellation that another source requested at the same time must pass
         ours = task.cancelling() <= self._before
         self.cancelled_caught = ours and kind is not None and issubclass(kind, asyncio.CancelledError)
         return self.cancelled_caught

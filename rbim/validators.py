@@ -1,6 +1,6 @@
 """Validators of attrs classes: numbers, texts, accounts, enums. They raise InvalidRequest.
 
-Operations and settings check their fields with them when they are made; nothing here needs a clock or the dialect.
+Operations and settings use them on construction; a check that needs a clock or the dialect is not here.
 """
 
 from __future__ import annotations
@@ -21,21 +21,19 @@ Validator = Callable[[Any, "attrs.Attribute[Any]", Any], None]
 
 
 def above_zero(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
-    """Validator: a number above 0; infinity is one."""
+    """Validator: a number above 0; infinity is allowed."""
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not value > 0:
         raise InvalidRequest(f"{attribute.name}: a number above 0 is needed, not {value!r}", field=attribute.name)
 
 
 def finite(_: object, attribute: attrs.Attribute[Any], value: float) -> None:
-    """Validator: any number but infinity."""
+    """Validator: a finite number."""
     if not isfinite(value):
-        raise InvalidRequest(
-            f"{attribute.name}: a number that is not infinite is needed, not {value!r}", field=attribute.name
-        )
+        raise InvalidRequest(f"{attribute.name}: a finite number is needed, not {value!r}", field=attribute.name)
 
 
 def at_least_one(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
-    """Validator: a whole number of at least 1; None as well, where it is the default."""
+    """Validator: a whole number of at least 1, or None if None is the default."""
     if value is None and attribute.default is None:
         return
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -43,7 +41,7 @@ def at_least_one(_: object, attribute: attrs.Attribute[Any], value: object) -> N
 
 
 def or_none(validate: Validator) -> Validator:
-    """Validator: what another one lets through, or None."""
+    """Validator: None, or a value that ``validate`` accepts."""
 
     def check(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
         if value is not None:
@@ -52,13 +50,10 @@ def or_none(validate: Validator) -> Validator:
     return check
 
 
-# What an operation checks on construction: what needs neither clock nor dialect.
-
-
 class Accounts(Protocol):
-    """Any collection of account texts but a bare ``str``: lists, tuples, sets, keys of a mapping.
+    """Any collection of accounts except a bare ``str``: lists, tuples, sets, keys of a mapping.
 
-    A ``str`` is told apart by its ``__contains__``, which takes nothing but ``str``.
+    ``__contains__`` excludes ``str`` for type checkers: that of ``str`` takes only ``str``.
     """
 
     def __contains__(self, item: object, /) -> bool: ...
@@ -67,19 +62,19 @@ class Accounts(Protocol):
 
 
 def accounts(value: Accounts) -> tuple[str, ...]:
-    """Converter: a tuple of accounts. A bare string, or what has no entries, is left for :func:`each_account` to refuse."""
-    if isinstance(value, (list, tuple)):  # the usual; looking for other Iterables takes longer than the rest
+    """Convert to a tuple of accounts; leave a str or a non-iterable as it is, for :func:`each_account` to reject."""
+    if isinstance(value, (list, tuple)):  # the common case first: the check for Iterable takes longer than the rest
         return tuple(cast("Iterable[str]", value))
     several = isinstance(cast("object", value), Iterable) and not isinstance(value, (str, bytes))
     return tuple(value) if several else cast("tuple[str, ...]", value)
 
 
 def each_account(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
-    """Validator: at least one account, each a text that is not empty; a bare string is never taken apart into letters."""
+    """Validator: at least one account, each a non-empty text; a bare ``str`` is never split into letters."""
     name = attribute.name
     if not isinstance(value, tuple):
-        bare = f"a bare str was given; write [{value!r}]" if isinstance(value, str) else f"not {value!r}"
-        raise InvalidRequest(f"{name}: several accounts are meant, {bare}", field=name)
+        shown = f"a bare str: write [{value!r}]" if isinstance(value, str) else repr(value)
+        raise InvalidRequest(f"{name}: a list of accounts is needed, not {shown}", field=name)
     members = cast("tuple[object, ...]", value)
     if not members:
         raise InvalidRequest(f"{name}: at least one account is needed", field=name, length=0)
@@ -90,14 +85,14 @@ def each_account(_: object, attribute: attrs.Attribute[Any], value: object) -> N
 
 def _are_texts(values: tuple[Any, ...]) -> bool:
     try:
-        "".join(values)  # looks at each at the speed of C
+        "".join(values)  # checks every value, at the speed of C
     except TypeError:
         return False
     return True
 
 
 def text(*, at_most: int | None = None, optional: bool = False) -> Validator:
-    """Validator: a text of at most so many characters; unless optional, neither None nor empty."""
+    """Return a validator of texts: ``at_most`` characters; None and empty are allowed only if ``optional``."""
 
     def validate(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
         name = attribute.name
@@ -116,7 +111,7 @@ def text(*, at_most: int | None = None, optional: bool = False) -> Validator:
 
 
 def one_of(kind: type[Any], *, optional: bool = False) -> Validator:
-    """Validator: an instance of ``kind`` (True and False count as no integers), or None where it is optional."""
+    """Return a validator: an instance of ``kind`` (True and False are not integers), or None if ``optional``."""
 
     def validate(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
         if optional and value is None:

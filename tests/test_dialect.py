@@ -143,6 +143,6 @@ def test_every_grade_is_explained():
 
 def test_help_tells_what_each_field_settles_where_and_how_well_that_is_known():
     shown = inspect.getdoc(Dialect)
-    assert shown.startswith("What this installation of the platform does")
+    assert shown.startswith("The platform's behaviour where")
     assert "- ``version``: the version segment of the group paths; the samples use several dates (Versioning; M)" in shown
     assert shown.count("\n- ``") == len(attrs.fields(Dialect))

@@ -1,4 +1,4 @@
-"""The operations of the platform, and the classes that declare new ones."""
+"""The platform's operations, and the tools to declare new ones."""
 
 from typing import TYPE_CHECKING
 

@@ -1,7 +1,7 @@
-"""What an operation is: a frozen attrs class that names its answer, decorated with the facts of its route.
+"""Operations: frozen attrs classes that name their answer, decorated with their route.
 
-Client methods, the command line, the emulator's routing and the operations table are all computed from this one
-declaration. Nothing here knows how an operation is encoded or sent.
+Client methods, the command line, the emulator's routing and the operations table are derived from this one declaration.
+Encoding and sending are elsewhere.
 """
 
 from __future__ import annotations
@@ -42,26 +42,25 @@ C = TypeVar("C", bound="type[Operation[Any]]")
 
 
 class Repeat(StrEnum):
-    """How an operation may be repeated when nobody knows whether it took effect."""
+    """Whether an operation may be repeated after an attempt of unknown outcome (the terms of RFC 9110)."""
 
     SAFE = "safe"
     """It only reads."""
 
     IDEMPOTENT = "idempotent"
-    """Doing it twice in a row ends in the same state as doing it once, as long as nobody else writes in between."""
+    """Twice in a row ends in the same state as once, if there is no other write in between."""
 
     NEVER = "never"
-    """A second time could act a second time."""
+    """A repetition could take effect a second time."""
 
 
 @frozen(kw_only=True)
 class Endpoint:
-    """The facts that a family of operations shares.
+    """The route and answer format that a family of operations shares.
 
-    ``path`` is a template with ``{version}``, ``{app_id}`` and ``{name}``; ``origin`` says which of the client's two base
-    URLs it belongs to. ``code`` and ``message`` are the answer's status fields, ``payload`` the
-    field that holds the rest of it (None: they stand side by side). ``camel`` tells whether the wire writes
-    ``group_id`` as ``groupId``.
+    ``path`` is a template with ``{version}``, ``{app_id}`` and ``{name}``; ``origin`` names one of the client's two base
+    URLs. ``code`` and ``message`` are the status fields of the answer, ``payload`` the field that holds the other fields
+    (None: they are beside the status fields). ``camel`` is True if the wire writes ``group_id`` as ``groupId``.
     """
 
     path: str
@@ -74,9 +73,9 @@ class Endpoint:
 
 @frozen(kw_only=True)
 class Spec:
-    """What :func:`operation` knows of one operation: wire name, path templates (first the usual one), answer, repeating.
+    """The declaration of one operation: wire name, path templates (the default first), answer class, repetition rule.
 
-    ``destroys`` says in words what an operation takes away for good; None where it takes away nothing.
+    ``destroys`` returns a description of the irreversible effect of a value; None: there is no such effect.
     """
 
     name: str
@@ -88,11 +87,11 @@ class Spec:
 
 @frozen
 class Wire:
-    """How one field differs from the rule on the wire.
+    """The exceptions of one field from the default wire format.
 
-    ``name`` is its key there (None: the rule's). ``values`` maps each Python value to the wire's. A field with a ``header``
-    travels in that header and not in the body. The rows of a field with a ``nest`` stand in an object under that key.
-    ``write`` and ``read`` turn the whole value into JSON and back, where nothing simpler does.
+    ``name`` is its key on the wire (None: the default). ``values`` maps each Python value to a wire value. A field with a
+    ``header`` is sent in that header and not in the body. The rows of a field with a ``nest`` are in an object under that
+    key. ``write`` and ``read`` convert the whole value to JSON and back, for all other cases.
     """
 
     name: str | None = None
@@ -106,7 +105,7 @@ class Wire:
 PLAIN = Wire()
 
 
-def wire(  # noqa: PLR0913  # each by keyword, each on its own
+def wire(  # noqa: PLR0913  # independent options, by keyword
     name: str | None = None,
     *,
     values: Mapping[Any, Any] | None = None,
@@ -115,20 +114,20 @@ def wire(  # noqa: PLR0913  # each by keyword, each on its own
     write: Callable[[Any], Any] | None = None,
     read: Callable[[Any], Any] | None = None,
 ) -> dict[str, Wire]:
-    """Return the ``metadata=`` of an attrs field whose wire form differs from the rule (see :class:`Wire`)."""
+    """Return the ``metadata=`` of an attrs field whose wire format is not the default (see :class:`Wire`)."""
     return {"wire": Wire(name, values, header, nest, write, read)}
 
 
 def wire_of(attribute: attrs.Attribute[Any]) -> Wire:
-    """Return what :func:`wire` said of a field."""
+    """Return the :class:`Wire` of a field; the default if :func:`wire` was not used."""
     special: Wire = attribute.metadata.get("wire", PLAIN)
     return special
 
 
 class Operation(Generic[R_co]):
-    """One thing to ask of the platform, as a value: typed, comparable, fit to be logged, queued and replayed.
+    """One request to the platform as a value: typed, comparable, suitable to log, queue and replay.
 
-    Subclasses are frozen attrs classes decorated with :func:`operation`; the type argument is the class of the answer.
+    Subclasses are frozen attrs classes decorated with :func:`operation`; the type argument is the answer class.
     """
 
     __slots__ = ()
@@ -137,25 +136,25 @@ class Operation(Generic[R_co]):
 
     @property
     def repeat(self) -> Repeat:
-        """How this very operation, with these values, may be repeated."""
+        """Whether this operation, with its values, may be repeated."""
         rule = self.spec.repeat
         return rule(self) if callable(rule) else rule
 
     @classmethod
-    def path(cls, dialect: Dialect) -> str:  # noqa: ARG003  # operations with several spellings ask the dialect
-        """Return the path template that the dialect prefers."""
+    def path(cls, dialect: Dialect) -> str:  # noqa: ARG003  # operations with several paths ask the dialect
+        """Return the path template for a dialect."""
         return cls.spec.paths[0]
 
     def check(self, dialect: Dialect, clock: Clock, /) -> None:
-        """Raise InvalidRequest where the value breaks a rule that needs the dialect or the clock."""
+        """Raise InvalidRequest if the value breaks a rule that depends on the dialect or the clock."""
 
-    def headers(self, digits: Callable[[], str], /) -> Mapping[str, str]:  # noqa: ARG002  # for those that need some
-        """Return headers of this operation's own; ``digits`` makes a fresh random digit string."""
+    def headers(self, digits: Callable[[], str], /) -> Mapping[str, str]:  # noqa: ARG002  # used by overriding methods
+        """Return additional headers of this operation; ``digits`` returns a new random digit string."""
         return {}
 
 
 class Answer:
-    """The base of all answers: attrs classes whose fields the converter reads tolerantly (see ``rbim.wire.hooks``)."""
+    """The base class of answers: attrs classes whose fields are read tolerantly (see ``rbim.wire.hooks``)."""
 
     __slots__ = ()
 
@@ -167,12 +166,12 @@ def operation(
     repeat: Repeat | Callable[[Any], Repeat] = Repeat.NEVER,
     destroys: Callable[[Any], str] | None = None,
 ) -> Callable[[C], C]:
-    """Declare an attrs class to be the operation ``name``.
+    """Declare an attrs class as the operation ``name``.
 
-    Its base class names the ``endpoint``; ``paths`` are the path templates where the endpoint's own does not do.
-    ``repeat`` says how it may be repeated, as a constant or as a function of the value; unless told otherwise, never.
-    ``destroys`` is for operations that take something away for good: it says of a value what that is, in the words of an
-    order ("delete group g8"). Clients send such an operation as any other; the command line asks first.
+    The base class defines ``endpoint``; ``paths`` replaces the endpoint's path template. ``repeat`` is a constant or a
+    function of the value (default: never). ``destroys`` is for operations with an irreversible effect: a function of the
+    value that describes it as a command ("delete group g8"). Clients send such an operation like any other; the command
+    line asks for confirmation.
     """
 
     def declare(cls: C) -> C:
@@ -195,7 +194,7 @@ def _answer_of(cls: type[Any]) -> type[Any]:
             for argument in get_args(generic):
                 if isinstance(argument, type):
                     return argument
-    raise TypeError(f"{cls.__name__} does not name its answer: derive it from Operation[TheAnswer]")
+    raise TypeError(f"{cls.__name__} has no answer class: derive it from Operation[TheAnswer]")
 
 
 _HUMP = re.compile(r"_([a-z])")
@@ -207,7 +206,7 @@ def camel(name: str) -> str:
 
 
 def fields_of(kind: type[Any]) -> tuple[attrs.Attribute[Any], ...]:
-    """Return the attrs fields of an operation or an answer, their types resolved."""
+    """Return the attrs fields of an operation or an answer, with resolved types."""
     return cast("tuple[attrs.Attribute[Any], ...]", attrs.fields(attrs.resolve_types(kind)))
 
 

@@ -1,6 +1,6 @@
-"""Automated outbound calls: the creation of a task, its no-call policies, and the namespace ``client.calls``.
+"""Automated outbound calls: task creation, no-call policies, and the namespace ``client.calls``.
 
-Field names are the wire's own ("Outbound-call task" of the interface description).
+Field names are those of the wire ("Outbound-call task" of the interface description).
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -40,7 +40,7 @@ ENTRY = 255
 
 
 class PolicyType(IntEnum):
-    """What a no-call policy's period is made of."""
+    """The type of a no-call policy's period."""
 
     DAY = 0
     WEEK = 1
@@ -76,14 +76,14 @@ def _whole(_: object, attribute: "Attribute[Any]", value: object) -> None:
 def _in_order(start: date | time, end: date | time) -> None:
     if cast("Any", end) < start:
         raise InvalidRequest(
-            f"end: {end} is before the start, {start}; a night is two policies, one to 23:59:59 and one from 00:00:00",
+            f"end: {end} is before the start, {start}; for a night use two policies, to 23:59:59 and from 00:00:00",
             field="end",
         )
 
 
 @frozen
 class Hours:
-    """A part of every day, from ``start`` to ``end``, whole seconds in the platform's time."""
+    """A part of every day, from ``start`` to ``end``, in whole seconds of the platform's time."""
 
     type: ClassVar[PolicyType] = PolicyType.DAY
     start: time = field(validator=_whole)
@@ -105,7 +105,7 @@ class Hours:
 def _days(value: Iterable[Weekday]) -> frozenset[Weekday]:
     days = tuple(value) if isinstance(cast("object", value), Iterable) else ()
     if not days or not all(isinstance(cast("object", day), Weekday) for day in days):
-        raise InvalidRequest("days: several are meant, at least one Weekday and nothing else", field="days")
+        raise InvalidRequest("days: a list of at least one Weekday is needed", field="days")
     return frozenset(days)
 
 
@@ -118,7 +118,7 @@ class Weekdays:
 
     @property
     def wire(self) -> str:
-        """The days' Chinese names from Monday on, comma separated."""
+        """The Chinese names of the days from Monday on, separated by commas."""
         return ",".join(day.wire for day in sorted(self.days))
 
     def covers(self, moment: datetime) -> bool:
@@ -154,10 +154,10 @@ def _is_period(_: object, attribute: "Attribute[Any]", value: object) -> None:
 
 @frozen
 class NoCallPolicy:
-    """A period in which a task must not call, under a name that is unique within the task.
+    """A period in which a task must not call, with a name that is unique within the task.
 
-    Made with :meth:`hours`, :meth:`weekdays` or :meth:`dates`. On the wire it is a *text* that holds a JSON object, at most
-    255 characters long.
+    Create it with :meth:`hours`, :meth:`weekdays` or :meth:`dates`. On the wire it is a *text* that contains a JSON object,
+    at most 255 characters long.
     """
 
     name: str = field(validator=text())
@@ -167,7 +167,7 @@ class NoCallPolicy:
         length = len(self.entry.decode())
         if length > ENTRY:
             raise InvalidRequest(
-                f"name: the policy's entry has at most {ENTRY} characters, not {length}",
+                f"name: a policy's entry has at most {ENTRY} characters, not {length}; use a shorter name",
                 field="name",
                 limit=ENTRY,
                 length=length,
@@ -175,32 +175,32 @@ class NoCallPolicy:
 
     @classmethod
     def hours(cls, name: str, start: time, end: time) -> "NoCallPolicy":
-        """Forbid a part of every day; a night is two policies."""
+        """Return a policy that forbids a part of every day; a night needs two policies."""
         return cls(name, Hours(start, end))
 
     @classmethod
     def weekdays(cls, name: str, days: Iterable[Weekday]) -> "NoCallPolicy":
-        """Forbid whole days of every week."""
+        """Return a policy that forbids whole days of every week."""
         return cls(name, Weekdays(days))
 
     @classmethod
     def dates(cls, name: str, start: date, end: date) -> "NoCallPolicy":
-        """Forbid whole days, from the first to the last."""
+        """Return a policy that forbids whole days, from the first to the last."""
         return cls(name, Dates(start, end))
 
     @property
     def entry(self) -> bytes:
-        """The JSON object inside the entry's text, in UTF-8."""
+        """The JSON object in the entry's text, in UTF-8."""
         try:
             return json.dumps(
                 {"policy_type": int(self.period.type), "policy_name": self.name, "policy_date": self.period.wire}
             )
         except ValueError:
-            raise InvalidRequest("name: has a character that UTF-8 cannot carry", field="name") from None
+            raise InvalidRequest("name: it has a character that UTF-8 cannot encode", field="name") from None
 
     @classmethod
     def from_entry(cls, entry: str) -> "NoCallPolicy":
-        """Read an entry's text. Raises InvalidRequest."""
+        """Return the policy from an entry's text. Raises InvalidRequest."""
         if isinstance(cast("object", entry), str) and len(entry) > ENTRY:
             raise InvalidRequest(
                 f"policy: an entry has at most {ENTRY} characters, not {len(entry)}",
@@ -215,7 +215,7 @@ class NoCallPolicy:
             raise
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
             raise InvalidRequest(
-                f"policy: an entry is a text holding policy_type, policy_name and policy_date, not {entry!r}",
+                f"policy: an entry must be a text with policy_type, policy_name and policy_date, not {entry!r}",
                 field="call_policy",
             ) from None
 
@@ -231,7 +231,7 @@ def _period(kind: int, wire_date: str) -> Hours | Weekdays | Dates:
         period = Hours(time.fromisoformat(start), time.fromisoformat(end))
     else:
         period = Dates(date.fromisoformat(start), date.fromisoformat(end))
-    if period.wire != wire_date:  # ISO has other ways to write them, the platform has one
+    if period.wire != wire_date:  # fromisoformat accepts more forms than the platform
         raise ValueError(wire_date)
     return period
 
@@ -260,7 +260,7 @@ CALL = Endpoint(
     payload="data",
     camel=False,
 )
-"""What task operations share: no version segment, ``code`` and ``msg`` instead of ``statusCode``, the answer in ``data``."""
+"""The task operations' endpoint: no version segment, ``code`` and ``msg`` instead of ``statusCode``, answer in ``data``."""
 
 
 def _digits(_: object, attribute: "Attribute[Any]", value: str | None) -> None:
@@ -273,22 +273,22 @@ def _names_differ(_: object, attribute: "Attribute[Any]", value: object) -> None
     for policy in cast("tuple[object, ...]", value) if isinstance(value, tuple) else (value,):
         if not isinstance(policy, NoCallPolicy) or not isinstance(value, tuple):
             raise InvalidRequest(
-                f"{attribute.name}: NoCallPolicy values in a list are needed, not {policy!r}", field=attribute.name
+                f"{attribute.name}: a list of NoCallPolicy values is needed, not {policy!r}", field=attribute.name
             )
         names.append(policy.name)
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise InvalidRequest(
-            f"{attribute.name}: policy names are unique within a task, {twice!r} is there twice", field=attribute.name
+            f"{attribute.name}: policy names must be unique within a task, but {twice!r} appears twice", field=attribute.name
         )
 
 
 def _policies(value: Iterable[NoCallPolicy]) -> tuple[NoCallPolicy, ...]:
-    # what has no entries is left for the validator to refuse
+    # the validator rejects a value that is not iterable
     return tuple(value) if isinstance(cast("object", value), Iterable) else cast("tuple[NoCallPolicy, ...]", value)
 
 
-# Type 0 is "no-call", the only one described; each entry is a text that holds a JSON object:
+# Type 0 is "no-call", the only documented type; each entry is a text that contains a JSON object:
 # `"call_policy": [{"type": 0, "policy": ["{\"policy_type\": 0, ...}"]}]`
 def _write_policies(value: tuple[NoCallPolicy, ...]) -> list[dict[str, Any]]:
     return [{"type": 0, "policy": [policy.entry.decode() for policy in value]}]
@@ -301,14 +301,14 @@ def _read_policies(value: Any) -> tuple[NoCallPolicy, ...]:
 @operation("CreateCallTask", paths=(CALL.path, CALL.path.removesuffix("/save")))
 @frozen(kw_only=True)
 class CreateCallTask(Operation[CallTaskCreated]):
-    """Create an automated outbound-call task bound to a robot. Never repeated on its own: a second time calls twice.
+    """Create an automated outbound-call task bound to a robot. Never repeated automatically: a second task calls twice.
 
     ``task_name`` has at most 32 characters, ``task_desc`` 64. ``start_date`` is today (in the dialect's zone) or later,
-    ``end_date`` the start or later. ``min_concurrent`` is at least 1; ``max_concurrent`` at most the application's
-    concurrency, where the dialect knows it, and, which is rbim's own sanity check, not below ``min_concurrent``.
-    ``disnumber`` is the number shown, ``caller`` the one that calls. ``call_policy`` lists the periods in which the task
-    must not call (see :func:`default_no_call_policies`). ``rand`` is the ``Rand`` header, whose purpose is not described:
-    ASCII digits, fresh random ones unless given.
+    ``end_date`` is ``start_date`` or later. ``min_concurrent`` is at least 1; ``max_concurrent`` is at most the
+    application's concurrency, if the dialect gives it, and at least ``min_concurrent`` (rbim's own check).
+    ``disnumber`` is the number shown, ``caller`` the calling number. ``call_policy`` lists the periods in which the task
+    must not call (see :func:`default_no_call_policies`). ``rand`` is the ``Rand`` header, whose purpose is not documented:
+    ASCII digits, by default new random ones.
     """
 
     endpoint: ClassVar[Endpoint] = CALL
@@ -332,17 +332,17 @@ class CreateCallTask(Operation[CallTaskCreated]):
 
     @classmethod
     def path(cls, dialect: Dialect) -> str:
-        """Return the path with ``/save``, or the bare one of the request sample."""
+        """Return the path with ``/save``, or the path of the request sample, without it."""
         return cls.spec.paths[dialect.bare_task_path]
 
     def check(self, dialect: Dialect, clock: Clock, /) -> None:
-        """Refuse dates that are over, and bounds that contradict each other or the application's concurrency."""
+        """Raise InvalidRequest for past dates, and for bounds that contradict each other or the application's limit."""
         today = clock.now().astimezone(dialect.zone).date()
         most = dialect.application_concurrency
         if self.start_date < today:
             _refuse("start_date", f"{self.start_date} is before today, {today}")
         if self.end_date < self.start_date:
-            _refuse("end_date", f"{self.end_date} is before the start, {self.start_date}")
+            _refuse("end_date", f"{self.end_date} is before start_date, {self.start_date}")
         if self.max_concurrent < self.min_concurrent:
             _refuse("max_concurrent", f"{self.max_concurrent} is below min_concurrent, {self.min_concurrent}")
         if most is not None and self.max_concurrent > most:

@@ -1,6 +1,6 @@
-"""Everything the client can ask, computed from the namespaces that exist: names, methods, paths.
+"""The catalogue of operations, derived from the existing namespaces: names, methods, paths.
 
-Nothing is registered: whoever declares a :class:`~rbim.Namespace` of their own is part of it.
+There is no registration: every declared subclass of :class:`~rbim.Namespace` is part of it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BUILT_IN = (groups.Groups, calls.Calls)
 
 @frozen(kw_only=True)
 class CatalogueEntry:
-    """One operation as users meet it: ``groups``, ``create``, and the operation class."""
+    """One operation as users call it: ``groups``, ``create``, and the operation class."""
 
     namespace: str
     method: str
@@ -38,7 +38,7 @@ class CatalogueEntry:
 
 
 def namespaces() -> dict[str, type[Namespace]]:
-    """Return every namespace by its name, rbim's own first. A later one of the same name goes before an earlier one."""
+    """Return all namespaces by name, rbim's first. A later one replaces an earlier one of the same name."""
     found: dict[str, type[Namespace]] = {kind.__name__.lower(): kind for kind in BUILT_IN}
     waiting = list(Namespace.__subclasses__())
     while waiting:
@@ -60,7 +60,7 @@ def _entry(namespace: str, name: str, method: Method[..., Any]) -> CatalogueEntr
 
 
 def markdown() -> str:
-    """Return the table of operations as the docs show it."""
+    """Return the Markdown table of operations for the docs."""
     lines = ["| method | operation | answer | may be repeated |", "|---|---|---|---|"]
     for entry in entries():
         spec = entry.operation.spec
@@ -70,13 +70,13 @@ def markdown() -> str:
 
 
 def repeating(kind: type[Operation[Any]]) -> str:
-    """Return in words how an operation may be repeated: a function of the value says it in its docstring."""
+    """Return how an operation may be repeated, as text; if a function of the value decides, return its docstring."""
     rule = kind.spec.repeat
     return str(rule) if isinstance(rule, Repeat) else (rule.__doc__ or "depends on the values")
 
 
 def find(path: str) -> type[Operation[Any]] | None:
-    """Return the operation that a request path asks for, whatever its version and application; None where there is none."""
+    """Return the operation class for a request path of any version and application, or None."""
     for entry in entries():
         for template in entry.operation.spec.paths:
             if _pattern(template).fullmatch(path):
@@ -90,7 +90,7 @@ def _pattern(template: str) -> re.Pattern[str]:
 
 
 def summary_of(kind: type[Namespace]) -> str:
-    """Return what a namespace is, and its commands."""
-    words = inspect.cleandoc(vars(kind).get("__doc__") or f"The operations of {kind.__name__.lower()}.")
-    what = " ".join(words.partition("\n\n")[0].split()).rstrip(".").removesuffix(" as methods")
-    return f"{what}: {', '.join(name.replace('_', '-') for name, _ in kind.methods())}."
+    """Return the first paragraph of a namespace's docstring, with its commands."""
+    text = inspect.cleandoc(vars(kind).get("__doc__") or f"The operations of {kind.__name__.lower()}.")
+    summary = " ".join(text.partition("\n\n")[0].split()).rstrip(".").removesuffix(" as methods")
+    return f"{summary}: {', '.join(name.replace('_', '-') for name, _ in kind.methods())}."

@@ -1,7 +1,7 @@
 """The ten group operations, their answers, and the namespace ``client.groups``.
 
 Fields, limits and defaults are those of the interface description ("Resources and their fields", "Endpoints", "Limits").
-``user_name`` is optional everywhere, since the description says both; the client can fill it in.
+``user_name`` is optional everywhere, since the description states both; the client can supply it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -52,11 +52,11 @@ ANNOUNCEMENT = 200
 REASON = 50
 
 NAMED = 3
-"""Accounts that are said one by one."""
+"""Accounts that a confirmation question names; more are only counted."""
 
 
 class GroupType(StrEnum):
-    """What kind of group, and with it how many members it takes ("Group type and capacity")."""
+    """The type of a group, which determines its capacity ("Group type and capacity")."""
 
     TEMPORARY = "0"
     PAID_300 = "1"
@@ -66,37 +66,37 @@ class GroupType(StrEnum):
 
     @property
     def member_limit(self) -> int:
-        """The most members a group of this type holds, its owner included."""
+        """The maximum number of members of a group of this type, including its owner."""
         return {"0": 100, "1": 300, "2": 500, "3": 1000, "4": 2000}[self.value]
 
     @property
     def for_discussion(self) -> "GroupType":
-        """The type that a discussion group gets when this one is asked for: above 2 becomes 2."""
+        """The type of a discussion group that is created with this type: above 2 becomes 2."""
         return min(self, GroupType.PAID_500)
 
 
 class Permission(StrEnum):
-    """How accounts get into a group. Answers show only ``OPEN`` and ``VERIFIED``."""
+    """The join mode of a group. Answers show only ``OPEN`` and ``VERIFIED``."""
 
     OPEN = "0"
-    """Joining is direct."""
+    """Accounts join directly."""
 
     VERIFIED = "1"
-    """Joining needs an identity verification."""
+    """Accounts join after identity verification."""
 
     PRIVATE = "2"
-    """A private group; no search finds it."""
+    """A private group; searches do not find it."""
 
 
 class Target(StrEnum):
-    """Discussion group or group."""
+    """The kind of group: a discussion group or a group."""
 
     DISCUSSION = "0"
     GROUP = "1"
 
 
 class Role(StrEnum):
-    """What a member may be."""
+    """The role of a member."""
 
     CREATOR = "0"
     ADMINISTRATOR = "1"
@@ -105,7 +105,7 @@ class Role(StrEnum):
 
 @frozen(kw_only=True)
 class Success(Answer):
-    """The answer of operations that answer nothing but their success."""
+    """The answer of operations that return only their success."""
 
     extra: Mapping[str, Any] = field(factory=empty, hash=False)
 
@@ -120,7 +120,7 @@ class Created(Answer):
 
 @frozen(kw_only=True)
 class Fail(Answer):
-    """An invitee who could not be added, and why. The values of ``reason`` are not described anywhere."""
+    """An invited account that was not added, and the reason. The values of ``reason`` are not documented."""
 
     member: str = ""
     reason: str = ""
@@ -129,7 +129,7 @@ class Fail(Answer):
 
 @frozen(kw_only=True)
 class Invited(Answer):
-    """The answer to an invitation: ``fails`` lists those who could not be added; everybody else was."""
+    """The answer to an invitation: ``fails`` lists the accounts that were not added; all others were."""
 
     fails: tuple[Fail, ...] = ()
     extra: Mapping[str, Any] = field(factory=empty, hash=False)
@@ -137,9 +137,9 @@ class Invited(Answer):
 
 @frozen(kw_only=True)
 class GroupFound(Answer):
-    """One group of a search. ``count`` is None where its text, kept in ``count_text``, is no number.
+    """One group found by a search. ``count`` is None if its text, kept in ``count_text``, is not a number.
 
-    ``type`` and ``permission`` stay the text they are where it is outside their enum.
+    ``type`` and ``permission`` are plain text if the value is not in their enum.
     """
 
     group_id: str = ""
@@ -153,7 +153,7 @@ class GroupFound(Answer):
 
 @frozen(kw_only=True)
 class GroupsFound(Answer):
-    """The answer to a search: ``groups``, over which it iterates; none matched where it is empty."""
+    """The answer to a search: an iterable over ``groups``; it is empty if nothing matched."""
 
     groups: tuple[GroupFound, ...] = field(default=(), metadata=wire(nest="group"))
     extra: Mapping[str, Any] = field(factory=empty, hash=False)
@@ -167,10 +167,10 @@ class GroupsFound(Answer):
 
 @frozen(kw_only=True)
 class GroupDetail(Answer):
-    """What the platform says of a group.
+    """The details of a group.
 
-    ``count`` and ``date_created`` are None where their text, kept in ``count_text`` and ``date_created_text``, cannot be
-    read; the date is in the dialect's zone. ``permission`` is never ``PRIVATE`` in an answer.
+    ``count`` and ``date_created`` are None if their text, kept in ``count_text`` and ``date_created_text``, cannot be read;
+    the date is in the dialect's zone. ``permission`` is never ``PRIVATE`` in an answer.
     """
 
     name: str = ""
@@ -188,12 +188,12 @@ class GroupDetail(Answer):
 
 
 GROUP = Endpoint(path="/{version}/Application/{app_id}/IM/Group/{name}")
-"""What the group operations share ("Common rules for the group operations")."""
+"""The group operations' endpoint ("Common rules for the group operations")."""
 
 
 @frozen(kw_only=True)
 class GroupOperation(Operation[R_co]):
-    """The base of group operations, one's own included. ``user_name`` is the acting account."""
+    """The base class of group operations, also of new ones. ``user_name`` is the acting account."""
 
     endpoint: ClassVar[Endpoint] = GROUP
     user_name: str | None = field(default=None, validator=text(optional=True))
@@ -205,7 +205,7 @@ class CreateGroup(GroupOperation[Created]):
     """Create a group.
 
     ``name`` has at most 50 characters, ``declared`` (the announcement) at most 200. A discussion group (``target``) of a
-    type above ``PAID_500`` becomes one of ``PAID_500``. Never repeated on its own: a second time makes a second group.
+    type above ``PAID_500`` becomes ``PAID_500``. Never repeated automatically: a second request creates a second group.
     """
 
     name: str = field(validator=text(at_most=NAME))
@@ -221,8 +221,9 @@ class CreateGroup(GroupOperation[Created]):
 class ModifyGroup(GroupOperation[Success]):
     """Change a group's name, join mode, announcement or extension field.
 
-    ``permission`` must be said, None leaves it out: the platform's default for a missing one is ``OPEN``, which would open
-    a private group, and no answer ever shows that a group is private. ``name`` has at most 50 characters, ``declared`` 200.
+    ``permission`` is required; None omits it from the request. The platform's default for a missing one is ``OPEN``, which
+    would open a private group, and no answer shows that a group is private. ``name`` has at most 50 characters,
+    ``declared`` 200.
     """
 
     group_id: str = field(validator=text())
@@ -249,8 +250,8 @@ class DeleteGroup(GroupOperation[Success]):
 class SearchPublicGroups(GroupOperation[GroupsFound]):
     """Search the groups that are not private.
 
-    ``group_id`` goes before ``name``. The search by name is fuzzy, but a name of digits only, or of letters only, must be
-    the whole name. There are no pages: what the platform gives is all there is.
+    ``group_id`` takes precedence over ``name``. The search by name is fuzzy, but a search text of digits only, or of letters
+    only, must be the whole name. There is no paging: the platform returns one list.
     """
 
     group_id: str | None = field(default=None, validator=text(optional=True))
@@ -258,14 +259,14 @@ class SearchPublicGroups(GroupOperation[GroupsFound]):
 
     @classmethod
     def path(cls, dialect: Dialect) -> str:
-        """Return the plural path, or the singular one of the request sample."""
+        """Return the plural path, or the singular path of the request sample."""
         return cls.spec.paths[dialect.singular_search]
 
 
 @operation("QueryGroupDetail", repeat=Repeat.SAFE)
 @frozen(kw_only=True)
 class QueryGroupDetail(GroupOperation[GroupDetail]):
-    """Ask for a group's name, owner, announcement, member count, creation time and join mode."""
+    """Get a group's name, owner, announcement, member count, creation time and join mode."""
 
     group_id: str = field(validator=text())
 
@@ -273,7 +274,7 @@ class QueryGroupDetail(GroupOperation[GroupDetail]):
 @operation("JoinGroup")
 @frozen(kw_only=True)
 class JoinGroup(GroupOperation[Success]):
-    """Join a group, or ask to where the group verifies; ``declared`` is the reason, at most 50 characters."""
+    """Join a group, or apply if the group verifies; ``declared`` is the reason, at most 50 characters."""
 
     group_id: str = field(validator=text())
     declared: str | None = field(default=None, validator=text(at_most=REASON, optional=True))
@@ -289,9 +290,9 @@ def _inviting(op: "InviteJoinGroup") -> Repeat:
 class InviteJoinGroup(GroupOperation[Invited]):
     """Invite users into a group (by an administrator).
 
-    ``members`` are accounts that have logged in before, at most the dialect's ``invite_limit`` (50) at once. With
-    ``needs_confirmation`` each invitee must agree; without, they join at once. ``declared`` is the reason, at most 50
-    characters.
+    ``members`` are accounts that have logged in before, at most the dialect's ``invite_limit`` (default: 50). With
+    ``needs_confirmation`` each invited account must agree; without it, they join at once. ``declared`` is the reason, at
+    most 50 characters.
     """
 
     group_id: str = field(validator=text())
@@ -302,11 +303,11 @@ class InviteJoinGroup(GroupOperation[Invited]):
     declared: str | None = field(default=None, validator=text(at_most=REASON, optional=True))
 
     def check(self, dialect: Dialect, _clock: object, /) -> None:
-        """Refuse more members than one request takes: nothing is split silently."""
+        """Raise InvalidRequest for more members than one request takes: nothing is split silently."""
         if len(self.members) > dialect.invite_limit:
             raise InvalidRequest(
                 f"members: at most {dialect.invite_limit} in one request, not {len(self.members)}; "
-                "rbim.bulk splits and tracks larger jobs",
+                "use rbim.bulk for larger jobs",
                 field="members",
                 limit=dialect.invite_limit,
                 length=len(self.members),
@@ -343,7 +344,7 @@ def _giving_role(op: "SetMemberRole") -> Repeat:
 @operation("SetMemberRole", repeat=_giving_role)
 @frozen(kw_only=True)
 class SetMemberRole(GroupOperation[Success]):
-    """Set a member's role. Handing over the creator's role is never repeated on its own."""
+    """Set a member's role. A transfer of the creator's role is never repeated automatically."""
 
     group_id: str = field(validator=text())
     member: str = field(validator=text())

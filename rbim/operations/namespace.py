@@ -1,4 +1,4 @@
-"""Namespaces: operations as methods (``client.groups.invite``), with the parameters of the operation's class."""
+"""Namespaces: operations as methods (``client.groups.invite``), with the parameters of the operation class."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ __all__ = ["Method", "Namespace", "Sender"]
 
 
 class Sender(Protocol):
-    """What can carry out operations: the client, one of its views, or anything that stands in for it."""
+    """The protocol of senders: the client, its views, and substitutes for them."""
 
     async def send(self, operation: Operation[R], /) -> R:
-        """Carry out one operation and return its answer."""
+        """Run one operation and return its answer."""
         ...
 
 
 class Method(Generic[P, R_co]):
-    """A namespace's method made from an operation class: same parameters, same docstring, answers awaited."""
+    """A namespace's method for an operation class: an async method with the same parameters and docstring."""
 
     def __init__(self, make: Callable[P, Operation[R_co]]) -> None:
         self.make = make
@@ -30,7 +30,7 @@ class Method(Generic[P, R_co]):
 
     @property
     def operation(self) -> type[Operation[R_co]]:
-        """The operation class behind the method."""
+        """The operation class of the method."""
         return cast("type[Operation[R_co]]", self.make)
 
     def __set_name__(self, owner: type[Namespace], name: str) -> None:
@@ -54,14 +54,14 @@ class Method(Generic[P, R_co]):
         call.__qualname__ = f"{owner.__name__}.{self.name}"
         call.__doc__ = make.__doc__
         call.__signature__ = inspect.signature(make)  # type: ignore[attr-defined]  # read by inspect and by help()
-        instance.__dict__[self.name] = call  # found there before this descriptor the next time: made once per namespace
+        instance.__dict__[self.name] = call  # takes precedence over this descriptor from now on: made once per namespace
         return call
 
 
 class Namespace:
-    """A family of methods over one sender. ``Groups(client).detail(...)`` and ``client.groups.detail(...)`` are the same.
+    """A family of methods over one sender. ``Groups(client).detail(...)`` equals ``client.groups.detail(...)``.
 
-    Every subclass that exists is part of the catalogue, under its class name in lower case.
+    Every declared subclass is part of the catalogue, under its class name in lower case.
     """
 
     def __init__(self, sender: Sender) -> None:
@@ -69,7 +69,7 @@ class Namespace:
 
     @classmethod
     def methods(cls) -> Iterator[tuple[str, Method[..., Any]]]:
-        """Yield each method's name and declaration, in order of declaration; a subclass may replace its base's."""
+        """Yield each method's name and declaration, in order of declaration; a subclass can replace inherited ones."""
         names = dict.fromkeys(name for base in reversed(cls.__mro__) for name in vars(base))
         for name in names:
             value = inspect.getattr_static(cls, name)

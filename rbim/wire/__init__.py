@@ -1,4 +1,1 @@
-"""Operations to bytes and bytes to answers: JSON, its quirks, signatures.
-
-Nothing here does input or output.
-"""
+"""The wire format: operations to requests, responses to answers, signatures. Nothing here does I/O."""

@@ -1,9 +1,9 @@
-"""Operations to requests, responses to answers. Pure: the clock and the random digits are handed in.
+"""Operations to requests, responses to answers. Pure: the clock and the random digits are arguments.
 
-What an answer is, in order:
+A response is decoded by the first rule that matches:
 
-1. HTTP 200 with a code of success: the answer, read tolerantly.
-2. A readable code that is no success: an ``ApiError`` of the dialect's table; with an HTTP 5xx its outcome is unknown.
+1. HTTP 200 with the success code: the answer, read tolerantly.
+2. Any other readable code: an ``ApiError`` from the dialect's table; with HTTP 5xx its outcome is unknown.
 3. HTTP 4xx without a readable code: an ``ApiError`` by the status alone.
 4. Anything else: a ``ProtocolError`` of unknown outcome.
 """
@@ -48,7 +48,7 @@ HEADERS = MappingProxyType(
     }
 )
 UNSIGNED: Mapping[str, str] = MappingProxyType({})
-PLAIN = 1024  # bytes of an answer that are worth being remembered
+REMEMBERED = 1024  # bytes of a success body that is remembered, at most
 OK = 200
 CLIENT_ERRORS = range(400, 500)
 SERVER_ERRORS = range(500, 600)
@@ -62,7 +62,7 @@ BY_STATUS: dict[int, type[ApiError]] = {
 
 @frozen
 class _Plan:
-    """What is the same for every request of one operation class."""
+    """The parts that all requests of one operation class share."""
 
     origin: str
     path: str
@@ -74,7 +74,7 @@ class _Plan:
 
 
 class Codec:
-    """Encodes operations for one application and decodes their answers."""
+    """The codec of one application: encodes operations and decodes their answers."""
 
     def __init__(  # noqa: PLR0913  # options, each by keyword
         self,
@@ -97,12 +97,13 @@ class Codec:
         self.digits = digits or _random_digits
         self.converters = converters_for(dialect, hooks)
         self._plans: dict[type[Any], _Plan] = {}
-        self._plain: dict[type[Any], bytes] = {}  # by operation class, what the platform says when it says but its success
+        self._success_bodies: dict[type[Any], bytes] = {}  # by operation class: the last body with only a success code
 
     def encode(self, op: Operation[Any], user_name: str | None = None) -> Request:
-        """Return the unsigned request; ``user_name`` acts where the operation does not name an account itself.
+        """Return the unsigned request; ``user_name`` is the acting account if the operation has none.
 
-        Raises InvalidRequest for what breaks a rule that needs the dialect or the clock, TypeError for what is no operation.
+        Raises InvalidRequest if the operation breaks a rule that depends on the dialect or the clock, TypeError for a value
+        that is not an operation.
         """
         plan = self._plan_of(op)
         op.check(self.dialect, self.clock)
@@ -115,8 +116,8 @@ class Codec:
             raise _unwritable(type(op), document) from None
         headers, own = plan.headers, op.headers(self.digits)
         if own or plan.in_headers:
-            told = {header: str(value) for name, header in plan.in_headers if (value := getattr(op, name)) is not None}
-            headers = {**headers, **told, **own}
+            fields = {header: str(value) for name, header in plan.in_headers if (value := getattr(op, name)) is not None}
+            headers = {**headers, **fields, **own}
         return filled("POST", plan.origin, plan.path, UNSIGNED, headers, body, repeatable=op.repeat != Repeat.NEVER)
 
     def _plan_of(self, op: Operation[Any]) -> _Plan:
@@ -145,23 +146,23 @@ class Codec:
 
     def decode(self, op: Operation[R], response: Response) -> R:
         """Return the answer. Raises ApiError or ProtocolError."""
-        plain = self._plain.get(type(op))
-        if plain is not None and plain == response.body and response.status == OK:
+        success_body = self._success_bodies.get(type(op))
+        if success_body is not None and success_body == response.body and response.status == OK:
             return self._answer(op, {}, response)
-        document, why = _document(response.body)
+        document, reason = _document(response.body)
         code = self.code_in(op, document)
         if code != SUCCESS or response.status != OK:
-            raise self._refusal(op, response, document, code, why)
+            raise self._refusal(op, response, document, code, reason)
         fields = cast("dict[str, Any]", document)
-        if fields.keys() <= {op.endpoint.code, op.endpoint.message} and len(response.body) <= PLAIN:
-            self._plain[type(op)] = bytes(response.body)
+        if fields.keys() <= {op.endpoint.code, op.endpoint.message} and len(response.body) <= REMEMBERED:
+            self._success_bodies[type(op)] = bytes(response.body)
         return self._answer(op, fields, response)
 
     def code_in(self, op: Operation[Any], document: dict[str, Any] | None) -> str | None:
-        """Return the status code of an answer's document; None where it has none."""
+        """Return the status code in an answer's document, or None."""
         code = None if document is None else document.get(op.endpoint.code)
         if isinstance(code, int) and not isinstance(code, bool):
-            return f"{code:06d}"  # a code sent as a number has lost its width
+            return f"{code:06d}"  # a code sent as a number has lost its leading zeros
         return code if isinstance(code, str) and code else None
 
     def _answer(self, op: Operation[R], document: dict[str, Any], response: Response) -> R:
@@ -173,23 +174,23 @@ class Codec:
             payload = payload[endpoint.payload]
         try:
             answer: R = self._plan_of(op).read(payload, kind)
-        except Exception as error:  # whatever a hook raises: the answer cannot be read
+        except Exception as error:  # hooks may raise any exception: the answer cannot be read
             root = "$" if endpoint.payload is None else f"$.{endpoint.payload}"
             raise ProtocolError(
-                self.converters.why_not(payload, kind, root), status=response.status, body=response.body
+                self.converters.explain(payload, kind, root), status=response.status, body=response.body
             ) from error
         return answer
 
     def confirmed(self, op: Operation[R], error: RbimError) -> R | None:
-        """Return the answer that a code "it is so already" stands for, or None where the error is no such code.
+        """Return a success answer if the error's code means "already in the wanted state", otherwise None.
 
-        To be asked only after an attempt of unknown outcome.
+        Call it only after an attempt of unknown outcome.
         """
         if not isinstance(error, ApiError) or error.code not in self.dialect.already_so.get(op.spec.name, ()):
             return None
         try:
             return cast("R", self.converters.fast.structure({}, op.spec.answer))
-        except Exception:  # an answer with required fields cannot be made from nothing
+        except Exception:  # an answer with required fields cannot be made without data
             return None
 
     def _refusal(
@@ -198,25 +199,25 @@ class Codec:
         response: Response,
         document: dict[str, Any] | None,
         code: str | None,
-        why: str,
+        reason: str,
     ) -> RbimError:
         status = response.status
         wait = retry_after(response.headers.get("retry-after"), self.clock)
-        speaks = code is not None and code != SUCCESS
+        has_error_code = code is not None and code != SUCCESS
         by_status = BY_STATUS.get(status, ApiError) if status in CLIENT_ERRORS and code != SUCCESS else None
-        if not speaks and by_status is None:
-            reason = why or f"required field missing @ $.{op.endpoint.code}"
+        if not has_error_code and by_status is None:
+            reason = reason or f"required field missing @ $.{op.endpoint.code}"
             if code == SUCCESS:
-                reason = "a code of success, but only HTTP 200 is one"
+                reason = "the success code, but only HTTP 200 is a success"
             return ProtocolError(reason, status=status, body=response.body, retry_after=wait)
-        kind = self.dialect.error_of(code) if code is not None and speaks else ApiError
+        kind = self.dialect.error_of(code) if code is not None and has_error_code else ApiError
         if kind is ApiError or status == TOO_MANY:
             kind = by_status or kind
-        said = (document or {}).get(op.endpoint.message)
-        if not isinstance(said, str):
-            said = "" if speaks or not response.body else excerpt(response.body)
+        message = (document or {}).get(op.endpoint.message)
+        if not isinstance(message, str):
+            message = "" if has_error_code or not response.body else excerpt(response.body)
         return kind(
-            said,
+            message,
             code=code or "",
             status=status,
             body=response.body,
@@ -229,7 +230,7 @@ TOO_MANY = 429
 
 
 def _document(body: bytes) -> tuple[dict[str, Any] | None, str]:
-    """Return the answer's document, or None and why there is none."""
+    """Return the JSON object of an answer, or None and the reason."""
     try:
         document = json.loads(body)
     except json.NotJson as error:
@@ -243,7 +244,7 @@ _SECONDS = r"\s*[0-9]{1,9}\s*"
 
 
 def retry_after(text: str | None, clock: Clock) -> float | None:
-    """Read a ``Retry-After`` header, seconds or an HTTP date, as seconds from now; None where there is none to read."""
+    """Return a ``Retry-After`` header (seconds or an HTTP date) as seconds from now; None if missing or unreadable."""
     if text is None:
         return None
     if re.fullmatch(_SECONDS, text):
@@ -260,7 +261,7 @@ def _origin(url: str, name: str) -> str:
     try:
         parts = urlsplit(url)
         fits = parts.scheme in {"http", "https"} and parts.hostname and "@" not in parts.netloc and parts.port != 0
-    except ValueError:  # half an IPv6 address, a port that is no number
+    except ValueError:  # an incomplete IPv6 address, a port that is not a number
         fits = False
     if not fits or re.search(_UNFIT, url):
         raise InvalidRequest(
@@ -274,19 +275,19 @@ _UNFIT = r"[?#\s\x00-\x1f\x7f]"
 
 
 def _unwritable(kind: type[Operation[Any]], document: Mapping[str, Any]) -> InvalidRequest:
-    """Return the error that names the first field of a document that JSON or UTF-8 cannot carry."""
+    """Return the error that names the first field that cannot be written as JSON in UTF-8."""
     names = {key: name for name, key in wire_names(kind).items()}
     for key, value in document.items():
         try:
             json.dumps(value)
         except UnicodeEncodeError:
-            why = "has a character that UTF-8 cannot carry (a lone surrogate)"
+            cause = "it has a character that UTF-8 cannot encode (a lone surrogate)"
         except (ValueError, TypeError, RecursionError) as error:
-            why = f"JSON cannot carry it ({error}); wire(write=...) says how it is written"
+            cause = f"it cannot be written as JSON ({error}); use wire(write=...) to convert it"
         else:
             continue
-        return InvalidRequest(f"{names[key]}: {why}", field=names[key])
-    return InvalidRequest("the whole request is not JSON")
+        return InvalidRequest(f"{names[key]}: {cause}", field=names[key])
+    return InvalidRequest("the request cannot be written as JSON")
 
 
 def _random_digits() -> str:

@@ -1,4 +1,4 @@
-"""Makes the cattrs converters of a codec, and turns their errors into one readable line."""
+"""Create the cattrs converters of a codec, and turn their errors into one readable line."""
 
 from __future__ import annotations
 
@@ -23,38 +23,38 @@ __all__ = ["Converters", "converters_for", "make_converter"]
 
 
 class Converters:
-    """A fast converter and a detailed one that says what is wrong, both with the same hooks.
+    """A fast converter and a detailed one, with the same hooks; the detailed one explains errors.
 
-    ``hooks`` is called with each, to register what the types of one's own operations need.
+    ``hooks`` is called with each converter, to register hooks for the types of new operations.
     """
 
     def __init__(self, zone: tzinfo, members: MembersShape, hooks: Callable[[Converter], None] | None = None) -> None:
-        self._facts = (zone, members)
+        self._options = (zone, members)
         self._hooks = hooks
         self.fast = self._make(detailed=False)
 
     @cached_property
     def detailed(self) -> Converter:
-        """The converter that says what is wrong, made when something first is."""
+        """The converter that explains errors; created on the first error."""
         return self._make(detailed=True)
 
     def _make(self, *, detailed: bool) -> Converter:
-        converter = make_converter(*self._facts, detailed=detailed)
+        converter = make_converter(*self._options, detailed=detailed)
         if self._hooks is not None:
             self._hooks(converter)
         return converter
 
-    def why_not(self, document: object, kind: type[Any], root: str = "$") -> str:
-        """Return why the document cannot be read as ``kind``, naming fields as the wire does."""
+    def explain(self, document: object, kind: type[Any], root: str = "$") -> str:
+        """Return the reason why the document cannot be read as ``kind``, with the field names of the wire."""
         try:
             self.detailed.structure(document, kind)
-        except Exception as error:  # whatever a hook raises is what is wrong
+        except Exception as error:  # hooks may raise any exception; it is the reason
             return "; ".join(_reasons(error, root))
-        return "not what it should be"
+        return "the document cannot be read"
 
 
 def _reasons(error: BaseException, path: str) -> Iterator[str]:
-    """Yield what is wrong and where, out of what a detailed converter raised."""
+    """Yield each reason with its path, from an exception of the detailed converter."""
     if isinstance(error, (ClassValidationError, IterableValidationError)):
         kind: object = error.cl
         for each in error.exceptions:
@@ -67,12 +67,12 @@ def _reasons(error: BaseException, path: str) -> Iterator[str]:
         yield f"{str(error) or type(error).__name__} @ {path}"
 
 
-_NAMED: tuple[type[Any], ...] = (Answer, Operation)
+_WITH_WIRE_NAMES: tuple[type[Any], ...] = (Answer, Operation)
 
 
 def _step(error: BaseException, kind: object) -> str:
-    """Return the last part of the path to what was wrong in a value of ``kind``; cattrs leaves it in a note."""
-    names = wire_names(kind) if isinstance(kind, type) and issubclass(kind, _NAMED) else {}
+    """Return the last part of the path to the wrong value inside ``kind``; cattrs stores it in a note."""
+    names = wire_names(kind) if isinstance(kind, type) and issubclass(kind, _WITH_WIRE_NAMES) else {}
     for note in getattr(error, "__notes__", ()):
         if isinstance(note, AttributeValidationNote):
             return f".{names.get(note.name, note.name)}"
@@ -81,13 +81,13 @@ def _step(error: BaseException, kind: object) -> str:
     return ""
 
 
-# Compiling costs milliseconds: clients of the same dialect share the result, and what was compiled for operations of
-# one's own goes with the last of them.
+# Compiling hooks takes milliseconds: clients of the same dialect share the converters. The values are weak references, so
+# that hooks compiled for an application's own operations are freed with the last client.
 _shared: WeakValueDictionary[tuple[tzinfo, MembersShape], Converters] = WeakValueDictionary()
 
 
 def converters_for(dialect: Dialect, hooks: Callable[[Converter], None] | None) -> Converters:
-    """Return the converters for a dialect; clients of equal dialects without ``hooks`` share them."""
+    """Return the converters for a dialect; clients without ``hooks`` share them if their dialects agree."""
     key = (dialect.zone, dialect.members_shape)
     if hooks is not None:
         return Converters(*key, hooks)
@@ -98,21 +98,21 @@ def converters_for(dialect: Dialect, hooks: Callable[[Converter], None] | None) 
 
 
 def make_converter(zone: tzinfo, members: MembersShape, *, detailed: bool = False) -> Converter:
-    """Return a converter that reads and writes as the wire does.
+    """Return a converter between operations, answers and their JSON objects.
 
     Answers are read tolerantly:
 
     - unknown fields are kept in ``extra``;
-    - absent, null and empty become the field's default;
-    - numbers, booleans and whole objects where text is declared become text;
-    - counts in text become int; unreadable ones None, their text kept beside them;
+    - missing, null and empty values become the field's default;
+    - numbers, booleans and whole objects become text if text is declared;
+    - counts in text become int; unreadable ones become None, and their text is kept in another field;
     - dates without padding, compact dates and epoch milliseconds become datetimes in ``zone``; unreadable ones None;
-    - codes outside an enum stay the text they are;
-    - rows come plain, single, nested, flat, or not at all;
+    - codes outside an enum stay text;
+    - rows are accepted plain, single, nested, flat, or missing;
     - only a field without a default is required.
 
-    Requests are read with both shapes of ``members``, numbers in text and text in numbers, and are written in the shape
-    that ``members`` names, without the fields that are None. ``detailed`` makes errors name the field, at a price in speed.
+    Requests are read with both shapes of ``members``, with numbers as text and text as numbers. They are written in the
+    shape ``members``, without fields that are None. ``detailed`` makes errors name the field, but is slower.
     """
     converter = Converter(detailed_validation=detailed)
     is_answer, is_operation = _is_kind_of(Answer), _is_kind_of(Operation)

@@ -1,7 +1,7 @@
-"""How each field becomes a JSON value and back, chosen by the field's type: one cattrs hook a quirk.
+"""The cattrs hooks that convert each field to JSON and back, chosen by the field's type.
 
-The same hooks serve both sides: the client writes operations and reads answers, the emulator reads operations and
-writes answers. The quirks themselves are in ``rbim.wire.quirks``.
+Both sides use them: the client writes operations and reads answers, the emulator reads operations and writes answers.
+The conversions of single values are in ``rbim.wire.quirks``.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 __all__ = ["read_answer", "read_operation", "wire_names", "write_answer", "write_operation"]
 
 
-EXTRA = "rbim:extra"  # the key under which unknown fields reach `extra` (without a NUL, which cattrs < 26.2 spoils)
+EXTRA = "rbim:extra"  # the key under which unknown fields reach `extra` (without a NUL, which cattrs < 26.2 breaks)
 NONE_TYPE = type(None)
 
 
 def wire_names(kind: type[Any]) -> dict[str, str]:
-    """Return the key on the wire of each field of an operation or an answer."""
+    """Return the wire key of each field of an operation or an answer, by field name."""
     endpoint: Endpoint | None = getattr(kind, "endpoint", None)  # an answer has none
     in_camel = endpoint is None or endpoint.camel
     return {a.name: wire_name(a, in_camel=in_camel) for a in fields_of(kind)}
@@ -60,7 +60,7 @@ def _alternatives(kind: Any) -> tuple[Any, ...]:  # a type expression
 
 
 def _options(kind: Any) -> tuple[Any, ...]:  # a type expression
-    """Return what a type allows beside None."""
+    """Return the alternatives of a type without None."""
     return tuple(each for each in _alternatives(kind) if each is not NONE_TYPE)
 
 
@@ -69,7 +69,7 @@ def _optional(kind: Any) -> bool:  # a type expression
 
 
 def _overrides(overrides: dict[str, Any]) -> Any:
-    """Return keyword arguments for cattrs, which takes fields and options side by side."""
+    """Return the keyword arguments untyped: cattrs takes fields and options as keywords of one call."""
     return overrides
 
 
@@ -90,9 +90,11 @@ def read_answer(converter: Converter, zone: tzinfo, kind: type[Any]) -> Hook:
     nested = next((a for a in fields_of(kind) if _row_kind(a.type) and wire_of(a).nest), None)
     unflatten = _one_row(nested) if nested is not None else None
     keeps_extra = "extra" in names
-    # what cattrs, users' own hooks and declarations read knows nothing of null and empty
+    # readers of cattrs, of user hooks and of declarations do not accept null and empty
     defaulted = frozenset(
-        names[a.name] for a in fields_of(kind) if (readers[a.name] is None or _told_reader(wire_of(a))) and not _required(a)
+        names[a.name]
+        for a in fields_of(kind)
+        if (readers[a.name] is None or _declared_reader(wire_of(a))) and not _required(a)
     )
 
     def structure(document: Any, _: Any) -> Any:  # JSON in, answer out
@@ -116,8 +118,8 @@ def _row_kind(kind: Any) -> type[Any] | None:  # a type expression
     return first if isinstance(first, type) and issubclass(first, Answer) else None
 
 
-# `{"statusCode": "000000", "groupId": "g1", "name": "a"}`: the one row of a search stands flat beside the status;
-# with nothing but empty texts and a count, it is no row
+# `{"statusCode": "000000", "groupId": "g1", "name": "a"}`: the one row of a search is flat, beside the status;
+# with only empty texts and a count, it is not a row
 def _one_row(attribute: attrs.Attribute[Any]) -> Callable[[dict[str, Any]], dict[str, Any]]:
     kind, name = cast("type[Any]", _row_kind(attribute.type)), wire_name(attribute, in_camel=True)
     keys = wire_names(kind)
@@ -134,15 +136,15 @@ def _one_row(attribute: attrs.Attribute[Any]) -> Callable[[dict[str, Any]], dict
 
 
 def _reader(attribute: attrs.Attribute[Any], converter: Converter, zone: tzinfo) -> Hook | None:
-    """Choose how a field of an answer is read, by its type; None leaves it to cattrs and to hooks of the user's own."""
+    """Return the hook that reads a field of an answer, by its type; None: cattrs or a user's hook reads it."""
     kind, options = attribute.type, _options(attribute.type)
     first = options[0]
     row = _row_kind(kind)
     if attribute.name == "extra":
         return lambda value, _: value
-    told = _told_reader(wire_of(attribute))
-    if told is not None:
-        return told
+    declared = _declared_reader(wire_of(attribute))
+    if declared is not None:
+        return declared
     if row is not None:
         return _read_rows(row, wire_name(attribute, in_camel=True), converter)
     if kind is str:
@@ -176,7 +178,7 @@ def _read_rows(row: type[Any], name: str, converter: Converter) -> Hook:
         fields = cast("dict[str, Any]", value)
         wrapped = [fields[wrapper] for wrapper in wrappers if wrapper in fields]
         if not keys.isdisjoint(fields) and not any(isinstance(each, (list, dict)) for each in wrapped):
-            return [fields]  # a field of the row may have the name of what could stand around rows
+            return [fields]  # a field of the row may have the same name as a wrapper of rows
         return flatten(wrapped or [each for each in fields.values() if isinstance(each, (list, dict))])
 
     return lambda value, _: tuple(converter.structure(each, row) for each in flatten(value)) if value else ()
@@ -188,7 +190,7 @@ def _read_rows(row: type[Any], name: str, converter: Converter) -> Hook:
 def write_answer(converter: Converter, zone: tzinfo, kind: type[Any]) -> Callable[[Any], dict[str, Any]]:
     """Return the hook that writes an answer of ``kind`` as a JSON object."""
     attributes = [
-        (a.name, wire_names(kind)[a.name], _row_kind(a.type) is not None, wire_of(a).nest, _told_writer(wire_of(a)))
+        (a.name, wire_names(kind)[a.name], _row_kind(a.type) is not None, wire_of(a).nest, _declared_writer(wire_of(a)))
         for a in fields_of(kind)
     ]
 
@@ -234,7 +236,7 @@ def write_operation(converter: Converter, members: MembersShape, kind: type[Any]
     }
     in_header = {a.name: override(omit=True) for a in fields_of(kind) if a not in attributes}
     write = make_dict_unstructure_fn(kind, converter, **_overrides(in_body | in_header))
-    # A field that may be None where that is not its default (ModifyGroup.permission) is left out as well.
+    # A field that may be None without None as its default (ModifyGroup.permission) is omitted too.
     bare = [names[a.name] for a in attributes if _optional(a.type) and a.default is not None]
 
     def unstructure(op: Any) -> dict[str, Any]:  # any operation
@@ -247,8 +249,8 @@ def write_operation(converter: Converter, members: MembersShape, kind: type[Any]
     return unstructure if bare else write
 
 
-def _told_writer(special: Wire) -> Callable[[Any], Any] | None:
-    """Return how a field is written whose declaration says it."""
+def _declared_writer(special: Wire) -> Callable[[Any], Any] | None:
+    """Return the writer that a field's declaration gives, or None."""
     if special.write is not None:
         return special.write
     return special.values.__getitem__ if special.values is not None else None
@@ -256,9 +258,9 @@ def _told_writer(special: Wire) -> Callable[[Any], Any] | None:
 
 def _writer(attribute: attrs.Attribute[Any], members: MembersShape) -> Callable[[Any], Any] | None:
     kind, options = attribute.type, _options(attribute.type)
-    told = _told_writer(wire_of(attribute))
-    if told is not None:
-        return told
+    declared = _declared_writer(wire_of(attribute))
+    if declared is not None:
+        return declared
     if kind == tuple[str, ...]:
         return as_it_is if members is MembersShape.PLAIN else write_nested_members
     if len(options) == 1 and isinstance(options[0], type):
@@ -292,15 +294,15 @@ def read_operation(converter: Converter, kind: type[Any]) -> Hook:
         if not isinstance(document, dict):
             raise TypeError(f"an object is needed, not {type(document).__name__}")
         fields = cast("dict[str, Any]", document).items()
-        # `"confirm": ""` and `"declared": null` are as good as absent
-        said = {key: value for key, value in fields if key not in defaulted or (value is not None and value != "")}
-        return read(dict.fromkeys(bare) | said, kind)
+        # `"confirm": ""` and `"declared": null` count as missing
+        present = {key: value for key, value in fields if key not in defaulted or (value is not None and value != "")}
+        return read(dict.fromkeys(bare) | present, kind)
 
     return structure
 
 
-def _told_reader(special: Wire) -> Hook | None:
-    """Return how a field is read whose declaration says it."""
+def _declared_reader(special: Wire) -> Hook | None:
+    """Return the reader that a field's declaration gives, or None."""
     if special.read is not None:
         read = special.read
         return lambda value, _: read(value)
@@ -311,9 +313,9 @@ def _told_reader(special: Wire) -> Hook | None:
 
 def _request_reader(attribute: attrs.Attribute[Any]) -> Hook | None:
     kind, options = attribute.type, _options(attribute.type)
-    told = _told_reader(wire_of(attribute))
-    if told is not None:
-        return told
+    declared = _declared_reader(wire_of(attribute))
+    if declared is not None:
+        return declared
     if kind == tuple[str, ...]:
         return read_members
     if options == (str,):

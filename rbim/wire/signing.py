@@ -1,7 +1,7 @@
-"""How requests are signed: the scheme of applications.
+"""The signature scheme of applications.
 
-The interface description does not show it; what public clients do (field notes, graded M) is the default, and any other
-scheme fits through the ``Signer`` protocol.
+The interface description does not show it. The default is the scheme of public clients (field notes, grade M); any other
+scheme can be used through the ``Signer`` protocol.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ __all__ = ["AppSigner"]
 
 
 class AppSigner:
-    """Signs as the application, the way public clients do.
+    """The signer that signs as the application, like public clients.
 
     ``sig`` is the upper-case MD5 hex of app id, token and timestamp, ``Authorization`` the Base64 of ``id:timestamp``.
-    The timestamp is ``yyyyMMddHHmmss`` in ``zone`` (UTC+08:00 unless told: no page names one), taken afresh for each
-    attempt; the platform is said to accept it for 24 hours.
+    The timestamp is ``yyyyMMddHHmmss`` in ``zone`` (default: UTC+08:00; no page names a zone), new for each attempt; the
+    platform reportedly accepts it for 24 hours.
     """
 
     def __init__(self, credentials: Credentials, *, clock: Clock | None = None, zone: tzinfo = CHINA) -> None:
@@ -50,11 +50,11 @@ class AppSigner:
         return f"AppSigner(app_id={self.app_id!r}, zone={self.zone})"
 
     def sign(self, request: Request, /) -> Request:
-        """Return the request with a fresh ``sig`` in its query and ``Authorization`` among its headers."""
+        """Return the request with a new ``sig`` in its query and a new ``Authorization`` header."""
         clock = self.clock
-        # the machine's own need not make a datetime to tell the second
+        # SystemClock's second is read without making a datetime, which is slower
         second = int(time.time() if type(clock) is SystemClock else clock.now().timestamp())
-        if second != self._second:  # the signature holds for a second: one MD5 serves all requests of it
+        if second != self._second:  # the timestamp changes once a second: all requests of one second share a signature
             stamp = clock.now().astimezone(self.zone).strftime("%Y%m%d%H%M%S")
             digest = self._hash.copy()
             digest.update(stamp.encode())
@@ -62,7 +62,7 @@ class AppSigner:
             self._authorization = base64.b64encode(f"{self.app_id}:{stamp}".encode()).decode()
             self._second = second
             self._unsigned = None
-        if request.headers != self._unsigned:  # most requests have the same, and in one second the same Authorization
+        if request.headers != self._unsigned:  # most requests have equal headers: reuse the signed ones
             self._unsigned = {**request.headers}
             self._signed = MappingProxyType({**request.headers, "Authorization": self._authorization})
         return request.signed({**request.query, **self._query} if request.query else self._query, self._signed)

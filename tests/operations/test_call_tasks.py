@@ -216,7 +216,7 @@ def test_a_task_made_earlier_is_checked_when_it_is_encoded():
 
 def test_a_task_may_end_on_its_first_day_and_not_before():
     assert body(task(end_date=LEAST["start_date"]))["end_date"] == "2026-01-02"
-    with pytest.raises(InvalidRequest, match=r"end_date: .* is before the start") as caught:
+    with pytest.raises(InvalidRequest, match=r"end_date: .* is before start_date") as caught:
         body(task(start_date=date(2026, 1, 4), end_date=date(2026, 1, 3)))
     assert caught.value.field == "end_date"
 
@@ -350,7 +350,7 @@ def test_the_255_are_counted_before_the_entry_is_escaped_in_the_body():
 def test_policy_names_are_unique_within_a_task():
     morning, night = default_no_call_policies()
     again = NoCallPolicy.weekdays("morning", [Weekday.MONDAY])
-    with pytest.raises(InvalidRequest, match="'morning' is there twice") as caught:
+    with pytest.raises(InvalidRequest, match="'morning' appears twice") as caught:
         task(call_policy=[morning, night, again])
     assert caught.value.field == "call_policy"
 

@@ -237,8 +237,8 @@ class Odd(GroupOperation[Success]):
 @pytest.mark.parametrize(
     ("name", "value", "why"),
     [
-        ("price", Decimal(1), "JSON cannot carry it"),
-        ("share", float("nan"), "JSON cannot carry it"),
+        ("price", Decimal(1), "it cannot be written as JSON"),
+        ("share", float("nan"), "it cannot be written as JSON"),
         ("notes", {"a": "\ud800"}, "lone surrogate"),
     ],
 )
@@ -662,8 +662,10 @@ def test_a_hook_may_raise_whatever_it_likes():
 
 
 def test_requests_that_cannot_be_read_are_explained_by_their_wire_names():
-    explain = Converters(CHINA, MembersShape.PLAIN).why_not
-    assert explain({"groupId": "g1", "members": ["1"], "confirm": "7"}, InviteJoinGroup) == "'7' is none of 0, 1 @ $.confirm"
+    explain = Converters(CHINA, MembersShape.PLAIN).explain
+    assert (
+        explain({"groupId": "g1", "members": ["1"], "confirm": "7"}, InviteJoinGroup) == "'7' is not one of 0, 1 @ $.confirm"
+    )
     assert explain({"groupId": "g1"}, InviteJoinGroup) == "required field missing @ $.members"
     assert explain([], DeleteGroup) == "an object is needed, not list @ $"
     assert "at most 50 characters, not 51 @ $" in explain({"name": "x" * 51, "type": "1"}, CreateGroup)

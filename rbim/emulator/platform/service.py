@@ -115,7 +115,7 @@ class Platform:
         except InvalidRequest as error:
             raise Refusal(error.message, code=MALFORMED) from None
         except Exception:
-            raise Refusal(self._converters.why_not(document, kind), code=MALFORMED) from None
+            raise Refusal(self._converters.explain(document, kind), code=MALFORMED) from None
         return op
 
     @staticmethod

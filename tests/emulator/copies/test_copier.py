@@ -248,7 +248,7 @@ async def test_only_members_talk_in_a_group_and_only_who_has_logged_in_talks_at_
     [
         (lambda e: e.say("1", "2", "x", msg_type="TXET"), "msg_type: 'TXET' is not one of TEXT, PICTURE"),
         (lambda e: e.say("1", "2", "x", client_type="Symbian"), "client_type: 'Symbian' is not one of Android"),
-        (lambda e: e.say("1", "2", "x", at_user="1002"), "at_user: several accounts are meant"),
+        (lambda e: e.say("1", "2", "x", at_user="1002"), "at_user: a list of accounts is needed"),
         (lambda e: e.say("", "2", "x"), "sender: must not be empty"),
         (lambda e: e.say("1", "", "x"), "to: must not be empty"),
         (lambda e: e.push([""], "x"), "members: each account is a text that is not empty"),

@@ -352,7 +352,7 @@ def box():
         ("CreateGroup", b'{"name": "a"}', "required field missing @ $.type"),
         ("ModifyGroup", b'{"groupId": "g"}', "required field missing @ $.name"),
         ("InviteJoinGroup", b'{"groupId": "g", "members": {}}', "required field missing @ $.members"),
-        ("InviteJoinGroup", b'{"groupId": "g", "members": ["1"], "confirm": "2"}', "'2' is none of 0, 1 @ $.confirm"),
+        ("InviteJoinGroup", b'{"groupId": "g", "members": ["1"], "confirm": "2"}', "'2' is not one of 0, 1 @ $.confirm"),
         (
             "InviteJoinGroup",
             b'{"groupId": "g", "members": [""]}',
