@@ -32,7 +32,7 @@ async def body_of(receive: Receive, limit: float) -> bytes | None:
     if message["type"] == "http.disconnect":
         return None
     if len(body) > limit:
-        raise TooLarge(f"the body is larger than {limit} bytes")
+        raise TooLarge(f"the body is too large (at most {limit} bytes)")
     return bytes(body)
 
 

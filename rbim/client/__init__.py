@@ -1,4 +1,1 @@
-"""Calls, from an operation to its answer: limits, attempts, retries, observers.
-
-The public names are those of ``rbim``.
-"""
+"""The client: limits, attempts, retries, observers. The public names are in ``rbim``."""

@@ -1,4 +1,4 @@
-"""One call from its operation to its answer: admission, attempts, pauses, and what is known when it fails."""
+"""One call, from its operation to its answer: admission, attempts, pauses, and the outcome if it fails."""
 
 from __future__ import annotations
 
@@ -31,18 +31,19 @@ __all__ = ["Call", "Exchange"]
 R = TypeVar("R")
 
 LONGEST_HALT = 300.0
-"""Seconds that one ``Retry-After`` can halt a client for: a slip of the platform's must not end it."""
+"""Seconds that one ``Retry-After`` can halt a client at most, so that a wrong value does not stop it for ever."""
 
 BACKSTOP = 0.05
-"""Seconds past the deadline after which a transport that has not kept its time-out is cut off."""
+"""Seconds after the deadline at which a transport that ignores its timeout is cancelled."""
 
 
 @frozen(kw_only=True)
 class Exchange(Generic[R]):
-    """A call seen from outside: the answer with all that led to it.
+    """A finished call: the answer with the response, the attempts and the timings.
 
-    ``elapsed`` counts seconds from the call to the answer, ``waited`` those of them spent on rates, halts and the gate.
-    ``confirmed_by_repeat`` is True where an attempt of unknown outcome was followed by the answer that it is so already.
+    ``elapsed`` is in seconds from the call to the answer; ``waited`` is the part of it spent waiting for the rate limiter,
+    halts and the concurrency limiter. ``confirmed_by_repeat`` is True if an attempt of unknown outcome was followed by an
+    answer that means "already in the wanted state".
     """
 
     operation: Operation[R]
@@ -55,7 +56,7 @@ class Exchange(Generic[R]):
 
 
 class Call(Generic[R]):
-    """The state of one call while it runs. Sleeping holds no place at the gate; one deadline is over everything."""
+    """A running call. A pause holds no place in the concurrency limiter; one deadline covers the whole call."""
 
     __slots__ = (
         "_began",
@@ -89,7 +90,7 @@ class Call(Generic[R]):
         self.response: Response | None = None
 
     async def run(self) -> R:
-        """Carry out the operation. Raises RbimError."""
+        """Run the operation and return its answer. Raises RbimError."""
         shared = self._shared
         failure: Exception | None = None
         answered = False
@@ -106,24 +107,25 @@ class Call(Generic[R]):
                     return answer
                 finally:
                     shared.ended(scope)
-            self._interrupted()
+            self._raise_interrupted()
         except RbimError as error:
-            failure = self._facts(error)
+            failure = self._completed(error)
             raise
-        except BaseException as error:  # the caller's cancellation, or a transport or signer that broke its promise
+        except BaseException as error:  # the caller's cancellation, or a transport or signer that violates its protocol
             failure = error if isinstance(error, Exception) else None
             if self._handed_over:
                 self._ended(error)
             raise
         finally:
             if shared.observers is not None:
-                self._tell_ended(shared.observers, failure, cancelled=failure is None and not answered)
+                self._notify_ended(shared.observers, failure, cancelled=failure is None and not answered)
 
     def _encode(self) -> Request:
         shared = self._shared
         if shared.state != "open":
             early = shared.state in {"new", "opening"}
-            raise ClientClosed(f"the client was {'not yet entered: use it with `async with`' if early else 'already left'}")
+            cause = "is not open yet: use it with `async with`" if early else "is already closed"
+            raise ClientClosed(f"the client {cause}")
         request = shared.codec.encode(self._op, self._settings.user_name)
         self._path = request.path
         return request
@@ -131,8 +133,8 @@ class Call(Generic[R]):
     async def _attempts(self, request: Request) -> R:
         shared, settings = self._shared, self._settings
         while True:
-            if not self._walked_in():
-                await self._admission()
+            if not self._admitted_at_once():
+                await self._wait_for_admission()
             try:
                 signed = shared.signer.sign(request)
                 try:
@@ -148,27 +150,27 @@ class Call(Generic[R]):
             if isinstance(failure, Throttled) and failure.retry_after is not None:
                 now = shared.clock.monotonic()
                 shared.rates.halt(now + min(failure.retry_after, LONGEST_HALT), now)
-            if shared.state != "open":  # what a transport made of the cancellation
-                raise self._closed(failure.outcome) from failure
+            if shared.state != "open":  # the transport turned the cancellation into an error
+                raise self._client_closed(failure.outcome) from failure
             if isinstance(failure, TransportError) and shared.clock.monotonic() >= self._latest:
-                raise self._late(failure.outcome) from failure
+                raise self._deadline_exceeded(failure.outcome) from failure
             failure.attempts = tuple(self._history)
             pause = settings.retry.pause(self._op, failure, len(self._history), shared.codec.dialect.codes)
             if pause is None or shared.clock.monotonic() + pause >= self._latest:
                 raise failure
             if not shared.budget.spend():
-                failure.add_note("not tried again: the client's retry budget is spent")
+                failure.add_note("not retried: the client's retry budget is spent")
                 raise failure
             await shared.clock.sleep(pause)
 
-    def _walked_in(self) -> bool:
-        """Take a place at the gate, where nothing holds the call back; otherwise take none."""
+    def _admitted_at_once(self) -> bool:
+        """Take a place in the concurrency limiter if the call need not wait; return whether it did."""
         shared = self._shared
         now = shared.clock.monotonic()
         return now < self._latest and shared.rates.free(now) and shared.concurrency.take()
 
-    async def _admission(self) -> None:
-        """Wait for the rates, then for a place at the gate; leave the gate again where a halt came meanwhile."""
+    async def _wait_for_admission(self) -> None:
+        """Wait for the rate limiter, then for the concurrency limiter; give the place back if a halt came meanwhile."""
         shared, rates, clock = self._shared, self._shared.rates, self._shared.clock
         start = now = clock.monotonic()
         when = rates.reserve(self._op, now, self._latest)
@@ -186,13 +188,14 @@ class Call(Generic[R]):
                 shared.concurrency.leave()
         finally:
             self._waited += clock.monotonic() - start
-        raise DeadlineExceeded(f"the limits let nothing go before the deadline of {self._settings.deadline:g} s")
+        seconds = self._settings.deadline
+        raise DeadlineExceeded(f"the client's limits did not let the request start before the deadline of {seconds:g} s")
 
     async def _attempt(self, signed: Request) -> R:
         shared = self._shared
         if shared.observers is not None:
             shared.observers.attempt_started(
-                **self._name(),
+                **self._event_fields(),
                 number=len(self._history) + 1,
                 waited=self._waited,
                 method=signed.method,
@@ -213,28 +216,28 @@ class Call(Generic[R]):
         return answer
 
     def _decode(self, signed: Request, response: Response) -> R:
-        """Decode; where the answer is an error that repeats what signed the request, blot that out first."""
+        """Return the decoded answer; in an error answer, redact the request's signature first if it is repeated."""
         decode = self._shared.codec.decode
         try:
             return decode(self._op, response)
         except RbimError:
-            harmless = _blotted(response, signed.secrets)
-            if harmless is response:
+            redacted = _redacted(response, signed.secrets)
+            if redacted is response:
                 raise
-        self.response = response = harmless  # under no name stays a body that shows them, lest a traceback does
+        self.response = response = redacted  # no local variable keeps the original body: tracebacks may show locals
         return decode(self._op, response)
 
     def _ended(self, error: BaseException | None) -> None:
-        """Write the attempt into the history and tell the observers."""
+        """Add the attempt to the history and notify the observers."""
         shared = self._shared
         self._handed_over = False
         if error is None and shared.observers is None and not self._history:
-            return  # the common case: nobody will ask; `exchange` makes up for it
-        self._history.append(self._made(error))
+            return  # the common case is fast: no history is needed; `exchange` adds the attempt later
+        self._history.append(self._attempt_made(error))
         if shared.observers is not None:
-            shared.observers.attempt_ended(**self._name(), attempt=self._history[-1])
+            shared.observers.attempt_ended(**self._event_fields(), attempt=self._history[-1])
 
-    def _made(self, error: BaseException | None) -> Attempt:
+    def _attempt_made(self, error: BaseException | None) -> Attempt:
         known = error.outcome if isinstance(error, RbimError) else Outcome.UNKNOWN
         code = error.code if isinstance(error, ApiError) else None
         return Attempt(
@@ -246,26 +249,26 @@ class Call(Generic[R]):
             error=type(error).__name__ if error is not None else None,
         )
 
-    def _interrupted(self) -> NoReturn:
-        """Raise what the scope's end means: the client was closed, or the deadline passed."""
-        # a request in the transport's hands may have left in part or whole
+    def _raise_interrupted(self) -> NoReturn:
+        """Raise the error for a cancelled scope: the client was closed, or the deadline passed."""
+        # a request that was handed to the transport may have been sent, in part or whole
         outcome = Outcome.UNKNOWN if self._handed_over else Outcome.NOT_SENT
         closed = self._shared.state != "open"
-        failure = self._closed(outcome) if closed else self._late(outcome)
+        failure = self._client_closed(outcome) if closed else self._deadline_exceeded(outcome)
         if self._handed_over:
             self._ended(failure)
         raise failure
 
     @staticmethod
-    def _closed(outcome: Outcome) -> ClientClosed:
-        return ClientClosed("the client was closed under this call", outcome=outcome)
+    def _client_closed(outcome: Outcome) -> ClientClosed:
+        return ClientClosed("the client was closed during this call", outcome=outcome)
 
-    def _late(self, outcome: Outcome) -> DeadlineExceeded:
+    def _deadline_exceeded(self, outcome: Outcome) -> DeadlineExceeded:
         reason = f"no answer within the deadline of {self._settings.deadline:g} s"
         return DeadlineExceeded(reason, outcome=outcome)
 
-    def _facts(self, error: RbimError) -> RbimError:
-        """Give the error its operation, its history and the outcome of the whole call."""
+    def _completed(self, error: RbimError) -> RbimError:
+        """Return the error with its operation, its attempts and the outcome of the whole call."""
         error.operation = self._op.spec.name
         error.attempts = tuple(self._history)
         for made in self._history:
@@ -273,18 +276,18 @@ class Call(Generic[R]):
                 error.outcome |= made.outcome
         return error
 
-    def _name(self) -> dict[str, Any]:
-        """Return what every fact for observers begins with."""
+    def _event_fields(self) -> dict[str, Any]:
+        """Return the fields that all events for observers share."""
         return {"call": self._number, "operation": self._operation, "path": self._path}
 
     @property
     def _operation(self) -> str:
         spec = getattr(self._op, "spec", None)
-        return type(self._op).__name__ if spec is None else str(spec.name)  # what is no operation has no spec
+        return type(self._op).__name__ if spec is None else str(spec.name)  # without a spec it is not an operation
 
-    def _tell_ended(self, watchers: Observers, failure: Exception | None, *, cancelled: bool) -> None:
-        watchers.call_ended(
-            **self._name(),
+    def _notify_ended(self, observers: Observers, failure: Exception | None, *, cancelled: bool) -> None:
+        observers.call_ended(
+            **self._event_fields(),
             attempts=tuple(self._history),
             elapsed=self._shared.clock.monotonic() - self._began,
             waited=self._waited,
@@ -294,9 +297,9 @@ class Call(Generic[R]):
         )
 
     def exchange(self, answer: R) -> Exchange[R]:
-        """Return the finished call as its caller may look at it."""
+        """Return the finished call with its attempts and timings."""
         if not self._history:
-            self._history.append(self._made(None))
+            self._history.append(self._attempt_made(None))
         assert self.response is not None  # noqa: S101  # an answer came, so there is a response
         return Exchange(
             operation=self._op,
@@ -309,10 +312,10 @@ class Call(Generic[R]):
         )
 
 
-def _blotted(response: Response, secrets: tuple[str, ...]) -> Response:
-    """Return the response with every secret in its body blotted out; the very same where it shows none."""
+def _redacted(response: Response, secrets: tuple[str, ...]) -> Response:
+    """Return the response with each secret in its body replaced by ``***``; the same object if there is none."""
     body, lowered = response.body, response.body.lower()
     for secret in map(str.encode, secrets):
-        if secret.lower() in lowered:  # servers take a `sig` in either case, and may repeat it in either
+        if secret.lower() in lowered:  # servers accept a `sig` in upper and lower case, and may repeat either
             body = re.sub(re.escape(secret), b"***", body, flags=re.IGNORECASE)
     return response if body is response.body else evolve(response, body=body)

@@ -1,4 +1,4 @@
-"""The client: one gate, one pace, one retry budget over one transport, and views that share them."""
+"""The client: one transport, concurrency limiter, rate limiter and retry budget, and views that share them."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ R = TypeVar("R")
 TIMEOUT = 10.0
 DEADLINE = 30.0
 AGAIN = 5.0
-"""Seconds that a call may take to clean up after it was cancelled; if it has not ended by then it is cancelled once more."""
+"""Seconds that a cancelled call may take to clean up before it is cancelled once more."""
 
 GRACE = 5.0
-"""Seconds that a client which is left waits for calls that do not heed their cancellation."""
+"""Seconds to wait on close for calls that ignore their cancellation."""
 
 
 class View:
-    """A client as one user of it sees it: it may act as another account or wait longer, and shares everything else.
+    """A view of a client: it has its own acting account, timeouts and retries, and shares everything else.
 
-    ``groups`` and ``calls`` hold the operations as methods; :meth:`send` takes any operation, one's own included.
-    Namespaces of one's own are attributes too, under their class name in lower case (and ``MyNamespace(client)`` is the
-    same, with its types).
+    ``groups`` and ``calls`` have the operations as methods; :meth:`send` takes any operation, also newly declared ones.
+    A declared :class:`~rbim.Namespace` is an attribute too, under its class name in lower case; ``MyNamespace(client)``
+    gives the same, with types.
     """
 
     def __init__(self, shared: SharedState, settings: CallSettings) -> None:
@@ -68,17 +68,17 @@ class View:
 
     @property
     def dialect(self) -> Dialect:
-        """What settles the choices that the interface leaves open."""
+        """The client's dialect: the choices that the interface description leaves open."""
         return self._shared.codec.dialect
 
     @property
     def clock(self) -> Clock:
-        """What tells the client the time."""
+        """The client's clock."""
         return self._shared.clock
 
     @property
     def load(self) -> Load:
-        """How many requests are in flight, what waits, and what is left of the retry budget; of all views together."""
+        """The current load of the client and all its views: requests in flight, waiting calls, retry budget."""
         return self._shared.load
 
     @cached_property
@@ -93,7 +93,7 @@ class View:
 
         return Calls(self)
 
-    if not TYPE_CHECKING:  # type checkers shall go on refusing names that nobody declared
+    if not TYPE_CHECKING:  # so that type checkers still reject undeclared names
 
         def __getattr__(self, name: str) -> Namespace:
             from rbim.operations import catalogue
@@ -104,40 +104,46 @@ class View:
             return kind(self)
 
     async def send(self, operation: Operation[R], /) -> R:
-        """Carry out one operation and return its answer.
+        """Run one operation and return its answer.
 
         Raises InvalidRequest (before anything is sent), TransportError, ProtocolError, ApiError, DeadlineExceeded or
-        ClientClosed; the error's ``outcome`` tells whether the platform may have acted.
+        ClientClosed; the error's ``outcome`` shows whether the platform may have acted.
         """
         return await Call(self._shared, self._settings, operation).run()
 
     async def exchange(self, operation: Operation[R], /) -> Exchange[R]:
-        """Carry out one operation and return its answer with the raw response, the attempts and the timings."""
+        """Run one operation and return its answer with the raw response, the attempts and the timings."""
         call = Call(self._shared, self._settings, operation)
         return call.exchange(await call.run())
 
     def acting_as(self, user_name: str | None) -> View:
-        """Return a view in which operations that name no account of their own act as ``user_name``."""
+        """Return a view whose operations act as ``user_name``, unless they name an account themselves."""
         return View(self._shared, evolve(self._settings, user_name=user_name))
 
     def tuned(self, *, timeout: float | None = None, deadline: float | None = None, retry: Retry | None = None) -> View:
-        """Return a view with other seconds per attempt, seconds per call, or retrying; None keeps what is."""
-        told: dict[str, Any] = {"timeout": timeout, "deadline": deadline, "retry": retry}
-        return View(self._shared, evolve(self._settings, **{k: v for k, v in told.items() if v is not None}))
+        """Return a view with another ``timeout`` (seconds per attempt), ``deadline`` (seconds per call) or ``retry``.
+
+        None keeps the current value.
+        """
+        given: dict[str, Any] = {"timeout": timeout, "deadline": deadline, "retry": retry}
+        return View(self._shared, evolve(self._settings, **{k: v for k, v in given.items() if v is not None}))
 
 
 class AsyncClient(View):
     """The client of one application.
 
-    ``base_url`` is the address of the group operations (``https://host:8883``), ``call_base_url`` that of the call tasks
-    where it differs. Either ``credentials``, or a ``signer`` of one's own. ``user_name`` is the account that acts where an
-    operation names none. ``transport`` carries the requests (httpx's unless told), ``dialect`` settles what the interface
-    leaves open, ``limits`` says how many requests may be in flight at once (100) and at which rates, ``timeout`` is in
-    seconds for one attempt (10), ``deadline`` for the whole call with its waits and retries (30), ``retry`` how failed
-    attempts are repeated (at most 3 in all). ``clock`` and ``observers`` are for tests and for those who watch; ``hooks``
-    is called with each cattrs converter, for the types of operations of one's own.
+    - ``base_url``: URL of the group operations (``https://host:8883``); ``call_base_url``: URL of the call tasks (default:
+      ``base_url``).
+    - ``credentials`` or ``signer``: exactly one of them.
+    - ``user_name``: the acting account of operations that name none.
+    - ``transport``: sends the requests (default: httpx). ``dialect``: the choices that the interface leaves open.
+    - ``limits``: requests in flight at once (default: 100) and rates (default: none).
+    - ``timeout``: seconds for one attempt (default: 10); ``deadline``: seconds for the whole call with waits and retries
+      (default: 30); ``retry``: the retry policy (default: at most 3 attempts).
+    - ``clock``: for tests; ``observers``: receive events of calls and attempts; ``hooks``: called with each cattrs
+      converter, for the types of newly declared operations.
 
-    Use it with ``async with``, once, and share it between as many tasks as there are. Leaving ends what is in flight with
+    Use it with ``async with``, once, and share it between any number of tasks. On exit, calls in flight end with
     ``ClientClosed``.
     """
 
@@ -183,11 +189,11 @@ class AsyncClient(View):
 
     @classmethod
     def from_env(cls, **options: Any) -> Self:  # the constructor's own
-        """Make a client from ``RBIM_BASE_URL``, ``RBIM_APP_ID``, ``RBIM_APP_TOKEN`` or ``RBIM_APP_TOKEN_FILE``, and
+        """Return a client from ``RBIM_BASE_URL``, ``RBIM_APP_ID``, ``RBIM_APP_TOKEN`` or ``RBIM_APP_TOKEN_FILE``, and
         ``RBIM_USER_NAME``.
 
-        The token file holds the token and nothing else. ``options`` go to the constructor, and before the environment.
-        Raises InvalidRequest that names the variable that is missing.
+        The token file holds only the token. ``options`` are constructor arguments; they take precedence over the
+        environment. Raises InvalidRequest that names the missing variable.
         """
         if "base_url" not in options:
             options["base_url"] = needed("RBIM_BASE_URL")
@@ -198,7 +204,7 @@ class AsyncClient(View):
 
     async def __aenter__(self) -> Self:
         if self._shared.state != "new":
-            raise RuntimeError("a client is entered once; make another")
+            raise RuntimeError("a client is entered once: create a new one")
         self._shared.state = "opening"
         try:
             await self._shared.transport.__aenter__()
@@ -218,10 +224,10 @@ class AsyncClient(View):
 
         shared = self._shared
         shared.state = "closing"
-        with CancelScope(shield=True):  # whoever leaves, leaves nothing behind
+        with CancelScope(shield=True):  # also a cancelled task closes everything
             try:
                 await _end_calls(shared)
-            finally:  # a task's own cancel() gets through every shield of anyio's
+            finally:  # asyncio's Task.cancel() passes every shield of anyio
                 try:
                     await shared.transport.__aexit__(kind, error, trace)
                 finally:
@@ -246,7 +252,7 @@ def _signer(credentials: Credentials | None, signer: Signer | None, clock: Clock
         return signer
     if signer is not None or not isinstance(cast("object", credentials), Credentials):
         raise InvalidRequest(
-            "credentials: Credentials(app_id=..., app_token=...) or a signer= of your own is needed, and not both",
+            "credentials: give either credentials=Credentials(app_id=..., app_token=...) or signer=, not both",
             field="credentials",
         )
     return AppSigner(cast("Credentials", credentials), clock=clock, zone=dialect.zone)

@@ -1,4 +1,4 @@
-"""Many operations over one sender: as they come, bounded in memory, nothing left running."""
+"""Run many operations over one sender with bounded concurrency and memory; leave no task running."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WORKERS = 100
 
 @frozen
 class Done(Generic[R]):
-    """An operation that was answered; ``index`` is its place in the input, from 0."""
+    """An operation that succeeded; ``index`` is its position in the input, from 0."""
 
     index: int
     operation: Operation[R]
@@ -37,7 +37,7 @@ class Done(Generic[R]):
 
 @frozen
 class Failed(Generic[R]):
-    """An operation that failed with an error of rbim; ``index`` is its place in the input, from 0."""
+    """An operation that failed with an RbimError; ``index`` is its position in the input, from 0."""
 
     index: int
     operation: Operation[R]
@@ -51,7 +51,7 @@ async def fan_out(
     *,
     workers: int = WORKERS,
 ) -> AsyncGenerator[AsyncIterator[Done[R] | Failed[R]], None]:
-    """Send every operation, at most ``workers`` at once, and give the outcomes as they come.
+    """Run operations with bounded concurrency and yield outcomes as they complete.
 
     ::
 
@@ -59,41 +59,41 @@ async def fan_out(
             async for outcome in outcomes:
                 ...
 
-    The input is read as it is needed, never more than ``workers`` ahead, and waits where outcomes are not taken. Leaving
-    the block cancels what is still running. An AuthenticationError stops everything and is raised, since no further
-    request would fare better; so is whatever the input raises. It comes out bare, not in an exception group; further
-    errors of the same moment are its notes. What the block itself raises comes out as it is.
+    At most ``workers`` operations (default: 100) run at once. The input is read on demand, at most ``workers`` ahead of the
+    outcomes that the block has read. Leaving the block cancels running operations. An AuthenticationError stops everything
+    and is raised, since further requests would fail too; so is an exception of the input. It is raised directly, not in an
+    exception group; other errors at the same time are its notes. An exception of the block is raised unchanged.
     """
     if not isinstance(cast("object", workers), int) or workers < 1:
         raise InvalidRequest(f"workers: a whole number of at least 1 is needed, not {workers!r}", field="workers", limit=1)
     source = _Source(operations)
-    give, take = anyio.create_memory_object_stream[Done[R] | Failed[R]](0)
+    sending, receiving = anyio.create_memory_object_stream[Done[R] | Failed[R]](0)
     tasks = anyio.create_task_group()
     failures = TaskErrors(tasks)
     left = False
     try:
-        async with take, tasks:
-            async with give:
+        async with receiving, tasks:
+            async with sending:
                 for _ in range(workers):
-                    tasks.start_soon(_work, sender, source, give.clone(), failures)
+                    tasks.start_soon(_work, sender, source, sending.clone(), failures)
             with failures:
-                yield take
+                yield receiving
             left = True
             tasks.cancel_scope.cancel()
     except anyio.get_cancelled_exc_class():
         if not failures.errors:
             raise
     if failures.errors:
-        # Where asyncio has thrown a cancellation into this task, whatever comes out before it next gives way gets that
-        # cancellation for its context.
+        # If asyncio has thrown a cancellation into this task, an exception raised before the next checkpoint would have
+        # that cancellation as its context.
         await cancel_shielded_checkpoint()
         failures.raise_first()
-    if not left:  # asyncio: a future that the sender awaited was cancelled; the task group says nothing about it
+    if not left:  # asyncio: a future that the sender awaited was cancelled; the task group does not report it
         raise RuntimeError("a worker was cancelled by the sender: some operations have no outcome")
 
 
 class _Source(Generic[R]):
-    """The input, handed out one by one to whoever asks, with its count."""
+    """The input as numbered operations, shared by the workers."""
 
     def __init__(self, operations: Iterable[Operation[R]] | AsyncIterable[Operation[R]]) -> None:
         self._count = 0
@@ -112,16 +112,16 @@ class _Source(Generic[R]):
                 self._ended = True
                 return None
             except BaseException:
-                self._ended = True  # what has raised is not asked again
+                self._ended = True  # do not read an iterator that has raised
                 raise
             self._count += 1
             return self._count - 1, op
 
 
 async def _work(
-    sender: Sender, source: _Source[R], give: MemoryObjectSendStream[Done[R] | Failed[R]], failures: TaskErrors
+    sender: Sender, source: _Source[R], outcomes: MemoryObjectSendStream[Done[R] | Failed[R]], failures: TaskErrors
 ) -> None:
-    async with give:
+    async with outcomes:
         with failures:
             while (item := await source.next()) is not None:
                 index, op = item
@@ -131,4 +131,4 @@ async def _work(
                     raise
                 except RbimError as error:
                     outcome = Failed(index, op, error)
-                await give.send(outcome)
+                await outcomes.send(outcome)

@@ -1,7 +1,7 @@
-"""How many calls may run at once and how fast they may start: rates, halts, and the gate where calls queue.
+"""The client's limits: the rate limiter with its halts, and the concurrency limiter.
 
-:class:`RateLimiter` is arithmetic over times that are handed in and never waits; :class:`ConcurrencyLimiter` is the one
-place where calls wait.
+:class:`RateLimiter` only computes with times that are arguments, it never waits; calls queue in
+:class:`ConcurrencyLimiter`.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ _UNIT = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 def _operations(value: Iterable[type[Operation[Any]]]) -> tuple[type[Operation[Any]], ...]:
     if isinstance(value, type):
-        raise InvalidRequest(f"operations: several are meant; write ({value.__name__},)", field="operations")
+        raise InvalidRequest(f"operations: a tuple of classes is needed: write ({value.__name__},)", field="operations")
     return tuple(value)
 
 
 @frozen
 class Rate:
-    """At most ``limit`` requests in ``per`` seconds, evenly spread; up to ``burst`` at once after a quiet time.
+    """A rate: ``limit`` requests per ``per`` seconds (default: 1), evenly spread; ``burst`` (default: 1) after a pause.
 
-    It counts requests, retries included. With ``operations`` only those count; with ``each_group`` every group has the
-    rate for itself (requests that name no group are not held back).
+    It counts requests, including retries. With ``operations`` it counts only those classes; with ``each_group`` it applies
+    to each group separately (requests without a group are not limited).
     """
 
     limit: float = field(validator=above_zero)
@@ -53,14 +53,14 @@ class Rate:
 
     @classmethod
     def parse(cls, text: str) -> Rate:
-        """Read ``50/s``, ``600/min``, ``1000/h`` or ``100/10s``. Raises InvalidRequest."""
+        """Return the rate from a text such as ``50/s``, ``600/min``, ``1000/h`` or ``100/10s``. Raises InvalidRequest."""
         match = re.fullmatch(_RATE, text.strip(), re.ASCII)
         if match is None:
-            raise InvalidRequest(f"rate: 50/s, 600/min or 100/10s is meant, not {text!r}", field="rate")
+            raise InvalidRequest(f"invalid rate {text!r}: use 50/s, 600/min or 100/10s", field="rate")
         return cls(float(match[1]), float(match[2] or 1) * _UNIT[match[3][0]])
 
     def key(self, op: Operation[Any]) -> object:
-        """Return what the request is counted under, or None where this rate does not count it."""
+        """Return the key under which a request is counted, or None if this rate does not count it."""
         if self.operations and type(op) not in self.operations:
             return None
         return getattr(op, "group_id", None) if self.each_group else self
@@ -68,10 +68,10 @@ class Rate:
 
 @frozen(kw_only=True)
 class Limits:
-    """What a client allows itself: requests in flight at once, and rates, each of which holds.
+    """The client's limits: ``concurrency`` requests in flight at once (default: 100), and ``rates``, all of which apply.
 
-    A request's place in the rates is taken before it waits for its place among those in flight: where all of these are
-    taken for long, requests whose time came meanwhile follow each other closely.
+    A request passes the rate limiter first and then waits for the concurrency limiter. If that is full for long, the
+    requests that the rate limiter has passed meanwhile start in quick succession.
     """
 
     concurrency: int = field(default=100, validator=at_least_one)
@@ -82,7 +82,7 @@ PRUNE = 1024
 
 
 class _Bucket:
-    """One rate: for each key, the time at which an evenly spread stream would send its next request (GCRA)."""
+    """The state of one rate: for each key, the time at which an even stream sends its next request (GCRA)."""
 
     def __init__(self, rate: Rate) -> None:
         self.rate = rate
@@ -96,45 +96,45 @@ class _Bucket:
 
     def take(self, key: object, when: float, now: float) -> None:
         self.due[key] = max(self.due.get(key, -inf), when) + self.interval
-        if len(self.due) > self.prune_at:  # keys of the past say nothing: forget them, at a cost shared by many
+        if len(self.due) > self.prune_at:  # keys with a past time are not needed; the growing threshold amortizes the cost
             self.due = {k: due for k, due in self.due.items() if due > now}
             self.prune_at = max(PRUNE, 2 * len(self.due))
 
 
 class RateLimiter:
-    """The rates of one client and its halt. Times are seconds of the client's monotonic clock.
+    """The rate limiter of one client, with its halts. Times are seconds of the client's monotonic clock.
 
-    While a halt lasts, the clock of the rates stands still: the places taken before it move behind it as they are, and do
-    not all come at once when it ends.
+    During a halt the rates' own clock stops: reserved places move behind the halt with their distances, so that they do not
+    all come at once when it ends.
     """
 
     def __init__(self, rates: tuple[Rate, ...] = ()) -> None:
         self._buckets = tuple(_Bucket(rate) for rate in rates)
         self.halted_until = -inf
         self.halted_for = 0.0
-        """Seconds that all halts so far have taken."""
+        """Total seconds of all halts so far."""
 
     def free(self, now: float) -> bool:
-        """Whether nothing holds any request back: there are no rates, and no halt."""
+        """Return whether no request has to wait: there are no rates, and no halt."""
         return not self._buckets and now >= self.halted_until
 
     def halt(self, until: float, now: float) -> None:
-        """Let nothing go from ``now`` until ``until``. Halts merge: the later end holds."""
+        """Let no request start from ``now`` until ``until``. Overlapping halts merge: the later end counts."""
         begins = max(now, self.halted_until)
         if until > begins:
             self.halted_for += until - begins
             self.halted_until = until
 
     def postponed(self, when: float, halted_for: float) -> float:
-        """Return the time of a place that was taken for ``when``, when all halts had taken ``halted_for`` seconds."""
+        """Return the current time of a place reserved for ``when`` at a total halt time of ``halted_for`` seconds."""
         if self.halted_for == halted_for:
             return when
         return max(when + self.halted_for - halted_for, self.halted_until)
 
     def reserve(self, op: Operation[Any], now: float, latest: float) -> float | None:
-        """Take the earliest place that every rate allows and return its time.
+        """Reserve the earliest place that all rates allow and return its time.
 
-        Returns None, and takes nothing, where that would not be before ``latest``.
+        If it is not before ``latest``, reserve nothing and return None.
         """
         when, present, place = self._first(op, now)
         if when >= latest:
@@ -143,19 +143,19 @@ class RateLimiter:
         return when
 
     def earliest(self, op: Operation[Any], now: float, *, each_group: bool = True) -> float:
-        """Return the time of the place that :meth:`reserve` would take, and take nothing.
+        """Return the time of the place that :meth:`reserve` would take, without reserving it.
 
-        Without ``each_group`` the rates that every group has for itself are left out.
+        Without ``each_group``, rates that apply to each group separately are ignored.
         """
         return self._first(op, now, each_group=each_group)[0]
 
     def take(self, op: Operation[Any], now: float) -> None:
-        """Count a request that goes now. It is the caller's part that :meth:`earliest` says no later time."""
+        """Count a request that starts now. The caller checks that :meth:`earliest` is not later."""
         present = max(now, self.halted_until) - self.halted_for
         self._count(op, present, present)
 
     def _first(self, op: Operation[Any], now: float, *, each_group: bool = True) -> tuple[float, float, float]:
-        """Return the time of the earliest place, and by the clock of the rates the present and that place."""
+        """Return the time of the earliest place; and, by the rates' own clock, the current time and that place."""
         begins = max(now, self.halted_until)
         present = place = begins - self.halted_for
         for bucket in self._buckets:
@@ -170,7 +170,7 @@ class RateLimiter:
 
 
 class ConcurrencyLimiter:
-    """``places`` places; ``free`` of them are not taken, ``waiting`` calls wait for one."""
+    """The concurrency limiter: ``places`` in all, ``free`` of them not taken; ``waiting`` calls queue in FIFO order."""
 
     def __init__(self, places: int) -> None:
         self.places = places
@@ -179,18 +179,18 @@ class ConcurrencyLimiter:
 
     @property
     def waiting(self) -> int:
-        """How many wait."""
+        """The number of waiting calls."""
         return len(self._waiters)
 
     def take(self) -> bool:
-        """Take a place if one is free and nobody waits for it; tell whether it was so."""
+        """Take a place if one is free and no call waits for it; return whether it was taken."""
         if not self.free or self._waiters:
             return False
         self.free -= 1
         return True
 
     async def enter(self) -> None:
-        """Take a place, waiting for one if need be."""
+        """Take a place; wait until one is free."""
         if self.take():
             return
         event: Event = late_anyio().Event()
@@ -199,13 +199,13 @@ class ConcurrencyLimiter:
             await event.wait()
         except BaseException:
             if event.is_set():
-                self.leave()  # the place came in the moment of the cancellation: the next one has it
+                self.leave()  # the place was assigned at the moment of the cancellation: pass it on
             else:
                 del self._waiters[event]
             raise
 
     def leave(self) -> None:
-        """Give the place back: to the first who waits, or to the free ones."""
+        """Return the place: the first waiting call gets it, otherwise it is free."""
         if self._waiters:
             event, _ = self._waiters.popitem(last=False)
             event.set()

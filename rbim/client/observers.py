@@ -1,6 +1,6 @@
-"""What a client tells those who watch: frozen facts about attempts and calls, and an observer that logs them.
+"""Observers of a client: frozen events about calls and attempts, and an observer that logs them.
 
-No fact holds a signed URL, a header or a body.
+No event holds a signed URL, a header or a body.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ logger = logging.getLogger("rbim")
 
 @frozen(kw_only=True)
 class CallStarted:
-    """Call ``call`` (a number unique within the client) begins; nothing is known of its request yet."""
+    """Call ``call`` (a number unique within the client) begins; its request does not exist yet."""
 
     call: int
     operation: str
@@ -34,9 +34,9 @@ class CallStarted:
 class AttemptStarted:
     """Attempt ``number`` (from 1) of call ``call`` is handed to the transport.
 
-    ``waited`` counts the seconds that the call has spent so far on rates, halts and the gate. The request has the
-    ``method``, goes to ``origin`` (scheme, host and port, with any path prefix of the installation) and there to ``path``,
-    which was made from ``template`` (``/{version}/Application/{app_id}/...``).
+    ``waited`` is the seconds that the call has waited so far for the rate limiter, halts and the concurrency limiter.
+    ``method``, ``origin`` (scheme, host and port, with the installation's path prefix) and ``path`` are those of the
+    request; ``template`` is the template of the path (``/{version}/Application/{app_id}/...``).
     """
 
     call: int
@@ -51,7 +51,7 @@ class AttemptStarted:
 
 @frozen(kw_only=True)
 class AttemptEnded:
-    """An attempt ended; ``attempt`` says how."""
+    """An attempt ended; ``attempt`` has its result."""
 
     call: int
     operation: str
@@ -60,19 +60,19 @@ class AttemptEnded:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the caller's cancellation ended it."""
+        """Whether it ended because the caller cancelled it."""
         return self.attempt.error in _CANCELLED
 
 
-_CANCELLED = {"CancelledError", "Cancelled"}  # of asyncio, of trio
+_CANCELLED = {"CancelledError", "Cancelled"}  # asyncio, trio
 
 
 @frozen(kw_only=True)
 class CallEnded:
-    """A call ended after ``elapsed`` seconds, ``waited`` of them on rates, halts and the gate.
+    """A call ended after ``elapsed`` seconds; it waited ``waited`` of them for the rate and concurrency limiters and halts.
 
-    ``error`` is what it raised, None where it answered: an RbimError, unless a transport, signer or hook of one's own broke
-    its promise. A call that its caller cancelled has ``cancelled`` set instead; its attempts tell what is known of it.
+    ``error`` is the exception that it raised, or None: an RbimError, unless a custom transport, signer or hook violates its
+    protocol. If the caller cancelled the call, ``cancelled`` is set instead, and its attempts show the outcome.
     """
 
     call: int
@@ -87,7 +87,7 @@ class CallEnded:
 
     @property
     def outcome(self) -> Outcome | None:
-        """What is known of the effect of a call that failed or was cancelled; None where it answered."""
+        """The outcome of a call that failed or was cancelled; None if it succeeded."""
         if self.error is None and not self.cancelled:
             return None
         known = self.error.outcome if isinstance(self.error, RbimError) else Outcome.NOT_SENT
@@ -98,31 +98,31 @@ class CallEnded:
 
 
 class Observer(Protocol):
-    """What watches a client. Subclass it and override what is of interest; what it raises is logged and goes no further.
+    """The base class of observers: override the methods you need. Exceptions of an observer are logged and not raised.
 
-    Its methods are called in the task of the call, in the caller's context, and must not block. Of several observers the
-    first is told first that something begins, and last that it has ended.
+    Its methods are called in the task of the call, in the caller's context, and must not block. Several observers are
+    called in order for ``started`` events and in reverse order for ``ended`` events.
     """
 
     def call_started(self, event: CallStarted, /) -> None:
-        """A call begins."""
+        """Handle the start of a call."""
         del event  # to mypy, a method with no statement is abstract
 
     def attempt_started(self, event: AttemptStarted, /) -> None:
-        """An attempt begins."""
+        """Handle the start of an attempt."""
         del event  # to mypy, a method with no statement is abstract
 
     def attempt_ended(self, event: AttemptEnded, /) -> None:
-        """An attempt has ended."""
+        """Handle the end of an attempt."""
         del event  # to mypy, a method with no statement is abstract
 
     def call_ended(self, event: CallEnded, /) -> None:
-        """A call has ended, with all its attempts."""
+        """Handle the end of a call, with all its attempts."""
         del event  # to mypy, a method with no statement is abstract
 
 
 class Observers:
-    """The observers of one client. What one of them raises is logged and disturbs nobody."""
+    """The observers of one client. An exception of one is logged and does not affect calls or other observers."""
 
     def __init__(self, observers: tuple[Observer, ...]) -> None:
         last_first = observers[::-1]
@@ -131,29 +131,29 @@ class Observers:
         self._attempt_ended = _overriding("attempt_ended", last_first)
         self._call_ended = _overriding("call_ended", last_first)
 
-    def call_started(self, **facts: Any) -> None:
-        """Tell all that a call begins; ``facts`` are those of CallStarted."""
+    def call_started(self, **fields: Any) -> None:
+        """Notify all observers with a CallStarted of these fields."""
         if self._call_started:
-            _tell(self._call_started, CallStarted(**facts))
+            _notify(self._call_started, CallStarted(**fields))
 
-    def attempt_started(self, **facts: Any) -> None:
-        """Tell all that an attempt begins; ``facts`` are those of AttemptStarted."""
+    def attempt_started(self, **fields: Any) -> None:
+        """Notify all observers with an AttemptStarted of these fields."""
         if self._attempt_started:
-            _tell(self._attempt_started, AttemptStarted(**facts))
+            _notify(self._attempt_started, AttemptStarted(**fields))
 
-    def attempt_ended(self, **facts: Any) -> None:
-        """Tell all that an attempt has ended; ``facts`` are those of AttemptEnded."""
+    def attempt_ended(self, **fields: Any) -> None:
+        """Notify all observers with an AttemptEnded of these fields."""
         if self._attempt_ended:
-            _tell(self._attempt_ended, AttemptEnded(**facts))
+            _notify(self._attempt_ended, AttemptEnded(**fields))
 
-    def call_ended(self, **facts: Any) -> None:
-        """Tell all that a call has ended; ``facts`` are those of CallEnded."""
+    def call_ended(self, **fields: Any) -> None:
+        """Notify all observers with a CallEnded of these fields."""
         if self._call_ended:
-            _tell(self._call_ended, CallEnded(**facts))
+            _notify(self._call_ended, CallEnded(**fields))
 
 
 def _overriding(name: str, observers: tuple[Observer, ...]) -> tuple[Callable[[Any], None], ...]:
-    """Return that method of all observers that have one of their own."""
+    """Return the method ``name`` of each observer that overrides it."""
     inherited = getattr(Observer, name)
     return tuple(
         getattr(observer, name)
@@ -162,7 +162,7 @@ def _overriding(name: str, observers: tuple[Observer, ...]) -> tuple[Callable[[A
     )
 
 
-def _tell(methods: tuple[Callable[[Any], None], ...], event: object) -> None:
+def _notify(methods: tuple[Callable[[Any], None], ...], event: object) -> None:
     for method in methods:
         try:
             method(event)
@@ -171,23 +171,23 @@ def _tell(methods: tuple[Callable[[Any], None], ...], event: object) -> None:
 
 
 class LoggingObserver(Observer):
-    """Writes one line per attempt (DEBUG) and one per call (INFO, or WARNING where it failed) to a standard logger.
+    """An observer that logs each attempt (DEBUG) and each call (INFO, or WARNING if it failed) to a standard logger.
 
-    Each record has the same keys in ``extra``, whose values are texts, numbers, booleans and None, fit for JSON:
+    Each record has the same keys in ``extra``, with texts, numbers, booleans and None as values, suitable for JSON:
 
     =============================  ====================================================================================
     ``rbim_event``                 ``attempt`` or ``call``
     ``rbim_call``                  the call's number within the client
     ``rbim_operation``             the operation's name on the wire
-    ``rbim_path``                  the path of the request, without its query; empty where none was made
-    ``rbim_attempt``               the attempt's number, from 1; of a call, how many there were
+    ``rbim_path``                  the path of the request, without its query; empty if there was no request
+    ``rbim_attempt``               the attempt's number, from 1; for a call, the number of attempts
     ``rbim_status``                the HTTP status of the (last) attempt
     ``rbim_code``                  the platform's code in its answer
-    ``rbim_outcome``               ``not sent``, ``refused`` or ``unknown``; None where all is well
+    ``rbim_outcome``               ``not sent``, ``refused`` or ``unknown``; None on success
     ``rbim_error``                 the class of the error
-    ``rbim_elapsed_ms``            milliseconds
-    ``rbim_waited_ms``             those of a call that were spent on rates, halts and the gate; None of an attempt
-    ``rbim_confirmed_by_repeat``   whether a call's answer is "it is so already", after an attempt of unknown outcome
+    ``rbim_elapsed_ms``            milliseconds of the attempt or call
+    ``rbim_waited_ms``             milliseconds that a call waited for limiters and halts; None for an attempt
+    ``rbim_confirmed_by_repeat``   whether the answer is "already in the wanted state", after an unknown outcome
     ``rbim_cancelled``             whether the caller cancelled the call
     =============================  ====================================================================================
     """
@@ -196,27 +196,27 @@ class LoggingObserver(Observer):
         self.logger = to
 
     def attempt_ended(self, event: AttemptEnded, /) -> None:
-        """Write how an attempt ended."""
+        """Log the end of an attempt."""
         if self.logger.isEnabledFor(logging.DEBUG):
             made = event.attempt
-            facts = {
-                **_facts("attempt", event, made, made.number, made.elapsed),
+            record = {
+                **_record_fields("attempt", event, made, made.number, made.elapsed),
                 "rbim_outcome": _text(made.outcome),
                 "rbim_error": made.error,
                 "rbim_waited_ms": None,
                 "rbim_confirmed_by_repeat": False,
                 "rbim_cancelled": event.cancelled,
             }
-            self._write(logging.DEBUG, facts, made.error or "ok")
+            self._write(logging.DEBUG, record, made.error or "ok")
 
     def call_ended(self, event: CallEnded, /) -> None:
-        """Write how a call ended, with its last attempt's status and code."""
+        """Log the end of a call, with the status and code of its last attempt."""
         level = logging.WARNING if event.error is not None else logging.INFO
         if self.logger.isEnabledFor(level):
             last = event.attempts[-1] if event.attempts else None
             error = None if event.error is None else type(event.error).__name__
-            facts = {
-                **_facts("call", event, last, len(event.attempts), event.elapsed),
+            record = {
+                **_record_fields("call", event, last, len(event.attempts), event.elapsed),
                 "rbim_outcome": _text(event.outcome),
                 "rbim_error": error,
                 "rbim_waited_ms": _milliseconds(event.waited),
@@ -224,26 +224,28 @@ class LoggingObserver(Observer):
                 "rbim_cancelled": event.cancelled,
             }
             known = f", outcome {event.error.outcome}" if isinstance(event.error, RbimError) else ""
-            self._write(level, facts, f"{error}{known}" if error else "cancelled" if event.cancelled else "ok")
+            self._write(level, record, f"{error}{known}" if error else "cancelled" if event.cancelled else "ok")
 
-    def _write(self, level: int, facts: dict[str, Any], result: str) -> None:
-        status = facts["rbim_status"]
+    def _write(self, level: int, record: dict[str, Any], result: str) -> None:
+        status = record["rbim_status"]
         self.logger.log(
             level,
             "%s %s status=%s code=%s attempt=%d %.1f ms %s",
-            facts["rbim_operation"],
-            facts["rbim_path"],
+            record["rbim_operation"],
+            record["rbim_path"],
             "-" if status is None else status,
-            facts["rbim_code"] or "-",
-            facts["rbim_attempt"],
-            facts["rbim_elapsed_ms"],
+            record["rbim_code"] or "-",
+            record["rbim_attempt"],
+            record["rbim_elapsed_ms"],
             result,
-            extra=facts,
+            extra=record,
         )
 
 
-def _facts(kind: str, event: AttemptEnded | CallEnded, made: Attempt | None, number: int, elapsed: float) -> dict[str, Any]:
-    """Return what the record of an attempt and that of a call tell alike."""
+def _record_fields(
+    kind: str, event: AttemptEnded | CallEnded, made: Attempt | None, number: int, elapsed: float
+) -> dict[str, Any]:
+    """Return the fields that the records of attempts and of calls have in common."""
     return {
         "rbim_event": kind,
         "rbim_call": event.call,

@@ -1,14 +1,14 @@
-"""Whether and when a failed attempt is followed by another: decisions only, nothing here waits.
+"""The retry policy: decides whether and when a failed attempt is retried; it never waits.
 
 The decision depends on the attempt's outcome and on the operation's ``repeat``:
 
 ==========================  =================  ==================  =====================================
-the attempt                 safe               idempotent          never
+attempt                     safe               idempotent          never
 ==========================  =================  ==================  =====================================
-was not sent                again              again               again
-outcome unknown             again              again               no
-throttled                   again              again               HTTP 429, or a code "before any effect"
-timestamp expired           again, once        again, once         again, once (not with HTTP 5xx)
+not sent                    retry              retry               retry
+outcome unknown             retry              retry               no
+throttled                   retry              retry               HTTP 429, or a ``before_effect`` code
+timestamp expired           retry once         retry once          retry once (not with HTTP 5xx)
 refused for other reasons   no                 no                  no
 ==========================  =================  ==================  =====================================
 """
@@ -32,21 +32,22 @@ if TYPE_CHECKING:
 __all__ = ["Retry", "RetryBudget"]
 
 TOO_MANY_REQUESTS = 429
-DOUBLINGS = 1000  # more of them are past what a float holds
+DOUBLINGS = 1000  # a float overflows above 1023 doublings
 
 
 def _even() -> float:
     from random import random
 
-    return random()  # noqa: S311  # spreads retries, guards nothing
+    return random()  # noqa: S311  # jitter, not security
 
 
 @frozen(kw_only=True)
 class Retry:
-    """How a call repeats failed attempts.
+    """The retry policy of a call: exponential backoff with full jitter.
 
-    At most ``attempts`` in all (1: no retries). The pause before the n-th retry is drawn evenly between 0 and
-    ``base * 2**(n-1)`` seconds, at most ``cap``: full jitter. A ``Retry-After`` of the platform is waited for in any case.
+    A call makes at most ``attempts`` (default: 3; 1: no retries). The pause before the n-th retry is uniformly random between 0 and
+    ``base * 2**(n-1)`` seconds (default: 0.2), at most ``cap`` seconds (default: 5). A ``Retry-After`` of the platform is
+    added to it.
     """
 
     attempts: int = field(default=3, validator=at_least_one)
@@ -55,9 +56,9 @@ class Retry:
     random: Callable[[], float] = field(default=_even, eq=False, repr=False)
 
     def pause(self, op: Operation[Any], error: RbimError, attempt: int, codes: Mapping[str, Code] = CODES) -> float | None:
-        """Return the seconds to wait before the next attempt, or None where there must be none.
+        """Return the seconds to wait before the next attempt, or None if the call must not be retried.
 
-        ``error`` is what attempt number ``attempt`` (from 1) ended with; its ``attempts`` are the history.
+        ``error`` is the error of attempt number ``attempt`` (from 1); its ``attempts`` are the history.
         """
         if attempt >= self.attempts or not self._may_repeat(op, error, codes):
             return None
@@ -73,7 +74,7 @@ class Retry:
             return False
         if error.outcome is Outcome.NOT_SENT:
             return True
-        if error.outcome is Outcome.UNKNOWN and op.repeat is Repeat.NEVER:  # whatever the code says: HTTP 5xx, for one
+        if error.outcome is Outcome.UNKNOWN and op.repeat is Repeat.NEVER:  # whatever the code, for example with HTTP 5xx
             return False
         if isinstance(error, TimestampExpired):
             return sum(made.code == error.code for made in error.attempts) <= 1
@@ -86,9 +87,10 @@ class Retry:
 
 
 class RetryBudget:
-    """What a client may spend on retries, so that a storm of failures does not become a storm of retries.
+    """The retry budget of a client: it prevents that many failures cause many retries.
 
-    Each call earns ``share`` of a retry, each retry costs one; at most ``reserve`` are saved up, and a new budget is full.
+    Each call adds ``share`` (default: 0.2) to the budget, each retry takes 1; it holds at most ``reserve`` (default: 50)
+    and starts full.
     """
 
     def __init__(self, *, share: float = 0.2, reserve: float = 50.0) -> None:
@@ -97,12 +99,12 @@ class RetryBudget:
         self.left = reserve
 
     def earn(self) -> None:
-        """Note that a call begins."""
+        """Add the share of a new call."""
         if self.left < self.reserve:
             self.left = min(self.reserve, self.left + self.share)
 
     def spend(self) -> bool:
-        """Pay for one retry; False where nothing is left to pay with."""
+        """Take one retry from the budget; return False if less than one is left."""
         if self.left < 1:
             return False
         self.left -= 1

@@ -1,4 +1,14 @@
-"""What a client and all its views share, and what they may differ in."""
+"""The state that a client and its views share, and the settings in which views differ.
+
+States of a client: ``new`` -> ``opening`` -> ``open`` -> ``closing`` -> ``closed``.
+
+- ``async with`` moves it from new to opening; then to open, or back to new if the transport cannot be entered.
+- Leaving moves it from open to closing, cancels the running calls and waits for them (``GRACE`` seconds at most); then to
+  closed, even if the transport raises.
+- A call starts only in open; in any other state it raises ClientClosed before anything is sent. A call that was cancelled
+  by closing raises ClientClosed too.
+- A client is entered once: there is no way from closed back to new.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +47,7 @@ def _retry(_: object, attribute: Attribute[Any], value: object) -> None:
 
 @frozen(kw_only=True)
 class CallSettings:
-    """What views of a client may differ in: acting account, seconds per attempt, seconds per call, retrying."""
+    """The settings of one view: acting account, seconds per attempt, seconds per call, retry policy."""
 
     user_name: str | None = field(validator=_account)
     timeout: float = field(validator=above_zero)
@@ -47,11 +57,11 @@ class CallSettings:
 
 @frozen(kw_only=True)
 class Load:
-    """What a client is busy with at this moment.
+    """The load of a client at one moment.
 
-    Of its ``places`` for requests, ``in_flight`` are taken; ``waiting`` calls wait for one. ``calls`` run in all, those
-    included that wait for a rate or for their next attempt. ``retries_left`` is what its retry budget allows (of 50), and
-    ``halted`` the seconds for which the platform wants nothing sent.
+    ``in_flight`` of the concurrency limiter's ``places`` are taken; ``waiting`` calls wait for one. ``calls`` is the number
+    of running calls, including those that wait for the rate limiter or for their next attempt. ``retries_left`` is the rest
+    of the retry budget (of 50), ``halted`` the seconds until a halt by ``Retry-After`` ends (0 without a halt).
     """
 
     places: int
@@ -63,9 +73,9 @@ class Load:
 
 
 class SharedState:
-    """The limits, the retry budget and the transport that a client shares with its views, and the calls that run."""
+    """The state that a client shares with its views: limiters, retry budget, transport, running calls."""
 
-    def __init__(  # noqa: PLR0913  # the parts that the client puts together
+    def __init__(  # noqa: PLR0913  # the parts of a client, by keyword
         self,
         *,
         transport: Transport,
@@ -88,11 +98,11 @@ class SharedState:
         self.calls = 0
         self.all_ended: Event | None = None
         self.scope = clock.scope
-        """What makes the scope of a call; the client finds a cheaper one where there is one."""
+        """The factory of a call's cancel scope; the client sets a faster one on asyncio."""
 
     @property
     def load(self) -> Load:
-        """What there is to do now."""
+        """The load at this moment."""
         concurrency = self.concurrency
         return Load(
             places=concurrency.places,
@@ -104,7 +114,7 @@ class SharedState:
         )
 
     def ended(self, scope: Scope) -> None:
-        """Note that a call has ended; tell a client that waits for it."""
+        """Remove a call that has ended; wake a client that is closing if it was the last one."""
         self.running.discard(scope)
         if self.all_ended is not None and not self.running:
             self.all_ended.set()

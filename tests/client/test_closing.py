@@ -41,7 +41,7 @@ async def test_after_it_was_left_a_client_refuses_at_once():
     for sender in (client, view):
         error = await failing(sender.send(READ))
         assert isinstance(error, ClientClosed)
-        assert "already left" in error.message
+        assert "already closed" in error.message
     assert stub.requests == []
 
 

@@ -413,7 +413,7 @@ def test_a_token_in_the_place_of_its_files_name_is_not_shown(home):
         ("[profiles.a]\nconcurrency = 1.5\n", "profiles.a.concurrency: a whole number from 1 is needed, not 1.5"),
         ('[profiles.a]\nrates = "50/s"\n', "profiles.a.rates: a list of rates is needed"),
         ("[profiles.a]\nrates = [50]\n", "profiles.a.rates: a list of rates is needed"),
-        ('[profiles.a]\nrates = ["50"]\n', "profiles.a.rates: rate: 50/s, 600/min or 100/10s is meant, not '50'"),
+        ('[profiles.a]\nrates = ["50"]\n', "profiles.a.rates: invalid rate '50': use 50/s, 600/min or 100/10s"),
         ('[profiles.a]\ntimeout = "10"\n', "profiles.a.timeout: a number of seconds above zero is needed, not '10'"),
         ("[profiles.a]\ntimeout = inf\n", "profiles.a.timeout: a number of seconds above zero is needed, not inf"),
         ("[profiles.a]\ndeadline = nan\n", "profiles.a.deadline: a number of seconds above zero is needed, not nan"),
@@ -471,7 +471,7 @@ def test_a_profile_that_is_nowhere_is_an_error_that_names_those_that_are(home):
         ("RBIM_TIMEOUT", "soon", "RBIM_TIMEOUT: a number of seconds above zero is needed, not 'soon'"),
         ("RBIM_DEADLINE", "-1", "RBIM_DEADLINE: a number of seconds above zero is needed, not -1.0"),
         ("RBIM_CONCURRENCY", "1.5", "RBIM_CONCURRENCY: a whole number from 1 is needed, not '1.5'"),
-        ("RBIM_RATES", "50/s,fast", "RBIM_RATES: rate: 50/s, 600/min or 100/10s is meant, not 'fast'"),
+        ("RBIM_RATES", "50/s,fast", "RBIM_RATES: invalid rate 'fast': use 50/s, 600/min or 100/10s"),
         ("RBIM_TRANSPORT", "aiohtp", "RBIM_TRANSPORT: 'aiohtp' is no transport; is aiohttp meant?"),
     ],
 )

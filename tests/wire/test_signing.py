@@ -202,7 +202,7 @@ def test_the_token_gets_neither_into_json_nor_into_a_dict_of_its_attributes(valu
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 @pytest.mark.parametrize("value", [credentials(), credentials().app_token], ids=["credentials", "secret"])
 def test_the_token_is_not_pickled_and_the_refusal_says_what_to_do(value, protocol):
-    with pytest.raises(TypeError, match="read it anew"):
+    with pytest.raises(TypeError, match="read it again"):
         pickle.dumps(value, protocol)
 
 

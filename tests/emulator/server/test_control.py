@@ -347,7 +347,7 @@ async def test_junk_is_a_json_error(emulator, call, method, path, raw, status):
 
 async def test_too_long_a_body_is_a_json_error(call, monkeypatch):
     monkeypatch.setattr(control, "BODY_LIMIT", 10)
-    assert await call("PUT", "faults", ["0123456789"]) == (413, {"error": "the body is larger than 10 bytes"})
+    assert await call("PUT", "faults", ["0123456789"]) == (413, {"error": "the body is too large (at most 10 bytes)"})
 
 
 async def test_an_outage_needs_a_server_that_can(call):
