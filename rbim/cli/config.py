@@ -100,6 +100,6 @@ def _document(setting: Setting) -> Any:  # JSON
 
 
 def _source(setting: Setting) -> str:
-    if setting.source.told:
+    if setting.source.argument:
         return f"flag --{setting.key.replace('_', '-')}"
     return "-" if setting.value is None else str(setting)

@@ -45,9 +45,9 @@ def _even() -> float:
 class Retry:
     """The retry policy of a call: exponential backoff with full jitter.
 
-    A call makes at most ``attempts`` (default: 3; 1: no retries). The pause before the n-th retry is uniformly random between 0 and
-    ``base * 2**(n-1)`` seconds (default: 0.2), at most ``cap`` seconds (default: 5). A ``Retry-After`` of the platform is
-    added to it.
+    A call makes at most ``attempts`` (default: 3; 1: no retries). The pause before the n-th retry is uniformly random
+    between 0 and ``base * 2**(n-1)`` seconds (``base`` default: 0.2), at most ``cap`` seconds (default: 5). A
+    ``Retry-After`` of the platform is added to it.
     """
 
     attempts: int = field(default=3, validator=at_least_one)

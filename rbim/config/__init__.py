@@ -1,7 +1,7 @@
 """Configuration: arguments, environment variables, profiles in ``rbim.toml``.
 
-An argument goes before an environment variable, and that before a profile. :func:`load` reads them; each value knows where
-it comes from.
+Arguments take precedence over environment variables, and these over profiles. :func:`load` reads them; each value has its
+source.
 """
 
 from typing import TYPE_CHECKING

@@ -1,16 +1,16 @@
-"""Configuration: what is told goes before environment variables, and these before the profiles of ``rbim.toml``.
+"""Configuration, in order of precedence: arguments, environment variables, profiles of ``rbim.toml``.
 
 ::
 
-    profile = "test"                    # the profile where nobody names one
+    profile = "test"                    # the default profile
 
     [profiles.test]
     base_url = "https://gw.example:8883"
     app_id = "..."
     token_file = "test.token"           # beside this file
 
-A profile of the project's file goes before one of the same name in the user's, key by key. No token is ever in an error
-that is raised here.
+A profile in the project's file takes precedence over one of the same name in the user's file, key by key. No error raised
+here contains a token.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ logger = logging.getLogger("rbim")
 
 @frozen(kw_only=True)
 class Source:
-    """Where a value comes from: it was ``told``, or is in a ``variable`` or a ``profile`` of a ``file``, else a default."""
+    """The source of a value: an ``argument``, a ``variable``, a ``profile`` of a ``file``, or else the default."""
 
-    told: bool = False
+    argument: bool = False
     variable: str | None = None
     file: Path | None = None
     profile: str | None = None
 
     @property
     def is_default(self) -> bool:
-        """Whether nobody says anything."""
-        return not self.told and self.variable is None and self.file is None
+        """Whether the value is a default."""
+        return not self.argument and self.variable is None and self.file is None
 
     def __str__(self) -> str:
-        if self.told:
-            return "told"
+        if self.argument:
+            return "argument"
         if self.variable is not None:
             return f"environment variable {self.variable}"
         return "default" if self.file is None else f"{self.file} [profiles.{self.profile}]"
@@ -65,7 +65,7 @@ class Source:
 
 @frozen
 class Setting:
-    """A value and its source. ``key`` is the one that gave it: ``token_file``, say, where the token is in a file."""
+    """A value and its source. ``key`` is the key that gave it: for example ``token_file`` for a token in a file."""
 
     key: str
     value: Any
@@ -74,7 +74,7 @@ class Setting:
     def __str__(self) -> str:
         if self.key not in TOKEN_FORMS or self.key == TOKEN:
             return str(self.source)
-        # what is not there is not shown: it may be the token itself, in the wrong place
+        # a missing file or variable is not named: its name may be the token itself, by mistake
         if self.key == "token_file":
             where = f"the file {self.value}" if Path(self.value).exists() else "a file that does not exist"
         else:
@@ -84,11 +84,11 @@ class Setting:
 
 @frozen(kw_only=True)
 class Config:
-    """What is configured. It may be incomplete: :attr:`missing` says what a client would need yet.
+    """The configuration. It may be incomplete: :attr:`missing` lists the values that a client still needs.
 
-    ``values`` has a :class:`Setting` for every key, the forms of the token (``app_token``, ``token_file``, ``token_env``)
-    as one named ``app_token``; None stands for what nobody says. ``profile`` is the one that was chosen, if any, and
-    ``places`` are the files that were looked for. Tokens in files and variables are read when they are needed.
+    ``values`` has a :class:`Setting` for every key; the forms of the token (``app_token``, ``token_file``, ``token_env``)
+    are one key, ``app_token``. A value that is not configured is None. ``profile`` is the chosen profile or None,
+    ``places`` are the files that were searched for. Tokens in files and variables are read on use.
     """
 
     profile: str | None
@@ -101,7 +101,7 @@ class Config:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """What keeps a client from being made, a line each: nothing where all is known that it needs."""
+        """The reasons why a client cannot be created, one line each; empty if nothing is missing."""
         found: list[str] = []
         for part in (lambda: self._needed("base_url"), lambda: self._needed("app_id"), self._token):
             try:
@@ -111,14 +111,14 @@ class Config:
         return tuple(found)
 
     def credentials(self) -> Credentials:
-        """Return the application's credentials. Raises InvalidRequest that says what is missing or wrong."""
+        """Return the application's credentials. Raises InvalidRequest that names the missing or wrong value."""
         return Credentials(app_id=self._needed("app_id"), app_token=self._token())
 
     def callback_credentials(self) -> tuple[Credentials, ...]:
-        """Return all credentials that message copies may be signed with, the application's own first.
+        """Return all credentials that deliveries may be signed with, the application's first.
 
-        ``callback_credentials_file`` is described in ``rbim.credentials.callback_credentials_from_env``; with it, the
-        application itself need not be configured. Raises InvalidRequest that says what is missing or wrong.
+        See ``rbim.credentials.callback_credentials_from_env`` for ``callback_credentials_file``; with such a file the
+        application's own credentials are optional. Raises InvalidRequest that names the missing or wrong value.
         """
         several = self.values["callback_credentials_file"]
         if several.value is None:
@@ -128,14 +128,14 @@ class Config:
 
     @property
     def has_credentials(self) -> bool:
-        """Whether anything is said of the application or its token."""
+        """Whether the application identifier or its token is configured."""
         return self["app_id"] is not None or self[TOKEN] is not None
 
     def client(self, **options: Any) -> AsyncClient:  # the constructor's own
-        """Make a client. ``options`` go to the constructor of AsyncClient, and before the configuration.
+        """Return a client. ``options`` are arguments of AsyncClient; they take precedence over the configuration.
 
-        Raises InvalidRequest that says what is missing or wrong, and ModuleNotFoundError that names the pip command where
-        the transport needs an extra.
+        Raises InvalidRequest that names the missing or wrong value, and ModuleNotFoundError with the pip command if the
+        transport needs an extra.
         """
         from rbim.client.client import AsyncClient
 
@@ -184,53 +184,53 @@ def load(
     file: str | os.PathLike[str] | None = None,
     *,
     warn: Callable[[str], object] = logger.warning,
-    **told: Any,  # settings by key
+    **arguments: Any,  # settings by key
 ) -> Config:
-    """Return the configuration: what is ``told`` (None says nothing), then the environment, then a profile.
+    """Return the configuration from ``arguments`` (None: not given), the environment and a profile, in this precedence.
 
-    ``profile`` (else ``RBIM_PROFILE``, else the ``profile`` of the files) is sought in ``file`` (else ``RBIM_CONFIG``)
-    alone, or in the project's file and the user's: ``rbim.config.files.places``. ``warn`` is told of files with a token
-    in them that others may read; a logger unless told. Nothing needs to be complete. Raises InvalidRequest that names the
-    file, profile, variable or key which is wrong.
+    ``profile`` defaults to ``RBIM_PROFILE``, then to the ``profile`` of the files. It is read from ``file`` (default:
+    ``RBIM_CONFIG``), or without one from the project's file and the user's (see ``rbim.config.files.places``). ``warn`` is
+    called with a message for each file with a token that other users can read (default: log a warning). The configuration
+    may be incomplete. Raises InvalidRequest that names the wrong file, profile, variable or key.
     """
-    told = {name: Sealed(value) for name, value in told.items() if value is not None}
-    looked = places(file)
-    files = _files(looked)
+    arguments = {name: Sealed(value) for name, value in arguments.items() if value is not None}
+    searched = places(file)
+    files = _files(searched)
     name = profile or os.environ.get("RBIM_PROFILE") or next((each.default for each in files if each.default), None)
     names = tuple(dict.fromkeys(each for one in files for each in one.profiles))
     if name is not None and name not in names:
-        raise _no_profile(name, names, looked)
+        raise _no_profile(name, names, searched)
     found = _defaults()
-    for layer in (*_from_files(files, name), _from_environment(), _from_told(told)):
+    for layer in (*_from_files(files, name), _from_environment(), _from_arguments(arguments)):
         for setting in layer:
             found[TOKEN if setting.key in TOKEN_FORMS else setting.key] = setting
-    config = Config(profile=name, places=looked, profiles=names, values=MappingProxyType(found))
+    config = Config(profile=name, places=searched, profiles=names, values=MappingProxyType(found))
     for path in _exposed(files, config):
-        mend = shlex.join(["chmod", "600", str(path)])
-        warn(f"{path}: others can read this file, and there is a token in it. To mend that: {mend}")
+        command = shlex.join(["chmod", "600", str(path)])
+        warn(f"{path}: other users can read this file, which contains a token. To fix it: {command}")
     return config
 
 
-def _files(looked: Iterable[ConfigPlace]) -> tuple[ConfigFile, ...]:
-    for place in looked:
-        if place.kind == "told" and not place.exists:
+def _files(searched: Iterable[ConfigPlace]) -> tuple[ConfigFile, ...]:
+    for place in searched:
+        if place.kind == "given" and not place.exists:
             raise InvalidRequest(f"{place.path}: there is no such file", field="config")
-    return tuple(read_file(place) for place in looked if place.exists)
+    return tuple(read_file(place) for place in searched if place.exists)
 
 
-def _no_profile(name: str, names: tuple[str, ...], looked: Iterable[ConfigPlace]) -> InvalidRequest:
-    where = " or ".join(str(place.path) for place in looked) or "any file"
-    known = f"there are {', '.join(names)}" if names else "there is none"
+def _no_profile(name: str, names: tuple[str, ...], searched: Iterable[ConfigPlace]) -> InvalidRequest:
+    where = " or ".join(str(place.path) for place in searched) or "any file"
+    known = f"there are {', '.join(names)}" if names else "there are no profiles"
     return InvalidRequest(f"there is no profile {name!r} in {where}: {known}", field="profile")
 
 
 def _missing(key: str, config: Config) -> InvalidRequest:
-    why = f"the environment variable {KEYS[key].variable} is not set"
+    cause = f"the environment variable {KEYS[key].variable} is not set"
     if config.profile is not None:
-        why += f", and the profile {config.profile!r} has no {'token_file' if key == TOKEN else key}"
+        cause += f", and the profile {config.profile!r} has no {'token_file' if key == TOKEN else key}"
     elif config.profiles:
-        why += f", and no profile is chosen of {', '.join(config.profiles)}"
-    return InvalidRequest(why, field=KEYS[key].variable or key)
+        cause += f", and none of the profiles {', '.join(config.profiles)} is chosen"
+    return InvalidRequest(cause, field=KEYS[key].variable or key)
 
 
 # ------------------------------------------------------------------------------ layers, the lowest first
@@ -246,7 +246,7 @@ def _defaults() -> dict[str, Setting]:
 
 
 def _from_files(files: Iterable[ConfigFile], profile: str | None) -> Iterable[list[Setting]]:
-    """Yield what the files say of a profile, the one that goes before the others last."""
+    """Yield the settings of a profile in each file, the file with the highest precedence last."""
     for file in reversed(tuple(files)):
         settings: Mapping[str, Any] = file.profiles.get(profile or "", {})
         source = Source(file=file.path, profile=profile)
@@ -259,28 +259,28 @@ def _from_environment() -> list[Setting]:
         if key.variable is None or not os.environ.get(key.variable):
             continue
         if key.name == "token_file" and os.environ.get("RBIM_APP_TOKEN"):
-            continue  # the token itself goes before a file with it
-        value, why = key.from_text(Sealed(os.environ[key.variable]), Path())
-        if why:
-            raise InvalidRequest(f"{key.variable}: {why}", field=key.variable)
+            continue  # the token itself takes precedence over its file
+        value, cause = key.from_text(Sealed(os.environ[key.variable]), Path())
+        if cause:
+            raise InvalidRequest(f"{key.variable}: {cause}", field=key.variable)
         found.append(Setting(key.name, value, Source(variable=key.variable)))
     return found
 
 
-def _from_told(told: Mapping[str, Sealed]) -> list[Setting]:
+def _from_arguments(arguments: Mapping[str, Sealed]) -> list[Setting]:
     found: list[Setting] = []
-    for name, sealed in told.items():
+    for name, sealed in arguments.items():
         if name not in KEYS:
             raise InvalidRequest(f"{name}: unknown key; {nearest(name, KEYS)}", field=name)
-        value, why = KEYS[name].value(sealed, Path())
-        if why:
-            raise InvalidRequest(f"{name}: {why}", field=name)
-        found.append(Setting(name, value, Source(told=True)))
+        value, cause = KEYS[name].value(sealed, Path())
+        if cause:
+            raise InvalidRequest(f"{name}: {cause}", field=name)
+        found.append(Setting(name, value, Source(argument=True)))
     return found
 
 
 def _exposed(files: Iterable[ConfigFile], config: Config) -> list[Path]:
-    """Return the files with a token in them that others may read."""
+    """Return the files with a token that other users can read."""
     with_tokens = [file.path for file in files if file.holds_token]
     if config.values[TOKEN].key == "token_file":
         with_tokens.append(config[TOKEN])

@@ -1,4 +1,4 @@
-"""``rbim.toml``: which files there are, and what their profiles say. No token is ever in an error that is raised here."""
+"""``rbim.toml``: find the files and read their profiles. No error raised here contains a token."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TOP = ("profile", "profiles")
 
 @frozen
 class ConfigPlace:
-    """Where a file is looked for: ``kind`` is "told" (and then there is no other), "project" or "user"."""
+    """A path that is searched for a file; ``kind`` is "given" (then it is the only one), "project" or "user"."""
 
     kind: str
     path: Path
@@ -35,7 +35,7 @@ class ConfigPlace:
 
 @frozen(kw_only=True)
 class ConfigFile:
-    """What one file says: the name of its default profile, and the settings of each profile by key."""
+    """The content of one file: the name of its default profile, and the settings of each profile by key."""
 
     path: Path
     default: str | None
@@ -43,20 +43,20 @@ class ConfigFile:
 
     @property
     def holds_token(self) -> bool:
-        """Whether a token stands in the file itself."""
+        """Whether the file itself contains a token."""
         return any(TOKEN in profile for profile in self.profiles.values())
 
 
-def places(told: str | os.PathLike[str] | None = None) -> tuple[ConfigPlace, ...]:
-    """Return where files are looked for, the one that goes before the others first.
+def places(given: str | os.PathLike[str] | None = None) -> tuple[ConfigPlace, ...]:
+    """Return the paths that are searched for files, in order of precedence.
 
-    ``told``, else ``RBIM_CONFIG``, is the only one where it is given; otherwise these are the nearest ``rbim.toml`` in the
-    working directory or above it, and the user's.
+    If ``given`` (default: ``RBIM_CONFIG``) is set, it is the only one. Otherwise: the nearest ``rbim.toml`` in the working
+    directory or above it, and the user's.
     """
-    given = told or os.environ.get("RBIM_CONFIG")
-    if given:
-        path = Path(os.path.expanduser(given))  # noqa: PTH111  # pathlib's raises where there is no such home
-        return (ConfigPlace("told", path.absolute(), path.is_file() or path.is_fifo()),)
+    only = given or os.environ.get("RBIM_CONFIG")
+    if only:
+        path = Path(os.path.expanduser(only))  # noqa: PTH111  # Path.expanduser raises for an unknown home
+        return (ConfigPlace("given", path.absolute(), path.is_file() or path.is_fifo()),)
     project, user = _project(), _user()
     found = [] if project is None else [ConfigPlace("project", project, os.path.isfile(project))]  # noqa: PTH113  # never raises
     if user is not None and user != project:
@@ -65,7 +65,7 @@ def places(told: str | os.PathLike[str] | None = None) -> tuple[ConfigPlace, ...
 
 
 def _project() -> Path | None:
-    """Return the nearest file, or where it would be in the working directory; None where there is no such directory."""
+    """Return the nearest file, or its path in the working directory; None if that directory does not exist."""
     try:
         here = Path.cwd()
     except OSError:
@@ -86,37 +86,36 @@ def _user() -> Path | None:
 
 
 def read_file(place: ConfigPlace) -> ConfigFile:
-    """Return what a file says, all of its profiles checked.
+    """Return the content of a file, with all its profiles checked.
 
-    Raises InvalidRequest that names the file and the line, or the key, that is wrong; and where a file that was found, and
-    not named by anybody, belongs to somebody else or may be written to by everybody: it could send the application's
-    requests wherever they like.
+    Raises InvalidRequest that names the file and the wrong line or key. Also raises it for a file that was found, not
+    given, if it belongs to another user or every user can write to it: it could redirect the application's requests.
     """
-    if place.kind != "told" and (why := _not_ours(place.path)):
-        raise InvalidRequest(f"{place.path}: {why}; name it (--config, RBIM_CONFIG) if it is to be used", field="config")
-    found, why = _read(place.path)
-    # raised out here: what reads the file has tokens in its frames
+    if place.kind != "given" and (cause := _untrusted(place.path)):
+        raise InvalidRequest(f"{place.path}: {cause}; name it (--config, RBIM_CONFIG) to use it", field="config")
+    found, cause = _read(place.path)
+    # raised here, where no frame of the traceback holds a token
     if found is None:
-        raise InvalidRequest(f"{place.path}: {why}", field="config")
+        raise InvalidRequest(f"{place.path}: {cause}", field="config")
     return found
 
 
 def readable_by_others(path: Path) -> bool:
-    """Whether the group or everybody may read a file (never on Windows, whose rules are others)."""
+    """Return whether the group or all users can read a file (always False on Windows, whose permissions differ)."""
     try:
         return os.name == "posix" and bool(path.stat().st_mode & OTHERS)
     except OSError:
         return False
 
 
-def _not_ours(path: Path) -> str:
-    """Return why a file may say what somebody else wants, or nothing."""
+def _untrusted(path: Path) -> str:
+    """Return the reason not to trust a file: another user could have written it. Empty if there is none."""
     if os.name != "posix":
         return ""
     found = path.stat()
     if found.st_uid not in {os.getuid(), 0}:
         return "the file belongs to another user"
-    return "everybody may write to the file" if found.st_mode & stat.S_IWOTH else ""
+    return "all users can write to the file" if found.st_mode & stat.S_IWOTH else ""
 
 
 def _read(path: Path) -> tuple[ConfigFile | None, str]:
@@ -136,7 +135,7 @@ def _read(path: Path) -> tuple[ConfigFile | None, str]:
 def _checked(path: Path, document: dict[str, Any]) -> tuple[ConfigFile | None, str]:
     for name in document:
         if name in KEYS:
-            return None, f"{name} stands outside of a profile; it belongs below [profiles.NAME]"
+            return None, f"{name} is outside of a profile; move it below [profiles.NAME]"
         if name not in TOP:
             return None, f"unknown key {name}; {nearest(name, TOP)}"
     default, profiles = document.get("profile"), document.get("profiles", {})
@@ -148,9 +147,9 @@ def _checked(path: Path, document: dict[str, Any]) -> tuple[ConfigFile | None, s
     for name, table in cast("dict[str, object]", profiles).items():
         if not isinstance(table, dict):
             return None, f"profiles.{name}: a table is needed, [profiles.{name}]"
-        settings, why = _settings(cast("dict[str, object]", table), path.parent)
+        settings, cause = _settings(cast("dict[str, object]", table), path.parent)
         if settings is None:
-            return None, f"profiles.{name}.{why}"
+            return None, f"profiles.{name}.{cause}"
         read[name] = MappingProxyType(settings)
     return ConfigFile(path=path, default=default, profiles=MappingProxyType(read)), ""
 
@@ -160,10 +159,10 @@ def _settings(table: dict[str, object], base: Path) -> tuple[dict[str, Any] | No
     for name, value in table.items():
         if name not in KEYS:
             return None, f"{name}: unknown key; {nearest(name, KEYS)}"
-        settings[name], why = KEYS[name].value(Sealed(value), base)
-        if why:
-            return None, f"{name}: {why}"
+        settings[name], cause = KEYS[name].value(Sealed(value), base)
+        if cause:
+            return None, f"{name}: {cause}"
     forms = [name for name in TOKEN_FORMS if name in settings]
     if len(forms) > 1:
-        return None, f"{forms[1]}: there is {forms[0]} too; one of them says what the token is"
+        return None, f"{forms[1]}: {forms[0]} is set too; keep only one of them"
     return settings, ""

@@ -1,4 +1,4 @@
-"""What can be configured: the keys of a profile, the environment variable of each, and how its text or value is read."""
+"""The configuration keys: the environment variable of each, and the readers of its text or value."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ TRANSPORTS = ("httpx", "httpx2", "aiohttp", "pyreqwest", "asyncio")
 
 TOKEN = "app_token"  # noqa: S105  # the name of a key
 TOKEN_FORMS = (TOKEN, "token_file", "token_env")
-"""The keys that say what the token is, or where; of one source, one of them."""
+"""The keys for the token or its location; each source may have only one of them."""
 
 
 class Sealed:
-    """A value that no repr shows: nobody knows yet whether it is a token under a wrong name."""
+    """A value that no repr shows: before it is checked, it may be a token under a wrong key."""
 
     __slots__ = ("_value",)
 
@@ -45,10 +45,10 @@ class Sealed:
 
 @frozen(kw_only=True)
 class SettingKey:
-    """One setting.
+    """One configuration key.
 
-    ``read`` makes it from what a file or a caller says, beside the directory that relative paths start from, and raises
-    ValueError with what is needed instead; ``parse`` makes what ``read`` takes from the text of an environment variable.
+    ``read`` converts a value from a file or an argument; it also gets the base directory for relative paths, and raises
+    ValueError with the expected value. ``parse`` converts the text of an environment variable to an argument of ``read``.
     """
 
     name: str
@@ -57,7 +57,7 @@ class SettingKey:
     parse: Callable[[str], object] = str
 
     def value(self, sealed: Sealed, base: Path) -> tuple[Any, str]:
-        """Return the setting, or None and why it is none. Raises nothing whose traceback could show a token."""
+        """Return the setting and "", or None and the cause. Raises nothing whose traceback could show a token."""
         try:
             return self.read(sealed.opened(), base), ""
         except InvalidRequest as error:
@@ -66,7 +66,7 @@ class SettingKey:
             return None, str(error)
 
     def from_text(self, text: Sealed, base: Path) -> tuple[Any, str]:
-        """Return the setting that an environment variable's text says, or None and why it is none."""
+        """Return the setting from the text of an environment variable and "", or None and the cause."""
         try:
             parsed: object = self.parse(cast("str", text.opened()))
         except ValueError:
@@ -75,12 +75,12 @@ class SettingKey:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return a question that names the known word which is most like this one, or all of them where none is."""
+    """Return a hint for an unknown word: the most similar known word, or all known words."""
     from difflib import get_close_matches
 
     words = list(known)
     found = get_close_matches(word, words, n=1)
-    return f"is {found[0]} meant?" if found else f"known are {', '.join(words)}"
+    return f"did you mean {found[0]}?" if found else f"known are {', '.join(words)}"
 
 
 # ------------------------------------------------------------------------------ readers
@@ -98,7 +98,7 @@ def _secret(value: object, base: Path) -> Secret:
 
 def _path(value: object, base: Path) -> Path:
     text = os.fspath(cast("os.PathLike[str]", value)) if isinstance(value, os.PathLike) else _text(value, base)
-    return base / os.path.expanduser(text)  # noqa: PTH111  # pathlib's raises where there is no such home
+    return base / os.path.expanduser(text)  # noqa: PTH111  # Path.expanduser raises for an unknown home
 
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -131,7 +131,7 @@ def _rates(value: object, _: Path) -> tuple[Rate, ...]:
 
 def _transport(value: object, _: Path) -> str:
     if not isinstance(value, str) or value not in TRANSPORTS:
-        raise ValueError(f"{_shown(value)} is no transport; {nearest(str(value), TRANSPORTS)}")
+        raise ValueError(f"{_shown(value)} is not a transport; {nearest(str(value), TRANSPORTS)}")
     return value
 
 
@@ -167,4 +167,4 @@ KEYS: Mapping[str, SettingKey] = MappingProxyType(
         )
     }
 )
-"""Every key of a profile, in the order in which they are shown."""
+"""All keys of a profile, in display order."""

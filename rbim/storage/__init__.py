@@ -1,4 +1,1 @@
-"""SQLite files: creation, migrations, transactions, group commit.
-
-Nothing here knows the tables of those who use it.
-"""
+"""SQLite files: creation, migrations, transactions, group commit. The tables are defined by the users of this package."""

@@ -1,4 +1,14 @@
-"""Group commit: what the tasks of an event loop want done while a transaction runs is done in the next one, all together."""
+"""Group commit: commands that arrive while a transaction runs are committed together in the next one.
+
+States of a command: pending (in the batch that is still open) -> committing (its batch was taken, a thread runs the
+transaction) -> settled (committed, failed, or the whole transaction failed).
+
+- ``run`` and ``begin`` add a command to the pending batch; ``serve`` takes the batch when the last transaction has ended.
+- A cancelled caller of ``run`` removes its pending command. A command that is committing continues; when it is settled,
+  ``undo`` (if given) reverses it in a later transaction.
+- Always: one transaction at a time; commands run in the order in which they arrived; a result is returned only after it
+  is durable; once closed, no new command is accepted, but pending ones are still committed.
+"""
 
 from __future__ import annotations
 
@@ -25,27 +35,30 @@ __all__ = ["CommitStore", "GroupCommit", "open_group_commit"]
 T = TypeVar("T")
 
 LAST_WAIT = 3.0
-"""Seconds for which, once it is to be closed, another process that writes is still waited for."""
+"""Seconds after ``close`` for which a transaction still waits for another process that writes."""
 
 
 class CommitStore(Protocol):
-    """What is committed to: all of it is called in threads."""
+    """The protocol of stores that commit; all methods are called in threads."""
 
     def open(self) -> None:
-        """Open it."""
+        """Open the store."""
         ...
 
     def close(self) -> None:
-        """Close it."""
+        """Close the store."""
         ...
 
     def commit(self, commands: Sequence[Callable[[], Any]], *, hurried: Callable[[], bool]) -> list[Any]:
-        """Carry out commands in one transaction, durably; return what each returned, or the Failure that it came to."""
+        """Run commands in one durable transaction; return the result of each, or its CommandFailure.
+
+        Once ``hurried`` returns True, do not wait for other processes any more.
+        """
         ...
 
 
 class _Batch:
-    """Commands for one transaction, by ticket, and what became of them."""
+    """The commands of one transaction, and their results, by ticket number."""
 
     def __init__(self) -> None:
         self.commands: dict[int, Callable[[], Any]] = {}
@@ -56,7 +69,7 @@ class _Batch:
 
 
 class GroupCommit:
-    """The way to the store from one event loop: its thread's tasks only."""
+    """Group commit for one store and one event loop; only tasks of that loop may use it."""
 
     def __init__(self, store: CommitStore, *, threads: bool = True) -> None:
         self._store = store
@@ -67,14 +80,14 @@ class GroupCommit:
         self._wanted = anyio.Event()
         self._closed = False
         self._give_up = float("inf")
-        # of our own, so that no thread that the application blocks is one we need
+        # own limiters, so that an application that blocks anyio's threads does not block the store
         self._writing, self._reading = anyio.CapacityLimiter(1), anyio.CapacityLimiter(1)
 
     async def run(self, command: Callable[[], T], *, undo: Undo | None = None) -> T:
-        """Carry out a command of the store, and return once it is durable.
+        """Run a command of the store and return its result once it is durable.
 
-        Cancelled while it waits for its transaction, it is not carried out; later, it may be or not: ``undo`` then returns
-        the commands that make its result undone, unless that is None.
+        If the caller is cancelled before the transaction begins, the command does not run. Later it may run: ``undo`` is
+        then called with its result, unless that is None, and returns the commands that undo it.
         """
         batch, ticket = self._add(command)
         try:
@@ -83,16 +96,16 @@ class GroupCommit:
             if batch is self._pending:
                 del batch.commands[ticket]
             elif undo is not None:
-                give_back = partial(self._undo, undo)
+                undo_result = partial(self._undo, undo)
                 if batch.settled.is_set():
-                    give_back(batch.results.get(ticket))
+                    undo_result(batch.results.get(ticket))
                 else:
-                    batch.abandoned.append((ticket, give_back))
+                    batch.abandoned.append((ticket, undo_result))
             raise
         return cast("T", _result(batch, ticket))
 
     def begin(self, command: Callable[[], T]) -> Callable[[], Awaitable[T]]:
-        """Have a command carried out, after those that were begun before and whoever waits; return how to wait for it."""
+        """Queue a command after all earlier ones; return a function that waits for its result."""
         batch, ticket = self._add(command)
 
         async def settled() -> T:
@@ -102,7 +115,7 @@ class GroupCommit:
         return settled
 
     async def read(self, reads: Callable[[], T]) -> T:
-        """Return what the store reads."""
+        """Run a read in a thread and return its result."""
         self._check()
         return await self._run(reads, limiter=self._reading)
 
@@ -118,7 +131,7 @@ class GroupCommit:
             raise RuntimeError("the file is closed")
         if get_ident() != self._thread:
             raise RuntimeError(
-                "a file is used in the event loop that opened it; for an inbox, another one can have a backlog"
+                "a file can be used only in the event loop that opened it; for an inbox, use a backlog in other loops"
             )
 
     def _undo(self, undo: Undo, result: Any) -> None:  # the command's
@@ -130,24 +143,24 @@ class GroupCommit:
         self._wanted.set()
 
     def close(self) -> None:
-        """Take no more commands. What was taken is still carried out."""
+        """Accept no more commands; pending ones still run."""
         self._closed = True
         self._give_up = monotonic() + LAST_WAIT
         self._wanted.set()
 
     async def serve(self) -> None:
-        """Carry out commands until it is closed. A cancellation of the caller's does not end it."""
+        """Run commands until :meth:`close`. Cancellation of the caller does not end it."""
         with anyio.CancelScope(shield=True):
             try:
                 while self._pending.commands or not self._closed:
                     await self._wanted.wait()
-                    await checkpoint()  # whoever was waiting for the last transaction may join this one
-                    await self._carry_out()
+                    await checkpoint()  # tasks that waited for the last transaction may join this one
+                    await self._commit_pending()
             finally:
                 self._closed = True
                 self._settle(self._pending, RuntimeError("the file was closed"))
 
-    async def _carry_out(self) -> None:
+    async def _commit_pending(self) -> None:
         batch, self._pending = self._pending, _Batch()
         if not self._closed:
             self._wanted = anyio.Event()
@@ -168,13 +181,13 @@ class GroupCommit:
     def _settle(self, batch: _Batch, error: Exception | None) -> None:
         batch.error = error
         batch.settled.set()
-        for ticket, give_back in batch.abandoned:
-            give_back(batch.results.get(ticket))
+        for ticket, undo_result in batch.abandoned:
+            undo_result(batch.results.get(ticket))
 
 
 def _result(batch: _Batch, ticket: int) -> Any:  # the command's
     if batch.error is not None:
-        raise copy(batch.error) from batch.error  # each waiter has a traceback of its own
+        raise copy(batch.error) from batch.error  # a separate traceback for each waiting task
     result = batch.results[ticket]
     if isinstance(result, CommandFailure):
         raise result.error
@@ -189,9 +202,9 @@ async def _at_once(work: Callable[[], T], *, limiter: object) -> T:
 
 @asynccontextmanager
 async def open_group_commit(store: CommitStore, *, threads: bool = True) -> AsyncGenerator[GroupCommit, None]:
-    """Open the store for the event loop of the caller; when it leaves, what is pending is carried out first.
+    """Open the store for the caller's event loop; on exit, run pending commands and close the store.
 
-    Without ``threads`` the event loop itself does the work: emulated time would not wait for a thread.
+    Without ``threads`` commands run in the event loop itself: emulated time does not wait for threads.
     """
     commits = GroupCommit(store, threads=threads)
     await commits.read(store.open)
@@ -201,7 +214,7 @@ async def open_group_commit(store: CommitStore, *, threads: bool = True) -> Asyn
             tasks.start_soon(commits.serve)
             try:
                 yield commits
-            except BaseException as error:  # a task group would wrap it
+            except BaseException as error:  # raised below: the task group would wrap it
                 failure = error
             commits.close()
     finally:

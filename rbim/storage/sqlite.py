@@ -1,4 +1,4 @@
-"""An SQLite file of ours: how it is made, known again and opened, and its transactions. Synchronous.
+"""SQLite files of rbim: creation, identification, opening and transactions. Synchronous.
 
 Threads share one connection; processes share the file.
 """
@@ -26,21 +26,21 @@ __all__ = ["CommandFailure", "Database", "FileKind"]
 T = TypeVar("T")
 
 NAMES = {b"rbim": "an inbox", b"rbsp": "a spool", b"rbjb": "a job's journal"}
-"""What a file says it is, in SQLite's ``application_id``."""
+"""The kinds of files by their mark, which is SQLite's ``application_id``."""
 
 _CREATING = threading.Lock()
 
-BUSY = 0.05  # seconds that SQLite waits for another process before it says so
-PAUSE = 0.001  # seconds between two such waits, in which other threads may have the connection
-PATIENCE = 10.0  # seconds of all that while a file is opened or read
+BUSY = 0.05  # seconds that SQLite waits for another process before SQLITE_BUSY
+PAUSE = 0.001  # seconds between two such waits, in which other threads can use the connection
+PATIENCE = 10.0  # seconds of waiting in all while a file is opened or read
 
 
 @frozen(kw_only=True)
 class FileKind:
-    """What a file is: its name with the article, the ``application_id`` that says so, and how its schema came about.
+    """A kind of file: its ``name`` with an article, its ``mark`` (``application_id``) and its schema.
 
-    ``schema`` holds the statements that lead from each version, counting from 0 for an empty file, to the next. ``harmless``
-    are the errors that a command raises before it has written anything.
+    ``schema`` holds, for each version from 0 (an empty file), the statements that migrate to the next. ``harmless`` are
+    the errors that a command raises only before it has written anything.
     """
 
     name: str
@@ -52,19 +52,20 @@ class FileKind:
 
 @frozen
 class CommandFailure:
-    """What a command of a transaction raised; the others were carried out."""
+    """The error of one command in a transaction; the other commands were committed."""
 
     error: Exception
 
 
-class _Spoilt(Exception):
-    """A command failed: the transaction is to be made again with care."""
+class _CommandFailed(Exception):
+    """A command failed: the transaction is repeated with a savepoint for each command."""
 
 
 class Database:
-    """One connection for all threads of a process, there between the first ``open`` and the last ``close``.
+    """One connection for all threads of a process, open from the first ``open`` to the last ``close``.
 
-    ``now`` is the time of a transaction, in epoch seconds. A command that sets ``news`` has the listeners called.
+    ``now`` is the time of the current transaction, in epoch seconds. If a command sets ``news``, the listeners are called
+    after the commit.
     """
 
     def __init__(self, path: Path, kind: FileKind, *, clock: Callable[[], float]) -> None:
@@ -77,47 +78,50 @@ class Database:
         self._users = 0
         self._connection: sqlite3.Connection | None = None
         self._listeners: tuple[Callable[[], object], ...] = ()
-        self._listening = Lock()  # never held for long: event loops take it
+        self._listening = Lock()  # held only briefly: event loops wait for it
 
     def open(self) -> None:
-        """Open the file, make it if need be. Raises InvalidRequest where it is something else, or made by a newer rbim."""
+        """Open the file; create it if it is missing.
+
+        Raises InvalidRequest if the file is of another kind or was made by a newer rbim.
+        """
         with self._lock:
             if self._connection is None:
                 self._connection = _connect(self.path, self._kind)
             self._users += 1
 
     def close(self) -> None:
-        """Undo one ``open``."""
+        """Reverse one ``open``."""
         with self._lock:
             self._users -= 1
             if not self._users and self._connection is not None:
-                self._connection.close()  # the last one of all processes writes the log back into the file
+                self._connection.close()  # the last connection of all processes writes the log back into the file
                 self._connection = None
 
     def listen(self, call: Callable[[], object]) -> None:
-        """Have a function called, in any thread, after each transaction that brings news."""
+        """Call a function, in any thread, after each transaction with ``news``."""
         with self._listening:
             self._listeners = (*self._listeners, call)
 
     def unlisten(self, call: Callable[[], object]) -> None:
-        """Undo a ``listen``."""
+        """Remove a listener."""
         with self._listening:
             self._listeners = tuple(each for each in self._listeners if each is not call)
 
-    def execute(self, statement: str, values: Any = ()) -> sqlite3.Cursor:  # what fills the placeholders
+    def execute(self, statement: str, values: Any = ()) -> sqlite3.Cursor:  # values of the placeholders
         """Execute one statement, inside a command or a read."""
         if self._connection is None:
             raise RuntimeError(f"{self.path} is not open")
         return self._connection.execute(statement, values)
 
-    def executemany(self, statement: str, values: Any) -> int:  # what fills the placeholders, again and again
-        """Execute one statement for each of the values, inside a command; return how many rows it changed in all."""
+    def executemany(self, statement: str, values: Any) -> int:  # values of the placeholders, for each execution
+        """Execute one statement for each of the values, inside a command; return the number of changed rows."""
         if self._connection is None:
             raise RuntimeError(f"{self.path} is not open")
         return max(0, self._connection.executemany(statement, values).rowcount)
 
     def read(self, reads: Callable[[], T]) -> T:
-        """Return what a function reads, outside any transaction."""
+        """Run a function that reads, outside any transaction, and return its result."""
         give_up = time.monotonic() + PATIENCE
         while True:
             try:
@@ -136,16 +140,16 @@ class Database:
         hurried: Callable[[], bool] = bool,
         apart: bool = True,
     ) -> list[Any]:
-        """Carry out commands in one transaction, durably; return what each returned, or the Failure that it came to.
+        """Run commands in one durable transaction; return the result of each, or its CommandFailure.
 
-        ``last`` is called at the end of it. Waits while another process writes, until ``hurried`` is true. Raises where
-        nothing at all was kept; unless what fails may be kept ``apart``, that is where any of them fails.
+        ``last`` is called at the end of the transaction. While another process writes, wait until ``hurried`` returns True.
+        Raises if the whole transaction was rolled back; without ``apart``, one failing command rolls it back.
         """
         try:
             return self._transaction([self._together(each) for each in commands], last, hurried)
-        except _Spoilt as spoilt:
-            if not apart and spoilt.__cause__ is not None:
-                raise spoilt.__cause__ from None
+        except _CommandFailed as failed:
+            if not apart and failed.__cause__ is not None:
+                raise failed.__cause__ from None
             return self._transaction([self._apart(each) for each in commands], last, hurried)
 
     def _transaction(
@@ -191,7 +195,7 @@ class Database:
             except self._kind.harmless as error:
                 return CommandFailure(error)
             except Exception as error:
-                raise _Spoilt from error
+                raise _CommandFailed from error
 
         return run
 
@@ -203,7 +207,7 @@ class Database:
                 result = command()
             except Exception as error:
                 if not self._in_transaction:
-                    raise  # SQLite gave up all of it
+                    raise  # SQLite rolled back the whole transaction
                 self.execute("ROLLBACK TO command")
                 result = CommandFailure(error)
             self.execute("RELEASE command")
@@ -220,7 +224,7 @@ _UNUSABLE = {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READ
 
 
 def _code(error: BaseException) -> int | None:
-    """Return SQLite's primary code of an error."""
+    """Return SQLite's primary error code, or None for another error."""
     code: int | None = getattr(error, "sqlite_errorcode", None)
     return None if code is None else code & 0xFF
 
@@ -244,15 +248,15 @@ def _connect(path: Path, kind: FileKind) -> sqlite3.Connection:
         time.sleep(BUSY)
 
 
-def _unusable(path: Path, kind: FileKind, why: str) -> InvalidRequest:
-    return InvalidRequest(f"{path} cannot be {kind.name}: {why}", field="path")
+def _unusable(path: Path, kind: FileKind, cause: str) -> InvalidRequest:
+    return InvalidRequest(f"{path} cannot be {kind.name}: {cause}", field="path")
 
 
 def _opened(path: Path, kind: FileKind) -> sqlite3.Connection:
     _create(path)
     connection = sqlite3.connect(path, timeout=BUSY, isolation_level=None, check_same_thread=False)
     try:
-        connection.execute("BEGIN")  # another process may be making the file right now
+        connection.execute("BEGIN")  # another process may be creating the file now
         version = _version(connection, path, kind)
         connection.execute("COMMIT")
         if version < len(kind.schema):
@@ -266,17 +270,17 @@ def _opened(path: Path, kind: FileKind) -> sqlite3.Connection:
 
 
 def _create(path: Path) -> None:
-    """Make the file if it is not there, with mode 0600: accounts and messages are nobody else's.
+    """Create the file if it is missing, with mode 0600: other users must not read accounts and messages.
 
-    A file that is there is not opened: POSIX takes all locks of a process on a file, SQLite's too, when any descriptor of
-    it is closed. Hence also one thread at a time.
+    An existing file is not opened: on POSIX, closing any descriptor of a file releases all locks of the process on it,
+    including SQLite's. For the same reason only one thread at a time does this.
     """
-    with _CREATING, suppress(OSError):  # it is there; or SQLite says what is wrong
+    with _CREATING, suppress(OSError):  # it exists, or SQLite reports the error later
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
 
 
 def _version(connection: sqlite3.Connection, path: Path, kind: FileKind) -> int:
-    """Return the version of a file's schema, 0 of an empty one."""
+    """Return the version of a file's schema, 0 for an empty file."""
 
     def value(statement: str) -> int:
         ((found,),) = connection.execute(statement)
@@ -288,16 +292,17 @@ def _version(connection: sqlite3.Connection, path: Path, kind: FileKind) -> int:
     if mark != kind.mark and (any(mark) or version or value("SELECT count(*) FROM sqlite_master")):
         raise _unusable(path, kind, "it is a database of another application")
     if version > len(kind.schema):
-        raise _unusable(path, kind, f"its schema has version {version}, and this rbim knows {len(kind.schema)} at most")
+        newest = len(kind.schema)
+        raise _unusable(path, kind, f"its schema has version {version}, and this rbim knows {newest} at most: update rbim")
     return version
 
 
 def _migrate(connection: sqlite3.Connection, path: Path, kind: FileKind) -> None:
     (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
     if mode != "wal":
-        raise _unusable(path, kind, f"its file system allows no write-ahead log (journal mode {mode})")
+        raise _unusable(path, kind, f"its file system supports no write-ahead log (journal mode {mode})")
     connection.execute("BEGIN IMMEDIATE")
-    for number in range(_version(connection, path, kind), len(kind.schema)):  # another process may have been quicker
+    for number in range(_version(connection, path, kind), len(kind.schema)):  # another process may have migrated it
         for statement in kind.schema[number]:
             connection.execute(statement)
         connection.execute(f"PRAGMA user_version = {number + 1}")

@@ -474,7 +474,7 @@ def test_config_path_shows_which_files_are_looked_for(profile, cli, folder, tmp_
         {"kind": "project", "path": str(file), "exists": True},
         {"kind": "user", "path": str(user), "exists": False},
     ]
-    assert json.loads(named) == [{"kind": "told", "path": str(folder / "rbim.toml"), "exists": True}]
+    assert json.loads(named) == [{"kind": "given", "path": str(folder / "rbim.toml"), "exists": True}]
 
 
 @pytest.mark.parametrize("command", [["groups", "search", "--name", "x"], ["config", "show"], ["invite", "f", "--dry-run"]])
@@ -485,7 +485,7 @@ def test_what_is_wrong_in_the_file_is_said_in_two_lines(cli, folder, command):
 
     assert (code, out) == (Exit.USAGE, "")
     what, hint = err.splitlines()
-    assert what == f"rbim: {folder}/rbim.toml: profiles.a.app_tokn: unknown key; is app_token meant?"
+    assert what == f"rbim: {folder}/rbim.toml: profiles.a.app_tokn: unknown key; did you mean app_token?"
     assert "rbim config show" in hint
 
 

@@ -258,7 +258,7 @@ async def test_the_deadline_counts_the_time_spent_on_rates_and_at_the_gate():
     async with by_hand(waits(6), limits=limits, timeout=10, deadline=9) as (client, stub, clock, tasks):
         Background(tasks, client.send(READ))
         await clock.advance()
-        second = Background(tasks, client.send(READ))  # waits 4 s for the rate, 2 s at the gate: 3 s are left
+        second = Background(tasks, client.send(READ))  # waits 4 s for the rate, 2 s at the limiter: 3 s are left
         await clock.advance(6)
         assert stub.timeouts == [9, 3]
         await clock.advance(3)
@@ -298,7 +298,7 @@ async def test_a_call_may_have_no_deadline_at_all():
     assert stub.times == [0, 11000, 22000, 33000]
 
 
-# The gate and the rates
+# The concurrency limiter and the rates
 
 
 @pytest.mark.parametrize("concurrency", [1, 7])
@@ -490,8 +490,8 @@ async def test_calls_cancelled_in_whatever_moment_leave_no_place_taken(moments, 
                 else:
                     await clock.advance(number / 4) if number else await checkpoint()
             tasks.cancel_scope.cancel()
-        gate = client._shared.concurrency
-        assert (gate.free, gate.waiting) == (places, 0)
+        limiter = client._shared.concurrency
+        assert (limiter.free, limiter.waiting) == (places, 0)
         assert client._shared.running == set()
     assert stub.most <= places
 

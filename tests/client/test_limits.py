@@ -1,4 +1,4 @@
-"""Limits: rates and halts as arithmetic, where nothing waits; and the gate, where who comes first is served first."""
+"""Limits: rates and halts as arithmetic, without waiting; and the concurrency limiter, a FIFO queue."""
 
 import asyncio
 import heapq
@@ -30,8 +30,8 @@ SEARCH = SearchPublicGroups(name="x")
 CREATE = CreateGroup(name="x", type=GroupType.TEMPORARY)
 
 
-def places(pace: RateLimiter, ops, now: float = 0.0, latest: float = inf) -> list[float | None]:
-    return [pace.reserve(op, now, latest) for op in ops]
+def places(limiter: RateLimiter, ops, now: float = 0.0, latest: float = inf) -> list[float | None]:
+    return [limiter.reserve(op, now, latest) for op in ops]
 
 
 @pytest.mark.parametrize(
@@ -106,16 +106,16 @@ def test_a_rate_spreads_requests_evenly():
 
 
 def test_a_burst_goes_at_once_after_a_quiet_time_and_not_before():
-    pace = RateLimiter((Rate(1, burst=3),))
-    assert places(pace, [DETAIL] * 5) == [0, 0, 0, 1, 2]
-    assert places(pace, [DETAIL] * 2, now=2.5) == [3, 4]
-    assert places(pace, [DETAIL] * 4, now=100.0) == [100, 100, 100, 101]
+    limiter = RateLimiter((Rate(1, burst=3),))
+    assert places(limiter, [DETAIL] * 5) == [0, 0, 0, 1, 2]
+    assert places(limiter, [DETAIL] * 2, now=2.5) == [3, 4]
+    assert places(limiter, [DETAIL] * 4, now=100.0) == [100, 100, 100, 101]
 
 
 def test_quiet_times_save_up_no_more_than_the_burst():
-    pace = RateLimiter((Rate(10),))
-    assert places(pace, [DETAIL], now=0.0) == [0]
-    assert places(pace, [DETAIL] * 3, now=1000.0) == pytest.approx([1000, 1000.1, 1000.2])
+    limiter = RateLimiter((Rate(10),))
+    assert places(limiter, [DETAIL], now=0.0) == [0]
+    assert places(limiter, [DETAIL] * 3, now=1000.0) == pytest.approx([1000, 1000.1, 1000.2])
 
 
 def test_a_monotonic_clock_may_begin_below_zero():
@@ -123,82 +123,82 @@ def test_a_monotonic_clock_may_begin_below_zero():
 
 
 def test_of_several_rates_each_holds():
-    pace = RateLimiter((Rate(2, burst=2), Rate(3, per=10, burst=3)))
-    assert places(pace, [DETAIL] * 5) == pytest.approx([0, 0, 0.5, 10 / 3, 20 / 3])
+    limiter = RateLimiter((Rate(2, burst=2), Rate(3, per=10, burst=3)))
+    assert places(limiter, [DETAIL] * 5) == pytest.approx([0, 0, 0.5, 10 / 3, 20 / 3])
 
 
 def test_a_rate_for_some_operations_leaves_the_others_alone():
-    pace = RateLimiter((Rate(1, operations=(JoinGroup, DeleteGroup)),))
-    assert places(pace, [JOIN, DETAIL, DeleteGroup(group_id="g"), DETAIL, JOIN]) == [0, 0, 1, 0, 2]
+    limiter = RateLimiter((Rate(1, operations=(JoinGroup, DeleteGroup)),))
+    assert places(limiter, [JOIN, DETAIL, DeleteGroup(group_id="g"), DETAIL, JOIN]) == [0, 0, 1, 0, 2]
 
 
 def test_a_rate_for_each_group_counts_every_group_by_itself_and_nothing_without_a_group():
-    pace = RateLimiter((Rate(1, each_group=True),))
+    limiter = RateLimiter((Rate(1, each_group=True),))
     other = QueryGroupDetail(group_id="g2")
-    assert places(pace, [DETAIL, other, JOIN, other, SEARCH, SEARCH, CREATE]) == [0, 0, 1, 1, 0, 0, 0]
+    assert places(limiter, [DETAIL, other, JOIN, other, SEARCH, SEARCH, CREATE]) == [0, 0, 1, 1, 0, 0, 0]
 
 
 def test_a_place_past_the_latest_time_is_not_given_and_not_taken():
-    pace = RateLimiter((Rate(1), Rate(1, per=10, operations=(JoinGroup,))))
-    assert places(pace, [JOIN]) == [0]
-    assert places(pace, [JOIN] * 3, latest=9.0) == [None] * 3
-    assert places(pace, [DETAIL] * 2) == [1, 2]
-    assert places(pace, [JOIN], latest=10.5) == [10]
+    limiter = RateLimiter((Rate(1), Rate(1, per=10, operations=(JoinGroup,))))
+    assert places(limiter, [JOIN]) == [0]
+    assert places(limiter, [JOIN] * 3, latest=9.0) == [None] * 3
+    assert places(limiter, [DETAIL] * 2) == [1, 2]
+    assert places(limiter, [JOIN], latest=10.5) == [10]
 
 
 def test_a_place_at_the_very_latest_time_would_leave_no_time_to_send():
-    pace = RateLimiter((Rate(1),))
-    assert places(pace, [DETAIL]) == [0]
-    assert places(pace, [DETAIL], latest=1.0) == [None]
-    assert places(pace, [DETAIL], latest=1.001) == [1]
+    limiter = RateLimiter((Rate(1),))
+    assert places(limiter, [DETAIL]) == [0]
+    assert places(limiter, [DETAIL], latest=1.0) == [None]
+    assert places(limiter, [DETAIL], latest=1.001) == [1]
 
 
 def test_a_halt_lets_nothing_go_before_its_end_and_the_later_end_holds():
-    pace = RateLimiter()
-    pace.halt(10.0, 0.0)
-    pace.halt(5.0, 1.0)
-    assert places(pace, [DETAIL], now=2.0) == [10]
-    assert places(pace, [DETAIL], now=2.0, latest=9.0) == [None]
-    assert places(pace, [DETAIL], now=2.0, latest=10.0) == [None]
-    pace.halt(12.0, 3.0)
-    assert places(pace, [DETAIL], now=4.0) == [12]
-    assert places(pace, [DETAIL], now=13.0) == [13]
+    limiter = RateLimiter()
+    limiter.halt(10.0, 0.0)
+    limiter.halt(5.0, 1.0)
+    assert places(limiter, [DETAIL], now=2.0) == [10]
+    assert places(limiter, [DETAIL], now=2.0, latest=9.0) == [None]
+    assert places(limiter, [DETAIL], now=2.0, latest=10.0) == [None]
+    limiter.halt(12.0, 3.0)
+    assert places(limiter, [DETAIL], now=4.0) == [12]
+    assert places(limiter, [DETAIL], now=13.0) == [13]
 
 
 def test_after_a_halt_the_rates_go_on_where_they_were():
-    pace = RateLimiter((Rate(1),))
-    assert places(pace, [DETAIL] * 3) == [0, 1, 2]
-    before = pace.halted_for
-    pace.halt(20.5, 0.5)  # the places 1 and 2 are now 21 and 22
-    assert [pace.postponed(when, before) for when in (1, 2)] == [21, 22]
-    assert places(pace, [DETAIL] * 2, now=0.5) == [23, 24]
+    limiter = RateLimiter((Rate(1),))
+    assert places(limiter, [DETAIL] * 3) == [0, 1, 2]
+    before = limiter.halted_for
+    limiter.halt(20.5, 0.5)  # the places 1 and 2 are now 21 and 22
+    assert [limiter.postponed(when, before) for when in (1, 2)] == [21, 22]
+    assert places(limiter, [DETAIL] * 2, now=0.5) == [23, 24]
 
 
 def test_halts_one_after_another_and_inside_one_another_add_up_once():
-    pace = RateLimiter()
-    pace.halt(10.0, 0.0)
-    pace.halt(8.0, 5.0)
-    pace.halt(15.0, 5.0)
-    pace.halt(30.0, 20.0)
-    assert pace.halted_for == 15 + 10
-    assert pace.postponed(16.0, 15.0) == 30
-    assert pace.postponed(22.0, 15.0) == 32
+    limiter = RateLimiter()
+    limiter.halt(10.0, 0.0)
+    limiter.halt(8.0, 5.0)
+    limiter.halt(15.0, 5.0)
+    limiter.halt(30.0, 20.0)
+    assert limiter.halted_for == 15 + 10
+    assert limiter.postponed(16.0, 15.0) == 30
+    assert limiter.postponed(22.0, 15.0) == 32
 
 
 def test_thousands_of_groups_are_forgotten_when_they_say_nothing_any_more():
-    pace = RateLimiter((Rate(1, each_group=True),))
+    limiter = RateLimiter((Rate(1, each_group=True),))
     for number in range(20_000):
         now = number * 0.01  # each group is of interest for one second: a hundred at any time
-        assert pace.reserve(QueryGroupDetail(group_id=f"g{number}"), now, inf) == now
-        assert len(pace._buckets[0].due) <= PRUNE + 1
-    assert pace.reserve(QueryGroupDetail(group_id="g19999"), 199.99, inf) == pytest.approx(200.99)
+        assert limiter.reserve(QueryGroupDetail(group_id=f"g{number}"), now, inf) == now
+        assert len(limiter._buckets[0].due) <= PRUNE + 1
+    assert limiter.reserve(QueryGroupDetail(group_id="g19999"), 199.99, inf) == pytest.approx(200.99)
 
 
 def test_groups_that_still_say_something_are_not_forgotten():
-    pace = RateLimiter((Rate(1, per=1e6, each_group=True),))
+    limiter = RateLimiter((Rate(1, per=1e6, each_group=True),))
     groups = [QueryGroupDetail(group_id=f"g{number}") for number in range(3 * PRUNE)]
-    assert places(pace, groups) == [0] * len(groups)
-    assert places(pace, groups) == [1e6] * len(groups)
+    assert places(limiter, groups) == [0] * len(groups)
+    assert places(limiter, groups) == [1e6] * len(groups)
 
 
 # The promise itself, checked the slow way: every window between two requests holds no more than it may.
@@ -217,8 +217,8 @@ HALTS = st.lists(st.tuples(st.floats(0, 40), st.floats(0, 5)), max_size=4)
 
 
 def sent(rates, calls, halts):
-    """Let calls come, wait and go over one pace, as the client does, and return who went when."""
-    pace, order, now, events, gone = RateLimiter(rates), count(), 0.0, [], []
+    """Let calls come, wait and go over one limiter, as the client does, and return who went when."""
+    limiter, order, now, events, gone = RateLimiter(rates), count(), 0.0, [], []
     for gap, op, patience in calls:
         now += gap
         heapq.heappush(events, (now, next(order), "come", op, now + patience))
@@ -227,17 +227,17 @@ def sent(rates, calls, halts):
     while events:
         now, _, what, subject, detail = heapq.heappop(events)
         if what == "halt":
-            pace.halt(now + subject, now)
+            limiter.halt(now + subject, now)
         elif what == "come":
-            when = pace.reserve(subject, now, detail)
+            when = limiter.reserve(subject, now, detail)
             if when is not None:
                 assert now <= when < detail
-                heapq.heappush(events, (when, next(order), "wake", subject, (when, pace.halted_for)))
+                heapq.heappush(events, (when, next(order), "wake", subject, (when, limiter.halted_for)))
         else:
             when, halted_for = detail
-            later = pace.postponed(when, halted_for)
+            later = limiter.postponed(when, halted_for)
             if later > now:
-                heapq.heappush(events, (later, next(order), "wake", subject, (later, pace.halted_for)))
+                heapq.heappush(events, (later, next(order), "wake", subject, (later, limiter.halted_for)))
             else:
                 assert not any(at < now < at + seconds - 1e-6 for at, seconds in halts)
                 gone.append((now, subject))
@@ -294,11 +294,11 @@ def test_what_could_go_at_a_time_goes_then_as_if_it_had_been_reserved(rates, cal
 
 
 def test_what_a_group_has_for_itself_can_be_left_out():
-    pace = RateLimiter((Rate(1, each_group=True), Rate(4)))
-    pace.take(DETAIL, 3.0)
-    assert (pace.earliest(DETAIL, 3.0), pace.earliest(DETAIL, 3.0, each_group=False)) == (4.0, 3.25)
-    pace.halt(5.0, 3.0)
-    assert (pace.earliest(DETAIL, 3.0), pace.earliest(DETAIL, 3.0, each_group=False)) == (6.0, 5.25)
+    limiter = RateLimiter((Rate(1, each_group=True), Rate(4)))
+    limiter.take(DETAIL, 3.0)
+    assert (limiter.earliest(DETAIL, 3.0), limiter.earliest(DETAIL, 3.0, each_group=False)) == (4.0, 3.25)
+    limiter.halt(5.0, 3.0)
+    assert (limiter.earliest(DETAIL, 3.0), limiter.earliest(DETAIL, 3.0, each_group=False)) == (6.0, 5.25)
 
 
 # ------------------------------------------------------------------------------------------- places
@@ -312,54 +312,54 @@ async def settle() -> None:
 class Visitor:
     """One who enters, stays until told to go, and leaves; it may be sent away at any moment."""
 
-    def __init__(self, gate: ConcurrencyLimiter, entered: list["Visitor"]) -> None:
+    def __init__(self, limiter: ConcurrencyLimiter, entered: list["Visitor"]) -> None:
         self.scope = CancelScope()
         self.may_go = Event()
         self.inside = False
-        self._gate = gate
+        self._limiter = limiter
         self._entered = entered
 
     async def visit(self) -> None:
         with self.scope:
-            await self._gate.enter()
+            await self._limiter.enter()
             self._entered.append(self)
             self.inside = True
             try:
                 await self.may_go.wait()
             finally:
                 self.inside = False
-                self._gate.leave()
+                self._limiter.leave()
 
 
 async def test_while_a_place_is_free_nobody_waits():
-    gate = ConcurrencyLimiter(2)
-    steps = gate.enter()
+    limiter = ConcurrencyLimiter(2)
+    steps = limiter.enter()
     with pytest.raises(StopIteration):  # done without giving way once
         steps.send(None)
-    assert (gate.free, gate.waiting) == (1, 0)
+    assert (limiter.free, limiter.waiting) == (1, 0)
 
 
 @pytest.mark.parametrize("places", [1, 3])
 async def test_first_come_first_served_and_never_more_than_its_places(places):
-    gate, entered, most = ConcurrencyLimiter(places), [], 0
-    visitors = [Visitor(gate, entered) for _ in range(20)]
+    limiter, entered, most = ConcurrencyLimiter(places), [], 0
+    visitors = [Visitor(limiter, entered) for _ in range(20)]
     async with create_task_group() as tasks:
         for visitor in visitors:
             tasks.start_soon(visitor.visit)
             await settle()
-        assert gate.waiting == 20 - places
+        assert limiter.waiting == 20 - places
         for visitor in visitors:
             most = max(most, sum(each.inside for each in visitors))
             visitor.may_go.set()
             await settle()
     assert entered == visitors
     assert most == places
-    assert (gate.free, gate.waiting) == (places, 0)
+    assert (limiter.free, limiter.waiting) == (places, 0)
 
 
 async def test_who_comes_while_others_wait_does_not_overtake_them():
-    gate, entered = ConcurrencyLimiter(1), []
-    first, second, third = (Visitor(gate, entered) for _ in range(3))
+    limiter, entered = ConcurrencyLimiter(1), []
+    first, second, third = (Visitor(limiter, entered) for _ in range(3))
     async with create_task_group() as tasks:
         tasks.start_soon(first.visit)
         await settle()
@@ -374,54 +374,54 @@ async def test_who_comes_while_others_wait_does_not_overtake_them():
 
 
 async def test_a_place_handed_to_one_who_is_cancelled_in_that_moment_goes_to_the_next():
-    gate, entered = ConcurrencyLimiter(1), []
-    second, third = Visitor(gate, entered), Visitor(gate, entered)
-    await gate.enter()
+    limiter, entered = ConcurrencyLimiter(1), []
+    second, third = Visitor(limiter, entered), Visitor(limiter, entered)
+    await limiter.enter()
     async with create_task_group() as tasks:
         for visitor in (second, third):
             tasks.start_soon(visitor.visit)
             await settle()
-        gate.leave()
+        limiter.leave()
         second.scope.cancel()
         await settle()
         assert not second.inside
         assert third.inside
         third.may_go.set()
-    assert (gate.free, gate.waiting) == (1, 0)
+    assert (limiter.free, limiter.waiting) == (1, 0)
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("turns", range(4))
 async def test_asyncios_own_cancel_loses_no_place_in_any_turn_of_the_loop(turns):
-    gate = ConcurrencyLimiter(1)
-    await gate.enter()
-    task = asyncio.create_task(gate.enter())
+    limiter = ConcurrencyLimiter(1)
+    await limiter.enter()
+    task = asyncio.create_task(limiter.enter())
     await asyncio.sleep(0)
-    gate.leave()
+    limiter.leave()
     for _ in range(turns):
         await asyncio.sleep(0)
     task.cancel()
     try:
         await task
     except asyncio.CancelledError:
-        assert gate.free == 1
+        assert limiter.free == 1
     else:
-        gate.leave()
-    assert (gate.free, gate.waiting) == (1, 0)
+        limiter.leave()
+    assert (limiter.free, limiter.waiting) == (1, 0)
 
 
 async def test_ten_thousand_cancelled_waiters_leave_nothing_behind():
-    gate = ConcurrencyLimiter(1)
-    await gate.enter()
+    limiter = ConcurrencyLimiter(1)
+    await limiter.enter()
     async with create_task_group() as tasks:
         for _ in range(10_000):
-            tasks.start_soon(gate.enter)
+            tasks.start_soon(limiter.enter)
         await settle()
-        assert gate.waiting == 10_000
+        assert limiter.waiting == 10_000
         tasks.cancel_scope.cancel()
-    assert (gate.free, gate.waiting) == (0, 0)
-    gate.leave()
-    assert gate.free == 1
+    assert (limiter.free, limiter.waiting) == (0, 0)
+    limiter.leave()
+    assert limiter.free == 1
 
 
 COME, GO, AWAY, PAUSE = "come", "go", "away", "pause"
@@ -431,12 +431,12 @@ MOVES = st.lists(st.tuples(st.sampled_from((COME, COME, GO, AWAY, PAUSE)), st.in
 @settings(max_examples=60, deadline=None)
 @given(places=st.integers(1, 3), moves=MOVES)
 async def test_whatever_happens_in_whatever_moment_no_place_is_lost(places, moves):
-    gate, visitors, entered = ConcurrencyLimiter(places), [], []
+    limiter, visitors, entered = ConcurrencyLimiter(places), [], []
     async with create_task_group() as tasks:
         for move, which in moves:
             chosen = visitors[which % len(visitors)] if visitors else None
             if move == COME:
-                visitors.append(Visitor(gate, entered))
+                visitors.append(Visitor(limiter, entered))
                 tasks.start_soon(visitors[-1].visit)
             elif chosen is not None and move == GO:
                 chosen.may_go.set()
@@ -447,13 +447,13 @@ async def test_whatever_happens_in_whatever_moment_no_place_is_lost(places, move
             assert sum(visitor.inside for visitor in visitors) <= places
         for visitor in visitors:
             visitor.may_go.set()
-    assert (gate.free, gate.waiting) == (places, 0)
+    assert (limiter.free, limiter.waiting) == (places, 0)
 
 
 @settings(max_examples=60, deadline=None)
 @given(places=st.integers(1, 3), moves=MOVES)
 async def test_with_time_to_settle_the_gate_does_what_a_plain_queue_would(places, moves):
-    gate, visitors, entered = ConcurrencyLimiter(places), [], []
+    limiter, visitors, entered = ConcurrencyLimiter(places), [], []
     inside, queue, order = [], [], []  # the model
 
     def admit() -> None:
@@ -469,7 +469,7 @@ async def test_with_time_to_settle_the_gate_does_what_a_plain_queue_would(places
             present = [*inside, *queue]
             chosen = present[which % len(present)] if present else None
             if move == COME:
-                visitor = Visitor(gate, entered)
+                visitor = Visitor(limiter, entered)
                 visitors.append(visitor)
                 queue.append(visitor)
                 tasks.start_soon(visitor.visit)
@@ -482,6 +482,6 @@ async def test_with_time_to_settle_the_gate_does_what_a_plain_queue_would(places
             for _ in range(4 + 3 * len(visitors)):
                 await checkpoint()
             assert entered == order
-            assert gate.waiting == len(queue)
-            assert gate.free == places - len(inside)
+            assert limiter.waiting == len(queue)
+            assert limiter.free == places - len(inside)
         tasks.cancel_scope.cancel()

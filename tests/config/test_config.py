@@ -99,7 +99,7 @@ def say(key, layer, home, monkeypatch):
     """Let a layer say something of a key; return what is to be told, what the setting is, and its source."""
     toml, text, value, meant = said(key, layer, home)
     if layer == "told":
-        return {key: value}, meant, Source(told=True)
+        return {key: value}, meant, Source(argument=True)
     if layer == "environment":
         monkeypatch.setenv(VARIABLES[key], text)
         return {}, meant, Source(variable=VARIABLES[key])
@@ -149,7 +149,7 @@ def test_the_highest_layer_that_speaks_is_heard(key, layers, home, monkeypatch):
     ("source", "shown"),
     [
         (Source(), "default"),
-        (Source(told=True), "told"),
+        (Source(argument=True), "argument"),
         (Source(variable="RBIM_APP_ID"), "environment variable RBIM_APP_ID"),
         (Source(file=Path("/etc/rbim.toml"), profile="test"), "/etc/rbim.toml [profiles.test]"),
     ],
@@ -189,7 +189,7 @@ def test_a_file_that_is_named_is_the_only_one(home, tmp_path, monkeypatch):
     monkeypatch.setenv("RBIM_CONFIG", str(tmp_path / "named.toml"))
     assert (load()["app_id"], load()["user_name"]) == ("named", None)
     assert load(file=tmp_path / "told.toml")["app_id"] == "told"
-    assert [(place.kind, place.exists) for place in places()] == [("told", True)]
+    assert [(place.kind, place.exists) for place in places()] == [("given", True)]
 
 
 def test_the_nearest_file_above_is_the_projects(home):
@@ -335,8 +335,8 @@ def test_a_file_with_a_token_that_others_can_read_draws_a_warning(home, mode, wh
         assert warnings == []
     else:
         (warning,) = warnings
-        assert warning.startswith(f"{exposed}: others can read this file")
-        subprocess.run(warning.partition("To mend that: ")[2], shell=True, check=True)
+        assert warning.startswith(f"{exposed}: other users can read this file")
+        subprocess.run(warning.partition("To fix it: ")[2], shell=True, check=True)
         load("b", warn=warnings.append)
         assert len(warnings) == 1
     assert not any(TOKEN in warning for warning in warnings)
@@ -369,7 +369,7 @@ def test_a_file_of_somebody_elses_is_used_only_where_it_is_named(home, monkeypat
 def test_a_file_that_everybody_may_write_to_is_used_only_where_it_is_named(home):
     file = home.write("project", 'profile = "a"\n[profiles.a]\napp_id = "app"\n')
     file.chmod(0o606)
-    with pytest.raises(InvalidRequest, match="everybody may write to the file; name it"):
+    with pytest.raises(InvalidRequest, match="all users can write to the file; name it"):
         load()
     assert load(file=file)["app_id"] == "app"
 
@@ -390,14 +390,14 @@ def test_a_token_in_the_place_of_its_files_name_is_not_shown(home):
     [
         ("[profiles.a\n", "line 1, column 12"),
         ('[profiles.a]\napp_token = "T\n', "line 2"),
-        ('[profiles.a]\napp_tokn = "T"\n', "profiles.a.app_tokn: unknown key; is app_token meant?"),
-        ('[profiles.a]\nbase-url = "T"\n', "profiles.a.base-url: unknown key; is base_url meant?"),
+        ('[profiles.a]\napp_tokn = "T"\n', "profiles.a.app_tokn: unknown key; did you mean app_token?"),
+        ('[profiles.a]\nbase-url = "T"\n', "profiles.a.base-url: unknown key; did you mean base_url?"),
         ("[profiles.a]\nzzz = 1\n", "profiles.a.zzz: unknown key; known are base_url, "),
-        ('app_token = "T"\n', "app_token stands outside of a profile; it belongs below [profiles.NAME]"),
+        ('app_token = "T"\n', "app_token is outside of a profile; move it below [profiles.NAME]"),
         ("[profile.a]\n", "profile: the name of the default profile is needed, a text"),
         ("profile = 3\n", "profile: the name of the default profile is needed, a text"),
         ('profile = ""\n', "profile: the name of the default profile is needed, a text"),
-        ("[profils.a]\n", "unknown key profils; is profiles meant?"),
+        ("[profils.a]\n", "unknown key profils; did you mean profiles?"),
         ("profiles = 3\n", "profiles: tables are needed, [profiles.NAME]"),
         ('[profiles]\na = "T"\n', "profiles.a: a table is needed, [profiles.a]"),
         ("[profiles.a]\napp_token = 77777\n", "profiles.a.app_token: a text is needed"),
@@ -406,8 +406,8 @@ def test_a_token_in_the_place_of_its_files_name_is_not_shown(home):
         ("[profiles.a]\nbase_url = 1\n", "profiles.a.base_url: a text is needed"),
         ("[profiles.a]\ntoken_file = 1\n", "profiles.a.token_file: a text is needed"),
         ('[profiles.a]\ntoken_env = "$MY"\n', "profiles.a.token_env: the name of an environment variable is needed"),
-        ('[profiles.a]\ntransport = "htpx"\n', "profiles.a.transport: 'htpx' is no transport; is httpx meant?"),
-        ("[profiles.a]\ntransport = 1\n", "profiles.a.transport: 1 is no transport; known are httpx, httpx2"),
+        ('[profiles.a]\ntransport = "htpx"\n', "profiles.a.transport: 'htpx' is not a transport; did you mean httpx?"),
+        ("[profiles.a]\ntransport = 1\n", "profiles.a.transport: 1 is not a transport; known are httpx, httpx2"),
         ("[profiles.a]\nconcurrency = 0\n", "profiles.a.concurrency: a whole number from 1 is needed, not 0"),
         ("[profiles.a]\nconcurrency = true\n", "profiles.a.concurrency: a whole number from 1 is needed, not True"),
         ("[profiles.a]\nconcurrency = 1.5\n", "profiles.a.concurrency: a whole number from 1 is needed, not 1.5"),
@@ -419,7 +419,7 @@ def test_a_token_in_the_place_of_its_files_name_is_not_shown(home):
         ("[profiles.a]\ndeadline = nan\n", "profiles.a.deadline: a number of seconds above zero is needed, not nan"),
         ("[profiles.a]\ndeadline = -1\n", "profiles.a.deadline: a number of seconds above zero is needed, not -1"),
         (f'[profiles.a]\ntimeout = "{"x" * 99}"\n', f"not '{'x' * 39}..."),
-        ('[profiles.a]\napp_token = "T"\ntoken_env = "X"\n', "profiles.a.token_env: there is app_token too"),
+        ('[profiles.a]\napp_token = "T"\ntoken_env = "X"\n', "profiles.a.token_env: app_token is set too"),
     ],
 )
 @pytest.mark.parametrize("which", ["user", "project"])
@@ -456,7 +456,9 @@ def test_a_file_that_nobody_may_read_is_named(home, monkeypatch):
 
 
 def test_a_profile_that_is_nowhere_is_an_error_that_names_those_that_are(home):
-    with pytest.raises(InvalidRequest, match=r"no profile 'prod' in .*project/src/deep/rbim.toml or .*: there is none"):
+    with pytest.raises(
+        InvalidRequest, match=r"no profile 'prod' in .*project/src/deep/rbim.toml or .*: there are no profiles"
+    ):
         load("prod")
     home.write("user", "[profiles.production]\n[profiles.test]\n")
     home.write("project", "[profiles.staging]\n")
@@ -472,7 +474,7 @@ def test_a_profile_that_is_nowhere_is_an_error_that_names_those_that_are(home):
         ("RBIM_DEADLINE", "-1", "RBIM_DEADLINE: a number of seconds above zero is needed, not -1.0"),
         ("RBIM_CONCURRENCY", "1.5", "RBIM_CONCURRENCY: a whole number from 1 is needed, not '1.5'"),
         ("RBIM_RATES", "50/s,fast", "RBIM_RATES: invalid rate 'fast': use 50/s, 600/min or 100/10s"),
-        ("RBIM_TRANSPORT", "aiohtp", "RBIM_TRANSPORT: 'aiohtp' is no transport; is aiohttp meant?"),
+        ("RBIM_TRANSPORT", "aiohtp", "RBIM_TRANSPORT: 'aiohtp' is not a transport; did you mean aiohttp?"),
     ],
 )
 def test_a_wrong_variable_is_named(monkeypatch, variable, text, says):
@@ -502,7 +504,7 @@ def test_what_is_missing_is_said(home, monkeypatch):
         "RBIM_APP_TOKEN",
     ]
     home.write("project", '[profiles.a]\nbase_url = "http://x"\n')
-    assert load().missing[0] == "the environment variable RBIM_BASE_URL is not set, and no profile is chosen of a"
+    assert load().missing[0] == "the environment variable RBIM_BASE_URL is not set, and none of the profiles a is chosen"
     assert load("a").missing[0] == "the environment variable RBIM_APP_ID is not set, and the profile 'a' has no app_id"
     assert load("a").missing[1].endswith("the profile 'a' has no token_file")
     monkeypatch.setenv("RBIM_APP_ID", "app")

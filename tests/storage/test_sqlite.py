@@ -306,8 +306,11 @@ def test_a_file_below_a_file_is_refused(path):
 def test_a_file_of_a_newer_schema_is_refused_and_the_newer_code_reads_it(path, numbers):
     with opened(path, evolve(KIND, schema=STEPS)) as database:
         database.commit(pairs(database, 1))
-    assert refused(path) == "its schema has version 3, and this rbim knows 1 at most"
-    assert refused(path, evolve(KIND, schema=STEPS[:2])) == "its schema has version 3, and this rbim knows 2 at most"
+    assert refused(path) == "its schema has version 3, and this rbim knows 1 at most: update rbim"
+    assert (
+        refused(path, evolve(KIND, schema=STEPS[:2]))
+        == "its schema has version 3, and this rbim knows 2 at most: update rbim"
+    )
     with opened(path, evolve(KIND, schema=STEPS)):
         assert numbers() == [1]
 

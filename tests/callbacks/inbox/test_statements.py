@@ -583,7 +583,7 @@ def test_a_file_of_a_newer_schema_is_refused(path, clock, rows):
     with opened(path, clock):
         pass
     rows("PRAGMA user_version = 2")
-    refused(path, "version 2, and this rbim knows 1 at most")
+    refused(path, "version 2, and this rbim knows 1 at most: update rbim")
 
 
 def test_a_file_system_without_a_log_is_refused(path, monkeypatch):
