@@ -32,9 +32,10 @@ SEVERAL = "RBIM_CALLBACK_CREDENTIALS_FILE"
 
 
 def credentials_from_env() -> Credentials:
-    """Return the credentials from ``RBIM_APP_ID`` and ``RBIM_APP_TOKEN`` or the file named by ``RBIM_APP_TOKEN_FILE``.
+    """Return the credentials in the environment variables.
 
-    The file holds only the token. Raises InvalidRequest that names the missing variable.
+    They are ``RBIM_APP_ID`` and ``RBIM_APP_TOKEN``, or ``RBIM_APP_TOKEN_FILE`` with the path of a file that holds only the
+    token. Raises InvalidRequest that names the missing variable.
     """
     return Credentials(app_id=needed("RBIM_APP_ID"), app_token=_token())
 
@@ -68,7 +69,10 @@ def secret_of(name: str) -> Secret:
 
 
 def token_in(file: str | Path, named_by: str) -> Secret:
-    """Return the token in a file that holds nothing else. Raises InvalidRequest that says ``named_by`` names the file."""
+    """Return the token in a file that holds nothing else.
+
+    Raises InvalidRequest; ``named_by`` is the variable or key that names the file, for its message.
+    """
     try:
         return Secret(Path(file).read_text(encoding="utf-8-sig").strip())
     except OSError as error:  # its text holds `file`: unless that looks like a path, it may be the token by mistake
@@ -80,7 +84,10 @@ def token_in(file: str | Path, named_by: str) -> Secret:
 
 
 def credentials_in(file: str | Path, named_by: str, *, first: Iterable[Credentials] = ()) -> tuple[Credentials, ...]:
-    """Return ``first`` and the credentials in a JSON file, without duplicates. Raises InvalidRequest like ``token_in``."""
+    """Return ``first`` and then the credentials in a JSON file, without duplicates.
+
+    Raises InvalidRequest like :func:`token_in`.
+    """
     listed, cause = _listed(file)
     # raised here, where no frame of the traceback holds the file's content
     if listed is None:
@@ -108,9 +115,8 @@ def _listed(file: str | Path) -> tuple[tuple[Credentials, ...] | None, str]:
         try:
             found.append(Credentials(app_id=entry["app_id"], app_token=entry["app_token"]))
         except (TypeError, KeyError, InvalidRequest) as error:
-            invalid = isinstance(error, InvalidRequest)
-            cause = error.message if invalid else "an object with app_id and app_token is needed"
-            return None, f"entry {number}: {cause}"
+            needed_form = "an object with app_id and app_token is needed"
+            return None, f"entry {number}: {error.message if isinstance(error, InvalidRequest) else needed_form}"
     return tuple(found), ""
 
 

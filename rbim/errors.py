@@ -145,7 +145,7 @@ class NotSent(TransportError):
 
 
 class Unanswered(TransportError):
-    """The request was sent, in part or whole, and no complete answer came back: reset, read timeout, truncated answer."""
+    """The request was sent, at least in part, but no complete answer came: reset, read timeout, truncated answer."""
 
 
 class AnswerTooLarge(TransportError):

@@ -118,9 +118,10 @@ def _quoted(text: str) -> str:
 
 @frozen(weakref_slot=False)
 class Response:
-    """One HTTP response: ``status``, ``headers`` (lower-case names, repeated ones joined by a comma), raw ``body``.
+    """One HTTP response: ``status``, ``headers`` and raw ``body``.
 
-    The repr shows no header value: the ``Location`` of a redirect can repeat the signed URL.
+    Header names are in lower case; repeated headers are joined by a comma. The repr shows no header value: the ``Location``
+    of a redirect can repeat the signed URL.
     """
 
     status: int

@@ -21,7 +21,10 @@ class TooLarge(Exception):
 
 
 async def body_of(receive: Receive, limit: float) -> bytes | None:
-    """Return the whole request body, or None if the peer disconnects first. Raises TooLarge above ``limit`` bytes."""
+    """Return the request body, or None if the peer disconnects first.
+
+    Raises TooLarge above ``limit`` bytes.
+    """
     message = await receive()
     body: bytes | bytearray = message.get("body", b"")
     while message.get("more_body", False) and len(body) <= limit:

@@ -1,8 +1,8 @@
-"""JSON bytes to values and back: orjson if it is installed (extra ``fast``), otherwise the standard library.
+"""JSON bytes to values and back, with orjson or the standard library.
 
-Both give the same values and the same errors. The standard library handles whatever orjson treats differently: integers
-above 64 bits (orjson reads them as floats), NaN (orjson writes null) and input that orjson rejects (for example a lone
-surrogate).
+orjson is used if it is installed (extra ``fast``). Both give the same values and the same errors: the standard library
+handles whatever orjson treats differently, which is integers above 64 bits (orjson reads them as floats), NaN (orjson
+writes null) and input that orjson rejects (for example a lone surrogate).
 """
 
 from __future__ import annotations

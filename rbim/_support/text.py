@@ -24,7 +24,7 @@ def excerpt(body: bytes) -> str:
 
 
 def missing_extra(user: str, module: str | None, extra: str) -> str:
-    """Return an error message: ``user`` needs a module, and the command that installs it with an ``extra`` of rbim."""
+    """Return the error message for a missing module: its ``user``, and the command that installs the extra."""
     return f'{user} needs {module}; install it with: python -m pip install "rbim[{extra}]"'
 
 

@@ -121,9 +121,9 @@ class View:
         return View(self._shared, evolve(self._settings, user_name=user_name))
 
     def tuned(self, *, timeout: float | None = None, deadline: float | None = None, retry: Retry | None = None) -> View:
-        """Return a view with another ``timeout`` (seconds per attempt), ``deadline`` (seconds per call) or ``retry``.
+        """Return a view with other timeouts or another retry policy; None keeps the current value.
 
-        None keeps the current value.
+        ``timeout`` is in seconds per attempt, ``deadline`` in seconds per call.
         """
         given: dict[str, Any] = {"timeout": timeout, "deadline": deadline, "retry": retry}
         return View(self._shared, evolve(self._settings, **{k: v for k, v in given.items() if v is not None}))
@@ -189,9 +189,9 @@ class AsyncClient(View):
 
     @classmethod
     def from_env(cls, **options: Any) -> Self:  # the constructor's own
-        """Return a client from ``RBIM_BASE_URL``, ``RBIM_APP_ID``, ``RBIM_APP_TOKEN`` or ``RBIM_APP_TOKEN_FILE``, and
-        ``RBIM_USER_NAME``.
+        """Return a client configured from environment variables.
 
+        They are ``RBIM_BASE_URL``, ``RBIM_APP_ID``, ``RBIM_APP_TOKEN`` or ``RBIM_APP_TOKEN_FILE``, and ``RBIM_USER_NAME``.
         The token file holds only the token. ``options`` are constructor arguments; they take precedence over the
         environment. Raises InvalidRequest that names the missing variable.
         """

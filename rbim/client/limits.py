@@ -39,10 +39,11 @@ def _operations(value: Iterable[type[Operation[Any]]]) -> tuple[type[Operation[A
 
 @frozen
 class Rate:
-    """A rate: ``limit`` requests per ``per`` seconds (default: 1), evenly spread; ``burst`` (default: 1) after a pause.
+    """A rate limit: at most ``limit`` requests in ``per`` seconds (default: 1), evenly spread.
 
-    It counts requests, including retries. With ``operations`` it counts only those classes; with ``each_group`` it applies
-    to each group separately (requests without a group are not limited).
+    After a quiet time up to ``burst`` requests (default: 1) may start at once. It counts requests, including retries. With
+    ``operations`` it counts only those classes; with ``each_group`` it applies to each group separately (requests without
+    a group are not limited).
     """
 
     limit: float = field(validator=above_zero)
@@ -68,10 +69,11 @@ class Rate:
 
 @frozen(kw_only=True)
 class Limits:
-    """The client's limits: ``concurrency`` requests in flight at once (default: 100), and ``rates``, all of which apply.
+    """The client's limits: requests in flight, and rates.
 
-    A request passes the rate limiter first and then waits for the concurrency limiter. If that is full for long, the
-    requests that the rate limiter has passed meanwhile start in quick succession.
+    At most ``concurrency`` requests (default: 100) are in flight at once. All ``rates`` (default: none) apply. A request
+    passes the rate limiter first and then waits for the concurrency limiter. If that is full for long, the requests that
+    the rate limiter has passed meanwhile start in quick succession.
     """
 
     concurrency: int = field(default=100, validator=at_least_one)
@@ -170,7 +172,7 @@ class RateLimiter:
 
 
 class ConcurrencyLimiter:
-    """The concurrency limiter: ``places`` in all, ``free`` of them not taken; ``waiting`` calls queue in FIFO order."""
+    """The concurrency limiter, a FIFO queue: ``free`` of its ``places`` are not taken, ``waiting`` calls wait."""
 
     def __init__(self, places: int) -> None:
         self.places = places

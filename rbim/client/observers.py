@@ -69,10 +69,11 @@ _CANCELLED = {"CancelledError", "Cancelled"}  # asyncio, trio
 
 @frozen(kw_only=True)
 class CallEnded:
-    """A call ended after ``elapsed`` seconds; it waited ``waited`` of them for the rate and concurrency limiters and halts.
+    """A call ended after ``elapsed`` seconds.
 
-    ``error`` is the exception that it raised, or None: an RbimError, unless a custom transport, signer or hook violates its
-    protocol. If the caller cancelled the call, ``cancelled`` is set instead, and its attempts show the outcome.
+    ``waited`` of them it waited for the rate limiter, halts and the concurrency limiter. ``error`` is the exception that it
+    raised, or None: an RbimError, unless a custom transport, signer or hook violates its protocol. If the caller cancelled
+    the call, ``cancelled`` is set instead, and its attempts show the outcome.
     """
 
     call: int
@@ -98,10 +99,11 @@ class CallEnded:
 
 
 class Observer(Protocol):
-    """The base class of observers: override the methods you need. Exceptions of an observer are logged and not raised.
+    """The base class of observers: override the methods you need.
 
-    Its methods are called in the task of the call, in the caller's context, and must not block. Several observers are
-    called in order for ``started`` events and in reverse order for ``ended`` events.
+    The methods are called in the task of the call, in the caller's context, and must not block. Exceptions that they raise
+    are logged and go no further. Several observers are called in order when something starts, in reverse order when it
+    ends.
     """
 
     def call_started(self, event: CallStarted, /) -> None:
@@ -171,9 +173,10 @@ def _notify(methods: tuple[Callable[[Any], None], ...], event: object) -> None:
 
 
 class LoggingObserver(Observer):
-    """An observer that logs each attempt (DEBUG) and each call (INFO, or WARNING if it failed) to a standard logger.
+    """An observer that writes attempts and calls to a standard logger.
 
-    Each record has the same keys in ``extra``, with texts, numbers, booleans and None as values, suitable for JSON:
+    It logs each attempt at DEBUG, and each call at INFO, or at WARNING if it failed. Each record has the same keys in
+    ``extra``, with texts, numbers, booleans and None as values, suitable for JSON:
 
     =============================  ====================================================================================
     ``rbim_event``                 ``attempt`` or ``call``

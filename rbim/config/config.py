@@ -65,7 +65,7 @@ class Source:
 
 @frozen
 class Setting:
-    """A value and its source. ``key`` is the key that gave it: for example ``token_file`` for a token in a file."""
+    """A value, its source and its ``key``, for example ``token_file`` for a token in a file."""
 
     key: str
     value: Any
@@ -186,12 +186,13 @@ def load(
     warn: Callable[[str], object] = logger.warning,
     **arguments: Any,  # settings by key
 ) -> Config:
-    """Return the configuration from ``arguments`` (None: not given), the environment and a profile, in this precedence.
+    """Return the configuration: arguments first, then the environment, then a profile.
 
-    ``profile`` defaults to ``RBIM_PROFILE``, then to the ``profile`` of the files. It is read from ``file`` (default:
-    ``RBIM_CONFIG``), or without one from the project's file and the user's (see ``rbim.config.files.places``). ``warn`` is
-    called with a message for each file with a token that other users can read (default: log a warning). The configuration
-    may be incomplete. Raises InvalidRequest that names the wrong file, profile, variable or key.
+    ``arguments`` are settings by key (None: not given). ``profile`` defaults to ``RBIM_PROFILE``, then to the ``profile``
+    of the files. It is read from ``file`` (default: ``RBIM_CONFIG``), or without one from the project's file and the user's
+    (see ``rbim.config.files.places``). ``warn`` is called with a message for each file with a token that other users can
+    read (default: log a warning). The configuration may be incomplete. Raises InvalidRequest that names the wrong file,
+    profile, variable or key.
     """
     arguments = {name: Sealed(value) for name, value in arguments.items() if value is not None}
     searched = places(file)

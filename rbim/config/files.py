@@ -101,7 +101,7 @@ def read_file(place: ConfigPlace) -> ConfigFile:
 
 
 def readable_by_others(path: Path) -> bool:
-    """Return whether the group or all users can read a file (always False on Windows, whose permissions differ)."""
+    """Return whether the group or all users can read a file; False on Windows."""
     try:
         return os.name == "posix" and bool(path.stat().st_mode & OTHERS)
     except OSError:

@@ -73,9 +73,10 @@ class Endpoint:
 
 @frozen(kw_only=True)
 class Spec:
-    """The declaration of one operation: wire name, path templates (the default first), answer class, repetition rule.
+    """The declaration of one operation: wire name, path templates, answer class, repetition rule.
 
-    ``destroys`` returns a description of the irreversible effect of a value; None: there is no such effect.
+    The first path template is the default. ``destroys`` returns a description of the irreversible effect of a value; None:
+    there is no such effect.
     """
 
     name: str

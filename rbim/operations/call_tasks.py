@@ -301,14 +301,14 @@ def _read_policies(value: Any) -> tuple[NoCallPolicy, ...]:
 @operation("CreateCallTask", paths=(CALL.path, CALL.path.removesuffix("/save")))
 @frozen(kw_only=True)
 class CreateCallTask(Operation[CallTaskCreated]):
-    """Create an automated outbound-call task bound to a robot. Never repeated automatically: a second task calls twice.
+    """Create an automated outbound-call task bound to a robot.
 
-    ``task_name`` has at most 32 characters, ``task_desc`` 64. ``start_date`` is today (in the dialect's zone) or later,
-    ``end_date`` is ``start_date`` or later. ``min_concurrent`` is at least 1; ``max_concurrent`` is at most the
-    application's concurrency, if the dialect gives it, and at least ``min_concurrent`` (rbim's own check).
-    ``disnumber`` is the number shown, ``caller`` the calling number. ``call_policy`` lists the periods in which the task
-    must not call (see :func:`default_no_call_policies`). ``rand`` is the ``Rand`` header, whose purpose is not documented:
-    ASCII digits, by default new random ones.
+    Never repeated automatically: a second task makes the same calls again. ``task_name`` has at most 32 characters,
+    ``task_desc`` 64. ``start_date`` is today (in the dialect's zone) or later, ``end_date`` is ``start_date`` or later.
+    ``min_concurrent`` is at least 1; ``max_concurrent`` is at most the application's concurrency, if the dialect gives it,
+    and at least ``min_concurrent`` (rbim's own check). ``disnumber`` is the number shown, ``caller`` the calling number.
+    ``call_policy`` lists the periods in which the task must not call (see :func:`default_no_call_policies`). ``rand`` is
+    the ``Rand`` header, whose purpose is not documented: ASCII digits, by default new random ones.
     """
 
     endpoint: ClassVar[Endpoint] = CALL

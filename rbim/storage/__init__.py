@@ -1,1 +1,4 @@
-"""SQLite files: creation, migrations, transactions, group commit. The tables are defined by the users of this package."""
+"""SQLite files: creation, migrations, transactions, group commit.
+
+The tables are defined by the modules that use this package.
+"""

@@ -244,7 +244,10 @@ _SECONDS = r"\s*[0-9]{1,9}\s*"
 
 
 def retry_after(text: str | None, clock: Clock) -> float | None:
-    """Return a ``Retry-After`` header (seconds or an HTTP date) as seconds from now; None if missing or unreadable."""
+    """Return a ``Retry-After`` header as seconds from now, or None if it is missing or unreadable.
+
+    The header is a number of seconds or an HTTP date.
+    """
     if text is None:
         return None
     if re.fullmatch(_SECONDS, text):
