@@ -68,7 +68,7 @@ def test_the_program_works(folder, url):
 
     assert run_program(PROGRAM.text, folder).splitlines() == [
         f"{url} from {folder}/rbim.toml [profiles.test]",
-        "5.0 from told",
+        "5.0 from argument",
         "0",
     ]
 
