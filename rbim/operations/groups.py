@@ -221,7 +221,7 @@ class CreateGroup(GroupOperation[Created]):
 class ModifyGroup(GroupOperation[Success]):
     """Change a group's name, join mode, announcement or extension field.
 
-    ``permission`` is required; None leaves it out of the request. The platform's default for a missing one is ``OPEN``, which
+    ``permission`` is required; None leaves it out. The platform's default for a missing one is ``OPEN``, which
     would open a private group, and no answer shows that a group is private. ``name`` has at most 50 characters,
     ``declared`` 200.
     """
