@@ -90,7 +90,7 @@ def parts() -> dict[str, Callable[[], object]]:
 def run(options: Options) -> Result:
     """Measure the whole call and its parts, with and without orjson, and the floor."""
     plan = Plan(in_flight=(10,), bursts=(), seconds=0.01, warm=0.01) if options.quick else Plan(in_flight=(100,), bursts=())
-    codecs = JSON_CODECS if jsontext.orjson is not None else JSON_CODECS[1:]
+    codecs = JSON_CODECS if json.orjson is not None else JSON_CODECS[1:]
     names = (WHOLE, READY, *parts())
     with on_cores(CORE), process("benchmarks.target") as served:
         measures: dict[str, Callable[[], float]] = {FLOOR.name: partial(_floor, served, plan)}
@@ -136,8 +136,8 @@ def _on(library: str, name: str, plan: Plan) -> float:
 @contextmanager
 def _json_codec(library: str) -> Generator[None]:
     """Read and write JSON with orjson, or with the standard library."""
-    installed = jsontext.orjson
-    jsontext.orjson = installed if library == JSON_CODECS[0] else None
+    installed = json.orjson
+    json.orjson = installed if library == JSON_CODECS[0] else None
     try:
         yield
     finally:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from rbim._support import json as jsontext
+from rbim._support import json as rbim_json
 from rbim.cli.errors import print_error
 from rbim.cli.exit_codes import Exit
 from rbim.cli.extras import require

@@ -46,7 +46,7 @@ class RequestConnection(Protocol):
 def failure(status: int, message: str, code: str = MALFORMED) -> Response:
     """Return a refusal of the platform for a request that is not a readable operation."""
     document = {"statusCode": code, "statusMsg": message}
-    return Response(status, {"content-type": "application/json;charset=utf-8"}, jsontext.dumps(document))
+    return Response(status, {"content-type": "application/json;charset=utf-8"}, json.dumps(document))
 
 
 # In HTTP, a successful CONNECT opens a tunnel instead of returning an answer.

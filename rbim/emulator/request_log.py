@@ -84,7 +84,7 @@ class RequestLog:
 
     def trace(self) -> bytes:
         """Return the whole log as JSON lines: byte for byte the same for the same requests, seed and clock."""
-        return b"".join(jsontext.dumps(_plain(record)) + b"\n" for record in self.records)
+        return b"".join(json.dumps(_plain(record)) + b"\n" for record in self.records)
 
 
 def _plain(record: RecordedRequest) -> dict[str, Any]:

@@ -44,7 +44,7 @@ def parse(body: bytes) -> Event:
 
 def document_of(body: bytes) -> dict[str, Any]:
     """Return the JSON object in a delivery's body. Raises CallbackRejected like :func:`parse`."""
-    plain = jsontext.loads_plain(body)
+    plain = json.loads_plain(body)
     if plain is not None:  # none of the special cases below is in it, including lone surrogates
         return plain
     try:

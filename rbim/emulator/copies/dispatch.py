@@ -177,7 +177,7 @@ class Dispatch:
     def _signed(self, delivery: QueuedDelivery, injection: CopyInjection) -> tuple[Headers, bytes]:
         body = delivery.content
         if delivery.attempt > 1 and delivery.document is not None:
-            body = jsontext.dumps({**delivery.document, **RESENT})
+            body = json.dumps({**delivery.document, **RESENT})
         if delivery.stamp is None or self._dialect.resend_signed_anew:
             delivery.stamp = milliseconds(self._clock.now())
         headers = signed(body, self._credentials, delivery.stamp - round(injection.stale * 1000))

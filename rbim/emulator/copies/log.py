@@ -114,4 +114,4 @@ class DeliveryLog:
 
     def trace(self) -> bytes:
         """Return the whole log as JSON lines: byte for byte the same for the same messages, answers, seed and clock."""
-        return b"".join(jsontext.dumps(record.as_dict()) + b"\n" for record in self.records)
+        return b"".join(json.dumps(record.as_dict()) + b"\n" for record in self.records)

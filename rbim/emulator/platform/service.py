@@ -102,10 +102,10 @@ class Platform:
 
     def _read(self, kind: type[Operation[Any]], body: bytes) -> Operation[Any]:
         try:
-            document = jsontext.loads(body)
+            document = json.loads(body)
             if rb"\u" in body:  # it may escape a lone surrogate, which no answer can repeat
-                jsontext.dumps(document)
-        except jsontext.NotJson as error:
+                json.dumps(document)
+        except json.NotJson as error:
             raise Refusal(str(error), code=MALFORMED) from None
         except (ValueError, RecursionError):
             raise Refusal("a character that UTF-8 cannot carry", code=MALFORMED) from None

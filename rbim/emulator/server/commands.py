@@ -215,7 +215,7 @@ def _plain(fault: Any, kinds: Mapping[str, type[Any]]) -> dict[str, Any]:
 @command("GET", "requests")
 def _requests(context: ControlContext, _: str) -> Any:
     """List the requests so far, each with its operation and its result."""
-    return [jsontext.loads(line) for line in context.emulator.requests.trace().splitlines()]
+    return [json.loads(line) for line in context.emulator.requests.trace().splitlines()]
 
 
 @command("DELETE", "requests")

@@ -109,7 +109,7 @@ class Control:
         except _RequestError as error:
             status, result, headers = error.status, {"error": str(error)}, error.headers
         document = result.document if isinstance(result, DeferredAnswer) else result
-        await write(send, Response(status, {**JSON, **headers}, jsontext.dumps(document)))
+        await write(send, Response(status, {**JSON, **headers}, json.dumps(document)))
         if isinstance(result, DeferredAnswer):
             await result.then()
 
@@ -145,9 +145,9 @@ def _pattern(path: str) -> re.Pattern[str]:
 
 def _read(body: bytes, kind: type[Any]) -> Any:  # an object of ``kind``, or any JSON
     try:
-        document = jsontext.loads(body)
+        document = json.loads(body)
         if rb"\u" in body:  # it may escape a lone surrogate, which no answer can repeat
-            jsontext.dumps(document)
+            json.dumps(document)
     except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"the body is not JSON: {error}") from None
     if kind is object:

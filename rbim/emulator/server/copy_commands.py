@@ -120,7 +120,7 @@ def _empty_copy_faults(context: ControlContext, _: str) -> Any:
 @command("GET", "deliveries")
 def _deliveries(context: ControlContext, _: str) -> Any:
     """List the attempts to deliver copies, each with its result."""
-    return [jsontext.loads(line) for line in context.emulator.deliveries.trace().splitlines()]
+    return [json.loads(line) for line in context.emulator.deliveries.trace().splitlines()]
 
 
 @command("DELETE", "deliveries")
