@@ -86,7 +86,7 @@ def test_a_files_bytes_go_out_as_they_stand(tmp_path, cli):
     [
         (("--sender", "1"), "--to is required, unless --body names a file to send"),
         (("--to", "1"), "--sender is required, unless --body names a file to send"),
-        (("LAUGH", "--to", "1", "--sender", "2"), "'LAUGH' is none of TEXT, PICTURE"),
+        (("LAUGH", "--to", "1", "--sender", "2"), "'LAUGH' is not one of TEXT, PICTURE"),
         (("--to", "1", "--sender", "2", "--conv-type", "CROWD"), "--conv-type"),
         (("--to", "1", "--sender", "2", "--conv-type", "CUSTOM_PERSON"), "members"),
         (("--to", "1", "--sender", "2", "--times", "0"), "Must be >= 1"),
