@@ -54,8 +54,8 @@ class View:
     """A view of a client: it has its own acting account, timeouts and retries, and shares everything else.
 
     ``groups`` and ``calls`` have the operations as methods; :meth:`send` takes any operation, also newly declared ones.
-    A declared :class:`~rbim.Namespace` is an attribute too, under its class name in lower case; ``MyNamespace(client)``
-    gives the same, with types.
+    A declared :class:`~rbim.operations.Namespace` is an attribute too, under its class name in lower case;
+    ``MyNamespace(client)`` gives the same, with types.
     """
 
     def __init__(self, shared: SharedState, settings: CallSettings) -> None:

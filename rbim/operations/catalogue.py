@@ -1,6 +1,6 @@
 """The catalogue of operations, derived from the existing namespaces: names, methods, paths.
 
-There is no registration: every declared subclass of :class:`~rbim.Namespace` is part of it.
+There is no registration: every declared subclass of :class:`~rbim.operations.Namespace` is part of it.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ PUBLIC = [
     "rbim.emulator.faults",
     "rbim.operations",
 ]
-PUBLIC += ["rbim.otel", "rbim.testing"]
-TRANSPORTS = ["httpx", "asyncio", "aiohttp", "pyreqwest", "httpx2", "conformance"]
+PUBLIC += ["rbim.otel", "rbim.testing", "rbim.testing.conformance"]
+TRANSPORTS = ["httpx", "asyncio", "aiohttp", "pyreqwest", "httpx2"]
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ from rbim._support.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from rbim.emulator.faults.copies import (
-        COPY_KINDS as COPY_KINDS,
         CopyEffect as CopyEffect,
         CopyFault as CopyFault,
         CopyFaults as CopyFaults,
