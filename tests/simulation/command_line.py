@@ -1,0 +1,157 @@
+"""The command line of the simulation."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING, Any
+
+from attrs import evolve
+
+from . import disk, event_loop, planted_faults
+from .expected import expected_in, unexpected
+from .runner import Order, invariants, minimised, simulate
+from .scenarios import MODULES, scenario
+from .virtual_time import real_monotonic
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["main"]
+
+EXAMPLES = """
+examples:
+  python -m tests.simulation job --seed 7 -v              print every event of one run
+  python -m tests.simulation job --seeds 1-2000 --seconds 600
+  python -m tests.simulation job --seed 7 --minimise      which troubles and sizes the failure needs
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what the command line says; return 1 where an invariant was broken that is not expected to be."""
+    told = _parser().parse_args(arguments)
+    if told.seed is None and told.seeds is None:
+        _parser().error("which seed? --seed N, or --seeds A-B")
+    disk.install()
+    event_loop.install()
+    for name in MODULES if told.scenario not in MODULES else [told.scenario]:
+        scenario(name)  # imported before the first fork
+    settings = {name: json.loads(value) for name, _, value in (each.partition("=") for each in told.set)}
+    off = tuple(filter(None, told.off.split(",")))
+    order = Order(
+        scenario=told.scenario, seed=told.seed or 0, off=off, settings=settings, fault=told.fault, verbose=told.verbose
+    )
+    if told.seed is None:
+        return _many(order, told)
+    return _minimise(order) if told.minimise else _one(order, told)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.simulation",
+        description="Simulate rbim with everything around it; one seed decides all that happens.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("scenario", choices=list(MODULES))
+    parser.add_argument("--seed", type=int, help="one run")
+    parser.add_argument("--seeds", metavar="A-B", help="a run for each seed from A to B")
+    parser.add_argument("--seconds", type=float, default=50.0, help="with --seeds: begin no run after so many seconds (50)")
+    parser.add_argument("-v", "--verbose", action="store_true", help="print every event")
+    parser.add_argument("--twice", action="store_true", help="run each seed twice and compare the traces")
+    parser.add_argument("--minimise", action="store_true", help="with --seed: find out what the failure needs")
+    parser.add_argument("--off", default="", metavar="A,B", help="kinds of trouble that do not happen")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a size, as JSON")
+    parser.add_argument("--fault", choices=list(planted_faults.PLANTED), help="put a fault into rbim first")
+    parser.add_argument("--json", action="store_true", help="print results as JSON lines")
+    return parser
+
+
+def _say(text: str = "") -> None:
+    print(text, flush=True)  # noqa: T201  # a command
+
+
+def _one(order: Order, told: argparse.Namespace) -> int:
+    result = simulate(order)
+    if told.twice and simulate(evolve(order, verbose=False))["digest"] != result["digest"]:
+        _say("NOT REPRODUCIBLE: the same seed gave another trace")
+        return 1
+    if told.json:
+        _say(json.dumps(result))
+    else:
+        _report(order, result)
+    return 1 if unexpected(order.scenario, result) else 0
+
+
+def _minimise(order: Order) -> int:
+    found = None
+    for simpler, result in minimised(order):
+        found = simpler, result
+        _say(f"still fails: {simpler.command}")
+    if found is None:
+        found = order, simulate(order)
+    _say()
+    _report(*found)
+    return 1 if found[1]["broken"] else 0
+
+
+def _report(order: Order, result: Mapping[str, Any]) -> None:
+    """Print what became of one run: each invariant that was broken, and how to see it again."""
+    known = expected_in(order.scenario, result)
+    for name in invariants(result):
+        first = next(each for each in result["broken"] if each["invariant"] == name)
+        expected = f" (expected: {known[name].name})" if name in known else ""
+        count = result["counts"][name]
+        times = f", {count} times" if count > 1 else ""
+        _say(f"BROKEN in {order.scenario}, seed {order.seed}: {name}{expected}{times}")
+        _say(f"  {first['what']}")
+        _say(f"  the events before {first['at']:.4f} s:")
+        for event in first["events"]:
+            _say(f"    {event[:170]}")
+        _say()
+    troubles = ", ".join(f"{name} ({count})" for name, count in sorted(result["troubles"].items())) or "none"
+    _say(f"troubles: {troubles}")
+    _say(f"sizes:    {result['sizes']}")
+    _say(f"{_costs([result])}, trace {result['digest']}")
+    if result["broken"]:
+        _say(f"replay:   {order.command} -v")
+        _say(f"minimise: {order.command} --minimise")
+
+
+def _many(order: Order, told: argparse.Namespace) -> int:
+    first, _, last = told.seeds.partition("-")
+    began, results, bad, by_finding = real_monotonic(), [], 0, dict[str, list[int]]()
+    for seed in range(int(first), int(last or first) + 1):
+        if real_monotonic() - began > told.seconds:
+            break
+        now = evolve(order, seed=seed)
+        result = simulate(now)
+        results.append(result)
+        if told.json:
+            _say(json.dumps(result))
+        surprises = unexpected(order.scenario, result)
+        known = expected_in(order.scenario, result)
+        for name in invariants(result):
+            if name in known:
+                by_finding.setdefault(known[name].name, []).append(seed)
+        if told.twice and simulate(now)["digest"] != result["digest"]:
+            surprises = [*surprises, "the same seed gives the same trace"]
+        if surprises:
+            bad += 1
+            if not told.json:
+                what = next((each["what"] for each in result["broken"] if each["invariant"] == surprises[0]), "")
+                _say(f"seed {seed}: {'; '.join(surprises)}\n    {what[:400]}\n    {now.command} -v")
+    if not told.json:
+        for name, seeds in by_finding.items():
+            _say(f"expected: {name}: {len(seeds)} seeds ({', '.join(map(str, seeds[:8]))}{', ...' if seeds[8:] else ''})")
+        _say(f"{len(results)} seeds from {first}, {bad} with surprises; {_costs(results)}")
+    return 1 if bad else 0
+
+
+def _costs(results: Sequence[Mapping[str, Any]]) -> str:
+    cpu = max(sum(each["cpu"] for each in results), 1e-9)
+    hours, served = sum(each["virtual"] for each in results) / 3600, sum(each["served"] for each in results)
+    return (
+        f"{hours:.2f} virtual hours, {served} requests, {cpu:.1f} s of CPU:"
+        f" {hours / cpu:.2f} virtual hours and {served / cpu:.0f} requests per CPU second"
+    )

@@ -1,0 +1,208 @@
+"""The disk, SQLite on it, and threads.
+
+What a thread does happens at one instant, some time after it was asked for, and its end is heard of some time later still.
+Two threads therefore never meet within a statement, and SQLite never has to wait for another connection.
+
+SQLite itself is real, on files in a temporary folder. It is told not to sync them; instead it is noted which files hold
+commits that a real machine would not have synced, and what was in them before. That is what a loss of power leaves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sqlite3
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from anyio._backends import _asyncio as anyio_backend
+
+from .process import Killed, current_process
+from .virtual_time import TIME
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .process import Process
+    from .world import World
+
+__all__ = ["Disk", "install", "real_connect"]
+
+real_connect = sqlite3.connect
+_disk: Disk | None = None
+
+BEFORE = 0.0002
+"""Seconds, on average, from asking a thread for something until it happens."""
+
+AFTER = 0.003
+"""Seconds, on average, from then until the task that asked hears of it. A sync of the disk is most of it."""
+
+
+class Disk:
+    """Kinds of trouble: ``disk-stall`` (a thread takes up to ``stall`` seconds longer, with probability ``stalls``),
+    ``disk-error`` (a transaction is refused, with probability ``errors``), ``disk-full`` (no commit succeeds between the
+    times of ``full``).
+    """
+
+    def __init__(self, world: World) -> None:
+        global _disk  # noqa: PLW0603  # one simulated machine to an interpreter
+        self.world = world
+        self.stall = self.stalls = self.errors = 0.0
+        self.full: list[tuple[float, float]] = []
+        self.commits = 0
+        self._unsynced: dict[str, dict[str, bytes]] = {}
+        self._delays = world.stream("threads")
+        _disk = self
+
+    def is_synced(self, path: str | os.PathLike[str]) -> bool:
+        """Tell whether a loss of power would leave the file as it is."""
+        return os.fspath(path) not in self._unsynced
+
+    def lose_power(self) -> None:
+        """Leave of each file what was synced. Every process that has one open must be dead."""
+        for path, before in self._unsynced.items():
+            for end in ("", "-wal", "-shm"):
+                Path(path + end).unlink(missing_ok=True)
+            for end, content in before.items():
+                Path(path + end).write_bytes(content)
+        self._unsynced.clear()
+
+    def delays(self) -> tuple[float, float]:
+        """Draw the seconds until a thread does its work, and from then until that is known."""
+        before, after = self._delays.expovariate(1 / BEFORE), self._delays.expovariate(1 / AFTER)
+        if self.stalls and self.world.happens("disk-stall", self.stalls):
+            seconds = self.world.stream("disk-stall seconds").random() * self.stall
+            self.world.note("disk", f"stalls for {seconds:.2f} s")
+            before += seconds
+        return before, after
+
+    def execute(self, connection: SimulatedConnection, sql: str, execute: Callable[[], Any]) -> Any:
+        """Carry out one statement of a process, which may be killed before or after it."""
+        process = connection.process
+        if not process.alive:
+            if sql == "ROLLBACK":
+                return execute()
+            raise Killed
+        process.statements += 1
+        dies = process.statements == process.dies_at_statement
+        if dies and self.world.stream("kill").random() < 0.5:
+            self._die(process, f"before {sql.split()[0]}")
+        if sql.startswith("PRAGMA synchronous"):
+            connection.syncs = sql.rpartition("=")[2].strip() in {"FULL", "EXTRA"}
+            sql, execute = "", list
+        if sql in {"COMMIT", "BEGIN IMMEDIATE"}:
+            self._refuse(process, sql)
+        if sql.startswith("BEGIN"):
+            connection.writes = sql == "BEGIN IMMEDIATE"
+        if sql == "COMMIT" and connection.writes:
+            self._committing(connection)
+        result = execute()
+        if dies:
+            self._die(process, f"after {sql.split()[0] if sql else 'PRAGMA'}")
+        return result
+
+    def _die(self, process: Process, how: str) -> None:
+        process.kill(how)
+        raise Killed
+
+    def _refuse(self, process: Process, sql: str) -> None:
+        code = None
+        if self.errors and self.world.happens("disk-error", self.errors):
+            code, words = sqlite3.SQLITE_IOERR, "disk I/O error"
+        if sql == "COMMIT" and self.world.is_on("disk-full") and any(begin <= TIME.now < end for begin, end in self.full):
+            code, words = sqlite3.SQLITE_FULL, "database or disk is full"
+        if code is not None:
+            self.world.note("disk", f"{words}: {sql} of {process.name}")
+            error = sqlite3.OperationalError(words)
+            error.sqlite_errorcode = code
+            raise error
+
+    def _committing(self, connection: SimulatedConnection) -> None:
+        self.commits += 1
+        if connection.syncs:
+            self._unsynced.pop(connection.path, None)
+        elif connection.path not in self._unsynced:
+            ends = [end for end in ("", "-wal") if Path(connection.path + end).exists()]
+            self._unsynced[connection.path] = {end: Path(connection.path + end).read_bytes() for end in ends}
+
+
+class SimulatedConnection(sqlite3.Connection):
+    """A connection of a simulated process: real SQLite, whose statements the disk sees first."""
+
+    def __init__(self, path: Any, *args: Any, **options: Any) -> None:
+        process = current_process.get()
+        assert process is not None
+        super().__init__(path, *args, **options)
+        super().execute("PRAGMA synchronous = OFF")
+        self.process, self.path = process, os.fspath(path)
+        self.syncs, self.writes = True, False
+        process.connections.append(self)
+
+    def execute(self, sql: str, *values: Any) -> Any:
+        execute = super().execute
+        return _disk.execute(self, sql, lambda: execute(sql, *values))
+
+    def executemany(self, sql: str, *values: Any) -> Any:
+        execute = super().executemany
+        return _disk.execute(self, sql, lambda: execute(sql, *values))
+
+    def abandon(self) -> None:
+        """Close it as the system does when its process has ended: a transaction that is open is rolled back."""
+        super().close()
+
+    def close(self) -> None:
+        if not self.process.alive:
+            raise Killed
+        super().close()
+        self.process.connections.remove(self)
+
+
+def _connect(path: Any, *args: Any, **options: Any) -> Any:
+    process = current_process.get()
+    if process is None:
+        return real_connect(path, *args, **options)
+    if not process.alive:
+        raise Killed
+    return real_connect(path, *args, **{**options, "timeout": 0, "factory": SimulatedConnection})
+
+
+async def _run_in_thread(
+    cls: Any, work: Callable[..., Any], args: tuple[Any, ...], abandon_on_cancel: bool = False, limiter: Any = None
+) -> Any:
+    """Take the place of anyio's worker threads."""
+    await cls.checkpoint()
+    async with limiter or cls.current_default_thread_limiter():
+        with anyio.CancelScope(shield=not abandon_on_cancel):
+            loop = asyncio.get_running_loop()
+            future = loop.create_future()
+            before, after = _disk.delays()
+
+            def tell(result: Any, error: BaseException | None) -> None:
+                if not future.done():
+                    future.set_exception(error) if error is not None else future.set_result(result)
+
+            def run() -> None:
+                result = error = None
+                try:
+                    result = work(*args)
+                except Killed:
+                    return
+                except BaseException as raised:
+                    error = raised
+                loop.call_later(after, tell, result, error)
+
+            loop.call_later(before, run)
+            return await future
+
+
+def install() -> None:
+    """Put SQLite and anyio's threads on the simulated disk."""
+    sqlite3.connect = _connect
+    anyio_backend.AsyncIOBackend.run_sync_in_worker_thread = classmethod(_run_in_thread)
+
+
+def remove(folder: str) -> None:
+    """Delete the files of a run."""
+    shutil.rmtree(folder, ignore_errors=True)

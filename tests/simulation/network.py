@@ -1,0 +1,240 @@
+"""The network between clients and the platform, and the platform's own log of what arrived.
+
+A request is at risk on its way there and on its way back, and goes on when its sender has died. The platform is rbim's
+emulator, without its doors: what it did is read from its request log, and what left from the network's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import json
+import math
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from attrs import define, field
+
+from rbim.errors import NotSent, Unanswered
+from rbim.http import Response
+
+from .process import current_process
+from .virtual_time import TIME
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rbim.emulator import Emulator
+    from rbim.http import Request
+
+    from .process import Process
+    from .world import World
+
+__all__ = ["TROUBLES", "Network", "Sending", "Weather"]
+
+TROUBLES = ("refused", "lost-request", "lost-answer", "reset-before", "reset-after", "late-arrival", "server-error")
+"""What may happen to one request: no connection; no effect and no answer; the effect and no answer; a reset before or after
+the effect; the effect up to ``late_by`` seconds after its sender gave up; HTTP 503 without an effect.
+"""
+
+ALL_TROUBLES = (*TROUBLES, "partition", "stall")
+
+
+@define(kw_only=True)
+class Weather:
+    """How the network is. ``odds`` are the probabilities of :data:`TROUBLES`; all is well from ``fair_from`` on.
+
+    A round trip takes ``latency`` seconds, the median of a log-normal distribution with ``spread``. ``partitions`` are
+    ``(begin, end, trouble)``: the trouble happens to each request that leaves then. ``stalls`` are ``(begin, end)``: what
+    arrives meanwhile is answered afterwards.
+    """
+
+    latency: float = 0.02
+    spread: float = 0.5
+    odds: dict[str, float] = field(factory=dict[str, float])
+    late_by: float = 90.0
+    partitions: list[tuple[float, float, str]] = field(factory=list)
+    stalls: list[tuple[float, float]] = field(factory=list)
+    fair_from: float = math.inf
+
+    @classmethod
+    def drawn(cls, world: World, fair_from: float, *, worst: float = 0.03, longest: float = 200.0) -> Weather:
+        """Draw the weather of a run from the stream ``weather``.
+
+        Each trouble is absent or has the probability ``worst``; a partition lasts at most ``longest`` seconds.
+        """
+        draw = world.stream("weather")
+        weather = cls(latency=draw.choice([0.005, 0.05, 0.5]), spread=draw.choice([0.0, 0.5, 1.0]), fair_from=fair_from)
+        weather.odds = {name: draw.choice([0, worst]) for name in TROUBLES}
+        for _ in range(draw.choice([0, 0, 1, 2])):
+            begin, lasts = draw.random() * fair_from, draw.choice([1.0, longest / 10, longest])
+            trouble = draw.choice(["refused", "lost-request", "lost-answer"])
+            weather.partitions.append((begin, min(fair_from, begin + lasts), trouble))
+        for _ in range(draw.choice([0, 0, 1])):
+            begin, lasts = draw.random() * fair_from, draw.choice([1.0, 20.0])
+            weather.stalls.append((begin, min(fair_from, begin + lasts)))
+        return weather
+
+
+@define(kw_only=True, eq=False)
+class Sending:
+    """One request: what left, and what became of it.
+
+    ``left``, ``arrived`` and ``ended`` (its sender stopped waiting) are times, or None; ``fate`` is a trouble or ``ok``. ``code`` and ``effect`` are those of the platform's
+    log, and ``effect`` is False where the request did not arrive.
+    """
+
+    number: int
+    left: float
+    process: Process | None
+    operation: str
+    body: dict[str, Any]
+    timeout: float
+    fate: str = "ok"
+    arrived: float | None = None
+    ended: float | None = None
+    code: str | None = None
+    effect: bool = False
+    facts: dict[str, Any] = field(factory=dict)
+    """For the scenario."""
+
+    def __str__(self) -> str:
+        marks = ["effect" if self.effect else "no effect", *([] if self.fate == "ok" else [self.fate])]
+        return f"#{self.number} {self.operation} at {self.left:.3f} s ({', '.join(marks)}, code {self.code})"
+
+
+class Network:
+    """Ways to one platform. ``sendings`` has every request that left a client, in order.
+
+    ``leaves(sending)`` is called when a request leaves, before anything else can happen. ``answers(sending, response)`` may
+    replace the platform's response.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        platform: Emulator,
+        weather: Weather,
+        *,
+        leaves: Callable[[Sending], object] | None = None,
+        answers: Callable[[Sending, Response], Response] | None = None,
+    ) -> None:
+        self.world, self.platform, self.weather = world, platform, weather
+        self.sendings: list[Sending] = []
+        self.in_flight: Counter[Process | None] = Counter()
+        """Requests by the process that waits for their answers, dead ones included."""
+        self._leaves, self._answers = leaves, answers
+        self._latencies = world.stream("latency")
+
+    def transport(self) -> Transport:
+        """Return a transport for a client."""
+        return Transport(self)
+
+    async def carry(self, request: Request, timeout: float) -> Response:
+        world, loop, weather = self.world, self.world.loop, self.weather
+        sending = Sending(
+            number=len(self.sendings) + 1,
+            left=TIME.now,
+            process=current_process.get(),
+            operation=request.path.rpartition("/")[2],
+            body=json.loads(request.body),
+            timeout=timeout,
+        )
+        there, back = self._latency() / 2, self._latency() / 2
+        sending.fate = self._fate()
+        if sending.fate == "refused":
+            await asyncio.sleep(there)
+            raise NotSent("connection refused")
+        self.sendings.append(sending)
+        self.in_flight[sending.process] += 1
+        world.note(sending.process.name if sending.process else "client", f"sends {_described(sending)}")
+        if self._leaves is not None:
+            self._leaves(sending)
+        answer: asyncio.Future[Response] = loop.create_future()
+
+        def end(response: Response | None, error: Exception | None = None) -> None:
+            if not answer.done():
+                answer.set_exception(error) if error is not None else answer.set_result(response)
+
+        def arrive() -> None:
+            for begin, until in weather.stalls:
+                if world.is_on("stall") and begin <= TIME.now < until:
+                    world.happened["stall"] += 1
+                    world.at(until + world.stream("stall").random() * 0.1, arrive)
+                    return
+            if sending.fate == "reset-before":
+                loop.call_later(back, end, None, Unanswered("connection reset"))
+            elif sending.fate == "server-error":
+                loop.call_later(back, end, Response(503, {}, b"<html>"))
+            else:
+                response, delay = self._serve(sending, request)
+                if sending.fate == "reset-after":
+                    loop.call_later(back, end, None, Unanswered("connection reset"))
+                elif sending.fate != "lost-answer":
+                    loop.call_later(back + delay, end, response)
+
+        if sending.fate == "late-arrival":
+            there += timeout + world.stream("late-arrival seconds").random() * weather.late_by
+        if sending.fate != "lost-request":
+            world.at(TIME.now + there, arrive)  # in no process: it arrives, whoever dies
+        timer = loop.call_later(max(0.0, timeout), end, None, Unanswered(f"no whole answer within {timeout:g} s"))
+        try:
+            return await answer
+        finally:
+            sending.ended = TIME.now
+            self.in_flight[sending.process] -= 1
+            timer.cancel()
+
+    def _latency(self) -> float:
+        return self.weather.latency * math.exp(self.weather.spread * self._latencies.gauss(0, 1))
+
+    def _fate(self) -> str:
+        """Draw what happens to a request; every stream gives one number for each request, whatever the others say."""
+        world, weather = self.world, self.weather
+        if TIME.now >= weather.fair_from:
+            return "ok"
+        hit = [name for name, odds in weather.odds.items() if odds and world.happens(name, odds)]
+        for begin, until, trouble in weather.partitions:
+            if world.is_on("partition") and begin <= TIME.now < until:
+                world.happened["partition"] += 1
+                return trouble
+        return hit[0] if hit else "ok"
+
+    def _serve(self, sending: Sending, request: Request) -> tuple[Response, float]:
+        served = self.platform.platform.serve(request.method, request.path, request.query, request.headers, request.body)
+        record = self.platform.requests.records[-1]
+        sending.arrived, sending.code, sending.effect = TIME.now, record.code, record.effect
+        response = served.response
+        if self._answers is not None:
+            response = self._answers(sending, response)
+        late = ", late" if sending.fate == "late-arrival" else ""
+        self.world.note(
+            "platform", f"#{sending.number} arrives{late}: {response.status} {record.code}, effect {record.effect}"
+        )
+        return response, served.verdict.delay
+
+
+class Transport:
+    """A client's transport; see :class:`Network`."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+
+    async def __aenter__(self) -> Transport:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        return None
+
+    async def send(self, request: Request, /, *, timeout: float) -> Response:
+        """Carry one request. Raises NotSent and Unanswered."""
+        return await self._network.carry(request, timeout)
+
+
+def _described(sending: Sending) -> str:
+    body = sending.body
+    named = body.get("members", body.get("member", body.get("userName", "")))
+    members = named if isinstance(named, list) else [named]
+    more = f" and {len(members) - 1} more" if len(members) > 1 else ""
+    fate = "" if sending.fate == "ok" else f" ({sending.fate})"
+    return f"#{sending.number} {sending.operation} {body.get('groupId', body.get('name', ''))} {members[0]}{more}{fate}"

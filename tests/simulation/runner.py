@@ -1,0 +1,127 @@
+"""Runs seeds, each in a process of its own: nothing of one is left for the next, and nothing is closed that was killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import traceback
+from typing import TYPE_CHECKING, Any
+
+from attrs import evolve, frozen
+
+from . import planted_faults
+from .scenarios import scenario
+from .world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+__all__ = ["Order", "invariants", "minimised", "simulate"]
+
+CRASH = "no exception leaves the scenario"
+"""The invariant that is broken where a scenario raises."""
+
+
+@frozen(kw_only=True)
+class Order:
+    """What to run: a scenario and a seed, without the troubles in ``off``, with other sizes, with a planted fault."""
+
+    scenario: str
+    seed: int
+    off: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = {}
+    fault: str | None = None
+    verbose: bool = False
+
+    @property
+    def command(self) -> str:
+        """The command that runs it."""
+        parts = [f"python -m tests.simulation {self.scenario} --seed {self.seed}"]
+        parts += [f"--off {','.join(self.off)}"] if self.off else []
+        parts += [f"--set {name}={json.dumps(value)}" for name, value in self.settings.items()]
+        parts += [f"--fault {self.fault}"] if self.fault else []
+        return " ".join(parts)
+
+
+def simulate(order: Order) -> dict[str, Any]:
+    """Run one order in a process of its own and return its result; see ``World.run``."""
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(read_end)
+        try:
+            with os.fdopen(write_end, "w", encoding="utf-8") as out:
+                json.dump(_run(order), out)
+        finally:
+            os._exit(0)
+    os.close(write_end)
+    with os.fdopen(read_end, encoding="utf-8") as text:
+        told = text.read()
+    os.waitpid(child, 0)
+    if not told:
+        raise RuntimeError(f"the process of `{order.command}` ended without a result")
+    result: dict[str, Any] = json.loads(told)
+    return result
+
+
+def _run(order: Order) -> dict[str, Any]:
+    if order.fault is not None:
+        planted_faults.plant(order.fault)
+    world = World(order.seed, off=order.off, verbose=order.verbose)
+    made = None
+
+    async def main() -> None:
+        nonlocal made
+        try:
+            made = scenario(order.scenario)(world, order.settings)
+            await made.main()
+        except Exception as error:
+            lines = traceback.format_exception(error)
+            world.fail(CRASH, f"{type(error).__name__}: {error}\n{''.join(lines)[-2500:]}")
+
+    result = world.run(main())
+    return {**result, "sizes": str(made.sizes) if made else "", "served": made.served if made else 0}
+
+
+def invariants(result: Mapping[str, Any]) -> list[str]:
+    """Return the names of the invariants that were broken, in the order in which they were."""
+    return list(dict.fromkeys(each["invariant"] for each in result["broken"]))
+
+
+def minimised(order: Order) -> Iterator[tuple[Order, dict[str, Any]]]:
+    """Yield ever simpler orders that break the same invariant first as this one, with their results.
+
+    Troubles are switched off one by one, then sizes are halved as long as that goes.
+    """
+    result = simulate(order)
+    broken = invariants(result)[:1]
+    if not broken:
+        return
+    made = scenario(order.scenario)
+
+    def attempt(simpler: Order) -> dict[str, Any] | None:
+        found = simulate(simpler)
+        return found if broken[0] in invariants(found) else None
+
+    for trouble in made.TROUBLES:
+        if trouble in result["troubles"] or trouble == "task-order":
+            found = attempt(evolve(order, off=(*order.off, trouble)))
+            if found is not None:
+                order, result = evolve(order, off=(*order.off, trouble)), found
+                yield order, result
+    for name, least in made.SHRINKS.items():
+        value = _size(result, name)
+        while value > least:
+            smaller = max(least, value // 2)
+            found = attempt(evolve(order, settings={**order.settings, name: smaller}))
+            if found is None:
+                break
+            order, result, value = evolve(order, settings={**order.settings, name: smaller}), found, smaller
+            yield order, result
+
+
+def _size(result: Mapping[str, Any], name: str) -> int:
+    import re
+
+    found = re.search(rf"\b{name}=(\d+)", result["sizes"])
+    return int(found[1]) if found else 0

@@ -1,0 +1,65 @@
+"""The time of the simulated machine.
+
+:func:`install` replaces ``time.monotonic``, ``time.time``, ``time.sleep`` and the clock of ``rbim.clock``. rbim binds some of
+them when it is imported, so this comes first. Nothing else of the simulation reads real time, except for measuring its cost.
+"""
+
+from __future__ import annotations
+
+import datetime
+import sys
+import time
+
+__all__ = ["EPOCH", "TIME", "Stuck", "install", "real_monotonic"]
+
+EPOCH = 1_770_000_000.0
+"""The wall-clock time at which each run begins: a day in February 2026."""
+
+MOST_SLEEPS = 20_000
+"""Calls of ``time.sleep`` in one turn of the event loop, after which what sleeps waits for something that cannot happen."""
+
+real_monotonic = time.monotonic
+
+
+class Stuck(Exception):
+    """No progress: nothing can run and nothing waits for a time, or a run takes longer than it may."""
+
+
+class VirtualTime:
+    """Seconds since the run began. The event loop moves ``now``; ``sleeps`` counts since it did."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.sleeps = 0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def wall(self) -> float:
+        return EPOCH + self.now
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass for everybody: a thread runs at one instant, so a thread that sleeps blocks the world."""
+        self.now += seconds
+        self.sleeps += 1
+        if self.sleeps > MOST_SLEEPS:
+            raise Stuck(f"a thread still sleeps after {MOST_SLEEPS} turns: it waits for what nobody can do meanwhile")
+
+
+TIME = VirtualTime()
+
+
+class _VirtualDatetime(datetime.datetime):
+    @classmethod
+    def now(cls, tz: datetime.tzinfo | None = None) -> datetime.datetime:
+        return datetime.datetime.fromtimestamp(TIME.wall(), tz)
+
+
+def install() -> None:
+    """Replace the machine's time. Raises RuntimeError where rbim was imported before."""
+    if "rbim.clock" in sys.modules:
+        raise RuntimeError("rbim was imported before time was replaced")
+    time.monotonic, time.time, time.sleep = TIME.monotonic, TIME.wall, TIME.sleep
+    import rbim.clock
+
+    rbim.clock.datetime = _VirtualDatetime
