@@ -10,12 +10,12 @@ from attrs import evolve
 
 from . import disk, event_loop, planted_faults
 from .expected import expected_in, unexpected
-from .runner import Order, invariants, minimised, simulate
+from .runner import Order, applies, invariants, minimised, simulate
 from .scenarios import MODULES, scenario
 from .virtual_time import real_monotonic
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 __all__ = ["main"]
 
@@ -30,12 +30,13 @@ examples:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what the command line says; return 1 where an invariant was broken that is not expected to be."""
     told = _parser().parse_args(arguments)
+    if told.faults:
+        return _faults(told.scenario)
     if told.seed is None and told.seeds is None:
         _parser().error("which seed? --seed N, or --seeds A-B")
     disk.install()
     event_loop.install()
-    for name in MODULES if told.scenario not in MODULES else [told.scenario]:
-        scenario(name)  # imported before the first fork
+    scenario(told.scenario)  # imported before the first fork
     settings = {name: json.loads(value) for name, _, value in (each.partition("=") for each in told.set)}
     off = tuple(filter(None, told.off.split(",")))
     order = Order(
@@ -55,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("scenario", choices=list(MODULES))
     parser.add_argument("--seed", type=int, help="one run")
-    parser.add_argument("--seeds", metavar="A-B", help="a run for each seed from A to B")
+    parser.add_argument("--seeds", metavar="A-B", help="a run for each seed from A to B; several: 1-20,57")
     parser.add_argument("--seconds", type=float, default=50.0, help="with --seeds: begin no run after so many seconds (50)")
     parser.add_argument("-v", "--verbose", action="store_true", help="print every event")
     parser.add_argument("--twice", action="store_true", help="run each seed twice and compare the traces")
@@ -63,6 +64,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--off", default="", metavar="A,B", help="kinds of trouble that do not happen")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a size, as JSON")
     parser.add_argument("--fault", choices=list(planted_faults.PLANTED), help="put a fault into rbim first")
+    parser.add_argument("--stop", action="store_true", help="with --seeds: end at the first failure that is not expected")
+    parser.add_argument("--faults", action="store_true", help="list the faults, and check that each applies to rbim")
     parser.add_argument("--json", action="store_true", help="print results as JSON lines")
     return parser
 
@@ -119,33 +122,54 @@ def _report(order: Order, result: Mapping[str, Any]) -> None:
 
 
 def _many(order: Order, told: argparse.Namespace) -> int:
-    first, _, last = told.seeds.partition("-")
-    began, results, bad, by_finding = real_monotonic(), [], 0, dict[str, list[int]]()
-    for seed in range(int(first), int(last or first) + 1):
-        if real_monotonic() - began > told.seconds:
+    began, results, bad = real_monotonic(), [], 0
+    by_finding: dict[str, list[int]] = {}
+    for seed in _seeds(told.seeds):
+        if real_monotonic() - began > told.seconds or (bad and told.stop):
             break
         now = evolve(order, seed=seed)
         result = simulate(now)
         results.append(result)
-        if told.json:
-            _say(json.dumps(result))
-        surprises = unexpected(order.scenario, result)
         known = expected_in(order.scenario, result)
         for name in invariants(result):
             if name in known:
                 by_finding.setdefault(known[name].name, []).append(seed)
+        surprises = list(unexpected(order.scenario, result))
         if told.twice and simulate(now)["digest"] != result["digest"]:
-            surprises = [*surprises, "the same seed gives the same trace"]
-        if surprises:
-            bad += 1
-            if not told.json:
-                what = next((each["what"] for each in result["broken"] if each["invariant"] == surprises[0]), "")
-                _say(f"seed {seed}: {'; '.join(surprises)}\n    {what[:400]}\n    {now.command} -v")
+            surprises.append("the same seed gives the same trace")
+        bad += bool(surprises)
+        if told.json:
+            _say(json.dumps(result))
+        elif surprises:
+            what = next((each["what"] for each in result["broken"] if each["invariant"] == surprises[0]), "")
+            _say(f"seed {seed}: {'; '.join(surprises)}\n    {what[:400]}\n    {now.command} -v")
+    if order.fault is not None and not any(each["fault_used"] for each in results):
+        raise planted_faults.NotPlanted(f"{order.fault}: its code was never reached")
     if not told.json:
-        for name, seeds in by_finding.items():
-            _say(f"expected: {name}: {len(seeds)} seeds ({', '.join(map(str, seeds[:8]))}{', ...' if seeds[8:] else ''})")
-        _say(f"{len(results)} seeds from {first}, {bad} with surprises; {_costs(results)}")
+        _summarise(results, bad, by_finding)
     return 1 if bad else 0
+
+
+def _seeds(text: str) -> Iterator[int]:
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        yield from range(int(first), int(last or first) + 1)
+
+
+def _faults(name: str) -> int:
+    gone = 0
+    for each in planted_faults.PLANTED.values():
+        if each.scenario == name:
+            problem = applies(each.name)
+            gone += problem is not None
+            _say(f"{each.name}: {problem or each.what}")
+    return 1 if gone else 0
+
+
+def _summarise(results: Sequence[Mapping[str, Any]], bad: int, by_finding: Mapping[str, Sequence[int]]) -> None:
+    for name, seeds in by_finding.items():
+        _say(f"expected: {name}: {len(seeds)} seeds ({', '.join(map(str, seeds[:8]))}{', ...' if seeds[8:] else ''})")
+    _say(f"{len(results)} seeds, {bad} with a failure that is not expected; {_costs(results)}")
 
 
 def _costs(results: Sequence[Mapping[str, Any]]) -> str:

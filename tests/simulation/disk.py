@@ -88,9 +88,9 @@ class Disk:
         process.statements += 1
         dies = process.statements == process.dies_at_statement
         if dies and self.world.stream("kill").random() < 0.5:
-            self._die(process, f"before {sql.split()[0]}")
+            self._die(process, f"before {_verb(sql)}")
         if sql.startswith("PRAGMA synchronous"):
-            connection.syncs = sql.rpartition("=")[2].strip() in {"FULL", "EXTRA"}
+            connection.syncs = sql.endswith(("FULL", "EXTRA"))
             sql, execute = "", list
         if sql in {"COMMIT", "BEGIN IMMEDIATE"}:
             self._refuse(process, sql)
@@ -100,7 +100,7 @@ class Disk:
             self._committing(connection)
         result = execute()
         if dies:
-            self._die(process, f"after {sql.split()[0] if sql else 'PRAGMA'}")
+            self._die(process, f"after {_verb(sql)}")
         return result
 
     def _die(self, process: Process, how: str) -> None:
@@ -159,6 +159,10 @@ class SimulatedConnection(sqlite3.Connection):
         self.process.connections.remove(self)
 
 
+def _verb(sql: str) -> str:
+    return sql.partition(" ")[0].strip() or "PRAGMA"
+
+
 def _connect(path: Any, *args: Any, **options: Any) -> Any:
     process = current_process.get()
     if process is None:
@@ -169,7 +173,11 @@ def _connect(path: Any, *args: Any, **options: Any) -> Any:
 
 
 async def _run_in_thread(
-    cls: Any, work: Callable[..., Any], args: tuple[Any, ...], abandon_on_cancel: bool = False, limiter: Any = None
+    cls: Any,
+    work: Callable[..., Any],
+    args: tuple[Any, ...],
+    abandon_on_cancel: bool = False,  # noqa: FBT001, FBT002  # anyio's
+    limiter: Any = None,
 ) -> Any:
     """Take the place of anyio's worker threads."""
     await cls.checkpoint()

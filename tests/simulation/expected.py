@@ -1,8 +1,8 @@
 """Known findings: invariants that rbim breaks, and the seeds that show it.
 
 Each is an expected failure until rbim is mended. Its pinned seeds must break its invariant (a seed that no longer does is an
-error: take the entry out) and no other one, unless another entry expects that. In a run over many seeds an invariant is
-expected to break where the ``trouble`` of its entry happened.
+error: take the entry out) and no other one, unless another entry expects that. In a run over many seeds an invariant
+is expected to break where the ``trouble`` of its entry happened.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["EXPECTED", "ExpectedFailure", "expected_in", "unexpected"]
 
 @frozen(kw_only=True)
 class ExpectedFailure:
-    """A finding: ``name`` in a few words, ``finding`` in full; what it breaks, after which trouble, and seeds that show it."""
+    """A finding: ``name`` in short, ``finding`` in full; what it breaks, after which trouble, and seeds that show it."""
 
     name: str
     scenario: str
@@ -31,7 +31,83 @@ class ExpectedFailure:
     seeds: tuple[int, ...]
 
 
-EXPECTED: tuple[ExpectedFailure, ...] = ()
+EXPECTED: tuple[ExpectedFailure, ...] = (
+    ExpectedFailure(
+        name="rate-before-commit",
+        scenario="job",
+        invariant="rates hold by the time of sending",
+        trouble="disk-stall",
+        finding="a job counts a request against its rates before the intent is committed: after a disk that stalled, all"
+        " that were counted meanwhile leave at once",
+        seeds=(),
+    ),
+    ExpectedFailure(
+        name="sent-just-before-the-deadline",
+        scenario="job",
+        invariant="unknown only after trouble",
+        trouble="client-limits",
+        finding="requests that wait for the client's own rate are sent when their deadline is too near for any answer, and"
+        " are then of unknown outcome",
+        seeds=(),
+    ),
+    ExpectedFailure(
+        name="unreadable-fails-are-done",
+        scenario="job",
+        invariant="done is done",
+        trouble="odd-fails",
+        finding="accounts that an answer refuses in a form that rbim does not know are reported as done",
+        seeds=(),
+    ),
+    ExpectedFailure(
+        name="already-in-is-refused",
+        scenario="job",
+        invariant="refused is not done",
+        trouble="other-words",
+        finding="an account of a lost request that the platform lists as a member already, in words that the dialect does"
+        " not know, is reported as refused",
+        seeds=(),
+    ),
+    ExpectedFailure(
+        name="chance-throttling-slows-all",
+        scenario="job",
+        invariant="throttling by chance slows a job little",
+        trouble="random-throttling",
+        finding="throttling that has nothing to do with the rate lowers the pace of a job without limit",
+        seeds=(),
+    ),
+    ExpectedFailure(
+        name="one-slow-group-slows-all",
+        scenario="job",
+        invariant="a group that is throttled slows others little",
+        trouble="slow-group",
+        finding="throttling of one group lowers the pace of the whole job",
+        seeds=(),
+    ),
+    ExpectedFailure(
+        name="cumulative-fuse",
+        scenario="job",
+        invariant="a job ends soon when all is refused",
+        trouble="all-refused",
+        finding="the share of failures that ends a job counts from its beginning: late in a job everything may be refused",
+        seeds=(),
+    ),
+    ExpectedFailure(
+        name="endless-throttling",
+        scenario="job",
+        invariant="a job without progress ends by itself",
+        trouble="endless-throttling",
+        finding="a job that is only throttled any more never ends, whatever its patience",
+        seeds=(),
+    ),
+    ExpectedFailure(
+        name="lost-journal",
+        scenario="job",
+        invariant="nothing is sent without a journal",
+        trouble="lost-journal",
+        finding="a job whose journal was deleted goes on sending",
+        seeds=(),
+    ),
+)
 
 
 def expected_in(scenario: str, result: Mapping[str, Any]) -> dict[str, ExpectedFailure]:

@@ -12,7 +12,6 @@ import json
 import math
 import sqlite3
 from collections import defaultdict
-from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -32,8 +31,11 @@ from .network import ALL_TROUBLES, Network, Sending, Weather
 from .process import Killed, Process
 from .scenarios import CREDENTIALS, Scenario
 from .virtual_time import TIME, Stuck
+from .world import PROGRESS
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from .world import World
 
 __all__ = ["JobScenario"]
@@ -56,7 +58,7 @@ for members who are in already; the client has a rate of its own; the journal is
 REFUSAL = "112031"
 """A code that rbim does not know, for accounts that the platform will not have."""
 
-PATIENCE = 3 * 3600.0
+PATIENCE = 1800.0
 """Seconds of a situation without end, after which a job should have ended by itself."""
 
 MOST_RUNS = 60
@@ -328,12 +330,21 @@ class JobScenario(Scenario):
         for _ in range(self.sizes.intruders):
             self.world.at(TIME.now + self._chance.random() * min(self.sizes.fair_from, 120.0), self._intrude)
         if self.sizes.situation == "storm":
-            await self._ended
-            checks.check_all(self)
+            await self._until_done()
         else:
             await asyncio.wait([self._ended], timeout=PATIENCE)
             checks.check_situation(self, ended=self._ended.done())
         self._close_auditor()
+
+    async def _until_done(self) -> None:
+        while not self._ended.done():
+            await asyncio.wait([self._ended], timeout=300)
+            latest = checks.latest_end(self)
+            if latest < TIME.now and self.process is not None and self.process.alive:
+                self.world.fail(PROGRESS, f"the job is not done at {TIME.now:.0f} s; {latest:.0f} s at most are right")
+                return
+        await self._ended
+        checks.check_all(self)
 
     def _start(self) -> None:
         world, draw = self.world, self.world.stream("kill")

@@ -120,21 +120,18 @@ def check_left(job: JobScenario, client: AsyncClient, process: Process) -> None:
 def check_all(job: JobScenario) -> None:
     """Check everything that must hold once a job is done."""
     states = _states(job)
-    effects = {
-        pair: [each for each in sent if pair[1] in each.facts.get("changed", ())] for pair, sent in _sent(job).items()
-    }
+    effects = {pair: [each for each in job.sent_for[pair] if _took_effect(each, pair)] for pair in job.pairs}
     check_report(job, states)
     for pair in job.pairs:
         if pair in states:
             _check_account(job, pair, states[pair], effects[pair])
     _check_rates(job)
-    _check_progress(job)
 
 
 def check_report(job: JobScenario, states: dict[Pair, tuple[str, str]]) -> None:
     """Check that every row of the input is accounted for, once, and that report and journal agree."""
     counts, check = job.report.accounts, job.world.check
-    said = Counter(DONE_WORDS & {state} and "done" or state for state, _ in states.values())
+    said = Counter("done" if state in DONE_WORDS else state for state, _ in states.values())
     check("no account is lost", set(states) == set(job.pairs), f"{len(states)} in the journal of {len(job.pairs)}")
     total = counts.done + counts.refused + counts.failed + counts.unknown + counts.skipped + counts.duplicate
     right = total == counts.total == len(job.rows) and (counts.skipped, counts.duplicate) == (3, job.duplicates)
@@ -147,6 +144,7 @@ def _check_account(job: JobScenario, pair: Pair, state: tuple[str, str], effects
     world, sent = job.world, job.sent_for[pair]
     said, why = state
     done = said in DONE_WORDS
+    carried_out = [each for each in sent if each.effect and pair[1] not in job.refused]
     told = f"{pair[1]} in {pair[0]} is {said} ({why}); sent: {'; '.join(map(str, sent)) or 'never'}"
     world.check("no account is lost", not said.startswith("waiting"), told)
     world.check("done is done", not done or _is_so(job, pair), told)
@@ -156,8 +154,8 @@ def _check_account(job: JobScenario, pair: Pair, state: tuple[str, str], effects
     innocent = not poisoned and pair[1] not in job.refused and pair[0] in job.emulator.state.groups
     isolated = job.sizes.isolate >= 500 and not job.retrying and not job.never
     world.check("innocents are never buried", not (said == "failed" and innocent and isolated), told)
-    marked = all(each.facts.get("resent") for each in effects[1:])
-    world.check("every double is marked", marked, lambda: f"{told}; effects {[each.number for each in effects]}")
+    marked = all(each.facts.get("resent") for each in carried_out[1:])
+    world.check("every double is marked", marked, told)
     if said == "unknown":
         world.check("unknown only after trouble", any(_troubled(job, each) for each in sent) or job.runs > 1, told)
     if job.never:
@@ -169,10 +167,6 @@ def _check_account(job: JobScenario, pair: Pair, state: tuple[str, str], effects
 def _states(job: JobScenario) -> dict[Pair, tuple[str, str]]:
     found = job.auditor().execute('SELECT "group", account, state, reason FROM accounts')
     return {(group, account): (state, reason or "") for group, account, state, reason in found}
-
-
-def _sent(job: JobScenario) -> dict[Pair, list[Sending]]:
-    return {pair: sorted(job.sent_for[pair], key=lambda each: each.arrived or math.inf) for pair in job.pairs}
 
 
 def _is_so(job: JobScenario, pair: Pair) -> bool:
@@ -189,9 +183,13 @@ def _is_so(job: JobScenario, pair: Pair) -> bool:
     return pair[1] in group.members
 
 
+def _took_effect(sending: Sending, pair: Pair) -> bool:
+    return pair[1] in sending.facts.get("changed", ())
+
+
 def _troubled(job: JobScenario, sending: Sending) -> bool:
     """Tell whether something happened to a request that explains why nobody knows what became of it."""
-    if sending.fate != "ok" or sending.process in job.ends_badly or "stall" in job.world.happened:
+    if sending.fate != "ok" or sending.process in job.ends_badly or "stalled" in sending.facts:
         return True
     if sending.ended is None:
         return True
@@ -227,13 +225,13 @@ def _excess(rate: Rate, times: list[float]) -> float:
     return worst
 
 
-def _check_progress(job: JobScenario) -> None:
+def latest_end(job: JobScenario) -> float:
+    """Return the time by which a job must be done that is not stopped any more."""
     sizes = job.sizes
     rates = [rate.limit * (len(job.groups) if rate.each_group else 1) for rate in sizes.rates]
     requests = 6 * len(job.pairs) / sizes.chunk * (1 + sizes.retries) + 2 * sizes.isolate
     fastest = min([*rates, sizes.concurrency / job.weather.latency / 3, 50])
-    bound = max(sizes.fair_from, job.last_start) + 600 + requests / fastest
-    job.world.check(PROGRESS, bound >= TIME.now, f"the job took {TIME.now:.0f} s, {bound:.0f} at most are right")
+    return max(sizes.fair_from, job.last_start) + 600 + requests / fastest
 
 
 # Situations.

@@ -7,11 +7,10 @@ emulator, without its doors: what it did is read from its request log, and what 
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import json
 import math
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from attrs import define, field
 
@@ -80,8 +79,8 @@ class Weather:
 class Sending:
     """One request: what left, and what became of it.
 
-    ``left``, ``arrived`` and ``ended`` (its sender stopped waiting) are times, or None; ``fate`` is a trouble or ``ok``. ``code`` and ``effect`` are those of the platform's
-    log, and ``effect`` is False where the request did not arrive.
+    ``left``, ``arrived`` and ``ended`` (its sender stopped waiting) are times, or None; ``fate`` is a trouble or ``ok``.
+    ``code`` and ``effect`` are those of the platform's log; ``effect`` is False where the request did not arrive.
     """
 
     number: int
@@ -131,7 +130,7 @@ class Network:
         return Transport(self)
 
     async def carry(self, request: Request, timeout: float) -> Response:
-        world, loop, weather = self.world, self.world.loop, self.weather
+        """Carry a request and its answer. Raises NotSent and Unanswered."""
         sending = Sending(
             number=len(self.sendings) + 1,
             left=TIME.now,
@@ -147,43 +146,43 @@ class Network:
             raise NotSent("connection refused")
         self.sendings.append(sending)
         self.in_flight[sending.process] += 1
-        world.note(sending.process.name if sending.process else "client", f"sends {_described(sending)}")
+        self.world.note(sending.process.name if sending.process else "client", f"sends {_described(sending)}")
         if self._leaves is not None:
             self._leaves(sending)
-        answer: asyncio.Future[Response] = loop.create_future()
-
-        def end(response: Response | None, error: Exception | None = None) -> None:
-            if not answer.done():
-                answer.set_exception(error) if error is not None else answer.set_result(response)
-
-        def arrive() -> None:
-            for begin, until in weather.stalls:
-                if world.is_on("stall") and begin <= TIME.now < until:
-                    world.happened["stall"] += 1
-                    world.at(until + world.stream("stall").random() * 0.1, arrive)
-                    return
-            if sending.fate == "reset-before":
-                loop.call_later(back, end, None, Unanswered("connection reset"))
-            elif sending.fate == "server-error":
-                loop.call_later(back, end, Response(503, {}, b"<html>"))
-            else:
-                response, delay = self._serve(sending, request)
-                if sending.fate == "reset-after":
-                    loop.call_later(back, end, None, Unanswered("connection reset"))
-                elif sending.fate != "lost-answer":
-                    loop.call_later(back + delay, end, response)
-
+        answer: asyncio.Future[Response] = self.world.loop.create_future()
         if sending.fate == "late-arrival":
-            there += timeout + world.stream("late-arrival seconds").random() * weather.late_by
-        if sending.fate != "lost-request":
-            world.at(TIME.now + there, arrive)  # in no process: it arrives, whoever dies
-        timer = loop.call_later(max(0.0, timeout), end, None, Unanswered(f"no whole answer within {timeout:g} s"))
+            there += timeout + self.world.stream("late-arrival seconds").random() * self.weather.late_by
+        if sending.fate != "lost-request":  # in no process: it arrives, whoever dies
+            self.world.at(TIME.now + there, self._arrive, sending, request, back, answer)
+        late = Unanswered(f"no whole answer within {timeout:g} s")
+        timer = self.world.loop.call_later(max(0.0, timeout), _end, answer, None, late)
         try:
             return await answer
         finally:
             sending.ended = TIME.now
             self.in_flight[sending.process] -= 1
             timer.cancel()
+
+    def _arrive(self, sending: Sending, request: Request, back: float, answer: asyncio.Future[Response]) -> None:
+        """Let a request reach the platform, and send what its fate leaves of the answer ``back`` seconds later."""
+        world = self.world
+        for begin, until in self.weather.stalls:
+            if world.is_on("stall") and begin <= TIME.now < until:
+                world.happened["stall"] += 1
+                sending.facts["stalled"] = True
+                again = until + world.stream("stall").random() * 0.1
+                world.at(again, self._arrive, sending, request, back, answer)
+                return
+        response, error = None, None
+        if sending.fate in {"reset-before", "reset-after"}:
+            error = Unanswered("connection reset")
+        if sending.fate == "server-error":
+            response = Response(503, {}, b"<html>")
+        elif sending.fate != "reset-before":
+            response, delay = self._serve(sending, request)
+            back += delay
+        if sending.fate != "lost-answer":
+            world.loop.call_later(back, _end, answer, response, error)
 
     def _latency(self) -> float:
         return self.weather.latency * math.exp(self.weather.spread * self._latencies.gauss(0, 1))
@@ -214,13 +213,22 @@ class Network:
         return response, served.verdict.delay
 
 
+def _end(answer: asyncio.Future[Response], response: Response | None, error: Exception | None) -> None:
+    if answer.done():
+        return
+    if error is not None:
+        answer.set_exception(error)
+    else:
+        answer.set_result(response)
+
+
 class Transport:
     """A client's transport; see :class:`Network`."""
 
     def __init__(self, network: Network) -> None:
         self._network = network
 
-    async def __aenter__(self) -> Transport:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *error: object) -> None:

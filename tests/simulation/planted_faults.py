@@ -1,7 +1,254 @@
-"""Faults put into rbim on purpose."""
+"""Faults put into rbim on purpose: a scenario that does not find them proves nothing.
 
-PLANTED = {}
+They replace what is inside rbim, so this is the one file that a change of its inside may break. :class:`NotPlanted` then
+says which fault to write anew. It is raised where what a fault replaces is gone or takes other parameters.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from attrs import evolve, frozen
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["PLANTED", "NotPlanted", "PlantedFault", "plant", "used"]
+
+
+class NotPlanted(Exception):
+    """The fault does not apply to rbim as it is now."""
+
+
+@frozen
+class PlantedFault:
+    """A fault by name: the scenario that must find it, what it does, and the function that plants it."""
+
+    name: str
+    scenario: str
+    what: str
+    plant: Callable[[], object]
+
+
+PLANTED: dict[str, PlantedFault] = {}
+
+_uses = 0
 
 
 def plant(name: str) -> None:
-    PLANTED[name]()
+    """Plant a fault in this process. Raises NotPlanted."""
+    try:
+        PLANTED[name].plant()
+    except (ImportError, AttributeError) as error:
+        raise NotPlanted(f"{name}: {error}") from error
+
+
+def used() -> int:
+    """Return how often the faulty code was reached."""
+    return _uses
+
+
+def _fault(scenario: str) -> Callable[[Callable[[], object]], Callable[[], object]]:
+    def keep(function: Callable[[], object]) -> Callable[[], object]:
+        name = function.__name__.replace("_", "-")
+        PLANTED[name] = PlantedFault(name, scenario, inspect.getdoc(function) or "", function)
+        return function
+
+    return keep
+
+
+def _replace(owner: Any, name: str, faulty: Any) -> None:
+    """Put a faulty function in the place of a function that takes the same parameters."""
+    original = vars(owner).get(name)
+    if original is None:
+        raise NotPlanted(f"{owner.__name__} has no {name}")
+    old, new = (list(inspect.signature(each).parameters) for each in (original, faulty))
+    if old != new:
+        raise NotPlanted(f"{owner.__name__}.{name} takes {', '.join(old)}, and not {', '.join(new)}")
+
+    def counted(*args: Any, **options: Any) -> Any:
+        global _uses  # noqa: PLW0603  # one fault to a process
+        _uses += 1
+        return faulty(*args, **options)
+
+    setattr(owner, name, counted)
+
+
+# The job.
+
+
+@_fault("job")
+def never_synced() -> None:
+    """Commits are not synced once the input is loaded."""
+    from rbim.bulk.journal.journal import Journal
+
+    hasten = Journal.hasten
+    _replace(Journal, "hasten", lambda self, loading: hasten(self, loading=True))  # noqa: ARG005
+
+
+@_fault("job")
+def intent_not_awaited() -> None:
+    """A request leaves before its intent is in the journal."""
+    from rbim.bulk.dispatcher import Dispatcher
+
+    async def begun(self: Any, chunk: Any, intent: Any) -> None: ...
+
+    _replace(Dispatcher, "_begun", begun)
+
+
+@_fault("job")
+def double_not_marked() -> None:
+    """What is sent again after a crash is not marked as resent."""
+    from rbim.bulk.journal.planning import Planner
+
+    again = Planner._again
+
+    def faulty(self: Any, most: Any) -> Any:
+        chunks = again(self, most)
+        for chunk in chunks:
+            chunk.resent = False
+        return chunks
+
+    _replace(Planner, "_again", faulty)
+
+
+@_fault("job")
+def cursor_not_moved() -> None:
+    """The journal's cursor does not move with the intent."""
+    from rbim.bulk.journal.planning import Planner
+
+    _replace(Planner, "sent", lambda self, chunk: None)  # noqa: ARG005
+
+
+@_fault("job")
+def never_is_repeated() -> None:
+    """What must not be repeated is sent again after a lost answer."""
+    from rbim.bulk import failure_policy
+    from rbim.operations.base import Repeat
+
+    unknown = failure_policy._unknown
+
+    def faulty(op: Any, chunk: Any, error: Any, why: Any, *, retry: Any, dialect: Any) -> Any:
+        class Repeatable:
+            repeat = Repeat.IDEMPOTENT
+            spec = op.spec
+
+        return unknown(Repeatable(), chunk, error, why, retry=retry, dialect=dialect)
+
+    _replace(failure_policy, "_unknown", faulty)
+
+
+@_fault("job")
+def rate_forgotten() -> None:
+    """Nine of ten requests are not counted against the rates."""
+    from rbim.client.limits import RateLimiter
+
+    take = RateLimiter.take
+
+    def faulty(self: Any, op: Any, now: Any) -> None:
+        if _uses % 10 == 0:
+            take(self, op, now)
+
+    _replace(RateLimiter, "take", faulty)
+
+
+@_fault("job")
+def refused_again_is_done() -> None:
+    """An account that the answer to a resent request refuses is recorded as done."""
+    from rbim.bulk.work import Work
+
+    answered = Work.answered
+
+    def faulty(self: Any, chunk: Any, answer: Any) -> Any:
+        settlement = answered(self, chunk, answer)
+        return evolve(settlement, apart=()) if chunk.resent else settlement
+
+    _replace(Work, "answered", faulty)
+
+
+@_fault("job")
+def wake_up_lost() -> None:
+    """Now and then the end of a request does not wake the dispatcher."""
+    from rbim.bulk.dispatcher import Dispatcher
+
+    nudge = Dispatcher._nudge
+
+    def faulty(self: Any) -> None:
+        if _uses % 50 > 1:  # the end of a request wakes it twice
+            nudge(self)
+
+    _replace(Dispatcher, "_nudge", faulty)
+
+
+@_fault("job")
+def lock_not_taken() -> None:
+    """Two processes may run one job."""
+    from rbim.bulk.journal.lock import JobLock
+
+    _replace(JobLock, "acquire", lambda self: None)  # noqa: ARG005
+
+
+@_fault("job")
+def place_leaked() -> None:
+    """Now and then the place of a request that has ended stays taken."""
+    from rbim.bulk.progress import RunCounts
+
+    flies = RunCounts.flies
+
+    def faulty(self: Any, by: Any, now: Any) -> None:
+        if by > 0 or _uses % 40:
+            flies(self, by, now)
+
+    _replace(RunCounts, "flies", faulty)
+
+
+@_fault("job")
+def outcome_guessed() -> None:
+    """A connection that was reset is taken for a request that was not sent."""
+    from rbim.bulk import dispatcher
+    from rbim.errors import NotSent, Unanswered
+
+    judge = dispatcher.judge
+
+    def faulty(op: Any, chunk: Any, error: Any, *, retry: Any, dialect: Any) -> Any:
+        guessed = NotSent("guessed") if isinstance(error, Unanswered) else error
+        return judge(op, chunk, guessed, retry=retry, dialect=dialect)
+
+    _replace(dispatcher, "judge", faulty)
+
+
+@_fault("job")
+def open_requests_forgotten() -> None:
+    """What a killed run has left open is neither sent again nor reported as unknown."""
+    from rbim.bulk.journal.journal import Journal
+
+    _replace(Journal, "recover", lambda self, on_unknown, resend_within: None)  # noqa: ARG005
+
+
+@_fault("job")
+def concurrency_exceeded() -> None:
+    """Some requests more than configured may be in flight."""
+    from rbim.bulk.pace.controller import PaceController
+
+    concurrency = PaceController.concurrency
+    _replace(PaceController, "concurrency", lambda self, _now: concurrency(self, _now) + 3)
+
+
+@_fault("job")
+def half_lost() -> None:
+    """Of a request that was split, the second half is not sent."""
+    from rbim.bulk.journal.planning import Planner
+
+    halves = Planner.halves
+    _replace(Planner, "halves", lambda self, chunk: halves(self, chunk)[:1])
+
+
+@_fault("job")
+def refusal_is_failure_after_loss() -> None:
+    """A refusal that follows a lost sending is taken for a certain failure."""
+    from rbim.bulk import dispatcher, failure_policy
+    from rbim.bulk.states import AccountState
+
+    for module in (failure_policy, dispatcher):
+        _replace(module, "failed", lambda chunk: AccountState.FAILED)  # noqa: ARG005

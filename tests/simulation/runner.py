@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import traceback
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +15,9 @@ from .scenarios import scenario
 from .world import World
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
-__all__ = ["Order", "invariants", "minimised", "simulate"]
+__all__ = ["Order", "applies", "invariants", "minimised", "simulate"]
 
 CRASH = "no exception leaves the scenario"
 """The invariant that is broken where a scenario raises."""
@@ -45,13 +46,35 @@ class Order:
 
 def simulate(order: Order) -> dict[str, Any]:
     """Run one order in a process of its own and return its result; see ``World.run``."""
+    result: dict[str, Any] = _forked(lambda: _run(order))
+    if "not planted" in result:
+        raise planted_faults.NotPlanted(result["not planted"])
+    return result
+
+
+def applies(fault: str) -> str | None:
+    """Return None where a fault applies to rbim, or why it does not."""
+
+    def try_it() -> dict[str, Any]:
+        planted_faults.plant(fault)
+        return {}
+
+    problem: str | None = _forked(try_it).get("not planted")
+    return problem
+
+
+def _forked(work: Callable[[], Any]) -> Any:
+    """Return what a function returns in a process of its own, as JSON."""
     read_end, write_end = os.pipe()
     child = os.fork()
     if not child:
         os.close(read_end)
         try:
             with os.fdopen(write_end, "w", encoding="utf-8") as out:
-                json.dump(_run(order), out)
+                try:
+                    json.dump(work(), out)
+                except planted_faults.NotPlanted as error:
+                    json.dump({"not planted": str(error)}, out)
         finally:
             os._exit(0)
     os.close(write_end)
@@ -59,9 +82,8 @@ def simulate(order: Order) -> dict[str, Any]:
         told = text.read()
     os.waitpid(child, 0)
     if not told:
-        raise RuntimeError(f"the process of `{order.command}` ended without a result")
-    result: dict[str, Any] = json.loads(told)
-    return result
+        raise RuntimeError("a process of the simulation ended without a result")
+    return json.loads(told)
 
 
 def _run(order: Order) -> dict[str, Any]:
@@ -80,6 +102,7 @@ def _run(order: Order) -> dict[str, Any]:
             world.fail(CRASH, f"{type(error).__name__}: {error}\n{''.join(lines)[-2500:]}")
 
     result = world.run(main())
+    result["fault_used"] = planted_faults.used()
     return {**result, "sizes": str(made.sizes) if made else "", "served": made.served if made else 0}
 
 
@@ -121,7 +144,5 @@ def minimised(order: Order) -> Iterator[tuple[Order, dict[str, Any]]]:
 
 
 def _size(result: Mapping[str, Any], name: str) -> int:
-    import re
-
     found = re.search(rf"\b{name}=(\d+)", result["sizes"])
     return int(found[1]) if found else 0

@@ -1,12 +1,12 @@
 """The time of the simulated machine.
 
-:func:`install` replaces ``time.monotonic``, ``time.time``, ``time.sleep`` and the clock of ``rbim.clock``. rbim binds some of
-them when it is imported, so this comes first. Nothing else of the simulation reads real time, except for measuring its cost.
+:func:`install` replaces ``time.monotonic``, ``time.time``, ``time.sleep`` and the clock of ``rbim.clock``. rbim binds some
+of them when it is imported, so this comes first. Nothing else of the simulation reads real time, except to measure its cost.
 """
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import sys
 import time
 
@@ -49,10 +49,10 @@ class VirtualTime:
 TIME = VirtualTime()
 
 
-class _VirtualDatetime(datetime.datetime):
+class _VirtualDatetime(dt.datetime):
     @classmethod
-    def now(cls, tz: datetime.tzinfo | None = None) -> datetime.datetime:
-        return datetime.datetime.fromtimestamp(TIME.wall(), tz)
+    def now(cls, tz: dt.tzinfo | None = None) -> dt.datetime:
+        return dt.datetime.fromtimestamp(TIME.wall(), tz)
 
 
 def install() -> None:

@@ -1,0 +1,79 @@
+"""Every day some seeds of each scenario, and every seed that ever failed; the slow form plants faults and looks for them."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .expected import EXPECTED, unexpected
+from .planted_faults import PLANTED
+from .runner import invariants
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="each seed runs in a process that is forked")
+
+ROOT = Path(__file__).parents[2]
+
+SEEDS = {"job": "1-20"}
+"""The seeds of every day; those of the known findings come to them."""
+
+
+def simulate(*arguments, hash_seed="random"):
+    """The results of a run of the command line, in a process of its own: time is replaced before rbim is imported."""
+    command = [sys.executable, "-m", "tests.simulation", *arguments, "--seconds", "600", "--json"]
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+    ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode in {0, 1}, ended.stderr
+    assert not ended.stderr
+    return [json.loads(line) for line in ended.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("scenario", SEEDS)
+def test_invariants_hold_but_for_known_findings(scenario):
+    findings = [each for each in EXPECTED if each.scenario == scenario]
+    pinned = sorted({seed for each in findings for seed in each.seeds})
+    results = {each["seed"]: each for each in simulate(scenario, "--seeds", ",".join([SEEDS[scenario], *map(str, pinned)]))}
+    surprises = {
+        f"python -m tests.simulation {scenario} --seed {seed}": list(unexpected(scenario, result))
+        for seed, result in results.items()
+    }
+    assert not {command: broken for command, broken in surprises.items() if broken}
+    mended = [
+        f"{finding.name}: seed {seed} does not break {finding.invariant!r} any more; take it out of expected.py"
+        for finding in findings
+        for seed in finding.seeds
+        if finding.invariant not in invariants(results[seed])
+    ]
+    assert not mended
+
+
+@pytest.mark.parametrize("scenario", SEEDS)
+def test_a_seed_gives_the_same_trace_in_every_process(scenario):
+    seeds = SEEDS[scenario].partition("-")[0]
+    traces = [
+        {
+            each["seed"]: each["digest"]
+            for each in simulate(scenario, "--seeds", f"{seeds},{int(seeds) + 2}", hash_seed=hash_seed)
+        }
+        for hash_seed in ("0", "1", "2", "3")
+    ]
+    assert traces[1:] == traces[:1] * 3
+
+
+@pytest.mark.parametrize("scenario", SEEDS)
+def test_every_planted_fault_applies_to_the_code(scenario):
+    command = [sys.executable, "-m", "tests.simulation", scenario, "--faults"]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert ended.stdout.count("\n") == sum(each.scenario == scenario for each in PLANTED.values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", PLANTED)
+def test_a_planted_fault_is_found_within_200_seeds(fault):
+    scenario = PLANTED[fault].scenario
+    *_, last = simulate(scenario, "--fault", fault, "--seeds", "1-200", "--stop")
+    assert list(unexpected(scenario, last)), f"{last['seed']} seeds, and {fault} was not found"
+    assert last["fault_used"]
