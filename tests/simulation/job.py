@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from attrs import define
 
-from rbim import AsyncClient, GroupType, JoinGroup, Limits, Rate, Role, SetMemberRole
+from rbim import AsyncClient, Dialect, GroupType, JoinGroup, Limits, Rate, Role, SetMemberRole
 from rbim.bulk import InviteJob, Job, RemoveJob, open_job
 from rbim.emulator import Emulator
 from rbim.emulator.faults import Code, Fault, Status, Throttle
@@ -111,7 +111,9 @@ class JobScenario(Scenario):
     def __init__(self, world: World, settings: Mapping[str, Any]) -> None:
         super().__init__(world, settings)
         self.path = Path(world.folder, "job")
-        self.emulator = Emulator(credentials=CREDENTIALS, seed=world.seed)
+        told = self.sizes.situation == "other-words" or world.stream("dialect").random() < 0.5
+        dialect = Dialect(invited_member_fails=told)
+        self.emulator = Emulator(credentials=CREDENTIALS, seed=world.seed, dialect=dialect)
         self.emulator.world.listeners.append(self._changed)
         self.weather = self._weather()
         self.network = Network(world, self.emulator, self.weather, leaves=self._leaves, answers=self._answers)
