@@ -88,9 +88,9 @@ def _one(order: Order, told: argparse.Namespace) -> int:
 
 def _minimise(order: Order) -> int:
     found = None
-    for simpler, result in minimised(order):
+    for change, simpler, result in minimised(order):
         found = simpler, result
-        _say(f"still fails: {simpler.command}")
+        _say(f"still fails {change}")
     if found is None:
         found = order, simulate(order)
     _say()

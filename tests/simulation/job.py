@@ -498,7 +498,7 @@ class JobScenario(Scenario):
                 self.world.note(process.name, f"run ends: {run.why}")
                 self._began = self._began or run.began
         except InvalidRequest as error:
-            self.world.note(process.name, f"is refused: {str(error)[-40:]}")
+            self.world.note(process.name, f"is refused: {str(error)[:120]}")
         except (RbimError, sqlite3.Error) as error:
             self.ends_badly.add(process)
             self.world.note(process.name, f"run fails: {error}")

@@ -12,7 +12,8 @@ from attrs import evolve, frozen
 
 from . import planted_faults
 from .scenarios import scenario
-from .world import World
+from .virtual_time import Stuck
+from .world import PROGRESS, World
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -97,6 +98,8 @@ def _run(order: Order) -> dict[str, Any]:
         try:
             made = scenario(order.scenario)(world, order.settings)
             await made.main()
+        except Stuck as stuck:
+            world.fail(PROGRESS, str(stuck))
         except Exception as error:
             lines = traceback.format_exception(error)
             world.fail(CRASH, f"{type(error).__name__}: {error}\n{''.join(lines)[-2500:]}")
@@ -111,36 +114,31 @@ def invariants(result: Mapping[str, Any]) -> list[str]:
     return list(dict.fromkeys(each["invariant"] for each in result["broken"]))
 
 
-def minimised(order: Order) -> Iterator[tuple[Order, dict[str, Any]]]:
-    """Yield ever simpler orders that break the same invariant first as this one, with their results.
+def minimised(order: Order) -> Iterator[tuple[str, Order, dict[str, Any]]]:
+    """Yield ever simpler orders that break the same invariant as this one breaks first: what changed, order, result.
 
     Troubles are switched off one by one, then sizes are halved as long as that goes.
     """
     result = simulate(order)
     broken = invariants(result)[:1]
-    if not broken:
-        return
     made = scenario(order.scenario)
-
-    def attempt(simpler: Order) -> dict[str, Any] | None:
-        found = simulate(simpler)
-        return found if broken[0] in invariants(found) else None
-
-    for trouble in made.TROUBLES:
+    for trouble in made.TROUBLES if broken else ():
         if trouble in result["troubles"] or trouble == "task-order":
-            found = attempt(evolve(order, off=(*order.off, trouble)))
-            if found is not None:
-                order, result = evolve(order, off=(*order.off, trouble)), found
-                yield order, result
-    for name, least in made.SHRINKS.items():
+            simpler = evolve(order, off=(*order.off, trouble))
+            found = simulate(simpler)
+            if broken[0] in invariants(found):
+                order, result = simpler, found
+                yield f"without {trouble}", order, result
+    for name, least in made.SHRINKS.items() if broken else ():
         value = _size(result, name)
         while value > least:
-            smaller = max(least, value // 2)
-            found = attempt(evolve(order, settings={**order.settings, name: smaller}))
-            if found is None:
+            value = max(least, value // 2)
+            simpler = evolve(order, settings={**order.settings, name: value})
+            found = simulate(simpler)
+            if broken[0] not in invariants(found):
                 break
-            order, result, value = evolve(order, settings={**order.settings, name: smaller}), found, smaller
-            yield order, result
+            order, result = simpler, found
+            yield f"with {name}={value}", order, result
 
 
 def _size(result: Mapping[str, Any], name: str) -> int:

@@ -88,6 +88,7 @@ class World:
 
     def note(self, who: str, what: str) -> None:
         """Write an event into the log: who (``platform``, ``network``, ``disk`` or a process) did or saw what."""
+        what = what.replace(self.folder, "")  # whose name is another one in each process
         self.loop.trace(who, what)
         line = f"{TIME.now:12.4f}  {who:10} {what}"
         self.log.append(line)
