@@ -210,7 +210,7 @@ class Network:
         self.world.note(
             "platform", f"#{sending.number} arrives{late}: {response.status} {record.code}, effect {record.effect}"
         )
-        return response, served.verdict.delay
+        return response, served.injection.delay
 
 
 def _end(answer: asyncio.Future[Response], response: Response | None, error: Exception | None) -> None:

@@ -83,8 +83,8 @@ def never_synced() -> None:
     """Commits are not synced once the input is loaded."""
     from rbim.bulk.journal.journal import Journal
 
-    hasten = Journal.hasten
-    _replace(Journal, "hasten", lambda self, loading: hasten(self, loading=True))  # noqa: ARG005
+    set_fast_writes = Journal.set_fast_writes
+    _replace(Journal, "set_fast_writes", lambda self, loading: set_fast_writes(self, loading=True))  # noqa: ARG005
 
 
 @_fault("job")
@@ -92,9 +92,9 @@ def intent_not_awaited() -> None:
     """A request leaves before its intent is in the journal."""
     from rbim.bulk.dispatcher import Dispatcher
 
-    async def begun(self: Any, chunk: Any, intent: Any) -> None: ...
+    async def wait_for_intent(self: Any, chunk: Any, intent: Any) -> None: ...
 
-    _replace(Dispatcher, "_begun", begun)
+    _replace(Dispatcher, "_wait_for_intent", wait_for_intent)
 
 
 @_fault("job")
@@ -102,15 +102,15 @@ def double_not_marked() -> None:
     """What is sent again after a crash is not marked as resent."""
     from rbim.bulk.journal.planning import Planner
 
-    again = Planner._again
+    left_over = Planner._left_over
 
-    def faulty(self: Any, most: Any) -> Any:
-        chunks = again(self, most)
+    def faulty(self: Any, limit: Any) -> Any:
+        chunks = left_over(self, limit)
         for chunk in chunks:
             chunk.resent = False
         return chunks
 
-    _replace(Planner, "_again", faulty)
+    _replace(Planner, "_left_over", faulty)
 
 
 @_fault("job")
@@ -129,12 +129,12 @@ def never_is_repeated() -> None:
 
     unknown = failure_policy._unknown
 
-    def faulty(op: Any, chunk: Any, error: Any, why: Any, *, retry: Any, dialect: Any) -> Any:
+    def faulty(op: Any, chunk: Any, error: Any, reason: Any, *, retry: Any, dialect: Any) -> Any:
         class Repeatable:
             repeat = Repeat.IDEMPOTENT
             spec = op.spec
 
-        return unknown(Repeatable(), chunk, error, why, retry=retry, dialect=dialect)
+        return unknown(Repeatable(), chunk, error, reason, retry=retry, dialect=dialect)
 
     _replace(failure_policy, "_unknown", faulty)
 
@@ -162,7 +162,7 @@ def refused_again_is_done() -> None:
 
     def faulty(self: Any, chunk: Any, answer: Any) -> Any:
         settlement = answered(self, chunk, answer)
-        return evolve(settlement, apart=()) if chunk.resent else settlement
+        return evolve(settlement, individual=()) if chunk.resent else settlement
 
     _replace(Work, "answered", faulty)
 
@@ -172,13 +172,13 @@ def wake_up_lost() -> None:
     """Now and then the end of a request does not wake the dispatcher."""
     from rbim.bulk.dispatcher import Dispatcher
 
-    nudge = Dispatcher._nudge
+    notify = Dispatcher._notify
 
     def faulty(self: Any) -> None:
         if _uses % 50 > 1:  # the end of a request wakes it twice
-            nudge(self)
+            notify(self)
 
-    _replace(Dispatcher, "_nudge", faulty)
+    _replace(Dispatcher, "_notify", faulty)
 
 
 @_fault("job")
@@ -194,13 +194,13 @@ def place_leaked() -> None:
     """Now and then the place of a request that has ended stays taken."""
     from rbim.bulk.progress import RunCounts
 
-    flies = RunCounts.flies
+    change_in_flight = RunCounts.change_in_flight
 
     def faulty(self: Any, by: Any, now: Any) -> None:
         if by > 0 or _uses % 40:
-            flies(self, by, now)
+            change_in_flight(self, by, now)
 
-    _replace(RunCounts, "flies", faulty)
+    _replace(RunCounts, "change_in_flight", faulty)
 
 
 @_fault("job")
