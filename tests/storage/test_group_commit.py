@@ -719,7 +719,8 @@ async def test_commands_wait_for_another_process_that_writes(store, beside, log)
         waits = [commits.begin(store.add(number)) for number in (3, 4)]
         await begun.wait()
         store.go.set()
-        assert await commits.read(store.database.execute("SELECT max(number) FROM log").fetchall) == [(1,)]
+        highest = partial(store.database.read, lambda: store.database.execute("SELECT max(number) FROM log").fetchall())
+        assert await commits.read(highest) == [(1,)]
         assert beside("COMMIT") == []
         assert [await wait() for wait in waits] == [3, 4]
     assert log() == [1, 2, 3, 4]
