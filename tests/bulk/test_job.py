@@ -427,7 +427,9 @@ async def test_a_job_that_sets_roles_is_resumed_from_its_journal_alone(journal):
 @pytest.fixture
 def nudges():
     """A namespace, without which the catalogue does not know an operation; the catalogue lets go of it."""
-    yield [type("Nudges", (Namespace,), {"nudge": Method(Nudge)})]
+    declared = [type("Nudges", (Namespace,), {"nudge": Method(Nudge)})]
+    yield declared
+    declared.clear()  # pytest keeps the list a while longer
     gc.collect()
 
 
