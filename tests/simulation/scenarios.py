@@ -21,7 +21,11 @@ __all__ = ["CREDENTIALS", "MODULES", "Scenario", "scenario"]
 
 CREDENTIALS = Credentials(app_id="aaf98f8947b5d6c80147b8a2b7c30123", app_token="7f0c4b9de2a14f5c8b3e6d1a90c2f4e8")
 
-MODULES = {"job": "JobScenario"}
+MODULES = {
+    "job": "JobScenario",
+    # The service.
+    "service": "ServiceScenario",
+}
 """The class of each scenario; its module has the scenario's name."""
 
 
