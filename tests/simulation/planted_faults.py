@@ -252,3 +252,168 @@ def refusal_is_failure_after_loss() -> None:
 
     for module in (failure_policy, dispatcher):
         _replace(module, "failed", lambda chunk: AccountState.FAILED)  # noqa: ARG005
+
+
+# The service.
+
+
+@_fault("service")
+def place_kept_on_cancellation() -> None:
+    """A call that is cancelled at the moment in which it gets a place keeps it."""
+    from rbim._support.lazy_names import late_anyio
+    from rbim.client.limits import ConcurrencyLimiter
+
+    async def faulty(self: Any) -> None:
+        if self.take():
+            return
+        event = late_anyio().Event()
+        self._waiters[event] = None
+        try:
+            await event.wait()
+        except BaseException:
+            self._waiters.pop(event, None)
+            raise
+
+    _replace(ConcurrencyLimiter, "enter", faulty)
+
+
+@_fault("service")
+def waiter_not_woken() -> None:
+    """Now and then a place becomes free and the call that waits for it is not woken."""
+    from rbim.client.limits import ConcurrencyLimiter
+
+    leave = ConcurrencyLimiter.leave
+
+    def faulty(self: Any) -> None:
+        if _uses % 10:
+            leave(self)
+        else:
+            self.free += 1
+
+    _replace(ConcurrencyLimiter, "leave", faulty)
+
+
+@_fault("service")
+def place_not_asked_for() -> None:
+    """A call that need not wait for a rate takes a place that is not there."""
+    from rbim.client.limits import ConcurrencyLimiter
+
+    def faulty(self: Any) -> bool:
+        self.free -= 1
+        return True
+
+    _replace(ConcurrencyLimiter, "take", faulty)
+
+
+@_fault("service")
+def turn_not_counted() -> None:
+    """One of ten requests is not counted against the rates."""
+    from rbim.client.limits import RateLimiter
+
+    count = RateLimiter._count
+
+    def faulty(self: Any, op: Any, place: Any, present: Any) -> None:
+        if _uses % 10:
+            count(self, op, place, present)
+
+    _replace(RateLimiter, "_count", faulty)
+
+
+@_fault("service")
+def halt_ignored() -> None:
+    """Requests leave although the platform has asked for quiet."""
+    from rbim.client.limits import RateLimiter
+
+    _replace(RateLimiter, "halt", lambda self, until, now: None)  # noqa: ARG005
+
+
+@_fault("service")
+def deadline_not_kept() -> None:
+    """A call is cancelled half a second after its deadline."""
+    from rbim.timeouts import Deadlines
+
+    scope = Deadlines.scope
+    _replace(Deadlines, "scope", lambda self, seconds: scope(self, seconds + 0.5))
+
+
+@_fault("service")
+def timer_not_set_again() -> None:
+    """The timer of the deadlines is not set again when it has fired."""
+    import time
+
+    from rbim.timeouts import Deadlines
+
+    def faulty(self: Any) -> None:
+        now = time.monotonic()
+        for scope in self.scopes:
+            if scope.due <= now:
+                scope.cancel()
+
+    _replace(Deadlines, "_fire", faulty)
+
+
+@_fault("service")
+def not_sent_is_claimed() -> None:
+    """A call that is ended by its deadline says that nothing was sent."""
+    from rbim.client.call import Call
+
+    raise_interrupted = Call._raise_interrupted
+
+    def faulty(self: Any) -> None:
+        self._handed_over = False
+        raise_interrupted(self)
+
+    _replace(Call, "_raise_interrupted", faulty)
+
+
+@_fault("service")
+def never_is_retried() -> None:
+    """What must not be repeated is sent again after a lost answer."""
+    from rbim.client.retry import Retry
+    from rbim.operations.base import Repeat
+
+    pause = Retry.pause
+
+    def faulty(self: Any, op: Any, error: Any, attempt: Any, codes: Any) -> Any:  # noqa: ARG001
+        class Repeatable:
+            repeat = Repeat.IDEMPOTENT
+
+        return pause(self, Repeatable(), error, attempt, codes)  # type: ignore[arg-type]  # as much as is asked of it
+
+    _replace(Retry, "pause", faulty)
+
+
+@_fault("service")
+def earlier_attempts_forgotten() -> None:
+    """The outcome of a call is that of its last attempt."""
+    from rbim.client.call import Call
+
+    def faulty(self: Any, error: Any) -> Any:
+        error.operation = self._op.spec.name
+        error.attempts = tuple(self._history)
+        return error
+
+    _replace(Call, "_completed", faulty)
+
+
+@_fault("service")
+def cancellation_left_over() -> None:
+    """A task whose call ended by its deadline is still counted as cancelled."""
+    from rbim.timeouts import _Scope
+
+    def faulty(self: Any, kind: Any, error: Any, trace: Any) -> bool:  # noqa: ARG001
+        del self._deadlines.scopes[self]
+        self._task = None
+        return bool(self._asked) and kind is not None
+
+    _replace(_Scope, "__exit__", faulty)
+
+
+@_fault("service")
+def calls_outlive_their_client() -> None:
+    """To leave the client does not end the calls that run."""
+    from rbim.client import client
+
+    async def faulty(shared: Any) -> None: ...
+
+    _replace(client, "_end_calls", faulty)
