@@ -16,11 +16,23 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="each seed runs 
 
 ROOT = Path(__file__).parents[2]
 
-SEEDS = {"job": "1-20"}
+SEEDS = {
+    "job": "1-20",
+    # The service.
+    "service": "1-20",
+}
 """The seeds of every day; those of the known findings come to them."""
 
-TRACED = {"job": "1,6,16,21"}
-"""Seeds whose traces are compared between processes: some with deaths, with a second operator and with a stalled disk."""
+TRACED = {
+    "job": "1,6,16,21",
+    # The service.
+    "service": "1,3,6,29",
+}
+"""Seeds whose traces are compared between processes.
+
+Jobs: some with deaths, with a second operator and with a stalled disk. Services: some with callers that give up, with
+several rates, with a job beside them, and one whose client is left under load.
+"""
 
 
 def simulate(*arguments, hash_seed="random"):
