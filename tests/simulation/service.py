@@ -310,8 +310,8 @@ class ServiceScenario(Scenario):
         gives_up, way, patience = draw.random() < sizes.giving_up, draw.choice(["timeout", "cancel", "aimed"]), draw.random()
         if not gives_up:
             way = draw.choice(["deadline"] * 5 + ["client", "client", "never"])
-        if sizes.situation == "cancelled-callers":
-            patience = 2.0
+        if sizes.situation == "cancelled-callers":  # all alike, each would be served just before it gives up
+            patience = 0.5 + 3.5 * patience
         elif gives_up:
             patience *= sizes.deadline
         elif way == "never":
