@@ -354,7 +354,7 @@ def _check_situation(service: ServiceScenario) -> None:
     situation = sizes.situation
     if situation in {"storm", "full-places"}:
         begin = max([begin, *(until + SETTLING for _, until in service.weather.stalls)])
-        if begin < min(sizes.span, service.left_at):
+        if begin + SETTLING < min(sizes.span, service.left_at):  # a shorter time says little
             _check_goodput(service, f"after trouble what is possible is answered in time{_load(service)}", begin)
     elif situation == "steady-overload":
         _check_goodput(service, "in overload what is possible is answered in time", begin)
