@@ -12,7 +12,8 @@ prints. rbim runs as it is in production (SystemClock, threads, shared deadlines
 ``world``            one run: its random streams, its log, the invariants that were broken
 ``scenarios``        the scenarios by name, and what they have in common
 ``job``              one scenario, with ``job_checks``: its invariants
-``service``          another one, with ``service_checks``
+``inbox``            another one, with ``inbox_checks``, and ``deliveries`` between platform and receivers
+``service``          a third one, with ``service_checks``
 ``runner``           seeds in processes of their own, in turn; minimising
 ``expected``         known findings: invariants that are expected to break, and the seeds that show it
 ``planted_faults``   faults put into rbim on purpose, to see whether a scenario finds them

@@ -112,6 +112,7 @@ class Disk:
         if self.errors and self.world.happens("disk-error", self.errors):
             code, words = sqlite3.SQLITE_IOERR, "disk I/O error"
         if sql == "COMMIT" and self.world.is_on("disk-full") and any(begin <= TIME.now < end for begin, end in self.full):
+            self.world.happened["disk-full"] += 1
             code, words = sqlite3.SQLITE_FULL, "database or disk is full"
         if code is not None:
             self.world.note("disk", f"{words}: {sql} of {process.name}")

@@ -11,11 +11,15 @@ import hashlib
 import heapq
 import itertools
 from collections.abc import MutableSet
+from contextvars import Context
 from typing import TYPE_CHECKING, Any
 
 from anyio._backends import _asyncio as anyio_backend
 
+from rbim.callbacks.worker.conversation import SharedRun
+from rbim.callbacks.worker.worker import _Run
 from rbim.client.shared import SharedState
+from rbim.emulator.copies.dispatch import Dispatch
 
 from .process import current_process
 from .virtual_time import TIME, Stuck
@@ -149,6 +153,9 @@ class Loop(asyncio.BaseEventLoop):
         if process is not None and not process.may_step():
             self._buried.append(handle)  # kept: a coroutine that nobody refers to is closed, which would run its `finally`
             return
+        if process is not None and process.frozen_until > TIME.now:
+            self.call_at(process.frozen_until, self._ready.append, handle, context=Context())
+            return
         self.steps += 1
         handle._run()
 
@@ -166,15 +173,25 @@ class Loop(asyncio.BaseEventLoop):
 
 
 def install() -> None:
-    """Make the order of anyio's and the client's sets of scopes independent of addresses."""
-    scope_init, shared_init = anyio_backend.CancelScope.__init__, SharedState.__init__
+    """Make the order of sets over which anyio and rbim iterate independent of addresses."""
+    for owner, name in (
+        (anyio_backend.CancelScope, "_child_scopes"),
+        (SharedState, "running"),
+        (Dispatch, "_active"),
+        (Dispatch, "_waiting"),
+        (SharedRun, "_shields"),
+        (_Run, "_runners"),
+    ):
+        _order(owner, name)
 
-    def init_scope(self: Any, *args: Any, **options: Any) -> None:
-        scope_init(self, *args, **options)
-        self._child_scopes = OrderedSet()
 
-    def init_shared(self: Any, *args: Any, **options: Any) -> None:
-        shared_init(self, *args, **options)
-        self.running = OrderedSet()
+def _order(owner: Any, name: str) -> None:
+    init = owner.__init__
 
-    anyio_backend.CancelScope.__init__, SharedState.__init__ = init_scope, init_shared
+    def ordered(self: Any, *args: Any, **options: Any) -> None:
+        init(self, *args, **options)
+        if not isinstance(getattr(self, name), MutableSet):
+            raise TypeError(f"{owner.__name__}.{name} is no set any more: take it out of this list")
+        setattr(self, name, OrderedSet())
+
+    owner.__init__ = ordered

@@ -74,6 +74,29 @@ class Weather:
             weather.stalls.append((begin, min(fair_from, begin + lasts)))
         return weather
 
+    def round_trip(self, world: World) -> float:
+        """Draw the seconds of one round trip."""
+        return self.latency * math.exp(self.spread * world.stream("latency").gauss(0, 1))
+
+    def fate(self, world: World) -> str:
+        """Draw what happens to a request; every stream gives one number for each request, whatever the others say."""
+        if TIME.now >= self.fair_from:
+            return "ok"
+        hit = [name for name, odds in self.odds.items() if odds and world.happens(name, odds)]
+        for begin, until, trouble in self.partitions:
+            if world.is_on("partition") and begin <= TIME.now < until:
+                world.happened["partition"] += 1
+                return trouble
+        return hit[0] if hit else "ok"
+
+    def stalled_until(self, world: World) -> float | None:
+        """Return when what arrives now goes on, or None where nothing holds it up."""
+        for begin, until in self.stalls:
+            if world.is_on("stall") and begin <= TIME.now < until:
+                world.happened["stall"] += 1
+                return until + world.stream("stall").random() * 0.1
+        return None
+
 
 @define(kw_only=True, eq=False)
 class Sending:
@@ -123,7 +146,6 @@ class Network:
         self.in_flight: Counter[Process | None] = Counter()
         """Requests by the process that waits for their answers, dead ones included."""
         self._leaves, self._answers = leaves, answers
-        self._latencies = world.stream("latency")
 
     def transport(self) -> Transport:
         """Return a transport for a client."""
@@ -139,8 +161,8 @@ class Network:
             body=json.loads(request.body),
             timeout=timeout,
         )
-        there, back = self._latency() / 2, self._latency() / 2
-        sending.fate = self._fate()
+        there, back = self.weather.round_trip(self.world) / 2, self.weather.round_trip(self.world) / 2
+        sending.fate = self.weather.fate(self.world)
         if sending.fate == "refused":
             await asyncio.sleep(there)
             raise NotSent("connection refused")
@@ -166,13 +188,11 @@ class Network:
     def _arrive(self, sending: Sending, request: Request, back: float, answer: asyncio.Future[Response]) -> None:
         """Let a request reach the platform, and send what its fate leaves of the answer ``back`` seconds later."""
         world = self.world
-        for begin, until in self.weather.stalls:
-            if world.is_on("stall") and begin <= TIME.now < until:
-                world.happened["stall"] += 1
-                sending.facts["stalled"] = True
-                again = until + world.stream("stall").random() * 0.1
-                world.at(again, self._arrive, sending, request, back, answer)
-                return
+        again = self.weather.stalled_until(world)
+        if again is not None:
+            sending.facts["stalled"] = True
+            world.at(again, self._arrive, sending, request, back, answer)
+            return
         response, error = None, None
         if sending.fate in {"reset-before", "reset-after"}:
             error = Unanswered("connection reset")
@@ -183,21 +203,6 @@ class Network:
             back += delay
         if sending.fate != "lost-answer":
             world.loop.call_later(back, _end, answer, response, error)
-
-    def _latency(self) -> float:
-        return self.weather.latency * math.exp(self.weather.spread * self._latencies.gauss(0, 1))
-
-    def _fate(self) -> str:
-        """Draw what happens to a request; every stream gives one number for each request, whatever the others say."""
-        world, weather = self.world, self.weather
-        if TIME.now >= weather.fair_from:
-            return "ok"
-        hit = [name for name, odds in weather.odds.items() if odds and world.happens(name, odds)]
-        for begin, until, trouble in weather.partitions:
-            if world.is_on("partition") and begin <= TIME.now < until:
-                world.happened["partition"] += 1
-                return trouble
-        return hit[0] if hit else "ok"
 
     def _serve(self, sending: Sending, request: Request) -> tuple[Response, float]:
         served = self.platform.platform.serve(request.method, request.path, request.query, request.headers, request.body)

@@ -75,6 +75,16 @@ def _replace(owner: Any, name: str, faulty: Any) -> None:
     setattr(owner, name, counted)
 
 
+def _replace_text(owner: Any, name: str, right: str, wrong: str) -> None:
+    """Put another text into a constant, such as an SQL statement."""
+    global _uses  # noqa: PLW0603  # one fault to a process
+    text = getattr(owner, name)
+    if right not in text:
+        raise NotPlanted(f"{owner.__name__}.{name} does not contain {right!r}")
+    setattr(owner, name, text.replace(right, wrong))
+    _uses += 1
+
+
 # The job.
 
 
@@ -417,3 +427,177 @@ def calls_outlive_their_client() -> None:
     async def faulty(shared: Any) -> None: ...
 
     _replace(client, "_end_calls", faulty)
+
+
+# The inbox.
+
+
+@_fault("inbox")
+def answered_before_it_is_stored() -> None:
+    """A delivery is answered before its transaction."""
+    from functools import partial
+
+    from rbim.callbacks.inbox.sqlite import SqliteInbox
+
+    async def faulty(self: Any, delivery: Any) -> bool:
+        self._open.begin(partial(self._store.accept, delivery))
+        return True
+
+    _replace(SqliteInbox, "accept", faulty)
+
+
+@_fault("inbox")
+def newest_first() -> None:
+    """The newest event of a conversation is handled first."""
+    from rbim.callbacks.inbox import statements
+
+    _replace_text(statements, "OLDEST_IN_CONVERSATION", "ORDER BY seq", "ORDER BY seq DESC")
+
+
+@_fault("inbox")
+def fence_dropped() -> None:
+    """A result counts although its lease was lost to another process."""
+    from rbim.callbacks.inbox.statements import InboxStore
+
+    settle = InboxStore._settle
+
+    def faulty(self: Any, claim: Any, result: Any, *, more: Any) -> Any:
+        found = self._database.execute("SELECT fence FROM lane WHERE conversation = ?", (claim.conversation,)).fetchone()
+        return settle(self, evolve(claim, fence=found[0]) if found else claim, result, more=more)
+
+    _replace(InboxStore, "_settle", faulty)
+
+
+@_fault("inbox")
+def spool_overtaken() -> None:
+    """A delivery is stored although the spool still has earlier ones of its conversation."""
+    from rbim.callbacks.receiver.spool import Spool
+
+    _replace(Spool, "holds", lambda self, conversation: False)  # noqa: ARG005
+
+
+@_fault("inbox")
+def lease_without_end() -> None:
+    """What a process that died was handling is never handled again."""
+    from rbim.callbacks.inbox.statements import InboxStore
+
+    claim_oldest = InboxStore._claim_oldest
+
+    def faulty(self: Any, conversation: Any, fence: Any) -> Any:
+        self._lease = 1e9
+        return claim_oldest(self, conversation, fence)
+
+    _replace(InboxStore, "_claim_oldest", faulty)
+
+
+@_fault("inbox")
+def lease_not_renewed() -> None:
+    """The lease of a handler that takes long is not renewed."""
+    from rbim.callbacks.inbox.statements import InboxStore
+
+    _replace(InboxStore, "renew", lambda self, claims: None)  # noqa: ARG005
+
+
+@_fault("inbox")
+def result_not_recorded() -> None:
+    """Now and then the result of a handler is not recorded."""
+    from rbim.callbacks.inbox.sqlite import _Backlog
+
+    done = _Backlog.done
+
+    async def faulty(self: Any, claim: Any, *, more: Any) -> Any:
+        return None if claim.number % 7 == 0 else await done(self, claim, more=more)
+
+    _replace(_Backlog, "done", faulty)
+
+
+@_fault("inbox")
+def failure_is_done() -> None:
+    """An event whose handler failed is recorded as done."""
+    from rbim.callbacks.inbox.statements import InboxStore
+
+    def faulty(self: Any, claim: Any, *, error: Any, pause: Any) -> None:  # noqa: ARG001
+        self.done(claim, more=False)
+
+    _replace(InboxStore, "retry", faulty)
+
+
+@_fault("inbox")
+def body_not_compared() -> None:
+    """A body whose digest is not that of the headers is accepted."""
+    from rbim.callbacks import signature
+    from rbim.callbacks.receiver import intake
+
+    verify = intake.verify
+
+    def faulty(headers: Any, body: Any, *, credentials: Any, now: Any, policy: Any) -> Any:
+        result = verify(headers, body, credentials=credentials, now=now, policy=policy)
+        if getattr(result, "reason", None) is not signature.Reason.BODY_MISMATCH:
+            return result
+        checksum, digest, cur_time = signature._signed_headers(headers)  # type: ignore[misc]  # they were found
+        key = credentials.match(digest + cur_time, checksum.lower())
+        return signature.Verified(key=key, age=0.0, cur_time=int(cur_time))
+
+    _replace(intake, "verify", faulty)
+
+
+@_fault("inbox")
+def resend_not_recognised() -> None:
+    """A delivery that was stored before is stored again."""
+    from rbim.callbacks.receiver import intake
+
+    delivery_of = intake.delivery_of
+
+    def faulty(body: Any, *, app_id: Any, received: Any) -> Any:
+        delivery = delivery_of(body, app_id=app_id, received=received)
+        return delivery._replace(key=f"{_uses:032x}")
+
+    _replace(intake, "delivery_of", faulty)
+
+
+@_fault("inbox")
+def spool_keeps_nothing() -> None:
+    """What the inbox does not store in time is answered 200 and dropped."""
+    from rbim.callbacks.receiver.spool import Spool
+
+    async def faulty(self: Any, delivery: Any) -> None: ...
+
+    _replace(Spool, "accept", faulty)
+
+
+@_fault("inbox")
+def free_place_not_used() -> None:
+    """A worker whose places were all taken does not see that one is free."""
+    from rbim.callbacks.worker.worker import _Run
+
+    _replace(_Run, "_interrupt", lambda self: None)  # noqa: ARG005
+
+
+@_fault("inbox")
+def dead_letters_not_replayed() -> None:
+    """A replay leaves dead letters out."""
+    from rbim.callbacks.inbox import statements
+
+    _replace_text(statements, "REPLAY", "state = 2 OR ", "")
+
+
+@_fault("inbox")
+def unavailable_is_accepted() -> None:
+    """A delivery that neither inbox nor spool has stored is answered 200."""
+    from rbim.callbacks.receiver.intake import Intake
+
+    async def faulty(self: Any, delivery: Any) -> bool:
+        await spooled(self, delivery)
+        return True
+
+    spooled = Intake._spooled
+    _replace(Intake, "_spooled", faulty)
+
+
+@_fault("inbox")
+def dead_letter_without_attempts() -> None:
+    """The last attempt is left out before an event is buried."""
+    from rbim.callbacks.worker.backoff import Backoff
+
+    pause = Backoff.pause
+    _replace(Backoff, "pause", lambda self, attempt: pause(self, attempt + 1))

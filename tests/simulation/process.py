@@ -33,6 +33,8 @@ class Process:
         self.loop = loop
         self.alive = True
         self.death = ""
+        self.frozen_until = 0.0
+        """The time until which none of its code runs, as on a virtual machine that is paused; its files stay open."""
         self.dies_at_step = self.dies_at_statement = 0
         self.steps = self.statements = 0
         self.connections: list[sqlite3.Connection] = []

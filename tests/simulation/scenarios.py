@@ -23,7 +23,7 @@ CREDENTIALS = Credentials(app_id="aaf98f8947b5d6c80147b8a2b7c30123", app_token="
 
 MODULES = {
     "job": "JobScenario",
-    # The service.
+    "inbox": "InboxScenario",
     "service": "ServiceScenario",
 }
 """The class of each scenario; its module has the scenario's name."""

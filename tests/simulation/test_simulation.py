@@ -18,19 +18,20 @@ ROOT = Path(__file__).parents[2]
 
 SEEDS = {
     "job": "1-20",
-    # The service.
+    "inbox": "1-20",
     "service": "1-20",
 }
 """The seeds of every day; those of the known findings come to them."""
 
 TRACED = {
     "job": "1,6,16,21",
-    # The service.
+    "inbox": "3,4,7,62",
     "service": "1,3,6,29",
 }
 """Seeds whose traces are compared between processes.
 
-Jobs: some with deaths, with a second operator and with a stalled disk. Services: some with callers that give up, with
+Jobs: some with deaths, with a second operator and with a stalled disk. Inboxes: some with deploys and a disk that errs, with
+processes that are killed, frozen and lose power, and with a replay. Services: some with callers that give up, with
 several rates, with a job beside them, and one whose client is left under load.
 """
 

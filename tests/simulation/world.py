@@ -10,6 +10,7 @@ import asyncio
 import contextvars
 import gc
 import itertools
+import logging
 import random
 import tempfile
 import time
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import disk
 from .event_loop import Loop, SimulatedTask
-from .process import Process
+from .process import Process, current_process
 from .virtual_time import TIME, Stuck
 
 if TYPE_CHECKING:
@@ -38,6 +39,18 @@ MOST_OF_ONE = 3
 
 class Broken(dict[str, Any]):
     """An invariant that did not hold: its name, what was seen, when, and the last events before it."""
+
+
+class Noting(logging.Handler):
+    """Puts what rbim logs, the first line of it, among the events of a run."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(logging.WARNING)
+        self._world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        process = current_process.get()
+        self._world.note(process.name if process else "rbim", f"logs: {record.getMessage().splitlines()[0]}")
 
 
 class World:
@@ -64,6 +77,8 @@ class World:
         self.folder = tempfile.mkdtemp(prefix="rbim-simulation-")
         self.disk = disk.Disk(self)
         asyncio.set_event_loop(self.loop)
+        logger = logging.getLogger("rbim")
+        logger.handlers, logger.propagate = [Noting(self)], False
 
     def stream(self, name: str) -> random.Random:
         """Return the random stream of this name. Its numbers depend on the seed and the name alone."""
