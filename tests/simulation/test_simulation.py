@@ -25,7 +25,7 @@ SEEDS = {
 
 TRACED = {
     "job": "1,6,16,21",
-    "inbox": "3,4,7,62",
+    "inbox": "16,23,24,62",
     "service": "1,3,6,29",
 }
 """Seeds whose traces are compared between processes.
