@@ -27,14 +27,16 @@ if TYPE_CHECKING:
     from rbim.client.retry import Retry as Retry
     from rbim.client.shared import Load as Load
     from rbim.clock import Clock as Clock, SystemClock as SystemClock
+    from rbim.codes import CODES as CODES, Code as Code, Grade as Grade
     from rbim.credentials import Credentials as Credentials
     from rbim.dialect import (
         CHINA as CHINA,
-        CODES as CODES,
-        Code as Code,
+        AbsentMembers as AbsentMembers,
         Dialect as Dialect,
-        Grade as Grade,
         MembersShape as MembersShape,
+        NearestMember as NearestMember,
+        OutOfTime as OutOfTime,
+        TimeUnit as TimeUnit,
     )
     from rbim.errors import (
         AlreadyMember as AlreadyMember,

@@ -1,61 +1,31 @@
 """The dialect: one frozen object with every choice that the interface description leaves open.
 
-Each field states the gap it settles, the evidence grade of its default and the possible values. Client and emulator share
-one dialect, so that a test assumes the same as the client.
+Each field states the gap it settles, the evidence grade of its default and the possible values. Client, emulator and
+receiver share one dialect, so that a test assumes the same as the client.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta, timezone, tzinfo
 from enum import StrEnum
 from inspect import cleandoc
+from math import isfinite
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar, cast
 
 from attrs import Attribute, field, fields, frozen
 
-from rbim.errors import (
-    AlreadyMember,
-    ApiError,
-    AuthenticationError,
-    InvalidRequest,
-    NotFound,
-    NotMember,
-    ServerTrouble,
-    Throttled,
-    TimestampExpired,
-)
-from rbim.validators import at_least_one
+from rbim.codes import CODES, Code, Grade
+from rbim.errors import ApiError, InvalidRequest
+from rbim.validators import above_zero, at_least_one, finite, one_of, or_none
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+__all__ = ["CHINA", "AbsentMembers", "Dialect", "Gap", "MembersShape", "NearestMember", "OutOfTime", "TimeUnit"]
 
-__all__ = ["CHINA", "CODES", "Code", "Dialect", "Gap", "Grade", "MembersShape"]
+E = TypeVar("E", bound=StrEnum)
 
 CHINA = timezone(timedelta(hours=8), "UTC+08:00")
 """The platform's time zone (assumed: no page names one)."""
-
-
-class Grade(StrEnum):
-    """The evidence grade of a fact that the interface description does not state clearly."""
-
-    STATED = "stated"
-    """The interface description states both, or mentions it in passing."""
-
-    OFFICIAL = "O"
-    """An official page of the platform."""
-
-    MULTIPLE = "M"
-    """Two or more independent public clients."""
-
-    SINGLE = "S"
-    """One public client."""
-
-    GUESS = "G"
-    """A reasoned guess."""
-
-    EMULATOR = "E"
-    """Invented for the emulator; the platform's value is not known."""
 
 
 class MembersShape(StrEnum):
@@ -68,47 +38,53 @@ class MembersShape(StrEnum):
     """``{"member": ["1001", "1002"]}``"""
 
 
-@frozen(kw_only=True)
-class Code:
-    """The meaning of a status code: the error it becomes, the evidence grade, and a note on the evidence.
+class TimeUnit(StrEnum):
+    """The unit of ``msgTimestamp``."""
 
-    ``before_effect`` is True if the platform is known to return the code before it does anything: then even an operation
-    that must never be repeated may be sent again.
-    """
+    MILLISECONDS = "milliseconds"
+    """Milliseconds since 1970-01-01 00:00:00 UTC, as ``CurTime``."""
 
-    error: type[ApiError]
-    grade: Grade
-    note: str
-    before_effect: bool = False
+    SECONDS = "seconds"
+    """Seconds since 1970-01-01 00:00:00 UTC."""
 
 
-def _codes() -> Iterator[tuple[str, Code]]:
-    def rows(error: type[ApiError], grade: Grade, note: str, *codes: int) -> Iterator[tuple[str, Code]]:
-        for code in codes:
-            yield f"{code:06d}", Code(error=error, grade=grade, note=note)
+class OutOfTime(StrEnum):
+    """The authentic deliveries that a receiver accepts although their ``CurTime`` is outside the limits."""
 
-    yield from rows(AuthenticationError, Grade.SINGLE, "signature check failed", 111109)
-    yield from rows(
-        AuthenticationError,
-        Grade.SINGLE,
-        "authorization malformed or refused (SMS gateway)",
-        *range(161100, 161106),
-        161107,
-        161108,
-    )
-    yield from rows(TimestampExpired, Grade.SINGLE, "timestamp expired (SMS gateway)", 161106)
-    yield from rows(Throttled, Grade.SINGLE, "channel busy (SMS gateway)", *range(160001, 160011))
-    yield from rows(Throttled, Grade.SINGLE, "speed limit (SMS gateway)", 160016)
-    yield from rows(Throttled, Grade.SINGLE, "concurrency exceeded (SMS gateway)", 161006)
-    yield from rows(Throttled, Grade.SINGLE, "too many concurrent queries (SMS gateway)", 112354)
-    yield from rows(ServerTrouble, Grade.GUESS, "server trouble (official for the device SDK)", 529999, 559999)
-    yield from rows(NotMember, Grade.GUESS, "not in the group (official for the device SDK)", 560072)
-    yield from rows(AlreadyMember, Grade.GUESS, "already in the group (official for the device SDK)", 590017)
-    yield from rows(NotFound, Grade.EMULATOR, "no such group", 900404)
+    REFUSED = "refused"
+    """None."""
+
+    RESENDS = "resends"
+    """Those whose body has ``resendFlag`` 1."""
+
+    ACCEPTED = "accepted"
+    """All."""
 
 
-CODES: Mapping[str, Code] = MappingProxyType(dict(_codes()))
-"""The codes seen in public material. None is documented for these operations: replace or extend them as you learn more."""
+class AbsentMembers(StrEnum):
+    """The condition under which a removal is refused because accounts are not in the group."""
+
+    ALL = "all"
+    """None of the accounts is in the group."""
+
+    ANY = "any"
+    """At least one account is not in the group."""
+
+    NEVER = "never"
+    """Never: absent accounts are ignored."""
+
+
+class NearestMember(StrEnum):
+    """The member who is nearest to one who leaves, and so takes over the role."""
+
+    FIRST = "first"
+    """The member who joined first."""
+
+    NEXT = "next"
+    """The member who joined next after the one who leaves, otherwise the first."""
+
+    LAST = "last"
+    """The member who joined last."""
 
 
 @frozen(kw_only=True)
@@ -138,17 +114,102 @@ def _is_zone(_: object, attribute: Attribute[Any], value: object) -> None:
         )
 
 
-def _shape(value: MembersShape | str) -> MembersShape:
+def _member(kind: type[E], name: str, value: E | str) -> E:
     try:
-        return MembersShape(value)
+        return kind(value)
     except ValueError:
+        raise InvalidRequest(f"{name}: one of {', '.join(kind)} is needed, not {value!r}", field=name) from None
+
+
+# mypy accepts only plain functions as converters
+def _shape(value: MembersShape | str) -> MembersShape:
+    return _member(MembersShape, "members_shape", value)
+
+
+def _unit(value: TimeUnit | str) -> TimeUnit:
+    return _member(TimeUnit, "message_time_unit", value)
+
+
+def _normal(value: OutOfTime | str) -> OutOfTime:
+    return _member(OutOfTime, "normal_out_of_time", value)
+
+
+def _high_guarantee(value: OutOfTime | str) -> OutOfTime:
+    return _member(OutOfTime, "high_guarantee_out_of_time", value)
+
+
+def _absent(value: AbsentMembers | str) -> AbsentMembers:
+    return _member(AbsentMembers, "removal_refused_if_absent", value)
+
+
+def _nearest(value: NearestMember | str) -> NearestMember:
+    return _member(NearestMember, "nearest_member", value)
+
+
+def _set_of_texts(name: str, value: Iterable[str]) -> frozenset[str]:
+    several = isinstance(cast("object", value), Iterable) and not isinstance(value, (str, bytes))
+    found = tuple(value) if several else (None,)
+    if not all(isinstance(each, str) for each in found):
+        raise InvalidRequest(f"{name}: a set of texts is needed, not {value!r}", field=name)
+    return frozenset(cast("tuple[str, ...]", found))
+
+
+def _reasons(value: Iterable[str]) -> frozenset[str]:
+    return _set_of_texts("already_reasons", value)
+
+
+def _mapping(name: str, value: object, form: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in cast("Mapping[object, object]", value)):
+        raise InvalidRequest(f"{name}: a mapping of {form} is needed, not {value!r}", field=name)
+    return cast("Mapping[str, Any]", value)
+
+
+def _sets(name: str, value: Mapping[str, Iterable[str]], form: str) -> Mapping[str, frozenset[str]]:
+    entries = _mapping(name, value, form)
+    return MappingProxyType({key: _set_of_texts(name, each) for key, each in entries.items()})
+
+
+def _already_so(value: Mapping[str, Iterable[str]]) -> Mapping[str, frozenset[str]]:
+    return _sets("already_so", value, "operations to sets of codes")
+
+
+def _allowed_roles(value: Mapping[str, Iterable[str]]) -> Mapping[str, frozenset[str]]:
+    return _sets("allowed_roles", value, "operations to sets of roles")
+
+
+def _known_roles(_: object, attribute: Attribute[Any], value: Mapping[str, frozenset[str]]) -> None:
+    unknown = sorted(frozenset[str]().union(*value.values()) - ROLES)
+    if unknown:
         raise InvalidRequest(
-            f"members_shape: one of {', '.join(MembersShape)} is needed, not {value!r}", field="members_shape"
-        ) from None
+            f"{attribute.name}: {unknown[0]!r} is not one of {', '.join(sorted(ROLES))}", field=attribute.name
+        )
 
 
-def _texts(value: Iterable[str]) -> frozenset[str]:
-    return frozenset(value)
+ROLES = frozenset({"creator", "administrator", "member"})
+
+
+def _entries_of(kind: type[Any], form: str) -> Any:  # an attrs validator
+    def validate(_: object, attribute: Attribute[Any], value: object) -> None:
+        name = attribute.name
+        if not all(isinstance(each, kind) for each in _mapping(name, value, form).values()):
+            raise InvalidRequest(f"{name}: a mapping of {form} is needed, not {value!r}", field=name)
+
+    return validate
+
+
+def _pauses(value: Iterable[float]) -> tuple[float, ...]:
+    numbers = tuple(value) if isinstance(cast("object", value), Iterable) else (None,)
+    for each in cast("tuple[object, ...]", numbers):
+        if not isinstance(each, (int, float)) or isinstance(each, bool) or not isfinite(each) or each < 0:
+            raise InvalidRequest(
+                f"resend_after: a list of seconds such as (5, 30) is needed, not {value!r}", field="resend_after"
+            )
+    return tuple(cast("tuple[float, ...]", numbers))
+
+
+def _flag(*, default: bool, settles: str, section: str, grade: Grade) -> bool:
+    """Return an attrs field that is True or False."""
+    return field(default=default, validator=one_of(bool), metadata=_settles(settles, section, grade))
 
 
 @frozen(kw_only=True)
@@ -174,17 +235,17 @@ class Dialect:
             Grade.MULTIPLE,
         ),
     )
-    singular_search: bool = field(
+    singular_search: bool = _flag(
         default=False,
-        metadata=_settles(
-            "whether the search path ends in SearchPublicGroup instead of SearchPublicGroups",
-            "SearchPublicGroups",
-            Grade.STATED,
-        ),
+        settles="whether the search path ends in SearchPublicGroup instead of SearchPublicGroups",
+        section="SearchPublicGroups",
+        grade=Grade.STATED,
     )
-    bare_task_path: bool = field(
+    bare_task_path: bool = _flag(
         default=False,
-        metadata=_settles("whether the task path ends before /save", "Create outbound-call task", Grade.STATED),
+        settles="whether the task path ends before /save",
+        section="Create outbound-call task",
+        grade=Grade.STATED,
     )
     invite_limit: int = field(
         default=50,
@@ -213,9 +274,23 @@ class Dialect:
             Grade.GUESS,
         ),
     )
+    max_below_min_refused: bool = _flag(
+        default=True,
+        settles="whether a task whose max_concurrent is below its min_concurrent is refused, or created",
+        section="Outbound-call task",
+        grade=Grade.GUESS,
+    )
+    reversed_periods_refused: bool = _flag(
+        default=True,
+        settles="whether a no-call policy whose end is before its start is refused; if it is accepted, hours run past"
+        " midnight, and dates forbid no day",
+        section="Outbound-call task",
+        grade=Grade.GUESS,
+    )
     codes: Mapping[str, Code] = field(
         default=CODES,
         hash=False,
+        validator=_entries_of(Code, "codes to Code values"),
         metadata=_settles("the meaning of each status code, and the error it becomes", "Errors", Grade.SINGLE),
     )
     already_so: Mapping[str, frozenset[str]] = field(
@@ -227,6 +302,7 @@ class Dialect:
                 "DeleteGroup": frozenset({"900404"}),
             }
         ),
+        converter=_already_so,
         hash=False,
         metadata=_settles(
             "the codes, by operation, for 'already in the wanted state': after an attempt of unknown outcome they count as"
@@ -237,7 +313,7 @@ class Dialect:
     )
     already_reasons: frozenset[str] = field(
         default=frozenset({"the account is in the group already"}),
-        converter=_texts,
+        converter=_reasons,
         metadata=_settles(
             "the reasons in fails for 'already in the wanted state': when a bulk job repeats an invitation of unknown"
             " outcome, they count as success",
@@ -245,66 +321,237 @@ class Dialect:
             Grade.EMULATOR,
         ),
     )
-
-    modify_resets_permission: bool = field(
-        default=True,
+    message_time_unit: TimeUnit = field(
+        default=TimeUnit.MILLISECONDS,
+        converter=_unit,
         metadata=_settles(
-            "whether a modification without a permission resets it to the stated default, open, or keeps it"
-            " (emulator only: the client requires the field)",
-            "ModifyGroup",
+            "the unit of msgTimestamp, 'a long integer carried as text'; the emulator writes it and the receiver reads it",
+            "Conversation message event body",
             Grade.GUESS,
         ),
     )
-    invited_member_fails: bool = field(
+
+    delivery_max_age: float | None = field(
+        default=300.0,
+        validator=(or_none(above_zero), or_none(finite)),
+        metadata=_settles(
+            "the seconds by which CurTime may lie in the past; None: any number (receiver only)",
+            "Authentication",
+            Grade.GUESS,
+        ),
+    )
+    delivery_max_ahead: float | None = field(
+        default=60.0,
+        validator=(or_none(above_zero), or_none(finite)),
+        metadata=_settles(
+            "the seconds by which CurTime may lie in the future; None: any number (receiver only)",
+            "Authentication",
+            Grade.GUESS,
+        ),
+    )
+    normal_out_of_time: OutOfTime = field(
+        default=OutOfTime.ACCEPTED,
+        converter=_normal,
+        metadata=_settles(
+            "which authentic deliveries outside these seconds a receiver in normal mode accepts all the same, if its sink is"
+            " durable (receiver only)",
+            "Authentication, Delivery rules",
+            Grade.GUESS,
+        ),
+    )
+    high_guarantee_out_of_time: OutOfTime = field(
+        default=OutOfTime.RESENDS,
+        converter=_high_guarantee,
+        metadata=_settles(
+            "which authentic deliveries outside these seconds a receiver in high-guarantee mode accepts all the same, if its"
+            " sink is durable (receiver only)",
+            "Authentication, Delivery rules",
+            Grade.GUESS,
+        ),
+    )
+
+    signature_valid_for: float = field(
+        default=86_400.0,
+        validator=(above_zero, finite),
+        metadata=_settles(
+            "the seconds by which the timestamp of a request's signature may differ from the platform's clock"
+            " (emulator only)",
+            "Authentication",
+            Grade.OFFICIAL,
+        ),
+    )
+    modify_resets_permission: bool = _flag(
+        default=True,
+        settles="whether a modification without a permission resets it to the stated default, open, or keeps it"
+        " (emulator only: the client requires the field)",
+        section="ModifyGroup",
+        grade=Grade.GUESS,
+    )
+    modify_clears_texts: bool = _flag(
         default=False,
-        metadata=_settles(
-            "whether an invited account that is already in the group is listed in fails, or is ignored (emulator only)",
-            "InviteJoinGroup",
-            Grade.GUESS,
-        ),
+        settles="whether a modification without declared or groupDomain clears the text, or keeps it (emulator only)",
+        section="ModifyGroup",
+        grade=Grade.GUESS,
     )
-
-    private_join_refused: bool = field(
+    empty_text_clears: bool = _flag(
         default=True,
-        metadata=_settles(
-            "whether a request to join a private group is refused, or waits for an approval (emulator only)",
-            "JoinGroup",
-            Grade.GUESS,
-        ),
+        settles="whether a modification with an empty declared or groupDomain clears the text, or counts as one without the"
+        " field (emulator only)",
+        section="ModifyGroup",
+        grade=Grade.GUESS,
+    )
+    invited_member_fails: bool = _flag(
+        default=False,
+        settles="whether an invited account that is already in the group is listed in fails, or is ignored (emulator only)",
+        section="InviteJoinGroup",
+        grade=Grade.GUESS,
+    )
+    second_join_refused: bool = _flag(
+        default=True,
+        settles="whether a request of a member to join the group again is refused, or succeeds without effect"
+        " (emulator only)",
+        section="JoinGroup",
+        grade=Grade.GUESS,
+    )
+    private_join_refused: bool = _flag(
+        default=True,
+        settles="whether a request to join a private group is refused, or waits for an approval (emulator only)",
+        section="JoinGroup",
+        grade=Grade.GUESS,
     )
     private_shown_as: str = field(
         default="1",
+        validator=_filled,
         metadata=_settles(
             "the permission that answers show for a private group, since they show only 0 and 1 (emulator only)",
             "QueryGroupDetail",
             Grade.GUESS,
         ),
     )
-    empty_search_finds_all: bool = field(
+    empty_search_finds_all: bool = _flag(
         default=True,
-        metadata=_settles(
-            "whether a search without groupId and name returns every public group, or none (emulator only)",
-            "SearchPublicGroups",
-            Grade.GUESS,
-        ),
+        settles="whether a search without groupId and name returns every public group, or none (emulator only)",
+        section="SearchPublicGroups",
+        grade=Grade.GUESS,
     )
-    administrators_inherit: bool = field(
+    letters_are_ascii: bool = _flag(
         default=True,
-        metadata=_settles(
-            "whether the creator's role passes to an administrator first when the creator leaves or is removed, or to the"
-            " nearest member of any role (emulator only)",
-            "Member role",
-            Grade.GUESS,
-        ),
+        settles="whether the 'digits' and 'letters' that must be the complete name are only those of ASCII, or of every"
+        " script, Chinese included (emulator only)",
+        section="SearchPublicGroups",
+        grade=Grade.GUESS,
     )
-    overflow_fails: bool = field(
-        default=True,
+    search_ignores_case: bool = _flag(
+        default=False,
+        settles="whether a search by name ignores the case of letters (emulator only)",
+        section="SearchPublicGroups",
+        grade=Grade.GUESS,
+    )
+    removal_refused_if_absent: AbsentMembers = field(
+        default=AbsentMembers.ALL,
+        converter=_absent,
         metadata=_settles(
-            "whether an invitation that exceeds the group's capacity lists the surplus in fails, or is refused as a whole"
+            "how many of the accounts of a removal must be absent from the group for a refusal: all, any, or never refused"
             " (emulator only)",
-            "InviteJoinGroup",
+            "DeleteGroupMember",
             Grade.GUESS,
         ),
+    )
+    empty_group_deleted: bool = _flag(
+        default=True,
+        settles="whether the group is deleted when its last member leaves or is removed, or remains without members"
+        " (emulator only)",
+        section="LogoutGroup, DeleteGroupMember",
+        grade=Grade.GUESS,
+    )
+    nearest_member: NearestMember = field(
+        default=NearestMember.FIRST,
+        converter=_nearest,
+        metadata=_settles(
+            "the 'nearest' member, who takes over a role: the first who joined, the next after the one who leaves, or the"
+            " last (emulator only)",
+            "Conversation message event body",
+            Grade.GUESS,
+        ),
+    )
+    administrators_inherit: bool = _flag(
+        default=True,
+        settles="whether the creator's role passes to an administrator first when the creator leaves or is removed, or to"
+        " the nearest member of any role (emulator only)",
+        section="Member role",
+        grade=Grade.GUESS,
+    )
+    former_creator_administers: bool = _flag(
+        default=False,
+        settles="whether a creator who hands the role over becomes an administrator, or an ordinary member (emulator only)",
+        section="SetMemberRole",
+        grade=Grade.GUESS,
+    )
+    creator_demotion_refused: bool = _flag(
+        default=True,
+        settles="whether a lower role for the creator is refused, or passes the creator's role on as when the creator leaves"
+        " (emulator only)",
+        section="SetMemberRole",
+        grade=Grade.GUESS,
+    )
+    allowed_roles: Mapping[str, frozenset[str]] = field(
+        default=MappingProxyType(
+            {
+                "ModifyGroup": frozenset({"creator", "administrator"}),
+                "DeleteGroup": frozenset({"creator"}),
+                "InviteJoinGroup": frozenset({"creator", "administrator"}),
+                "DeleteGroupMember": frozenset({"creator", "administrator"}),
+                "SetMemberRole": frozenset({"creator"}),
+            }
+        ),
+        converter=_allowed_roles,
+        validator=_known_roles,
+        hash=False,
+        metadata=_settles(
+            "the roles that may call each operation if check_roles is on; everyone may call an operation that is not listed"
+            " (emulator only)",
+            "Common rules for the group operations",
+            Grade.GUESS,
+        ),
+    )
+    owner_counts: bool = _flag(
+        default=True,
+        settles="whether the owner takes one of the places that the group's type has (emulator only)",
+        section="Group",
+        grade=Grade.GUESS,
+    )
+    overflow_fails: bool = _flag(
+        default=True,
+        settles="whether an invitation that exceeds the group's capacity lists the surplus in fails, or is refused as a"
+        " whole (emulator only)",
+        section="InviteJoinGroup",
+        grade=Grade.GUESS,
+    )
+    default_policies_apply: bool = _flag(
+        default=True,
+        settles="whether the default no-call policies, 00:00:00 to 09:00:00 and 21:00:00 to 23:59:59, apply to a task"
+        " without call_policy (emulator only)",
+        section="Outbound-call task",
+        grade=Grade.STATED,
+    )
+    empty_policy_is_none: bool = _flag(
+        default=True,
+        settles="whether an empty call_policy forbids no time, or counts as a task without call_policy (emulator only)",
+        section="Outbound-call task",
+        grade=Grade.GUESS,
+    )
+    day_policy_repeats: bool = _flag(
+        default=True,
+        settles="whether a policy of type 0, 'the current day', forbids its hours on every day, or only on the day on which"
+        " the task is created (emulator only)",
+        section="Outbound-call task",
+        grade=Grade.GUESS,
+    )
+    hours_include_end: bool = _flag(
+        default=True,
+        settles="whether the hours of a no-call policy include their last second (emulator only)",
+        section="Outbound-call task",
+        grade=Grade.GUESS,
     )
     notifications: Mapping[str, str] = field(
         default=MappingProxyType(
@@ -326,6 +573,7 @@ class Dialect:
             }
         ),
         hash=False,
+        validator=_entries_of(str, "changes to texts"),
         metadata=_settles(
             "the NOTIFY_TEAM message that each change of a group causes; a change that is not listed causes none"
             " (emulator only)",
@@ -333,22 +581,34 @@ class Dialect:
             Grade.GUESS,
         ),
     )
+    team_members_list_sender: bool = _flag(
+        default=False,
+        settles="whether tMembers of a TEAM message lists the sender beside the other members (emulator only)",
+        section="Conversation message event body",
+        grade=Grade.GUESS,
+    )
     resend_after: tuple[float, ...] = field(
         default=(5.0, 30.0, 120.0),
+        converter=_pauses,
         metadata=_settles(
             "the seconds before each resend of high-guarantee copy; there is one resend per entry (emulator only)",
             "Delivery rules",
             Grade.GUESS,
         ),
     )
-    resend_signed_anew: bool = field(
+    resend_signed_anew: bool = _flag(
         default=True,
-        metadata=_settles(
-            "whether a resend is signed with the time of the resend, or repeats the CurTime of the first attempt"
-            " (emulator only)",
-            "Delivery rules",
-            Grade.GUESS,
-        ),
+        settles="whether a resend is signed with the time of the resend, or repeats the CurTime of the first attempt"
+        " (emulator only)",
+        section="Delivery rules",
+        grade=Grade.GUESS,
+    )
+    resend_holds_conversation: bool = _flag(
+        default=True,
+        settles="whether the later messages of a conversation wait while one waits to be resent, or overtake it"
+        " (emulator only)",
+        section="Delivery rules",
+        grade=Grade.GUESS,
     )
 
     @classmethod

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
-from rbim.dialect import CODES, Code
+from rbim.codes import CODES, Code
 from rbim.errors import ApiError, Outcome, ProtocolError, RbimError, Throttled, TimestampExpired, TransportError
 from rbim.operations.base import Repeat
 from rbim.validators import above_zero, at_least_one

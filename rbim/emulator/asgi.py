@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl
 
 from rbim._support import json
 from rbim._support.asgi import TooLarge, body_of, lifespan
-from rbim.emulator.platform.rules import MALFORMED
+from rbim.codes import MALFORMED
 from rbim.http import Response
 
 if TYPE_CHECKING:

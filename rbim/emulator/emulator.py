@@ -79,7 +79,7 @@ class Emulator(Membership, Messaging):
         self.copier = Copier(self.world, self.credentials, seed)
         self.deliveries = self.copier.dispatch.deliveries
         self.copy_faults = self.copier.faults
-        signature_check = SignatureCheck(self.credentials, self.clock, self.dialect.zone)
+        signature_check = SignatureCheck(self.credentials, self.clock, self.dialect)
         self.platform = Platform(self.world, signature_check, self.faults, self.requests)
         self.asgi = EmulatorApp(self.platform, self.clock)
 
@@ -111,7 +111,7 @@ class Emulator(Membership, Messaging):
 
         Raises InvalidRequest that names the wrong fields; the state then does not change.
         """
-        load_state(self.state, document)
+        load_state(self.state, document, self.dialect)
 
     # The emulator as a transport.
 

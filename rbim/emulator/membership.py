@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NoReturn
 
-from rbim.emulator.platform.rules import FULL, Refusal
+from rbim.codes import FULL
+from rbim.emulator.platform.rules import Refusal
+from rbim.operations.call_tasks import Hours, NoCallPolicy, default_no_call_policies
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from rbim.emulator.platform.rules import World
-    from rbim.emulator.platform.state import Group
+    from rbim.emulator.platform.state import Group, Task
 
 __all__ = ["Membership"]
 
@@ -29,7 +33,7 @@ class Membership:
         then keeps waiting). Interface: InviteJoinGroup, ``confirm``.
         """
         group = self._waiting(group_id, account, "invitation")
-        _admit(group, account)
+        self._admit(group, account)
         self.world.record_change("confirm", group, account, account)
 
     def decline(self, group_id: str, account: str) -> None:
@@ -48,7 +52,7 @@ class Membership:
         keeps waiting). Interface: Group, ``permission`` 1.
         """
         group = self._waiting(group_id, account, "request to join")
-        _admit(group, account)
+        self._admit(group, account)
         self.world.record_change("approve", group, group.owner, account)
 
     def reject(self, group_id: str, account: str) -> None:
@@ -75,18 +79,46 @@ class Membership:
     def may_call(self, task_id: str) -> bool:
         """Return whether a task may call now, by the emulator's clock in the dialect's zone. Emulator-only.
 
-        It may from the first second of its start date to the last of its end date, outside every no-call policy. A policy of
-        hours includes its last second, so that the default one forbids 09:00:00 and allows 09:00:01; this is a guess, the
-        interface does not say. Raises LookupError if there is no such task. Interface: Outbound-call task.
+        It may from the first second of its start date to the last of its end date, outside every no-call policy. A task
+        without ``call_policy`` has the default ones, 00:00:00 to 09:00:00 and 21:00:00 to 23:59:59. The dialect decides
+        whether that is so (``default_policies_apply``, ``empty_policy_is_none``), whether 09:00:00 is still forbidden
+        (``hours_include_end``), and on which days hours are (``day_policy_repeats``). Raises LookupError if there is no such
+        task. Interface: Outbound-call task.
         """
         task = self.world.state.tasks.get(task_id)
         if task is None:
             _not_found(f"there is no task {task_id}")
         request = task.request
         moment = self.world.clock.now().astimezone(self.world.dialect.zone)
-        return request.start_date <= moment.date() <= request.end_date and not any(
-            policy.period.covers(moment) for policy in request.call_policy
-        )
+        if not request.start_date <= moment.date() <= request.end_date:
+            return False
+        if request.no_call_policies:
+            certain_first = sorted(request.no_call_policies, key=lambda policy: isinstance(policy.period, Hours))
+            return not any(self._forbids(policy, moment, task) for policy in certain_first)
+        if not any(self._covers(policy, moment) for policy in default_no_call_policies()):
+            return True
+        if request.call_policy is not None and self.world.choice("empty_policy_is_none"):
+            return True
+        return not self.world.choice("default_policies_apply")
+
+    def _forbids(self, policy: NoCallPolicy, moment: datetime, task: Task) -> bool:
+        if not self._covers(policy, moment):
+            return False
+        created = task.created.astimezone(self.world.dialect.zone).date()
+        if not isinstance(policy.period, Hours) or moment.date() == created:
+            return True
+        return bool(self.world.choice("day_policy_repeats"))
+
+    def _covers(self, policy: NoCallPolicy, moment: datetime) -> bool:
+        period = policy.period
+        if isinstance(period, Hours) and moment.time().replace(microsecond=0) == period.end:
+            return bool(self.world.choice("hours_include_end"))
+        return period.covers(moment)
+
+    def _admit(self, group: Group, account: str) -> None:
+        if not self.world.has_room(group):
+            raise Refusal(f"{group.group_id} is full", code=FULL)
+        group.admit(account)
 
     def _waiting(self, group_id: str, account: str, kind: str) -> Group:
         """Return the group in which an invitation or a request to join of the account waits."""
@@ -96,12 +128,6 @@ class Membership:
         if account not in (group.invited if kind == "invitation" else group.applied):
             _not_found(f"no {kind} of {account} waits in {group_id}")
         return group
-
-
-def _admit(group: Group, account: str) -> None:
-    if group.is_full:
-        raise Refusal(f"{group.group_id} is full", code=FULL)
-    group.admit(account)
 
 
 def _not_found(reason: str) -> NoReturn:

@@ -6,7 +6,7 @@ Field names are those of the wire ("Outbound-call task" of the interface descrip
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime, time
 from enum import IntEnum
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, cast
 
 from attrs import Attribute, field, frozen
 
@@ -20,6 +20,7 @@ from rbim.operations.namespace import Method, Namespace
 from rbim.validators import at_least_one, one_of, text
 
 __all__ = [
+    "CallPolicy",
     "CallTaskCreated",
     "Calls",
     "CreateCallTask",
@@ -31,8 +32,6 @@ __all__ = [
     "Weekdays",
     "default_no_call_policies",
 ]
-
-T = TypeVar("T", date, time)
 
 TASK_NAME = 32
 TASK_DESCRIPTION = 64
@@ -73,24 +72,17 @@ def _whole(_: object, attribute: "Attribute[Any]", value: object) -> None:
         )
 
 
-def _in_order(start: date | time, end: date | time) -> None:
-    if cast("Any", end) < start:
-        raise InvalidRequest(
-            f"end: {end} is before the start, {start}; for a night use two policies, to 23:59:59 and from 00:00:00",
-            field="end",
-        )
-
-
 @frozen
 class Hours:
-    """A part of every day, from ``start`` to ``end``, in whole seconds of the platform's time."""
+    """A part of every day, from ``start`` to ``end``, in whole seconds of the platform's time.
+
+    By default a task refuses hours whose end is before their start (``reversed_periods_refused`` of the dialect); otherwise
+    they run past midnight.
+    """
 
     type: ClassVar[PolicyType] = PolicyType.DAY
     start: time = field(validator=_whole)
     end: time = field(validator=_whole)
-
-    def __attrs_post_init__(self) -> None:
-        _in_order(self.start, self.end)
 
     @property
     def wire(self) -> str:
@@ -98,8 +90,11 @@ class Hours:
         return f"{self.start.isoformat('seconds')},{self.end.isoformat('seconds')}"
 
     def covers(self, moment: datetime) -> bool:
-        """Tell whether the moment (in the platform's time) is inside."""
-        return self.start <= moment.time().replace(microsecond=0) <= self.end
+        """Tell whether the moment (in the platform's time) is inside; the last second is."""
+        now = moment.time().replace(microsecond=0)
+        if self.end < self.start:
+            return now >= self.start or now <= self.end
+        return self.start <= now <= self.end
 
 
 def _days(value: Iterable[Weekday]) -> frozenset[Weekday]:
@@ -128,14 +123,15 @@ class Weekdays:
 
 @frozen
 class Dates:
-    """Whole days from ``start`` to ``end``, both included."""
+    """Whole days from ``start`` to ``end``, both included.
+
+    By default a task refuses dates whose end is before their start (``reversed_periods_refused`` of the dialect); otherwise
+    they contain no day.
+    """
 
     type: ClassVar[PolicyType] = PolicyType.DATES
     start: date = field(validator=_whole)
     end: date = field(validator=_whole)
-
-    def __attrs_post_init__(self) -> None:
-        _in_order(self.start, self.end)
 
     @property
     def wire(self) -> str:
@@ -175,7 +171,7 @@ class NoCallPolicy:
 
     @classmethod
     def hours(cls, name: str, start: time, end: time) -> "NoCallPolicy":
-        """Return a policy that forbids a part of every day; a night needs two policies."""
+        """Return a policy that forbids a part of every day; by default a night needs two policies."""
         return cls(name, Hours(start, end))
 
     @classmethod
@@ -236,6 +232,55 @@ def _period(kind: int, wire_date: str) -> Hours | Weekdays | Dates:
     return period
 
 
+def _several(value: Iterable[NoCallPolicy]) -> tuple[NoCallPolicy, ...]:
+    # the validator rejects a value that is not iterable
+    return tuple(value) if isinstance(cast("object", value), Iterable) else cast("tuple[NoCallPolicy, ...]", value)
+
+
+def _no_call_policies(_: object, attribute: "Attribute[Any]", value: object) -> None:
+    for policy in cast("tuple[object, ...]", value) if isinstance(value, tuple) else (value,):
+        if not isinstance(policy, NoCallPolicy):
+            raise InvalidRequest(
+                f"{attribute.name}: a list of NoCallPolicy values is needed, not {policy!r}", field=attribute.name
+            )
+
+
+@frozen
+class CallPolicy:
+    """One call policy object of the wire, with its no-call policies.
+
+    Use it to send several objects, or one without policies. A task whose ``call_policy`` lists :class:`NoCallPolicy` values
+    sends them in one object.
+    """
+
+    type: ClassVar[int] = 0
+    """The only documented type: no-call (forbidden calling)."""
+
+    policies: tuple[NoCallPolicy, ...] = field(converter=_several, validator=_no_call_policies)
+
+    @property
+    def wire(self) -> dict[str, Any]:
+        """The JSON object; each policy in it is a text that contains a JSON object."""
+        return {"type": self.type, "policy": [policy.entry.decode() for policy in self.policies]}
+
+    @classmethod
+    def from_wire(cls, document: Mapping[str, Any]) -> "CallPolicy":
+        """Return the policy from a JSON object. Raises InvalidRequest for a type other than 0 and for invalid policies."""
+        try:
+            kind, entries = int(document["type"]), document["policy"]
+        except (ValueError, KeyError, TypeError):
+            entries = kind = None
+        if not isinstance(entries, list):
+            raise InvalidRequest(
+                f"call_policy: an object with type and policy, a list, is needed, not {document!r}", field="call_policy"
+            )
+        if kind != cls.type:
+            raise InvalidRequest(
+                f"call_policy: type 0, no-call, is the only documented type, not {kind}", field="call_policy"
+            )
+        return cls(NoCallPolicy.from_entry(entry) for entry in cast("list[str]", entries))
+
+
 def default_no_call_policies() -> tuple[NoCallPolicy, NoCallPolicy]:
     """Return the platform's default no-call policies: 00:00:00 to 09:00:00 and 21:00:00 to 23:59:59."""
     return (
@@ -268,14 +313,29 @@ def _digits(_: object, attribute: "Attribute[Any]", value: str | None) -> None:
         raise InvalidRequest(f"{attribute.name}: ASCII digits only, not {value!r}", field=attribute.name)
 
 
-def _names_differ(_: object, attribute: "Attribute[Any]", value: object) -> None:
-    names: list[str] = []
-    for policy in cast("tuple[object, ...]", value) if isinstance(value, tuple) else (value,):
-        if not isinstance(policy, NoCallPolicy) or not isinstance(value, tuple):
-            raise InvalidRequest(
-                f"{attribute.name}: a list of NoCallPolicy values is needed, not {policy!r}", field=attribute.name
-            )
-        names.append(policy.name)
+def _policies(
+    value: Iterable[NoCallPolicy] | Iterable[CallPolicy] | None,
+) -> tuple[NoCallPolicy, ...] | tuple[CallPolicy, ...] | None:
+    # the validator rejects a value that is not iterable
+    return cast("tuple[NoCallPolicy, ...]", tuple(value) if isinstance(value, Iterable) else value)
+
+
+def _one_kind(_: object, attribute: "Attribute[Any]", value: object) -> None:
+    """Accept None, several NoCallPolicy values or several CallPolicy values, with unique names."""
+    if value is None:
+        return
+    entries = cast("tuple[object, ...]", value) if isinstance(value, tuple) else (value,)
+    kinds = {type(each) for each in entries}
+    if not isinstance(value, tuple) or not kinds <= {NoCallPolicy, CallPolicy}:
+        wrong = next((each for each in entries if not isinstance(each, (NoCallPolicy, CallPolicy))), value)
+        raise InvalidRequest(
+            f"{attribute.name}: a list of NoCallPolicy values is needed, not {wrong!r}", field=attribute.name
+        )
+    if len(kinds) > 1:
+        raise InvalidRequest(
+            f"{attribute.name}: use either NoCallPolicy or CallPolicy values, not both", field=attribute.name
+        )
+    names = [policy.name for policy in _flat(cast("tuple[NoCallPolicy, ...]", entries))]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise InvalidRequest(
@@ -283,19 +343,21 @@ def _names_differ(_: object, attribute: "Attribute[Any]", value: object) -> None
         )
 
 
-def _policies(value: Iterable[NoCallPolicy]) -> tuple[NoCallPolicy, ...]:
-    # the validator rejects a value that is not iterable
-    return tuple(value) if isinstance(cast("object", value), Iterable) else cast("tuple[NoCallPolicy, ...]", value)
+def _flat(value: tuple[NoCallPolicy, ...] | tuple[CallPolicy, ...]) -> tuple[NoCallPolicy, ...]:
+    return tuple(policy for each in value for policy in (each.policies if isinstance(each, CallPolicy) else (each,)))
 
 
-# Type 0 is "no-call", the only documented type; each entry is a text that contains a JSON object:
-# `"call_policy": [{"type": 0, "policy": ["{\"policy_type\": 0, ...}"]}]`
-def _write_policies(value: tuple[NoCallPolicy, ...]) -> list[dict[str, Any]]:
-    return [{"type": 0, "policy": [policy.entry.decode() for policy in value]}]
+# Each entry of "policy" is a text that contains a JSON object:
+# `"call_policy": [{"type": 0, "policy": ["{\"policy_type\": 0, ...}"]}]`, `"call_policy": []`
+def _write_policies(value: tuple[NoCallPolicy, ...] | tuple[CallPolicy, ...]) -> list[dict[str, Any]]:
+    alone = tuple(each for each in value if isinstance(each, NoCallPolicy))
+    objects = (CallPolicy(alone),) if alone else cast("tuple[CallPolicy, ...]", value)
+    return [each.wire for each in objects]
 
 
-def _read_policies(value: Any) -> tuple[NoCallPolicy, ...]:
-    return tuple(NoCallPolicy.from_entry(entry) for each in value if int(each["type"]) == 0 for entry in each["policy"])
+def _read_policies(value: Any) -> tuple[NoCallPolicy, ...] | tuple[CallPolicy, ...]:
+    objects = tuple(CallPolicy.from_wire(each) for each in value)
+    return objects[0].policies if len(objects) == 1 and objects[0].policies else objects
 
 
 @operation("CreateCallTask", paths=(CALL.path, CALL.path.removesuffix("/save")))
@@ -307,8 +369,10 @@ class CreateCallTask(Operation[CallTaskCreated]):
     ``task_desc`` 64. ``start_date`` is today (in the dialect's zone) or later, ``end_date`` is ``start_date`` or later.
     ``min_concurrent`` is at least 1; ``max_concurrent`` is at most the application's concurrency, if the dialect gives it,
     and at least ``min_concurrent`` (rbim's own check). ``disnumber`` is the number shown, ``caller`` the calling number.
-    ``call_policy`` lists the periods in which the task must not call (see :func:`default_no_call_policies`). ``rand`` is
-    the ``Rand`` header, whose purpose is not documented: ASCII digits, by default new random ones.
+    ``call_policy`` lists the periods in which the task must not call (see :func:`default_no_call_policies`), as
+    :class:`NoCallPolicy` values, or as :class:`CallPolicy` objects. An empty list says that there are none; None leaves the
+    field out, and the platform's default policies apply. ``rand`` is the ``Rand`` header, whose purpose is not documented:
+    ASCII digits, by default new random ones.
     """
 
     endpoint: ClassVar[Endpoint] = CALL
@@ -322,13 +386,18 @@ class CreateCallTask(Operation[CallTaskCreated]):
     isrecord: bool = field(default=False, validator=one_of(bool), metadata=wire(values={True: 1, False: 0}))
     disnumber: str | None = field(default=None, validator=text(optional=True))
     caller: str = field(validator=text())
-    call_policy: tuple[NoCallPolicy, ...] = field(
-        default=(),
+    call_policy: tuple[NoCallPolicy, ...] | tuple[CallPolicy, ...] | None = field(
+        default=None,
         converter=_policies,
-        validator=_names_differ,
+        validator=_one_kind,
         metadata=wire(write=_write_policies, read=_read_policies),
     )
     rand: str | None = field(default=None, validator=[text(optional=True), _digits], metadata=wire(header="Rand"))
+
+    @property
+    def no_call_policies(self) -> tuple[NoCallPolicy, ...]:
+        """The no-call policies of all objects in ``call_policy``; empty if it is None."""
+        return _flat(self.call_policy or ())
 
     @classmethod
     def path(cls, dialect: Dialect) -> str:
@@ -336,21 +405,32 @@ class CreateCallTask(Operation[CallTaskCreated]):
         return cls.spec.paths[dialect.bare_task_path]
 
     def check(self, dialect: Dialect, clock: Clock, /) -> None:
-        """Raise InvalidRequest for past dates, and for bounds that contradict each other or the application's limit."""
+        """Raise InvalidRequest for past or reversed dates, and for bounds against each other or the application's limit."""
         today = clock.now().astimezone(dialect.zone).date()
         most = dialect.application_concurrency
         if self.start_date < today:
             _refuse("start_date", f"{self.start_date} is before today, {today}")
         if self.end_date < self.start_date:
             _refuse("end_date", f"{self.end_date} is before start_date, {self.start_date}")
-        if self.max_concurrent < self.min_concurrent:
+        if self.max_concurrent < self.min_concurrent and dialect.max_below_min_refused:
             _refuse("max_concurrent", f"{self.max_concurrent} is below min_concurrent, {self.min_concurrent}")
         if most is not None and self.max_concurrent > most:
             _refuse("max_concurrent", f"{self.max_concurrent} is above the application's concurrency, {most}", most)
+        for policy in self.no_call_policies:
+            period = policy.period
+            if isinstance(period, (Hours, Dates)) and _is_reversed(period) and dialect.reversed_periods_refused:
+                night = "; for a night use two policies, to 23:59:59 and from 00:00:00" if isinstance(period, Hours) else ""
+                _refuse(
+                    "call_policy", f"the end of {policy.name!r}, {period.end}, is before its start, {period.start}{night}"
+                )
 
     def headers(self, digits: Callable[[], str], /) -> Mapping[str, str]:
         """Return the ``Rand`` header."""
         return {"Rand": self.rand or digits()}
+
+
+def _is_reversed(period: Hours | Dates) -> bool:
+    return bool(cast("Any", period.end) < period.start)
 
 
 def _refuse(name: str, reason: str, limit: int | None = None) -> None:

@@ -154,7 +154,7 @@ class Codec:
         if code != SUCCESS or response.status != OK:
             raise self._refusal(op, response, document, code, reason)
         fields = cast("dict[str, Any]", document)
-        if fields.keys() <= {op.endpoint.code, op.endpoint.message} and len(response.body) <= REMEMBERED:
+        if fields.keys() == {op.endpoint.code} and len(response.body) <= REMEMBERED:
             self._success_bodies[type(op)] = bytes(response.body)
         return self._answer(op, fields, response)
 
@@ -169,9 +169,8 @@ class Codec:
         endpoint, kind = op.endpoint, op.spec.answer
         payload = document
         payload.pop(endpoint.code, None)
-        payload.pop(endpoint.message, None)
         if endpoint.payload is not None and isinstance(payload.get(endpoint.payload), dict):
-            payload = payload[endpoint.payload]
+            payload |= payload.pop(endpoint.payload)  # the fields beside it, such as the message, are kept in extra
         try:
             answer: R = self._plan_of(op).read(payload, kind)
         except Exception as error:  # hooks may raise any exception: the answer cannot be read

@@ -189,10 +189,13 @@ def _read_rows(row: type[Any], name: str, converter: Converter) -> Hook:
 
 def write_answer(converter: Converter, zone: tzinfo, kind: type[Any]) -> Callable[[Any], dict[str, Any]]:
     """Return the hook that writes an answer of ``kind`` as a JSON object."""
+    names = wire_names(kind)
     attributes = [
-        (a.name, wire_names(kind)[a.name], _row_kind(a.type) is not None, wire_of(a).nest, _declared_writer(wire_of(a)))
+        (a.name, names[a.name], _row_kind(a.type) is not None, wire_of(a).nest, _declared_writer(wire_of(a)))
         for a in fields_of(kind)
     ]
+    # fields with the text of another field, such as count_text, have the same key
+    texts = {a.name for a in fields_of(kind) if a.type is str and list(names.values()).count(names[a.name]) == 1}
 
     def unstructure(answer: Any) -> dict[str, Any]:  # any answer
         document: dict[str, Any] = {}
@@ -212,7 +215,7 @@ def write_answer(converter: Converter, zone: tzinfo, kind: type[Any]) -> Callabl
                 document[name] = write_date(value.astimezone(zone))
             elif isinstance(value, (int, StrEnum)):
                 document[name] = str(value)
-            elif value is not None and value != "":
+            elif value is not None and (value != "" or field in texts):
                 document[name] = value if isinstance(value, str) else converter.unstructure(value)
         return document
 
@@ -289,13 +292,18 @@ def read_operation(converter: Converter, kind: type[Any]) -> Hook:
     )
     bare = [names[a.name] for a in body if _required(a) and _optional(a.type)]
     defaulted = {names[a.name] for a in body if not _required(a)} | set(bare)
+    texts = {names[a.name] for a in body if _options(a.type) == (str,)}
 
     def structure(document: Any, _: Any) -> Any:  # JSON in, operation out
         if not isinstance(document, dict):
             raise TypeError(f"an object is needed, not {type(document).__name__}")
         fields = cast("dict[str, Any]", document).items()
-        # `"confirm": ""` and `"declared": null` count as missing
-        present = {key: value for key, value in fields if key not in defaulted or (value is not None and value != "")}
+        # `"confirm": ""` and `"declared": null` count as missing; `"declared": ""` is an empty text
+        present = {
+            key: value
+            for key, value in fields
+            if key not in defaulted or (value is not None and (value != "" or key in texts))
+        }
         return read(dict.fromkeys(bare) | present, kind)
 
     return structure

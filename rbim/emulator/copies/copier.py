@@ -9,12 +9,13 @@ emulator.deliver()``, by ``await emulator.advance(...)``, or while ``async with 
 
 **Attempts.** Normal copy makes one attempt. High-guarantee copy makes another after each of the dialect's ``resend_after``
 pauses, in seconds from the previous failure, with ``resendFlag`` 1; ``resend_signed_anew`` is whether it has a new
-``CurTime``. Then it gives up. A delivery fails unless HTTP 200, exactly, comes within 5 seconds of the emulator's clock.
+``CurTime``. Then it gives up. A delivery fails unless HTTP 200, exactly, comes before 5 seconds of the emulator's clock have
+passed.
 
 **Order.** Each conversation (a group, or two accounts) is delivered in the order of sending: a message that waits to be
-resent holds up the later ones. Conversations are delivered concurrently, at most ``concurrency`` deliveries at once. The
-order of the log is reproducible. The order in which receivers act at one moment of an emulated clock is not reproducible on
-trio, whose scheduler is random.
+resent holds up the later ones (the dialect's ``resend_holds_conversation``). Conversations are delivered concurrently, at
+most ``concurrency`` deliveries at once. The order of the log is reproducible. The order in which receivers act at one moment
+of an emulated clock is not reproducible on trio, whose scheduler is random.
 
 **Emulated time** stands still while a receiver works: it answers at once, however long it takes in reality, so that a
 database or a socket causes no timeout on an emulated clock. Time passes if a receiver waits for it (``clock.sleep``), and if
@@ -77,7 +78,8 @@ class Copier:
     def send(self, message: CopiedMessage) -> str:
         """Send one message now and return its id."""
         message_id = self._next_id()
-        document = message.body(app_id=self._app_id, msg_id=message_id, sent=self._world.clock.now())
+        unit = self._world.dialect.message_time_unit
+        document = message.body(app_id=self._app_id, msg_id=message_id, sent=self._world.clock.now(), unit=unit)
         self._put(message.key, message_id, json.dumps(document), document)
         return message_id
 

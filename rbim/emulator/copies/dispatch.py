@@ -163,16 +163,17 @@ class Dispatch:
         else:
             pause = pauses[delivery.attempt - 1]
             delivery.attempt += 1
-            self._requeue(delivery, pause + injection_of(delivery.picked, delivery.attempt).delay)
+            alone = not self._dialect.resend_holds_conversation
+            self._requeue(delivery, pause + injection_of(delivery.picked, delivery.attempt).delay, alone=alone)
         active.siblings.remove(active)
         self._active.remove(active)
         self.changed()
 
-    def _requeue(self, delivery: QueuedDelivery, pause: float) -> None:
+    def _requeue(self, delivery: QueuedDelivery, pause: float, *, alone: bool = False) -> None:
         if self._destination is None:
             self.queues.done(delivery)
         else:
-            self.queues.put_back(delivery, self._clock.monotonic() + pause)
+            self.queues.put_back(delivery, self._clock.monotonic() + pause, alone=alone)
 
     def _signed(self, delivery: QueuedDelivery, injection: CopyInjection) -> tuple[Headers, bytes]:
         body = delivery.content

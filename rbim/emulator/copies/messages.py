@@ -1,10 +1,10 @@
 """The event bodies of copied messages, as the interface describes them ("Conversation message event body").
 
 Built from the description's table alone, so that a receiver is tested against something that shares nothing with the code
-under test. Where the table leaves something open, the emulator decides: ``tMembers`` lists the members of the group except
-the sender for ``TEAM``, all members for ``CUSTOM_TEAM``, the receivers for ``CUSTOM_PERSON``, the accounts that a change of
-the group concerns for ``NOTIFY_TEAM``; ``msgTimestamp`` counts milliseconds since 1970-01-01 00:00:00 UTC, as ``CurTime``
-does; a text that is not given is absent, an empty text is empty.
+under test. Where the table leaves something open, the dialect decides: whether ``tMembers`` lists the sender, too, for
+``TEAM``, and the unit of ``msgTimestamp``. ``tMembers`` lists all members for ``CUSTOM_TEAM``, the receivers for
+``CUSTOM_PERSON``, the accounts that a change of the group concerns for ``NOTIFY_TEAM``. A text that is not given is absent,
+an empty text is empty.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -14,6 +14,7 @@ from typing import Any, TypedDict, TypeVar
 from attrs import field, frozen
 
 from rbim.callbacks.events.enums import ClientType, ConvType, MsgType
+from rbim.dialect import TimeUnit
 from rbim.errors import InvalidRequest
 from rbim.validators import Accounts, accounts, each_account, text
 
@@ -122,8 +123,9 @@ class CopiedMessage:
             return self.to
         return "|".join(sorted((self.sender, other)))
 
-    def body(self, *, app_id: str, msg_id: str, sent: datetime) -> dict[str, Any]:
+    def body(self, *, app_id: str, msg_id: str, sent: datetime, unit: TimeUnit = TimeUnit.MILLISECONDS) -> dict[str, Any]:
         """Return the event body, in the order of the table, for ``json.dumps``."""
+        timestamp = milliseconds(sent) // (1 if unit is TimeUnit.MILLISECONDS else 1000)
 
         def account(user: str) -> str:
             return f"{app_id}#{user}"
@@ -139,7 +141,7 @@ class CopiedMessage:
             "fromClientType": self.client_type and self.client_type.value,
             "fromDeviceId": self.device_id,
             "fromNick": self.nick,
-            "msgTimestamp": str(milliseconds(sent)),
+            "msgTimestamp": str(timestamp),
             "msgType": str(self.msg_type),
             "body": self.text,
             "attach": self.attach,

@@ -7,11 +7,13 @@ A rule takes the emulator's :class:`World` and the operation, changes the state,
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from attrs import field, frozen
 
-from rbim.emulator.platform.state import Group, State, Task
+from rbim.codes import FORBIDDEN, FULL
+from rbim.dialect import AbsentMembers, Dialect, NearestMember
+from rbim.emulator.platform.state import Group, Roles, State, Task
 from rbim.errors import AlreadyMember, ApiError, NotFound, NotMember
 from rbim.operations.base import Answer, Operation
 from rbim.operations.call_tasks import CallTaskCreated, CreateCallTask
@@ -40,26 +42,15 @@ from rbim.operations.groups import (
 
 if TYPE_CHECKING:
     from rbim.clock import Clock
-    from rbim.dialect import Dialect
 
 __all__ = [
-    "FORBIDDEN",
-    "FULL",
-    "MALFORMED",
     "RULES",
-    "UNKNOWN_OPERATION",
     "DependsOnDialect",
     "GroupChange",
     "Refusal",
     "Rule",
     "World",
 ]
-
-# The emulator's own codes, where no public material shows the platform's.
-MALFORMED = "900400"
-FORBIDDEN = "900403"
-FULL = "900409"
-UNKNOWN_OPERATION = "900501"
 
 RECENT = 1000
 
@@ -94,6 +85,21 @@ class GroupChange:
     members: tuple[str, ...]
 
 
+@frozen
+class _StrictDialect:
+    """A dialect whose fields raise DependsOnDialect, except those on the form of requests."""
+
+    _dialect: Dialect
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in FORM:
+            raise DependsOnDialect(name)
+        return getattr(self._dialect, name)
+
+
+FORM = frozenset({"version", "members_shape", "invite_limit", "zone", "application_concurrency"})
+
+
 @frozen(kw_only=True)
 class World:
     """The data that rules read and change."""
@@ -109,9 +115,12 @@ class World:
 
     def choice(self, name: str) -> Any:
         """Return the dialect's value where the description says nothing; raise DependsOnDialect in a strict test."""
-        if self.strict:
-            raise DependsOnDialect(name)
-        return getattr(self.dialect, name)
+        return getattr(self.effects, name)
+
+    @property
+    def effects(self) -> Dialect:
+        """The dialect for checks and rules: in a strict test its fields raise, except those on the form of requests."""
+        return cast("Dialect", _StrictDialect(self.dialect)) if self.strict else self.dialect
 
     def record_change(self, cause: str, group: Group, actor: str, *members: str) -> None:
         """Record a change of a group and call the listeners. At least the last thousand changes are kept."""
@@ -122,10 +131,31 @@ class World:
         if len(self.changes) >= 2 * RECENT:
             del self.changes[:-RECENT]
 
-    def authorise(self, group: Group, account: str, *roles: Role) -> None:
-        """Refuse an account that has none of these roles in the group, if roles are checked."""
-        if self.check_roles and group.members.get(account) not in roles:
+    def authorise(self, op: Operation[Any], group: Group, account: str) -> None:
+        """Refuse an account whose role in the group does not allow the operation, if roles are checked."""
+        name = op.spec.name
+        if not self.check_roles or name not in self.dialect.allowed_roles:
+            return
+        role = group.members.get(account)
+        stated = role is Role.CREATOR or (role is Role.ADMINISTRATOR and name in BY_ADMINISTRATOR)
+        allowed = (self.dialect if stated else self.effects).allowed_roles[name]
+        if role is None or role.name.lower() not in allowed:
             raise Refusal(f"{account} may not do this to {group.group_id}", code=FORBIDDEN)
+
+    def has_room(self, group: Group, admitted: int = 0) -> bool:
+        """Return whether another account can join after ``admitted`` more."""
+        room = group.room - admitted
+        return not self.choice("owner_counts") if room == 0 else room > 0
+
+    def nearest(self, before: list[str], after: list[str]) -> str:
+        """Return the nearest member to an account, given those who joined before it and after it."""
+        members = [*before, *after]
+        if len(members) == 1:
+            return members[0]
+        which = self.choice("nearest_member")
+        if which is NearestMember.NEXT:
+            members = [*after, *before]
+        return members[-1 if which is NearestMember.LAST else 0]
 
     def group(self, group_id: str) -> Group:
         """Return the group. Raises Refusal if there is none."""
@@ -138,6 +168,8 @@ class World:
         """Return the account that acts: the named one, otherwise the administrator ("Group", owner)."""
         return user_name or self.administrator
 
+
+BY_ADMINISTRATOR = frozenset({"InviteJoinGroup", "DeleteGroupMember"})  # so says the description of the operations
 
 Rule = Callable[[World, Any], Answer]
 RULES: dict[type[Operation[Any]], Rule] = {}
@@ -172,24 +204,30 @@ def _create(world: World, op: CreateGroup) -> Created:
 @_rule(ModifyGroup)
 def _modify(world: World, op: ModifyGroup) -> Success:
     group, actor = world.group(op.group_id), world.actor(op.user_name)
-    world.authorise(group, actor, Role.CREATOR, Role.ADMINISTRATOR)
-    if op.permission is not None:
-        group.permission = op.permission
-    elif group.permission is not Permission.OPEN and world.choice("modify_resets_permission"):
-        group.permission = Permission.OPEN
-    group.name = op.name
-    if op.declared is not None:
-        group.declared = op.declared
-    if op.group_domain is not None:
-        group.group_domain = op.group_domain
+    world.authorise(op, group, actor)
+    permission = op.permission or group.permission
+    if op.permission is None and permission is not Permission.OPEN and world.choice("modify_resets_permission"):
+        permission = Permission.OPEN
+    declared = _modified(world, group.declared, op.declared)
+    domain = _modified(world, group.group_domain, op.group_domain)
+    group.name, group.permission = op.name, permission
+    group.declared, group.group_domain = declared or "", domain
     world.record_change("modify", group, actor, *group.members)
     return Success()
+
+
+def _modified(world: World, old: str | None, new: str | None) -> str | None:
+    """Return an optional text of a group after a modification."""
+    if new or not old:
+        return new or old
+    cleared = (new is not None and world.choice("empty_text_clears")) or world.choice("modify_clears_texts")
+    return None if cleared else old
 
 
 @_rule(DeleteGroup)
 def _delete(world: World, op: DeleteGroup) -> Success:
     group, actor = world.group(op.group_id), world.actor(op.user_name)
-    world.authorise(group, actor, Role.CREATOR)
+    world.authorise(op, group, actor)
     del world.state.groups[group.group_id]
     world.record_change("delete", group, actor, *group.members)
     return Success()
@@ -199,13 +237,12 @@ def _delete(world: World, op: DeleteGroup) -> Success:
 def _search(world: World, op: SearchPublicGroups) -> GroupsFound:
     # SearchPublicGroups: private groups are never found; groupId takes precedence over name
     groups = world.state.groups
-    within = groups.values() if op.group_id is None else [groups[op.group_id]] if op.group_id in groups else []
+    within = groups.values() if not op.group_id else [groups[op.group_id]] if op.group_id in groups else []
     found = [group for group in within if group.permission is not Permission.PRIVATE]
-    if op.group_id is None and op.name is None and not world.choice("empty_search_finds_all"):
+    if not op.group_id and op.name:
+        found = _named(world, found, op.name)
+    elif not op.group_id and not world.choice("empty_search_finds_all"):
         found = []
-    if op.group_id is None and op.name is not None:
-        whole = op.name.isascii() and (op.name.isdigit() or op.name.isalpha())
-        found = [group for group in found if (op.name == group.name if whole else op.name in group.name)]
     return GroupsFound(
         groups=tuple(
             GroupFound(
@@ -220,9 +257,25 @@ def _search(world: World, op: SearchPublicGroups) -> GroupsFound:
     )
 
 
+def _named(world: World, groups: list[Group], text: str) -> list[Group]:
+    """Return the groups that a search by name finds."""
+
+    def matching(fold: Callable[[str], str], *, whole: bool) -> list[Group]:
+        wanted = fold(text)
+        return [group for group in groups if (wanted == fold(group.name) if whole else wanted in fold(group.name))]
+
+    ignoring_case = matching(str.casefold, whole=False)
+    whole = text.isdigit() or text.isalpha()
+    if ignoring_case and whole and not text.isascii():
+        whole = not world.choice("letters_are_ascii")
+    found, more = matching(str, whole=whole), matching(str.casefold, whole=whole)
+    return more if more != found and world.choice("search_ignores_case") else found
+
+
 @_rule(QueryGroupDetail)
 def _detail(world: World, op: QueryGroupDetail) -> GroupDetail:
     group = world.group(op.group_id)
+    world.authorise(op, group, world.actor(op.user_name))
     return GroupDetail(
         name=group.name,
         owner=group.owner,
@@ -241,10 +294,12 @@ def _detail(world: World, op: QueryGroupDetail) -> GroupDetail:
 def _join(world: World, op: JoinGroup) -> Success:
     group, account = world.group(op.group_id), world.actor(op.user_name)
     if account in group.members:
-        raise Refusal(f"{account} is in {group.group_id} already", kind=AlreadyMember)
+        if world.choice("second_join_refused"):
+            raise Refusal(f"{account} is in {group.group_id} already", kind=AlreadyMember)
+        return Success()
     if group.permission is Permission.PRIVATE and world.choice("private_join_refused"):
         raise Refusal(f"{group.group_id} is private: members join by invitation only", code=FORBIDDEN)
-    if group.is_full:
+    if not world.has_room(group):
         raise Refusal(f"{group.group_id} is full", code=FULL)
     # States, rule 1: verification comes between asking and joining
     if group.permission is not Permission.OPEN:
@@ -259,8 +314,7 @@ def _join(world: World, op: JoinGroup) -> Success:
 @_rule(InviteJoinGroup)
 def _invite(world: World, op: InviteJoinGroup) -> Invited:
     group, actor = world.group(op.group_id), world.actor(op.user_name)
-    world.authorise(group, actor, Role.CREATOR, Role.ADMINISTRATOR)
-    room = group.type.member_limit - len(group.members)
+    world.authorise(op, group, actor)
     fails: list[Fail] = []
     accepted: list[str] = []
     for account in dict.fromkeys(op.members):
@@ -269,12 +323,12 @@ def _invite(world: World, op: InviteJoinGroup) -> Invited:
         elif account in group.members:
             if world.choice("invited_member_fails"):
                 fails.append(Fail(member=account, reason="the account is in the group already"))
-        elif len(accepted) < room or op.needs_confirmation:
+        elif op.needs_confirmation or world.has_room(group, len(accepted)):
             accepted.append(account)
         elif world.choice("overflow_fails"):
             fails.append(Fail(member=account, reason="the group is full"))
         else:
-            raise Refusal(f"{group.group_id} has room for {room} more", code=FULL)
+            raise Refusal(f"{group.group_id} has room for {len(accepted)} more", code=FULL)
     for account in accepted:
         if op.needs_confirmation:  # States, rule 3
             group.invited[account] = None
@@ -288,11 +342,15 @@ def _invite(world: World, op: InviteJoinGroup) -> Invited:
 @_rule(DeleteGroupMember)
 def _remove(world: World, op: DeleteGroupMember) -> Success:
     group, actor = world.group(op.group_id), world.actor(op.user_name)
-    world.authorise(group, actor, Role.CREATOR, Role.ADMINISTRATOR)
+    world.authorise(op, group, actor)
     present = [account for account in dict.fromkeys(op.members) if account in group.members]
-    if not present:
-        raise Refusal(f"none of the accounts is in {group.group_id}", kind=NotMember)
-    _take_out(world, "remove", group, actor, *present)
+    absent = [account for account in op.members if account not in group.members]
+    refused = world.choice("removal_refused_if_absent") if absent else AbsentMembers.NEVER
+    if refused is AbsentMembers.ANY or (refused is AbsentMembers.ALL and not present):
+        these = "none of the accounts is" if not present else f"{', '.join(absent)}: not"
+        raise Refusal(f"{these} in {group.group_id}", kind=NotMember)
+    if present:
+        _take_out(world, "remove", group, actor, *present)
     return Success()
 
 
@@ -300,6 +358,7 @@ def _remove(world: World, op: DeleteGroupMember) -> Success:
 def _leave(world: World, op: LogoutGroup) -> Success:
     group, account = world.group(op.group_id), world.actor(op.user_name)
     _member(group, account)
+    world.authorise(op, group, account)
     _take_out(world, "leave", group, account, account)
     return Success()
 
@@ -307,14 +366,21 @@ def _leave(world: World, op: LogoutGroup) -> Success:
 @_rule(SetMemberRole)
 def _set_role(world: World, op: SetMemberRole) -> Success:
     group, actor = world.group(op.group_id), world.actor(op.user_name)
-    world.authorise(group, actor, Role.CREATOR)
+    world.authorise(op, group, actor)
     _member(group, op.member)
-    if op.role is Role.CREATOR:
-        group.members[group.owner] = Role.MEMBER
-    elif op.member == group.owner:
-        raise Refusal(f"{op.member} is the creator: hand that role to another member first", code=FORBIDDEN)
+    owner, heir = group.owner, None
+    if op.role is Role.CREATOR and owner not in ("", op.member):
+        group.members[owner] = Role.ADMINISTRATOR if world.choice("former_creator_administers") else Role.MEMBER
+    elif op.role is not Role.CREATOR and op.member == owner:
+        if not world.choice("creator_demotion_refused"):
+            heir = group.heir(owner, _heirs(world), world.nearest, list(group.members))
+        if heir is None:
+            raise Refusal(f"{op.member} is the creator: hand that role to another member first", code=FORBIDDEN)
+        group.members[heir] = Role.CREATOR
     group.members[op.member] = op.role
     world.record_change("set_role", group, actor, op.member)
+    if heir is not None:
+        world.record_change("hand_over", group, owner, heir)
     return Success()
 
 
@@ -332,12 +398,18 @@ def _member(group: Group, account: str) -> None:
 
 def _take_out(world: World, cause: str, group: Group, actor: str, *accounts: str) -> None:
     """Remove accounts from a group, notify those concerned, and pass their roles on."""
-    heirs: tuple[tuple[Role, ...], ...] = ((Role.ADMINISTRATOR, Role.MEMBER),)
     members_remain = len(group.members) > len(accounts)
-    if group.owner in accounts and members_remain and world.choice("administrators_inherit"):
-        heirs = ((Role.ADMINISTRATOR,), (Role.MEMBER,))
+    heirs = _heirs(world) if members_remain and group.owner in accounts else ()
+    deleted = not members_remain and world.choice("empty_group_deleted")
     world.record_change(cause, group, actor, *accounts)
-    for account, heir in group.dismiss(accounts, heirs).items():
+    for account, heir in group.dismiss(accounts, heirs, world.nearest).items():
         world.record_change("hand_over", group, account, heir)
-    if not group.members:  # a group without members ceases to exist
+    if deleted:
         del world.state.groups[group.group_id]
+
+
+def _heirs(world: World) -> tuple[Roles, ...]:
+    """Return the roles whose members take over from a creator: the nearest one with the first role that anyone has."""
+    if world.choice("administrators_inherit"):
+        return ((Role.ADMINISTRATOR,), (Role.MEMBER,))
+    return ((Role.ADMINISTRATOR, Role.MEMBER),)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from attrs import frozen
 
 from rbim._support import json
-from rbim.emulator.platform.rules import MALFORMED, RULES, UNKNOWN_OPERATION, DependsOnDialect, Refusal, Rule, World
+from rbim.codes import MALFORMED, UNKNOWN_OPERATION
+from rbim.emulator.platform.rules import RULES, DependsOnDialect, Refusal, Rule, World
 from rbim.errors import InvalidRequest
 from rbim.http import Response
 from rbim.operations import catalogue
@@ -70,6 +71,9 @@ class Platform:
             op = self._read(kind, body)
         except Refusal as error:
             refusal = error
+        except DependsOnDialect:
+            self._note(path, None, self.faults.next_injection(None), None)
+            raise
         injection = self.faults.next_injection(op)
         answer: dict[str, Any] | None = None
         if injection.code is not None:
@@ -111,9 +115,11 @@ class Platform:
             raise Refusal("a character that UTF-8 cannot carry", code=MALFORMED) from None
         try:
             op: Operation[Any] = self._converters.fast.structure(document, kind)
-            op.check(self.world.dialect, self.world.clock)
+            op.check(self.world.effects, self.world.clock)
         except InvalidRequest as error:
             raise Refusal(error.message, code=MALFORMED) from None
+        except DependsOnDialect:
+            raise
         except Exception:
             raise Refusal(self._converters.explain(document, kind), code=MALFORMED) from None
         return op

@@ -1,14 +1,14 @@
 """The platform's check of the signature, written from the written scheme; it shares no code with the signer.
 
 ``sig`` is compared without regard to case: official text requires upper case, several clients send lower case. The timestamp
-is valid for 24 hours, in the dialect's zone.
+is valid for the dialect's ``signature_valid_for`` seconds (24 hours), in its zone.
 """
 
 from __future__ import annotations
 
 import binascii
 import re
-from datetime import datetime, timedelta
+from datetime import datetime
 from hashlib import md5
 from hmac import compare_digest
 from typing import TYPE_CHECKING
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
     from rbim.clock import Clock
     from rbim.credentials import Credentials
+    from rbim.dialect import Dialect
 
 __all__ = ["SignatureCheck"]
 
-VALID = timedelta(hours=24)
 _STAMP = re.compile(r"([0-9]{4})([0-9]{2})([0-9]{2})([0-9]{2})([0-9]{2})([0-9]{2})")
 
 
@@ -38,7 +38,7 @@ class SignatureCheck:
 
     credentials: Credentials
     clock: Clock
-    zone: tzinfo
+    dialect: Dialect
 
     def check(self, app_id: str, query: Mapping[str, str], headers: Mapping[str, str]) -> None:
         """Refuse a request that is not signed by the application in its path, where the id may be percent-encoded.
@@ -52,8 +52,16 @@ class SignatureCheck:
         own = self.credentials.app_id
         if not matches or claimed != own or (app_id != own and app_id != quote(own, safe="")):
             raise Refusal("the signature is not that of this application", kind=AuthenticationError)
-        if abs(self.clock.now() - _moment(stamp, self.zone)) > VALID:
-            raise Refusal(f"the timestamp {stamp} is more than 24 hours off", kind=TimestampExpired)
+        valid = self.dialect.signature_valid_for
+        if abs((self.clock.now() - _moment(stamp, self.dialect.zone)).total_seconds()) > valid:
+            raise Refusal(f"the timestamp {stamp} is more than {_hours(valid)} off", kind=TimestampExpired)
+
+
+def _hours(seconds: float) -> str:
+    return f"{seconds / 3600:g} hours" if seconds >= HOUR else f"{seconds:g} seconds"
+
+
+HOUR = 3600
 
 
 def _authorization(header: str) -> tuple[str, str]:

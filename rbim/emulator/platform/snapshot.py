@@ -8,7 +8,7 @@ from __future__ import annotations
 from copy import deepcopy
 from datetime import date, datetime
 from enum import StrEnum
-from functools import cache
+from functools import lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -17,10 +17,11 @@ from attrs import frozen
 from cattrs import Converter, ForbiddenExtraKeysError, transform_error
 from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 
+from rbim.dialect import Dialect
 from rbim.emulator.platform.state import Group, State, Task
 from rbim.errors import InvalidRequest
-from rbim.operations.call_tasks import NoCallPolicy
-from rbim.operations.groups import Role
+from rbim.operations.call_tasks import CallPolicy, CreateCallTask, NoCallPolicy
+from rbim.operations.groups import Role, Target
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,12 +62,14 @@ def export_state(state: State) -> dict[str, Any]:
     Its ``version`` is :data:`VERSION`. Times are ISO 8601 with their offset, dates ``YYYY-MM-DD``, no-call policies and
     codes as on the wire.
     """
-    document: dict[str, Any] = _converter().unstructure(state)
+    document: dict[str, Any] = _converter(Dialect()).unstructure(state)
     return {"version": VERSION} | document
 
 
-def load_state(state: State, document: object) -> None:
+def load_state(state: State, document: object, dialect: Dialect | None = None) -> None:
     """Replace the state, in place, by a document of :func:`export_state`.
+
+    The rules of ``dialect`` (default: the default one) must be able to produce the state.
 
     Raises InvalidRequest that names the wrong fields (at most five); the state then does not change. Fields with a default
     in :class:`~rbim.emulator.State` and its parts may be left out.
@@ -78,7 +81,7 @@ def load_state(state: State, document: object) -> None:
     if type(version) is not int or version != VERSION:
         raise InvalidRequest(f"version: must be {VERSION} for the emulator's state, not {version!r}", field="version")
     try:
-        loaded = _converter().structure(fields, State)
+        loaded = _converter(dialect or Dialect()).structure(fields, State)
     except Exception as error:
         wrong = transform_error(error, format_exception=_message)
         more = f"; and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
@@ -91,8 +94,8 @@ def _assign(state: State, other: State) -> None:
         setattr(state, each.name, getattr(other, each.name))
 
 
-@cache
-def _converter() -> Converter:
+@lru_cache(maxsize=8)
+def _converter(dialect: Dialect) -> Converter:
     converter = Converter(forbid_extra_keys=True, unstruct_collection_overrides={set: sorted})
     for kind in (str, int, bool):
         converter.register_structure_hook(kind, _exactly)
@@ -102,19 +105,40 @@ def _converter() -> Converter:
     converter.register_structure_hook(date, lambda value, _: date.fromisoformat(value))
     converter.register_unstructure_hook(datetime, datetime.isoformat)
     converter.register_structure_hook(datetime, _read_moment)
-    converter.register_unstructure_hook(NoCallPolicy, lambda policy: policy.entry.decode())
-    converter.register_structure_hook(NoCallPolicy, lambda entry, _: NoCallPolicy.from_entry(entry))
-    _register_group(converter)
+    _register_policies(converter)
+    _register_group(converter, dialect)
     _register_state(converter)
     return converter
 
 
-def _register_group(converter: Converter) -> None:
+def _register_policies(converter: Converter) -> None:
+    """Write ``call_policy`` as a list of policies' texts or of objects, None as null."""
+
+    def read_one(value: Any, _: object) -> NoCallPolicy | CallPolicy:  # JSON
+        return CallPolicy.from_wire(value) if isinstance(value, dict) else NoCallPolicy.from_entry(value)
+
+    def read(value: object, _: object) -> tuple[NoCallPolicy | CallPolicy, ...] | None:
+        return None if value is None else tuple(_list_of(converter, value, NoCallPolicy))
+
+    def write(value: tuple[NoCallPolicy | CallPolicy, ...] | None) -> list[Any] | None:
+        if value is None:
+            return None
+        return [each.wire if isinstance(each, CallPolicy) else each.entry.decode() for each in value]
+
+    either = override(struct_hook=read, unstruct_hook=write)
+    converter.register_structure_hook(NoCallPolicy, read_one)
+    converter.register_unstructure_hook(
+        CreateCallTask, make_dict_unstructure_fn(CreateCallTask, converter, call_policy=either)
+    )
+    converter.register_structure_hook(CreateCallTask, make_dict_structure_fn(CreateCallTask, converter, call_policy=either))
+
+
+def _register_group(converter: Converter, dialect: Dialect) -> None:
     """Write ordered sets as lists, and refuse groups that the rules cannot produce."""
     names = override(unstruct_hook=list, struct_hook=lambda value, _: dict.fromkeys(_list_of(converter, value, str)))
     read = make_dict_structure_fn(Group, converter, invited=names, applied=names)
     converter.register_unstructure_hook(Group, make_dict_unstructure_fn(Group, converter, invited=names, applied=names))
-    converter.register_structure_hook(Group, lambda value, kind: _checked(read(value, kind)))
+    converter.register_structure_hook(Group, lambda value, kind: _checked(read(value, kind), dialect))
 
 
 def _register_state(converter: Converter) -> None:
@@ -164,12 +188,15 @@ def _read_moment(value: Any, _: object) -> datetime:  # JSON
     return moment
 
 
-def _checked(group: Group) -> Group:
+def _checked(group: Group, dialect: Dialect) -> Group:
     creators = list(group.members.values()).count(Role.CREATOR)
-    if creators != 1:
+    if creators > 1 or (creators == 0 and dialect.empty_group_deleted):
         raise ValueError(f"a group has exactly one creator, not {creators}")
-    if len(group.members) > group.type.member_limit:
-        raise ValueError(f"a group of this type has at most {group.type.member_limit} members, not {len(group.members)}")
+    limit = group.type.member_limit + (not dialect.owner_counts)
+    if len(group.members) > limit:
+        raise ValueError(f"a group of this type has at most {limit} members, not {len(group.members)}")
+    if group.target is Target.DISCUSSION and group.type is not group.type.for_discussion:
+        raise ValueError(f"a discussion group has a type of at most {group.type.for_discussion}, not {group.type}")
     waiting = group.members.keys() & (group.invited.keys() | group.applied.keys())
     if waiting:
         raise ValueError(f"members cannot wait to join, but these do: {', '.join(sorted(waiting))}")

@@ -1,6 +1,6 @@
 """The state of the emulated platform: groups with their members, tasks, and accounts that never logged in."""
 
-from collections.abc import Container
+from collections.abc import Callable, Container
 from datetime import datetime
 
 from attrs import define, field
@@ -8,7 +8,11 @@ from attrs import define, field
 from rbim.operations.call_tasks import CreateCallTask
 from rbim.operations.groups import GroupType, Permission, Role, Target
 
-__all__ = ["Group", "State", "Task"]
+__all__ = ["Group", "Nearest", "Roles", "State", "Task"]
+
+Roles = tuple[Role, ...]
+Nearest = Callable[[list[str], list[str]], str]
+"""Picks one of several members, given those who joined before an account and those who joined after it."""
 
 FIRST_GROUP = 49837291
 FIRST_TASK = 1001
@@ -16,7 +20,7 @@ FIRST_TASK = 1001
 
 @define(kw_only=True)
 class Group:
-    """One group. ``members`` maps accounts to roles in the order of joining; exactly one is the creator.
+    """One group. ``members`` maps accounts to roles in the order of joining; exactly one is the creator, if there are any.
 
     ``invited`` and ``applied`` are accounts whose invitation or request waits for an answer that no described operation
     gives.
@@ -36,13 +40,13 @@ class Group:
 
     @property
     def owner(self) -> str:
-        """The creator's account."""
-        return next(account for account, role in self.members.items() if role is Role.CREATOR)
+        """The creator's account; empty if the group has no members."""
+        return next((account for account, role in self.members.items() if role is Role.CREATOR), "")
 
     @property
-    def is_full(self) -> bool:
-        """Whether the group has as many members as its type allows."""
-        return len(self.members) >= self.type.member_limit
+    def room(self) -> int:
+        """The number of accounts that can still join, if the owner takes one of the places that the type has."""
+        return self.type.member_limit - len(self.members)
 
     def admit(self, account: str) -> None:
         """Make the account an ordinary member, and remove its invitation and its request to join."""
@@ -50,21 +54,33 @@ class Group:
         self.invited.pop(account, None)
         self.applied.pop(account, None)
 
-    def dismiss(self, accounts: tuple[str, ...], heirs: tuple[tuple[Role, ...], ...]) -> dict[str, str]:
+    def dismiss(self, accounts: tuple[str, ...], heirs: tuple[Roles, ...], nearest: Nearest) -> dict[str, str]:
         """Remove the accounts, pass their roles on to remaining members, and return the successors by account.
 
-        An administrator is succeeded by the nearest member, the one who joined first (TEAM_ADD_ADMIN). A creator is
-        succeeded by the nearest member of the first of ``heirs``, sets of roles, that any remaining member has.
+        An administrator is succeeded by the nearest member (TEAM_ADD_ADMIN). A creator is succeeded by the nearest member
+        of the first of ``heirs`` that any remaining member has.
         """
+        order = list(self.members)
         roles = {account: self.members.pop(account) for account in accounts}
+        below: dict[Role, tuple[Roles, ...]] = {Role.CREATOR: heirs, Role.ADMINISTRATOR: ((Role.MEMBER,),), Role.MEMBER: ()}
         successors: dict[str, str] = {}
         for account, role in roles.items():
-            below = {Role.CREATOR: heirs, Role.ADMINISTRATOR: ((Role.MEMBER,),), Role.MEMBER: ()}[role]
-            heir = next((each for lower in below for each, has in self.members.items() if has in lower), None)
+            heir = self.heir(account, below[role], nearest, order)
             if heir is not None:
                 self.members[heir] = role
                 successors[account] = heir
         return successors
+
+    def heir(self, account: str, heirs: tuple[Roles, ...], nearest: Nearest, order: list[str]) -> str | None:
+        """Return the other member who takes over from an account, or None; ``order`` is that of joining."""
+        for roles in heirs:
+            others = [each for each in order if each != account and self.members.get(each) in roles]
+            if others:
+                at = order.index(account)
+                return nearest(
+                    [each for each in others if each in order[:at]], [each for each in others if each in order[at:]]
+                )
+        return None
 
 
 @define(kw_only=True)
