@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from rbim.http import Request as Request, Response as Response, Signer as Signer, Transport as Transport
     from rbim.operations.base import Answer as Answer, Endpoint as Endpoint, Operation as Operation, Repeat as Repeat
     from rbim.operations.call_tasks import (
+        CallPolicy as CallPolicy,
         Calls as Calls,
         CallTaskCreated as CallTaskCreated,
         CreateCallTask as CreateCallTask,

@@ -8,10 +8,26 @@ from types import MappingProxyType
 import attrs
 import pytest
 
-from rbim import CHINA, CODES, Code, Dialect, Grade, InvalidRequest, MembersShape, NotFound, Repeat, dialect
+from rbim import (
+    CHINA,
+    CODES,
+    AbsentMembers,
+    Code,
+    Dialect,
+    Grade,
+    InvalidRequest,
+    MembersShape,
+    NearestMember,
+    NotFound,
+    OutOfTime,
+    Repeat,
+    TimeUnit,
+    codes,
+)
 from rbim.errors import AlreadyMember, ApiError, NotMember, Throttled
 from rbim.operations import catalogue
 
+ENUMS = (AbsentMembers, MembersShape, NearestMember, OutOfTime, TimeUnit)
 FIELDS = [each.name for each in attrs.fields(Dialect)]
 
 
@@ -26,7 +42,7 @@ def test_a_gap_says_what_it_settles_where_and_how_well_that_is_known(gap):
     assert len(gap.settles) > 20
     assert gap.section
     assert isinstance(gap.grade, Grade)
-    assert gap.default is getattr(Dialect(), gap.name)
+    assert gap.default == getattr(Dialect(), gap.name)
     assert "\n" not in gap.settles  # a row of a table
 
 
@@ -40,6 +56,8 @@ def test_every_choice_can_be_replaced():
         "private_shown_as": "0",
     }
     by_type = {
+        **{kind: lambda value: list(type(value))[-1 if value is list(type(value))[0] else 0] for kind in ENUMS},
+        float: lambda value: value / 2,
         bool: lambda value: not value,
         MappingProxyType: lambda _: {},
         tuple: lambda _: (),
@@ -48,6 +66,45 @@ def test_every_choice_can_be_replaced():
     for gap in Dialect.gaps():
         other = others[gap.name] if gap.name in others else by_type[type(gap.default)](gap.default)
         assert getattr(Dialect(**{gap.name: other}), gap.name) == other
+
+
+def test_defaults_that_change_with_the_evidence():
+    """A task without policies has the stated default ones; an empty text clears; nothing in normal mode is sent again."""
+    default = Dialect()
+    assert (default.default_policies_apply, default.empty_policy_is_none) == (True, True)
+    assert (default.empty_text_clears, default.modify_clears_texts) == (True, False)
+    assert (default.normal_out_of_time, default.high_guarantee_out_of_time) == (OutOfTime.ACCEPTED, OutOfTime.RESENDS)
+    assert (default.delivery_max_age, default.delivery_max_ahead) == (300, 60)
+
+
+@pytest.mark.parametrize("gap", list(Dialect.gaps()), ids=lambda gap: gap.name)
+def test_every_field_refuses_a_value_of_another_type_by_name(gap):
+    with pytest.raises(InvalidRequest, match=f"^{gap.name}: ") as caught:
+        Dialect(**{gap.name: object()})
+    assert caught.value.field == gap.name
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("members_shape", "nested"),
+        ("message_time_unit", "seconds"),
+        ("normal_out_of_time", "refused"),
+        ("high_guarantee_out_of_time", "accepted"),
+        ("removal_refused_if_absent", "any"),
+        ("nearest_member", "next"),
+    ],
+)
+def test_a_choice_of_several_may_be_written_as_text(name, text):
+    assert getattr(Dialect(**{name: text}), name) == text
+    assert type(getattr(Dialect(**{name: text}), name)) in ENUMS
+
+
+def test_sets_in_mappings_may_be_lists():
+    dialect = Dialect(already_so={"DeleteGroup": ["1"]}, allowed_roles={"DeleteGroup": ["creator", "member"]})
+    assert dialect.already_so == {"DeleteGroup": frozenset({"1"})}
+    assert dialect.allowed_roles == {"DeleteGroup": frozenset({"creator", "member"})}
+    assert Dialect(resend_after=[1]).resend_after == (1,)
 
 
 def test_the_defaults_are_the_best_that_is_publicly_known():
@@ -69,10 +126,6 @@ def test_limits_are_at_least_one(name, wrong):
     assert (caught.value.field, caught.value.limit) == (name, 1)
 
 
-def test_the_shape_of_members_may_be_written_as_text():
-    assert Dialect(members_shape="nested").members_shape is MembersShape.NESTED
-
-
 @pytest.mark.parametrize(
     ("name", "wrong"),
     [
@@ -83,6 +136,25 @@ def test_the_shape_of_members_may_be_written_as_text():
         ("version", 2013),
         ("zone", "Asia/Shanghai"),
         ("zone", None),
+        ("singular_search", 1),
+        ("normal_out_of_time", "sometimes"),
+        ("delivery_max_age", 0),
+        ("delivery_max_age", float("inf")),
+        ("delivery_max_ahead", "60"),
+        ("signature_valid_for", 0),
+        ("already_reasons", "the account is in the group already"),
+        ("already_reasons", [1]),
+        ("already_so", {"DeleteGroup": "900404"}),
+        ("already_so", {1: ["900404"]}),
+        ("allowed_roles", {"DeleteGroup": ["owner"]}),
+        ("allowed_roles", {"DeleteGroup": "creator"}),
+        ("notifications", {"join": 5}),
+        ("codes", {"900404": NotFound}),
+        ("resend_after", 5),
+        ("resend_after", [-1]),
+        ("resend_after", [True]),
+        ("resend_after", ["5"]),
+        ("resend_after", [float("nan")]),
     ],
 )
 def test_a_choice_that_is_none_is_refused_by_name(name, wrong):
@@ -136,7 +208,7 @@ def test_the_zone_of_china_has_a_name():
 
 
 def test_every_grade_is_explained():
-    source = inspect.getsource(dialect)
+    source = inspect.getsource(codes)
     for grade in Grade:
         assert f'{grade.name} = "{grade.value}"\n    """' in source
 

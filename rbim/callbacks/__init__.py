@@ -69,6 +69,7 @@ if TYPE_CHECKING:
         OldToken as OldToken,
         Quarantined as Quarantined,
         Refused as Refused,
+        Skewed as Skewed,
         Spooled as Spooled,
     )
     from rbim.callbacks.receiver.receiver import Receiver as Receiver

@@ -6,14 +6,17 @@ The text of a handler's exception is included, with whatever it quotes.
 from __future__ import annotations
 
 import logging
+import time
 from typing import TYPE_CHECKING
 
 from attrs import frozen
 
+from rbim.callbacks.signature import Reason
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from rbim.callbacks.signature import Key, Reason
+    from rbim.callbacks.signature import Key
 
 __all__ = [
     "Accepted",
@@ -25,10 +28,14 @@ __all__ = [
     "OldToken",
     "Quarantined",
     "Refused",
+    "Skewed",
     "Spooled",
 ]
 
 logger = logging.getLogger("rbim.callbacks")
+
+SKEW_LOG_PAUSE = 60.0
+"""Seconds between two records on skewed deliveries, at least: a wrong clock affects every delivery."""
 
 
 @frozen(kw_only=True)
@@ -46,6 +53,26 @@ class Refused:
 
     reason: Reason
     detail: str
+
+
+@frozen(kw_only=True)
+class Skewed:
+    """The time of an authentic delivery is outside the limits: one of the two clocks is wrong, or it was held up.
+
+    ``skew`` is the seconds by which this machine's clock is ahead of the delivery's ``CurTime`` (negative: behind it).
+    ``accepted`` is whether the delivery passed this check all the same; if not, a :class:`Refused` follows.
+    """
+
+    skew: float
+    accepted: bool
+
+    def __str__(self) -> str:
+        direction = "ahead of" if self.skew > 0 else "behind"
+        result = "accepted" if self.accepted else "refused"
+        return (
+            f"{result} for its time: this machine's clock is {abs(self.skew):.1f} s {direction} the CurTime of an authentic"
+            " delivery; check this machine's clock"
+        )
 
 
 @frozen(kw_only=True)
@@ -100,12 +127,13 @@ class DeadLettered:
     error: str
 
 
-Observation = Accepted | Refused | OldToken | Quarantined | Spooled | Handled | HandlingFailed | DeadLettered
+Observation = Accepted | Refused | Skewed | OldToken | Quarantined | Spooled | Handled | HandlingFailed | DeadLettered
 
 _LEVELS: dict[type[Observation], int] = {
     Accepted: logging.DEBUG,
     Handled: logging.DEBUG,
     Refused: logging.WARNING,
+    Skewed: logging.WARNING,
     OldToken: logging.WARNING,
     Quarantined: logging.WARNING,
     Spooled: logging.WARNING,
@@ -118,10 +146,19 @@ class Observers:
     """Logs each observation to the logger ``rbim.callbacks`` and passes it to the observers.
 
     An exception from an observer is logged and affects nothing else. A worker's observers are called in the worker's thread.
+    Of :class:`Skewed`, one record a minute is logged, with the number of those left out; a refusal for the time alone is
+    logged at DEBUG beside it. Observers get all of them. ``monotonic`` returns seconds.
     """
 
-    def __init__(self, observers: Iterable[Callable[[Observation], object]] = ()) -> None:
+    def __init__(
+        self,
+        observers: Iterable[Callable[[Observation], object]] = (),
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._observers = tuple(observers)
+        self._monotonic = monotonic
+        self._skew_logged: float | None = None
+        self._skews_left_out = 0
 
     @property
     def wants_successes(self) -> bool:
@@ -130,11 +167,26 @@ class Observers:
 
     def notify(self, observation: Observation) -> None:
         """Log one observation and pass it to each observer."""
-        level = _LEVELS[type(observation)]
-        if logger.isEnabledFor(level):
+        if isinstance(observation, Skewed):
+            self._log_skew(observation)
+        elif logger.isEnabledFor(level := _level(observation)):
             logger.log(level, "%s", observation)
         for observer in self._observers:
             try:
                 observer(observation)
             except Exception:
                 logger.exception("an observer failed")
+
+    def _log_skew(self, skewed: Skewed) -> None:
+        now = self._monotonic()
+        if self._skew_logged is not None and now - self._skew_logged < SKEW_LOG_PAUSE:
+            self._skews_left_out += 1
+            return
+        logger.log(_level(skewed), "%s (and %d more since the last record)", skewed, self._skews_left_out)
+        self._skew_logged, self._skews_left_out = now, 0
+
+
+def _level(observation: Observation) -> int:
+    if isinstance(observation, Refused) and observation.reason in (Reason.STALE, Reason.FUTURE):
+        return logging.DEBUG  # Skewed is logged instead
+    return _LEVELS[type(observation)]

@@ -73,12 +73,23 @@ class Policy:
     """Limits for accepted deliveries.
 
     ``back`` and ``ahead`` are the seconds by which ``CurTime`` may lie in the past and in the future (defaults: 300 and 60),
-    ``max_body`` the most bytes of a body (default: 1 MiB). None turns a check off; no number does.
+    ``max_body`` the most bytes of a body (default: 1 MiB). None turns a check off; no number does. A receiver can accept
+    deliveries outside these times all the same: see ``normal_out_of_time`` of the dialect.
     """
 
     back: float | None = field(default=300.0, validator=(or_none(above_zero), or_none(finite)))
     ahead: float | None = field(default=60.0, validator=(or_none(above_zero), or_none(finite)))
     max_body: int | None = field(default=MAX_BODY, validator=or_none(at_least_one))
+
+    def rejection(self, age: float) -> Rejected | None:
+        """Return the rejection of an authentic delivery for its ``age`` in seconds, or None if it is in time."""
+        if self.back is not None and age > self.back:
+            detail = f"it is {age:.3f} s old, the limit is {self.back:g} s"
+            return Rejected(reason=Reason.STALE, detail=detail, age=age)
+        if self.ahead is not None and -age > self.ahead:
+            detail = f"it is {-age:.3f} s ahead, the limit is {self.ahead:g} s"
+            return Rejected(reason=Reason.FUTURE, detail=detail, age=age)
+        return None
 
 
 @frozen
@@ -115,10 +126,15 @@ class Verified:
 
 @frozen(kw_only=True)
 class Rejected:
-    """The result for a refused delivery; ``detail`` explains the ``reason`` in words, without secrets."""
+    """The result for a refused delivery; ``detail`` explains the ``reason`` in words, without secrets.
+
+    ``age`` is the seconds from ``CurTime`` until now, negative if ``CurTime`` lies ahead, of a delivery that is refused for
+    its time alone; None for any other reason.
+    """
 
     reason: Reason
     detail: str
+    age: float | None = None
 
     @property
     def error(self) -> CallbackRejected:
@@ -230,11 +246,7 @@ def verify(
         return Rejected(reason=Reason.BODY_MISMATCH, detail="the digest of the body differs from MD5")
     sent = int(cur_time)
     age = (moment - sent) / 1000
-    if policy.back is not None and age > policy.back:
-        return Rejected(reason=Reason.STALE, detail=f"it is {age:.3f} s old, the limit is {policy.back:g} s")
-    if policy.ahead is not None and -age > policy.ahead:
-        return Rejected(reason=Reason.FUTURE, detail=f"it is {-age:.3f} s ahead, the limit is {policy.ahead:g} s")
-    return Verified(key=key, age=age, cur_time=sent)
+    return policy.rejection(age) or Verified(key=key, age=age, cur_time=sent)
 
 
 _HEX = re.compile(rb"[0-9A-Fa-f]{32}")

@@ -239,7 +239,7 @@ def _several(value: Iterable[NoCallPolicy]) -> tuple[NoCallPolicy, ...]:
 
 def _no_call_policies(_: object, attribute: "Attribute[Any]", value: object) -> None:
     for policy in cast("tuple[object, ...]", value) if isinstance(value, tuple) else (value,):
-        if not isinstance(policy, NoCallPolicy):
+        if not isinstance(policy, NoCallPolicy) or not isinstance(value, tuple):
             raise InvalidRequest(
                 f"{attribute.name}: a list of NoCallPolicy values is needed, not {policy!r}", field=attribute.name
             )

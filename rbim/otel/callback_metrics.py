@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rbim.callbacks.observers import Accepted, DeadLettered, Handled, HandlingFailed, OldToken, Quarantined, Refused, Spooled
+from rbim.callbacks.observers import (
+    Accepted,
+    DeadLettered,
+    Handled,
+    HandlingFailed,
+    OldToken,
+    Quarantined,
+    Refused,
+    Skewed,
+    Spooled,
+)
 from rbim.otel.metrics import CALL_BUCKETS
 
 if TYPE_CHECKING:
@@ -38,6 +48,9 @@ class CallbackMetrics:
             "rbim.receiver.quarantined", "{delivery}", "Deliveries stored but not handled."
         )
         self._old = meter.create_counter("rbim.receiver.old_tokens", "{delivery}", "Deliveries signed with an older token.")
+        self._skewed = meter.create_counter(
+            "rbim.receiver.skewed", "{delivery}", "Authentic deliveries whose time is outside the limits."
+        )
         self._handled = meter.create_histogram(
             "rbim.worker.handling.duration",
             "s",
@@ -59,10 +72,10 @@ class CallbackMetrics:
                 self._spooled.add(1)
             case Spooled():
                 self._deliveries.add(1, {"rbim.result": "unavailable"})
-            case Quarantined():
-                self._quarantined.add(1)
-            case OldToken():
-                self._old.add(1)
+            case Skewed(accepted=accepted):
+                self._skewed.add(1, {"rbim.result": "accepted" if accepted else "refused"})
+            case Quarantined() | OldToken():
+                (self._old if isinstance(observation, OldToken) else self._quarantined).add(1)
             case Handled(elapsed=elapsed):
                 self._handled.record(elapsed)
             case HandlingFailed():

@@ -28,7 +28,7 @@ from rbim.credentials import Credentials
 from rbim.emulator import Emulator
 from rbim.operations import catalogue
 from rbim.operations.base import Endpoint, Operation, operation
-from rbim.operations.call_tasks import NoCallPolicy, Weekday, default_no_call_policies
+from rbim.operations.call_tasks import CallPolicy, NoCallPolicy, Weekday, default_no_call_policies
 from rbim.operations.groups import GROUP, GroupFound, GroupsFound, GroupType, ModifyGroup, Permission, Role, Success
 
 TASK = {
@@ -98,6 +98,10 @@ def in_fresh_interpreter(code, *, env=None):
     )
 
 
+def weekly(day):
+    return NoCallPolicy.weekdays(f"weekly {day}", [Weekday(day)])
+
+
 def read(kind, *tokens):
     """Make an operation from the flags of its command alone."""
     made = []
@@ -165,8 +169,13 @@ def test_choices_are_named_or_as_on_the_wire(platform, cli, written):
 @pytest.mark.parametrize(
     ("more", "policies"),
     [
-        ([], ()),
+        ([], None),
         (["--call-policy", "none"], ()),
+        (["--call-policy", '{"type": 0, "policy": []}'], (CallPolicy(()),)),
+        (
+            [flag for day in (5, 6) for flag in ("--call-policy", json.dumps(CallPolicy([weekly(day)]).wire))],
+            (CallPolicy([weekly(5)]), CallPolicy([weekly(6)])),
+        ),
         (["--call-policy", "default"], default_no_call_policies()),
         (
             ["--call-policy", NoCallPolicy.weekdays("weekend", [Weekday.SATURDAY]).entry.decode(), "default"],
@@ -181,6 +190,23 @@ def test_a_call_task_is_made_with_its_policies(platform, cli, more, policies):
     request = platform.state.tasks[json.loads(out)["task_id"]].request
     assert (request.start_date, request.isrecord, request.caller) == (date(2099, 1, 31), True, "1000")
     assert request.call_policy == policies
+
+
+def test_no_policies_in_a_file_are_none_and_not_the_default(platform, cli, tmp_path):
+    for name, text in {"none": "call_policy = []", "unsaid": ""}.items():
+        path = tmp_path / f"{name}.toml"
+        path.write_text(text, encoding="utf-8")
+        code, out, _ = cli("calls", "create-task", *TASK_FLAGS, "--file", str(path), "--json")
+        assert code == Exit.DONE
+        request = platform.state.tasks[json.loads(out)["task_id"]].request
+        assert request.call_policy == {"none": (), "unsaid": None}[name]
+
+
+def test_an_empty_announcement_clears_it_and_an_unsaid_one_keeps_it(platform, cli, group):
+    modify = ("groups", "modify", group, "--name", "x", "--permission", "keep")
+    for more, left in [(("--declared", "欢迎"), "欢迎"), ((), "欢迎"), (("--declared", ""), "")]:
+        assert cli(*modify, *more)[0] == Exit.DONE
+        assert platform.state.groups[group].declared == left
 
 
 def test_permission_may_be_kept(platform, cli, group):

@@ -6,8 +6,8 @@ import pytest
 
 from helpers.emulators import client_of
 from rbim import Dialect, GroupType, Permission, Role, Weekday
-from rbim.emulator import EmulatedClock, Emulator
 from rbim.codes import FULL
+from rbim.emulator import EmulatedClock, Emulator
 from rbim.emulator.platform.rules import GroupChange, Refusal
 from rbim.operations.call_tasks import NoCallPolicy, default_no_call_policies
 

@@ -129,7 +129,8 @@ class Model:
         del self.groups[body["groupId"]]
 
     def detail(self, group, _body, _actor):
-        texts = {key: group[key] for key in ("name", "declared", "target", "type", "groupDomain") if group[key]}
+        texts = {key: group[key] for key in ("name", "target", "type", "groupDomain") if group[key]}
+        texts["declared"] = group["declared"]  # required, also if it is empty
         (owner,) = (account for account, role in group["members"].items() if role == "0")
         shown = "1" if group["permission"] == "2" else group["permission"]
         facts = {"owner": owner, "count": str(len(group["members"])), "dateCreated": "2026-1-2 11:4:5", "permission": shown}
@@ -217,7 +218,7 @@ def come(group, account):
 
 NAMES = ("公告 2", "产品公告", "abc", "abcd", "123", "é", "éa", "🎉" * 50, "群" * 51)
 TERMS = ("公告", "abc", "ab", "123", "12", "é", " ", "ABC", "🎉" * 51)
-ANNOUNCEMENTS = ("欢迎", "公" * 51, "🎉" * 200, "🎉" * 201)
+ANNOUNCEMENTS = ("欢迎", "", "公" * 51, "🎉" * 200, "🎉" * 201)
 REASONS = ("让我进", "来吧", "🎉" * 50, "🎉" * 51)
 KINDS = ("0", "0", 1, "2", "3", "4")  # some clients send numbers
 

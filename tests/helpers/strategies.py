@@ -4,7 +4,7 @@ from datetime import date, time, timedelta
 
 from hypothesis import strategies as st
 
-from rbim import CreateCallTask, NoCallPolicy, Weekday
+from rbim import CallPolicy, CreateCallTask, NoCallPolicy, Weekday
 from rbim.operations.base import fields_of
 from rbim.operations.groups import GroupType, Permission, Role, Target
 
@@ -44,12 +44,20 @@ POLICIES = st.one_of(
     _periods(NoCallPolicy.dates, DAYS),
     st.builds(NoCallPolicy.weekdays, texts(25), st.sets(st.sampled_from(Weekday), min_size=1)),
 )
+_SEVERAL = st.lists(POLICIES, max_size=3, unique_by=lambda policy: policy.name)
+
+
+def _objects(policies):
+    """Return one object of no policy, and one of each: more than one object, as soon as there is a policy."""
+    return [CallPolicy(()), *(CallPolicy([policy]) for policy in policies)]
+
+
 BY_TYPE = {
     bool: st.booleans(),
     date: DAYS,
     int: st.integers(-(2**31), 2**31),
     tuple[str, ...]: st.lists(texts(), min_size=1, max_size=50),
-    tuple[NoCallPolicy, ...]: st.lists(POLICIES, max_size=3, unique_by=lambda policy: policy.name),
+    tuple[NoCallPolicy, ...] | tuple[CallPolicy, ...] | None: st.none() | _SEVERAL | _SEVERAL.map(_objects),
     Permission | None: st.none() | st.sampled_from(Permission),
 } | {choices: st.sampled_from(choices) for choices in (GroupType, Permission, Target, Role)}
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 
 from helpers.strategies import LEAST, POLICIES, operations
-from rbim import CHINA, CreateCallTask, Dialect, InvalidRequest, MembersShape, NoCallPolicy, Repeat, Weekday
+from rbim import CHINA, CallPolicy, CreateCallTask, Dialect, InvalidRequest, MembersShape, NoCallPolicy, Repeat, Weekday
 from rbim.operations.call_tasks import Dates, Hours, PolicyType, Weekdays, default_no_call_policies
 from rbim.wire.codec import Codec
 from rbim.wire.converter import make_converter
@@ -149,7 +149,8 @@ def test_limits_in_characters(name, limit, character):
         ("rand", "٣"),
         ("rand", "1\r\nX: y"),
         ("call_policy", NoCallPolicy.hours("x", time(1), time(2))),
-        ("call_policy", None),
+        ("call_policy", CallPolicy([NoCallPolicy.hours("x", time(1), time(2))])),
+        ("call_policy", [NoCallPolicy.hours("x", time(1), time(2)), CallPolicy([])]),
         ("call_policy", ["x"]),
         ("call_policy", "x"),
     ],
@@ -295,8 +296,6 @@ def test_the_types_of_the_table():
 @pytest.mark.parametrize(
     ("field", "make"),
     [
-        ("end", lambda: NoCallPolicy.hours("x", time(21), time(9))),
-        ("end", lambda: NoCallPolicy.dates("x", date(2026, 2, 2), date(2026, 2, 1))),
         ("start", lambda: NoCallPolicy.hours("x", "09:00:00", time(10))),
         ("start", lambda: NoCallPolicy.hours("x", time(9, 0, 0, 1), time(10))),
         ("end", lambda: NoCallPolicy.hours("x", time(9), time(10, tzinfo=UTC))),
@@ -311,6 +310,8 @@ def test_the_types_of_the_table():
         ("name", lambda: NoCallPolicy.hours(5, time(9), time(10))),
         ("name", lambda: NoCallPolicy.hours("\ud800", time(9), time(10))),
         ("period", lambda: NoCallPolicy("x", "00:00:00,09:00:00")),
+        ("policies", lambda: CallPolicy("x")),
+        ("policies", lambda: CallPolicy(NoCallPolicy.hours("x", time(9), time(10)))),
     ],
 )
 def test_a_period_that_makes_no_sense_is_refused(field, make):
@@ -319,9 +320,27 @@ def test_a_period_that_makes_no_sense_is_refused(field, make):
     assert caught.value.field == field
 
 
-def test_a_night_is_said_to_be_two_policies():
-    with pytest.raises(InvalidRequest, match="two policies"):
-        NoCallPolicy.hours("x", time(21), time(9))
+NIGHT = NoCallPolicy.hours("x", time(21), time(9))
+BACKWARDS = NoCallPolicy.dates("x", date(2026, 2, 2), date(2026, 2, 1))
+
+
+@pytest.mark.parametrize(("policy", "words"), [(NIGHT, "for a night use two policies"), (BACKWARDS, "before its start")])
+def test_a_period_whose_end_is_before_its_start_is_refused_by_default(policy, words):
+    with pytest.raises(InvalidRequest, match=words) as caught:
+        body(task(call_policy=[policy]))
+    assert caught.value.field == "call_policy"
+    assert ("night" in caught.value.message) is (policy is NIGHT)
+    accepting = codec(reversed_periods_refused=False)
+    [sent] = json.loads(accepting.encode(task(call_policy=[policy])).body)["call_policy"][0]["policy"]
+    assert json.loads(sent)["policy_date"] == {NIGHT: "21:00:00,09:00:00", BACKWARDS: "2026-02-02,2026-02-01"}[policy]
+
+
+def test_bounds_that_contradict_each_other_are_refused_by_default():
+    op = task(max_concurrent=1, min_concurrent=2)
+    with pytest.raises(InvalidRequest, match="max_concurrent: 1 is below min_concurrent, 2"):
+        body(op)
+    sent = json.loads(codec(max_below_min_refused=False).encode(op).body)
+    assert (sent["max_concurrent"], sent["min_concurrent"]) == (1, 2)
 
 
 AROUND = len('{"policy_type":0,"policy_name":"","policy_date":"09:00:00,10:00:00"}')
@@ -363,8 +382,43 @@ def test_the_default_policies_are_a_morning_and_a_night():
     assert body(task(call_policy=default_no_call_policies()))["call_policy"][0]["type"] == 0
 
 
-def test_no_policies_are_no_field():
-    assert "call_policy" not in body(task(call_policy=[]))
+def test_no_policies_and_no_word_on_policies_differ():
+    assert "call_policy" not in body(task())
+    assert "call_policy" not in body(task(call_policy=None))
+    assert body(task(call_policy=[]))["call_policy"] == []
+    assert body(task(call_policy=[CallPolicy([])]))["call_policy"] == [{"type": 0, "policy": []}]
+    assert task() != task(call_policy=[])
+
+
+def test_several_call_policy_objects_are_sent_as_several():
+    morning, night = default_no_call_policies()
+    op = task(call_policy=[CallPolicy([morning]), CallPolicy([night])])
+    sent = body(op)["call_policy"]
+    assert [each["type"] for each in sent] == [0, 0]
+    assert [json.loads(text)["policy_name"] for each in sent for text in each["policy"]] == ["morning", "night"]
+    assert op.no_call_policies == (morning, night)
+    assert task().no_call_policies == ()
+    with pytest.raises(InvalidRequest, match="'morning' appears twice"):
+        task(call_policy=[CallPolicy([morning]), CallPolicy([morning])])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"type": 1, "policy": []}, "type 0, no-call, is the only documented type, not 1"),
+        ({"type": "9", "policy": "garbage"}, "an object with type and policy"),
+        ({"type": 1, "policy": ["garbage"]}, "not 1"),
+        ({"type": None, "policy": []}, "an object with type and policy"),
+        ({"policy": []}, "an object with type and policy"),
+        ({"type": 0}, "an object with type and policy"),
+        (["type", "policy"], "an object with type and policy"),
+        ({"type": 0, "policy": ["garbage"]}, "an entry must be a text"),
+    ],
+)
+def test_a_call_policy_object_that_is_not_documented_is_refused(wrong, words):
+    with pytest.raises(InvalidRequest, match=words) as caught:
+        CallPolicy.from_wire(wrong)
+    assert caught.value.field == "call_policy"
 
 
 def test_what_a_period_covers():
@@ -378,6 +432,8 @@ def test_what_a_period_covers():
         True,
         False,
     ]
+    night = Hours(time(22), time(6))
+    assert [hour for hour in range(24) if night.covers(at(2026, 1, 5, hour))] == [0, 1, 2, 3, 4, 5, 6, 22, 23]
     weekend = Weekdays([Weekday.SATURDAY, Weekday.SUNDAY])
     assert [weekend.covers(at(2026, 1, day, 12)) for day in (9, 10, 11, 12)] == [False, True, True, False]
     holidays = Dates(date(2026, 2, 16), date(2026, 2, 17))
@@ -418,7 +474,6 @@ def test_a_task_with_numbers_in_text_and_text_in_numbers_is_read():
         '{"policy_type": 1e999, "policy_name": "x", "policy_date": "09:00:00,10:00:00"}',
         '{"policy_type": 0, "policy_name": "x", "policy_date": "09:00:00"}',
         '{"policy_type": 0, "policy_name": "x", "policy_date": "09:00:00,10:00:00,11:00:00"}',
-        '{"policy_type": 0, "policy_name": "x", "policy_date": "10:00:00,09:00:00"}',
         '{"policy_type": 0, "policy_name": "x", "policy_date": "09:00:00+08:00,10:00:00+08:00"}',
         '{"policy_type": 0, "policy_name": "x", "policy_date": 5}',
         '{"policy_type": 0, "policy_date": "09:00:00,10:00:00"}',

@@ -473,11 +473,17 @@ def test_members_are_read_in_every_shape(kind, members, accounts):
 
 
 @pytest.mark.parametrize("nothing", [None, ""])
-def test_null_and_empty_are_as_good_as_absent_where_there_is_a_default(nothing):
-    document = {"userName": nothing, "groupId": ID, "members": ["1"], "confirm": nothing, "declared": nothing}
+def test_null_and_an_empty_choice_count_as_absent(nothing):
+    document = {"userName": None, "groupId": ID, "members": ["1"], "confirm": nothing, "declared": None}
     assert read(InviteJoinGroup, document) == InviteJoinGroup(group_id=ID, members=["1"])
     document = {"groupId": ID, "name": "a", "permission": nothing}
     assert read(ModifyGroup, document) == ModifyGroup(group_id=ID, name="a", permission=None)
+
+
+@pytest.mark.parametrize("kind", [CreateGroup, ModifyGroup, InviteJoinGroup])
+def test_an_empty_text_is_read_as_an_empty_text(kind):
+    required = {"groupId": ID, "name": "a", "type": "1", "members": ["1"]}
+    assert [read(kind, required | more).declared for more in ({}, {"declared": None}, {"declared": ""})] == [None, None, ""]
 
 
 def test_numbers_are_read_where_text_is_declared_and_what_is_unknown_is_ignored():

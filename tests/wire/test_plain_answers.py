@@ -122,8 +122,9 @@ def test_an_answer_that_says_but_its_success_is_read_once(monkeypatch):
     codec = make()
     read = []
     monkeypatch.setattr(json, "loads", lambda body, loads=json.loads: read.append(body) or loads(body))
-    for body in (PLAIN, PLAIN, b'{"statusCode":"000000","statusMsg":"ok"}', PLAIN):
-        assert decode(DELETE, body, codec) == Success()
+    with_message = b'{"statusCode":"000000","statusMsg":"ok"}'
+    for body in (PLAIN, PLAIN, with_message, with_message, PLAIN):
+        assert decode(DELETE, body, codec) == Success(extra={"statusMsg": "ok"} if body is with_message else {})
     assert len(read) == 3
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 from attrs import evolve
 
 from rbim._support import json
-from rbim.callbacks.events.types import Event, UnknownEvent, event_class
-from rbim.dialect import MembersShape
+from rbim.callbacks.events.types import DOCUMENT, Event, event_class
+from rbim.dialect import MembersShape, TimeUnit
 from rbim.errors import CallbackRejected
 from rbim.wire.converter import make_converter
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from cattrs import Converter
+
+    from rbim.dialect import Dialect
 
 __all__ = ["document_of", "parse"]
 
@@ -29,8 +31,10 @@ def _converter() -> Converter:
     return make_converter(UTC, MembersShape.PLAIN)
 
 
-def parse(body: bytes) -> Event:
+def parse(body: bytes, *, dialect: Dialect | None = None) -> Event:
     """Return the event in the body of a delivery. Verify the delivery first: this checks no signature.
+
+    ``dialect`` has the unit of ``msgTimestamp`` (default: milliseconds).
 
     Of a duplicate key the last value counts. Lone surrogates (a nickname cut inside an emoji) become U+FFFD, so that every
     text can be stored. Raises CallbackRejected, and nothing else, if the bytes are not a JSON object, are nested more than
@@ -38,8 +42,10 @@ def parse(body: bytes) -> Event:
     """
     fields = document_of(body)
     kind = event_class(fields.get("eventType"), fields.get("convType"), fields.get("msgType"))
-    event = _converter().structure(fields, kind)
-    return evolve(event, document=fields) if isinstance(event, UnknownEvent) else event
+    event: Event = _converter().structure({**fields, DOCUMENT: fields}, kind)
+    if event.msg_timestamp is None or dialect is None or dialect.message_time_unit is TimeUnit.MILLISECONDS:
+        return event
+    return evolve(event, msg_timestamp=event.msg_timestamp * 1000)
 
 
 def document_of(body: bytes) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Event classes: one frozen class per ``msgType``, with typed fields.
 
 Interface: Events, Conversation message event body. The platform may omit fields, so every field has a default; absent,
-null and empty values are equal. An unknown word stays a string; an event with an unknown ``eventType``, ``convType`` or
-``msgType`` is an :class:`UnknownEvent`, which keeps the whole document.
+null and empty values are equal, and ``document`` tells them apart. An unknown word stays a string; an event with an unknown
+``eventType``, ``convType`` or ``msgType`` is an :class:`UnknownEvent`.
 """
 
 from collections.abc import Mapping
@@ -15,9 +15,10 @@ from rbim._support.text import empty
 from rbim.callbacks.events.enums import ClientType, ConvType, MsgType, Notice
 from rbim.callbacks.events.fields import NO_ACCOUNT, Account, account, accounts, flag, msg_type
 from rbim.operations.base import Answer, wire
-from rbim.wire.quirks import read_text
+from rbim.wire.quirks import as_it_is, read_text
 
 __all__ = [
+    "DOCUMENT",
     "IN_GROUPS",
     "At",
     "Audio",
@@ -52,6 +53,8 @@ __all__ = [
 ]
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+DOCUMENT = "rbim:document"
+"""The key under which the parser passes the whole document to an event."""
 
 
 @frozen(kw_only=True)
@@ -65,7 +68,9 @@ class Event(Answer):
     as a datetime. ``body`` is the text, ``attach`` the address of an attachment. Flags: ``resend_flag``: the platform sends
     it again; ``custom_save_flag``: it is stored for receivers that are offline; ``custom_apns_flag``: they get a push
     notification, with ``custom_apns_text``; ``antispam``: the check for black words matched. ``extra`` has the fields that
-    are not in the description.
+    are not in the description. ``document`` is the whole JSON object of a parsed event, as the platform wrote it: it tells
+    absent, null and empty fields apart (``"antispam" in event.document`` is whether the check for black words is on). It
+    does not count when events are compared.
     """
 
     type_name: ClassVar[str] = ""
@@ -94,6 +99,8 @@ class Event(Answer):
     link_info: str = ""
     antispam: bool = field(default=False, metadata=wire(read=flag))
     extra: Mapping[str, Any] = field(factory=empty, hash=False)
+    # the key must never match a field of the platform, so that no field of the platform can be read as this one
+    document: Mapping[str, Any] = field(factory=empty, eq=False, repr=False, metadata=wire(DOCUMENT, read=as_it_is))
 
     @property
     def sent_at(self) -> datetime | None:
@@ -309,11 +316,11 @@ class TeamRoleUpdate(Notification):
 class UnknownEvent(Event):
     """An event whose ``eventType``, ``convType`` or ``msgType``, or their combination, is not in the description.
 
-    ``document`` is the whole JSON object; the other fields are converted like those of any event.
+    ``document`` is the whole JSON object, and counts when events are compared; the other fields are converted like those of
+    any event.
     """
 
-    # set by parse(); the key must never match a field of the platform, so no platform field can be read as this one
-    document: Mapping[str, Any] = field(factory=empty, hash=False, metadata=wire("rbim:document", read=lambda _: {}))
+    document: Mapping[str, Any] = field(factory=empty, hash=False, metadata=wire(DOCUMENT, read=as_it_is))
 
 
 _MESSAGES: dict[str, type[Event]] = {kind.type_name: kind for kind in Message.__subclasses__()}

@@ -10,10 +10,11 @@ from anyio import Event
 from attrs import evolve
 
 from rbim.callbacks.delivery import delivery_of
-from rbim.callbacks.observers import Accepted, OldToken, Quarantined, Refused, Spooled
+from rbim.callbacks.observers import Accepted, OldToken, Quarantined, Refused, Skewed, Spooled
 from rbim.callbacks.receiver.replies import ACCEPTED, UNAVAILABLE, Reply, refusal
-from rbim.callbacks.signature import Policy, Reason, Rejected, verify
+from rbim.callbacks.signature import Policy, Rejected, verify
 from rbim.callbacks.worker.attempt import caller_error
+from rbim.dialect import OutOfTime
 from rbim.timeouts import deadlines_of
 
 if TYPE_CHECKING:
@@ -34,8 +35,9 @@ logger = logging.getLogger("rbim.callbacks")
 
 # Theory of operation: the answer to one delivery.
 #
-#   refused      verify() rejects it, or it is late and no resend: 401, 413 or 415. Nothing is stored.
-#   probe        It is authentic, not late, and its body is an empty object: 200. Nothing is stored.
+#   refused      verify() rejects it, or its time is outside the policy's limits and it is not accepted all the same: 401,
+#                413 or 415. Nothing is stored.
+#   probe        It is authentic and its body is an empty object: 200. Nothing is stored.
 #   accepted     The sink stored it now, or knew its key already: 200.
 #   spooled      Normal mode only. The sink failed, exceeded the budget, or must wait for earlier deliveries of the
 #                conversation in the spool; the spool stored it: 200. The spool forwards it to the sink later.
@@ -51,8 +53,16 @@ logger = logging.getLogger("rbim.callbacks")
 #   platform's 5 seconds (Delivery rules, 4).
 # - If the slow sink and the spool both store a delivery, the sink recognises its key, and it is handled once.
 
+# Deliveries outside the policy's limits. A replay of a delivery has the same CurTime and the same key as the original, and
+# one machine's clock measures both. Let a delivery be accepted up to `back` seconds after its CurTime and up to `ahead`
+# seconds before it: then a replay can be accepted at most `back + ahead` seconds after the original. A durable sink knows
+# the key of the original for `retention` seconds. So as long as back + ahead <= retention, no replay is handled again,
+# however wide the limits are: here each side gets half of the retention. A sink that is not durable forgets its keys when
+# the process ends; then only the policy's limits protect against replays, and nothing outside them is accepted.
+
 SPOOL_BUDGET = 1.0  # seconds that the spool has to store a delivery
 CANCEL_EVERY = 0.05  # seconds between two cancellations of a body that does not end
+LONGEST_RETENTION = 3650 * 86_400.0  # seconds: a policy's limits are finite
 MOST_OF_PROBE = 16  # bytes of a probe's body: an empty object with white space
 
 
@@ -68,7 +78,7 @@ class Intake:
         *,
         keys: Keys,
         policy: Policy,
-        late_resends: bool,
+        out_of_time: OutOfTime,
         sink: Sink,
         spool: Spool | None,
         spools: bool,
@@ -88,9 +98,15 @@ class Intake:
         self._observers = observers
         self._accept_now: Callable[[Delivery], bool | None] | None = getattr(sink, "accept_now", None)
         self._turns: dict[str, deque[Event]] = {}
-        # a late resend passes verify() for as long as the sink remembers keys; check() then looks for its resendFlag
-        late = policy.back is not None and late_resends and sink.durable
-        self._window = evolve(policy, back=max(policy.back or 0, sink.retention)) if late else policy
+        self._out_of_time = out_of_time if sink.durable else OutOfTime.REFUSED
+        self._window = policy
+        if self._out_of_time is not OutOfTime.REFUSED:
+            half = min(sink.retention, LONGEST_RETENTION) / 2
+            self._window = evolve(
+                policy,
+                back=None if policy.back is None else max(policy.back, half),
+                ahead=None if policy.ahead is None else max(policy.ahead, half),
+            )
 
     def begin(self) -> None:
         """Start to accept deliveries, in the running event loop."""
@@ -119,18 +135,20 @@ class Intake:
             return self.refuse(verified)
         if not verified.key.current:
             self._observers.notify(OldToken(key=verified.key))
-        back = self.policy.back
-        late = back is not None and verified.age > back
-        if not late and len(body) <= MOST_OF_PROBE and b"".join(body.split()) == b"{}":
-            return ACCEPTED
         delivery = delivery_of(body, app_id=verified.key.app_id, received=now)
-        if late and not delivery.resent:
-            detail = f"it is {verified.age:.3f} s old and no resend, the limit is {back:g} s"
-            return self.refuse(Rejected(reason=Reason.STALE, detail=detail))
+        outside = self.policy.rejection(verified.age)
+        if outside is not None:
+            if self._out_of_time is OutOfTime.RESENDS and not delivery.resent:
+                return self.refuse(outside)
+            self._observers.notify(Skewed(skew=verified.age, accepted=True))
+        if len(body) <= MOST_OF_PROBE and b"".join(body.split()) == b"{}":
+            return ACCEPTED
         return delivery if self.open else UNAVAILABLE
 
     def refuse(self, rejected: Rejected) -> Reply:
         """Notify the observers of a refused delivery and return the answer."""
+        if rejected.age is not None:
+            self._observers.notify(Skewed(skew=rejected.age, accepted=False))
         self._observers.notify(Refused(reason=rejected.reason, detail=rejected.detail))
         return refusal(rejected.reason)
 

@@ -8,8 +8,11 @@ overflow file, and the answer is 200; the spool forwards it to the sink as soon 
 mode the answer is 503, and the platform resends. If a slow sink stored the delivery after all, it recognises the key: the
 event is handled once.
 
-**Late resends.** Whether a resend is signed anew is not known. So an authentic delivery that is older than the policy allows
-is accepted if its body has the resend flag and the sink is durable, up to the sink's ``retention``.
+**A wrong clock.** An authentic delivery whose ``CurTime`` is outside the policy's limits is accepted all the same if the
+sink is durable: in normal mode each one, because the platform never sends it again; in high-guarantee mode those with the
+resend flag, because it is not known whether a resend is signed anew. The sink recognises replays by their keys, so each side
+of the limits extends to half of the sink's ``retention``. The observers and the log get the skew
+(:class:`~rbim.callbacks.Skewed`). The dialect has these choices.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ from rbim.callbacks.worker.runner import WorkerTask, WorkerThread
 from rbim.callbacks.worker.worker import Worker
 from rbim.clock import SystemClock
 from rbim.credentials import callback_credentials_from_env
+from rbim.dialect import Dialect
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -60,13 +64,13 @@ class Receiver:
     receiver's loop, and a handler that blocks delays answers.
 
     ``credentials``: of one application or several, the current token of each first. ``mode``: the mode set on the platform,
-    "normal" (default) or "high-guarantee". ``policy``: the limits for accepted deliveries. ``budget``: seconds for body and
-    sink (default: 2). ``spool``: the overflow file for deliveries that the sink does not store in time (default: next to the
-    file of a :class:`~rbim.callbacks.SqliteInbox`, none for other sinks). ``late_resends=False`` refuses resends outside the
-    policy's window. ``observers`` are called with each observation (:mod:`rbim.callbacks.observers`). At most
-    ``concurrency`` conversations are handled at once (default: 16), each attempt for at most ``timeout`` seconds (default:
-    60); ``backoff`` decides when the next attempt follows. On leaving, running handlers have ``drain`` seconds (default:
-    10). Raises InvalidRequest for an invalid combination or value.
+    "normal" (default) or "high-guarantee". ``policy``: the limits for accepted deliveries (default: the dialect's).
+    ``dialect``: the choices that the interface leaves open; a ``router`` that is given has its own. ``budget``: seconds for
+    body and sink (default: 2). ``spool``: the overflow file for deliveries that the sink does not store in time (default:
+    next to the file of a :class:`~rbim.callbacks.SqliteInbox`, none for other sinks). ``observers`` are called with each
+    observation (:mod:`rbim.callbacks.observers`). At most ``concurrency`` conversations are handled at once (default: 16),
+    each attempt for at most ``timeout`` seconds (default: 60); ``backoff`` decides when the next attempt follows. On
+    leaving, running handlers have ``drain`` seconds (default: 10). Raises InvalidRequest for an invalid combination or value.
     """
 
     def __init__(  # noqa: PLR0913  # options, each by keyword and with a default
@@ -76,9 +80,9 @@ class Receiver:
         sink: Sink,
         mode: Mode = "normal",
         policy: Policy | None = None,
+        dialect: Dialect | None = None,
         budget: float = 2.0,
         spool: str | Path | None = None,
-        late_resends: bool = True,
         clock: Clock | None = None,
         observers: Iterable[Callable[[Observation], object]] = (),
         router: Router | None = None,
@@ -95,15 +99,16 @@ class Receiver:
             raise InvalidRequest(f"budget: use a number of seconds above 0, not {budget!r}", field="budget")
         self.sink = sink
         self.clock = clock or SystemClock()
-        self.router = router if router is not None else Router()
+        dialect = dialect or Dialect()
+        self.router = router if router is not None else Router(dialect)
         self.on = self.router.on
         self.fallback = self.router.fallback
-        notified = Observers(observers)
+        notified = Observers(observers, self.clock.monotonic)
         self._spool = self._spool_for(spool, budget, needed=mode == "normal")
         self._intake = Intake(
             keys=keys_of(credentials),
-            policy=policy or Policy(),
-            late_resends=late_resends,
+            policy=policy or Policy(back=dialect.delivery_max_age, ahead=dialect.delivery_max_ahead),
+            out_of_time=dialect.normal_out_of_time if mode == "normal" else dialect.high_guarantee_out_of_time,
             sink=sink,
             spool=self._spool,
             spools=mode == "normal",

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from rbim.callbacks.events.enums import ConvType
     from rbim.callbacks.inbox.protocols import Claim
+    from rbim.dialect import Dialect
 
 __all__ = ["HandlerCall", "HandlerCalls", "HandlerContext", "HandlerRoute", "Router"]
 
@@ -114,9 +115,11 @@ class Router:
 
     The most specific handler gets the event: that of the event's class, then those of its base classes (``Message``,
     ``Notification``, ``UnknownEvent``, ``Event``); within one class, the one for its ``conv_type`` before the one without.
+    ``dialect`` has the unit of ``msgTimestamp`` (default: milliseconds).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, dialect: Dialect | None = None) -> None:
+        self._dialect = dialect
         self._routes: dict[tuple[type, str | None], HandlerRoute] = {}
         self._fallback: HandlerRoute | None = None
 
@@ -173,7 +176,7 @@ class Router:
 
     def handler_call(self, claim: Claim, /) -> HandlerCall:
         """Return the handler call for a claimed event. Raises CallbackRejected if its body cannot be read."""
-        event = parse(claim.body)
+        event = parse(claim.body, dialect=self._dialect)
         route = self.find(event)
         handling = HandlerContext(
             key=claim.key,

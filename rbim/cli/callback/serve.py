@@ -242,7 +242,7 @@ def _url(options: ServeOptions, bound: socket.socket) -> str:
 def line_of(event: Event, context: HandlerContext) -> str:
     """Return an event as one line of ASCII JSON: its fields under the interface's names, and key, attempt and received.
 
-    Only flags that are set are included; times are the original text.
+    Fields that the platform left out are left out; null stays null, times are the original text.
     """
     document: dict[str, Any] = dict(event.document) if isinstance(event, UnknownEvent) else _fields(event)
     document |= {"key": context.key, "attempt": context.attempt, "received": context.received.isoformat()}
@@ -252,9 +252,8 @@ def line_of(event: Event, context: HandlerContext) -> str:
 def _fields(event: Event) -> dict[str, Any]:
     found: dict[str, Any] = dict(event.extra)
     for name, key in wire_names(type(event)).items():
-        value = getattr(event, name)
-        if name not in {"extra", "msg_timestamp"} and value and str(value):
-            found[key] = _plain(value)
+        if name not in {"extra", "msg_timestamp", "document"} and key in event.document:
+            found[key] = None if event.document[key] is None else _plain(getattr(event, name))
     return found
 
 

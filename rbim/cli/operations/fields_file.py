@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from cyclopts import CycloptsError, Token
 
-from rbim.cli.operations.flags import flag_of
+from rbim.cli.operations.flags import empty_word, flag_of
 from rbim.operations.base import fields_of
 
 if TYPE_CHECKING:
@@ -40,18 +40,18 @@ def _fill(kind: type[Operation[Any]], flag: str, _: App, __: tuple[str, ...], ar
         return
     path = Path(named[-1].value)
     document = _read(path)
-    flags = {a.name.strip("_"): flag_of(a) for a in fields_of(kind) if a.init}
+    fields = {a.name.strip("_"): a for a in fields_of(kind) if a.init}
     given: dict[str, str] = {}
     for key, value in document.items():
         field = key.replace("-", "_")
-        if field not in flags:
-            raise CycloptsError(msg=f"{path}: {_unknown(key, list(flags))}")
+        if field not in fields:
+            raise CycloptsError(msg=f"{path}: {_unknown(key, list(fields))}")
         if field in given:
             raise CycloptsError(msg=f"{path}: {given[field]} and {key} are the same field: keep one")
         given[field] = key
-        argument = by_flag[flags[field]]
+        argument = by_flag[flag_of(fields[field])]
         if not argument.tokens:
-            _assign(argument, value, f"{path}, key {key}")
+            _assign(argument, value, f"{path}, key {key}", empty_word(fields[field]))
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -71,10 +71,12 @@ def _unknown(key: str, known: list[str]) -> str:
     return f"unknown key {key}: {suggestion}"
 
 
-def _assign(argument: Argument, value: object, where: str) -> None:
-    """Assign the value as the words of a command line, which the reader of the flag converts."""
+def _assign(argument: Argument, value: object, where: str, empty: str | None) -> None:
+    """Assign the value as the words of a command line, which the reader of the flag converts; ``empty`` means no value."""
     several = isinstance(value, list) and argument.parameter.consume_multiple
     words = [_word(each) for each in cast("list[object]", value if several else [value])]
+    if not words and empty is not None:
+        words = [empty]
     if not words:
         raise CycloptsError(msg=f"{where}: at least one value is needed")
     argument.tokens.extend(Token(keyword=where, value=word, index=at) for at, word in enumerate(words))

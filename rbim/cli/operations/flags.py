@@ -18,14 +18,14 @@ from cyclopts import Parameter
 
 from rbim._support import json
 from rbim.operations.base import fields_of
-from rbim.operations.call_tasks import NoCallPolicy, default_no_call_policies
+from rbim.operations.call_tasks import CallPolicy, NoCallPolicy, default_no_call_policies
 
 if TYPE_CHECKING:
     from cyclopts import Token
 
     from rbim.operations.base import Operation
 
-__all__ = ["flag_of", "flags_of", "help_of"]
+__all__ = ["empty_word", "flag_of", "flags_of", "help_of"]
 
 Reader = Callable[[str], Any]
 
@@ -65,6 +65,12 @@ def flags_of(kind: type[Operation[Any]]) -> list[inspect.Parameter]:
 def flag_of(attribute: attrs.Attribute[Any]) -> str:
     """Return the name of a field's flag."""
     return f"--{attribute.name.strip('_').replace('_', '-')}"
+
+
+def empty_word(attribute: attrs.Attribute[Any]) -> str | None:
+    """Return the word that stands for no values of a field; None if the field needs a value."""
+    words = WORDS.get(_several(attribute.type), {})
+    return next((word for word, values in words.items() if not values()), None)
 
 
 def _parameter(attribute: attrs.Attribute[Any], kind: type[Operation[Any]]) -> inspect.Parameter:
@@ -181,9 +187,20 @@ def _reader(kind: Any) -> Reader:  # a type expression
 
 def _reader_of_one(kind: Any) -> Reader:  # a type expression
     if kind is NoCallPolicy:
-        return NoCallPolicy.from_entry
+        return _policy
     named = _named(kind)
     return _choosing(named) if named else READERS.get(kind, _json)
+
+
+def _policy(text: str) -> NoCallPolicy | CallPolicy:
+    """Return a policy from its entry, or a call policy object, which holds such entries."""
+    try:
+        document = json.loads(text.encode())
+    except ValueError:
+        document = None
+    if isinstance(document, dict) and "policy" in document:
+        return CallPolicy.from_wire(cast("dict[str, Any]", document))
+    return NoCallPolicy.from_entry(text)
 
 
 def _choosing(named: dict[str, Any]) -> Reader:

@@ -47,7 +47,7 @@ def a_state():
     """A state in which nothing is left at its default."""
     group = a_group(
         name="产品公告",
-        type=GroupType.VIP,
+        type=GroupType.PAID_500,
         permission=Permission.PRIVATE,
         target=Target.DISCUSSION,
         declared="欢迎 \N{GRINNING FACE}\n\0",
@@ -156,7 +156,7 @@ def test_what_a_document_looks_like():
     assert group | {"declared": ""} == {
         "group_id": "g1",
         "name": "产品公告",
-        "type": "4",
+        "type": "2",
         "permission": "2",
         "target": "0",
         "declared": "",
