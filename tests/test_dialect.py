@@ -22,7 +22,7 @@ from rbim import (
     OutOfTime,
     Repeat,
     TimeUnit,
-    codes,
+    codes as code_table,
 )
 from rbim.errors import AlreadyMember, ApiError, NotMember, Throttled
 from rbim.operations import catalogue
@@ -56,7 +56,7 @@ def test_every_choice_can_be_replaced():
         "private_shown_as": "0",
     }
     by_type = {
-        **{kind: lambda value: list(type(value))[-1 if value is list(type(value))[0] else 0] for kind in ENUMS},
+        **{kind: lambda value: list(type(value))[-1 if value is next(iter(type(value))) else 0] for kind in ENUMS},
         float: lambda value: value / 2,
         bool: lambda value: not value,
         MappingProxyType: lambda _: {},
@@ -208,7 +208,7 @@ def test_the_zone_of_china_has_a_name():
 
 
 def test_every_grade_is_explained():
-    source = inspect.getsource(codes)
+    source = inspect.getsource(code_table)
     for grade in Grade:
         assert f'{grade.name} = "{grade.value}"\n    """' in source
 

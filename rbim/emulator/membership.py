@@ -116,7 +116,7 @@ class Membership:
         return period.covers(moment)
 
     def _admit(self, group: Group, account: str) -> None:
-        if not self.world.has_room(group):
+        if self.world.places(group) < 1:
             raise Refusal(f"{group.group_id} is full", code=FULL)
         group.admit(account)
 

@@ -8,7 +8,7 @@ from helpers.emulators import client_of
 from rbim import Dialect, GroupType, Permission, Role, Weekday
 from rbim.codes import FULL
 from rbim.emulator import EmulatedClock, Emulator
-from rbim.emulator.platform.rules import GroupChange, Refusal
+from rbim.emulator.platform.rules import DependsOnDialect, GroupChange, Refusal
 from rbim.operations.call_tasks import NoCallPolicy, default_no_call_policies
 
 CHINA = timezone(timedelta(hours=8))
@@ -134,7 +134,7 @@ def test_with_a_list_of_known_accounts_all_others_have_never_logged_in():
     assert emulator.state.known == {"1000", "1001"}
 
 
-async def a_task(emulator, *policies, start=date(2026, 1, 5), end=date(2026, 1, 7)):
+async def a_task(emulator, *policies, start=date(2026, 1, 5), end=date(2026, 1, 7), said=True):
     """Make a task and return what tells whether it may call at a time of the platform's zone."""
     async with client_of(emulator) as client:
         task = await client.calls.create_task(
@@ -145,7 +145,7 @@ async def a_task(emulator, *policies, start=date(2026, 1, 5), end=date(2026, 1, 
             max_concurrent=1,
             min_concurrent=1,
             caller="1",
-            call_policy=policies,
+            call_policy=policies if said else None,
         )
 
     def may_call(moment):
@@ -164,7 +164,7 @@ def at(day, *clock, zone=CHINA):
     [
         (at(5, 0, 0, 0), False),
         (at(5, 8, 59, 59), False),
-        (at(5, 9, 0, 0), False),  # a guess: the last second is included
+        (at(5, 9, 0, 0), False),  # by the dialect
         (at(5, 9, 0, 0, 999_999), False),
         (at(5, 9, 0, 1), True),
         (at(5, 20, 59, 59), True),
@@ -176,9 +176,86 @@ def at(day, *clock, zone=CHINA):
         (at(6, 12, 0, 0), True),
     ],
 )
-async def test_the_default_policies_forbid_mornings_and_nights(moment, allowed):
-    may_call = await a_task(box(), *default_no_call_policies())
+@pytest.mark.parametrize("said", [True, False])
+async def test_the_default_policies_forbid_mornings_and_nights_said_or_not(moment, allowed, said):
+    may_call = await a_task(box(), *default_no_call_policies(), said=said)
     assert may_call(moment) is allowed
+
+
+NIGHT, NOON = at(5, 3), at(5, 12)
+
+
+@pytest.mark.parametrize(
+    ("choices", "said", "at_night"),
+    [
+        ({}, False, False),
+        ({"default_policies_apply": False}, False, True),
+        ({}, True, True),  # an empty list says that there are none
+        ({"empty_policy_is_none": False}, True, False),
+        ({"empty_policy_is_none": False, "default_policies_apply": False}, True, True),
+    ],
+)
+async def test_a_task_without_policies_calls_at_night_only_if_it_says_so(choices, said, at_night):
+    may_call = await a_task(box(dialect=Dialect(**choices)), said=said)
+    assert (may_call(NIGHT), may_call(NOON)) == (at_night, True)
+
+
+async def test_the_default_policies_hold_beside_none_that_is_named():
+    may_call = await a_task(box(), NoCallPolicy.hours("午休", time(12), time(13)))
+    assert (may_call(NIGHT), may_call(NOON)) == (True, False)
+
+
+@pytest.mark.parametrize(("include", "allowed"), [(True, [1, 0, 0, 1]), (False, [1, 0, 1, 1])])
+async def test_the_last_second_of_hours_is_forbidden_or_not(include, allowed):
+    moments = [at(5, 11, 59, 59), at(5, 12, 30), at(5, 13, 0, 0), at(5, 13, 0, 1)]
+    may_call = await a_task(box(dialect=Dialect(hours_include_end=include)), NoCallPolicy.hours("a", time(12), time(13)))
+    assert [may_call(moment) for moment in moments] == allowed
+    mornings = await a_task(box(dialect=Dialect(hours_include_end=include)), said=False)
+    assert [mornings(at(5, 9, 0, 0)), mornings(at(5, 9, 0, 1))] == [not include, True]
+
+
+@pytest.mark.parametrize(("repeats", "forbidden"), [(True, [2, 3, 4]), (False, [2])])
+async def test_the_current_day_is_every_day_or_that_of_the_creation(repeats, forbidden):
+    policy = NoCallPolicy.hours("a", time(12), time(13))
+    emulator = box(dialect=Dialect(day_policy_repeats=repeats))  # it is the 2nd
+    may_call = await a_task(emulator, policy, start=date(2026, 1, 2), end=date(2026, 1, 4))
+    assert [day for day in (2, 3, 4) if not may_call(at(day, 12, 30))] == forbidden
+
+
+async def test_hours_that_end_before_they_start_run_past_midnight_if_they_are_accepted():
+    emulator = box(dialect=Dialect(reversed_periods_refused=False))
+    nights = NoCallPolicy.hours("夜", time(22), time(6))
+    never = NoCallPolicy.dates("无", date(2026, 1, 6), date(2026, 1, 5))
+    may_call = await a_task(emulator, nights, never)
+    assert [hour for hour in range(24) if may_call(at(5, hour, 30))] == list(range(6, 22))
+
+
+@pytest.mark.parametrize(
+    ("policies", "said", "moment", "field"),
+    [
+        ((), False, NIGHT, "default_policies_apply"),
+        ((), False, NOON, None),
+        ((), True, NIGHT, "empty_policy_is_none"),
+        ((), True, NOON, None),
+        ((), False, at(5, 9), "hours_include_end"),
+        ((), False, at(8, 3), None),  # after the end date
+        ((NoCallPolicy.hours("a", time(12), time(13)),), True, at(5, 12, 30), "day_policy_repeats"),
+        ((NoCallPolicy.hours("a", time(12), time(13)),), True, at(5, 14), None),
+        (
+            (NoCallPolicy.hours("a", time(12), time(13)), NoCallPolicy.weekdays("b", [Weekday.MONDAY])),
+            True,
+            at(5, 12, 30),  # a Monday: the hours do not matter
+            None,
+        ),
+    ],
+)
+async def test_a_strict_emulator_says_when_a_call_depends_on_a_guess(policies, said, moment, field):
+    may_call = await a_task(box(strict_dialect=True), *policies, said=said)
+    if field is None:
+        may_call(moment)
+    else:
+        with pytest.raises(DependsOnDialect, match=f"Dialect.{field}$"):
+            may_call(moment)
 
 
 @pytest.mark.parametrize(

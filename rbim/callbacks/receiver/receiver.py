@@ -70,7 +70,7 @@ class Receiver:
     next to the file of a :class:`~rbim.callbacks.SqliteInbox`, none for other sinks). ``observers`` are called with each
     observation (:mod:`rbim.callbacks.observers`). At most ``concurrency`` conversations are handled at once (default: 16),
     each attempt for at most ``timeout`` seconds (default: 60); ``backoff`` decides when the next attempt follows. On
-    leaving, running handlers have ``drain`` seconds (default: 10). Raises InvalidRequest for an invalid combination or value.
+    leaving, running handlers have ``drain`` seconds (default: 10). Raises InvalidRequest for a wrong combination or value.
     """
 
     def __init__(  # noqa: PLR0913  # options, each by keyword and with a default

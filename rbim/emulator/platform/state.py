@@ -54,33 +54,33 @@ class Group:
         self.invited.pop(account, None)
         self.applied.pop(account, None)
 
-    def dismiss(self, accounts: tuple[str, ...], heirs: tuple[Roles, ...], nearest: Nearest) -> dict[str, str]:
-        """Remove the accounts, pass their roles on to remaining members, and return the successors by account.
+    def successors(self, accounts: tuple[str, ...], heirs: tuple[Roles, ...], nearest: Nearest) -> dict[str, str]:
+        """Return the remaining members who take over the roles of accounts that go, by account.
 
         An administrator is succeeded by the nearest member (TEAM_ADD_ADMIN). A creator is succeeded by the nearest member
         of the first of ``heirs`` that any remaining member has.
         """
-        order = list(self.members)
-        roles = {account: self.members.pop(account) for account in accounts}
         below: dict[Role, tuple[Roles, ...]] = {Role.CREATOR: heirs, Role.ADMINISTRATOR: ((Role.MEMBER,),), Role.MEMBER: ()}
-        successors: dict[str, str] = {}
-        for account, role in roles.items():
-            heir = self.heir(account, below[role], nearest, order)
-            if heir is not None:
-                self.members[heir] = role
-                successors[account] = heir
-        return successors
-
-    def heir(self, account: str, heirs: tuple[Roles, ...], nearest: Nearest, order: list[str]) -> str | None:
-        """Return the other member who takes over from an account, or None; ``order`` is that of joining."""
-        for roles in heirs:
-            others = [each for each in order if each != account and self.members.get(each) in roles]
-            if others:
-                at = order.index(account)
-                return nearest(
-                    [each for each in others if each in order[:at]], [each for each in others if each in order[at:]]
+        order = list(self.members)
+        remaining = {account: role for account, role in self.members.items() if account not in accounts}
+        found: dict[str, str] = {}
+        for account in accounts:
+            role, at = self.members[account], order.index(account)
+            for roles in below[role]:
+                before, after = (
+                    [each for each in part if remaining.get(each) in roles] for part in (order[:at], order[at:])
                 )
-        return None
+                if before or after:
+                    found[account] = heir = nearest(before, after)
+                    remaining[heir] = role
+                    break
+        return found
+
+    def dismiss(self, accounts: tuple[str, ...], successors: dict[str, str]) -> None:
+        """Remove the accounts, and give their roles to their successors."""
+        roles = {account: self.members.pop(account) for account in accounts}
+        for account, heir in successors.items():
+            self.members[heir] = roles[account]
 
 
 @define(kw_only=True)

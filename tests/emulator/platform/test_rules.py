@@ -10,6 +10,7 @@ from hypothesis import example, given, settings, strategies as st
 
 from helpers.stubs import CREDENTIALS
 from rbim import (
+    AlreadyMember,
     ApiError,
     AsyncClient,
     CreateGroup,
@@ -17,10 +18,13 @@ from rbim import (
     DeleteGroupMember,
     Dialect,
     GroupType,
+    InvalidRequest,
     InviteJoinGroup,
     JoinGroup,
     LogoutGroup,
     ModifyGroup,
+    NotFound,
+    NotMember,
     Permission,
     QueryGroupDetail,
     Role,
@@ -63,6 +67,8 @@ def modify(permission, **more):
 CROWD = [f"m{n}" for n in range(150)]
 FULL = [invite(*CROWD[:50]), invite(*CROWD[50:99])]
 SEVEN_FREE = [invite(*CROWD[:50]), invite(*CROWD[50:92])]
+ANNOUNCED = modify(Permission.OPEN, declared="x")
+ADMINISTERS = SetMemberRole(group_id=ID, member="1001", role=Role.ADMINISTRATOR)
 GUESSES = {
     "modify_resets_permission": [
         (Permission.PRIVATE, [], modify(None)),
@@ -79,9 +85,36 @@ GUESSES = {
         (Permission.OPEN, [invite("1001")], LogoutGroup(group_id=ID)),
         (Permission.OPEN, [invite("1001", "1002")], DeleteGroupMember(group_id=ID, members=["1001", "admin"])),
     ],
-    "overflow_fails": [
+    "overflow_fails": [(Permission.OPEN, SEVEN_FREE, invite(*CROWD[92:101]))],
+    "owner_counts": [
         (Permission.OPEN, FULL, invite("1001")),
+        (Permission.OPEN, FULL, JoinGroup(group_id=ID, user_name="1001")),
         (Permission.OPEN, SEVEN_FREE, invite(*CROWD[92:100])),
+    ],
+    "modify_clears_texts": [
+        (Permission.OPEN, [ANNOUNCED], modify(Permission.OPEN)),
+        (Permission.OPEN, [modify(Permission.OPEN, group_domain="x")], modify(Permission.OPEN, declared="y")),
+    ],
+    "empty_text_clears": [(Permission.OPEN, [ANNOUNCED], modify(Permission.OPEN, declared=""))],
+    "second_join_refused": [(Permission.OPEN, [], JoinGroup(group_id=ID))],
+    "letters_are_ascii": [(Permission.OPEN, [modify(Permission.OPEN)], SearchPublicGroups(name="新"))],
+    "search_ignores_case": [(Permission.OPEN, [], SearchPublicGroups(name="A"))],
+    "removal_refused_if_absent": [
+        (Permission.OPEN, [invite("1001")], DeleteGroupMember(group_id=ID, members=["1001", "1009"])),
+        (Permission.OPEN, [], DeleteGroupMember(group_id=ID, members=["1009"])),
+    ],
+    "empty_group_deleted": [
+        (Permission.OPEN, [], LogoutGroup(group_id=ID)),
+        (Permission.OPEN, [], DeleteGroupMember(group_id=ID, members=["admin"])),
+    ],
+    "nearest_member": [
+        (Permission.OPEN, [invite("1001", "1002", "1003"), ADMINISTERS], LogoutGroup(group_id=ID, user_name="1001")),
+    ],
+    "former_creator_administers": [
+        (Permission.OPEN, [invite("1001")], SetMemberRole(group_id=ID, member="1001", role=Role.CREATOR)),
+    ],
+    "creator_demotion_refused": [
+        (Permission.OPEN, [invite("1001")], SetMemberRole(group_id=ID, member="admin", role=Role.MEMBER)),
     ],
 }
 
@@ -115,15 +148,226 @@ async def test_each_choice_does_what_it_says():
         assert group.members == {"1002": Role.CREATOR, "1003": Role.ADMINISTRATOR}
 
 
+BACKWARDS = '{"policy_type": 0, "policy_name": "a", "policy_date": "10:00:00,09:00:00"}'
+SHAPES = {"members": lambda group: {account: role.name for account, role in group.members.items()}}
+
+
+@pytest.mark.parametrize(
+    ("choices", "before", "op", "left"),
+    [
+        ({}, [ANNOUNCED], modify(Permission.OPEN), {"declared": "x"}),
+        ({"modify_clears_texts": True}, [ANNOUNCED], modify(Permission.OPEN), {"declared": ""}),
+        ({}, [ANNOUNCED], modify(Permission.OPEN, declared=""), {"declared": ""}),
+        ({"empty_text_clears": False}, [ANNOUNCED], modify(Permission.OPEN, declared=""), {"declared": "x"}),
+        (
+            {"empty_text_clears": False, "modify_clears_texts": True},
+            [ANNOUNCED],
+            modify(Permission.OPEN, declared=""),
+            {"declared": ""},
+        ),
+        ({}, [modify(Permission.OPEN, group_domain="d")], modify(Permission.OPEN, group_domain=""), {"group_domain": None}),
+        ({}, [modify(Permission.OPEN, group_domain="d")], modify(Permission.OPEN), {"group_domain": "d"}),
+        (
+            {},
+            [invite("1")],
+            SetMemberRole(group_id=ID, member="1", role=Role.CREATOR),
+            {"members": {"admin": "MEMBER", "1": "CREATOR"}},
+        ),
+        (
+            {"former_creator_administers": True},
+            [invite("1")],
+            SetMemberRole(group_id=ID, member="1", role=Role.CREATOR),
+            {"members": {"admin": "ADMINISTRATOR", "1": "CREATOR"}},
+        ),
+        (
+            {"creator_demotion_refused": False},
+            [invite("1", "2"), SetMemberRole(group_id=ID, member="2", role=Role.ADMINISTRATOR)],
+            SetMemberRole(group_id=ID, member="admin", role=Role.ADMINISTRATOR),
+            {"members": {"admin": "ADMINISTRATOR", "1": "MEMBER", "2": "CREATOR"}},
+        ),
+        (
+            {"removal_refused_if_absent": "never"},
+            [invite("1")],
+            DeleteGroupMember(group_id=ID, members=["9", "1"]),
+            {"members": {"admin": "CREATOR"}},
+        ),
+        (
+            {"removal_refused_if_absent": "never"},
+            [],
+            DeleteGroupMember(group_id=ID, members=["9"]),
+            {"members": {"admin": "CREATOR"}},
+        ),
+        ({}, [invite("1")], DeleteGroupMember(group_id=ID, members=["9", "1"]), {"members": {"admin": "CREATOR"}}),
+        ({"empty_group_deleted": False}, [], LogoutGroup(group_id=ID), {"members": {}, "owner": ""}),
+        (
+            {"second_join_refused": False},
+            [invite("1")],
+            JoinGroup(group_id=ID, user_name="1"),
+            {"members": {"admin": "CREATOR", "1": "MEMBER"}},
+        ),
+        *(
+            (
+                {"nearest_member": which},
+                [
+                    invite("1", "2", "3", "4"),
+                    SetMemberRole(group_id=ID, member="2", role=Role.ADMINISTRATOR),
+                    SetMemberRole(group_id=ID, member="4", role=Role.ADMINISTRATOR),
+                ],
+                DeleteGroupMember(group_id=ID, members=["2"]),
+                {"members": {"admin": "CREATOR", "1": "MEMBER", "3": "MEMBER", "4": "ADMINISTRATOR", heir: "ADMINISTRATOR"}},
+            )
+            for which, heir in {"first": "1", "next": "3", "last": "3"}.items()
+        ),
+        *(
+            (
+                {"nearest_member": which, "administrators_inherit": False},
+                [invite("1", "2", "3"), SetMemberRole(group_id=ID, member="2", role=Role.CREATOR)],
+                LogoutGroup(group_id=ID, user_name="2"),
+                {"members": dict.fromkeys(("admin", "1", "3"), "MEMBER") | {heir: "CREATOR"}},
+            )
+            for which, heir in {"first": "admin", "next": "3", "last": "3"}.items()
+        ),
+        (
+            {"nearest_member": "next", "administrators_inherit": False},
+            [invite("1", "2"), SetMemberRole(group_id=ID, member="2", role=Role.CREATOR)],
+            LogoutGroup(group_id=ID, user_name="2"),
+            {"members": {"admin": "CREATOR", "1": "MEMBER"}},
+        ),
+    ],
+)
+async def test_each_choice_has_its_effect_on_the_group(choices, before, op, left):
+    async with platform(dialect=Dialect(**choices)) as (emulator, client):
+        await client.send(CREATE)
+        for each in [*before, op]:
+            await client.send(each)
+        group = emulator.state.groups[ID]
+        assert {name: SHAPES[name](group) if name in SHAPES else getattr(group, name) for name in left} == left
+
+
+@pytest.mark.parametrize(
+    ("choices", "before", "op", "error"),
+    [
+        ({}, [], JoinGroup(group_id=ID), AlreadyMember),
+        ({}, [], DeleteGroupMember(group_id=ID, members=["9"]), NotMember),
+        (
+            {"removal_refused_if_absent": "any"},
+            [invite("1")],
+            DeleteGroupMember(group_id=ID, members=["1", "9"]),
+            NotMember,
+        ),
+        ({}, [invite("1")], SetMemberRole(group_id=ID, member="admin", role=Role.MEMBER), ApiError),
+        ({"creator_demotion_refused": False}, [], SetMemberRole(group_id=ID, member="admin", role=Role.MEMBER), ApiError),
+        ({}, [LogoutGroup(group_id=ID)], QueryGroupDetail(group_id=ID), NotFound),
+    ],
+)
+async def test_a_refusal_changes_nothing(choices, before, op, error):
+    async with platform(dialect=Dialect(**choices)) as (emulator, client):
+        for each in [CREATE, *before]:
+            await client.send(each)
+        state = emulator.snapshot()
+        with pytest.raises(error):
+            await client.send(op)
+        assert emulator.snapshot() == state
+
+
+THAI = "\N{THAI DIGIT ONE}\N{THAI DIGIT TWO}"  # digits, though not of ASCII
+NAMES = ["产品公告", "产品", "产品 1", THAI, "Abc", "abc", "abc 1", "12", "123"]
+
+
+@pytest.mark.parametrize(
+    ("choices", "text", "found"),
+    [
+        ({}, "产品", ["产品公告", "产品", "产品 1"]),
+        ({"letters_are_ascii": False}, "产品", ["产品"]),
+        ({"letters_are_ascii": False}, "产品 1", ["产品 1"]),
+        ({}, THAI[0], [THAI]),
+        ({"letters_are_ascii": False}, THAI[0], []),
+        ({}, "abc", ["abc"]),
+        ({"search_ignores_case": True}, "abc", ["Abc", "abc"]),
+        ({"search_ignores_case": True}, "C 1", ["abc 1"]),
+        ({}, "C 1", []),
+        ({}, "12", ["12"]),
+        ({}, "", NAMES),
+    ],
+)
+async def test_a_search_by_name_finds_by_the_dialects_rules(choices, text, found):
+    async with platform(dialect=Dialect(**choices)) as (_, client):
+        for name in NAMES:
+            await client.groups.create(name=name, type=GroupType.TEMPORARY)
+        assert [group.name for group in await client.groups.search(name=text)] == found
+
+
+@pytest.mark.parametrize(("counts", "accounts"), [(True, 99), (False, 100)])
+async def test_the_owner_takes_a_place_or_none(counts, accounts):
+    async with platform(dialect=Dialect(owner_counts=counts)) as (emulator, client):
+        await client.send(CREATE)
+        for at in (0, 50):
+            await client.send(invite(*CROWD[at : at + 50]))
+        await client.send(invite(*CROWD[100:]))
+        members = emulator.state.groups[ID].members
+        assert list(members) == ["admin", *CROWD[:accounts]]
+        with pytest.raises(ApiError, match="is full"):
+            await client.send(JoinGroup(group_id=ID, user_name="late"))
+        emulator.load(emulator.export())
+        if not counts:
+            with pytest.raises(InvalidRequest, match="at most 100 members, not 101"):
+                Emulator().load(emulator.export())
+
+
+async def test_a_group_without_members_is_exported_and_loaded_where_it_may_remain():
+    async with platform(dialect=Dialect(empty_group_deleted=False)) as (emulator, client):
+        await client.send(CREATE)
+        await client.send(LogoutGroup(group_id=ID))
+        emulator.load(emulator.export())
+        assert (await client.groups.detail(group_id=ID)).count == 0
+        await client.send(JoinGroup(group_id=ID, user_name="1"))
+        await client.send(SetMemberRole(group_id=ID, member="1", role=Role.CREATOR))
+        assert emulator.state.groups[ID].members == {"1": Role.CREATOR}
+        with pytest.raises(InvalidRequest, match="exactly one creator, not 0"):
+            Emulator().load({"version": 1, "groups": [emulator.export()["groups"][0] | {"members": {}}]})
+
+
+async def test_an_empty_announcement_is_in_the_answer():
+    async with platform() as (_, client):
+        await client.send(CREATE)
+        exchange = await client.exchange(QueryGroupDetail(group_id=ID))
+        assert json.loads(exchange.response.body)["declared"] == ""
+
+
+@pytest.mark.parametrize(
+    ("kind", "answer"), [(0, "000000"), ("0", "000000"), (1, "900400"), (None, "900400"), ("x", "900400")]
+)
+def test_a_call_policy_of_another_type_is_refused(kind, answer):
+    document = TASK | {"call_policy": [{"type": kind, "policy": [] if answer == "000000" else ["garbage"]}]}
+    assert post(box(), "CreateCallTask", json.dumps(document).encode())[0] == answer
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"max_concurrent": 1, "min_concurrent": 2}, "max_below_min_refused"),
+        ({"call_policy": [{"type": 0, "policy": [BACKWARDS]}]}, "reversed_periods_refused"),
+    ],
+)
+def test_a_strict_emulator_depends_on_checks_as_well(changes, field):
+    for choice in (True, False):
+        emulator = box(dialect=Dialect(**{field: choice}), strict_dialect=True)
+        with pytest.raises(DependsOnDialect) as caught:
+            post(emulator, "CreateCallTask", json.dumps(TASK | changes).encode())
+        assert caught.value.field == field
+        assert (emulator.state.tasks, len(emulator.requests)) == ({}, 1)
+        code, _ = post(box(dialect=Dialect(**{field: choice})), "CreateCallTask", json.dumps(TASK | changes).encode())
+        assert code == ("900400" if choice else "000000")
+
+
 @pytest.mark.parametrize(
     ("field", "permission", "before", "op"),
     [(field, *case) for field, cases in GUESSES.items() for case in cases],
 )
-@pytest.mark.parametrize("choice", [True, False])
-async def test_a_strict_emulator_fails_the_test_that_depends_on_a_guess_and_does_nothing(
-    field, permission, before, op, choice
-):
-    dialect = Dialect(**{field: choice})
+@pytest.mark.parametrize("at", [0, -1])
+async def test_a_strict_emulator_fails_the_test_that_depends_on_a_guess_and_does_nothing(field, permission, before, op, at):
+    kind = type(getattr(Dialect(), field))
+    dialect = Dialect(**{field: ([True, False] if kind is bool else list(kind))[at]})
     create = CreateGroup(name="a", type=GroupType.TEMPORARY, permission=permission)
     async with platform(strict_dialect=True, dialect=dialect) as (emulator, client):
         for each in [create, *before]:
@@ -158,8 +402,13 @@ async def test_a_strict_emulator_fails_the_test_that_depends_on_a_guess_and_does
         (
             Permission.OPEN,
             [
-                invite("1"),
-                SetMemberRole(group_id=ID, member="1", role=Role.CREATOR),
+                invite("1", "2", "3"),
+                SetMemberRole(group_id=ID, member="1", role=Role.ADMINISTRATOR),
+                DeleteGroupMember(group_id=ID, members=["2"]),
+                LogoutGroup(group_id=ID, user_name="1"),  # only one member is left, who is the nearest
+                modify(Permission.OPEN, declared="x"),
+                modify(Permission.OPEN, declared="y"),
+                SearchPublicGroups(name="not to be found"),
                 QueryGroupDetail(group_id=ID),
                 DeleteGroup(group_id=ID),
             ],
@@ -176,6 +425,54 @@ async def test_a_strict_emulator_lets_everything_else_pass(permission, ops):
 
 
 # ------------------------------------------------------------------------------------------------------------- roles
+
+
+async def crowd_with_roles(client):
+    for op in (CreateGroup(name="a", type=GroupType.VIP, user_name="1000"), invite("1001", "1002", user_name="1000")):
+        await client.send(op)
+    await client.send(SetMemberRole(group_id=ID, member="1001", role=Role.ADMINISTRATOR, user_name="1000"))
+
+
+async def test_the_dialect_has_the_roles_that_may_call_an_operation():
+    dialect = Dialect(allowed_roles={"ModifyGroup": {"member"}, "QueryGroupDetail": {"creator", "member"}})
+    async with platform(check_roles=True, dialect=dialect) as (_, client):
+        await crowd_with_roles(client)
+        for who, may_modify, may_query in [("1000", 0, 1), ("1001", 0, 0), ("1002", 1, 1), ("1009", 0, 0)]:
+            ops = {
+                modify(Permission.OPEN, user_name=who): may_modify,
+                QueryGroupDetail(group_id=ID, user_name=who): may_query,
+            }
+            for op, may in ops.items():
+                if may:
+                    await client.send(op)
+                else:
+                    with pytest.raises(ApiError, match=f"{who} may not do this") as refused:
+                        await client.send(op)
+                    assert refused.value.code == "900403"
+        await client.send(DeleteGroup(group_id=ID, user_name="1009"))  # not listed: everyone may
+
+
+@pytest.mark.parametrize(
+    ("op", "depends"),
+    [
+        (modify(Permission.OPEN, user_name="1000"), False),
+        (modify(Permission.OPEN, user_name="1001"), True),
+        (modify(Permission.OPEN, user_name="1009"), True),
+        (invite("1003", user_name="1001"), False),  # "by an administrator"
+        (invite("1003", user_name="1002"), True),
+        (DeleteGroupMember(group_id=ID, members=["1002"], user_name="1001"), False),
+        (QueryGroupDetail(group_id=ID, user_name="1009"), False),
+    ],
+)
+async def test_with_roles_a_strict_emulator_depends_on_who_acts(op, depends):
+    async with platform(check_roles=True, strict_dialect=True) as (_, client):
+        await crowd_with_roles(client)
+        if depends:
+            with pytest.raises(DependsOnDialect, match="allowed_roles"):
+                await client.send(op)
+        else:
+            await client.send(op)
+
 
 CREATOR, ADMINISTRATOR, MEMBER, STRANGER = "1000", "1001", "1002", "1009"
 TASKS = [
@@ -333,8 +630,8 @@ def post(emulator, name, body):
     return answer.get("statusCode") or answer["code"], answer.get("statusMsg") or answer.get("msg")
 
 
-def box():
-    return Emulator(credentials=CREDENTIALS, clock=EmulatedClock())
+def box(**options):
+    return Emulator(credentials=CREDENTIALS, clock=EmulatedClock(), **options)
 
 
 @pytest.mark.parametrize(
