@@ -266,15 +266,13 @@ class CallPolicy:
     @classmethod
     def from_wire(cls, document: Mapping[str, Any]) -> "CallPolicy":
         """Return the policy from a JSON object. Raises InvalidRequest for a type other than 0 and for invalid policies."""
-        try:
-            kind, entries = int(document["type"]), document["policy"]
-        except (ValueError, KeyError, TypeError):
-            entries = kind = None
-        if not isinstance(entries, list):
+        fields: Mapping[str, Any] = document if isinstance(cast("object", document), Mapping) else {}
+        kind, entries = fields.get("type"), fields.get("policy")
+        if isinstance(kind, bool) or not isinstance(kind, (int, str)) or not isinstance(entries, list):
             raise InvalidRequest(
                 f"call_policy: an object with type and policy, a list, is needed, not {document!r}", field="call_policy"
             )
-        if kind != cls.type:
+        if str(kind) != str(cls.type):  # a number may be written as text
             raise InvalidRequest(
                 f"call_policy: type 0, no-call, is the only documented type, not {kind}", field="call_policy"
             )
@@ -327,7 +325,7 @@ def _one_kind(_: object, attribute: "Attribute[Any]", value: object) -> None:
     entries = cast("tuple[object, ...]", value) if isinstance(value, tuple) else (value,)
     kinds = {type(each) for each in entries}
     if not isinstance(value, tuple) or not kinds <= {NoCallPolicy, CallPolicy}:
-        wrong = next((each for each in entries if not isinstance(each, (NoCallPolicy, CallPolicy))), value)
+        wrong = next((each for each in entries if not isinstance(each, (NoCallPolicy, CallPolicy))), entries[0])
         raise InvalidRequest(
             f"{attribute.name}: a list of NoCallPolicy values is needed, not {wrong!r}", field=attribute.name
         )
@@ -356,6 +354,8 @@ def _write_policies(value: tuple[NoCallPolicy, ...] | tuple[CallPolicy, ...]) ->
 
 
 def _read_policies(value: Any) -> tuple[NoCallPolicy, ...] | tuple[CallPolicy, ...]:
+    if not isinstance(value, list):
+        raise InvalidRequest(f"call_policy: a list of objects is needed, not {value!r}", field="call_policy")
     objects = tuple(CallPolicy.from_wire(each) for each in value)
     return objects[0].policies if len(objects) == 1 and objects[0].policies else objects
 

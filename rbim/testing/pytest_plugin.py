@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rbim.callbacks.events.types import Event
     from rbim.client.client import AsyncClient
     from rbim.credentials import Credentials
+    from rbim.dialect import Dialect
     from rbim.emulator.clock import EmulatedClock
     from rbim.emulator.emulator import Emulator
     from rbim.operations.base import Operation
@@ -93,7 +94,8 @@ class Inbox:
     Authentication 3; Conversation message event body.
     """
 
-    def __init__(self, credentials: Credentials) -> None:
+    def __init__(self, credentials: Credentials, dialect: Dialect | None = None) -> None:
+        self._dialect = dialect
         self.messages: list[dict[str, Any]] = []
         self.rejected: list[str] = []
         self._credentials = credentials
@@ -137,7 +139,7 @@ class Inbox:
             self.rejected.append(f"invalid signature: {verified.detail}: {body!r}")
             return 401
         try:
-            document, event = document_of(body), parse(body)
+            document, event = document_of(body), parse(body, dialect=self._dialect)
         except CallbackRejected as error:
             self.rejected.append(f"{error.message}: {body!r}")
             return 400
@@ -153,7 +155,7 @@ def rbim_inbox(rbim_emulator: Emulator) -> Inbox:
     They arrive with ``await rbim_emulator.deliver()``. For the other mode, call ``rbim_emulator.copy_to(rbim_inbox,
     mode="high-guarantee")``.
     """
-    inbox = Inbox(rbim_emulator.credentials)
+    inbox = Inbox(rbim_emulator.credentials, rbim_emulator.dialect)
     rbim_emulator.copy_to(inbox)
     return inbox
 

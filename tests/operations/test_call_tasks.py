@@ -411,6 +411,8 @@ def test_several_call_policy_objects_are_sent_as_several():
         ({"type": None, "policy": []}, "an object with type and policy"),
         ({"policy": []}, "an object with type and policy"),
         ({"type": 0}, "an object with type and policy"),
+        ({"type": False, "policy": []}, "an object with type and policy"),
+        ({"type": 0.5, "policy": []}, "an object with type and policy"),
         (["type", "policy"], "an object with type and policy"),
         ({"type": 0, "policy": ["garbage"]}, "an entry must be a text"),
     ],

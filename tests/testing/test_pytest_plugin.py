@@ -15,6 +15,7 @@ from rbim import (
     ClientClosed,
     CreateGroup,
     Credentials,
+    Dialect,
     GroupType,
     InviteJoinGroup,
     JoinGroup,
@@ -120,6 +121,14 @@ async def test_the_inbox_keeps_what_is_copied(rbim_client, rbim_emulator, rbim_i
     rbim_inbox.clear()
     await rbim_emulator.deliver()
     assert list(rbim_inbox) == []
+
+
+@pytest.mark.rbim(dialect=Dialect(message_time_unit="seconds"))
+async def test_the_inbox_reads_times_by_the_emulators_dialect(rbim_emulator, rbim_clock, rbim_inbox):
+    rbim_emulator.say("1001", "1002", "x")
+    await rbim_emulator.deliver()
+    assert rbim_inbox.messages[0]["msgTimestamp"] == "1767323045"
+    assert [event.sent_at for event in rbim_inbox.events] == [rbim_clock.now()]
 
 
 async def test_the_inbox_hears_of_what_no_operation_can_do(rbim_client, rbim_emulator, rbim_inbox):

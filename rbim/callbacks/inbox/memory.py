@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from rbim.callbacks.events.types import Event
     from rbim.callbacks.inbox.protocols import Backlog
     from rbim.clock import Clock
+    from rbim.dialect import Dialect
 
 __all__ = ["ConversationQueues", "DeadEvent", "MemorySink", "QueuedEvent"]
 
@@ -53,8 +54,9 @@ class MemorySink:
     """An inbox in memory, with at most ``capacity`` unsettled events (default: 1000); ``accept`` waits while it is full.
 
     It remembers the last ``remember`` keys (default: 10,000). ``quarantined`` has the last ``kept`` deliveries that cannot
-    be handled (default: 1000), ``dead`` as many dead letters. ``clock`` measures the pauses before retries. Nothing survives
-    the process: a receiver that must not lose deliveries answered with 200 needs another sink.
+    be handled (default: 1000), ``dead`` as many dead letters. ``clock`` measures the pauses before retries; ``dialect`` has
+    the unit of ``msgTimestamp`` in ``events``. Nothing survives the process: a receiver that must not lose deliveries
+    answered with 200 needs another sink.
     """
 
     durable = False
@@ -63,7 +65,13 @@ class MemorySink:
     """Leases do not expire: a holder gives them back when it leaves its backlog, or ends with the process."""
 
     def __init__(
-        self, *, capacity: int = 1000, remember: int = 10_000, kept: int = 1000, clock: Clock | None = None
+        self,
+        *,
+        capacity: int = 1000,
+        remember: int = 10_000,
+        kept: int = 1000,
+        clock: Clock | None = None,
+        dialect: Dialect | None = None,
     ) -> None:
         for name, value in (("capacity", capacity), ("remember", remember), ("kept", kept)):
             if value < 1:
@@ -73,6 +81,7 @@ class MemorySink:
         self._lock = Lock()
         self._queues = ConversationQueues(capacity, remember, clock or SystemClock())
         self._waiting: deque[_WaitingDelivery] = deque()
+        self._dialect = dialect
 
     async def __aenter__(self) -> Self:
         return self
@@ -87,7 +96,8 @@ class MemorySink:
         """The events that wait or are being handled, in the order of acceptance."""
         with self._lock:
             entries = self._queues.entries()
-        return tuple(entry.delivery.event for entry in entries if entry.delivery.event is not None)
+        found = (entry.delivery.event_by(self._dialect) for entry in entries)
+        return tuple(event for event in found if event is not None)
 
     def accept_now(self, delivery: Delivery, /) -> bool | None:
         """Store a delivery if there is capacity; return whether it is new, or None if it must wait."""

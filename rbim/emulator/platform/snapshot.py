@@ -115,7 +115,9 @@ def _register_policies(converter: Converter) -> None:
     """Write ``call_policy`` as a list of policies' texts or of objects, None as null."""
 
     def read_one(value: Any, _: object) -> NoCallPolicy | CallPolicy:  # JSON
-        return CallPolicy.from_wire(value) if isinstance(value, dict) else NoCallPolicy.from_entry(value)
+        if isinstance(value, dict):
+            return CallPolicy.from_wire(cast("dict[str, Any]", value))
+        return NoCallPolicy.from_entry(value)
 
     def read(value: object, _: object) -> tuple[NoCallPolicy | CallPolicy, ...] | None:
         return None if value is None else tuple(_list_of(converter, value, NoCallPolicy))

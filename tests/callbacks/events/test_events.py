@@ -118,7 +118,27 @@ def test_every_field_of_the_table_is_read_and_typed():
     assert event.msg_timestamp_text == "1767323045006"
     assert event.extra == {}
     known = {attribute for attribute, *_ in TABLE.values()}
-    assert known | {"msg_timestamp_text", "extra"} == {each.name for each in attrs.fields(Event)}
+    assert known | {"msg_timestamp_text", "extra", "document"} == {each.name for each in attrs.fields(Event)}
+
+
+@pytest.mark.parametrize("name", ["antispam", "customSaveFlag", "resendFlag", "body", "ext", "tMembers", "fromNick"])
+def test_absent_null_and_empty_fields_can_be_told_apart(name):
+    described = json.loads(bytes_of(read().document))
+    without = {key: value for key, value in described.items() if key != name}
+    events = [parse(bytes_of(document)) for document in (without, without | {name: None}, without | {name: ""})]
+    assert events[0] == events[1] == events[2]  # in everyday reading they are equal
+    assert hash(events[0]) == hash(events[1])
+    assert [name in event.document for event in events] == [False, True, True]
+    assert [event.document.get(name, "absent") for event in events] == ["absent", None, ""]
+
+
+def test_the_document_is_what_came_and_no_field_of_the_platform_can_replace_it():
+    sent = {"convType": "TEAM", "msgType": "TEXT", "resendFlag": "0", "rbim:document": {"to": "x"}, "new": [1]}
+    event = parse(bytes_of(sent))
+    assert type(event) is events.Text
+    assert event.document == sent
+    assert event.extra == {"new": [1]}
+    assert "document" not in repr(event)
 
 
 @pytest.mark.parametrize(("conv", "msg", "kind"), KINDS)

@@ -5,6 +5,8 @@ import logging
 import re
 import sqlite3
 from contextlib import asynccontextmanager, closing
+from datetime import timedelta
+from math import inf
 
 import anyio
 import pytest
@@ -13,7 +15,7 @@ from helpers.credentials import APP_ID, CREDENTIALS, TOKEN
 from helpers.receiving import OLD, body, post
 from helpers.waiting import until
 from helpers.workers import Panic
-from rbim import Credentials, InvalidRequest
+from rbim import Credentials, Dialect, InvalidRequest
 from rbim.callbacks import (
     Accepted,
     Event,
@@ -23,6 +25,8 @@ from rbim.callbacks import (
     Quarantined,
     Reason,
     Receiver,
+    Refused,
+    Skewed,
     Spooled,
     SqliteInbox,
     TeamKick,
@@ -107,7 +111,9 @@ async def test_every_failure_of_authentication_has_the_same_answer(make, facts):
     assert {(reply.status, reply.body, *reply.headers.items()) for reply in replies.values()} == {
         (401, b"refused\n", ("content-type", "text/plain; charset=utf-8"))
     }
-    assert [fact.reason for fact in facts] == list(cases)
+    assert [fact.reason for fact in facts if isinstance(fact, Refused)] == list(cases)
+    skews = [(fact.skew, fact.accepted) for fact in facts if isinstance(fact, Skewed)]
+    assert skews == [(300.001, False), (-60.001, False)]
 
 
 @pytest.mark.parametrize(
@@ -196,7 +202,7 @@ async def test_it_is_entered_once_at_a_time(make):
         assert (await post(receiver, body())).status == 200
 
 
-# ------------------------------------------------------------------------------- late resends
+# ------------------------------------------------------------------- outside the policy's limits
 
 
 @pytest.fixture
@@ -214,31 +220,129 @@ async def late(receiver, clock, content, seconds):
     return (await post(receiver, content, at=signed_at)).status
 
 
-async def test_a_late_resend_is_accepted_where_a_durable_sink_would_know_it_again(make, clock, inbox):
-    async with make(inbox) as receiver:
-        assert await late(receiver, clock, body(resendFlag="1", msgId="a"), 300.001) == 200
-        assert await late(receiver, clock, body(resendFlag="1", msgId="b"), 7 * DAY) == 200
-        assert await late(receiver, clock, body(resendFlag="1", msgId="c"), 7 * DAY + 0.001) == 401
-        assert await late(receiver, clock, body(resendFlag="0", msgId="d"), 300.001) == 401
-        assert await late(receiver, clock, body(msgId="e"), 300.001) == 401
-        assert await late(receiver, clock, body(msgId="f"), 300) == 200
-        assert await late(receiver, clock, b"no json", 300.001) == 401
-        assert (await inbox.counts()).waiting == 3
+async def skewed(receiver, clock, content, seconds):
+    """Post a delivery whose CurTime is so many seconds before this machine's clock; return the status."""
+    return (await post(receiver, content, at=clock.now() - timedelta(seconds=seconds))).status
+
+
+HALF = 3.5 * DAY  # of the inbox's retention
+SKEWS = [
+    # seconds, whether it is a resend, the status in normal and in high-guarantee mode
+    (300, "0", 200, 200),
+    (-60, "0", 200, 200),
+    (300.001, "0", 200, 401),
+    (300.001, "1", 200, 200),
+    (-60.001, "0", 200, 401),
+    (-60.001, "1", 200, 200),
+    (8 * HOUR, "0", 200, 401),
+    (-8 * HOUR, "0", 200, 401),
+    (HALF, "0", 200, 401),
+    (HALF, "1", 200, 200),
+    (-HALF, "1", 200, 200),
+    (HALF + 0.001, "0", 401, 401),
+    (HALF + 0.001, "1", 401, 401),
+    (-HALF - 0.001, "0", 401, 401),
+    (-HALF - 0.001, "1", 401, 401),
+]
+
+
+@pytest.mark.parametrize(("seconds", "flag", "normal", "guaranteed"), SKEWS)
+async def test_what_is_outside_the_limits_is_accepted_by_mode_and_reported(
+    make, clock, inbox, facts, seconds, flag, normal, guaranteed
+):
+    outside = not -60 <= seconds <= 300
+    for mode, status in {"normal": normal, "high-guarantee": guaranteed}.items():
+        facts.clear()
+        async with make(inbox, mode=mode) as receiver:
+            assert await skewed(receiver, clock, body(resendFlag=flag, msgId=mode), seconds) == status
+        reported = [(fact.skew, fact.accepted) for fact in facts if isinstance(fact, Skewed)][:1]
+        assert reported == ([(seconds, status == 200)] if outside else [])
+
+
+@pytest.mark.parametrize("mode", ["normal", "high-guarantee"])
+@pytest.mark.parametrize(
+    ("accepts", "statuses"), [("refused", [401, 401]), ("resends", [401, 200]), ("accepted", [200, 200])]
+)
+async def test_the_dialect_decides_what_is_accepted_outside_the_limits(make, clock, inbox, mode, accepts, statuses):
+    dialect = Dialect(**{f"{mode.replace('-', '_')}_out_of_time": accepts}, delivery_max_age=10, delivery_max_ahead=None)
+    async with make(inbox, mode=mode, dialect=dialect) as receiver:
+        assert [await skewed(receiver, clock, body(resendFlag=flag), 10.001) for flag in "01"] == statuses
+        assert await skewed(receiver, clock, body(msgId="in time"), 10) == 200
+        assert await skewed(receiver, clock, body(msgId="ahead"), -1000 * DAY) == 200
+
+
+@pytest.mark.parametrize("first", [-HALF, -60, 0, 300, HALF - 1])
+async def test_no_replay_is_handled_again_however_wrong_the_clock_is(make, clock, tmp_path, first):
+    handled = []
+    receiver = make(SqliteInbox(tmp_path / "events.db", clock=clock, lease=600), own_thread=False)
+
+    @receiver.fallback
+    async def anything(event: Event) -> None:
+        handled.append(event.msg_id)
+
+    signed_at = clock.now() - timedelta(seconds=first)
+    async with receiver:
+        assert (await post(receiver, body(), at=signed_at)).status == 200
+        await until(lambda: handled, clock)
+        answers = []
+        for _ in range(16):
+            await clock.advance(DAY / 2)
+            await skewed(receiver, clock, body(msgId=f"later {clock.now()}"), 0)  # the inbox forgets old keys meanwhile
+            answers.append((await post(receiver, body(), at=signed_at)).status)
+    assert answers == sorted(answers)  # at some time it is refused, and from then on
+    assert answers[-1] == 401
+    assert handled.count("m1") == 1
+
+
+async def test_a_replay_after_a_restart_is_recognised(make, clock, tmp_path, facts):
+    signed_at = clock.now()
+    for _ in range(2):
+        async with make(SqliteInbox(tmp_path / "events.db", clock=clock)) as receiver:
+            assert (await post(receiver, body(), at=signed_at)).status == 200
+        await clock.advance(DAY)
+    assert [fact.new for fact in facts if isinstance(fact, Accepted)] == [True, False]
+
+
+async def test_a_clock_that_is_wrong_is_logged_once_a_minute(make, clock, inbox, caplog):
+    caplog.set_level(logging.WARNING, "rbim.callbacks")
+    async with make(inbox, mode="high-guarantee") as receiver:
+        for seconds in (412.25, 412.25, 412.25, -100):
+            await skewed(receiver, clock, body(), seconds)
+        assert len(caplog.messages) == 1
+        await clock.advance(60)
+        await skewed(receiver, clock, body(resendFlag="1"), -100)
+    first, second = caplog.messages
+    assert "refused for its time: this machine's clock is 412.2 s ahead of the CurTime" in first
+    assert "check this machine's clock (and 0 more" in first
+    assert "accepted for its time: this machine's clock is 100.0 s behind the CurTime" in second
+    assert "(and 3 more since the last record)" in second
+    assert {record.levelname for record in caplog.records} == {"WARNING"}
+
+
+@pytest.mark.parametrize("mode", ["normal", "high-guarantee"])
+async def test_a_sink_that_forgets_accepts_nothing_outside_the_limits(make, clock, mode):
+    async with make(MemorySink(clock=clock), mode=mode) as receiver:
+        for seconds in (300.001, -60.001):
+            assert [await skewed(receiver, clock, body(resendFlag=flag), seconds) for flag in "01"] == [401, 401]
+
+
+async def test_an_endless_retention_leaves_the_limits_finite(make, clock, tmp_path):
+    async with make(SqliteInbox(tmp_path / "events.db", clock=clock, retention=inf)) as receiver:
+        assert await skewed(receiver, clock, body(), 1000 * DAY) == 200
+        assert await skewed(receiver, clock, body(), 5 * 366 * DAY) == 401
+
+
+async def test_a_short_retention_does_not_narrow_the_limits(make, clock, tmp_path):
+    async with make(SqliteInbox(tmp_path / "events.db", clock=clock, retention=10)) as receiver:
+        assert [await skewed(receiver, clock, body(), seconds) for seconds in (300, -60, 300.001)] == [200, 200, 401]
 
 
 async def test_a_late_resend_of_what_is_known_is_not_taken_again(make, clock, inbox, facts):
-    async with make(inbox) as receiver:
+    async with make(inbox, mode="high-guarantee") as receiver:
         assert (await post(receiver, body())).status == 200
         assert await late(receiver, clock, body(resendFlag="1"), DAY) == 200
         assert (await inbox.counts()).waiting == 1
-    assert [fact.new for fact in facts] == [True, False]
-
-
-@pytest.mark.parametrize("options", [{"late_resends": False}, {"sink": "memory"}])
-async def test_a_late_resend_is_refused_where_it_is_not_wanted_or_would_not_be_known(make, clock, inbox, options):
-    options = {**options, "sink": MemorySink(clock=clock) if "sink" in options else inbox}
-    async with make(**options) as receiver:
-        assert await late(receiver, clock, body(resendFlag="1"), 300.001) == 401
+    assert [fact.new for fact in facts if isinstance(fact, Accepted)] == [True, False]
 
 
 async def test_without_a_window_anything_old_is_accepted(make, clock):
@@ -482,10 +586,29 @@ async def test_what_the_block_raises_comes_out_as_it_is(make, inbox):
             raise KeyError
 
 
-async def test_an_old_probe_is_refused(make, clock, inbox):
-    async with make(inbox) as receiver:
+@pytest.mark.parametrize(("mode", "status"), [("normal", 200), ("high-guarantee", 401)])
+async def test_an_old_probe_is_treated_like_any_delivery_and_never_kept(make, clock, inbox, mode, status):
+    async with make(inbox, mode=mode) as receiver:
         assert await late(receiver, clock, b"{}", 300) == 200
-        assert await late(receiver, clock, b"{}", 300.001) == 401
+        assert await late(receiver, clock, b"{}", 300.001) == status
+        assert (await inbox.counts()).waiting == 0
+
+
+async def test_the_unit_of_a_messages_time_is_the_dialects_in_sinks_and_handlers(make, clock):
+    dialect, times = Dialect(message_time_unit="seconds"), []
+    sink = MemorySink(clock=clock, dialect=dialect)
+    receiver = make(sink, dialect=dialect, own_thread=False)
+
+    @receiver.fallback
+    async def anything(event: Event) -> None:
+        times.append((event.sent_at, event.msg_timestamp, event.msg_timestamp_text))
+
+    seconds = int(clock.now().timestamp())
+    async with receiver:
+        assert (await post(receiver, body(msgTimestamp=str(seconds)))).status == 200
+        times += [(event.sent_at, event.msg_timestamp, event.msg_timestamp_text) for event in sink.events]
+        await until(lambda: len(times) == 2, clock)
+    assert times == [(clock.now().replace(microsecond=0), seconds * 1000, str(seconds))] * 2
 
 
 @pytest.mark.parametrize("wrong", [{"back": float("inf")}, {"ahead": float("inf")}, {"back": 0}, {"max_body": 0}])

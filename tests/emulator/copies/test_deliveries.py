@@ -3,6 +3,7 @@
 import json
 import threading
 from collections import Counter, defaultdict
+from datetime import UTC, datetime
 from hashlib import md5
 from random import Random
 
@@ -11,8 +12,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from helpers.credentials import APP_ID, TOKEN
-from helpers.emulators import box
+from helpers.emulators import box, client_of
 from rbim import AsyncClient, Dialect, GroupType, InvalidRequest
+from rbim.callbacks import parse
 from rbim.emulator import EmulatedClock, Emulator
 from rbim.emulator.copies.queue import DeliveryQueues, QueuedDelivery
 from rbim.emulator.faults.copies import (
@@ -26,6 +28,7 @@ from rbim.emulator.faults.copies import (
     copy_faults_from,
     injection_of,
 )
+from rbim.emulator.platform.rules import DependsOnDialect
 
 START = 1767323045000
 AGES = 1e6  # seconds that nothing lasts
@@ -187,6 +190,17 @@ async def test_nothing_but_200_counts_as_received(answer, status, reason):
     assert log_of(emulator, "status", "reason", "ok") == [(status, reason, False)]
 
 
+@pytest.mark.parametrize("status", [201, 202, 203, 204, 206])
+async def test_a_success_other_than_200_is_resent_in_high_guarantee_mode(status):
+    emulator = box(dialect=Dialect(resend_after=(5.0,)))
+    peer = Peer(emulator, status)
+    emulator.copy_to(peer, "high-guarantee")
+    emulator.say("1001", "1002", "x")
+    await emulator.advance(60)
+    assert peer.got == [(0, "x"), (5, "x")]
+    assert log_of(emulator, "attempt", "status", "ok") == [(1, status, False), (2, status, False)]
+
+
 async def test_a_plain_function_is_a_receiver_too():
     emulator, got = box(), []
 
@@ -214,6 +228,14 @@ async def test_an_answer_within_five_seconds_counts_and_one_that_takes_longer_do
         (0, 5, None, "timed out: no answer within 5 s"),
     ]
     assert emulator.clock.elapsed == 5
+
+
+async def test_an_answer_at_the_end_of_the_fifth_second_is_too_late():
+    emulator = box()
+    emulator.copy_to(Peer(emulator, 5.0))
+    emulator.say("1001", "1002", "x")
+    await emulator.deliver()
+    assert log_of(emulator, "ok") == [(False,)]
 
 
 async def test_a_receiver_that_hangs_is_left_and_the_resends_come_at_their_time():
@@ -299,6 +321,69 @@ async def test_what_is_to_be_resent_holds_up_its_conversation_alone():
     assert peer.texts == ["a1", "b1"]
     await emulator.advance(5)
     assert peer.texts == ["a1", "b1", "a1", "a2"]
+
+
+async def test_what_is_to_be_resent_is_overtaken_where_the_dialect_says_so():
+    emulator = box(dialect=Dialect(resend_holds_conversation=False, resend_after=(5.0, 30.0)))
+    peer = Peer(emulator, 503, 503, 200, 503, 200)
+    emulator.copy_to(peer, "high-guarantee")
+    for text in ("a1", "a2", "a3"):
+        emulator.say("1", "2", text)
+    await emulator.deliver()
+    assert peer.texts == ["a1", "a2", "a3"]
+    await emulator.advance(5)
+    assert peer.texts[3:] == ["a1", "a2"]
+    emulator.say("1", "2", "a4")
+    await emulator.deliver()
+    assert peer.texts[5:] == ["a4"]
+    await emulator.advance(30)
+    assert peer.texts[6:] == ["a1"]
+    await emulator.advance(hours=1)
+    assert len(emulator.copier.dispatch.queues) == 0
+    assert [(number, attempt) for number, attempt, ok in log_of(emulator, "number", "attempt", "ok") if ok] == [
+        (3, 1),
+        (2, 2),
+        (4, 1),
+        (1, 3),
+    ]
+
+
+@pytest.mark.parametrize(("lists", "members"), [(False, ["2", "3"]), (True, ["1", "2", "3"])])
+async def test_the_members_of_a_message_to_a_group_are_without_the_sender_or_with_it(lists, members):
+    emulator = box(dialect=Dialect(team_members_list_sender=lists))
+    async with client_of(emulator) as client:
+        group = await client.acting_as("1").groups.create(name="a", type=GroupType.TEMPORARY)
+        await client.acting_as("1").groups.invite(group_id=group.group_id, members=["2", "3"])
+    peer = Peer(emulator)
+    emulator.copy_to(peer)
+    emulator.say("1", group.group_id, "x")
+    await emulator.deliver()
+    listed = [account.partition("#")[2] for account in json.loads(peer.bodies[0])["tMembers"]]
+    assert listed == members
+
+
+async def test_who_is_listed_in_a_message_to_a_group_is_a_guess_where_it_is_copied():
+    emulator = box(strict_dialect=True)
+    async with client_of(emulator) as client:
+        group = await client.acting_as("1").groups.create(name="a", type=GroupType.TEMPORARY)
+    emulator.say("1", group.group_id, "x")
+    emulator.copy_to(Peer(emulator))
+    with pytest.raises(DependsOnDialect, match="team_members_list_sender"):
+        emulator.say("1", group.group_id, "x")
+
+
+@pytest.mark.parametrize(("unit", "stamp"), [("milliseconds", START), ("seconds", START // 1000)])
+async def test_the_unit_of_the_time_of_a_message_is_the_same_for_emulator_and_parser(unit, stamp):
+    dialect = Dialect(message_time_unit=unit)
+    emulator = box(dialect=dialect)
+    peer = Peer(emulator)
+    emulator.copy_to(peer)
+    emulator.say("1", "2", "x")
+    await emulator.deliver()
+    assert json.loads(peer.bodies[0])["msgTimestamp"] == str(stamp)
+    assert peer.headers[0]["CurTime"] == str(START)
+    event = parse(peer.bodies[0], dialect=dialect)
+    assert (event.sent_at, event.msg_timestamp_text) == (datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), str(stamp))
 
 
 async def test_a_group_is_one_conversation_with_its_notifications():

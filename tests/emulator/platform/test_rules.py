@@ -342,6 +342,13 @@ def test_a_call_policy_of_another_type_is_refused(kind, answer):
     assert post(box(), "CreateCallTask", json.dumps(document).encode())[0] == answer
 
 
+@pytest.mark.parametrize("value", [{}, {"type": 0, "policy": []}, "none", 0, False, [[]], [None]])
+def test_a_call_policy_that_is_not_a_list_of_objects_is_refused(value):
+    code, message = post(box(), "CreateCallTask", json.dumps(TASK | {"call_policy": value}).encode())
+    assert code == "900400"
+    assert "call_policy: " in message
+
+
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
