@@ -8,9 +8,10 @@ from datetime import tzinfo
 from itertools import groupby
 from typing import TYPE_CHECKING, cast
 
-import rbim.dialect
+import rbim.codes
 from _derive.markdown import code, inline, table, words_below
-from rbim.dialect import CODES, Code, Dialect, Gap, Grade
+from rbim.codes import CODES, Code, Grade
+from rbim.dialect import Dialect, Gap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["OTHERWISE", "dialect_page"]
 
 EMULATOR_ONLY = " (emulator only"
+RECEIVER_ONLY = " (receiver only"
 OTHERWISE = {
     "version": 'version="2016-08-15"',
     "members_shape": "members_shape=MembersShape.NESTED",
@@ -26,34 +28,118 @@ OTHERWISE = {
     "invite_limit": "invite_limit=5",
     "zone": 'zone=ZoneInfo("Asia/Tokyo")',
     "application_concurrency": "application_concurrency=200",
+    "max_below_min_refused": "max_below_min_refused=False",
+    "reversed_periods_refused": "reversed_periods_refused=False",
     "codes": 'codes={**CODES, "112399": busy}',
     "already_so": 'already_so={"InviteJoinGroup": {"590017"}}',
     "already_reasons": 'already_reasons={"already in group"}',
+    "message_time_unit": 'message_time_unit="seconds"',
+    "delivery_max_age": "delivery_max_age=3600",
+    "delivery_max_ahead": "delivery_max_ahead=None",
+    "normal_out_of_time": 'normal_out_of_time="refused"',
+    "high_guarantee_out_of_time": 'high_guarantee_out_of_time="accepted"',
+    "signature_valid_for": "signature_valid_for=600",
     "modify_resets_permission": "modify_resets_permission=False",
+    "modify_clears_texts": "modify_clears_texts=True",
+    "empty_text_clears": "empty_text_clears=False",
     "invited_member_fails": "invited_member_fails=True",
+    "second_join_refused": "second_join_refused=False",
     "private_join_refused": "private_join_refused=False",
     "private_shown_as": 'private_shown_as="0"',
     "empty_search_finds_all": "empty_search_finds_all=False",
+    "letters_are_ascii": "letters_are_ascii=False",
+    "search_ignores_case": "search_ignores_case=True",
+    "removal_refused_if_absent": 'removal_refused_if_absent="any"',
+    "empty_group_deleted": "empty_group_deleted=False",
+    "nearest_member": 'nearest_member="next"',
     "administrators_inherit": "administrators_inherit=False",
+    "former_creator_administers": "former_creator_administers=True",
+    "creator_demotion_refused": "creator_demotion_refused=False",
+    "allowed_roles": 'allowed_roles={"DeleteGroup": {"creator"}}',
+    "owner_counts": "owner_counts=False",
     "overflow_fails": "overflow_fails=False",
+    "default_policies_apply": "default_policies_apply=False",
+    "empty_policy_is_none": "empty_policy_is_none=False",
+    "day_policy_repeats": "day_policy_repeats=False",
+    "hours_include_end": "hours_include_end=False",
     "notifications": "notifications={}",
+    "team_members_list_sender": "team_members_list_sender=True",
     "resend_after": "resend_after=(60.0,)",
     "resend_signed_anew": "resend_signed_anew=False",
+    "resend_holds_conversation": "resend_holds_conversation=False",
 }
 """Another value of each field, as Python code."""
+
+REASONS = {
+    "version": "public clients use it",
+    "members_shape": "public JSON clients send it",
+    "singular_search": "the address line of the description has the plural, only a sample has the singular",
+    "bare_task_path": "the address line of the description has /save, only the sample lacks it",
+    "invite_limit": "public clients send 50, and the 5 was seen nowhere else",
+    "zone": "clients use the local time of their machines, and the platform is in China",
+    "application_concurrency": "the value differs between applications, and only the platform knows it",
+    "max_below_min_refused": "such bounds contradict each other, and an error is better than an unknown effect",
+    "reversed_periods_refused": "two policies can say the same, and the description's own default night ends at 23:59:59",
+    "codes": "these codes were seen in public material",
+    "already_so": "the meaning of these codes in the vendor's device SDK",
+    "already_reasons": "the emulator's own text: the platform's values are not known",
+    "message_time_unit": "CurTime, the other time of a delivery, is in milliseconds",
+    "delivery_max_age": "time for a slow network; the description sets no limit",
+    "delivery_max_ahead": "clocks of servers seldom differ by a minute; the description sets no limit",
+    "normal_out_of_time": "a refused message is lost: see [below](#deliveries-outside-the-time-limits)",
+    "high_guarantee_out_of_time": "the platform sends it again: see [below](#deliveries-outside-the-time-limits)",
+    "signature_valid_for": "24 hours, as in the vendor's sister product",
+    "modify_resets_permission": "the description states this default for the request, too",
+    "modify_clears_texts": "no default is stated for these fields, so nothing says that they change",
+    "empty_text_clears": "a sent text replaces the old one, and no other request can remove an announcement",
+    "invited_member_fails": "the wanted state is reached, and fails lists invitees who could not be added",
+    "second_join_refused": "the vendor's device SDK has a code for it",
+    "private_join_refused": "the description offers only invitations as another way in",
+    "private_shown_as": "of the two values, the one that does not mean free entry",
+    "empty_search_finds_all": "both fields are optional, and no condition means no restriction",
+    "letters_are_ascii": "otherwise a search could not find a Chinese name by a part of it",
+    "search_ignores_case": "the description does not mention case",
+    "removal_refused_if_absent": "a removal without effect is an error; an answer cannot name some of the accounts",
+    "empty_group_deleted": "every group has one creator, and this one would have none",
+    "nearest_member": "the order of joining is the only order that the description implies",
+    "administrators_inherit": "an administrator is next in rank",
+    "former_creator_administers": "the role is handed over, and no other role was given",
+    "creator_demotion_refused": "a group has one creator, and the request names no successor",
+    "allowed_roles": "stated are invitations and removals by an administrator; the rest is common practice",
+    "owner_counts": "the limit is one of members, and the owner is a member",
+    "overflow_fails": "fails is stated to list invitees who could not be added",
+    "default_policies_apply": "the description calls them the default policies",
+    "empty_policy_is_none": "the field is there, and it is a list without policies",
+    "day_policy_repeats": "the default policies are such hours, and a task of several days needs them on each day",
+    "hours_include_end": "the default night ends at 23:59:59: without the end, the last second of the day would be free",
+    "notifications": "the message whose description fits the change best",
+    "team_members_list_sender": "the field lists the users concerned, and the sender has a field of its own",
+    "resend_after": "growing pauses, short enough for tests",
+    "resend_signed_anew": "CurTime is described as the current time",
+    "resend_holds_conversation": "the messages then arrive in the order of sending",
+}
+"""The reason for the default of each field."""
+
+ANCHORS = {
+    "codes": "#status-codes",
+    "already_so": "#already-done",
+    "notifications": "#notifications",
+    "allowed_roles": "#allowed-roles",
+}
 
 INTRO = """# Dialect: choices that the interface leaves open
 
 <!-- This page is made by `python docs/derive.py` from `rbim.dialect`: change the code, not the page. -->
 
 In some places the interface description is silent, and in others it contradicts itself. Each such place leaves a
-choice, and each choice is a field of one frozen object, the `Dialect`, which the client and the emulator share. Each
-default is the best public knowledge, and a grade says how well it is known.
+choice, and each choice is a field of one frozen object, the `Dialect`, which client, receiver and emulator share. Each
+of the {count} defaults is the best public knowledge, with its reason, and a grade says how well it is known.
 """
 
 CHANGING = """## How to change it
 
-Pass your own dialect to the client, and in tests also to the emulator. Fields that you leave out keep their defaults.
+Pass your own dialect to the client, to the receiver (`Receiver(dialect=...)`), and in tests also to the emulator. Fields
+that you leave out keep their defaults.
 
 ```python
 from zoneinfo import ZoneInfo
@@ -76,29 +162,57 @@ and `sign(request)` ([Security](SECURITY.md#signatures)).
 If the platform confirms or corrects one of these choices to you, please tell us: a better grade is worth a release.
 """
 
+SKEW = """\
+The description accepts a delivery if its `CheckSum` is right, whatever its `CurTime` (*Authentication*, step 5). rbim also
+compares `CurTime` with this machine's clock, because anyone who has seen a delivery on the network can post it again.
+`delivery_max_age` and `delivery_max_ahead` are the limits. If one of the two clocks is wrong, *every* delivery is outside
+them. Then the mode decides, for these reasons:
+
+- **Normal mode: accept and report.** The platform makes one attempt. A refused message is lost for good, and a wrong clock
+  would lose all of them. An accepted one can do little harm: it is authentic, and the sink recognises a replay by its key.
+- **High-guarantee mode: accept resends and report.** The platform sends a refused message again, so a refusal costs only
+  a delay. A resend is accepted because it is not known whether it is signed anew.
+- **Half of the retention, on each side.** A durable sink recognises a key for its `retention` (7 days). A replay has the
+  `CurTime` of the original. If both are accepted within 3.5 days before and after this time, they are at most 7 days
+  apart, and the replay is recognised. Beyond that, every delivery is refused.
+- **Only with a durable sink.** Another sink forgets its keys when the process ends, so with it nothing outside the limits
+  is accepted. In normal mode such messages are lost: use `SqliteInbox`, or set wider limits.
+
+The price: an attacker who holds back a delivery on the network can post it later, once, for up to 3.5 days. If that is
+worse for you than a lost message, use `normal_out_of_time="refused"`.
+
+Each such delivery is a `Skewed` observation with the seconds between the clocks, accepted or not. The log has one warning
+a minute, and OpenTelemetry the counter `rbim.receiver.skewed` ([Observability](observability.md)).
+"""
+
 STATUS = """\
 `codes` maps the platform's status codes to errors. None of them is documented for these operations. A
 code that is not in the table becomes a plain `ApiError`, which carries the code. `before_effect` is True for a code
 that comes before any effect: then rbim repeats even operations that are never repeated otherwise. It is False for all
-these codes.
+these codes. The codes of grade `E` are the emulator's own.
 """
 
 
 def dialect_page() -> str:
     """Return the page."""
     gaps = [*Dialect.gaps()]
-    client = [gap for gap in gaps if EMULATOR_ONLY not in gap.settles]
+    receiver = [gap for gap in gaps if RECEIVER_ONLY in gap.settles]
     emulator = [gap for gap in gaps if EMULATOR_ONLY in gap.settles]
+    shared = [gap for gap in gaps if gap not in receiver and gap not in emulator]
     return "\n".join(
         [
-            INTRO,
+            INTRO.format(count=len(gaps)),
             table(("grade", "source of the fact"), _grades()),
             "## Choices of client and emulator\n",
-            _table(client),
+            _table(shared),
+            "## Choices of the receiver\n",
+            _table(receiver),
             "## Choices of the emulator\n",
             "These choices do not change the requests and answers of the client.\n",
             _table(emulator),
             CHANGING,
+            "## Deliveries outside the time limits\n",
+            SKEW,
             "## Status codes\n",
             STATUS,
             table(("codes", "error", "grade", "seen as"), _codes()),
@@ -108,6 +222,9 @@ def dialect_page() -> str:
             "## Notifications\n",
             "The `NOTIFY_TEAM` message that the emulator sends when a group changes.\n",
             table(("change", "message"), _mapping("notifications", code)),
+            "## Allowed roles\n",
+            "The roles that may call an operation, if the emulator checks roles (`check_roles=True`).\n",
+            table(("operation", "roles"), _mapping("allowed_roles", _listed)),
         ]
     )
 
@@ -117,25 +234,28 @@ def _listed(codes: frozenset[str]) -> str:
 
 
 def _grades() -> Iterator[tuple[str, str]]:
-    words = words_below(rbim.dialect, "Grade")
+    words = words_below(rbim.codes, "Grade")
     for grade in Grade:
         yield code(grade.value), inline(words[grade.name])
 
 
 def _table(gaps: list[Gap]) -> str:
-    return table(("field", "default", "choice", "grade"), map(_row, gaps))
+    return table(("field", "default", "choice", "reason for the default", "grade"), map(_row, gaps))
 
 
 def _row(gap: Gap) -> tuple[str, ...]:
-    settles = re.sub(r" \(emulator only(?:: (.*?))?\)", lambda found: f"; {found[1]}" if found[1] else "", gap.settles)
+    settles = re.sub(
+        r" \((?:emulator|receiver) only(?:: (.*?))?\)", lambda found: f"; {found[1]}" if found[1] else "", gap.settles
+    )
     instead = code(OTHERWISE[gap.name])
-    return code(gap.name), _shown(gap), f"{settles} (*{gap.section}*). Another value: {instead}", code(gap.grade.value)
+    choice = f"{settles} (*{gap.section}*). Another value: {instead}"
+    return code(gap.name), _shown(gap), choice, REASONS[gap.name], code(gap.grade.value)
 
 
 def _shown(gap: Gap) -> str:
     default = gap.default
     if isinstance(default, Mapping):
-        where = {"codes": "#status-codes", "already_so": "#already-done", "notifications": "#notifications"}[gap.name]
+        where = ANCHORS[gap.name]
         return f"[{len(cast('Mapping[str, object]', default))} entries]({where})"
     if isinstance(default, frozenset):
         return ", ".join(code(repr(each)) for each in sorted(cast("frozenset[str]", default)))

@@ -368,11 +368,11 @@ class CreateCallTask(Operation[CallTaskCreated]):
     Never repeated automatically: a second task makes the same calls again. ``task_name`` has at most 32 characters,
     ``task_desc`` 64. ``start_date`` is today (in the dialect's zone) or later, ``end_date`` is ``start_date`` or later.
     ``min_concurrent`` is at least 1; ``max_concurrent`` is at most the application's concurrency, if the dialect gives it,
-    and at least ``min_concurrent`` (rbim's own check). ``disnumber`` is the number shown, ``caller`` the calling number.
-    ``call_policy`` lists the periods in which the task must not call (see :func:`default_no_call_policies`), as
-    :class:`NoCallPolicy` values, or as :class:`CallPolicy` objects. An empty list says that there are none; None leaves the
-    field out, and the platform's default policies apply. ``rand`` is the ``Rand`` header, whose purpose is not documented:
-    ASCII digits, by default new random ones.
+    and by default at least ``min_concurrent`` (``max_below_min_refused`` of the dialect). ``disnumber`` is the number
+    shown, ``caller`` the calling number. ``call_policy`` lists the periods in which the task must not call (see
+    :func:`default_no_call_policies`), as :class:`NoCallPolicy` values, or as :class:`CallPolicy` objects. An empty list
+    says that there are none; None leaves the field out, and the platform's default policies apply. ``rand`` is the ``Rand``
+    header, whose purpose is not documented: ASCII digits, by default new random ones.
     """
 
     endpoint: ClassVar[Endpoint] = CALL
