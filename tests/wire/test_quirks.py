@@ -448,6 +448,11 @@ def test_a_new_task_is_read_from_data_or_beside_the_code(body):
     assert decode(TASK, body).task_id == "t1"
 
 
+def test_what_stands_beside_the_data_of_a_task_is_kept():
+    body = b'{"code":"000000","msg":"success","requestId":"r1","data":{"taskId":"t1","more":1}}'
+    assert decode(TASK, body) == CallTaskCreated(task_id="t1", extra={"msg": "success", "requestId": "r1", "more": 1})
+
+
 def test_a_task_id_may_be_a_number():
     assert decode(TASK, b'{"code":"000000","data":{"taskId":1001}}') == CallTaskCreated(task_id="1001")
 

@@ -57,8 +57,9 @@ logger = logging.getLogger("rbim.callbacks")
 # one machine's clock measures both. Let a delivery be accepted up to `back` seconds after its CurTime and up to `ahead`
 # seconds before it: then a replay can be accepted at most `back + ahead` seconds after the original. A durable sink knows
 # the key of the original for `retention` seconds. So as long as back + ahead <= retention, no replay is handled again,
-# however wide the limits are: here each side gets half of the retention. A sink that is not durable forgets its keys when
-# the process ends; then only the policy's limits protect against replays, and nothing outside them is accepted.
+# however wide the limits are: here each side gets half of the retention, or less if the policy's other side needs more. A
+# sink that is not durable forgets its keys when the process ends; then only the policy's limits protect against replays, and
+# nothing outside them is accepted.
 
 SPOOL_BUDGET = 1.0  # seconds that the spool has to store a delivery
 CANCEL_EVERY = 0.05  # seconds between two cancellations of a body that does not end
@@ -101,12 +102,7 @@ class Intake:
         self._out_of_time = out_of_time if sink.durable else OutOfTime.REFUSED
         self._window = policy
         if self._out_of_time is not OutOfTime.REFUSED:
-            half = min(sink.retention, LONGEST_RETENTION) / 2
-            self._window = evolve(
-                policy,
-                back=None if policy.back is None else max(policy.back, half),
-                ahead=None if policy.ahead is None else max(policy.ahead, half),
-            )
+            self._window = _widened(policy, min(sink.retention, LONGEST_RETENTION))
 
     def begin(self) -> None:
         """Start to accept deliveries, in the running event loop."""
@@ -250,3 +246,13 @@ class Intake:
             else:
                 return True
         return False
+
+
+def _widened(policy: Policy, retention: float) -> Policy:
+    """Return the policy with limits as wide as the sink recognises replays; no limit gets narrower."""
+    back, ahead = policy.back, policy.ahead
+    if back is not None:
+        back = max(back, min(retention / 2, retention - (ahead or 0)))
+    if ahead is not None:
+        ahead = max(ahead, min(retention / 2, retention - (back or 0)))
+    return evolve(policy, back=back, ahead=ahead)

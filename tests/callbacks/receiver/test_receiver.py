@@ -337,6 +337,20 @@ async def test_a_short_retention_does_not_narrow_the_limits(make, clock, tmp_pat
         assert [await skewed(receiver, clock, body(), seconds) for seconds in (300, -60, 300.001)] == [200, 200, 401]
 
 
+@pytest.mark.parametrize(
+    ("policy", "oldest", "earliest"),
+    [
+        (Policy(back=5 * DAY), 5 * DAY, -2 * DAY),
+        (Policy(ahead=6 * DAY), DAY, -6 * DAY),
+        (Policy(back=8 * DAY), 8 * DAY, -60),
+    ],
+)
+async def test_both_limits_together_are_not_wider_than_the_retention(make, clock, inbox, policy, oldest, earliest):
+    async with make(inbox, policy=policy) as receiver:
+        assert [await skewed(receiver, clock, body(), seconds) for seconds in (oldest, oldest + 0.001)] == [200, 401]
+        assert [await skewed(receiver, clock, body(), seconds) for seconds in (earliest, earliest - 0.001)] == [200, 401]
+
+
 async def test_a_late_resend_of_what_is_known_is_not_taken_again(make, clock, inbox, facts):
     async with make(inbox, mode="high-guarantee") as receiver:
         assert (await post(receiver, body())).status == 200

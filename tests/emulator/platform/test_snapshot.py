@@ -11,7 +11,7 @@ from helpers.emulators import client_of
 from rbim import CreateCallTask, GroupType, InvalidRequest, Permission, Role, Target, Weekday
 from rbim.emulator import EmulatedClock, Emulator, Group, State, Task
 from rbim.emulator.platform.snapshot import VERSION, export_state, load_state
-from rbim.operations.call_tasks import Hours, NoCallPolicy, default_no_call_policies
+from rbim.operations.call_tasks import CallPolicy, Hours, NoCallPolicy, default_no_call_policies
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
 
@@ -216,6 +216,8 @@ def edited(edit):
         (lambda d: d["groups"][0].update(members={"1": "0", "2": "0"}), "exactly one creator, not 2"),
         (lambda d: d["groups"][0].update(applied=["x", "9", "1"]), r"these do: 1, 9 @ \$.groups\[0\]"),
         (lambda d: d["groups"][1].update(members={"1": "0"} | {f"m{n}": "2" for n in range(100)}), "100 members, not 101"),
+        (lambda d: d["groups"][0].update(type="3"), r"discussion group has a type of at most 2, not 3 @ \$.groups\[0\]"),
+        (lambda d: d["groups"][0].update(type="4"), r"discussion group has a type of at most 2, not 4 @ \$.groups\[0\]"),
         (lambda d: d["groups"][0].update(created="2026-01-02T03:04:05"), "no UTC offset"),
         (lambda d: d["groups"][0].update(created="yesterday"), r"'yesterday' @ \$.groups\[0\].created"),
         (lambda d: d["groups"][0].update(created=5), r"\$.groups\[0\].created"),
@@ -320,6 +322,15 @@ def test_every_state_survives_json(data):
     assert loaded == state
     assert in_order(loaded) == in_order(state)
     assert export_state(loaded) == document
+
+
+@pytest.mark.parametrize(
+    "call_policy", [None, (), (CallPolicy(()),), tuple(CallPolicy([policy]) for policy in default_no_call_policies())]
+)
+def test_no_policies_no_word_on_policies_and_several_objects_survive(call_policy):
+    state, loaded = State(tasks={"1": a_task("1", call_policy=call_policy)}), State()
+    load_state(loaded, json.loads(json.dumps(export_state(state))))
+    assert loaded.tasks["1"].request.call_policy == call_policy
 
 
 def test_midnight_policies_survive():
