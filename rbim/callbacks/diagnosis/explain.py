@@ -359,11 +359,10 @@ def _advice(age: float) -> str:
             f". The difference is {hours} hours {minutes} minutes, like a time zone's: the sender or this machine's clock"
             " used local time instead of UTC. Correct that one"
         )
-    if age < 0:
-        return ". Compare both machines' clocks with a time server"
+    arrived = "If it has just arrived, compare" if age > 0 else "Compare"
     return (
-        ". If it has just arrived, compare both machines' clocks with a time server; if it is a resend, a receiver with a"
-        " durable inbox accepts it anyway"
+        f". {arrived} both machines' clocks with a time server. A receiver with a durable inbox accepts it all the same in"
+        " normal mode; in high-guarantee mode it does so if it is a resend"
     )
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from attrs import field, frozen
 
-from rbim.callbacks.observers import DeadLettered, HandlingFailed, OldToken, Quarantined, Refused, Skewed, Spooled
+from rbim.callbacks.observers import DeadLettered, HandlingFailed, OldToken, Quarantined, Refused, Spooled
 from rbim.cli.printable import printable
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ LOGGERS = ("rbim", "uvicorn", "asyncio")
 
 MESSAGES: dict[type[Any], Callable[[Any], str]] = {
     Refused: lambda observation: f"refused: {observation.reason}: {observation.detail}",
-    Skewed: str,
     OldToken: lambda observation: f"signed with an older token: {observation.key}",
     Quarantined: lambda observation: f"in quarantine: {observation.key}: {observation.problem}",
     Spooled: lambda observation: (
