@@ -354,9 +354,9 @@ def _write_policies(value: tuple[NoCallPolicy, ...] | tuple[CallPolicy, ...]) ->
 
 
 def _read_policies(value: Any) -> tuple[NoCallPolicy, ...] | tuple[CallPolicy, ...]:
-    if not isinstance(value, list):
+    if not isinstance(cast("object", value), list):
         raise InvalidRequest(f"call_policy: a list of objects is needed, not {value!r}", field="call_policy")
-    objects = tuple(CallPolicy.from_wire(each) for each in cast("list[Any]", value))
+    objects = tuple(CallPolicy.from_wire(each) for each in value)
     return objects[0].policies if len(objects) == 1 and objects[0].policies else objects
 
 
