@@ -55,15 +55,15 @@ class Grade(StrEnum):
 
 @frozen(kw_only=True)
 class Code:
-    """The meaning of a status code: the error it becomes, the evidence grade, and a note on the evidence.
+    """The meaning of a status code: the error it becomes, the evidence grade (default: a guess), and a note on the evidence.
 
     ``before_effect`` is True if the platform is known to return the code before it does anything: then even an operation
     that must never be repeated may be sent again.
     """
 
     error: type[ApiError]
-    grade: Grade
-    note: str
+    grade: Grade = Grade.GUESS
+    note: str = ""
     before_effect: bool = False
 
 

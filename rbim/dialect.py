@@ -97,6 +97,14 @@ class Gap:
     section: str
     grade: Grade
 
+    @property
+    def emulator_only(self) -> bool:
+        """Whether the choice does not change the requests and answers of the client."""
+        return EMULATOR_ONLY in self.settles
+
+
+EMULATOR_ONLY = "(emulator only"
+
 
 def _settles(settles: str, section: str, grade: Grade) -> dict[str, Any]:
     return {"gap": (settles, section, grade)}
@@ -379,6 +387,19 @@ class Dialect:
             "Authentication",
             Grade.OFFICIAL,
         ),
+    )
+    other_versions_refused: bool = _flag(
+        default=True,
+        settles="whether a request with another version than the dialect's is refused, or done all the same (emulator only)",
+        section="Versioning",
+        grade=Grade.GUESS,
+    )
+    other_forms_refused: bool = _flag(
+        default=False,
+        settles="whether a request with the other stated path, or with the other shape of members, is refused, or done all the"
+        " same (emulator only)",
+        section="InviteJoinGroup, SearchPublicGroups, Create outbound-call task",
+        grade=Grade.GUESS,
     )
     modify_resets_permission: bool = _flag(
         default=True,

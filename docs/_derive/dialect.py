@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from datetime import tzinfo
 from itertools import groupby
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = ["OTHERWISE", "dialect_page"]
 
-EMULATOR_ONLY = " (emulator only"
-RECEIVER_ONLY = " (receiver only"
 OTHERWISE = {
     "version": 'version="2016-08-15"',
     "members_shape": "members_shape=MembersShape.NESTED",
@@ -39,6 +36,8 @@ OTHERWISE = {
     "normal_out_of_time": 'normal_out_of_time="refused"',
     "high_guarantee_out_of_time": 'high_guarantee_out_of_time="accepted"',
     "signature_valid_for": "signature_valid_for=600",
+    "other_versions_refused": "other_versions_refused=False",
+    "other_forms_refused": "other_forms_refused=True",
     "modify_resets_permission": "modify_resets_permission=False",
     "modify_clears_texts": "modify_clears_texts=True",
     "empty_text_clears": "empty_text_clears=False",
@@ -88,6 +87,8 @@ REASONS = {
     "delivery_max_ahead": "clocks of servers seldom differ by a minute; the description sets no limit",
     "normal_out_of_time": "a refused message is lost: see [below](#deliveries-outside-the-time-limits)",
     "high_guarantee_out_of_time": "the platform sends it again: see [below](#deliveries-outside-the-time-limits)",
+    "other_versions_refused": "a test then finds a client that is set up for another version",
+    "other_forms_refused": "the description states both forms",
     "signature_valid_for": "24 hours, as in the vendor's sister product",
     "modify_resets_permission": "the description states this default for the request, too",
     "modify_clears_texts": "no default is stated for these fields, so nothing says that they change",
@@ -196,20 +197,20 @@ these codes. The codes of grade `E` are the emulator's own.
 def dialect_page() -> str:
     """Return the page."""
     gaps = [*Dialect.gaps()]
-    receiver = [gap for gap in gaps if RECEIVER_ONLY in gap.settles]
-    emulator = [gap for gap in gaps if EMULATOR_ONLY in gap.settles]
-    shared = [gap for gap in gaps if gap not in receiver and gap not in emulator]
+    users = {only: [gap for gap in gaps if gap.only == only] for only in dict.fromkeys(gap.only for gap in gaps)}
     return "\n".join(
         [
             INTRO.format(count=len(gaps)),
             table(("grade", "source of the fact"), _grades()),
             "## Choices of client and emulator\n",
-            _table(shared),
+            _table(users[""]),
+            "## Choices of emulator and receiver\n",
+            _table(users["emulator and receiver"]),
             "## Choices of the receiver\n",
-            _table(receiver),
+            _table(users["receiver"]),
             "## Choices of the emulator\n",
             "These choices do not change the requests and answers of the client.\n",
-            _table(emulator),
+            _table(users["emulator"]),
             CHANGING,
             "## Deliveries outside the time limits\n",
             SKEW,
@@ -244,11 +245,8 @@ def _table(gaps: list[Gap]) -> str:
 
 
 def _row(gap: Gap) -> tuple[str, ...]:
-    settles = re.sub(
-        r" \((?:emulator|receiver) only(?:: (.*?))?\)", lambda found: f"; {found[1]}" if found[1] else "", gap.settles
-    )
     instead = code(OTHERWISE[gap.name])
-    choice = f"{settles} (*{gap.section}*). Another value: {instead}"
+    choice = f"{gap.choice} (*{gap.section}*). Another value: {instead}"
     return code(gap.name), _shown(gap), choice, REASONS[gap.name], code(gap.grade.value)
 
 

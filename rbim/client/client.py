@@ -191,15 +191,20 @@ class AsyncClient(View):
     def from_env(cls, **options: Any) -> Self:  # the constructor's own
         """Return a client configured from environment variables.
 
-        They are ``RBIM_BASE_URL``, ``RBIM_APP_ID``, ``RBIM_APP_TOKEN`` or ``RBIM_APP_TOKEN_FILE``, and ``RBIM_USER_NAME``.
-        The token file holds only the token. ``options`` are constructor arguments; they take precedence over the
-        environment. Raises InvalidRequest that names the missing variable.
+        They are ``RBIM_BASE_URL``, ``RBIM_APP_ID``, ``RBIM_APP_TOKEN`` or ``RBIM_APP_TOKEN_FILE``, ``RBIM_USER_NAME``, and
+        one for each field of the dialect, such as ``RBIM_VERSION``. The token file holds only the token. ``options`` are
+        constructor arguments; they take precedence over the environment. Raises InvalidRequest that names the missing or
+        wrong variable.
         """
         if "base_url" not in options:
             options["base_url"] = needed("RBIM_BASE_URL")
         if not options.get("credentials") and not options.get("signer"):
             options["credentials"] = credentials_from_env()
         options.setdefault("user_name", os.environ.get("RBIM_USER_NAME") or None)
+        if options.get("dialect") is None:
+            from rbim.dialect_text import dialect_from_env
+
+            options["dialect"] = dialect_from_env()
         return cls(**options)
 
     async def __aenter__(self) -> Self:

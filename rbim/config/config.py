@@ -9,6 +9,9 @@
     app_id = "..."
     token_file = "test.token"           # beside this file
 
+    [profiles.test.dialect]             # fields of the dialect; [dialect] holds those of every profile
+    version = "2016-08-15"
+
 A profile in the project's file takes precedence over one of the same name in the user's file, key by key. No error raised
 here contains a token.
 """
@@ -26,8 +29,9 @@ from attrs import frozen
 
 from rbim.client.limits import Limits
 from rbim.config.files import places, read_file, readable_by_others
-from rbim.config.keys import KEYS, TOKEN, TOKEN_FORMS, Sealed, nearest
+from rbim.config.keys import DIALECT, DIALECT_KEYS, KEYS, TOKEN, TOKEN_FORMS, Sealed, key_of, nearest, variables
 from rbim.credentials import Credentials, Secret, credentials_in, secret_of, token_in
+from rbim.dialect import Dialect
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -43,7 +47,10 @@ logger = logging.getLogger("rbim")
 
 @frozen(kw_only=True)
 class Source:
-    """The source of a value: an ``argument``, a ``variable``, a ``profile`` of a ``file``, or else the default."""
+    """The source of a value: an ``argument``, a ``variable``, a ``file``, or else the default.
+
+    ``profile`` is the profile of the file; None for a value that holds for all its profiles.
+    """
 
     argument: bool = False
     variable: str | None = None
@@ -60,7 +67,9 @@ class Source:
             return "argument"
         if self.variable is not None:
             return f"environment variable {self.variable}"
-        return "default" if self.file is None else f"{self.file} [profiles.{self.profile}]"
+        if self.file is None:
+            return "default"
+        return f"{self.file} [{DIALECT if self.profile is None else f'profiles.{self.profile}'}]"
 
 
 @frozen
@@ -87,7 +96,8 @@ class Config:
     """The configuration. It may be incomplete: :attr:`missing` lists the values that a client still needs.
 
     ``values`` has a :class:`Setting` for every key; the forms of the token (``app_token``, ``token_file``, ``token_env``)
-    are one key, ``app_token``. A value that is not configured is None. ``profile`` is the chosen profile or None,
+    are one key, ``app_token``; a field of the dialect has a key such as ``dialect.version``. A value that is not configured
+    is None. ``profile`` is the chosen profile or None,
     ``places`` are the files that were searched for. Tokens in files and variables are read on use.
     """
 
@@ -98,6 +108,11 @@ class Config:
 
     def __getitem__(self, key: str) -> Any:  # the value of a key
         return self.values[key].value
+
+    @property
+    def dialect(self) -> Dialect:
+        """The dialect."""
+        return Dialect(**{name: self[key] for key, name in DIALECT_KEYS.items()})
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -147,6 +162,8 @@ class Config:
             options.setdefault(name, self[name])
         if options.get("limits") is None:
             options["limits"] = Limits(concurrency=self["concurrency"], rates=self["rates"])
+        if options.get("dialect") is None:
+            options["dialect"] = self.dialect
         if options.get("transport") is None:
             from rbim.transports.by_name import transport_named
 
@@ -184,17 +201,20 @@ def load(
     file: str | os.PathLike[str] | None = None,
     *,
     warn: Callable[[str], object] = logger.warning,
+    dialect: Mapping[str, object] | None = None,
     **arguments: Any,  # settings by key
 ) -> Config:
     """Return the configuration: arguments first, then the environment, then a profile.
 
-    ``arguments`` are settings by key (None: not given). ``profile`` defaults to ``RBIM_PROFILE``, then to the ``profile``
+    ``arguments`` are settings by key (None: not given); ``dialect`` are fields of the dialect by name, and a mapping in it
+    has only the entries that differ from the default. ``profile`` defaults to ``RBIM_PROFILE``, then to the ``profile``
     of the files. It is read from ``file`` (default: ``RBIM_CONFIG``), or without one from the project's file and the user's
     (see ``rbim.config.files.places``). ``warn`` is called with a message for each file with a token that other users can
     read (default: log a warning). The configuration may be incomplete. Raises InvalidRequest that names the wrong file,
     profile, variable or key.
     """
     arguments = {name: Sealed(value) for name, value in arguments.items() if value is not None}
+    arguments |= {f"{DIALECT}.{name}": Sealed(value) for name, value in (dialect or {}).items()}
     searched = places(file)
     files = _files(searched)
     name = profile or os.environ.get("RBIM_PROFILE") or next((each.default for each in files if each.default), None)
@@ -242,13 +262,17 @@ def _defaults() -> dict[str, Setting]:
 
     known = {"transport": "httpx", "rates": (), "concurrency": Limits().concurrency}
     known |= {"timeout": TIMEOUT, "deadline": DEADLINE}
-    shown = (key for key in KEYS if key == TOKEN or key not in TOKEN_FORMS)
+    known |= {key: getattr(Dialect(), name) for key, name in DIALECT_KEYS.items()}
+    shown = (key for key in (*KEYS, *DIALECT_KEYS) if key == TOKEN or key not in TOKEN_FORMS)
     return {key: Setting(key, known.get(key), Source()) for key in shown}
 
 
 def _from_files(files: Iterable[ConfigFile], profile: str | None) -> Iterable[list[Setting]]:
-    """Yield the settings of a profile in each file, the file with the highest precedence last."""
-    for file in reversed(tuple(files)):
+    """Yield the settings of all profiles, then those of one, of each file; the file with the highest precedence last."""
+    lowest_first = tuple(files)[::-1]
+    for file in lowest_first:
+        yield [Setting(key, value, Source(file=file.path)) for key, value in file.shared.items()]
+    for file in lowest_first:
         settings: Mapping[str, Any] = file.profiles.get(profile or "", {})
         source = Source(file=file.path, profile=profile)
         yield [Setting(key, value, source) for key, value in settings.items()]
@@ -256,24 +280,25 @@ def _from_files(files: Iterable[ConfigFile], profile: str | None) -> Iterable[li
 
 def _from_environment() -> list[Setting]:
     found: list[Setting] = []
-    for key in KEYS.values():
-        if key.variable is None or not os.environ.get(key.variable):
+    for name, variable in variables().items():
+        if not os.environ.get(variable):
             continue
-        if key.name == "token_file" and os.environ.get("RBIM_APP_TOKEN"):
+        if name == "token_file" and os.environ.get("RBIM_APP_TOKEN"):
             continue  # the token itself takes precedence over its file
-        value, cause = key.from_text(Sealed(os.environ[key.variable]), Path())
+        value, cause = key_of(name).from_text(Sealed(os.environ[variable]), Path())
         if cause:
-            raise InvalidRequest(f"{key.variable}: {cause}", field=key.variable)
-        found.append(Setting(key.name, value, Source(variable=key.variable)))
+            raise InvalidRequest(f"{variable}: {cause}", field=variable)
+        found.append(Setting(name, value, Source(variable=variable)))
     return found
 
 
 def _from_arguments(arguments: Mapping[str, Sealed]) -> list[Setting]:
     found: list[Setting] = []
     for name, sealed in arguments.items():
-        if name not in KEYS:
-            raise InvalidRequest(f"{name}: unknown key; {nearest(name, KEYS)}", field=name)
-        value, cause = KEYS[name].value(sealed, Path())
+        known = DIALECT_KEYS if name.startswith(f"{DIALECT}.") else KEYS
+        if name not in known:
+            raise InvalidRequest(f"{name}: unknown key; {nearest(name, known)}", field=name)
+        value, cause = key_of(name).value(sealed, Path())
         if cause:
             raise InvalidRequest(f"{name}: {cause}", field=name)
         found.append(Setting(name, value, Source(argument=True)))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from attrs import field, frozen
 
-from rbim.config.keys import KEYS, TOKEN, TOKEN_FORMS, Sealed, nearest
+from rbim.config.keys import DIALECT, DIALECT_KEYS, KEYS, TOKEN, TOKEN_FORMS, Sealed, key_of, nearest
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ __all__ = ["ConfigFile", "ConfigPlace", "places", "read_file", "readable_by_othe
 
 NAME = "rbim.toml"
 OTHERS = stat.S_IRGRP | stat.S_IROTH
-TOP = ("profile", "profiles")
+TOP = ("profile", "profiles", DIALECT)
 
 
 @frozen
@@ -35,11 +35,15 @@ class ConfigPlace:
 
 @frozen(kw_only=True)
 class ConfigFile:
-    """The content of one file: the name of its default profile, and the settings of each profile by key."""
+    """The content of one file: the name of its default profile, and the settings of each profile by key.
+
+    ``shared`` are the settings of every profile: the table of the dialect at the top.
+    """
 
     path: Path
     default: str | None
     profiles: Mapping[str, Mapping[str, Any]] = field(repr=False)
+    shared: Mapping[str, Any]
 
     @property
     def holds_token(self) -> bool:
@@ -137,7 +141,10 @@ def _checked(path: Path, document: dict[str, Any]) -> tuple[ConfigFile | None, s
         if name in KEYS:
             return None, f"{name} is outside of a profile; move it below [profiles.NAME]"
         if name not in TOP:
-            return None, f"unknown key {name}; {nearest(name, TOP)}"
+            return None, f"unknown key {name}; {_misplaced(name, f'[{DIALECT}]') or nearest(name, TOP)}"
+    shared, cause = _dialect(document.get(DIALECT, {}))
+    if shared is None:
+        return None, cause
     default, profiles = document.get("profile"), document.get("profiles", {})
     if "profile" in document and not (isinstance(default, str) and default):
         return None, "profile: the name of the default profile is needed, a text"
@@ -147,18 +154,23 @@ def _checked(path: Path, document: dict[str, Any]) -> tuple[ConfigFile | None, s
     for name, table in cast("dict[str, object]", profiles).items():
         if not isinstance(table, dict):
             return None, f"profiles.{name}: a table is needed, [profiles.{name}]"
-        settings, cause = _settings(cast("dict[str, object]", table), path.parent)
+        settings, cause = _settings(name, cast("dict[str, object]", table), path.parent)
         if settings is None:
             return None, f"profiles.{name}.{cause}"
         read[name] = MappingProxyType(settings)
-    return ConfigFile(path=path, default=default, profiles=MappingProxyType(read)), ""
+    return ConfigFile(path=path, default=default, profiles=MappingProxyType(read), shared=shared), ""
 
 
-def _settings(table: dict[str, object], base: Path) -> tuple[dict[str, Any] | None, str]:
-    settings: dict[str, Any] = {}
+def _settings(profile: str, table: dict[str, object], base: Path) -> tuple[dict[str, Any] | None, str]:
+    settings, cause = _dialect(table.get(DIALECT, {}))
+    if settings is None:
+        return None, cause
     for name, value in table.items():
+        if name == DIALECT:
+            continue
         if name not in KEYS:
-            return None, f"{name}: unknown key; {nearest(name, KEYS)}"
+            place = _misplaced(name, f"[profiles.{profile}.{DIALECT}]")
+            return None, f"{name}: unknown key; {place or nearest(name, (*KEYS, DIALECT))}"
         settings[name], cause = KEYS[name].value(Sealed(value), base)
         if cause:
             return None, f"{name}: {cause}"
@@ -166,3 +178,22 @@ def _settings(table: dict[str, object], base: Path) -> tuple[dict[str, Any] | No
     if len(forms) > 1:
         return None, f"{forms[1]}: {forms[0]} is set too; keep only one of them"
     return settings, ""
+
+
+def _dialect(table: object) -> tuple[dict[str, Any] | None, str]:
+    """Return the settings of a table with fields of the dialect."""
+    if not isinstance(table, dict):
+        return None, f"{DIALECT}: a table is needed, [{DIALECT}]"
+    settings: dict[str, Any] = {}
+    for name, value in cast("dict[str, object]", table).items():
+        key = f"{DIALECT}.{name}"
+        if key not in DIALECT_KEYS:
+            return None, f"{key}: unknown key; {nearest(name, DIALECT_KEYS.values())}"
+        settings[key], cause = key_of(key).value(Sealed(value), Path())
+        if cause:
+            return None, f"{key}: {cause}"
+    return settings, ""
+
+
+def _misplaced(name: str, place: str) -> str:
+    return f"it belongs to the dialect: move it below {place}" if name in DIALECT_KEYS.values() else ""

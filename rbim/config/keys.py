@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -11,13 +12,26 @@ from attrs import frozen
 
 from rbim.client.limits import Rate
 from rbim.credentials import Secret
+from rbim.dialect_text import NAMES, dialect_fields, variable_of
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
-__all__ = ["KEYS", "TOKEN", "TOKEN_FORMS", "TRANSPORTS", "Sealed", "SettingKey", "nearest"]
+__all__ = [
+    "DIALECT",
+    "DIALECT_KEYS",
+    "KEYS",
+    "TOKEN",
+    "TOKEN_FORMS",
+    "TRANSPORTS",
+    "Sealed",
+    "SettingKey",
+    "key_of",
+    "nearest",
+    "variables",
+]
 
 TRANSPORTS = ("httpx", "httpx2", "aiohttp", "pyreqwest", "asyncio")
 """The transports by name; all but httpx and asyncio need an extra of that name."""
@@ -25,6 +39,10 @@ TRANSPORTS = ("httpx", "httpx2", "aiohttp", "pyreqwest", "asyncio")
 TOKEN = "app_token"  # noqa: S105  # the name of a key
 TOKEN_FORMS = (TOKEN, "token_file", "token_env")
 """The keys for the token or its location; each source may have only one of them."""
+
+
+DIALECT = "dialect"
+"""The table with fields of the dialect; as a setting, each has the key ``dialect.FIELD``."""
 
 
 class Sealed:
@@ -69,6 +87,8 @@ class SettingKey:
         """Return the setting from the text of an environment variable and "", or None and the cause."""
         try:
             parsed: object = self.parse(cast("str", text.opened()))
+        except InvalidRequest as error:
+            return None, error.message
         except ValueError:
             parsed = text.opened()
         return self.value(Sealed(parsed), base)
@@ -168,3 +188,28 @@ KEYS: Mapping[str, SettingKey] = MappingProxyType(
     }
 )
 """All keys of a profile, in display order."""
+
+
+# ------------------------------------------------------------------------------ the dialect
+
+DIALECT_KEYS: Mapping[str, str] = MappingProxyType({f"{DIALECT}.{name}": name for name in NAMES})
+"""The keys of the dialect's fields, and the fields."""
+
+
+def key_of(name: str) -> SettingKey:
+    """Return a key, also of the dialect. Raises KeyError."""
+    return _dialect_key(DIALECT_KEYS[name]) if name in DIALECT_KEYS else KEYS[name]
+
+
+@lru_cache
+def _dialect_key(name: str) -> SettingKey:
+    field = dialect_fields()[name]
+    return SettingKey(
+        name=f"{DIALECT}.{name}", variable=field.variable, read=lambda value, _: field.read(value), parse=field.parse
+    )
+
+
+def variables() -> dict[str, str]:
+    """Return the environment variable of each key that has one, also of the dialect's."""
+    own = {key.name: key.variable for key in KEYS.values() if key.variable}
+    return own | {key: variable_of(name) for key, name in DIALECT_KEYS.items()}

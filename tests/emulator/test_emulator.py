@@ -292,7 +292,7 @@ def signed(emulator, *, lower=False):
 )
 @pytest.mark.parametrize("ascii_only", [True, False])
 def test_foreign_clients_are_understood(body, ascii_only):
-    emulator = box()
+    emulator = box(dialect=Dialect(other_versions_refused=False))
     query, headers = signed(emulator, lower=True)
     headers = {"authorization": headers["Authorization"] + ";", "ACCEPT": "application/json;"}
     path = f"/2016-01-01/Application/{APP_ID}/IM/Group/CreateGroup"

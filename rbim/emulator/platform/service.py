@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from functools import lru_cache
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from attrs import frozen
 
 from rbim._support import json
 from rbim.codes import MALFORMED, UNKNOWN_OPERATION
+from rbim.dialect import MembersShape
 from rbim.emulator.platform.rules import RULES, DependsOnDialect, Refusal, Rule, World
 from rbim.errors import InvalidRequest
 from rbim.http import Response
@@ -68,6 +69,7 @@ class Platform:
             _require_post(method)
             self._signature_check.check(_app_id(path), query, {name.lower(): value for name, value in headers.items()})
             rule, kind = _rule_of(kind, path)
+            self._require_form(kind, path)
             op = self._read(kind, body)
         except Refusal as error:
             refusal = error
@@ -104,6 +106,25 @@ class Platform:
             self._routes[path] = kind
         return kind
 
+    def _require_form(self, kind: type[Operation[Any]], path: str) -> None:
+        """Refuse a path with another version or in another form than the dialect's, if the dialect refuses these."""
+        dialect, parts = self.world.dialect, path.split("/")
+        names = next(each for each in (path.split("/") for path in kind.spec.paths) if len(each) == len(parts))
+        version = parts[names.index("{version}")] if "{version}" in names else dialect.version
+        if dialect.other_versions_refused and version != dialect.version:
+            raise Refusal(f"version: the path has {version}, this platform has {dialect.version}", code=MALFORMED)
+        template = kind.path(dialect)
+        if dialect.other_forms_refused and parts[-1] != template.rpartition("/")[2]:
+            raise Refusal(f"the path ends in {parts[-1]}, but this platform has {template}", code=MALFORMED)
+
+    def _require_shape(self, document: object) -> None:  # JSON
+        dialect = self.world.dialect
+        if not dialect.other_forms_refused or not isinstance(document, dict):
+            return
+        members = cast("dict[str, object]", document).get("members")
+        if members and isinstance(members, dict) is not (dialect.members_shape is MembersShape.NESTED):
+            raise Refusal(f"members: this platform takes the {dialect.members_shape} shape", code=MALFORMED)
+
     def _read(self, kind: type[Operation[Any]], body: bytes) -> Operation[Any]:
         try:
             document = json.loads(body)
@@ -113,6 +134,7 @@ class Platform:
             raise Refusal(str(error), code=MALFORMED) from None
         except (ValueError, RecursionError):
             raise Refusal("a character that UTF-8 cannot carry", code=MALFORMED) from None
+        self._require_shape(document)
         try:
             op: Operation[Any] = self._converters.fast.structure(document, kind)
             op.check(self.world.effects, self.world.clock)

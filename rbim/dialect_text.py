@@ -1,0 +1,157 @@
+"""The fields of the dialect outside of Python: key, environment variable and flag of each, and its values as text.
+
+Everything is derived from the declaration of the fields in :class:`~rbim.dialect.Dialect`. A document is a value of TOML or
+JSON: plain values, lists, and for a mapping a table with its changes of the default.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from attrs import fields, frozen
+
+from rbim._support import json
+from rbim._support.forms import Form, form_of, types_of
+from rbim.dialect import Dialect, Gap
+from rbim.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = [
+    "NAMES",
+    "DialectField",
+    "dialect_differences",
+    "dialect_document",
+    "dialect_fields",
+    "dialect_from_env",
+    "dialect_of",
+    "flag_of",
+    "variable_of",
+]
+
+NAMES = tuple(each.name for each in fields(Dialect))
+"""The names of the fields, in order."""
+
+
+def flag_of(name: str) -> str:
+    """Return the flag of a field: ``--members-shape``."""
+    return f"--{name.replace('_', '-')}"
+
+
+def variable_of(name: str) -> str:
+    """Return the environment variable of a field: ``RBIM_MEMBERS_SHAPE``."""
+    return f"RBIM_{name.upper()}"
+
+
+@frozen(kw_only=True)
+class DialectField:
+    """One field of the dialect: the gap that it settles, and the form of its values."""
+
+    gap: Gap
+    form: Form
+
+    @property
+    def name(self) -> str:
+        """The field's name, which is also its key in ``rbim.toml``."""
+        return self.gap.name
+
+    @property
+    def flag(self) -> str:
+        """The field's flag."""
+        return flag_of(self.name)
+
+    @property
+    def variable(self) -> str:
+        """The field's environment variable."""
+        return variable_of(self.name)
+
+    def parse(self, *texts: str) -> object:
+        """Return the document of a text; of several texts if the flag of a list is repeated. Raises InvalidRequest."""
+        try:
+            return self.form.parse(",".join(texts))
+        except ValueError as error:
+            raise InvalidRequest(str(error), field=self.name) from None
+
+    def read(self, document: object) -> Any:  # the field's type
+        """Return the value of a document, or of a value, that the dialect accepts. Raises InvalidRequest."""
+        try:
+            value = self.form.read(document)
+            return getattr(Dialect(**{self.name: value}), self.name)
+        except InvalidRequest as error:
+            raise InvalidRequest(error.message.removeprefix(f"{self.name}: "), field=self.name) from None
+        except ValueError as error:
+            raise InvalidRequest(str(error), field=self.name) from None
+
+    def write(self, value: Any) -> object:  # the field's type
+        """Return the document of a value."""
+        return self.form.write(value)
+
+    def spell(self, document: object) -> str:
+        """Return the text of a document."""
+        return self.form.spell(document)
+
+
+@lru_cache
+def dialect_fields() -> Mapping[str, DialectField]:
+    """Return every field of the dialect by name, in order."""
+    types = types_of(Dialect)
+    return MappingProxyType(
+        {gap.name: DialectField(gap=gap, form=form_of(types[gap.name], gap.default)) for gap in Dialect.gaps()}
+    )
+
+
+def dialect_from_env() -> Dialect:
+    """Return the dialect of the environment: ``RBIM_VERSION`` and so on; an empty variable counts as not set.
+
+    Raises InvalidRequest that names the wrong variable.
+    """
+    given: dict[str, Any] = {}
+    for name in NAMES:
+        variable = variable_of(name)
+        if text := os.environ.get(variable):
+            each = dialect_fields()[name]
+            try:
+                given[name] = each.read(each.parse(text))
+            except InvalidRequest as error:
+                raise InvalidRequest(f"{variable}: {error.message}", field=variable) from None
+    return Dialect(**given)
+
+
+def dialect_document(dialect: Dialect) -> dict[str, Any]:
+    """Return the fields that differ from their defaults, as documents."""
+    found = {name: (each, each.write(getattr(dialect, name))) for name, each in dialect_fields().items()}
+    return {name: document for name, (each, document) in found.items() if document != each.write(each.gap.default)}
+
+
+def dialect_of(document: Mapping[str, Any]) -> Dialect:
+    """Return the dialect of such a document. Raises InvalidRequest that names the wrong field."""
+    known = dialect_fields()
+    given: dict[str, Any] = {}
+    for name, each in document.items():
+        if name not in known:
+            raise InvalidRequest(f"{name}: this version of rbim has no such field of the dialect", field=name)
+        try:
+            given[name] = known[name].read(each)
+        except InvalidRequest as error:
+            raise InvalidRequest(f"{name}: {error.message}", field=name) from None
+    return Dialect(**given)
+
+
+def dialect_differences(kept: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """Return the fields in which two such documents differ, each with both values as text."""
+    names = [name for name in dict.fromkeys([*NAMES, *kept]) if kept.get(name) != given.get(name)]
+    return {name: (_text(name, kept), _text(name, given)) for name in names}
+
+
+def _text(name: str, document: Mapping[str, Any]) -> str:
+    each = dialect_fields().get(name)
+    if each is None:  # a field of a newer version
+        return json.dumps(document[name]).decode() if name in document else "unknown"
+    if name in document:
+        return each.spell(document[name])
+    default = each.write(each.gap.default)
+    return "the default" if default == {} else each.spell(default)
