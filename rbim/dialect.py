@@ -6,6 +6,7 @@ receiver share one dialect, so that a test assumes the same as the client.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta, timezone, tzinfo
 from enum import StrEnum
@@ -100,10 +101,15 @@ class Gap:
     @property
     def emulator_only(self) -> bool:
         """Whether the choice does not change the requests and answers of the client."""
-        return EMULATOR_ONLY in self.settles
+        return bool(_EMULATOR_ONLY.search(self.settles))
+
+    @property
+    def choice(self) -> str:
+        """The text of ``settles``, without the note that the choice is the emulator's."""
+        return _EMULATOR_ONLY.sub(lambda found: f"; {found[1]}" if found[1] else "", self.settles)
 
 
-EMULATOR_ONLY = "(emulator only"
+_EMULATOR_ONLY = re.compile(r" \(emulator only(?:: (.*?))?\)")
 
 
 def _settles(settles: str, section: str, grade: Grade) -> dict[str, Any]:

@@ -7,6 +7,7 @@ JSON: plain values, lists, and for a mapping a table with its changes of the def
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -14,24 +15,27 @@ from typing import TYPE_CHECKING, Any
 from attrs import fields, frozen
 
 from rbim._support import json
-from rbim._support.forms import Form, form_of, types_of
 from rbim.dialect import Dialect, Gap
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from rbim._support.forms import Form
 
 __all__ = [
     "NAMES",
     "DialectField",
+    "client_document",
     "dialect_differences",
-    "dialect_document",
     "dialect_fields",
     "dialect_from_env",
     "dialect_of",
+    "dialect_texts",
     "flag_of",
     "variable_of",
 ]
+
+DEFAULT = "default"
+"""The text of a mapping without changes of its default."""
 
 NAMES = tuple(each.name for each in fields(Dialect))
 """The names of the fields, in order."""
@@ -71,6 +75,8 @@ class DialectField:
 
     def parse(self, *texts: str) -> object:
         """Return the document of a text; of several texts if the flag of a list is repeated. Raises InvalidRequest."""
+        if texts == (DEFAULT,) and isinstance(self.gap.default, Mapping):
+            return {}
         try:
             return self.form.parse(",".join(texts))
         except ValueError as error:
@@ -91,13 +97,15 @@ class DialectField:
         return self.form.write(value)
 
     def spell(self, document: object) -> str:
-        """Return the text of a document."""
-        return self.form.spell(document)
+        """Return the text of a document; "default" for a mapping without changes."""
+        return DEFAULT if document == {} else self.form.spell(document)
 
 
 @lru_cache
 def dialect_fields() -> Mapping[str, DialectField]:
     """Return every field of the dialect by name, in order."""
+    from rbim._support.forms import form_of, types_of
+
     types = types_of(Dialect)
     return MappingProxyType(
         {gap.name: DialectField(gap=gap, form=form_of(types[gap.name], gap.default)) for gap in Dialect.gaps()}
@@ -121,10 +129,14 @@ def dialect_from_env() -> Dialect:
     return Dialect(**given)
 
 
-def dialect_document(dialect: Dialect) -> dict[str, Any]:
-    """Return the fields that differ from their defaults, as documents."""
-    found = {name: (each, each.write(getattr(dialect, name))) for name, each in dialect_fields().items()}
-    return {name: document for name, (each, document) in found.items() if document != each.write(each.gap.default)}
+def client_document(dialect: Dialect) -> dict[str, Any]:
+    """Return the fields that differ from their defaults, as documents, without those of the emulator only."""
+    found: dict[str, Any] = {}
+    for name, each in dialect_fields().items():
+        document = each.write(getattr(dialect, name))
+        if document != each.write(each.gap.default) and not each.gap.emulator_only:
+            found[name] = document
+    return found
 
 
 def dialect_of(document: Mapping[str, Any]) -> Dialect:
@@ -147,11 +159,15 @@ def dialect_differences(kept: Mapping[str, Any], given: Mapping[str, Any]) -> di
     return {name: (_text(name, kept), _text(name, given)) for name in names}
 
 
+def dialect_texts(document: Mapping[str, Any]) -> dict[str, str]:
+    """Return the fields of such a document, also of a newer version, with their values as text."""
+    return {name: _text(name, document) for name in document}
+
+
 def _text(name: str, document: Mapping[str, Any]) -> str:
     each = dialect_fields().get(name)
     if each is None:  # a field of a newer version
         return json.dumps(document[name]).decode() if name in document else "unknown"
     if name in document:
         return each.spell(document[name])
-    default = each.write(each.gap.default)
-    return "the default" if default == {} else each.spell(default)
+    return each.spell(each.write(each.gap.default))

@@ -301,8 +301,9 @@ class _Record(Form):
         return given[self.short] if list(given) == [self.short] else given
 
     def spell(self, document: object) -> str:
-        whole = isinstance(document, dict) or not self.short
-        return _dumped(cast("object", document)) if whole else self.fields[self.short].spell(document)
+        if self.short and not isinstance(document, dict):
+            return self.fields[self.short].spell(document)
+        return _dumped(cast("Any", document))
 
 
 # ------------------------------------------------------------------------------ the form of a type

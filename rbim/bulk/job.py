@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from anyio.to_thread import run_sync
 from attrs import frozen
 
-from rbim.bulk.journal.journal import Journal, OnUnknown
+from rbim.bulk.journal.journal import DIALECT, Journal, OnUnknown
 from rbim.bulk.journal.loading import Loader, batches
 from rbim.bulk.progress import FailureLimit
 from rbim.bulk.report.reading import read_report
@@ -23,6 +23,7 @@ from rbim.client.client import View
 from rbim.client.retry import Retry
 from rbim.clock import SystemClock
 from rbim.dialect import Dialect
+from rbim.dialect_text import dialect_of
 from rbim.errors import InvalidRequest
 from rbim.operations import catalogue
 from rbim.operations.groups import DeleteGroupMember, Invited, InviteJoinGroup, Success
@@ -88,7 +89,7 @@ class Job(Generic[R]):
     repeated (default: 5 attempts). ``resend_within``: requests that a killed run left open are sent again if they are
     younger than so many seconds (default: 0, they are reported as unknown).
 
-    A job can be resumed from its journal alone. Raises InvalidRequest.
+    A job can be resumed from its journal alone, with the same dialect. Raises InvalidRequest.
     """
 
     def __init__(  # noqa: PLR0913  # options, each by keyword and with a default
@@ -242,8 +243,9 @@ class RemoveJob(Job[Success]):
 def open_job(sender: Sender, journal: str | PathLike[str], **settings: Any) -> Job[Any]:
     """Return the job that a journal holds, to resume or to retry it.
 
-    It keeps the settings of its last run, except ``settings``, which are those of :class:`Job`. An operation of your own
-    must be declared (imported) first. Raises InvalidRequest.
+    It keeps the settings of its last run, except ``settings``, which are those of :class:`Job`. ``dialect`` defaults to the
+    client's, and for a sender that is no client to the journal's. An operation of your own must be declared (imported)
+    first. Raises InvalidRequest, also if the job was begun with another dialect.
     """
     path = Path(journal).absolute()
     facts = job_facts(path)
@@ -253,10 +255,13 @@ def open_job(sender: Sender, journal: str | PathLike[str], **settings: Any) -> J
         raise InvalidRequest(
             f"{path}: unknown operation {facts.operation}: import the module that declares it", field="journal"
         )
-    dialect = settings.get("dialect") or (sender.dialect if isinstance(sender, View) else Dialect())
+    dialect = settings.pop("dialect", None) or (
+        sender.dialect if isinstance(sender, View) else dialect_of(facts.settings.get(DIALECT, {}))
+    )
+    facts.require_dialect(path, dialect)
     work = Work[Any].of(operation, facts.options, facts.chunk, dialect)
     given = JobSettings.from_json(facts.settings, by_name) | settings
-    return Job(sender, work.operation, journal=path, options=work.options, chunk=work.chunk, **given)
+    return Job(sender, work.operation, journal=path, options=work.options, chunk=work.chunk, dialect=dialect, **given)
 
 
 def job_facts(path: Path) -> JobFacts:

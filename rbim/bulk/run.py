@@ -4,7 +4,7 @@
 #
 # NEW       made by `Job.run`, `Job.resume` or `Job.retry`; entered once
 # LOADING   the lock is held and the journal is open. A new job: the input is loaded. A job in the journal: it must be the
-#           same one (operation, options, input), then `recover` settles the requests that an ended run left open
+#           same one (operation, options, input, dialect), then `recover` settles the requests that an ended run left open
 # RUNNING   `begin_run` is committed; the dispatcher sends (its phases: running, halted, draining)
 # ENDED     `end_run` with the reason is committed, the journal is closed, the lock is released
 #
@@ -29,7 +29,7 @@ from rbim._support.task_errors import TaskErrors
 from rbim.bulk.dispatcher import Dispatcher
 from rbim.bulk.input.file import RowFile
 from rbim.bulk.input.format import Format
-from rbim.bulk.journal.journal import JobFacts, Journal
+from rbim.bulk.journal.journal import DIALECT, JobFacts, Journal
 from rbim.bulk.journal.loading import Loaded, Loader, batches
 from rbim.bulk.journal.lock import JobLock
 from rbim.bulk.pace.controller import PaceController
@@ -37,6 +37,7 @@ from rbim.bulk.progress import RunCounts
 from rbim.bulk.report.reading import read_report
 from rbim.bulk.states import AccountState
 from rbim.clock import SystemClock
+from rbim.dialect_text import client_document
 from rbim.errors import AuthenticationError, InvalidRequest
 from rbim.storage.group_commit import open_group_commit
 
@@ -74,6 +75,10 @@ class RunParts:
     sender: Sender
     journal: Path
     clock: Clock
+
+    def settings_as_json(self) -> dict[str, Any]:
+        """Return the settings for the journal: those of the job, and its dialect."""
+        return {**self.settings.as_json(), DIALECT: client_document(self.work.dialect)}
 
 
 class Run:
@@ -237,6 +242,7 @@ class Run:
             differences += _input_difference(facts.input, await self._digest(self._rows))
         if differences:
             raise InvalidRequest(f"{journal.path} holds another job: {'; '.join(differences)}", field="journal")
+        facts.require_dialect(journal.path, self._parts.work.dialect)
         await commits.run(partial(journal.recover, self._on_unknown, self._parts.settings.resend_within))
         if self._retried is not None:
             await self._retry(journal, commits, self._retried)
@@ -247,7 +253,7 @@ class Run:
             operation=work.operation.spec.name,
             options=work.plain_options(),
             chunk=work.chunk,
-            settings=self._parts.settings.as_json(),
+            settings=self._parts.settings_as_json(),
             source={},
             created=0.0,
             loaded=None,
@@ -294,7 +300,7 @@ class Run:
         facts = await commits.read(journal.facts)
         assert facts is not None  # noqa: S101  # it was created or found
         with anyio.CancelScope(shield=True):  # a recorded run must get its end
-            await commits.run(partial(journal.begin_run, parts.settings.as_json()))
+            await commits.run(partial(journal.begin_run, parts.settings_as_json()))
         self._counts = RunCounts(facts.input, counts, parts.clock.monotonic())
         self._dispatcher = Dispatcher(
             work=parts.work,

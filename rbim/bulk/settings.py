@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
+from rbim.bulk.journal.journal import DIALECT
 from rbim.bulk.progress import FailureLimit
 from rbim.client.limits import Rate
 from rbim.client.retry import Retry
@@ -67,11 +68,11 @@ class JobSettings:
 
     @staticmethod
     def from_json(document: dict[str, Any], operations: Mapping[str, type[Operation[Any]]]) -> dict[str, Any]:
-        """Return the stored settings as keyword arguments of a job.
+        """Return the stored settings as keyword arguments of a job, without the dialect, which a run cannot change.
 
         Rates of operations that are not in ``operations`` are dropped.
         """
-        values = dict(document)
+        values = {name: value for name, value in document.items() if name != DIALECT}
         rates: list[Rate] = []
         for each in map(dict, values.pop("rates")):
             names = each.pop("operations", [])

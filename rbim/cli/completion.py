@@ -11,8 +11,9 @@ from cyclopts import Parameter
 
 from rbim.cli.errors import print_error
 from rbim.cli.exit_codes import Exit
-from rbim.cli.global_flags import FLAGS, SWITCHES
+from rbim.cli.global_flags import DIALECT_FLAGS, FLAGS, SWITCHES
 from rbim.config.keys import TRANSPORTS
+from rbim.dialect_text import dialect_fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,6 +66,10 @@ def _global_flags() -> Callable[..., None]:
     kinds: dict[str, Any] = dict.fromkeys(FLAGS, str | None) | dict.fromkeys(SWITCHES, bool)
     kinds |= {"config": Path | None, "transport": cast("Any", Literal)[TRANSPORTS] | None}
     helps = {name: text for name, (_, text) in FLAGS.items()} | SWITCHES
+    for name, field in DIALECT_FLAGS.items():
+        choices = dialect_fields()[field].form.choices
+        kinds[name] = cast("Any", Literal)[choices] | None if choices else str | None
+        helps[name] = dialect_fields()[field].gap.choice
     unused.__annotations__ = {}
     parameters = [
         inspect.Parameter(

@@ -9,6 +9,7 @@ from cyclopts import App, Parameter
 from rbim.cli.errors import print_error, report_error
 from rbim.cli.exit_codes import Exit
 from rbim.cli.printable import printable
+from rbim.dialect_text import dialect_fields, flag_of
 from rbim.errors import RbimError
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def show(*, as_json: Json = False) -> int:
         return report_error(error, "rbim config show")
     if as_json:
         settings = {
-            key: {"value": _document(setting), "source": _source(setting), "missing": setting.value is None}
+            key: {"value": _document(setting), "source": _source(setting), "missing": _is_missing(setting)}
             for key, setting in found.values.items()
         }
         show_json({"profile": found.profile, "values": settings, "missing": list(found.missing)})
@@ -53,15 +54,17 @@ def _show(found: Config) -> None:
     from rich.text import Text
 
     from rbim.cli.output import console, table
+    from rbim.config.keys import DIALECT_KEYS
 
-    made = table("key", "value", "source", whole=("key",))
-    for key, setting in found.values.items():
-        value = _document(setting)
-        text = ", ".join(value) if setting.key == "rates" else "" if value is None else str(value)
-        made.add_row(key, Text(printable(text) or "-"), Text(printable(_source(setting))))
     out = console()
     out.print(Text(f"profile: {printable(found.profile or 'none')}"))
-    out.print(made)
+    dialect = {key: setting for key, setting in found.values.items() if key in DIALECT_KEYS}
+    for settings in (found.values.keys() - dialect.keys(), dialect.keys()):
+        made = table("key", "value", "source", whole=("key",))
+        for key, setting in found.values.items():
+            if key in settings:
+                made.add_row(key, Text(printable(_text(setting)) or "-"), Text(printable(_source(setting))))
+        out.print(made)
     for missing in found.missing:
         print_error(f"missing: {missing}")
 
@@ -86,10 +89,21 @@ def path(*, as_json: Json = False) -> int:
     return Exit.DONE
 
 
-def _document(setting: Setting) -> Any:  # JSON
-    """Return the value of a setting as JSON; a token is masked."""
-    from rbim.config.keys import TOKEN_FORMS
+def _text(setting: Setting) -> str:
+    from rbim.config.keys import DIALECT_KEYS
 
+    value = _document(setting)
+    if setting.key in DIALECT_KEYS:
+        return dialect_fields()[DIALECT_KEYS[setting.key]].spell(value)
+    return ", ".join(value) if setting.key == "rates" else "" if value is None else str(value)
+
+
+def _document(setting: Setting) -> Any:  # JSON
+    """Return the value of a setting as JSON; a token is masked, a mapping of the dialect has the changes of its default."""
+    from rbim.config.keys import DIALECT_KEYS, TOKEN_FORMS
+
+    if setting.key in DIALECT_KEYS:
+        return dialect_fields()[DIALECT_KEYS[setting.key]].write(setting.value)
     if setting.value is None:
         return None
     if setting.key in TOKEN_FORMS:
@@ -101,5 +115,11 @@ def _document(setting: Setting) -> Any:  # JSON
 
 def _source(setting: Setting) -> str:
     if setting.source.argument:
-        return f"flag --{setting.key.replace('_', '-')}"
-    return "-" if setting.value is None else str(setting)
+        return f"flag {flag_of(setting.key.rpartition('.')[2])}"
+    return "-" if _is_missing(setting) else str(setting)
+
+
+def _is_missing(setting: Setting) -> bool:
+    from rbim.config.keys import DIALECT_KEYS
+
+    return setting.value is None and setting.key not in DIALECT_KEYS  # None is a value of the dialect

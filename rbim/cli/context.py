@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 from rbim.cli.errors import print_error
 from rbim.cli.extras import MissingExtra
 from rbim.cli.global_flags import current_flags
+from rbim.dialect_text import dialect_fields
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
+    from rbim.cli.global_flags import GlobalFlags
     from rbim.client.client import AsyncClient
     from rbim.config.config import Config
     from rbim.credentials import Credentials
@@ -30,8 +32,24 @@ def configuration() -> Config:
     from rbim.config.config import load
 
     flags = current_flags()
+    addresses = {"base_url": flags.base_url, "transport": flags.transport}
     with _adding_hint():
-        return load(flags.profile, flags.config, warn=_warn, base_url=flags.base_url, transport=flags.transport)
+        return load(flags.profile, flags.config, warn=_warn, dialect=_dialect(flags), **addresses)
+
+
+def _dialect(flags: GlobalFlags) -> dict[str, object]:
+    """Return the documents of the dialect's flags. Raises InvalidRequest that names the wrong flag."""
+    found: dict[str, object] = {}
+    for name, texts in flags.dialect:
+        field = dialect_fields()[name]
+        try:
+            found[name] = field.parse(*texts)
+            field.read(found[name])
+        except InvalidRequest as error:
+            wrong = InvalidRequest(f"{field.flag}: {error.message}", field=field.flag)
+            wrong.add_note("See: rbim dialect")
+            raise wrong from None
+    return found
 
 
 def make_client(config: Config | None = None, **options: Any) -> AsyncClient:  # the constructor's own

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shlex
 import sys
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -22,9 +23,11 @@ from rbim.cli.extras import require
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Iterator
 
+    from rbim.config.config import Config
     from rbim.credentials import Credentials
+    from rbim.dialect import Dialect
     from rbim.emulator.emulator import Emulator
     from rbim.emulator.server.server import Server
 
@@ -49,8 +52,10 @@ def emulator(  # noqa: PLR0913  # flags, each with a default
 
     It is not the service itself and was not made by its vendor. The first line on standard output is the base URL. It knows
     one application: that of RBIM_APP_ID and RBIM_APP_TOKEN (or RBIM_APP_TOKEN_FILE); without these, a new one, whose
-    credentials are printed once as export lines for a shell. The control interface under /_emulator/ shows and changes
-    everything without a signature, so do not expose it. Ctrl-C and SIGTERM stop it with exit code 0.
+    credentials are printed once as export lines for a shell. Its dialect is that of flags, environment and profile (`rbim
+    dialect`); what a client needs of it is printed as such lines, too. It refuses requests with another
+    version. The control interface under /_emulator/ shows and changes everything without a signature, so do not expose it.
+    Ctrl-C and SIGTERM stop it with exit code 0.
 
     Parameters
     ----------
@@ -69,6 +74,7 @@ def emulator(  # noqa: PLR0913  # flags, each with a default
         Use a clock that starts at the current time and moves only by POST /_emulator/clock/advance.
     """
     require("server", "uvicorn")
+    from rbim.cli.context import configuration
     from rbim.emulator.server.server import run
 
     codes: list[Exit] = []
@@ -82,8 +88,9 @@ def emulator(  # noqa: PLR0913  # flags, each with a default
             codes.append(_save(box, state))
 
     try:
-        credentials, fresh = _credentials()
-        box = _made(credentials, seed=seed, emulated_clock=emulated_clock)
+        config = configuration()
+        credentials, fresh = _credentials(config)
+        box = _made(credentials, dialect=config.dialect, seed=seed, emulated_clock=emulated_clock)
         _load(box, faults, state)
     except InvalidRequest as error:
         print_error(error.message)
@@ -98,23 +105,21 @@ def emulator(  # noqa: PLR0913  # flags, each with a default
     return codes[-1]
 
 
-def _credentials() -> tuple[Credentials, bool]:
+def _credentials(config: Config) -> tuple[Credentials, bool]:
     """Return the configured credentials and False, or new ones and True."""
-    from rbim.cli.context import configuration
     from rbim.credentials import Credentials
 
-    config = configuration()
     if config.has_credentials:
         return config.credentials(), False
     return Credentials(app_id=secrets.token_hex(16), app_token=secrets.token_hex(16)), True
 
 
-def _made(credentials: Credentials, *, seed: int, emulated_clock: bool) -> Emulator:
+def _made(credentials: Credentials, *, dialect: Dialect, seed: int, emulated_clock: bool) -> Emulator:
     from rbim.emulator.clock import EmulatedClock
     from rbim.emulator.emulator import Emulator
 
     clock = EmulatedClock(datetime.now(UTC)) if emulated_clock else None
-    made = Emulator(credentials=credentials, seed=seed, clock=clock)
+    made = Emulator(credentials=credentials, dialect=dialect, seed=seed, clock=clock)
     made.requests.limit = made.deliveries.limit = KEPT_RECORDS
     return made
 
@@ -164,6 +169,15 @@ def _save(box: Emulator, path: Path) -> Exit:
     return Exit.DONE
 
 
+def _dialect_variables(dialect: Dialect) -> Iterator[tuple[str, str]]:
+    """Yield the variables, with their values, that give a client the same dialect."""
+    from rbim.dialect_text import client_document, dialect_fields
+
+    for name, document in client_document(dialect).items():
+        field = dialect_fields()[name]
+        yield field.variable, field.spell(document)
+
+
 def _print_address(server: Server, *, fresh: bool) -> None:
     """Print the base URL, then lines that a shell can evaluate."""
     from rbim.emulator.server.commands import ABOUT, PREFIX
@@ -176,6 +190,7 @@ def _print_address(server: Server, *, fresh: bool) -> None:
             f"export RBIM_APP_ID={credentials.app_id}",
             f"export RBIM_APP_TOKEN={credentials.app_token.reveal()}",
         ]
+    lines += [f"export {name}={shlex.quote(text)}" for name, text in _dialect_variables(server.emulator.dialect)]
     sys.stdout.write("".join(f"{line}\n" for line in lines))
     sys.stdout.flush()
     if not ip_address(server.host).is_loopback:

@@ -1,21 +1,26 @@
-"""The flags that every command takes, before or after its name: profile, address of the platform, amount of output."""
+"""The flags that every command takes, before or after its name: profile, address, dialect, amount of output."""
 
 from __future__ import annotations
 
+from collections import deque
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rbim.dialect_text import NAMES, dialect_fields, flag_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Sequence
 
 __all__ = [
+    "DIALECT_FLAGS",
     "FLAGS",
     "GLOBAL_FLAGS_HELP",
     "SWITCHES",
     "GlobalFlags",
     "WrongFlag",
     "current_flags",
+    "given_flags",
     "split_global_flags",
     "using_flags",
 ]
@@ -28,24 +33,32 @@ FLAGS = {
 }
 """The flags with a value: the value's name in the help, and the help."""
 
+DIALECT_FLAGS = {flag_of(name).removeprefix("--"): name for name in NAMES}
+"""The flags of the dialect, and their fields."""
+
 SWITCHES = {"debug": "Show tracebacks, and log every attempt on standard error."}
 GLOBAL_FLAGS_HELP = (
     f"Every command also takes {', '.join(f'--{name}' for name in (*FLAGS, *SWITCHES))}. They and the exit codes are in "
-    "`rbim --help`."
+    "`rbim --help`. The flags of the dialect, such as --version, are in `rbim dialect`."
 )
 """The sentence about them in the help of every command."""
 
 END = "--"
+VERSION = "--version"  # a field of the dialect; as the whole command line, the flag shows the version of rbim
 
 
 class GlobalFlags(NamedTuple):
-    """The values of these flags; None for a flag that is not given."""
+    """The values of these flags; None for a flag that is not given.
+
+    ``dialect`` has the texts of each given field of the dialect, several if the flag of a list is repeated.
+    """
 
     profile: str | None = None
     config: str | None = None
     base_url: str | None = None
     transport: str | None = None
     debug: bool = False
+    dialect: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 class WrongFlag(Exception):
@@ -76,6 +89,15 @@ def using_flags(flags: GlobalFlags) -> Generator[None]:
         _current.reset(before)
 
 
+def given_flags() -> list[str]:
+    """Return the words of the running command's flags that choose the platform: all but ``--debug``."""
+    flags = current_flags()
+    values = [(name, getattr(flags, name.replace("-", "_"))) for name in FLAGS]
+    given = [(f"--{name}", value) for name, value in values if value is not None]
+    given += [(flag_of(field), text) for field, texts in flags.dialect for text in texts]
+    return [word for pair in given for word in pair]
+
+
 def split_global_flags(tokens: Sequence[str]) -> tuple[GlobalFlags, list[str]]:
     """Return these flags, and the command line without them. Raises WrongFlag.
 
@@ -83,25 +105,35 @@ def split_global_flags(tokens: Sequence[str]) -> tuple[GlobalFlags, list[str]]:
     global one.
     """
     found: dict[str, Any] = {}  # FLAGS are texts, SWITCHES are True
+    dialect: dict[str, tuple[str, ...]] = {}
     rest: list[str] = []
     own: Iterable[str] = ()
-    remaining = iter(tokens)
-    for token in remaining:
+    remaining = deque(tokens)
+    while remaining:
+        token = remaining.popleft()
         name, equals, value = token.removeprefix("--").partition("=")
         if token == END:
             rest += [token, *remaining]
-        elif not token.startswith("--") or name in own or name not in {*FLAGS, *SWITCHES}:
+            break
+        of_rbim = token == VERSION and not rest and (not remaining or remaining[0].startswith("--"))
+        if not token.startswith("--") or name in own or name not in {*FLAGS, *SWITCHES, *DIALECT_FLAGS} or of_rbim:
             rest.append(token)
             own = _fields(rest) if len(rest) == COMMAND else own
+        elif name in DIALECT_FLAGS:
+            text = _value(name, value if equals else remaining.popleft() if remaining else "")
+            field = DIALECT_FLAGS[name]
+            if field in dialect and not dialect_fields()[field].form.several:
+                raise WrongFlag(f"--{name} is given twice")
+            dialect[field] = (*dialect.get(field, ()), text)
         elif name.replace("-", "_") in found:
             raise WrongFlag(f"--{name} is given twice")
         elif name in FLAGS:
-            found[name.replace("-", "_")] = _value(name, value if equals else next(remaining, ""))
+            found[name.replace("-", "_")] = _value(name, value if equals else remaining.popleft() if remaining else "")
         elif equals:
             raise WrongFlag(f"--{name} takes no value")
         else:
             found[name] = True
-    return GlobalFlags(**found), rest
+    return GlobalFlags(**found, dialect=tuple(dialect.items())), rest
 
 
 COMMAND = 2
@@ -109,9 +141,11 @@ COMMAND = 2
 
 
 def _value(name: str, value: str) -> str:
-    if not value or value.startswith("--"):
-        raise WrongFlag(f"--{name} needs a value: {FLAGS[name][0]}")
-    return value
+    if value and not value.startswith("--"):
+        return value
+    wanted = FLAGS[name][0] if name in FLAGS else dialect_fields()[DIALECT_FLAGS[name]].form.metavar
+    hint = " (`rbim --version` alone shows the version of rbim)" if f"--{name}" == VERSION else ""
+    raise WrongFlag(f"--{name} needs a value: {wanted}{hint}")
 
 
 def _fields(command: Sequence[str]) -> frozenset[str]:

@@ -12,6 +12,8 @@ from rbim.bulk.journal.planning import Planner
 from rbim.bulk.journal.schema import JOURNAL
 from rbim.bulk.states import AccountState
 from rbim.bulk.work import FailureReason
+from rbim.dialect_text import client_document, dialect_differences
+from rbim.errors import InvalidRequest
 from rbim.storage.sqlite import Database
 
 if TYPE_CHECKING:
@@ -20,8 +22,12 @@ if TYPE_CHECKING:
 
     from rbim.bulk.work import Chunk, Settlement
     from rbim.clock import Clock
+    from rbim.dialect import Dialect
 
-__all__ = ["JobFacts", "Journal", "OnUnknown", "Sample"]
+__all__ = ["DIALECT", "JobFacts", "Journal", "OnUnknown", "Sample"]
+
+DIALECT = "dialect"
+"""The key of the settings for the job's dialect: the fields of the client that differ from their defaults."""
 
 OnUnknown = Literal["auto", "resend", "report"]
 
@@ -48,7 +54,10 @@ SAMPLE = """INSERT INTO sample (run, at, seconds, requests, accounts, throttled,
 
 @frozen(kw_only=True)
 class JobFacts:
-    """Facts of a job in its journal. ``loaded`` is None if the input was not read completely: nothing was sent then."""
+    """Facts of a job in its journal. ``loaded`` is None if the input was not read completely: nothing was sent then.
+
+    ``settings`` includes the dialect, except in journals of rbim 0.1.
+    """
 
     operation: str
     options: dict[str, Any]
@@ -58,6 +67,17 @@ class JobFacts:
     created: float
     loaded: float | None
     input: Loaded
+
+    def require_dialect(self, path: Path, dialect: Dialect) -> None:
+        """Raise InvalidRequest that names the fields in which a dialect is not the job's."""
+        if DIALECT not in self.settings:
+            return
+        different = [
+            f"{name} is {kept} in the journal and {given} here"
+            for name, (kept, given) in dialect_differences(self.settings[DIALECT], client_document(dialect)).items()
+        ]
+        if different:
+            raise InvalidRequest(f"{path}: the job has another dialect: {'; '.join(different)}", field=DIALECT)
 
 
 class Sample(NamedTuple):

@@ -191,7 +191,8 @@ class Report:
 
     ``state``: ``"loading"`` (the input was not read completely, nothing was sent), ``"running"``, ``"complete"`` or
     ``"incomplete"``. ``done_word``: the word for a done account (``invited``). ``options``, ``chunk`` and ``source``: the
-    job's options, its accounts per request, the origin of the rows. ``reasons`` and ``codes``: the 50 most frequent;
+    job's options, its accounts per request, the origin of the rows. ``dialect``: the fields that differ from their defaults,
+    as in ``rbim.toml``. ``reasons`` and ``codes``: the 50 most frequent;
     ``reasons_left_off`` counts the others. ``over_time``: at most 120 intervals. ``seconds``: running time of all runs.
     ``anomalies`` is their number; lists of first entries (``first_bad_rows``) have at most 20.
     """
@@ -200,6 +201,7 @@ class Report:
     done_word: str
     options: Mapping[str, Any]
     chunk: int
+    dialect: Mapping[str, Any]
     source: Mapping[str, Any]
     created: datetime
     state: str
@@ -267,6 +269,7 @@ class Report:
                 "operation": self.operation,
                 "options": dict(self.options),
                 "chunk": self.chunk,
+                "dialect": dict(self.dialect),
                 "source": dict(self.source),
                 "created": self.created.isoformat(),
             },

@@ -8,6 +8,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rbim.bulk.journal.journal import DIALECT
 from rbim.bulk.journal.schema import JOURNAL
 from rbim.bulk.report import queries as report_queries
 from rbim.bulk.report.model import Report
@@ -87,10 +88,10 @@ def _read_transaction(connection: sqlite3.Connection) -> Generator[None]:
 
 
 def _read(connection: sqlite3.Connection, *, running: bool) -> Report:
-    facts = connection.execute("SELECT operation, options, chunk, source, created, loaded FROM job").fetchone()
+    facts = connection.execute("SELECT operation, options, chunk, settings, source, created, loaded FROM job").fetchone()
     if facts is None:
         raise InvalidRequest("the journal holds no job: begin one first", field="journal")
-    operation, options, chunk, source, created, loaded = facts
+    operation, options, chunk, settings, source, created, loaded = facts
     ((done_word,),) = connection.execute("SELECT name FROM account_state WHERE id = ?", (AccountState.DONE,))
     settled = report_queries.accounts_and_reasons(connection, running=running)
     runs = report_queries.runs(connection)
@@ -104,6 +105,7 @@ def _read(connection: sqlite3.Connection, *, running: bool) -> Report:
         done_word=done_word,
         options=json.loads(options),
         chunk=chunk,
+        dialect=json.loads(settings).get(DIALECT, {}),
         source=json.loads(source),
         created=report_queries.utc_time(created),
         state=state,

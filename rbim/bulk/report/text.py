@@ -8,6 +8,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from rbim._support.text import one_line
+from rbim.dialect_text import dialect_texts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -243,6 +244,9 @@ def _job(report: Report) -> Iterator[str]:
     yield f"Job: created {report.created:{TIME}} UTC, at most {_count(report.chunk, 'account')} per request"
     if options:
         yield f"  with {', '.join(options)}"
+    if report.dialect:
+        values = (f"{name} {_clean(text)}" for name, text in dialect_texts(report.dialect).items())
+        yield from _wrapped(f"dialect: {', '.join(values)}")
 
 
 # ------------------------------------------------------------------------------ words and figures

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-__all__ = ["COMMANDS", "SUMMARY", "answer"]
+__all__ = ["COMMANDS", "INDENT", "SUMMARY", "answer", "terminal_width"]
 
 
 SUMMARY = "Client for a Chinese communications platform: its operations, bulk jobs, callbacks, and an emulator."
@@ -35,6 +35,10 @@ COMMANDS = {
     ),
     "emulator": ("rbim.cli.emulator:emulator", "Run an emulator of the platform on this machine."),
     "demo": ("rbim.cli.app:demo", "Invite 5,000 accounts into groups of the emulated platform."),
+    "dialect": (
+        "rbim.cli.help.dialect_page:dialect",
+        "List the fields of the dialect: their flags, values and defaults.",
+    ),
     "config": ("rbim.cli.config:config", "Show the configuration and its sources."),
     "completion": ("rbim.cli.completion:completion", "Print or install shell completion."),
 }
@@ -44,7 +48,7 @@ SECTIONS = {
     "Jobs": ("invite", "remove", "job"),
     "Callbacks": ("callback",),
     "Emulator": ("emulator", "demo"),
-    "Setup": ("config", "completion"),
+    "Setup": ("config", "dialect", "completion"),
 }
 
 EXAMPLES = """\
@@ -56,6 +60,7 @@ EXAMPLES = """\
 """
 
 MORE = "Jobs use more exit codes: see `rbim invite --help`."
+INDENT = "  "
 NARROWEST, USUAL, WIDEST = 40, 80, 100  # characters in a line
 EXIT = 7  # characters in the column of exit codes
 
@@ -75,9 +80,10 @@ def _page() -> str:
     parts |= {title: {name: COMMANDS[name][1] for name in names} for title, names in SECTIONS.items()}
     flags = {f"--{name} {value}": what for name, (value, what) in FLAGS.items()}
     flags |= {f"--{name}": what for name, what in SWITCHES.items()}
-    flags |= {"--help, -h": "Show this help, or the help of a command.", "--version": "Show the version."}
+    flags |= {"--FIELD VALUE": "A field of the dialect, such as --version 2016-08-15: see `rbim dialect`."}
+    flags |= {"--help, -h": "Show this help, or the help of a command.", "--version": "Alone: show the version of rbim."}
     parts["Flags, before or after any command"] = flags
-    width = _width()
+    width = terminal_width()
     room = max(len(name) for part in parts.values() for name in part) + 4
     lines = ["Usage: rbim COMMAND", "", *textwrap.wrap(SUMMARY, width)]
     for title, part in parts.items():
@@ -91,7 +97,7 @@ def _page() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _width() -> int:
+def terminal_width() -> int:
     """Return the width of the terminal, between NARROWEST and WIDEST; USUAL without one."""
     try:
         return max(NARROWEST, min(os.get_terminal_size(sys.stdout.fileno()).columns, WIDEST))

@@ -67,7 +67,7 @@ def begin(command: JobCommand) -> int:
         config = configuration()
         user_name = command.user_name or config["user_name"]  # kept in the journal, so that a resumed job uses the same
         pace = {**pacing(config), **command.pace_flags.settings(config["rates"])}
-        settings = {**pace, "chunk": command.chunk, "user_name": user_name}
+        settings = {**pace, "chunk": command.chunk, "user_name": user_name, "dialect": config.dialect}
         journal = command.journal or journal_beside(command.file, command.verb)
         job = command.make(NoSender(), journal=journal, **settings)
         client = None if command.dry_run else make_client(config, limits=Limits(concurrency=job.settings.concurrency))

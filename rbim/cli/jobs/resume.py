@@ -10,6 +10,7 @@ from rbim.cli.context import make_client
 from rbim.cli.errors import print_error, report_error
 from rbim.cli.exit_codes import JobExit
 from rbim.cli.jobs.begin import NoSender
+from rbim.cli.jobs.dialect import with_flags
 from rbim.cli.jobs.files import Files
 from rbim.cli.jobs.run import JobRun, execute
 from rbim.client.limits import Limits
@@ -40,7 +41,7 @@ def continue_job(
         source = job_facts(job.journal).source.get("path")
         files = Files(job.journal, rows=result_flags.not_done, plot=result_flags.plot, source=source)
     except RbimError as error:
-        return report_error(error, command)
+        return report_error(with_flags(error, journal), command)
     except sqlite3.Error as error:
         print_error(f"{journal}: {error}")
         return JobExit.USAGE

@@ -20,6 +20,8 @@ from rbim.bulk.report.reading import read_report
 from rbim.bulk.report.text import report_text
 from rbim.cli.errors import print_error, report_bug, report_error
 from rbim.cli.exit_codes import JobExit
+from rbim.cli.global_flags import given_flags
+from rbim.cli.jobs.dialect import with_flags
 from rbim.cli.jobs.progress import ProgressDisplay
 from rbim.cli.output import show_json
 from rbim.errors import AuthenticationError, InvalidRequest, RbimError
@@ -95,7 +97,7 @@ def execute(job_run: JobRun) -> int:
     try:
         code = _finish(job_run, result)
     except KeyboardInterrupt:
-        print_error("interrupted. To resume, if accounts are left:", command_line("job", "resume", job_run.journal))
+        print_error("interrupted. To resume, if accounts are left:", _continued("resume", job_run.journal))
         code = JobExit.INTERRUPTED
     return code if job_run.rows is None else job_run.rows.leave(code)
 
@@ -150,7 +152,7 @@ async def _handle_signals(run: Run, progress: ProgressDisplay, *, task_status: T
 def _finish(job_run: JobRun, result: _RunResult) -> int:
     error = result.error
     if isinstance(error, InvalidRequest):
-        return report_error(error, job_run.command)
+        return report_error(with_flags(error, job_run.journal), job_run.command)
     if isinstance(error, RbimError):
         report_error(error, job_run.command)
     elif isinstance(error, (sqlite3.Error, OSError)):
@@ -230,13 +232,11 @@ def _print_next_steps(job_run: JobRun, result: _RunResult, report: Report) -> No
     if not report.complete:
         reason = _stop_reason(result)
         left = _counted((accounts.not_sent, "not sent"), (accounts.unknown, "unknown"))
-        print_error(
-            f"{STOP_REASONS.get(reason, reason)}; accounts left: {left}. To resume:", command_line("job", "resume", journal)
-        )
+        print_error(f"{STOP_REASONS.get(reason, reason)}; accounts left: {left}. To resume:", _continued("resume", journal))
         return
     if accounts.failed or accounts.unknown:
         left = _counted((accounts.failed, "failed"), (accounts.unknown, "unknown"))
-        print_error(f"accounts left: {left}. To send them again:", command_line("job", "retry", journal))
+        print_error(f"accounts left: {left}. To send them again:", _continued("retry", journal))
     if (accounts.refused or accounts.failed or accounts.unknown) and not job_run.files.has_rows:
         suffix = Path(report.source_name).suffix or SUFFIXES.get(report.source.get("format", {}).get("kind"), "")
         rest = journal.with_name(f"{journal.name.removesuffix('.journal')}.not-done{suffix}")
@@ -248,6 +248,11 @@ def _print_next_steps(job_run: JobRun, result: _RunResult, report: Report) -> No
 
 def _counted(*counts: tuple[int, str]) -> str:
     return ", ".join(f"{number:,} {name}" for number, name in counts if number) or "none"
+
+
+def _continued(verb: str, journal: Path) -> str:
+    """Return the command that continues the job, with the flags of this command that choose the platform."""
+    return command_line("job", verb, journal, *given_flags())
 
 
 def command_line(*tokens: object) -> str:
