@@ -48,7 +48,10 @@ def completion(
         print_error("cannot detect the shell: name it (bash, zsh or fish)", "See: rbim completion --help")
         return Exit.USAGE
     app = build()
-    app.default(_global_flags())
+    app.default(_parameters(_global_flags()))
+    emulator = app["emulator"]  # the flags of the dialect also after its name; elsewhere they would hide the command's own
+    assert callable(emulator.default_command)  # noqa: S101  # it is declared
+    emulator.default_command = _parameters(_dialect_flags(), emulator.default_command)
     if not install:
         sys.stdout.write(app.generate_completion(prog_name="rbim", shell=found))
         return Exit.DONE
@@ -57,28 +60,42 @@ def completion(
     return Exit.DONE
 
 
-def _global_flags() -> Callable[..., None]:
-    """Return a function whose parameters are the global flags, which the parser of commands never sees."""
+def _parameters(flags: list[inspect.Parameter], command: Callable[..., object] | None = None) -> Callable[..., None]:
+    """Return a function with these parameters, and those of a command; it is never called."""
 
     def unused() -> None:
         raise AssertionError
 
+    own = [] if command is None else list(inspect.signature(command, eval_str=True).parameters.values())
+    unused.__doc__ = None if command is None else command.__doc__
+    unused.__annotations__ = {}
+    unused.__signature__ = inspect.Signature([*own, *flags])  # type: ignore[attr-defined]  # read by inspect
+    return unused
+
+
+def _global_flags() -> list[inspect.Parameter]:
+    """Return the global flags, which the parser of commands never sees."""
     kinds: dict[str, Any] = dict.fromkeys(FLAGS, str | None) | dict.fromkeys(SWITCHES, bool)
     kinds |= {"config": Path | None, "transport": cast("Any", Literal)[TRANSPORTS] | None}
     helps = {name: text for name, (_, text) in FLAGS.items()} | SWITCHES
-    for name, field in DIALECT_FLAGS.items():
-        choices = dialect_fields()[field].form.choices
-        kinds[name] = cast("Any", Literal)[choices] | None if choices else str | None
-        helps[name] = dialect_fields()[field].gap.choice
-    unused.__annotations__ = {}
-    parameters = [
-        inspect.Parameter(
-            name.replace("-", "_"),
-            inspect.Parameter.KEYWORD_ONLY,
-            default=False if kind is bool else None,
-            annotation=Annotated[kind, Parameter(name=f"--{name}", negative=(), help=helps[name])],
+    return [*(_parameter(name, kind, helps[name]) for name, kind in kinds.items()), *_dialect_flags()]
+
+
+def _dialect_flags() -> list[inspect.Parameter]:
+    """Return the flags of the dialect."""
+    fields = {name: dialect_fields()[field] for name, field in DIALECT_FLAGS.items()}
+    return [
+        _parameter(
+            name, cast("Any", Literal)[choices] | None if (choices := field.form.choices) else str | None, field.gap.choice
         )
-        for name, kind in kinds.items()
+        for name, field in fields.items()
     ]
-    unused.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # read by inspect
-    return unused
+
+
+def _parameter(name: str, kind: Any, text: str) -> inspect.Parameter:
+    return inspect.Parameter(
+        name.replace("-", "_"),
+        inspect.Parameter.KEYWORD_ONLY,
+        default=False if kind is bool else None,
+        annotation=Annotated[kind, Parameter(name=f"--{name}", negative=(), help=text)],
+    )

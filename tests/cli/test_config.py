@@ -12,6 +12,7 @@ import sys
 import threading
 from importlib import import_module
 
+import attrs
 import pytest
 from cyclopts import App
 
@@ -21,6 +22,7 @@ from rbim.cli.errors import REPORTING
 from rbim.cli.global_flags import GlobalFlags, current_flags, split_global_flags
 from rbim.cli.help import front_page as front
 from rbim.credentials import Credentials
+from rbim.dialect import Dialect
 from rbim.emulator import Emulator
 from rbim.operations import catalogue
 from rbim.operations.groups import CreateGroup, InviteJoinGroup, QueryGroupDetail
@@ -232,6 +234,12 @@ def test_callback_commands_use_the_profiles_credentials(profile, cli):
         (["a", "--", "--debug"], {}, ["a", "--", "--debug"]),
         (["a", "-", "profile", "--profiles"], {}, ["a", "-", "profile", "--profiles"]),
         (["groups", "create", "--debug", "--name", "x"], {"debug": True}, ["groups", "create", "--name", "x"]),
+        (["a", "--version", "v2", "b"], {"dialect": (("version", ("v2",)),)}, ["a", "b"]),
+        (["a", "--codes=1=X", "--codes", "2=Y"], {"dialect": (("codes", ("1=X", "2=Y")),)}, ["a"]),
+        (["a", "--zone", "-05:00"], {"dialect": (("zone", ("-05:00",)),)}, ["a"]),
+        (["--version"], {}, ["--version"]),
+        (["--debug", "--version"], {"debug": True}, ["--version"]),
+        (["--version", "--debug"], {"debug": True}, ["--version"]),
     ],
 )
 def test_flags_of_every_command_are_taken_out_of_a_line(tokens, flags, rest):
@@ -247,6 +255,9 @@ def test_flags_of_every_command_are_taken_out_of_a_line(tokens, flags, rest):
         (["--debug=yes"], "--debug takes no value"),
         (["--profile", "a", "operations", "--profile", "b"], "--profile is given twice"),
         (["--debug", "--debug"], "--debug is given twice"),
+        (["--zone", "UTC", "a", "--zone", "UTC"], "--zone is given twice"),
+        (["a", "--members-shape"], "--members-shape needs a value: plain|nested"),
+        (["a", "--version"], "--version needs a value: TEXT (`rbim --version` alone shows the version of rbim)"),
     ],
 )
 def test_a_wrong_flag_is_said_in_two_lines(cli, tokens, says):
@@ -279,7 +290,7 @@ def test_no_command_of_rbims_own_has_a_flag_of_such_a_name():
     found = set(flags_in(app))
 
     assert {"--name", "--dry-run", "--json"} <= found
-    assert found & {f"--{name}" for name in (*everywhere.FLAGS, *everywhere.SWITCHES)} == set()
+    assert found & {f"--{name}" for name in (*everywhere.FLAGS, *everywhere.SWITCHES, *everywhere.DIALECT_FLAGS)} == set()
 
 
 SOMEBODY_ELSES = """
@@ -396,6 +407,12 @@ def test_config_show_says_what_is_known_and_where_from(profile, cli, monkeypatch
     assert (code, err) == (Exit.DONE, "")
     first, _, _, *lines = out.splitlines()
     assert first == "profile: test"
+    lines, dialect = lines[:11], lines[13:]
+    assert [line.split()[0] for line in dialect] == [f"dialect.{each.name}" for each in attrs.fields(Dialect)]
+    rows = {line.split()[0]: re.split(r"\s{2,}", line.strip())[1:] for line in dialect}
+    assert rows["dialect.version"] == ["2013-12-26", "default"]
+    assert rows["dialect.application_concurrency"] == ["none", "default"]
+    assert rows["dialect.codes"] == ["default", "default"]
     here = f"{file} [profiles.test]"
     assert {re.split(r"\s{2,}", line.strip(), maxsplit=2)[0]: re.split(r"\s{2,}", line.strip())[1:] for line in lines} == {
         "base_url": [served_platform[1], here],
@@ -410,6 +427,25 @@ def test_config_show_says_what_is_known_and_where_from(profile, cli, monkeypatch
         "deadline": ["30.0", "default"],
         "callback_credentials_file": ["-", "-"],
     }
+
+
+def test_config_show_has_each_field_of_the_dialect_with_its_source(profile, cli, monkeypatch):
+    file = profile()
+    with file.open("a", encoding="utf-8") as more:
+        more.write('\n[dialect]\nsingular_search = true\n[profiles.test.dialect]\ncodes = {112399 = "Throttled"}\n')
+    monkeypatch.setenv("RBIM_ALREADY_REASONS", "done, there already")
+
+    code, out, err = cli("config", "show", "--profile", "test", "--version", "2016-08-15", "--invite-limit=5", "--json")
+
+    assert (code, err) == (Exit.DONE, "")
+    values = {key: (row["value"], row["source"]) for key, row in json.loads(out)["values"].items()}
+    assert values["dialect.version"] == ("2016-08-15", "flag --version")
+    assert values["dialect.invite_limit"] == (5, "flag --invite-limit")
+    assert values["dialect.already_reasons"] == (["done", "there already"], "environment variable RBIM_ALREADY_REASONS")
+    assert values["dialect.codes"] == ({"112399": "Throttled"}, f"{file} [profiles.test]")
+    assert values["dialect.singular_search"] == (True, f"{file} [dialect]")
+    assert values["dialect.zone"] == ("UTC+08:00", "default")
+    assert not any(row["missing"] for key, row in json.loads(out)["values"].items() if key.startswith("dialect."))
 
 
 def test_config_show_in_json_is_the_same(profile, cli):

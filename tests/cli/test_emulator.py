@@ -18,6 +18,7 @@ import pytest
 from helpers.pages import blocks_of, run_program
 from helpers.paths import DOCS
 from rbim.cli import Exit, run
+from rbim.cli.exit_codes import JobExit
 from rbim.emulator.faults.requests import KINDS, faults_from
 from rbim.emulator.server.commands import ABOUT
 
@@ -319,3 +320,130 @@ def test_the_pages_fault_plan_is_one_and_its_table_has_every_kind():
 def test_the_pages_program_runs(tmp_path):
     (program,) = blocks("python")
     assert re.fullmatch(r"1 http://127\.0\.0\.1:\d+\n", run_program(program, tmp_path))
+
+
+# ------------------------------------------------------------------------------ a platform of another dialect
+
+OTHER = {"version": "2016-08-15", "members_shape": "nested"}
+RBIM = COMMAND[:-1]
+
+
+@pytest.fixture(scope="module")
+def other_platform():
+    """An emulator of another version and shape, which takes nothing else."""
+    chosen = [token for name, text in OTHER.items() for token in (f"--{name.replace('_', '-')}", text)]
+    with running(*chosen, "--other-forms-refused", "true", lines=8) as emulator:
+        yield emulator
+
+
+def chosen_by(how, emulator, folder):
+    """Return the environment and the flags of a client that uses the emulator's address and chooses the dialect so."""
+    address = {
+        name: value for name, value in emulator.exports.items() if name in {"RBIM_BASE_URL", "RBIM_APP_ID", "RBIM_APP_TOKEN"}
+    }
+    if how == "environment":
+        return {**address, "RBIM_VERSION": "2016-08-15", "RBIM_MEMBERS_SHAPE": "nested"}, []
+    if how == "profile":
+        lines = [f'{name} = "{text}"' for name, text in OTHER.items()]
+        (folder / "rbim.toml").write_text("\n".join(["[profiles.other.dialect]", *lines]), encoding="utf-8")
+        return address, ["--profile", "other"]
+    return address, {
+        "flag": ["--version", "2016-08-15", "--members-shape=nested"],
+        "shape only": ["--members-shape", "nested"],
+        "version only": ["--version", "2016-08-15"],
+    }.get(how, [])
+
+
+def rbim(folder, environment, *tokens):
+    done = subprocess.run(
+        [*RBIM, *tokens],
+        cwd=folder,
+        env=CLEAN | {"XDG_CONFIG_HOME": str(folder), "no_proxy": "*"} | environment,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=PATIENCE,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def invited(emulator, folder, how):
+    """Invite one account into a new group, with the dialect chosen so; return the group, the exit code and the outputs."""
+    environment, flags = chosen_by(how, emulator, folder)
+    code, made, err = rbim(folder, {**emulator.exports}, "groups", "create", "--name", "x", "--type", "vip", "--json")
+    assert code == Exit.DONE, err
+    group = json.loads(made)["group_id"]
+    (folder / "rows.csv").write_text(f"group,account\n{group},1001\n", encoding="utf-8")
+    emulator.control("DELETE", "requests")
+    return group, *rbim(folder, environment, *flags, "invite", "rows.csv", "--quiet", "--json")
+
+
+@pytest.mark.parametrize("how", ["environment", "profile", "flag"])
+def test_a_client_chooses_the_dialect_of_its_platform(other_platform, tmp_path, how):
+    group, code, out, err = invited(other_platform, tmp_path, how)
+
+    assert (code, err) == (Exit.DONE, "")
+    report = json.loads(out)
+    assert (report["accounts"]["invited"], report["job"]["dialect"]) == (1, OTHER)
+    (request,) = other_platform.control("GET", "requests")
+    assert request["path"].startswith("/2016-08-15/Application/")
+    groups = {each["group_id"]: each for each in other_platform.control("GET", "state")["groups"]}
+    assert "1001" in json.dumps(groups[group])
+
+
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        ("nothing", "version: the path has 2013-12-26, this platform has 2016-08-15"),
+        ("shape only", "version: the path has 2013-12-26, this platform has 2016-08-15"),
+        ("version only", "members: this platform takes the nested shape"),
+    ],
+)
+def test_a_client_of_another_dialect_is_refused_with_the_difference(other_platform, tmp_path, how, reason):
+    _, code, out, _ = invited(other_platform, tmp_path, how)
+
+    report = json.loads(out)
+    assert (code, report["accounts"]["failed"], report["accounts"]["invited"]) == (JobExit.INCOMPLETE, 1, 0)
+    assert reason in report["reasons"][0]["text"]
+
+
+def test_a_job_is_resumed_in_its_own_dialect_only(other_platform, tmp_path):
+    _, code, _, _ = invited(other_platform, tmp_path, "flag")
+    assert code == Exit.DONE
+    address, flags = chosen_by("flag", other_platform, tmp_path)
+    journal = str(tmp_path / "rows.csv.invite.journal")
+
+    refusal = (
+        f"rbim: {journal}: the job has another dialect: version is 2016-08-15 in the journal and 2013-12-26 here; "
+        "members_shape is nested in the journal and plain here\n"
+        "The dialect of the journal: --version 2016-08-15 --members-shape nested\n"
+    )
+    for command in (["job", "resume", journal], ["job", "retry", journal], ["invite", "rows.csv"]):
+        assert rbim(tmp_path, address, *command, "--quiet") == (JobExit.USAGE, "", refusal)
+    code, out, err = rbim(tmp_path, address, "job", "resume", journal, "--quiet", *flags)
+    assert (code, err) == (Exit.DONE, "")
+    assert "dialect: version 2016-08-15, members_shape nested" in out
+
+
+def test_what_it_prints_gives_a_client_its_dialect(other_platform):
+    assert list(other_platform.exports) == [
+        "RBIM_BASE_URL",
+        "RBIM_APP_ID",
+        "RBIM_APP_TOKEN",
+        "RBIM_VERSION",
+        "RBIM_MEMBERS_SHAPE",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--members-shape", "round"], "rbim: --members-shape: plain or nested is needed, not 'round'\n"),
+        (["--version"], "rbim: --version needs a value: TEXT (`rbim --version` alone shows the version of rbim)\n"),
+        (["--bare-task-path", "yes", "--bare-task-path", "no"], "rbim: --bare-task-path is given twice\n"),
+    ],
+)
+def test_a_wrong_choice_of_the_dialect_is_said(refused, flags, says):
+    code, err = refused(*flags)
+    assert code == Exit.USAGE
+    assert err.startswith(says)

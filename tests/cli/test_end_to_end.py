@@ -26,6 +26,7 @@ import pytest
 from cyclopts import CycloptsError
 
 from helpers.commands import commands, leaves
+from helpers.dialects import FIELDS
 from rbim.cli import build_app, run
 from rbim.cli.exit_codes import Exit, JobExit
 from rbim.cli.global_flags import split_global_flags
@@ -321,6 +322,31 @@ def _demo(document):
     assert document("demo", "--csv", "few.csv", "--plain")
 
 
+@runs("dialect")
+def _dialect(cli):
+    code, out, _ = cli("dialect", "--json")
+    rows = {row["field"]: row for row in json.loads(out)}
+    assert code == Exit.DONE
+    assert list(rows) == FIELDS
+    assert rows["members_shape"] | {"settles": "", "section": ""} == {
+        "field": "members_shape",
+        "flag": "--members-shape",
+        "variable": "RBIM_MEMBERS_SHAPE",
+        "key": "dialect.members_shape",
+        "value": "plain|nested",
+        "default": "plain",
+        "settles": "",
+        "section": "",
+        "grade": "M",
+    }
+    code, out, _ = cli("dialect")
+    assert code == Exit.DONE
+    ours = [row["flag"] for row in rows.values() if "(emulator only" not in row["settles"]]
+    emulators = [row["flag"] for row in rows.values() if row["flag"] not in ours]
+    assert re.findall(r"^  (--[a-z-]+) ", out, re.MULTILINE) == ours + emulators
+    assert max(map(len, out.splitlines())) <= 80
+
+
 @runs("completion")
 def _completion(cli):
     code, script, _ = cli("completion", "bash")
@@ -405,6 +431,7 @@ WRONG = {
     "callback send": [*COPY, "--url", "ftp://nobody/"],
     "callback explain": ["there-is-no-such.http"],
     "callback replay": ["--inbox", "there-is-no-such.db"],
+    "dialect": ["version"],
     "config show": ["--profile", "nobody"],
     "config path": ["--config"],
     "emulator": ["--faults", "there-is-no-such.json"],
@@ -731,6 +758,11 @@ def test_bash_completes_commands_flags_and_choices(cli):
         "--profile test gr": "groups",
         "--transport py": "pyreqwest",
         "--config task-of": "task-of-today.toml",
+        "--members-shape ''": "plain nested",
+        "--singular-search ''": "true false",
+        "emulator --members-shape ''": "plain nested",
+        "emulator --members-s": "--members-shape",
+        "emulator --state task-of": "task-of-today.toml",
         "calls create-task task-of": "task-of-today.toml",
         "calls create-task --file task-of": "task-of-today.toml",
         "groups cr": "create",

@@ -305,6 +305,83 @@ def test_foreign_clients_are_understood(body, ascii_only):
     assert (group.declared, group.owner) == ("公告", body.get("userName", "admin"))
 
 
+INVITE = {"groupId": "g80000049837291", "members": ["1001"]}
+GROUPS = f"Application/{APP_ID}/IM/Group"
+TASK = f"/api/application/{APP_ID}/aicall/task"
+
+
+@pytest.mark.parametrize(
+    ("choices", "path", "members", "reason"),
+    [
+        ({}, f"/2013-12-26/{GROUPS}/InviteJoinGroup", ["1001"], None),
+        (
+            {},
+            f"/2016-08-15/{GROUPS}/InviteJoinGroup",
+            ["1001"],
+            "version: the path has 2016-08-15, this platform has 2013-12-26",
+        ),
+        ({"other_versions_refused": False}, f"/2016-08-15/{GROUPS}/InviteJoinGroup", ["1001"], None),
+        ({"version": "2016-08-15"}, f"/2016-08-15/{GROUPS}/InviteJoinGroup", ["1001"], None),
+        (
+            {"version": "v2"},
+            f"/2013-12-26/{GROUPS}/InviteJoinGroup",
+            ["1001"],
+            "version: the path has 2013-12-26, this platform has v2",
+        ),
+        ({}, f"/2013-12-26/{GROUPS}/InviteJoinGroup", {"member": ["1001"]}, None),
+        (
+            {"other_forms_refused": True},
+            f"/2013-12-26/{GROUPS}/InviteJoinGroup",
+            {"member": ["1001"]},
+            "members: this platform takes the plain shape",
+        ),
+        (
+            {"other_forms_refused": True, "members_shape": "nested"},
+            f"/2013-12-26/{GROUPS}/InviteJoinGroup",
+            ["1001"],
+            "members: this platform takes the nested shape",
+        ),
+        (
+            {"other_forms_refused": True, "members_shape": "nested"},
+            f"/2013-12-26/{GROUPS}/InviteJoinGroup",
+            {"member": ["1001"]},
+            None,
+        ),
+        ({"other_forms_refused": True, "members_shape": "nested"}, f"/2013-12-26/{GROUPS}/DeleteGroup", None, None),
+        ({}, f"/2013-12-26/{GROUPS}/SearchPublicGroup", None, None),
+        (
+            {"other_forms_refused": True},
+            f"/2013-12-26/{GROUPS}/SearchPublicGroup",
+            None,
+            "the path ends in SearchPublicGroup, this platform has /{version}/Application/{app_id}/IM/Group/SearchPublicGroups",
+        ),
+        ({"other_forms_refused": True, "singular_search": True}, f"/2013-12-26/{GROUPS}/SearchPublicGroup", None, None),
+        (
+            {"other_forms_refused": True, "version": "v2"},
+            TASK,
+            None,
+            "the path ends in task, this platform has /api/application/{app_id}/aicall/task/save",
+        ),
+    ],
+)
+def test_another_form_than_the_dialects_is_refused_where_the_dialect_says_so(choices, path, members, reason):
+    emulator = box(dialect=Dialect(**choices))
+    document = INVITE if members is None else INVITE | {"members": members}
+    if path == TASK:
+        document = {}
+
+    answer = json.loads(
+        emulator.platform.serve("POST", path, *signed(emulator), json.dumps(document).encode()).response.body
+    )
+
+    code, text = (answer.get(name) for name in (("code", "msg") if path == TASK else ("statusCode", "statusMsg")))
+    if reason is None:
+        assert code in {"000000", "900404"}  # there is no such group, or none is found
+    else:
+        assert (code, text) == ("900400", reason)
+    assert not emulator.state.groups
+
+
 @pytest.mark.parametrize("members", [["1001"], {"member": ["1001"]}, {"member": "1001"}, [1001], "1001"])
 def test_members_are_read_in_every_shape(members):
     emulator = box()

@@ -115,11 +115,12 @@ class Platform:
             raise Refusal(f"version: the path has {version}, this platform has {dialect.version}", code=MALFORMED)
         template = kind.path(dialect)
         if dialect.other_forms_refused and parts[-1] != template.rpartition("/")[2]:
-            raise Refusal(f"the path ends in {parts[-1]}, but this platform has {template}", code=MALFORMED)
+            raise Refusal(f"the path ends in {parts[-1]}, this platform has {template}", code=MALFORMED)
 
-    def _require_shape(self, document: object) -> None:  # JSON
+    def _require_shape(self, kind: type[Operation[Any]], document: object) -> None:  # JSON
+        """Refuse members in another shape than the dialect's, if the dialect refuses it."""
         dialect = self.world.dialect
-        if not dialect.other_forms_refused or not isinstance(document, dict):
+        if not dialect.other_forms_refused or not isinstance(document, dict) or not hasattr(kind, "members"):
             return
         members = cast("dict[str, object]", document).get("members")
         if members and isinstance(members, dict) is not (dialect.members_shape is MembersShape.NESTED):
@@ -134,7 +135,7 @@ class Platform:
             raise Refusal(str(error), code=MALFORMED) from None
         except (ValueError, RecursionError):
             raise Refusal("a character that UTF-8 cannot carry", code=MALFORMED) from None
-        self._require_shape(document)
+        self._require_shape(kind, document)
         try:
             op: Operation[Any] = self._converters.fast.structure(document, kind)
             op.check(self.world.effects, self.world.clock)
