@@ -99,17 +99,18 @@ class Gap:
     grade: Grade
 
     @property
-    def emulator_only(self) -> bool:
-        """Whether the choice does not change the requests and answers of the client."""
-        return bool(_EMULATOR_ONLY.search(self.settles))
+    def only(self) -> str:
+        """The only user of the choice: "emulator", "receiver" or "emulator and receiver"; empty if the client is one."""
+        found = _ONLY.search(self.settles)
+        return found[1] if found else ""
 
     @property
     def choice(self) -> str:
-        """The text of ``settles``, without the note that the choice is the emulator's."""
-        return _EMULATOR_ONLY.sub(lambda found: f"; {found[1]}" if found[1] else "", self.settles)
+        """The text of ``settles``, without the note on the only user."""
+        return _ONLY.sub(lambda found: f"; {found[2]}" if found[2] else "", self.settles)
 
 
-_EMULATOR_ONLY = re.compile(r" \(emulator only(?:: (.*?))?\)")
+_ONLY = re.compile(r" \((emulator|receiver|emulator and receiver) only(?:: (.*?))?\)")
 
 
 def _settles(settles: str, section: str, grade: Grade) -> dict[str, Any]:
@@ -339,7 +340,7 @@ class Dialect:
         default=TimeUnit.MILLISECONDS,
         converter=_unit,
         metadata=_settles(
-            "the unit of msgTimestamp, 'a long integer carried as text'; the emulator writes it and the receiver reads it",
+            "the unit of msgTimestamp, 'a long integer carried as text' (emulator and receiver only)",
             "Conversation message event body",
             Grade.GUESS,
         ),
@@ -402,8 +403,8 @@ class Dialect:
     )
     other_forms_refused: bool = _flag(
         default=False,
-        settles="whether a request with the other stated path, or with the other shape of members, is refused, or done all the"
-        " same (emulator only)",
+        settles="whether a request with the other stated path, or with the other shape of members, is refused, or done all"
+        " the same (emulator only)",
         section="InviteJoinGroup, SearchPublicGroups, Create outbound-call task",
         grade=Grade.GUESS,
     )

@@ -26,6 +26,7 @@ __all__ = [
     "DialectField",
     "client_document",
     "dialect_differences",
+    "dialect_document",
     "dialect_fields",
     "dialect_from_env",
     "dialect_of",
@@ -129,14 +130,20 @@ def dialect_from_env() -> Dialect:
     return Dialect(**given)
 
 
-def client_document(dialect: Dialect) -> dict[str, Any]:
-    """Return the fields that differ from their defaults, as documents, without those of the emulator only."""
+def dialect_document(dialect: Dialect) -> dict[str, Any]:
+    """Return the fields that differ from their defaults, as documents."""
     found: dict[str, Any] = {}
     for name, each in dialect_fields().items():
         document = each.write(getattr(dialect, name))
-        if document != each.write(each.gap.default) and not each.gap.emulator_only:
+        if document != each.write(each.gap.default):
             found[name] = document
     return found
+
+
+def client_document(dialect: Dialect) -> dict[str, Any]:
+    """Return the fields that the client uses and that differ from their defaults, as documents."""
+    known = dialect_fields()
+    return {name: document for name, document in dialect_document(dialect).items() if not known[name].gap.only}
 
 
 def dialect_of(document: Mapping[str, Any]) -> Dialect:

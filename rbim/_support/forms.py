@@ -61,6 +61,10 @@ class Form:
         """Return the document of a value."""
         return value
 
+    def write_whole(self, value: Any) -> object:
+        """Return the document of a value, for a mapping with all its entries."""
+        return self.write(value)
+
     def spell(self, document: Any) -> str:
         """Return the text of a document."""
         return str(document)
@@ -257,6 +261,9 @@ class _Table(Form):
         changed = {self.key.write(key): self.one.write(each) for key, each in value.items() if key not in kept}
         return dict.fromkeys(gone, NONE) | changed
 
+    def write_whole(self, value: Any) -> object:
+        return {self.key.write(key): self.one.write(each) for key, each in value.items()}
+
     def spell(self, document: Any) -> str:
         simple = (f"{key}={NONE if each == NONE else self.one.spell(each)}" for key, each in document.items())
         return _shortest(self, document, ",".join(simple))
@@ -387,7 +394,10 @@ def _table(arguments: tuple[Any, ...], default: Mapping[Any, Any]) -> Form:
 
 def _example(key: Form, one: Form, default: Mapping[Any, Any]) -> str:
     for name, value in default.items():
-        if one.spell(document := one.write(value)) and not isinstance(document, dict):
+        document = one.write(value)
+        if isinstance(document, dict) and isinstance(one, _Record):  # its only field without a default will do
+            document = cast("dict[str, object]", document).get(one.short)
+        if document and not isinstance(document, dict):
             return f"{key.write(name)}={one.spell(document)}"
     return "KEY=VALUE"
 

@@ -14,13 +14,16 @@ from enum import StrEnum
 from functools import lru_cache
 from hashlib import md5
 from hmac import compare_digest
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from attrs import field, frozen
 
 from rbim.credentials import Credentials
 from rbim.errors import CallbackRejected, InvalidRequest
 from rbim.validators import above_zero, at_least_one, finite, or_none
+
+if TYPE_CHECKING:
+    from rbim.dialect import Dialect
 
 __all__ = ["Headers", "Key", "Keys", "Policy", "Reason", "Rejected", "Verified", "keys_of", "sign", "verify"]
 
@@ -80,6 +83,11 @@ class Policy:
     back: float | None = field(default=300.0, validator=(or_none(above_zero), or_none(finite)))
     ahead: float | None = field(default=60.0, validator=(or_none(above_zero), or_none(finite)))
     max_body: int | None = field(default=MAX_BODY, validator=or_none(at_least_one))
+
+    @classmethod
+    def of(cls, dialect: Dialect) -> Self:
+        """Return the limits of a dialect: its ``delivery_max_age`` and ``delivery_max_ahead``."""
+        return cls(back=dialect.delivery_max_age, ahead=dialect.delivery_max_ahead)
 
     def rejection(self, age: float) -> Rejected | None:
         """Return the rejection of an authentic delivery for its ``age`` in seconds, or None if it is in time."""

@@ -6,13 +6,13 @@ import sys
 from pathlib import Path  # noqa: TC003  # cyclopts reads it
 from typing import TYPE_CHECKING, Annotated
 
-from cyclopts import App, CycloptsError, MissingArgumentError, Parameter
+from cyclopts import App, CycloptsError, MissingArgumentError, Parameter, UnknownOptionError
 
 from rbim import __version__
 from rbim.cli.errors import discard_output, print_error, report_bug, report_os_error
 from rbim.cli.exit_codes import Exit
 from rbim.cli.extras import MissingExtra, require
-from rbim.cli.global_flags import GLOBAL_FLAGS_HELP
+from rbim.cli.global_flags import DIALECT_FLAGS, FLAGS, GLOBAL_FLAGS_HELP, SWITCHES
 from rbim.cli.help.front_page import COMMANDS, SUMMARY
 from rbim.cli.help.page import HelpPage
 from rbim.cli.jobs.flags import EXITS
@@ -94,7 +94,12 @@ def run_app(app: App, tokens: Sequence[str]) -> int:
 
 
 def _reason(error: CycloptsError) -> str:
-    """Return the message of cyclopts, or a shorter one for a missing argument."""
+    """Return the message of cyclopts, for an unknown flag with the global one that is like it, or a shorter one."""
+    if isinstance(error, UnknownOptionError) and "Did you mean" not in str(error):
+        from difflib import get_close_matches
+
+        words = get_close_matches(error.token.keyword or "", [f"--{name}" for name in (*FLAGS, *DIALECT_FLAGS, *SWITCHES)])
+        return f"{error} Did you mean {words[0]}?" if words else str(error)
     if not isinstance(error, MissingArgumentError) or error.argument is None:
         return str(error)
     name, positional = error.argument.name, error.argument.index is not None

@@ -5,9 +5,10 @@ from __future__ import annotations
 import inspect
 import sys
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
-from cyclopts import Parameter
+from cyclopts import App, Parameter
 
 from rbim.cli.errors import print_error
 from rbim.cli.exit_codes import Exit
@@ -16,7 +17,7 @@ from rbim.config.keys import TRANSPORTS
 from rbim.dialect_text import dialect_fields
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Mapping
 
 __all__ = ["completion"]
 
@@ -48,10 +49,8 @@ def completion(
         print_error("cannot detect the shell: name it (bash, zsh or fish)", "See: rbim completion --help")
         return Exit.USAGE
     app = build()
-    app.default(_parameters(_global_flags()))
-    emulator = app["emulator"]  # the flags of the dialect also after its name; elsewhere they would hide the command's own
-    assert callable(emulator.default_command)  # noqa: S101  # it is declared
-    emulator.default_command = _parameters(_dialect_flags(), emulator.default_command)
+    _add_dialect_flags(app)
+    app.default(_parameters([*_global_flags(), *_dialect_flags(EVERY)]))
     if not install:
         sys.stdout.write(app.generate_completion(prog_name="rbim", shell=found))
         return Exit.DONE
@@ -60,16 +59,38 @@ def completion(
     return Exit.DONE
 
 
+EVERY = ("", "emulator and receiver", "receiver", "emulator")
+USED: Mapping[str, Collection[str]] = MappingProxyType(
+    {
+        **dict.fromkeys(("emulator", "demo", "config"), EVERY),
+        "callback": ("emulator and receiver", "receiver"),
+        **dict.fromkeys(("operations", "dialect", "completion"), ()),
+    }
+)
+"""The only users of the fields whose flags are completed after a command; for all others, the fields of the client."""
+
+
+def _add_dialect_flags(app: App, used: Collection[str] | None = None) -> None:
+    """Add the flags of the dialect to each command: only those that change something there, which hide its own least."""
+    for name in (name for name in app if not name.startswith("-")):
+        here = USED.get(name, ("",)) if used is None else used
+        command = app[name]
+        if callable(command.default_command):
+            command.default_command = _parameters(_dialect_flags(here), command.default_command)
+        _add_dialect_flags(command, here)
+
+
 def _parameters(flags: list[inspect.Parameter], command: Callable[..., object] | None = None) -> Callable[..., None]:
-    """Return a function with these parameters, and those of a command; it is never called."""
+    """Return a function with the parameters of a command, and these that it does not have; it is never called."""
 
     def unused() -> None:
         raise AssertionError
 
-    own = [] if command is None else list(inspect.signature(command, eval_str=True).parameters.values())
+    own = {} if command is None else dict(inspect.signature(command, eval_str=True).parameters)
+    more = [flag for flag in flags if flag.name not in own]  # a field of an operation hides the flag
     unused.__doc__ = None if command is None else command.__doc__
     unused.__annotations__ = {}
-    unused.__signature__ = inspect.Signature([*own, *flags])  # type: ignore[attr-defined]  # read by inspect
+    unused.__signature__ = inspect.Signature([*own.values(), *more])  # type: ignore[attr-defined]  # read by inspect
     return unused
 
 
@@ -78,17 +99,18 @@ def _global_flags() -> list[inspect.Parameter]:
     kinds: dict[str, Any] = dict.fromkeys(FLAGS, str | None) | dict.fromkeys(SWITCHES, bool)
     kinds |= {"config": Path | None, "transport": cast("Any", Literal)[TRANSPORTS] | None}
     helps = {name: text for name, (_, text) in FLAGS.items()} | SWITCHES
-    return [*(_parameter(name, kind, helps[name]) for name, kind in kinds.items()), *_dialect_flags()]
+    return [_parameter(name, kind, helps[name]) for name, kind in kinds.items()]
 
 
-def _dialect_flags() -> list[inspect.Parameter]:
-    """Return the flags of the dialect."""
+def _dialect_flags(used: Collection[str]) -> list[inspect.Parameter]:
+    """Return the flags of the dialect's fields with one of these only users."""
     fields = {name: dialect_fields()[field] for name, field in DIALECT_FLAGS.items()}
     return [
         _parameter(
             name, cast("Any", Literal)[choices] | None if (choices := field.form.choices) else str | None, field.gap.choice
         )
         for name, field in fields.items()
+        if field.gap.only in used
     ]
 
 

@@ -60,6 +60,7 @@ def _show(found: Config) -> None:
     out.print(Text(f"profile: {printable(found.profile or 'none')}"))
     dialect = {key: setting for key, setting in found.values.items() if key in DIALECT_KEYS}
     for settings in (found.values.keys() - dialect.keys(), dialect.keys()):
+        out.print()
         made = table("key", "value", "source", whole=("key",))
         for key, setting in found.values.items():
             if key in settings:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from rbim.cli.errors import print_error
 from rbim.cli.extras import MissingExtra
 from rbim.cli.global_flags import current_flags
-from rbim.dialect_text import dialect_fields
+from rbim.dialect_text import NAMES, dialect_fields, flag_of, variable_of
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ HOW_TO_CONFIGURE = (
     "Set RBIM_BASE_URL, RBIM_APP_ID, RBIM_APP_TOKEN (or RBIM_APP_TOKEN_FILE) and RBIM_USER_NAME, or write a profile in "
     "rbim.toml. `rbim config show` shows the current settings."
 )
+
+KEY_OF_FILE = re.compile(r"\bdialect\.(\w+): ")
 
 
 def configuration() -> Config:
@@ -46,9 +49,7 @@ def _dialect(flags: GlobalFlags) -> dict[str, object]:
             found[name] = field.parse(*texts)
             field.read(found[name])
         except InvalidRequest as error:
-            wrong = InvalidRequest(f"{field.flag}: {error.message}", field=field.flag)
-            wrong.add_note("See: rbim dialect")
-            raise wrong from None
+            raise InvalidRequest(f"{field.flag}: {error.message}", field=field.flag) from None
     return found
 
 
@@ -71,9 +72,8 @@ def pacing(config: Config) -> dict[str, Any]:
     return {key: config[key] for key in ("concurrency", "rates") if not config.values[key].source.is_default}
 
 
-def callback_credentials() -> tuple[Credentials, ...]:
+def callback_credentials(config: Config) -> tuple[Credentials, ...]:
     """Return the credentials whose signatures on callbacks are accepted. Raises InvalidRequest."""
-    config = configuration()
     with _adding_hint():
         return config.callback_credentials()
 
@@ -89,5 +89,16 @@ def _adding_hint() -> Generator[None]:
         yield
     except InvalidRequest as error:
         if not getattr(error, "__notes__", ()):
-            error.add_note(HOW_TO_CONFIGURE)
+            error.add_note(_hint(error))
         raise
+
+
+def _hint(error: InvalidRequest) -> str:
+    """Return where to read about a field of the dialect, whose flag, variable or key is wrong, or how to configure."""
+    for name in NAMES:
+        if error.field in {variable_of(name), flag_of(name)}:
+            return f"See: rbim dialect {name}"
+    found = KEY_OF_FILE.search(error.message)
+    if found is None:
+        return HOW_TO_CONFIGURE
+    return f"See: rbim dialect {found[1]}" if found[1] in NAMES else "See: rbim dialect"

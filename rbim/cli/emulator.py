@@ -17,7 +17,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from rbim._support import json as rbim_json
-from rbim.cli.errors import print_error
+from rbim.cli.errors import print_error, report_error
 from rbim.cli.exit_codes import Exit
 from rbim.cli.extras import require
 from rbim.errors import InvalidRequest
@@ -47,15 +47,18 @@ def emulator(  # noqa: PLR0913  # flags, each with a default
     seed: int = 0,
     state: Path | None = None,
     emulated_clock: Flag = False,
+    check_roles: Flag = False,
+    strict_dialect: Flag = False,
 ) -> int:
     """Run an emulator of the platform's written interface description on this machine.
 
     It is not the service itself and was not made by its vendor. The first line on standard output is the base URL. It knows
     one application: that of RBIM_APP_ID and RBIM_APP_TOKEN (or RBIM_APP_TOKEN_FILE); without these, a new one, whose
-    credentials are printed once as export lines for a shell. Its dialect is that of flags, environment and profile (`rbim
-    dialect`); what a client needs of it is printed as such lines, too. It refuses requests with another
-    version. The control interface under /_emulator/ shows and changes everything without a signature, so do not expose it.
-    Ctrl-C and SIGTERM stop it with exit code 0.
+    credentials are printed once as export lines for a shell. The control interface under /_emulator/ shows and changes
+    everything without a signature, so do not expose it. Ctrl-C and SIGTERM stop it with exit code 0.
+
+    It follows the dialect of flags, environment and profile, such as --version 2016-08-15: see `rbim dialect`. A request
+    with another version is refused. The fields that a client or a receiver needs, too, are printed as export lines.
 
     Parameters
     ----------
@@ -72,9 +75,15 @@ def emulator(  # noqa: PLR0913  # flags, each with a default
         A JSON file for the state: read at the start if it exists, written when the emulator stops.
     emulated_clock
         Use a clock that starts at the current time and moves only by POST /_emulator/clock/advance.
+    check_roles
+        Refuse an operation to members without the role for it (--allowed-roles).
+    strict_dialect
+        Answer a request whose effect depends on the dialect with HTTP 500 and the name of the field, without any effect.
     """
     require("server", "uvicorn")
     from rbim.cli.context import configuration
+    from rbim.emulator.clock import EmulatedClock
+    from rbim.emulator.emulator import Emulator
     from rbim.emulator.server.server import run
 
     codes: list[Exit] = []
@@ -89,8 +98,20 @@ def emulator(  # noqa: PLR0913  # flags, each with a default
 
     try:
         config = configuration()
+    except InvalidRequest as error:
+        return report_error(error, "rbim emulator")
+    try:
         credentials, fresh = _credentials(config)
-        box = _made(credentials, dialect=config.dialect, seed=seed, emulated_clock=emulated_clock)
+        clock = EmulatedClock(datetime.now(UTC)) if emulated_clock else None
+        box = Emulator(
+            credentials=credentials,
+            dialect=config.dialect,
+            clock=clock,
+            check_roles=check_roles,
+            strict_dialect=strict_dialect,
+            seed=seed,
+        )
+        box.requests.limit = box.deliveries.limit = KEPT_RECORDS
         _load(box, faults, state)
     except InvalidRequest as error:
         print_error(error.message)
@@ -112,16 +133,6 @@ def _credentials(config: Config) -> tuple[Credentials, bool]:
     if config.has_credentials:
         return config.credentials(), False
     return Credentials(app_id=secrets.token_hex(16), app_token=secrets.token_hex(16)), True
-
-
-def _made(credentials: Credentials, *, dialect: Dialect, seed: int, emulated_clock: bool) -> Emulator:
-    from rbim.emulator.clock import EmulatedClock
-    from rbim.emulator.emulator import Emulator
-
-    clock = EmulatedClock(datetime.now(UTC)) if emulated_clock else None
-    made = Emulator(credentials=credentials, dialect=dialect, seed=seed, clock=clock)
-    made.requests.limit = made.deliveries.limit = KEPT_RECORDS
-    return made
 
 
 def _load(box: Emulator, faults: Path | None, state: Path | None) -> None:
@@ -170,12 +181,13 @@ def _save(box: Emulator, path: Path) -> Exit:
 
 
 def _dialect_variables(dialect: Dialect) -> Iterator[tuple[str, str]]:
-    """Yield the variables, with their values, that give a client the same dialect."""
-    from rbim.dialect_text import client_document, dialect_fields
+    """Yield the variables, with their values, that give a client and a receiver the same dialect."""
+    from rbim.dialect_text import dialect_document, dialect_fields
 
-    for name, document in client_document(dialect).items():
+    for name, document in dialect_document(dialect).items():
         field = dialect_fields()[name]
-        yield field.variable, field.spell(document)
+        if field.gap.only != "emulator":
+            yield field.variable, field.spell(document)
 
 
 def _print_address(server: Server, *, fresh: bool) -> None:

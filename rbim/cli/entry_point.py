@@ -47,7 +47,7 @@ def _execute(tokens: list[str]) -> int:
     try:
         flags, rest = split_global_flags(tokens)
     except WrongFlag as wrong:
-        print_error(str(wrong), "See: rbim --help")
+        print_error(str(wrong), f"See: {wrong.see}")
         return Exit.USAGE
     with using_flags(flags):
         try:

@@ -62,7 +62,11 @@ class GlobalFlags(NamedTuple):
 
 
 class WrongFlag(Exception):
-    """A flag without its value, with a value it does not take, or given twice."""
+    """A flag without its value, with a value it does not take, or given twice. ``see`` is the command that explains it."""
+
+    def __init__(self, message: str, name: str) -> None:
+        super().__init__(message)
+        self.see = f"rbim dialect {DIALECT_FLAGS[name]}" if name in DIALECT_FLAGS else "rbim --help"
 
 
 _current: ContextVar[GlobalFlags | None] = ContextVar("rbim_flags", default=None)
@@ -123,14 +127,14 @@ def split_global_flags(tokens: Sequence[str]) -> tuple[GlobalFlags, list[str]]:
             text = _value(name, value if equals else remaining.popleft() if remaining else "")
             field = DIALECT_FLAGS[name]
             if field in dialect and not dialect_fields()[field].form.several:
-                raise WrongFlag(f"--{name} is given twice")
+                raise WrongFlag(f"--{name} is given twice", name)
             dialect[field] = (*dialect.get(field, ()), text)
         elif name.replace("-", "_") in found:
-            raise WrongFlag(f"--{name} is given twice")
+            raise WrongFlag(f"--{name} is given twice", name)
         elif name in FLAGS:
             found[name.replace("-", "_")] = _value(name, value if equals else remaining.popleft() if remaining else "")
         elif equals:
-            raise WrongFlag(f"--{name} takes no value")
+            raise WrongFlag(f"--{name} takes no value", name)
         else:
             found[name] = True
     return GlobalFlags(**found, dialect=tuple(dialect.items())), rest
@@ -145,7 +149,7 @@ def _value(name: str, value: str) -> str:
         return value
     wanted = FLAGS[name][0] if name in FLAGS else dialect_fields()[DIALECT_FLAGS[name]].form.metavar
     hint = " (`rbim --version` alone shows the version of rbim)" if f"--{name}" == VERSION else ""
-    raise WrongFlag(f"--{name} needs a value: {wanted}{hint}")
+    raise WrongFlag(f"--{name} needs a value: {wanted}{hint}", name)
 
 
 def _fields(command: Sequence[str]) -> frozenset[str]:

@@ -47,8 +47,8 @@ class Emulator(Membership, Messaging):
     With ``check_roles`` an operation is refused to members without the role for it, by the dialect's ``allowed_roles``
     (default: no check, because the description does not say which roles may do what). With ``strict_dialect`` a request
     whose effect the description leaves to the dialect raises :class:`~rbim.emulator.DependsOnDialect`. That does not apply
-    to the form of requests (versions, shapes, limits, zone), to which code means what, or to what answers show of a private
-    group.
+    to the form of requests (versions, shapes, limits, zone) as long as it is the dialect's, to which code means what, or to
+    what answers show of a private group.
     """
 
     def __init__(  # noqa: PLR0913  # options, each by keyword and with a default

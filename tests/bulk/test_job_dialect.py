@@ -1,4 +1,4 @@
-"""A journal keeps the dialect of its job, and the job goes on in that one only."""
+"""A journal keeps the dialect of its job, and the job continues in no other."""
 
 import json
 import sqlite3
@@ -16,6 +16,13 @@ from rbim.emulator import Emulator
 
 OTHER = Dialect(version="2016-08-15", members_shape="nested", zone=timezone(timedelta(hours=9)))
 KEPT = {"version": "2016-08-15", "members_shape": "nested", "zone": "UTC+09:00"}
+
+
+def refusal(journal, says):
+    return (
+        f"{journal}: the job was begun with another dialect: {says}. Use the dialect of the journal, or begin another job"
+        " with another journal"
+    )
 
 
 def settings_of(journal):
@@ -80,16 +87,16 @@ async def test_another_dialect_is_refused_with_the_fields_that_differ(journal, d
     for run in (job.resume, job.retry, lambda: job.run(rows_of(1, 3))):
         with pytest.raises(InvalidRequest) as caught:
             await run()
-        assert (caught.value.message, caught.value.field) == (f"{journal}: the job has another dialect: {says}", "dialect")
+        assert (caught.value.message, caught.value.field) == (refusal(journal, says), "dialect")
     for sender, options in ((sending, {"dialect": dialect}), (client_of(sending, dialect), {})):
         with pytest.raises(InvalidRequest) as caught:
             open_job(sender, journal, **options)
-        assert caught.value.message == f"{journal}: the job has another dialect: {says}"
+        assert caught.value.message == refusal(journal, says)
     assert len(sending.operations) == sent
     assert settings_of(journal)["dialect"] == KEPT
 
 
-async def test_the_same_dialect_goes_on(journal):
+async def test_the_same_dialect_continues(journal):
     sending = Sending()
     await sending.job(journal, dialect=OTHER, rates=[Rate(5)]).run(rows_of(1, 3))
 
@@ -109,11 +116,11 @@ async def test_a_zone_of_another_name_and_the_same_offset_is_another(journal):
         open_job(sending, journal, dialect=Dialect(zone=OTHER.zone))
 
 
-async def test_a_choice_of_the_emulator_alone_is_none_of_the_job(journal):
+async def test_a_choice_of_emulator_and_receiver_is_none_of_the_job(journal):
     sending = Sending()
     await sending.job(journal, dialect=Dialect(overflow_fails=False)).run(rows_of(1, 1))
     assert settings_of(journal)["dialect"] == {}
-    open_job(sending, journal, dialect=Dialect(resend_after=(1.0,)))
+    open_job(sending, journal, dialect=Dialect(resend_after=(1.0,), delivery_max_age=None, message_time_unit="seconds"))
 
 
 def forget_the_dialect(journal):
@@ -124,7 +131,7 @@ def forget_the_dialect(journal):
         connection.execute("UPDATE job SET settings = ?", (json.dumps(settings),))
 
 
-async def test_a_journal_without_a_dialect_goes_on_in_any_and_keeps_it_then(journal):
+async def test_a_journal_without_a_dialect_continues_in_any_and_keeps_that_one(journal):
     sending = Sending()
     await sending.job(journal).run(rows_of(1, 3))
     forget_the_dialect(journal)
@@ -135,7 +142,7 @@ async def test_a_journal_without_a_dialect_goes_on_in_any_and_keeps_it_then(jour
 
     assert settings_of(journal)["dialect"] == KEPT
     assert sum(count(journal).values()) == 3
-    with pytest.raises(InvalidRequest, match="the job has another dialect"):
+    with pytest.raises(InvalidRequest, match="the job was begun with another dialect"):
         open_job(sending, journal, dialect=Dialect())
 
 

@@ -12,17 +12,16 @@ import sys
 import threading
 from importlib import import_module
 
-import attrs
 import pytest
 from cyclopts import App
 
+from helpers.dialects import FIELDS
 from helpers.serving import served
 from rbim.cli import Exit, build_app, global_flags as everywhere, run
 from rbim.cli.errors import REPORTING
 from rbim.cli.global_flags import GlobalFlags, current_flags, split_global_flags
 from rbim.cli.help import front_page as front
 from rbim.credentials import Credentials
-from rbim.dialect import Dialect
 from rbim.emulator import Emulator
 from rbim.operations import catalogue
 from rbim.operations.groups import CreateGroup, InviteJoinGroup, QueryGroupDetail
@@ -261,7 +260,9 @@ def test_flags_of_every_command_are_taken_out_of_a_line(tokens, flags, rest):
     ],
 )
 def test_a_wrong_flag_is_said_in_two_lines(cli, tokens, says):
-    assert cli(*tokens) == (Exit.USAGE, "", f"rbim: {says}\nSee: rbim --help\n")
+    name = says.removeprefix("--").partition(" ")[0].replace("-", "_")
+    see = f"rbim dialect {name}" if name in FIELDS else "rbim --help"
+    assert cli(*tokens) == (Exit.USAGE, "", f"rbim: {says}\nSee: {see}\n")
 
 
 def test_flags_hold_for_one_command_only(cli, monkeypatch):
@@ -405,10 +406,10 @@ def test_config_show_says_what_is_known_and_where_from(profile, cli, monkeypatch
     code, out, err = cli("config", "show", "--profile", "test", "--transport", "asyncio")
 
     assert (code, err) == (Exit.DONE, "")
-    first, _, _, *lines = out.splitlines()
+    first, _, _, _, *lines = out.splitlines()
     assert first == "profile: test"
-    lines, dialect = lines[:11], lines[13:]
-    assert [line.split()[0] for line in dialect] == [f"dialect.{each.name}" for each in attrs.fields(Dialect)]
+    lines, dialect = lines[:11], lines[14:]
+    assert [line.split()[0] for line in dialect] == [f"dialect.{name}" for name in FIELDS]
     rows = {line.split()[0]: re.split(r"\s{2,}", line.strip())[1:] for line in dialect}
     assert rows["dialect.version"] == ["2013-12-26", "default"]
     assert rows["dialect.application_concurrency"] == ["none", "default"]

@@ -83,6 +83,15 @@ def test_the_demo_invites_the_shipped_file_over_http():
     assert {group["name"]: sum(group["reasons"].values()) for group in figures["groups"]} == strangers
 
 
+def test_the_demo_has_the_dialect_of_its_flags(write, capsys):
+    file = write([("group", "account"), *(("g", f"u{n}") for n in range(11))])
+    assert (
+        demo("--csv", file, "--json", "--invite-limit", "5", "--version", "2016-08-15", "--other-forms-refused", "yes") == 0
+    )
+    figures = figures_of(capsys.readouterr().out)
+    assert (figures["requests"]["invitations"], figures["accounts"]["invited"]) == (3, 11)
+
+
 def test_lines_and_tables_where_there_is_no_terminal(capsys):
     assert demo() == Exit.DONE
 

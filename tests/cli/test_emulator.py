@@ -414,9 +414,10 @@ def test_a_job_is_resumed_in_its_own_dialect_only(other_platform, tmp_path):
     journal = str(tmp_path / "rows.csv.invite.journal")
 
     refusal = (
-        f"rbim: {journal}: the job has another dialect: version is 2016-08-15 in the journal and 2013-12-26 here; "
-        "members_shape is nested in the journal and plain here\n"
-        "The dialect of the journal: --version 2016-08-15 --members-shape nested\n"
+        f"rbim: {journal}: the job was begun with another dialect: version is 2016-08-15 in the journal and 2013-12-26 "
+        "here; members_shape is nested in the journal and plain here. Use the dialect of the journal, or begin another job "
+        "with another journal\n"
+        "To use the dialect of the journal: --version 2016-08-15 --members-shape nested\n"
     )
     for command in (["job", "resume", journal], ["job", "retry", journal], ["invite", "rows.csv"]):
         assert rbim(tmp_path, address, *command, "--quiet") == (JobExit.USAGE, "", refusal)
@@ -433,6 +434,50 @@ def test_what_it_prints_gives_a_client_its_dialect(other_platform):
         "RBIM_VERSION",
         "RBIM_MEMBERS_SHAPE",
     ]
+
+
+STATUS = """\
+import asyncio
+from rbim import AsyncClient, GroupType, RbimError
+
+async def main():
+    async with AsyncClient.from_env() as client:
+        group = await client.groups.create(name="a", type=GroupType.VIP, user_name="boss")
+        await client.groups.invite(group_id=group.group_id, members=["1001"], user_name="boss")
+        try:
+            await client.groups.modify(group_id=group.group_id, name="b", permission=None, user_name="1001")
+        except RbimError as error:
+            print(type(error).__name__, error.status, error.code, error.platform_message)
+
+asyncio.run(main())
+"""
+
+DEPENDS = "the effect of this request is not described: it depends on"
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        ([], ""),
+        (["--check-roles"], "ApiError 200 900403 1001 may not do this to g80000049837291"),
+        (["--check-roles", "--allowed-roles", "ModifyGroup=member"], ""),
+        (
+            ["--strict-dialect"],
+            f"ServerTrouble 500 900500 {DEPENDS} Dialect.modify_resets_permission",
+        ),
+    ],
+)
+def test_it_checks_roles_and_is_strict_where_it_is_asked_to(flags, says):
+    with running(*flags) as emulator:
+        done = subprocess.run(
+            [sys.executable, "-c", STATUS],
+            env=CLEAN | {"no_proxy": "*"} | emulator.exports,
+            capture_output=True,
+            encoding="utf-8",
+            timeout=PATIENCE,
+            check=False,
+        )
+    assert (done.stdout.strip(), done.stderr, done.returncode) == (says, "", 0)
 
 
 @pytest.mark.parametrize(

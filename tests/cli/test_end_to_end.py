@@ -322,6 +322,9 @@ def _demo(document):
     assert document("demo", "--csv", "few.csv", "--plain")
 
 
+USERS = ("emulator and receiver", "receiver", "emulator")
+
+
 @runs("dialect")
 def _dialect(cli):
     code, out, _ = cli("dialect", "--json")
@@ -335,16 +338,25 @@ def _dialect(cli):
         "key": "dialect.members_shape",
         "value": "plain|nested",
         "default": "plain",
+        "choices": ["plain", "nested"],
+        "only": "",
         "settles": "",
         "section": "",
         "grade": "M",
     }
+    assert rows["already_so"]["default"]["DeleteGroup"] == ["900404"]
     code, out, _ = cli("dialect")
     assert code == Exit.DONE
-    ours = [row["flag"] for row in rows.values() if "(emulator only" not in row["settles"]]
-    emulators = [row["flag"] for row in rows.values() if row["flag"] not in ours]
-    assert re.findall(r"^  (--[a-z-]+) ", out, re.MULTILINE) == ours + emulators
+    parts = [[row["flag"] for row in rows.values() if row["only"] == only] for only in ("", *USERS)]
+    assert re.findall(r"^  (--[a-z-]+) ", out, re.MULTILINE) == [flag for part in parts for flag in part]
+    assert all(parts)
+    assert sum(map(len, parts)) == len(FIELDS)
     assert max(map(len, out.splitlines())) <= 80
+    code, out, _ = cli("dialect", "allowed-roles", "zone")
+    assert code == Exit.DONE
+    assert re.findall(r"^  (--[a-z-]+) ", out, re.MULTILINE) == ["--allowed-roles", "--zone"]
+    assert "        ModifyGroup=administrator,creator\n" in out
+    assert "Variable: RBIM_ZONE\n" in out
 
 
 @runs("completion")
@@ -431,7 +443,7 @@ WRONG = {
     "callback send": [*COPY, "--url", "ftp://nobody/"],
     "callback explain": ["there-is-no-such.http"],
     "callback replay": ["--inbox", "there-is-no-such.db"],
-    "dialect": ["version"],
+    "dialect": ["there-is-no-such-field"],
     "config show": ["--profile", "nobody"],
     "config path": ["--config"],
     "emulator": ["--faults", "there-is-no-such.json"],
@@ -475,6 +487,7 @@ def test_what_is_missing_is_named(command, cli):
         (["groups", "detail"], "GROUP-ID (--group-id) is required"),
         (["invite"], "FILE is required"),
         (["groups", "create", "--nmae", "x", "--type", "vip"], "Unknown option: --nmae. Did you mean --name?"),
+        (["emulator", "--member-shape", "nested"], "Unknown option: --member-shape. Did you mean --members-shape?"),
     ],
 )
 def test_what_is_missing_is_said_in_a_few_words(tokens, said, cli):
@@ -761,6 +774,10 @@ def test_bash_completes_commands_flags_and_choices(cli):
         "--members-shape ''": "plain nested",
         "--singular-search ''": "true false",
         "emulator --members-shape ''": "plain nested",
+        "invite --members-shape ''": "plain nested",
+        "invite --nearest-m": "",
+        "groups detail --singular-search ''": "true false",
+        "callback serve --normal-out-of-time ''": "refused resends accepted",
         "emulator --members-s": "--members-shape",
         "emulator --state task-of": "task-of-today.toml",
         "calls create-task task-of": "task-of-today.toml",

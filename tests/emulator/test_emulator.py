@@ -26,7 +26,7 @@ from rbim import (
     Target,
     TimestampExpired,
 )
-from rbim.emulator import EmulatedClock, Emulator
+from rbim.emulator import DependsOnDialect, EmulatedClock, Emulator
 from rbim.operations.call_tasks import NoCallPolicy, Weekday, default_no_call_policies
 from rbim.transports.httpx import HttpxTransport
 
@@ -307,6 +307,7 @@ def test_foreign_clients_are_understood(body, ascii_only):
 
 INVITE = {"groupId": "g80000049837291", "members": ["1001"]}
 GROUPS = f"Application/{APP_ID}/IM/Group"
+SEARCH = "/{version}/Application/{app_id}/IM/Group/SearchPublicGroups"
 TASK = f"/api/application/{APP_ID}/aicall/task"
 
 
@@ -353,7 +354,7 @@ TASK = f"/api/application/{APP_ID}/aicall/task"
             {"other_forms_refused": True},
             f"/2013-12-26/{GROUPS}/SearchPublicGroup",
             None,
-            "the path ends in SearchPublicGroup, this platform has /{version}/Application/{app_id}/IM/Group/SearchPublicGroups",
+            f"the path ends in SearchPublicGroup, this platform has {SEARCH}",
         ),
         ({"other_forms_refused": True, "singular_search": True}, f"/2013-12-26/{GROUPS}/SearchPublicGroup", None, None),
         (
@@ -379,6 +380,24 @@ def test_another_form_than_the_dialects_is_refused_where_the_dialect_says_so(cho
         assert code in {"000000", "900404"}  # there is no such group, or none is found
     else:
         assert (code, text) == ("900400", reason)
+    assert not emulator.state.groups
+
+
+@pytest.mark.parametrize(
+    ("path", "document", "field"),
+    [
+        (f"/2016-08-15/{GROUPS}/CreateGroup", {"name": "a", "type": 1}, "other_versions_refused"),
+        (f"/2013-12-26/{GROUPS}/SearchPublicGroup", {}, "other_forms_refused"),
+        (TASK, {}, "other_forms_refused"),
+        (f"/2013-12-26/{GROUPS}/InviteJoinGroup", INVITE | {"members": {"member": ["1001"]}}, "other_forms_refused"),
+    ],
+)
+@pytest.mark.parametrize("choice", [True, False])
+def test_a_strict_emulator_depends_on_another_form_than_the_dialects(path, document, field, choice):
+    emulator = box(dialect=Dialect(**{field: choice}), strict_dialect=True)
+    with pytest.raises(DependsOnDialect) as caught:
+        emulator.platform.serve("POST", path, *signed(emulator), json.dumps(document).encode())
+    assert caught.value.field == field
     assert not emulator.state.groups
 
 

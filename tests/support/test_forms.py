@@ -78,7 +78,10 @@ READ = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "text", "document", "value"), READ, ids=str)
+CASES = [f"{kind} {text}" for kind, text, *_ in READ]
+
+
+@pytest.mark.parametrize(("kind", "text", "document", "value"), READ, ids=CASES)
 def test_text_becomes_a_document_and_a_document_a_value(kind, text, document, value):
     form = form_of(kind)
     assert form.parse(text) == document
@@ -87,7 +90,7 @@ def test_text_becomes_a_document_and_a_document_a_value(kind, text, document, va
     assert form.read(value) == value  # programs say the value itself
 
 
-@pytest.mark.parametrize(("kind", "_", "__", "value"), READ, ids=str)
+@pytest.mark.parametrize(("kind", "_", "__", "value"), READ, ids=CASES)
 def test_what_is_written_is_read_again(kind, _, __, value):
     form = form_of(kind)
     document = form.write(value)

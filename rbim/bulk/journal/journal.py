@@ -77,7 +77,11 @@ class JobFacts:
             for name, (kept, given) in dialect_differences(self.settings[DIALECT], client_document(dialect)).items()
         ]
         if different:
-            raise InvalidRequest(f"{path}: the job has another dialect: {'; '.join(different)}", field=DIALECT)
+            raise InvalidRequest(
+                f"{path}: the job was begun with another dialect: {'; '.join(different)}. Use the dialect of the journal, or"
+                " begin another job with another journal",
+                field=DIALECT,
+            )
 
 
 class Sample(NamedTuple):

@@ -34,6 +34,7 @@ from rbim.callbacks.worker.worker import Worker
 from rbim.clock import SystemClock
 from rbim.credentials import callback_credentials_from_env
 from rbim.dialect import Dialect
+from rbim.dialect_text import dialect_from_env
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ class Receiver:
         self._spool = self._spool_for(spool, budget, needed=mode == "normal")
         self._intake = Intake(
             keys=keys_of(credentials),
-            policy=policy or Policy(back=dialect.delivery_max_age, ahead=dialect.delivery_max_ahead),
+            policy=policy or Policy.of(dialect),
             out_of_time=dialect.normal_out_of_time if mode == "normal" else dialect.high_guarantee_out_of_time,
             sink=sink,
             spool=self._spool,
@@ -133,11 +134,14 @@ class Receiver:
     def from_env(cls, **options: Any) -> Self:  # the constructor's own
         """Return a receiver with the credentials in ``RBIM_APP_ID`` and ``RBIM_APP_TOKEN`` (or ``RBIM_APP_TOKEN_FILE``).
 
-        ``RBIM_CALLBACK_CREDENTIALS_FILE`` may name a file with more credentials (:mod:`rbim.credentials`). ``options`` are
-        the constructor's. Raises InvalidRequest that names a missing variable.
+        ``RBIM_CALLBACK_CREDENTIALS_FILE`` may name a file with more credentials (:mod:`rbim.credentials`). Each field of the
+        dialect has a variable, too, such as ``RBIM_DELIVERY_MAX_AGE``. ``options`` are the constructor's; they take
+        precedence. Raises InvalidRequest that names a missing or wrong variable.
         """
         if "credentials" not in options:
             options["credentials"] = callback_credentials_from_env()
+        if options.get("dialect") is None:
+            options["dialect"] = dialect_from_env()
         return cls(**options)
 
     async def __aenter__(self) -> Self:

@@ -13,8 +13,8 @@ from rich.text import Text
 
 from rbim._support import json
 from rbim.callbacks.diagnosis.explain import explain
-from rbim.callbacks.signature import Reason
-from rbim.cli.context import callback_credentials
+from rbim.callbacks.signature import Policy, Reason
+from rbim.cli.context import callback_credentials, configuration
 from rbim.cli.exit_codes import Exit
 from rbim.cli.printable import printable
 from rbim.errors import InvalidRequest
@@ -33,7 +33,8 @@ BLANKS = b" \t"
 
 def explain_capture(file: str, at: datetime | None, *, as_json: bool = False) -> Exit:
     """Print why a captured delivery is not accepted. Raises InvalidRequest if it cannot be read."""
-    credentials = callback_credentials()
+    config = configuration()
+    credentials, policy = callback_credentials(config), Policy.of(config.dialect)
     try:
         data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     except OSError as error:
@@ -44,7 +45,7 @@ def explain_capture(file: str, at: datetime | None, *, as_json: bool = False) ->
         raise InvalidRequest(f"{file}: {error.message}") from None
     from rbim.cli.output import console, show_json
 
-    findings = explain(headers, body, credentials=credentials, now=at or datetime.now(UTC))
+    findings = explain(headers, body, credentials=credentials, now=at or datetime.now(UTC), policy=policy)
     code = Exit.DONE if findings[0].reason is None else Exit.REFUSED
     if as_json:
         show_json([{"reason": finding.reason, "text": finding.text} for finding in findings])

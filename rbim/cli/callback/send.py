@@ -19,7 +19,7 @@ from rbim._support import json as rbim_json
 from rbim._support.text import excerpt
 from rbim.callbacks.events.enums import ConvType
 from rbim.callbacks.signature import sign
-from rbim.cli.context import callback_credentials
+from rbim.cli.context import callback_credentials, configuration
 from rbim.cli.errors import BY_OUTCOME, print_error
 from rbim.cli.exit_codes import Exit
 from rbim.emulator.copies.messages import CopiedMessage
@@ -29,6 +29,7 @@ from rbim.transports.httpx import HttpxTransport
 
 if TYPE_CHECKING:
     from rbim.credentials import Credentials
+    from rbim.dialect import TimeUnit
 
 __all__ = ["SendOptions", "run"]
 
@@ -55,7 +56,7 @@ class SendOptions:
     cacert: Path | None
     as_json: bool = False
 
-    def bodies(self, app_id: str) -> list[bytes]:
+    def bodies(self, app_id: str, unit: TimeUnit) -> list[bytes]:
         """Return the bodies to send. Raises InvalidRequest if flags are missing or a file cannot be read."""
         if self.body is not None:
             try:
@@ -63,7 +64,7 @@ class SendOptions:
             except OSError as error:
                 raise InvalidRequest(f"--body: {self.body}: {error.strerror}", field="--body") from None
         message = self._message()
-        return [self._encoded(message, app_id) for _ in range(self.times)]
+        return [self._encoded(message, app_id, unit) for _ in range(self.times)]
 
     def _message(self) -> CopiedMessage:
         if self.to is None or self.sender is None:
@@ -86,9 +87,9 @@ class SendOptions:
             return ConvType.NOTIFY_TEAM
         return ConvType.TEAM if self.members else ConvType.PERSON
 
-    def _encoded(self, message: CopiedMessage, app_id: str) -> bytes:
+    def _encoded(self, message: CopiedMessage, app_id: str, unit: TimeUnit) -> bytes:
         msg_id = self.msg_id or f"m8{secrets.token_hex(8)}"
-        document = message.body(app_id=app_id, msg_id=msg_id, sent=datetime.now(UTC))
+        document = message.body(app_id=app_id, msg_id=msg_id, sent=datetime.now(UTC), unit=unit)
         try:
             return rbim_json.dumps(document | {"resendFlag": "1"} if self.resend else document)
         except ValueError:
@@ -97,11 +98,14 @@ class SendOptions:
 
 def run(options: SendOptions) -> int:
     """Send the deliveries and return the exit code. Raises InvalidRequest before anything is sent."""
-    credentials = callback_credentials()[0]
+    config = configuration()
+    credentials = callback_credentials(config)[0]
     target = _target(options.url)
     if options.cacert is not None and not options.cacert.is_file():
         raise InvalidRequest(f"--cacert: {options.cacert}: no such file", field="--cacert")
-    return anyio.run(_send, options, options.bodies(credentials.app_id), target, credentials)
+    return anyio.run(
+        _send, options, options.bodies(credentials.app_id, config.dialect.message_time_unit), target, credentials
+    )
 
 
 async def _send(options: SendOptions, bodies: list[bytes], target: Request, credentials: Credentials) -> Exit:

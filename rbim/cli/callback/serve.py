@@ -28,7 +28,7 @@ from rbim.callbacks.receiver.receiver import Receiver
 from rbim.callbacks.worker.router import HandlerContext  # noqa: TC001  # the router looks at the handler's signature
 from rbim.cli.callback.connection import ConnectionTable, LimitedConnection
 from rbim.cli.callback.log import Line, RateLimitedHandler, StreamListener, receiver_log
-from rbim.cli.context import callback_credentials
+from rbim.cli.context import callback_credentials, configuration
 from rbim.cli.exit_codes import Exit
 from rbim.errors import InvalidRequest
 from rbim.wire.hooks import wire_names
@@ -70,16 +70,18 @@ def run(options: ServeOptions) -> int:
         raise InvalidRequest(f"--path: invalid path {options.path!r}: it must begin with a slash", field="--path")
     if options.keyfile is not None and options.certfile is None:
         raise InvalidRequest("--keyfile needs --certfile: give the certificate too", field="--keyfile")
+    config = configuration()
     receiver = Receiver(
-        credentials=callback_credentials(),
+        credentials=callback_credentials(config),
+        dialect=config.dialect,
         sink=SqliteInbox(options.inbox),
         mode=options.mode,
         timeout=inf,  # the reader of standard output may be slow
         drain=DRAIN_TIMEOUT,
     )
     with receiver_log() as log, ExitStack() as closing:
-        config = _config(options, _AtPath(options.path, receiver, log))
-        return asyncio.run(_until_stopped(options, receiver, config, log, closing))
+        server = _config(options, _AtPath(options.path, receiver, log))
+        return asyncio.run(_until_stopped(options, receiver, server, log, closing))
 
 
 def _config(options: ServeOptions, app: _AtPath) -> uvicorn.Config:

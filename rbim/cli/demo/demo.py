@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from rbim.cli.context import configuration
 from rbim.cli.demo.report import Figures, print_figures, print_json
 from rbim.cli.demo.rows import read_rows
 from rbim.cli.errors import print_error, report_error
@@ -19,7 +20,6 @@ from rbim.cli.output import console
 from rbim.client.client import AsyncClient
 from rbim.client.fan_out import Done, Failed, fan_out
 from rbim.credentials import Credentials
-from rbim.dialect import Dialect
 from rbim.emulator.emulator import Emulator
 from rbim.emulator.server.server import serve
 from rbim.errors import Outcome, RbimError
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from rbim.cli.demo.rows import DemoGroup, DemoRows
+    from rbim.dialect import Dialect
     from rbim.http import Request, Response
     from rbim.operations.groups import Invited
 
@@ -46,9 +47,9 @@ STEPS = 10
 def run_demo(path: Path | None, *, plain: bool, as_json: bool) -> int:
     """Run the demo on the rows of a file (default: an example of 5,000 rows) and return the exit code."""
     try:
-        rows = read_rows(path)
+        rows, dialect = read_rows(path), configuration().dialect
         with _progress(rows.total - rows.duplicates, plain=plain, as_json=as_json) as advance:
-            figures = asyncio.run(_demonstrate(rows, advance))
+            figures = asyncio.run(_demonstrate(rows, dialect, advance))
     except RbimError as error:
         return report_error(error, "rbim demo")
     if as_json:
@@ -71,9 +72,9 @@ class _Counting(HttpxTransport):
         return await super().send(request, timeout=timeout)
 
 
-async def _demonstrate(rows: DemoRows, advance: Callable[[int], None]) -> Figures:
+async def _demonstrate(rows: DemoRows, dialect: Dialect, advance: Callable[[int], None]) -> Figures:
     credentials = Credentials(app_id=secrets.token_hex(16), app_token=secrets.token_hex(16))
-    emulator = Emulator(credentials=credentials)
+    emulator = Emulator(credentials=credentials, dialect=dialect)
     emulator.never_logged_in(*rows.never_logged_in)
     transport = _Counting(trust_env=False)  # no proxy for requests to this machine
     async with (
@@ -83,6 +84,7 @@ async def _demonstrate(rows: DemoRows, advance: Callable[[int], None]) -> Figure
             credentials=credentials,
             user_name=OWNER,
             transport=transport,
+            dialect=dialect,
         ) as client,
     ):
         figures = Figures(rows=rows, address=server.url)
@@ -102,7 +104,7 @@ async def _invite(client: AsyncClient, rows: DemoRows, advance: Callable[[int], 
     """Invite all accounts, record the results, and return the number of calls."""
     calls = 0
     by_id = {group.group_id: group for group in rows.groups.values()}
-    async with fan_out(client, _invitations(rows), workers=WORKERS) as outcomes:
+    async with fan_out(client, _invitations(rows, client.dialect.invite_limit), workers=WORKERS) as outcomes:
         async for outcome in outcomes:
             op = cast("InviteJoinGroup", outcome.operation)
             _record(by_id[op.group_id], op.members, outcome)
@@ -111,9 +113,8 @@ async def _invite(client: AsyncClient, rows: DemoRows, advance: Callable[[int], 
     return calls
 
 
-def _invitations(rows: DemoRows) -> Iterator[InviteJoinGroup]:
-    """Yield the invitations, one for each group in turn."""
-    limit = Dialect().invite_limit
+def _invitations(rows: DemoRows, limit: int) -> Iterator[InviteJoinGroup]:
+    """Yield the invitations of at most ``limit`` accounts, one for each group in turn."""
     for round_ in zip_longest(*(_invitations_of(group, limit) for group in rows.groups.values())):
         yield from (op for op in round_ if op is not None)
 

@@ -1,4 +1,4 @@
-"""The next step after a job was refused because of its dialect: the flags that choose the dialect of the journal."""
+"""The next step after a job is refused because of its dialect: the flags that choose the dialect of the journal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 from rbim.bulk.job import job_facts
 from rbim.bulk.journal.journal import DIALECT
 from rbim.cli.context import configuration
-from rbim.dialect_text import client_document, dialect_differences, flag_of
+from rbim.dialect_text import NAMES, client_document, dialect_differences, flag_of
 from rbim.errors import InvalidRequest, RbimError
 
 if TYPE_CHECKING:
@@ -20,10 +20,11 @@ E = TypeVar("E", bound=RbimError)
 
 
 def with_flags(error: E, journal: Path) -> E:
-    """Return the error. If the dialect was refused, a note has the flags that choose the dialect of the journal."""
+    """Return the error. If the dialect is refused, a note has the flags that choose the dialect of the journal."""
     if isinstance(error, InvalidRequest) and error.field == DIALECT and journal.is_file():
         kept = job_facts(journal).settings[DIALECT]
         different = dialect_differences(kept, client_document(configuration().dialect))
         words = [word for name, (text, _) in different.items() for word in (flag_of(name), text)]
-        error.add_note(f"The dialect of the journal: {shlex.join(words)}")
+        if set(different) <= set(NAMES):  # not those of a newer version
+            error.add_note(f"To use the dialect of the journal: {shlex.join(words)}")
     return error

@@ -108,23 +108,23 @@ class Platform:
 
     def _require_form(self, kind: type[Operation[Any]], path: str) -> None:
         """Refuse a path with another version or in another form than the dialect's, if the dialect refuses these."""
-        dialect, parts = self.world.dialect, path.split("/")
+        world, dialect, parts = self.world, self.world.dialect, path.split("/")
         names = next(each for each in (path.split("/") for path in kind.spec.paths) if len(each) == len(parts))
         version = parts[names.index("{version}")] if "{version}" in names else dialect.version
-        if dialect.other_versions_refused and version != dialect.version:
+        if version != dialect.version and world.choice("other_versions_refused"):
             raise Refusal(f"version: the path has {version}, this platform has {dialect.version}", code=MALFORMED)
         template = kind.path(dialect)
-        if dialect.other_forms_refused and parts[-1] != template.rpartition("/")[2]:
+        if parts[-1] != template.rpartition("/")[2] and world.choice("other_forms_refused"):
             raise Refusal(f"the path ends in {parts[-1]}, this platform has {template}", code=MALFORMED)
 
     def _require_shape(self, kind: type[Operation[Any]], document: object) -> None:  # JSON
         """Refuse members in another shape than the dialect's, if the dialect refuses it."""
-        dialect = self.world.dialect
-        if not dialect.other_forms_refused or not isinstance(document, dict) or not hasattr(kind, "members"):
+        if not isinstance(document, dict) or not hasattr(kind, "members"):
             return
-        members = cast("dict[str, object]", document).get("members")
-        if members and isinstance(members, dict) is not (dialect.members_shape is MembersShape.NESTED):
-            raise Refusal(f"members: this platform takes the {dialect.members_shape} shape", code=MALFORMED)
+        shape, members = self.world.dialect.members_shape, cast("dict[str, object]", document).get("members")
+        other = members and isinstance(members, dict) is not (shape is MembersShape.NESTED)
+        if other and self.world.choice("other_forms_refused"):
+            raise Refusal(f"members: this platform takes the {shape} shape", code=MALFORMED)
 
     def _read(self, kind: type[Operation[Any]], body: bytes) -> Operation[Any]:
         try:

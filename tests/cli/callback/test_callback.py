@@ -158,6 +158,12 @@ def test_an_old_capture_is_only_old(tmp_path, cli):
     assert code == Exit.REFUSED
     assert first.startswith("stale: CurTime is 2026-01-02 03:04:05.000+00:00")
     assert second.startswith("If it was captured a while ago, this is the only problem: ")
+    accepted = f"accepted: it was signed by application {APP}, and is "
+    code, out, _ = cli("explain", file, "--delivery-max-age", "none")
+    assert (code, out.startswith(accepted)) == (Exit.DONE, True)
+    late = ("--at", "2026-01-02T11:04:08+08:00")
+    assert cli("explain", file, *late)[0] == Exit.DONE
+    assert cli("explain", file, *late, "--delivery-max-age", "2.5")[0] == Exit.REFUSED
     file.write_bytes(CAPTURES["http"].replace(b"MD5", b"MD4"))
     assert "captured a while ago" not in cli("explain", file)[1]
 

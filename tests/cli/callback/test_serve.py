@@ -147,6 +147,36 @@ def test_what_is_refused_is_one_line_each(tmp_path):
     assert len(lines) == 4
 
 
+@pytest.mark.parametrize(
+    ("how", "status"),
+    [
+        ({}, 200),
+        ({"RBIM_NORMAL_OUT_OF_TIME": "refused"}, 401),
+        ({"flags": ("--normal-out-of-time", "refused")}, 401),
+        ({"flags": ("--normal-out-of-time", "refused", "--delivery-max-age", "none")}, 200),
+        ({"toml": 'normal_out_of_time = "refused"'}, 401),
+        ({"toml": 'normal_out_of_time = "refused"\ndelivery_max_age = 5000.5'}, 200),
+    ],
+)
+def test_the_dialect_chooses_which_deliveries_it_accepts(tmp_path, how, status):
+    flags = how.pop("flags", ())
+    if "toml" in how:
+        (tmp_path / "rbim.toml").write_text(f"[dialect]\n{how.pop('toml')}\n", encoding="utf-8")
+        flags = ("--config", str(tmp_path / "rbim.toml"))
+    body = event(msgId="m1")
+    with serving(tmp_path / "events.db", *flags, **how) as receiver:
+        an_hour_old = sign(body, credentials=MINE, now=datetime.now(UTC) - timedelta(hours=1))
+        assert receiver.post(body, an_hour_old)[0] == status
+
+
+def test_a_test_delivery_has_the_time_unit_of_the_dialect(tmp_path, cli):
+    with serving(tmp_path / "events.db", "--print", "--message-time-unit", "seconds") as receiver:
+        for flags, digits in (((), 13), (("--message-time-unit", "seconds"), 10)):
+            code, _, err = cli("send", "--to", "1", "--sender", "2", "--url", receiver.url, *flags)
+            assert (code, err) == (Exit.DONE, "")
+            assert len(receiver.line()["msgTimestamp"]) == digits
+
+
 def test_a_flood_of_refused_ones_is_few_lines(tmp_path):
     with serving(tmp_path / "events.db") as receiver:
         began = time.monotonic()
