@@ -438,11 +438,11 @@ def test_what_it_prints_gives_a_client_its_dialect(other_platform):
 
 STATUS = """\
 import asyncio
-from rbim import AsyncClient, GroupType, RbimError
+from rbim import AsyncClient, GroupType, Permission, RbimError
 
 async def main():
     async with AsyncClient.from_env() as client:
-        group = await client.groups.create(name="a", type=GroupType.VIP, user_name="boss")
+        group = await client.groups.create(name="a", type=GroupType.VIP, permission=Permission.PRIVATE, user_name="boss")
         await client.groups.invite(group_id=group.group_id, members=["1001"], user_name="boss")
         try:
             await client.groups.modify(group_id=group.group_id, name="b", permission=None, user_name="1001")
