@@ -1,4 +1,4 @@
-"""The fields of the dialect outside of Python: key, environment variable and flag of each, and its values as text.
+"""The dialect's fields outside of Python: their keys, variables and flags, and their values as text.
 
 Everything is derived from the declaration of the fields in :class:`~rbim.dialect.Dialect`. A document is a value of TOML or
 JSON: plain values, lists, and for a mapping a table with its changes of the default.

@@ -155,6 +155,11 @@ client = AsyncClient.from_env(dialect=dialect)
 print(client.dialect.error_of("112399").__name__, client.dialect.invite_limit)
 ```
 
+Outside of Python, each field has a key in `rbim.toml`, an environment variable and a flag of every command, also of
+`rbim emulator` and `rbim callback serve`: `members_shape` below `[dialect]`, `RBIM_MEMBERS_SHAPE` and `--members-shape`.
+They follow from the class. `rbim dialect` lists them; [Configuration](configuration.md#the-dialect) shows how to write
+each kind of value.
+
 A test can check whether its result depends on a choice, and try another one: see
 [Testing your code](testing.md#dialect-choices-that-the-interface-leaves-open). The signature is an open choice, too. The
 default, `AppSigner`, does the same as public clients. `AsyncClient(signer=...)` replaces it by any object with `app_id`

@@ -463,7 +463,7 @@ DEPENDS = "the effect of this request is not described: it depends on"
         (["--check-roles", "--allowed-roles", "ModifyGroup=member"], ""),
         (
             ["--strict-dialect"],
-            f"ServerTrouble 500 900500 {DEPENDS} Dialect.modify_resets_permission",
+            f"ApiError 500 900500 {DEPENDS} Dialect.modify_resets_permission",
         ),
     ],
 )

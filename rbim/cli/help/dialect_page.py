@@ -94,14 +94,14 @@ def _page(width: int) -> Iterator[str]:
 def _single(fields: Iterable[DialectField], width: int) -> Iterator[str]:
     """Yield the lines about a few fields, with all that is known of each."""
     for field in fields:
-        gap = field.gap
-        yield from _about(field, "" if isinstance(gap.default, Mapping) else _default(field), width)
+        gap, table = field.gap, isinstance(field.gap.default, Mapping)
+        yield from _about(field, "" if table else _default(field), width)
         yield f"{DETAIL}Variable: {field.variable}"
         yield f"{DETAIL}Key in rbim.toml: {field.name}, below [dialect] or [profiles.NAME.dialect]"
         yield from _wrapped(f"Interface description: {gap.section}. Evidence grade: {gap.grade.value}", width)
-        if isinstance(gap.default, Mapping):
+        if table:
             yield f"{DETAIL}Default:"
-            for key, document in cast("dict[str, object]", field.form.write_whole(gap.default)).items():
+            for key, document in cast("dict[str, object]", field.form.write_whole(cast("object", gap.default))).items():
                 row = json.dumps(document).decode() if isinstance(document, dict) else ""
                 yield f"{DETAIL}{INDENT}{printable(f'{key}={row}' if row else field.form.spell({key: document}))}"
 
