@@ -1,4 +1,4 @@
-"""The dialect's fields outside of Python: their keys, variables and flags, and their values as text.
+"""The dialect's fields outside of Python: keys, variables and flags, and values as text.
 
 Everything is derived from the declaration of the fields in :class:`~rbim.dialect.Dialect`. A document is a value of TOML or
 JSON: plain values, lists, and for a mapping a table with its changes of the default.

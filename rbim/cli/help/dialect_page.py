@@ -101,7 +101,7 @@ def _single(fields: Iterable[DialectField], width: int) -> Iterator[str]:
         yield from _wrapped(f"Interface description: {gap.section}. Evidence grade: {gap.grade.value}", width)
         if table:
             yield f"{DETAIL}Default:"
-            for key, document in cast("dict[str, object]", field.form.write_whole(cast("object", gap.default))).items():
+            for key, document in cast("dict[str, object]", field.form.write_whole(gap.default)).items():
                 row = json.dumps(document).decode() if isinstance(document, dict) else ""
                 yield f"{DETAIL}{INDENT}{printable(f'{key}={row}' if row else field.form.spell({key: document}))}"
 
