@@ -282,7 +282,7 @@ def test_the_help_says_what_it_is_not(capsys):
 
 def test_what_the_page_shows_is_what_happens():
     with running("--emulated-clock") as emulator:
-        shown = [line for block in blocks("console") for line in block.splitlines() if not line.startswith("$")]
+        shown = [line for line in blocks("console")[0].splitlines() if not line.startswith("$")]
         assert [re.sub(r":\d+|=[0-9a-f]{32}", "", line) for line in shown] == [
             re.sub(r":\d+|=[0-9a-f]{32}", "", line) for line in emulator.lines
         ]
@@ -434,6 +434,8 @@ def test_what_it_prints_gives_a_client_its_dialect(other_platform):
         "RBIM_VERSION",
         "RBIM_MEMBERS_SHAPE",
     ]
+    shown = [line for line in blocks("console")[1].splitlines() if line.startswith("export ")]
+    assert other_platform.lines[-2:] == shown
 
 
 STATUS = """\
