@@ -357,6 +357,7 @@ def _dialect(cli):
     assert re.findall(r"^  (--[a-z-]+) ", out, re.MULTILINE) == ["--allowed-roles", "--zone"]
     assert "        ModifyGroup=administrator,creator\n" in out
     assert "Variable: RBIM_ZONE\n" in out
+    assert max(map(len, out.splitlines())) <= 80
 
 
 @runs("completion")

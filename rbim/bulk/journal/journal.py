@@ -56,7 +56,7 @@ SAMPLE = """INSERT INTO sample (run, at, seconds, requests, accounts, throttled,
 class JobFacts:
     """Facts of a job in its journal. ``loaded`` is None if the input was not read completely: nothing was sent then.
 
-    ``settings`` includes the dialect, except in journals of rbim 0.1.
+    ``settings`` includes the dialect, except in journals of versions that did not keep it.
     """
 
     operation: str

@@ -61,12 +61,12 @@ def dialect(
     from rbim.config.keys import nearest
 
     known = dialect_fields()
-    names = [each.removeprefix("--").replace("-", "_") for each in fields]
-    for name in names:
+    names = {word: word.replace("-", "_") for word in fields}
+    for word, name in names.items():
         if name not in known:
-            print_error(f"{printable(name)}: the dialect has no such field; {nearest(name, known)}", "See: rbim dialect")
+            print_error(f"{printable(word)}: the dialect has no such field; {nearest(name, known)}", "See: rbim dialect")
             return Exit.USAGE
-    chosen = [known[name] for name in names] or list(known.values())
+    chosen = [known[name] for name in names.values()] or list(known.values())
     if as_json:
         from rbim.cli.output import show_json
 
@@ -97,7 +97,7 @@ def _single(fields: Iterable[DialectField], width: int) -> Iterator[str]:
         gap, table = field.gap, isinstance(field.gap.default, Mapping)
         yield from _about(field, "" if table else _default(field), width)
         yield f"{DETAIL}Variable: {field.variable}"
-        yield f"{DETAIL}Key in rbim.toml: {field.name}, below [dialect] or [profiles.NAME.dialect]"
+        yield from _wrapped(f"Key in rbim.toml: {field.name}, below [dialect] or [profiles.NAME.dialect]", width)
         yield from _wrapped(f"Interface description: {gap.section}. Evidence grade: {gap.grade.value}", width)
         if table:
             yield f"{DETAIL}Default:"

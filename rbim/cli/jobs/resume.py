@@ -33,15 +33,17 @@ def continue_job(
     """Run the rest of the job and return the exit code."""
     pace_flags, output_flags, result_flags = flags
     command = f"rbim job {verb}"
+    dialect = None
     try:
         stored = open_job(NoSender(), journal)
         settings = pace_flags.settings(stored.settings.rates)
         client = make_client(limits=Limits(concurrency=settings.get("concurrency", stored.settings.concurrency)))
+        dialect = client.dialect
         job = open_job(client, journal, **settings)
         source = job_facts(job.journal).source.get("path")
         files = Files(job.journal, rows=result_flags.not_done, plot=result_flags.plot, source=source)
     except RbimError as error:
-        return report_error(with_flags(error, journal), command)
+        return report_error(with_flags(error, journal, dialect), command)
     except sqlite3.Error as error:
         print_error(f"{journal}: {error}")
         return JobExit.USAGE

@@ -152,7 +152,7 @@ async def _handle_signals(run: Run, progress: ProgressDisplay, *, task_status: T
 def _finish(job_run: JobRun, result: _RunResult) -> int:
     error = result.error
     if isinstance(error, InvalidRequest):
-        return report_error(with_flags(error, job_run.journal), job_run.command)
+        return report_error(with_flags(error, job_run.journal, job_run.client.dialect), job_run.command)
     if isinstance(error, RbimError):
         report_error(error, job_run.command)
     elif isinstance(error, (sqlite3.Error, OSError)):
