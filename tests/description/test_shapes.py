@@ -1,0 +1,738 @@
+"""Every shape that the interface description shows in words, as bytes, in both directions.
+
+The bytes are written by hand from the description: no code of rbim makes them. The client must send a request as it stands
+here and read its answer; the emulator must read the same request and send the same answer to the byte. The same holds for
+message copies, which the emulator sends and a receiver takes. The description gives the keys of a request no order.
+"""
+
+import json
+from datetime import UTC, date, datetime, time
+from hashlib import md5
+
+import anyio
+import pytest
+from attrs import field, frozen
+
+from helpers import rawclient
+from helpers.credentials import APP_ID, CREDENTIALS, TOKEN
+from helpers.emulators import box
+from helpers.serving import served
+from helpers.stubs import Stub
+from rbim import (
+    CHINA,
+    AsyncClient,
+    CreateCallTask,
+    CreateGroup,
+    DeleteGroup,
+    DeleteGroupMember,
+    Dialect,
+    GroupType,
+    InviteJoinGroup,
+    JoinGroup,
+    LogoutGroup,
+    MembersShape,
+    ModifyGroup,
+    NoCallPolicy,
+    Permission,
+    QueryGroupDetail,
+    Request,
+    Response,
+    Role,
+    SearchPublicGroups,
+    SetMemberRole,
+    Target,
+    Weekday,
+)
+from rbim.callbacks import MemorySink, Receiver
+from rbim.emulator import EmulatedClock
+from rbim.emulator.platform.state import Group
+from rbim.transports.asyncio import AsyncioTransport
+
+GROUP = "g80000049837291"
+NEXT_GROUP = "g80000049837292"
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+STAMP = "20260102110405"  # the same moment in UTC+08:00
+SIG = "544A5DC99CD0AB955605AED360DE7E4A"  # printf %s APP_ID TOKEN STAMP | md5sum | tr a-f A-F
+AUTHORIZATION = "YWFmOThmODk0N2I1ZDZjODAxNDdiOGEyYjdjMzAxMjM6MjAyNjAxMDIxMTA0MDU="  # printf %s APP_ID:STAMP | base64 -w0
+GROUPS = f"/2013-12-26/Application/{APP_ID}/IM/Group/"
+TASKS = f"/api/application/{APP_ID}/aicall/task"
+DONE = '{"statusCode":"000000"}'
+
+
+@frozen(kw_only=True)
+class Shape:
+    """One request and its answer, as text and as values; ``choices`` of the dialect where the description has two shapes.
+
+    ``others`` are bodies that a server takes for the same request.
+    """
+
+    name: str
+    path: str
+    body: str
+    means: object
+    answer: str = DONE
+    reads: dict = field(factory=dict)
+    choices: dict = field(factory=dict)
+    others: tuple = ()
+
+    def __str__(self):
+        return self.name
+
+    @property
+    def dialect(self):
+        return Dialect(**self.choices)
+
+
+SHAPES = [
+    Shape(
+        name="CreateGroup with every field",
+        path=f"{GROUPS}CreateGroup",
+        body=(
+            '{"userName":"1000","name":"研发","type":"2","permission":"1","declared":"公告","target":"1",'
+            '"groupDomain":"x=1"}'
+        ),
+        means=CreateGroup(
+            user_name="1000",
+            name="研发",
+            type=GroupType.PAID_500,
+            permission=Permission.VERIFIED,
+            declared="公告",
+            target=Target.GROUP,
+            group_domain="x=1",
+        ),
+        answer=f'{{"statusCode":"000000","groupId":"{NEXT_GROUP}"}}',
+        reads={"group_id": NEXT_GROUP},
+    ),
+    Shape(
+        name="CreateGroup with the required fields",
+        path=f"{GROUPS}CreateGroup",
+        body='{"name":"a","type":"4","permission":"0","target":"1"}',
+        means=CreateGroup(name="a", type=GroupType.VIP),
+        answer=f'{{"statusCode":"000000","groupId":"{NEXT_GROUP}"}}',
+        reads={"group_id": NEXT_GROUP},
+        others=('{"name":"a","type":"4"}', ' {"type": "4", "name": "a", "target": "1"}\r\n'),
+    ),
+    Shape(
+        name="CreateGroup of a private discussion group",
+        path=f"{GROUPS}CreateGroup",
+        body='{"name":"a","type":"0","permission":"2","target":"0"}',
+        means=CreateGroup(name="a", type=GroupType.TEMPORARY, permission=Permission.PRIVATE, target=Target.DISCUSSION),
+        answer=f'{{"statusCode":"000000","groupId":"{NEXT_GROUP}"}}',
+        reads={"group_id": NEXT_GROUP},
+    ),
+    Shape(
+        name="ModifyGroup with every field",
+        path=f"{GROUPS}ModifyGroup",
+        body=f'{{"userName":"admin","groupId":"{GROUP}","name":"新","permission":"1","declared":"欢迎","groupDomain":"y"}}',
+        means=ModifyGroup(
+            user_name="admin",
+            group_id=GROUP,
+            name="新",
+            permission=Permission.VERIFIED,
+            declared="欢迎",
+            group_domain="y",
+        ),
+    ),
+    Shape(
+        name="ModifyGroup with the required fields",
+        path=f"{GROUPS}ModifyGroup",
+        body=f'{{"groupId":"{GROUP}","name":"新"}}',
+        means=ModifyGroup(group_id=GROUP, name="新", permission=None),
+    ),
+    Shape(
+        name="DeleteGroup",
+        path=f"{GROUPS}DeleteGroup",
+        body=f'{{"userName":"admin","groupId":"{GROUP}"}}',
+        means=DeleteGroup(user_name="admin", group_id=GROUP),
+    ),
+    Shape(
+        name="SearchPublicGroups by both",
+        path=f"{GROUPS}SearchPublicGroups",
+        body=f'{{"userName":"1001","groupId":"{GROUP}","name":"别的"}}',
+        means=SearchPublicGroups(user_name="1001", group_id=GROUP, name="别的"),
+        answer=(
+            f'{{"statusCode":"000000","groups":{{"group":{{"groupId":"{GROUP}","name":"公告栏","type":"2","count":"3",'
+            '"permission":"0"}}}'
+        ),
+        reads={"groups": [(GROUP, "公告栏", GroupType.PAID_500, 3, Permission.OPEN)]},
+    ),
+    Shape(
+        name="SearchPublicGroup, as one sample writes the path",
+        path=f"{GROUPS}SearchPublicGroup",
+        body='{"name":"公告"}',
+        means=SearchPublicGroups(name="公告"),
+        answer=(
+            f'{{"statusCode":"000000","groups":{{"group":{{"groupId":"{GROUP}","name":"公告栏","type":"2","count":"3",'
+            '"permission":"0"}}}'
+        ),
+        reads={"groups": [(GROUP, "公告栏", GroupType.PAID_500, 3, Permission.OPEN)]},
+        choices={"singular_search": True},
+    ),
+    Shape(
+        name="QueryGroupDetail",
+        path=f"{GROUPS}QueryGroupDetail",
+        body=f'{{"userName":"1001","groupId":"{GROUP}"}}',
+        means=QueryGroupDetail(user_name="1001", group_id=GROUP),
+        answer=(
+            '{"statusCode":"000000","name":"公告栏","owner":"admin","declared":"公告","count":"3",'
+            '"dateCreated":"2014-1-2 3:4:5","permission":"0","target":"1","type":"2","groupDomain":"x=1"}'
+        ),
+        reads={
+            "name": "公告栏",
+            "owner": "admin",
+            "declared": "公告",
+            "count": 3,
+            "date_created": datetime(2014, 1, 2, 3, 4, 5, tzinfo=CHINA),
+            "date_created_text": "2014-1-2 3:4:5",
+            "permission": Permission.OPEN,
+            "target": Target.GROUP,
+            "type": GroupType.PAID_500,
+            "group_domain": "x=1",
+        },
+    ),
+    Shape(
+        name="JoinGroup",
+        path=f"{GROUPS}JoinGroup",
+        body=f'{{"userName":"1003","groupId":"{GROUP}","declared":"让我进"}}',
+        means=JoinGroup(user_name="1003", group_id=GROUP, declared="让我进"),
+    ),
+    Shape(
+        name="InviteJoinGroup with every field and a failure",
+        path=f"{GROUPS}InviteJoinGroup",
+        body=(f'{{"userName":"admin","groupId":"{GROUP}","members":["1003","1009"],"confirm":"0","declared":"来吧"}}'),
+        means=InviteJoinGroup(
+            user_name="admin", group_id=GROUP, members=["1003", "1009"], needs_confirmation=True, declared="来吧"
+        ),
+        answer='{"statusCode":"000000","fails":[{"member":"1009","reason":"the account has never logged in"}]}',
+        reads={"fails": [("1009", "the account has never logged in")]},
+    ),
+    Shape(
+        name="InviteJoinGroup without userName, as its sample",
+        path=f"{GROUPS}InviteJoinGroup",
+        body=f'{{"groupId":"{GROUP}","members":["1003"],"confirm":"1"}}',
+        means=InviteJoinGroup(group_id=GROUP, members=["1003"]),
+        reads={"fails": []},
+        others=(f'{{"groupId":"{GROUP}","members":["1003"]}}', f'{{"groupId":"{GROUP}","members":{{"member":["1003"]}}}}'),
+    ),
+    Shape(
+        name="InviteJoinGroup with members in an object",
+        path=f"{GROUPS}InviteJoinGroup",
+        body=f'{{"groupId":"{GROUP}","members":{{"member":["1003","1004"]}},"confirm":"1"}}',
+        means=InviteJoinGroup(group_id=GROUP, members=["1003", "1004"]),
+        reads={"fails": []},
+        choices={"members_shape": MembersShape.NESTED},
+        others=(f'{{"groupId":"{GROUP}","members":["1003","1004"]}}',),
+    ),
+    Shape(
+        name="DeleteGroupMember",
+        path=f"{GROUPS}DeleteGroupMember",
+        body=f'{{"groupId":"{GROUP}","members":["1001","1002"]}}',
+        means=DeleteGroupMember(group_id=GROUP, members=["1001", "1002"]),
+        others=(f'{{"groupId":"{GROUP}","members":{{"member":["1001","1002"]}}}}',),
+    ),
+    Shape(
+        name="DeleteGroupMember with members in an object",
+        path=f"{GROUPS}DeleteGroupMember",
+        body=f'{{"userName":"admin","groupId":"{GROUP}","members":{{"member":["1002"]}}}}',
+        means=DeleteGroupMember(user_name="admin", group_id=GROUP, members=["1002"]),
+        choices={"members_shape": MembersShape.NESTED},
+    ),
+    Shape(
+        name="LogoutGroup",
+        path=f"{GROUPS}LogoutGroup",
+        body=f'{{"userName":"1002","groupId":"{GROUP}"}}',
+        means=LogoutGroup(user_name="1002", group_id=GROUP),
+    ),
+    Shape(
+        name="SetMemberRole",
+        path=f"{GROUPS}SetMemberRole",
+        body=f'{{"userName":"admin","groupId":"{GROUP}","member":"1002","role":"1"}}',
+        means=SetMemberRole(user_name="admin", group_id=GROUP, member="1002", role=Role.ADMINISTRATOR),
+    ),
+    Shape(
+        name="a task with every field",
+        path=f"{TASKS}/save",
+        body=(
+            '{"bot_id":7,"task_name":"回访","task_desc":"一月","start_date":"2026-01-02","end_date":"2026-01-31",'
+            '"max_concurrent":10,"min_concurrent":1,"isrecord":1,"disnumber":"02112345678","caller":"4001234567",'
+            '"call_policy":[{"type":0,"policy":['
+            r'"{\"policy_type\":0,\"policy_name\":\"早\",\"policy_date\":\"00:00:00,09:00:00\"}",'
+            r'"{\"policy_type\":1,\"policy_name\":\"周末\",\"policy_date\":\"周六,周日\"}",'
+            r'"{\"policy_type\":2,\"policy_name\":\"春节\",\"policy_date\":\"2026-02-16,2026-02-22\"}"]}]}'
+        ),
+        means=CreateCallTask(
+            bot_id=7,
+            task_name="回访",
+            task_desc="一月",
+            start_date=date(2026, 1, 2),
+            end_date=date(2026, 1, 31),
+            max_concurrent=10,
+            min_concurrent=1,
+            isrecord=True,
+            disnumber="02112345678",
+            caller="4001234567",
+            call_policy=[
+                NoCallPolicy.hours("早", time(0), time(9)),
+                NoCallPolicy.weekdays("周末", [Weekday.SATURDAY, Weekday.SUNDAY]),
+                NoCallPolicy.dates("春节", date(2026, 2, 16), date(2026, 2, 22)),
+            ],
+        ),
+        answer='{"code":"000000","msg":"success","data":{"taskId":"1001"}}',
+        reads={"task_id": "1001"},
+    ),
+    Shape(
+        name="a task with the required fields, at the path of the sample",
+        path=TASKS,
+        body=(
+            '{"bot_id":7,"task_name":"a","start_date":"2026-01-02","end_date":"2026-01-02","max_concurrent":1,'
+            '"min_concurrent":1,"isrecord":0,"caller":"1"}'
+        ),
+        means=CreateCallTask(
+            bot_id=7,
+            task_name="a",
+            start_date=date(2026, 1, 2),
+            end_date=date(2026, 1, 2),
+            max_concurrent=1,
+            min_concurrent=1,
+            caller="1",
+        ),
+        answer='{"code":"000000","msg":"success","data":{"taskId":"1001"}}',
+        reads={"task_id": "1001"},
+        choices={"bare_task_path": True},
+    ),
+]
+READ_ONLY = [
+    # name, shape by whose operation it is read, another answer that the description shows, what it says
+    (
+        "a search with its fields at the top level, as the table lists them",
+        "SearchPublicGroups by both",
+        f'{{"statusCode":"000000","groupId":"{GROUP}","name":"公告栏","type":"2","count":"3","permission":"1"}}',
+        {"groups": [(GROUP, "公告栏", GroupType.PAID_500, 3, Permission.VERIFIED)]},
+    ),
+    (
+        "details without the optional and the unlisted field",
+        "QueryGroupDetail",
+        (
+            '{"statusCode":"000000","name":"a","owner":"1000","declared":"","count":"1",'
+            '"dateCreated":"2014-10-1 10:5:3","permission":"1","target":"0"}'
+        ),
+        {
+            "permission": Permission.VERIFIED,
+            "target": Target.DISCUSSION,
+            "type": None,
+            "group_domain": None,
+            "declared": "",
+            "date_created": datetime(2014, 10, 1, 10, 5, 3, tzinfo=CHINA),
+        },
+    ),
+    (
+        "a failed invitation without its optional fields",
+        "InviteJoinGroup without userName, as its sample",
+        '{"statusCode":"000000","fails":[{"member":"1009"},{"reason":"x"}]}',
+        {"fails": [("1009", ""), ("", "x")]},
+    ),
+]
+BY_NAME = {shape.name: shape for shape in SHAPES}
+
+
+def shown(answer, names):
+    """Return these attributes of an answer; rows as tuples."""
+    rows = {
+        "groups": lambda each: (each.group_id, each.name, each.type, each.count, each.permission),
+        "fails": lambda each: (each.member, each.reason),
+    }
+    return {name: [*map(rows[name], getattr(answer, name))] if name in rows else getattr(answer, name) for name in names}
+
+
+def contents(body):
+    """Return a body's keys and values, each as often as it stands there, in any order, with the body's length."""
+    text = body if isinstance(body, str) else body.decode()
+    return len(text), json.loads(text, object_pairs_hook=lambda pairs: sorted(pairs, key=repr))
+
+
+def platform_with_a_group(**choices):
+    emulator = box(dialect=Dialect(**choices))
+    emulator.never_logged_in("1009")
+    emulator.state.groups[GROUP] = Group(
+        group_id=GROUP,
+        name="公告栏",
+        type=GroupType.PAID_500,
+        permission=Permission.OPEN,
+        target=Target.GROUP,
+        declared="公告",
+        group_domain="x=1",
+        created=datetime(2014, 1, 2, 3, 4, 5, tzinfo=CHINA),
+        members={"admin": Role.CREATOR, "1001": Role.ADMINISTRATOR, "1002": Role.MEMBER},
+    )
+    return emulator
+
+
+def client(transport, dialect, **options):
+    settings = {"base_url": "https://platform:8883", "credentials": CREDENTIALS, "clock": EmulatedClock()}
+    return AsyncClient(transport=transport, dialect=dialect, **settings | options)
+
+
+# ------------------------------------------------------------------------------------ the client
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+async def test_the_client_sends_this_request_and_reads_this_answer(shape):
+    stub = Stub(Response(200, {}, shape.answer.encode()))
+    async with client(stub, shape.dialect) as caller:
+        answer = await caller.send(shape.means)
+    (request,) = stub.requests
+    assert request.method == "POST"
+    assert request.origin == "https://platform:8883"
+    assert request.target == f"{shape.path}?sig={SIG}"
+    assert contents(request.body) == contents(shape.body)
+    assert shown(answer, shape.reads) == shape.reads
+    assert answer.extra == {}
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+async def test_a_request_has_the_headers_of_the_description(shape):
+    stub = Stub(Response(200, {}, shape.answer.encode()))
+    async with client(stub, shape.dialect) as caller:
+        await caller.send(shape.means)
+    headers = dict(stub.requests[0].headers)
+    assert headers.pop("Accept-Encoding") == "identity"  # rbim's own
+    if shape.path.startswith(TASKS):
+        rand = headers.pop("Rand")
+        assert rand.isascii()
+        assert rand.isdigit()
+    assert headers == {
+        "Accept": "application/json",
+        "Content-Type": "application/json;charset=utf-8",
+        "Authorization": AUTHORIZATION,
+    }
+
+
+@pytest.mark.parametrize(("of", "answer", "reads"), [case[1:] for case in READ_ONLY], ids=[case[0] for case in READ_ONLY])
+async def test_the_client_reads_the_other_answers_that_the_description_shows(of, answer, reads):
+    shape = BY_NAME[of]
+    async with client(Stub(Response(200, {}, answer.encode())), shape.dialect) as caller:
+        assert shown(await caller.send(shape.means), reads) == reads
+
+
+# ---------------------------------------------------------------------------------- the emulator
+
+
+def posted(path, body):
+    """Return a request that is signed by hand."""
+    return Request(
+        origin="https://platform:8883",
+        path=path,
+        query={"sig": SIG},
+        headers={
+            "Accept": "application/json",
+            "Content-Type": "application/json;charset=utf-8",
+            "Authorization": AUTHORIZATION,
+            "Rand": "123456",
+        },
+        body=body.encode(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("shape", "body"),
+    [(shape, body) for shape in SHAPES for body in (shape.body, *shape.others)],
+    ids=lambda value: value.name if isinstance(value, Shape) else "",
+)
+async def test_the_emulator_reads_this_request_and_sends_this_answer_to_the_byte(shape, body):
+    emulator = platform_with_a_group(**shape.choices)
+    response = await emulator.send(posted(shape.path, body), timeout=1)
+    assert (response.status, response.body.decode()) == (200, shape.answer)
+    assert response.headers["content-type"] == "application/json;charset=utf-8"
+    assert [record.operation for record in emulator.requests] == [shape.means]
+
+
+@pytest.mark.parametrize("choices", [{}, {"singular_search": True, "bare_task_path": True}])
+@pytest.mark.parametrize("path", [f"{GROUPS}SearchPublicGroups", f"{GROUPS}SearchPublicGroup", f"{TASKS}/save", TASKS])
+async def test_the_emulator_knows_both_paths_that_the_description_shows(path, choices):
+    shape = BY_NAME["SearchPublicGroups by both" if "Search" in path else "a task with every field"]
+    response = await platform_with_a_group(**choices).send(posted(path, shape.body), timeout=1)
+    assert response.body.decode() == shape.answer
+
+
+# ------------------------------------------------------------------------------------ on a socket
+
+
+class Scripted:
+    """A server of one connection at a time that keeps the bytes it gets and answers with these."""
+
+    def __init__(self, answer):
+        self.got = b""
+        self._answer = answer
+
+    async def serve(self, stream):
+        async with stream:
+            while b"\r\n\r\n" not in self.got or len(self.got.partition(b"\r\n\r\n")[2]) < self.length:
+                self.got += await stream.receive()
+            await stream.send(self._answer)
+
+    @property
+    def length(self):
+        lines = self.got.partition(b"\r\n\r\n")[0].lower().split(b"\r\n")
+        return next(int(line.split(b":")[1]) for line in lines if line.startswith(b"content-length:"))
+
+    @property
+    def head(self):
+        first, *lines = self.got.partition(b"\r\n\r\n")[0].decode().split("\r\n")
+        return first, {name.lower(): text for name, text in (line.split(": ", 1) for line in lines)}
+
+
+ON_A_SOCKET = [BY_NAME["DeleteGroup"], BY_NAME["a task with every field"]]
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("shape", ON_A_SOCKET, ids=str)
+async def test_on_a_socket_the_request_has_the_line_the_headers_and_the_body_of_the_description(shape):
+    answer = shape.answer.encode()
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(answer)
+    script = Scripted(head + answer)
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, script.serve)
+        port = listener.extra(anyio.abc.SocketAttribute.local_port)
+        async with client(AsyncioTransport(), shape.dialect, base_url=f"http://127.0.0.1:{port}") as caller:
+            assert shown(await caller.send(shape.means), shape.reads) == shape.reads
+        tasks.cancel_scope.cancel()
+    line, headers = script.head
+    assert line == f"POST {shape.path}?sig={SIG} HTTP/1.1"
+    assert headers["host"] == f"127.0.0.1:{port}"
+    assert headers["accept"] == "application/json"
+    assert headers["content-type"] == "application/json;charset=utf-8"
+    assert headers["authorization"] == AUTHORIZATION
+    assert ("rand" in headers) is shape.path.startswith(TASKS)
+    assert contents(script.got.partition(b"\r\n\r\n")[2]) == contents(shape.body)
+
+
+class Address:
+    """An address as ``helpers.rawclient`` takes it."""
+
+    def __init__(self, url):
+        self.host, port = url.removeprefix("http://").split(":")
+        self.port = int(port)
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("shape", ON_A_SOCKET, ids=str)
+async def test_on_a_socket_the_emulator_takes_the_bytes_of_the_description(shape):
+    body = shape.body.encode()
+    lines = [
+        f"POST {shape.path}?sig={SIG} HTTP/1.1",
+        "Host: platform",
+        "Accept: application/json",
+        "Content-Type: application/json;charset=utf-8",
+        f"Authorization: {AUTHORIZATION}",
+        "Rand: 123456",
+        f"Content-Length: {len(body)}",
+    ]
+    with served(platform_with_a_group().asgi) as url:
+        answer = await rawclient.ask(Address(url), "\r\n".join([*lines, "", ""]).encode() + body)
+    assert (answer.status, answer.body.decode()) == (200, shape.answer)
+
+
+# -------------------------------------------------------------------------------- message copies
+
+CUR_TIME = "1767323045000"  # milliseconds from 1970 to NOW
+ONE, TWO, ADMIN = f"{APP_ID}#1001", f"{APP_ID}#1002", f"{APP_ID}#admin"
+FIRST = "m80000070010001"
+TO_PERSON = (
+    f'{{"eventType":"1","convType":"PERSON","to":"1002","fromAccount":"{ONE}","fromClientType":"Android PAD",'
+    f'"fromDeviceId":"d-1","fromNick":"小王","msgTimestamp":"{CUR_TIME}","msgType":"AT","body":"你好 🎉",'
+    f'"attach":"https://files.example/1.jpg","msgId":"{FIRST}","atUser":["{TWO}"],"ext":"x","linkInfo":"l",'
+    '"antispam":"true"}'
+)
+PUSHED = (
+    f'{{"eventType":"1","convType":"CUSTOM_PERSON","to":"REST","fromAccount":"{ADMIN}","msgTimestamp":"{CUR_TIME}",'
+    f'"msgType":"TEXT","body":"hi","msgId":"{FIRST}","customSaveFlag":"1","customApnsFlag":"0","customApnsText":"new",'
+    f'"tMembers":["{ONE}","{TWO}"]}}'
+)
+MESSAGES = ["TEXT", "PICTURE", "AUDIO", "VIDEO", "LOCATION", "FILE", "FILE_COMPRESS", "LINK", "AT"]
+NOTICES = [
+    *("TEAM_APPLY", "TEAM_INVITE", "TEAM_JOIN", "TEAM_DISMISS", "TEAM_QUIT", "TEAM_KICK", "TEAM_APPLY_ACCEPT"),
+    *("TEAM_INVITE_ACCEPT", "TEAM_APPLY_REJECT", "TEAM_INVITE_REJECT", "TEAM_UPDATE", "TEAM_MEMBER_UPDATE"),
+    *("TEAM_ADD_ADMIN", "TEAM_ROLE_UPDATE"),
+]
+
+
+def plain(conv, to, sender, msg_type, members=""):
+    """Return the body of a message with the required fields, and ``tMembers`` if it has any."""
+    listed = f',"tMembers":[{members}]' if members else ""
+    return (
+        f'{{"eventType":"1","convType":"{conv}","to":"{to}","fromAccount":"{sender}","msgTimestamp":"{CUR_TIME}",'
+        f'"msgType":"{msg_type}","body":"x","msgId":"{FIRST}"{listed}}}'
+    )
+
+
+def said_with_every_field(emulator):
+    emulator.say(
+        "1001",
+        "1002",
+        "你好 🎉",
+        msg_type="AT",
+        attach="https://files.example/1.jpg",
+        at_user=["1002"],
+        nick="小王",
+        client_type="Android PAD",
+        device_id="d-1",
+        ext="x",
+        link_info="l",
+        antispam=True,
+    )
+
+
+COPIES = [
+    ("every field of a message", TO_PERSON, said_with_every_field),
+    ("every field of a push", PUSHED, lambda e: e.push(["1001", "1002"], "hi", save=True, apns=False, apns_text="new")),
+]
+for kind in MESSAGES:
+    COPIES += [
+        (f"PERSON {kind}", plain("PERSON", "1002", ONE, kind), lambda e, k=kind: e.say("1001", "1002", "x", msg_type=k)),
+        (
+            f"TEAM {kind}",
+            plain("TEAM", GROUP, ONE, kind, f'"{ADMIN}","{TWO}"'),
+            lambda e, k=kind: e.say("1001", GROUP, "x", msg_type=k),
+        ),
+        (
+            f"CUSTOM_PERSON {kind}",
+            plain("CUSTOM_PERSON", "REST", ADMIN, kind, f'"{TWO}"'),
+            lambda e, k=kind: e.push("1002", "x", msg_type=k),
+        ),
+        (
+            f"CUSTOM_TEAM {kind}",
+            plain("CUSTOM_TEAM", GROUP, ADMIN, kind, f'"{ADMIN}","{ONE}","{TWO}"'),
+            lambda e, k=kind: e.push(GROUP, "x", msg_type=k),
+        ),
+    ]
+COPIES += [
+    (
+        f"NOTIFY_TEAM {kind}",
+        plain("NOTIFY_TEAM", GROUP, ADMIN, kind, f'"{ONE}"'),
+        lambda e, k=kind: e.notify(GROUP, k, ["1001"], text="x"),
+    )
+    for kind in NOTICES
+]
+each_copy = pytest.mark.parametrize(("body", "happens"), [case[1:] for case in COPIES], ids=[case[0] for case in COPIES])
+
+
+def headers_of(body):
+    """Return the headers of the description for a body, made with the standard library."""
+    digest = md5(body).hexdigest().upper()
+    return {
+        "Content-Type": "application/json",
+        "CurTime": CUR_TIME,
+        "MD5": digest,
+        "CheckSum": md5(f"{APP_ID}{TOKEN}{digest}{CUR_TIME}".encode()).hexdigest().upper(),
+    }
+
+
+def test_the_sums_of_one_copy_written_down():
+    """As ``md5sum`` makes them."""
+    assert headers_of(b"{}") == {
+        "Content-Type": "application/json",
+        "CurTime": "1767323045000",
+        "MD5": "99914B932BD37A50B983C5E7C90AE93B",
+        "CheckSum": "8E2BAB9FA43D2638E5766404A69FD5CF",
+    }
+
+
+@each_copy
+async def test_the_emulator_copies_this_body_to_the_byte_with_these_headers(body, happens):
+    emulator, got = platform_with_a_group(), []
+
+    async def receive(headers, content):
+        got.append((headers, content.decode()))
+        return 200
+
+    emulator.copy_to(receive)
+    happens(emulator)
+    await emulator.deliver()
+    assert got == [(headers_of(body.encode()), body)]
+
+
+NAMES = {  # the attribute of each field; accounts and flags are compared as texts
+    "eventType": "event_type",
+    "convType": "conv_type",
+    "to": "to",
+    "fromAccount": "from_account",
+    "fromClientType": "from_client_type",
+    "fromDeviceId": "from_device_id",
+    "fromNick": "from_nick",
+    "msgTimestamp": "msg_timestamp",
+    "msgType": "msg_type",
+    "body": "body",
+    "attach": "attach",
+    "msgId": "msg_id",
+    "resendFlag": "resend_flag",
+    "customSaveFlag": "custom_save_flag",
+    "customApnsFlag": "custom_apns_flag",
+    "customApnsText": "custom_apns_text",
+    "tMembers": "t_members",
+    "atUser": "at_user",
+    "ext": "ext",
+    "linkInfo": "link_info",
+    "antispam": "antispam",
+}
+FLAGS = {"resendFlag": "1", "customSaveFlag": "1", "customApnsFlag": "1", "antispam": "true"}
+
+
+def written(name, value):
+    """Return an event's value as its body has it."""
+    if name in FLAGS:
+        return FLAGS[name] if value else {"antispam": "false"}.get(name, "0")
+    return [str(each) for each in value] if isinstance(value, tuple) else str(value)
+
+
+@pytest.mark.parametrize("resend", ["", ',"resendFlag":"1"'])
+@each_copy
+async def test_a_receiver_takes_these_bytes_and_reads_each_field(body, happens, resend):
+    del happens
+    content = f"{body[:-1]}{resend}}}".encode()
+    async with Receiver(credentials=CREDENTIALS, sink=(sink := MemorySink()), clock=EmulatedClock()) as receiver:
+        reply = await receiver.receive(headers_of(content), content)
+    (event,), document = sink.events, json.loads(content)
+    assert (reply.status, list(sink.quarantined)) == (200, [])
+    assert type(event).__name__ == "".join(word.capitalize() for word in document["msgType"].split("_"))
+    assert {name: written(name, getattr(event, NAMES[name])) for name in document} == document
+    assert event.sent_at == NOW
+    assert event.resend_flag is bool(resend)
+
+
+async def test_a_resend_is_the_same_body_with_its_flag():
+    emulator, got = platform_with_a_group(resend_after=(0.0,), resend_signed_anew=False), []
+
+    async def receive(headers, content):
+        got.append((headers, content.decode()))
+        return 503
+
+    emulator.copy_to(receive, "high-guarantee")
+    said_with_every_field(emulator)
+    await emulator.deliver()
+    again = TO_PERSON[:-1] + ',"resendFlag":"1"}'
+    assert got == [(headers_of(body.encode()), body) for body in (TO_PERSON, again)]
+
+
+@pytest.mark.parametrize("change", [str.upper, str.lower])
+async def test_a_receiver_ignores_the_case_of_the_checksum(change):
+    headers = headers_of(PUSHED.encode())
+    async with Receiver(credentials=CREDENTIALS, sink=MemorySink(), clock=EmulatedClock()) as receiver:
+        reply = await receiver.receive({**headers, "CheckSum": change(headers["CheckSum"])}, PUSHED.encode())
+    assert reply.status == 200
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_on_a_socket_a_copy_is_a_post_of_these_bytes():
+    script, emulator = Scripted(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"), platform_with_a_group()
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, script.serve)
+        port = listener.extra(anyio.abc.SocketAttribute.local_port)
+        emulator.copy_to(f"http://127.0.0.1:{port}/copies", transport=AsyncioTransport)
+        said_with_every_field(emulator)
+        await emulator.deliver()
+        tasks.cancel_scope.cancel()
+    line, headers = script.head
+    assert line == "POST /copies HTTP/1.1"
+    expected = headers_of(TO_PERSON.encode())
+    assert {name: headers[name.lower()] for name in expected} == expected
+    assert script.got.partition(b"\r\n\r\n")[2] == TO_PERSON.encode()
