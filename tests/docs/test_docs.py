@@ -1,14 +1,12 @@
 """What README.md and the pages under docs show is what runs, and what is derived from the code is what the code says."""
 
-import importlib
 import json
 import re
-import sys
 from functools import cache
 
 import pytest
 
-from helpers.pages import blocks_of, run_newcomer, run_program, run_programs
+from helpers.pages import blocks_of, docs_module, run_newcomer, run_program, run_programs
 from helpers.paths import ROOT, TESTS
 from helpers.serving import platform_of_a_reader
 from rbim import CODES, CreateGroup, Dialect, GroupType, InvalidRequest, InviteJoinGroup, errors
@@ -135,18 +133,8 @@ def test_the_quickstarts_five_commands_make_a_group(tmp_path):
 # --------------------------------------------------------------------------------- derived pages
 
 
-def load(name):
-    """Import a module of the docs folder, which is no package."""
-    docs = str(ROOT / "docs")
-    sys.path.insert(0, docs)
-    try:
-        return importlib.import_module(name)
-    finally:
-        sys.path.remove(docs)
-
-
 def test_the_derived_pages_are_what_the_code_says():
-    assert load("derive").outdated() == []
+    assert docs_module("derive").outdated() == []
 
 
 @pytest.mark.parametrize("block", blocks_of("docs/operations.md", "python"), ids=str)
@@ -154,7 +142,7 @@ def test_an_operations_example_sends_and_gets_what_the_page_shows(block):
     """The bytes that the page shows are compared as documents, and the example runs as it stands there."""
     every = blocks_of("docs/operations.md")
     at = every.index(block)
-    request, response, printed = load("_derive.operations").run_example(block.text)
+    request, response, printed = docs_module("_derive.operations").run_example(block.text)
     assert [json.loads(each.text) for each in every[at + 1 : at + 3]] == [
         json.loads(request.body),
         json.loads(response.body),
@@ -186,7 +174,7 @@ def test_each_field_of_the_dialect_has_another_value_as_one_writes_it():
     from rbim import MembersShape
 
     known = {"Dialect": Dialect, "MembersShape": MembersShape, "ZoneInfo": ZoneInfo, "CODES": CODES, "busy": CODES["160016"]}
-    otherwise = load("_derive.dialect").OTHERWISE
+    otherwise = docs_module("_derive.dialect").OTHERWISE
     assert list(otherwise) == [gap.name for gap in Dialect.gaps()]
     for name, written in otherwise.items():
         changed = eval(f"Dialect({written})", known)

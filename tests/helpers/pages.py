@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import signal
@@ -9,10 +10,11 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from attrs import frozen
 
-from helpers.paths import ROOT
+from helpers.paths import DOCS, ROOT
 
 FENCE = re.compile(r"^( *)```(\S+)\n(.*?)^\1```$", flags=re.DOTALL | re.MULTILINE)
 REASON = re.compile(r"<!-- not run: (.+?) -->\s*\Z", flags=re.DOTALL)
@@ -48,6 +50,15 @@ def blocks_of(page: str, *languages: str) -> list[Block]:
         reason = REASON.search(before)
         found.append(Block(page, headings[-1], fence[2], fence[3], reason[1] if reason else None))
     return [block for block in found if not languages or block.language in languages]
+
+
+def docs_module(name: str) -> Any:
+    """Import a module of the docs folder, which is no package."""
+    sys.path.insert(0, str(DOCS))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(str(DOCS))
 
 
 def run_program(program: str, where: Path, environment: dict[str, str] | None = None) -> str:

@@ -10,7 +10,20 @@ import pytest
 from hypothesis import given, settings
 
 from helpers.strategies import LEAST, POLICIES, operations
-from rbim import CHINA, CallPolicy, CreateCallTask, Dialect, InvalidRequest, MembersShape, NoCallPolicy, Repeat, Weekday
+from rbim import (
+    CHINA,
+    ApiError,
+    CallPolicy,
+    CreateCallTask,
+    Dialect,
+    InvalidRequest,
+    MembersShape,
+    NoCallPolicy,
+    ProtocolError,
+    Repeat,
+    Response,
+    Weekday,
+)
 from rbim.operations.call_tasks import Dates, Hours, PolicyType, Weekdays, default_no_call_policies
 from rbim.wire.codec import Codec
 from rbim.wire.converter import make_converter
@@ -237,12 +250,39 @@ def test_the_applications_concurrency_bounds_a_task_where_the_dialect_knows_it()
     assert (caught.value.field, caught.value.limit) == ("max_concurrent", 9)
 
 
+def test_a_task_name_is_written_as_text_and_read_from_a_number_as_well():
+    document = body(task(task_name="5"))
+    assert document["task_name"] == "5"
+    converter = make_converter(CHINA, MembersShape.PLAIN)
+    assert converter.structure(document | {"task_name": 5}, CreateCallTask) == task(task_name="5")
+
+
 # --------------------------------------------------------------------- where it goes, and Rand
 
 
 def test_the_path_ends_in_save_or_not_as_the_dialect_says():
     assert codec().encode(task()).path == "/api/application/app/aicall/task/save"
     assert codec(bare_task_path=True).encode(task()).path == "/api/application/app/aicall/task"
+
+
+def test_the_path_of_a_task_has_no_version():
+    assert codec(version="2016-08-15").encode(task()).path == "/api/application/app/aicall/task/save"
+
+
+@pytest.mark.parametrize(
+    ("status", "answer"),
+    [
+        (200, b'{"code":"000001","msg":"success","data":{"taskId":"1"}}'),
+        (200, b'{"statusCode":"000000","data":{"taskId":"1"}}'),
+        (201, b'{"code":"000000","msg":"success","data":{"taskId":"1"}}'),
+        (500, b'{"code":"000000","msg":"success","data":{"taskId":"1"}}'),
+    ],
+)
+def test_a_task_is_made_by_http_200_with_the_code_of_success_alone(status, answer):
+    made = b'{"data":{"taskId":"1"},"code":"000000"}'
+    assert codec().decode(task(), Response(200, {}, made)).task_id == "1"
+    with pytest.raises((ApiError, ProtocolError)):
+        codec().decode(task(), Response(status, {}, answer))
 
 
 def test_tasks_have_an_origin_of_their_own_where_one_is_given():

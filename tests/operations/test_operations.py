@@ -376,6 +376,12 @@ def test_the_acting_account_does_not_replace_the_operations_own(op, body):
     assert wire(op, "clerk") == body
 
 
+@pytest.mark.parametrize("account", ["张三 #1@example.com", "8001234500000012"])
+def test_an_account_of_either_kind_is_sent_as_it_is(account):
+    assert wire(DeleteGroup(user_name=account, group_id=ID))["userName"] == account
+    assert wire(DeleteGroup(group_id=ID), account)["userName"] == account
+
+
 # ------------------------------------------------------------------------------------ values
 
 

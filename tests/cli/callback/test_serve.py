@@ -12,8 +12,10 @@ import sys
 import threading
 import time
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import pytest
+import trustme
 
 from helpers.callback_process import APP, MINE, OLD_TOKEN, PATIENCE, TOKEN, Process, counts, event, serving
 from rbim import Credentials
@@ -21,8 +23,28 @@ from rbim.callbacks.signature import sign
 from rbim.cli import Exit
 from rbim.cli.callback.log import FLUSH_TIMEOUT
 from rbim.cli.callback.serve import DRAIN_TIMEOUT, SHUTDOWN_TIMEOUT, _signals
+from rbim.emulator import Emulator
+from rbim.transports.httpx import HttpxTransport
 
 # ------------------------------------------------------------------------------------------------------------------ serve
+
+
+async def test_copies_arrive_over_https(tmp_path):
+    authority = trustme.CA()
+    certificate, key, bundle = (tmp_path / name for name in ("here.pem", "here.key", "ca.pem"))
+    here = authority.issue_cert("127.0.0.1")
+    here.cert_chain_pems[0].write_to_path(str(certificate))
+    here.private_key_pem.write_to_path(str(key))
+    authority.cert_pem.write_to_path(str(bundle))
+    with serving(tmp_path / "events.db", "--print", "--certfile", certificate, "--keyfile", key) as receiver:
+        assert re.fullmatch(r"https://127\.0\.0\.1:\d+/", receiver.url)
+        emulator = Emulator(credentials=MINE)
+        for trusted in (str(bundle), True):  # the second does not know the authority
+            emulator.copy_to(receiver.url, transport=partial(HttpxTransport, verify=trusted, trust_env=False))
+            emulator.say("1001", "1002", "你好")
+            await emulator.deliver()
+        assert receiver.line()["body"] == "你好"
+    assert [each.status for each in emulator.deliveries] == [200, None]
 
 
 def test_it_is_sent_kept_printed_and_replayed(tmp_path, cli):

@@ -522,6 +522,38 @@ async def test_the_administrator_acts_where_no_account_is_named():
         assert emulator.state.groups[ID].owner == "1001"
 
 
+# ------------------------------------------------------------------------------------------------------------- groups
+
+
+@pytest.mark.parametrize(("kind", "most"), [("0", 100), ("1", 300), ("2", 500), ("3", 1000), ("4", 2000)])
+async def test_a_group_of_each_type_holds_so_many_members_and_no_more(kind, most):
+    async with platform() as (emulator, client):
+        await client.send(CreateGroup(name="a", type=GroupType(kind)))
+        emulator.state.groups[ID].members |= {f"m{n}": Role.MEMBER for n in range(most - 2)}  # and the creator
+        await client.send(JoinGroup(group_id=ID, user_name="last"))
+        assert (await client.send(QueryGroupDetail(group_id=ID))).count == most
+        with pytest.raises(ApiError, match="full"):
+            await client.send(JoinGroup(group_id=ID, user_name="late"))
+        assert [fail.member for fail in (await client.send(invite("late"))).fails] == ["late"]
+        assert (await client.send(QueryGroupDetail(group_id=ID))).count == most
+
+
+async def test_a_modification_changes_the_extension_field_if_it_names_one():
+    async with platform() as (_, client):
+        await client.send(CreateGroup(name="a", type=GroupType.VIP, group_domain="x=1"))
+        await client.send(modify(Permission.OPEN))
+        assert (await client.send(QueryGroupDetail(group_id=ID))).group_domain == "x=1"
+        await client.send(modify(Permission.OPEN, group_domain="y=2"))
+        assert (await client.send(QueryGroupDetail(group_id=ID))).group_domain == "y=2"
+
+
+async def test_a_private_group_is_not_found_by_its_id_either():
+    async with platform() as (_, client):
+        for permission, found in [(Permission.PRIVATE, 0), (Permission.VERIFIED, 1), (Permission.OPEN, 1)]:
+            made = await client.send(CreateGroup(name="a", type=GroupType.VIP, permission=permission))
+            assert len(await client.send(SearchPublicGroups(group_id=made.group_id))) == found
+
+
 # ---------------------------------------------------------------------------------------------------------- accounts
 
 

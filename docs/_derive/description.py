@@ -1,0 +1,115 @@
+"""The page on the interface description: each statement with its place in rbim and its tests, from ``tests/description``."""
+
+from __future__ import annotations
+
+import tomllib
+from itertools import groupby
+from operator import attrgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attrs import field, frozen
+
+from _derive.markdown import code, table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+__all__ = ["TABLE", "Row", "description_page", "rows"]
+
+TABLE = Path(__file__).resolve().parents[2] / "tests" / "description"
+
+
+def _texts(value: Iterable[str]) -> tuple[str, ...]:
+    return tuple(value)
+
+
+@frozen(kw_only=True)
+class Row:
+    """One statement of the interface description, in our own words, or one gap: a fact that it says it does not show.
+
+    ``where`` are places in the package, ``rbim/....py:Name``, and ``tests`` pytest's node ids without parameters. ``fields``
+    are the fields of ``rbim.Dialect`` that it depends on; ``no_field`` is the reason why a gap needs none.
+    """
+
+    number: int
+    gap: bool
+    section: str
+    part: str = ""
+    says: str
+    where: tuple[str, ...] = field(converter=_texts)
+    tests: tuple[str, ...] = field(converter=_texts)
+    fields: tuple[str, ...] = field(default=(), converter=_texts)
+    no_field: str = ""
+
+    @property
+    def name(self) -> str:
+        """The number as the page shows it: ``17``, or ``G3`` for a gap."""
+        return f"G{self.number}" if self.gap else str(self.number)
+
+
+def rows() -> list[Row]:
+    """Return the rows of the table, in the order of the description. Raises TypeError for an unknown or missing key."""
+    found: list[Row] = []
+    for path in sorted(TABLE.glob("*.toml")):
+        document: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+        for key in ("statement", "gap"):
+            found += [Row(gap=key == "gap", section=document["section"], **row) for row in document.get(key, ())]
+    return found
+
+
+INTRO = """# The interface description, statement by statement
+
+<!-- This page is made by `python docs/derive.py` from `tests/description/*.toml`: change those files, not the page. -->
+
+rbim implements an interface description: it has {statements} statements, and names {gaps} facts that it does not show.
+This page lists all of them in our own words, with the place in `rbim/` that implements each and the tests in `tests/` that
+prove it. The name of a test is a sentence. A statement that leaves a choice names the field of the [dialect](dialect.md)
+that makes it.
+
+A test fails if a statement has no test, if a place or a test is gone, or if a field of the dialect belongs to no
+statement. The shapes of all requests, answers and deliveries are in `tests/description/test_shapes.py`, as bytes that
+were written by hand.
+"""
+
+
+def description_page() -> str:
+    """Return the page."""
+    every = rows()
+    gaps = sum(row.gap for row in every)
+    parts = [INTRO.format(statements=len(every) - gaps, gaps=gaps)]
+    for section, of_section in groupby(every, attrgetter("section")):
+        parts.append(f"## {section}\n")
+        # statements and gaps of one part together, in the order in which the parts first occur
+        by_part: dict[str, list[Row]] = {}
+        for row in of_section:
+            by_part.setdefault(row.part, []).append(row)
+        for part, of_part in by_part.items():
+            parts += [f"### {part}\n"] if part else []
+            parts.append(table(("no.", "statement", "place", "tests"), map(_cells, of_part)))
+    return "\n".join(parts)
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    says = f"*Not shown:* {row.says}" if row.gap else row.says
+    if row.fields:
+        says += f" Dialect: {', '.join(map(code, row.fields))}."
+    if row.no_field:
+        says += f" {row.no_field}"
+    places = (place.removeprefix("rbim/").split(":") for place in row.where)
+    tests = (test.removeprefix("tests/").split("::") for test in row.tests)
+    return (
+        row.name,
+        says,
+        "<br>".join(_by_file(((path, code(name)) for path, name in places), ", ")),
+        "<br>".join(_by_file(((path, _sentence(name)) for path, name in tests), "; ")),
+    )
+
+
+def _by_file(pairs: Iterable[tuple[str, str]], joint: str) -> Iterator[str]:
+    for path, of_file in groupby(pairs, lambda pair: pair[0]):
+        yield f"{code(path)}: {joint.join(name for _, name in of_file)}"
+
+
+def _sentence(test: str) -> str:
+    return test.removeprefix("test_").replace("_", " ")
