@@ -11,7 +11,7 @@ from hashlib import md5
 
 import anyio
 import pytest
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from helpers import rawclient
 from helpers.credentials import APP_ID, CREDENTIALS, TOKEN
@@ -452,6 +452,14 @@ async def test_the_emulator_knows_both_paths_that_the_description_shows(path, ch
     shape = BY_NAME["SearchPublicGroups by both" if "Search" in path else "a task with every field"]
     response = await platform_with_a_group(**choices).send(posted(path, shape.body), timeout=1)
     assert response.body.decode() == shape.answer
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "PATCH", "post"])
+async def test_the_emulator_takes_no_other_method(method):
+    emulator, shape = platform_with_a_group(), BY_NAME["DeleteGroup"]
+    response = await emulator.send(evolve(posted(shape.path, shape.body), method=method), timeout=1)
+    assert json.loads(response.body)["statusCode"] != "000000"
+    assert GROUP in emulator.state.groups
 
 
 # ------------------------------------------------------------------------------------ on a socket

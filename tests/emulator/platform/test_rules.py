@@ -547,6 +547,25 @@ async def test_a_modification_changes_the_extension_field_if_it_names_one():
         assert (await client.send(QueryGroupDetail(group_id=ID))).group_domain == "y=2"
 
 
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("ab", {"ab"}),
+        ("12", {"12"}),
+        ("b1", {"ab12"}),
+        ("b-", {"ab-"}),
+        ("2 ", {"12 x"}),
+        ("公", {"公告", "公1x"}),
+        ("公1", {"公1x"}),
+    ],
+)
+async def test_a_search_for_digits_and_letters_mixed_is_fuzzy(text, found):
+    async with platform() as (_, client):
+        for name in ("ab", "12", "ab12", "ab-", "12 x", "公1"):
+            await client.send(CreateGroup(name=name, type=GroupType.VIP))
+        assert [group.name for group in await client.send(SearchPublicGroups(name=text))] == found
+
+
 async def test_a_private_group_is_not_found_by_its_id_either():
     async with platform() as (_, client):
         for permission, found in [(Permission.PRIVATE, 0), (Permission.VERIFIED, 1), (Permission.OPEN, 1)]:
