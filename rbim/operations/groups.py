@@ -120,7 +120,10 @@ class Created(Answer):
 
 @frozen(kw_only=True)
 class Fail(Answer):
-    """An invited account that was not added, and the reason. The values of ``reason`` are not documented."""
+    """An invited account that was not added, and the reason.
+
+    The values of ``reason`` are not documented; ``Dialect.already_reasons`` has those that mean success.
+    """
 
     member: str = ""
     reason: str = ""

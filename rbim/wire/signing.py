@@ -30,7 +30,7 @@ class AppSigner:
 
     ``sig`` is the upper-case MD5 hex of app id, token and timestamp, ``Authorization`` the Base64 of ``id:timestamp``.
     The timestamp is ``yyyyMMddHHmmss`` in ``zone`` (default: UTC+08:00; no page names a zone), new for each attempt; the
-    platform reportedly accepts it for 24 hours.
+    platform reportedly accepts it for 24 hours (``Dialect.signature_valid_for``).
     """
 
     def __init__(self, credentials: Credentials, *, clock: Clock | None = None, zone: tzinfo = CHINA) -> None:

@@ -72,6 +72,7 @@ class Shape:
     means: object
     answer: str = DONE
     reads: dict = field(factory=dict)
+    extra: dict = field(factory=dict)
     choices: dict = field(factory=dict)
     others: tuple = ()
 
@@ -279,6 +280,7 @@ SHAPES = [
         ),
         answer='{"code":"000000","msg":"success","data":{"taskId":"1001"}}',
         reads={"task_id": "1001"},
+        extra={"msg": "success"},
     ),
     Shape(
         name="a task with the required fields, at the path of the sample",
@@ -298,6 +300,7 @@ SHAPES = [
         ),
         answer='{"code":"000000","msg":"success","data":{"taskId":"1001"}}',
         reads={"task_id": "1001"},
+        extra={"msg": "success"},
         choices={"bare_task_path": True},
     ),
 ]
@@ -386,7 +389,7 @@ async def test_the_client_sends_this_request_and_reads_this_answer(shape):
     assert request.target == f"{shape.path}?sig={SIG}"
     assert contents(request.body) == contents(shape.body)
     assert shown(answer, shape.reads) == shape.reads
-    assert answer.extra == {}
+    assert answer.extra == shape.extra
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

@@ -208,7 +208,8 @@ class At(Message):
 class Notification(Event):
     """A notification of a group's change (``NOTIFY_TEAM``): ``to`` is the group, ``t_members`` the accounts concerned.
 
-    The description does not name the operation that causes each notification.
+    The description does not name the operation that causes each notification; the emulator's choice is
+    ``Dialect.notifications``.
     """
 
     __slots__ = ()

@@ -2,9 +2,9 @@
 
 Built from the description's table alone, so that a receiver is tested against something that shares nothing with the code
 under test. Where the table leaves something open, the dialect decides: whether ``tMembers`` lists the sender, too, for
-``TEAM``, and the unit of ``msgTimestamp``. ``tMembers`` lists all members for ``CUSTOM_TEAM``, the receivers for
-``CUSTOM_PERSON``, the accounts that a change of the group concerns for ``NOTIFY_TEAM``. A text that is not given is absent,
-an empty text is empty.
+``TEAM`` (``team_members_list_sender``), and the unit of ``msgTimestamp`` (``message_time_unit``). ``tMembers`` lists all
+members for ``CUSTOM_TEAM``, the receivers for ``CUSTOM_PERSON``, the accounts that a change of the group concerns for
+``NOTIFY_TEAM``. A text that is not given is absent, an empty text is empty.
 """
 
 from datetime import UTC, datetime, timedelta
