@@ -7,7 +7,7 @@ import ast
 import io
 import re
 import tokenize
-from itertools import groupby
+from functools import cache
 
 import attrs
 
@@ -47,25 +47,35 @@ WITHOUT_A_FIELD = {
 
 
 def words_of(path):
-    """Yield the comments and docstrings of a module, each as one line; comments that follow each other are one."""
+    """Yield the paragraphs of the docstrings of a module, and its comments, each as one line."""
     source = path.read_text(encoding="utf-8")
     tree = ast.parse(source)
     for node in ast.walk(tree):
         # docstrings, and the strings below attributes
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             yield from (" ".join(paragraph.split()) for paragraph in node.value.value.split("\n\n"))
-    tokens = [each for each in tokenize.generate_tokens(io.StringIO(source).readline) if each.type == tokenize.COMMENT]
-    numbered = enumerate(tokens)
-    for _, block in groupby(numbered, lambda pair: pair[1].start[0] - pair[0]):
-        yield " ".join(token.string.lstrip("# ") for _, token in block)
+    yield from comments_of(source)
 
 
+def comments_of(source):
+    """Yield the comments of a module; lines of comment alone continue the comment on the line above."""
+    found, last = [], None
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            alone = not token.line[: token.start[1]].strip()
+            if alone and token.start[0] - 1 == last:
+                found[-1].append(token.string)
+            else:
+                found.append([token.string])
+            last = token.start[0]
+    return [" ".join(line.lstrip("# ") for line in block) for block in found]
+
+
+@cache
 def guesses(package=PACKAGE):
-    """Yield the module and the words of each mark."""
-    for path in sorted({*package.rglob("*.py")} - {package / "dialect.py", package / "codes.py"}):  # the fields themselves
-        for words in words_of(path):
-            if MARKS.search(words):
-                yield path.relative_to(package).as_posix(), words
+    """Return the module and the words of each mark."""
+    paths = sorted({*package.rglob("*.py")} - {package / "dialect.py", package / "codes.py"})  # the fields themselves
+    return [(path.relative_to(package).as_posix(), words) for path in paths for words in words_of(path) if MARKS.search(words)]
 
 
 def fields_in(words):
@@ -86,11 +96,10 @@ def test_every_guess_names_its_field_or_has_a_reason():
 
 
 def test_every_reason_is_for_a_guess_that_is_there():
-    found = [*guesses()]
     left = {
         (module, begin)
         for module, begin in WITHOUT_A_FIELD
-        if not any(module == of and begin in words and not fields_in(words) for of, words in found)
+        if not any(module == of and begin in words and not fields_in(words) for of, words in guesses())
     }
     assert left == set()
 

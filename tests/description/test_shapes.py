@@ -10,6 +10,7 @@ from datetime import UTC, date, datetime, time
 from hashlib import md5
 
 import anyio
+import httpx
 import pytest
 from attrs import evolve, field, frozen
 
@@ -21,6 +22,7 @@ from helpers.stubs import Stub
 from rbim import (
     CHINA,
     AsyncClient,
+    CallPolicy,
     CreateCallTask,
     CreateGroup,
     DeleteGroup,
@@ -57,6 +59,14 @@ AUTHORIZATION = "YWFmOThmODk0N2I1ZDZjODAxNDdiOGEyYjdjMzAxMjM6MjAyNjAxMDIxMTA0MDU
 GROUPS = f"/2013-12-26/Application/{APP_ID}/IM/Group/"
 TASKS = f"/api/application/{APP_ID}/aicall/task"
 DONE = '{"statusCode":"000000"}'
+FOUND = (
+    f'{{"statusCode":"000000","groups":{{"group":{{"groupId":"{GROUP}","name":"公告栏","type":"2","count":"3",'
+    '"permission":"0"}}}'
+)
+BARE = (  # details of a group without announcement and extension
+    '{"statusCode":"000000","name":"a","owner":"1000","declared":"","count":"1","dateCreated":"2014-10-1 10:5:3",'
+    '"permission":"1","target":"0","type":"0"}'
+)
 
 
 @frozen(kw_only=True)
@@ -151,10 +161,15 @@ SHAPES = [
         path=f"{GROUPS}SearchPublicGroups",
         body=f'{{"userName":"1001","groupId":"{GROUP}","name":"别的"}}',
         means=SearchPublicGroups(user_name="1001", group_id=GROUP, name="别的"),
-        answer=(
-            f'{{"statusCode":"000000","groups":{{"group":{{"groupId":"{GROUP}","name":"公告栏","type":"2","count":"3",'
-            '"permission":"0"}}}'
-        ),
+        answer=FOUND,
+        reads={"groups": [(GROUP, "公告栏", GroupType.PAID_500, 3, Permission.OPEN)]},
+    ),
+    Shape(
+        name="SearchPublicGroups by id",
+        path=f"{GROUPS}SearchPublicGroups",
+        body=f'{{"groupId":"{GROUP}"}}',
+        means=SearchPublicGroups(group_id=GROUP),
+        answer=FOUND,
         reads={"groups": [(GROUP, "公告栏", GroupType.PAID_500, 3, Permission.OPEN)]},
     ),
     Shape(
@@ -162,10 +177,7 @@ SHAPES = [
         path=f"{GROUPS}SearchPublicGroup",
         body='{"name":"公告"}',
         means=SearchPublicGroups(name="公告"),
-        answer=(
-            f'{{"statusCode":"000000","groups":{{"group":{{"groupId":"{GROUP}","name":"公告栏","type":"2","count":"3",'
-            '"permission":"0"}}}'
-        ),
+        answer=FOUND,
         reads={"groups": [(GROUP, "公告栏", GroupType.PAID_500, 3, Permission.OPEN)]},
         choices={"singular_search": True},
     ),
@@ -196,6 +208,13 @@ SHAPES = [
         path=f"{GROUPS}JoinGroup",
         body=f'{{"userName":"1003","groupId":"{GROUP}","declared":"让我进"}}',
         means=JoinGroup(user_name="1003", group_id=GROUP, declared="让我进"),
+    ),
+    Shape(
+        name="JoinGroup with the required fields",
+        path=f"{GROUPS}JoinGroup",
+        body=f'{{"groupId":"{GROUP}"}}',
+        means=JoinGroup(group_id=GROUP),
+        choices={"second_join_refused": False},  # the administrator is the one who asks, and a member
     ),
     Shape(
         name="InviteJoinGroup with every field and a failure",
@@ -283,6 +302,32 @@ SHAPES = [
         extra={"msg": "success"},
     ),
     Shape(
+        name="a task with two policy objects",
+        path=f"{TASKS}/save",
+        body=(
+            '{"bot_id":7,"task_name":"a","start_date":"2026-01-02","end_date":"2026-01-02","max_concurrent":1,'
+            '"min_concurrent":1,"isrecord":0,"caller":"1","call_policy":['
+            r'{"type":0,"policy":["{\"policy_type\":1,\"policy_name\":\"a\",\"policy_date\":\"周一\"}"]},'
+            r'{"type":0,"policy":["{\"policy_type\":1,\"policy_name\":\"b\",\"policy_date\":\"周二\"}"]}]}'
+        ),
+        means=CreateCallTask(
+            bot_id=7,
+            task_name="a",
+            start_date=date(2026, 1, 2),
+            end_date=date(2026, 1, 2),
+            max_concurrent=1,
+            min_concurrent=1,
+            caller="1",
+            call_policy=[
+                CallPolicy([NoCallPolicy.weekdays("a", [Weekday.MONDAY])]),
+                CallPolicy([NoCallPolicy.weekdays("b", [Weekday.TUESDAY])]),
+            ],
+        ),
+        answer='{"code":"000000","msg":"success","data":{"taskId":"1001"}}',
+        reads={"task_id": "1001"},
+        extra={"msg": "success"},
+    ),
+    Shape(
         name="a task with the required fields, at the path of the sample",
         path=TASKS,
         body=(
@@ -328,6 +373,7 @@ READ_ONLY = [
             "date_created": datetime(2014, 10, 1, 10, 5, 3, tzinfo=CHINA),
         },
     ),
+    ("details without texts, as the emulator writes them", "QueryGroupDetail", BARE, {"declared": "", "group_domain": None}),
     (
         "a failed invitation without its optional fields",
         "InviteJoinGroup without userName, as its sample",
@@ -436,17 +482,48 @@ def posted(path, body):
     )
 
 
-@pytest.mark.parametrize(
-    ("shape", "body"),
-    [(shape, body) for shape in SHAPES for body in (shape.body, *shape.others)],
-    ids=lambda value: value.name if isinstance(value, Shape) else "",
-)
+BODIES = [pytest.param(shape, shape.body, id=shape.name) for shape in SHAPES] + [
+    pytest.param(shape, body, id=f"{shape.name}, written otherwise {number}")
+    for shape in SHAPES
+    for number, body in enumerate(shape.others, 1)
+]
+
+
+@pytest.mark.parametrize(("shape", "body"), BODIES)
 async def test_the_emulator_reads_this_request_and_sends_this_answer_to_the_byte(shape, body):
     emulator = platform_with_a_group(**shape.choices)
     response = await emulator.send(posted(shape.path, body), timeout=1)
     assert (response.status, response.body.decode()) == (200, shape.answer)
     assert response.headers["content-type"] == "application/json;charset=utf-8"
     assert [record.operation for record in emulator.requests] == [shape.means]
+
+
+async def test_the_emulator_answers_a_group_without_texts_to_the_byte():
+    emulator, shape = platform_with_a_group(), BY_NAME["QueryGroupDetail"]
+    emulator.state.groups[GROUP] = Group(
+        group_id=GROUP,
+        name="a",
+        type=GroupType.TEMPORARY,
+        permission=Permission.VERIFIED,
+        target=Target.DISCUSSION,
+        declared="",
+        group_domain=None,
+        created=datetime(2014, 10, 1, 10, 5, 3, tzinfo=CHINA),
+        members={"1000": Role.CREATOR},
+    )
+    response = await emulator.send(posted(shape.path, shape.body), timeout=1)
+    assert response.body.decode() == BARE
+
+
+@pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape.path.startswith(GROUPS)], ids=str)
+async def test_a_group_operation_is_accepted_with_an_account_and_without_one(shape):
+    emulator = platform_with_a_group(**{**shape.choices, "second_join_refused": False})
+    document = json.loads(shape.body)
+    if document.pop("userName", None) is None:
+        document["userName"] = "admin"
+    response = await emulator.send(posted(shape.path, json.dumps(document)), timeout=1)
+    assert json.loads(response.body)["statusCode"] == "000000"
+    assert [record.operation for record in emulator.requests] == [evolve(shape.means, user_name=document.get("userName"))]
 
 
 @pytest.mark.parametrize("choices", [{}, {"singular_search": True, "bare_task_path": True}])
@@ -597,6 +674,14 @@ COPIES = [
     ("every field of a message", TO_PERSON, said_with_every_field),
     ("every field of a push", PUSHED, lambda e: e.push(["1001", "1002"], "hi", save=True, apns=False, apns_text="new")),
 ]
+for name in ("Android", "IOS", "IPAD", "Android PAD", "PC", "H5", "MAC", "REST"):
+    COPIES += [
+        (
+            f"from {name}",
+            plain("PERSON", "1002", ONE, "TEXT").replace(',"msgT', f',"fromClientType":"{name}","msgT', 1),
+            lambda e, k=name: e.say("1001", "1002", "x", client_type=k),
+        )
+    ]
 for kind in MESSAGES:
     COPIES += [
         (f"PERSON {kind}", plain("PERSON", "1002", ONE, kind), lambda e, k=kind: e.say("1001", "1002", "x", msg_type=k)),
@@ -662,6 +747,7 @@ async def test_the_emulator_copies_this_body_to_the_byte_with_these_headers(body
     assert got == [(headers_of(body.encode()), body)]
 
 
+REQUIRED = {"eventType", "convType", "to", "fromAccount", "msgTimestamp", "msgType", "msgId"}
 NAMES = {  # the attribute of each field; accounts and flags are compared as texts
     "eventType": "event_type",
     "convType": "conv_type",
@@ -685,6 +771,7 @@ NAMES = {  # the attribute of each field; accounts and flags are compared as tex
     "linkInfo": "link_info",
     "antispam": "antispam",
 }
+OPTIONAL = [name for name in NAMES if name not in REQUIRED]
 FLAGS = {"resendFlag": "1", "customSaveFlag": "1", "customApnsFlag": "1", "antispam": "true"}
 
 
@@ -695,19 +782,48 @@ def written(name, value):
     return [str(each) for each in value] if isinstance(value, tuple) else str(value)
 
 
-@pytest.mark.parametrize("resend", ["", ',"resendFlag":"1"'])
-@each_copy
-async def test_a_receiver_takes_these_bytes_and_reads_each_field(body, happens, resend):
-    del happens
-    content = f"{body[:-1]}{resend}}}".encode()
-    async with Receiver(credentials=CREDENTIALS, sink=(sink := MemorySink()), clock=EmulatedClock()) as receiver:
-        reply = await receiver.receive(headers_of(content), content)
-    (event,), document = sink.events, json.loads(content)
-    assert (reply.status, list(sink.quarantined)) == (200, [])
+async def received(content):
+    """Return the event that a receiver reads from these bytes, posted with the headers of the description."""
+    async with (
+        Receiver(credentials=CREDENTIALS, sink=(sink := MemorySink()), clock=EmulatedClock()) as receiver,
+        httpx.AsyncClient(transport=httpx.ASGITransport(receiver.asgi)) as platform,
+    ):
+        answer = await platform.post("http://receiver/", content=content, headers=headers_of(content))
+    assert (answer.status_code, list(sink.quarantined)) == (200, [])
+    (event,) = sink.events
+    return event
+
+
+RECEIVED = [pytest.param(body, id=name) for name, body, _ in COPIES] + [
+    pytest.param(f'{body[:-1]},"resendFlag":"1"}}', id=f"{name}, resent") for name, body, _ in COPIES[:2]
+]
+
+
+@pytest.mark.parametrize("body", RECEIVED)
+async def test_a_receiver_takes_these_bytes_and_reads_each_field(body):
+    event, document = await received(body.encode()), json.loads(body)
     assert type(event).__name__ == "".join(word.capitalize() for word in document["msgType"].split("_"))
     assert {name: written(name, getattr(event, NAMES[name])) for name in document} == document
     assert event.sent_at == NOW
-    assert event.resend_flag is bool(resend)
+    assert event.resend_flag is ("resendFlag" in document)
+
+
+@pytest.mark.parametrize("flag", ["", "0"])
+async def test_a_flag_of_zero_or_without_text_is_no_resend(flag):
+    event = await received(f'{TO_PERSON[:-1]},"resendFlag":"{flag}"}}'.encode())
+    assert event.resend_flag is False
+    assert event.document["resendFlag"] == flag
+
+
+@pytest.mark.parametrize("nothing", ['""', "null", None], ids=["empty", "null", "absent"])
+@pytest.mark.parametrize("name", OPTIONAL)
+async def test_a_receiver_takes_an_optional_field_that_is_empty_or_absent(name, nothing):
+    document = json.loads(TO_PERSON) | json.loads(PUSHED) | {"resendFlag": "1"}
+    del document[name]
+    content = json.dumps(document)[:-1] + ("}" if nothing is None else f',"{name}":{nothing}}}')
+    event = await received(content.encode())
+    assert not getattr(event, NAMES[name])
+    assert (name in event.document) is (nothing is not None)
 
 
 async def test_a_resend_is_the_same_body_with_its_flag():
