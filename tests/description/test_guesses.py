@@ -75,7 +75,9 @@ def comments_of(source):
 def guesses(package=PACKAGE):
     """Return the module and the words of each mark."""
     paths = sorted({*package.rglob("*.py")} - {package / "dialect.py", package / "codes.py"})  # the fields themselves
-    return [(path.relative_to(package).as_posix(), words) for path in paths for words in words_of(path) if MARKS.search(words)]
+    return [
+        (path.relative_to(package).as_posix(), words) for path in paths for words in words_of(path) if MARKS.search(words)
+    ]
 
 
 def fields_in(words):

@@ -153,6 +153,11 @@ def test_every_field_of_the_dialect_belongs_to_a_row_and_no_other_does():
     assert {field for row in ROWS for field in row.fields} == FIELDS
 
 
+def test_every_field_is_named_in_the_section_that_it_settles():
+    places = {field: {row.part or row.section for row in ROWS if field in row.fields} for field in FIELDS}
+    assert [gap.name for gap in Dialect.gaps() if places[gap.name].isdisjoint(gap.section.split(", "))] == []
+
+
 def test_every_test_of_the_shapes_proves_a_row():
     named = {test.partition("[")[0] for row in ROWS for test in row.tests}
     assert {name for name in everyday_tests() if name.startswith("tests/description/test_shapes.py::")} <= named

@@ -240,6 +240,19 @@ async def test_a_wrong_token_another_application_and_an_old_timestamp_are_refuse
 
 
 @pytest.mark.parametrize(
+    ("valid_for", "late", "taken"), [(60, 60, True), (60, 61, False), (60, -61, False), (7200, 61, True)]
+)
+async def test_a_signature_is_valid_for_as_long_as_the_dialect_says(valid_for, late, taken):
+    emulator = box(dialect=Dialect(signature_valid_for=valid_for))
+    async with client_of(emulator, clock=EmulatedClock(emulator.clock.start - timedelta(seconds=late))) as client:
+        if taken:
+            assert len(await client.groups.search()) == 0
+        else:
+            with pytest.raises(TimestampExpired, match="is more than 60 seconds off"):
+                await client.groups.search()
+
+
+@pytest.mark.parametrize(
     ("path", "body", "code"),
     [
         ("IM/Group/CreateGroup", b"{", "900400"),

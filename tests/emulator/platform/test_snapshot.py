@@ -240,6 +240,17 @@ def test_a_wrong_document_is_refused_and_changes_nothing(edit, wrong):
     assert state == a_state()
 
 
+@pytest.mark.parametrize(("kind", "loads"), [("0", True), ("1", True), ("2", True), ("3", False), ("4", False)])
+def test_a_discussion_group_of_a_higher_type_is_not_loaded(kind, loads):
+    document = edited(lambda d: d["groups"][0].update(target="0", type=kind))
+    if loads:
+        load_state(state := State(), document)
+        assert state.groups["g1"].type == kind
+    else:
+        with pytest.raises(InvalidRequest, match=r"a discussion group has a type of at most 2, not [34] @ \$\.groups\[0\]"):
+            load_state(State(), document)
+
+
 @pytest.mark.parametrize("document", [None, [], "", 1, [("version", 1)]])
 def test_a_document_is_an_object(document):
     with pytest.raises(InvalidRequest, match="must be an object, not"):
