@@ -28,8 +28,9 @@ def _texts(value: Iterable[str]) -> tuple[str, ...]:
 class Row:
     """One statement of the interface description, in our own words, or one gap: a fact that it says it does not show.
 
-    ``where`` are places in the package, ``rbim/....py:Name``, and ``tests`` pytest's node ids without parameters. ``fields``
-    are the fields of ``rbim.Dialect`` that it depends on; ``no_field`` is the reason why a gap needs none.
+    ``where`` are places in the package, ``rbim/....py:Name``. ``tests`` are pytest's node ids; brackets, if any, have one or
+    more adjoining parameters, and select the cases with these. ``fields`` are the fields of ``rbim.Dialect`` that the
+    statement leaves open; ``no_field`` is the reason why a gap needs none.
     """
 
     number: int
@@ -64,12 +65,12 @@ INTRO = """# The interface description, statement by statement
 
 rbim implements an interface description: it has {statements} statements, and names {gaps} facts that it does not show.
 This page lists all of them in our own words, with the place in `rbim/` that implements each and the tests in `tests/` that
-prove it. The name of a test is a sentence. A statement that leaves a choice names the field of the [dialect](dialect.md)
-that makes it.
+prove it. The name of a test is a sentence; parentheses name its cases. A statement that leaves a choice names the fields of
+the [dialect](dialect.md) that make it.
 
-A test fails if a statement has no test, if a place or a test is gone, or if a field of the dialect belongs to no
-statement. The shapes of all requests, answers and deliveries are in `tests/description/test_shapes.py`, as bytes that
-were written by hand.
+A test fails if a statement has no test, if a place, a test or a case is gone, if a field of the dialect belongs to no
+statement, or if a comment in `rbim/` marks a guess and names no field. The shapes of all requests, answers and deliveries
+are in `tests/description/test_shapes.py`, as bytes that were written by hand.
 """
 
 
@@ -97,19 +98,27 @@ def _cells(row: Row) -> tuple[str, ...]:
     if row.no_field:
         says += f" {row.no_field}"
     places = (place.removeprefix("rbim/").split(":") for place in row.where)
-    tests = (test.removeprefix("tests/").split("::") for test in row.tests)
     return (
         row.name,
         says,
-        "<br>".join(_by_file(((path, code(name)) for path, name in places), ", ")),
-        "<br>".join(_by_file(((path, _sentence(name)) for path, name in tests), "; ")),
+        _by_file(((path, code(name)) for path, name in places), ", "),
+        _by_file(_sentences(row.tests), "; "),
     )
 
 
-def _by_file(pairs: Iterable[tuple[str, str]], joint: str) -> Iterator[str]:
-    for path, of_file in groupby(pairs, lambda pair: pair[0]):
-        yield f"{code(path)}: {joint.join(name for _, name in of_file)}"
+def _sentences(tests: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield the file and the sentence of each test, with its cases in parentheses."""
+    cases: dict[str, list[str]] = {}
+    for test in tests:
+        name, _, case = test.removeprefix("tests/").removesuffix("]").partition("[")
+        cases.setdefault(name, []).extend([case] if case else [])
+    for name, of_test in cases.items():
+        path, _, function = name.partition("::")
+        yield path, function.removeprefix("test_").replace("_", " ") + (f" ({'; '.join(of_test)})" if of_test else "")
 
 
-def _sentence(test: str) -> str:
-    return test.removeprefix("test_").replace("_", " ")
+def _by_file(pairs: Iterable[tuple[str, str]], joint: str) -> str:
+    files: dict[str, list[str]] = {}
+    for path, text in pairs:
+        files.setdefault(path, []).append(text)
+    return "<br>".join(f"{code(path)}: {joint.join(texts)}" for path, texts in files.items())
