@@ -542,6 +542,19 @@ async def test_the_emulator_takes_no_other_method(method):
     assert GROUP in emulator.state.groups
 
 
+@pytest.mark.parametrize(
+    "missing",
+    [{"query": {}}, {"query": {"sig": SIG[::-1]}}, {"headers": {}}],
+    ids=["no sig", "another sig", "no Authorization"],
+)
+@pytest.mark.parametrize("name", ["DeleteGroup", "a task with every field"])
+async def test_the_emulator_refuses_a_request_without_its_signature(name, missing):
+    emulator, shape = platform_with_a_group(), BY_NAME[name]
+    response = await emulator.send(evolve(posted(shape.path, shape.body), **missing), timeout=1)
+    assert "000000" not in response.body.decode()
+    assert (list(emulator.state.groups), list(emulator.state.tasks)) == ([GROUP], [])
+
+
 # ------------------------------------------------------------------------------------ on a socket
 
 

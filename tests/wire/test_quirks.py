@@ -435,17 +435,18 @@ def test_a_new_group_without_its_id_cannot_be_read(written):
 
 
 @pytest.mark.parametrize(
-    "body",
+    ("body", "extra"),
     [
-        b'{"code":"000000","msg":"success","data":{"taskId":"t1"}}',
-        b'{"code":"000000","msg":"succeed","data":{"taskId":"t1","more":1}}',
-        b'{"code":0,"data":{"taskId":"t1"}}',
-        b'{"code":"000000","taskId":"t1"}',
-        b'{"code":"000000","data":null,"taskId":"t1"}',
+        (b'{"code":"000000","msg":"success","data":{"taskId":"t1"}}', {"msg": "success"}),
+        (b'{"code":"000000","msg":"succeed","data":{"taskId":"t1","more":1}}', {"msg": "succeed", "more": 1}),
+        (b'{"code":0,"more":[2],"data":{"taskId":"t1"}}', {"more": [2]}),
+        (b'{"code":"000000","taskId":"t1"}', {}),
+        (b'{"code":"000000","data":null,"taskId":"t1"}', {"data": None}),
     ],
 )
-def test_a_new_task_is_read_from_data_or_beside_the_code(body):
-    assert decode(TASK, body).task_id == "t1"
+def test_a_new_task_is_read_from_data_or_beside_the_code(body, extra):
+    made = decode(TASK, body)
+    assert (made.task_id, made.extra) == ("t1", extra)
 
 
 def test_what_stands_beside_the_data_of_a_task_is_kept():
