@@ -38,10 +38,6 @@ WITHOUT_A_FIELD = {
     ("emulator/platform/rules.py", "The effect of a request is not described"): ITSELF,
     ("emulator/platform/rules.py", "where the description says nothing"): ITSELF,
     ("operations/call_tasks.py", "The only documented type"): "the description states the type; others are refused",
-    (
-        "operations/call_tasks.py",
-        "``rand`` is the ``Rand`` header",
-    ): "random digits, or the caller's; nothing depends on them",
     ("wire/signing.py", "The interface description does not show it"): "a Signer replaces the whole scheme",
 }
 

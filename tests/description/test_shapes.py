@@ -434,7 +434,7 @@ async def test_the_client_sends_this_request_and_reads_this_answer(shape):
     assert request.origin == "https://platform:8883"
     assert request.target == f"{shape.path}?sig={SIG}"
     assert contents(request.body) == contents(shape.body)
-    assert shown(answer, shape.reads) == shape.reads
+    assert repr(shown(answer, shape.reads)) == repr(shape.reads)  # a member of an enum is not its text
     assert answer.extra == shape.extra
 
 
@@ -460,7 +460,7 @@ async def test_a_request_has_the_headers_of_the_description(shape):
 async def test_the_client_reads_the_other_answers_that_the_description_shows(of, answer, reads):
     shape = BY_NAME[of]
     async with client(Stub(Response(200, {}, answer.encode())), shape.dialect) as caller:
-        assert shown(await caller.send(shape.means), reads) == reads
+        assert repr(shown(await caller.send(shape.means), reads)) == repr(reads)
 
 
 # ---------------------------------------------------------------------------------- the emulator
