@@ -64,7 +64,7 @@ FOUND = (
     '"permission":"0"}}}'
 )
 BARE = (  # details of a group without announcement and extension
-    '{"statusCode":"000000","name":"a","owner":"1000","declared":"","count":"1","dateCreated":"2014-10-1 10:5:3",'
+    '{"statusCode":"000000","name":"a","owner":"1000","declared":"","count":"2","dateCreated":"2014-10-1 10:5:3",'
     '"permission":"1","target":"0","type":"0"}'
 )
 
@@ -509,7 +509,7 @@ async def test_the_emulator_answers_a_group_without_texts_to_the_byte():
         declared="",
         group_domain=None,
         created=datetime(2014, 10, 1, 10, 5, 3, tzinfo=CHINA),
-        members={"1000": Role.CREATOR},
+        members={"1001": Role.MEMBER, "1000": Role.CREATOR},
     )
     response = await emulator.send(posted(shape.path, shape.body), timeout=1)
     assert response.body.decode() == BARE
