@@ -326,6 +326,13 @@ async def test_a_sink_that_forgets_accepts_nothing_outside_the_limits(make, cloc
             assert [await skewed(receiver, clock, body(resendFlag=flag), seconds) for flag in "01"] == [401, 401]
 
 
+async def test_only_the_limits_protect_a_sink_that_is_not_durable_however_long_it_remembers(make, clock):
+    sink = MemorySink(clock=clock)
+    sink.retention = 7 * DAY
+    async with make(sink) as receiver:
+        assert [await skewed(receiver, clock, body(), seconds) for seconds in (300, 300.001, -60.001)] == [200, 401, 401]
+
+
 async def test_an_endless_retention_leaves_the_limits_finite(make, clock, tmp_path):
     async with make(SqliteInbox(tmp_path / "events.db", clock=clock, retention=inf)) as receiver:
         assert await skewed(receiver, clock, body(), 1000 * DAY) == 200
