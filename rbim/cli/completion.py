@@ -48,8 +48,7 @@ def completion(
     except ShellDetectionError:
         print_error("cannot detect the shell: name it (bash, zsh or fish)", "See: rbim completion --help")
         return Exit.USAGE
-    app = build()
-    _add_dialect_flags(app)
+    app = _with_dialect_flags(build())
     app.default(_parameters([*_global_flags(), *_dialect_flags(EVERY)]))
     if not install:
         sys.stdout.write(app.generate_completion(prog_name="rbim", shell=found))
@@ -70,14 +69,18 @@ USED: Mapping[str, Collection[str]] = MappingProxyType(
 """The only users of the fields whose flags are completed after a command; for all others, the fields of the client."""
 
 
-def _add_dialect_flags(app: App, used: Collection[str] | None = None) -> None:
-    """Add the flags of the dialect to each command: only those that change something there, which hide its own least."""
+def _with_dialect_flags(app: App, used: Collection[str] | None = None) -> App:
+    """Return a copy whose commands have the flags of the dialect, too: only those that change something there.
+
+    The application's own commands are those of this process, and stay as they are.
+    """
+    copy = App(name=app.name, help=app.help, help_format=app.help_format)
+    if callable(app.default_command):
+        copy.default(_parameters(_dialect_flags(used or ()), app.default_command))
     for name in (name for name in app if not name.startswith("-")):
         here = USED.get(name, ("",)) if used is None else used
-        command = app[name]
-        if callable(command.default_command):
-            command.default_command = _parameters(_dialect_flags(here), command.default_command)
-        _add_dialect_flags(command, here)
+        copy.command(_with_dialect_flags(app[name], here), name=name)
+    return copy
 
 
 def _parameters(flags: list[inspect.Parameter], command: Callable[..., object] | None = None) -> Callable[..., None]:

@@ -806,6 +806,13 @@ def test_a_shell_can_read_its_script(shell, cli):
         assert (done.returncode, done.stderr) == (0, b"")
 
 
+def test_a_completion_script_leaves_the_commands_of_its_process_as_they_were(cli):
+    commands = [("callback", "explain", "--help"), ("job", "status", "--no-such-flag"), ("config", "show", "--no-such-flag")]
+    before = [cli(*command) for command in commands]
+    assert cli("completion", "bash")[0] == Exit.DONE
+    assert [cli(*command) for command in commands] == before
+
+
 def test_completion_is_installed_where_the_shell_looks(cli, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
