@@ -262,7 +262,8 @@ def _defaults() -> dict[str, Setting]:
 
     known = {"transport": "httpx", "rates": (), "concurrency": Limits().concurrency}
     known |= {"timeout": TIMEOUT, "deadline": DEADLINE}
-    known |= {key: getattr(Dialect(), name) for key, name in DIALECT_KEYS.items()}
+    dialect = Dialect()
+    known |= {key: getattr(dialect, name) for key, name in DIALECT_KEYS.items()}
     shown = (key for key in (*KEYS, *DIALECT_KEYS) if key == TOKEN or key not in TOKEN_FORMS)
     return {key: Setting(key, known.get(key), Source()) for key in shown}
 
