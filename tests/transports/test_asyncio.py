@@ -23,8 +23,9 @@ from helpers.waiting import until
 from rbim import AnswerTooLarge, InvalidRequest, NotSent, Unanswered
 from rbim.http import Request, Response
 from rbim.testing.conformance.server import RawServer, chunked, closing, head, refusing_port, reply, silent
-from rbim.transports.asyncio import connection as asyncio_connection, transport as asyncio_transport
+from rbim.transports._shared import link
 from rbim.transports.asyncio.answer import HEAD_LIMIT, AnswerReader, KnownHeads
+from rbim.transports.asyncio.h11_parser import H11Parser
 from rbim.transports.asyncio.transport import AsyncioTransport
 
 pytestmark = pytest.mark.usefixtures("no_proxy_of_this_machine")
@@ -62,7 +63,15 @@ def on(server):
     return [seen.connection for seen in server.requests]
 
 
-# Reading answers.
+# Reading answers: with llhttp, and with h11 as where httptools is not installed.
+
+
+@pytest.fixture(params=["llhttp", "h11"], scope="module")
+def parser(request):
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "h11":
+            patch.setattr("rbim.transports.asyncio.answer.new_parser", H11Parser)
+        yield request.param
 
 
 def read(data, places=(), *, limit=LIMIT, ended=False):
@@ -135,17 +144,20 @@ def answers(draw):
 
 @given(answers(), st.lists(st.integers(0, 400), max_size=8))
 @settings(max_examples=300, deadline=None)
-def test_an_answer_however_split_is_what_the_standard_library_reads(answer, places):
+def test_an_answer_however_split_is_what_the_standard_library_reads(parser, answer, places):
     data, until_the_end = answer
     reader = read(data, places, ended=until_the_end)
     assert (reader.whole, reader.fault) == (True, "")
     response = reader.response()
     status, headers, body, kept = as_the_standard_library_reads(data)
+    if parser == "h11" and "transfer-encoding" in headers:
+        headers["transfer-encoding"] = headers["transfer-encoding"].lower()
     assert (response.status, response.headers, response.body) == (status, headers, body)
     if b"X-Sum" not in data and b"\r\nConnection: close\r\nx: y" not in data:  # http.client takes no part in trailers
-        assert reader.reusable == kept
+        assert reader.reusable == (kept and not (parser == "h11" and b"HTTP/1.0 " in data))
 
 
+@pytest.mark.usefixtures("parser")
 @given(answers().filter(lambda answer: not answer[1]), st.binary(min_size=1, max_size=50))
 @example((reply(WHOLE), False), b"H")
 @example((reply(WHOLE), False), b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nwrong")
@@ -163,6 +175,7 @@ def seen(reader):
     return reader.whole, reader.fault, reader.reusable, reader.whole and reader.response()
 
 
+@pytest.mark.usefixtures("parser")
 @given(answers(), answers(), st.binary(max_size=20), st.integers(0, 200))
 @example((reply(WHOLE), False), (reply(WHOLE[:-1]), False), b"", 0)
 @example((reply(WHOLE), False), (reply(WHOLE + b"x"), False), b"\r\n", 0)
@@ -178,6 +191,7 @@ def test_answers_that_came_before_change_nothing_of_how_one_is_read(first, secon
         assert seen(one) == seen(other)
 
 
+@pytest.mark.usefixtures("parser")
 def test_a_head_that_came_before_is_not_parsed_again_and_its_headers_are_the_answers_own():
     known, data = KnownHeads(LIMIT), reply(WHOLE)
     reader = AnswerReader(known)
@@ -193,6 +207,7 @@ def test_a_head_that_came_before_is_not_parsed_again_and_its_headers_are_the_ans
     assert "mine" not in again.response().headers
 
 
+@pytest.mark.usefixtures("parser")
 def test_only_so_many_heads_are_kept():
     known = KnownHeads(LIMIT)
     for number in range(1000):
@@ -208,6 +223,7 @@ SPLIT = {
 }
 
 
+@pytest.mark.usefixtures("parser")
 @pytest.mark.parametrize("data", SPLIT.values(), ids=SPLIT)
 def test_an_answer_may_be_split_anywhere(data):
     wanted = read(data).response()
@@ -223,6 +239,7 @@ def test_an_answer_may_be_split_anywhere(data):
     assert (reader.response(), reader.reusable) == (wanted, True)
 
 
+@pytest.mark.usefixtures("parser")
 def test_one_reader_reads_one_answer_after_the_other():
     reader = AnswerReader(KnownHeads(LIMIT))
     for data, body in [
@@ -260,14 +277,31 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("data", REFUSED.values(), ids=REFUSED)
-def test_what_is_not_http_by_the_letter_is_refused(data):
+H11_TAKES = {  # None: it waits for more
+    "a folded header": b"",
+    "a folded header with a tab": b"",
+    "the same length twice": b"{}",
+    "a list of lengths": b"{}",
+    "bare line feeds": b"{}",
+    "bare carriage returns": None,
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_not_http_by_the_letter_is_refused(parser, name):
+    data = REFUSED[name]
+    if parser == "h11" and name in H11_TAKES:
+        reader = read(data)
+        assert (reader.response().body if reader.whole else None) == H11_TAKES[name]
+        assert not reader.fault
+        return
     for places in ([], range(len(data))):
         reader = read(data, places)
         assert reader.fault
         assert (reader.whole, reader.reusable, reader.too_large) == (False, False, False)
 
 
+@pytest.mark.usefixtures("parser")
 @pytest.mark.parametrize("piece", [1, 1000, HEAD_LIMIT - 1, HEAD_LIMIT, 3 * HEAD_LIMIT])
 def test_a_head_may_have_64_kib_however_it_comes(piece):
     def with_a_head_of(length):
@@ -281,6 +315,7 @@ def test_a_head_may_have_64_kib_however_it_comes(piece):
         assert (reader.whole, bool(reader.fault)) == (fits, not fits)
 
 
+@pytest.mark.usefixtures("parser")
 @pytest.mark.parametrize("piece", [7, 5000])
 def test_trailers_and_interim_answers_without_end_are_refused(piece):
     for beginning, more in [(chunked(b"{}")[:-2], b"X: y\r\n"), (b"", head("103 Early Hints", "X: y"))]:
@@ -290,11 +325,13 @@ def test_trailers_and_interim_answers_without_end_are_refused(piece):
         assert "longer than" in reader.fault
 
 
+@pytest.mark.usefixtures("parser")
 def test_a_body_of_many_small_chunks_is_no_head():
     body = bytes(range(256)) * 300
     assert read(chunked(*(body[i : i + 1] for i in range(len(body)))), range(0, 10**6, 999)).response().body == body
 
 
+@pytest.mark.usefixtures("parser")
 def test_a_length_past_the_limit_is_refused_before_the_body_is_read():
     reader = read(head("200 OK", f"Content-Length: {LIMIT + 1}"))
     assert (reader.too_large, reader.whole) == (True, False)
@@ -349,7 +386,7 @@ async def test_a_timer_that_goes_off_before_the_deadline_of_the_day_ends_nothing
 
 
 async def test_a_connection_that_nobody_needs_is_closed_without_being_asked(monkeypatch):
-    monkeypatch.setattr(asyncio_connection, "MAX_IDLE", 0.05)
+    monkeypatch.setattr(link, "MAX_IDLE", 0.05)
     with RawServer(reply(WHOLE)) as server:
         async with AsyncioTransport() as transport:
             with suppress(Unanswered):
@@ -485,9 +522,7 @@ async def test_cancelled_at_any_await_it_leaves_no_connection_and_no_answer(way,
                 await cancelled(b"%d parts" % number, asyncio.sleep(took * number / 40))
             await answered(transport, request(origin, body=b"last"), b"last")
             assert len(transport._routes[origin].idle) == 1
-            await until(
-                lambda: len(transport._open_connections) == 1
-            )  # what was aborted goes with the next turns of the loop
+            await until(lambda: len(transport._links.open) == 1)  # what was aborted goes with the next turns of the loop
             assert await became(server, lambda server: len(server.open) == 1)
         assert await is_left(server)
     gc.collect()
@@ -498,7 +533,7 @@ async def test_an_answer_that_comes_with_the_cancellation_is_nobodys():
         async with AsyncioTransport() as transport:
             task = asyncio.create_task(transport.send(request(server.url()), timeout=ENOUGH))
             assert await became(server, lambda server: server.requests)
-            (connection,) = transport._open_connections
+            (connection,) = transport._links.open
             task.cancel()
             late = reply(b"late")
             connection.get_buffer(-1)[: len(late)] = late
@@ -778,10 +813,33 @@ async def test_an_answer_that_is_too_large_says_the_limit():
             await answered(transport, request(server.url()), b"x" * 10)
 
 
-def test_without_httptools_it_says_what_to_install():
-    program = "import sys; sys.modules['httptools'] = None; import rbim.transports.asyncio.transport"
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
-    assert 'ImportError: AsyncioTransport needs httptools: python -m pip install "rbim[fast]"' in told.stderr
+CALL_WITHOUT = """
+import sys
+for name in {missing}:
+    sys.modules[name] = None
+import asyncio
+from rbim import Request
+from rbim.transports.asyncio import AsyncioTransport
+
+async def main():
+    async with AsyncioTransport() as transport:
+        request = Request(origin={origin!r}, path="/x", body=b"1")
+        print([(await transport.send(request, timeout=10)).body for _ in range(3)])
+
+asyncio.run(main())
+"""
+
+
+def test_without_httptools_it_uses_h11_and_without_both_it_says_what_to_install():
+    def run(*missing):
+        program = CALL_WITHOUT.format(missing=missing, origin=server.url())
+        return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+
+    with RawServer(reply(WHOLE, "200 OK", "Server: x")) as server:
+        assert run("httptools").stdout.strip() == str([WHOLE] * 3)
+        assert on(server) == [0, 0, 0]
+        told = run("httptools", "h11").stderr
+    assert 'ImportError: AsyncioTransport needs httptools or h11: python -m pip install "rbim[fast]"' in told
 
 
 async def test_it_serves_no_other_event_loop_than_the_one_it_was_entered_in():
@@ -798,7 +856,7 @@ async def test_it_serves_no_other_event_loop_than_the_one_it_was_entered_in():
 
 async def test_a_read_that_fills_the_buffer_may_hold_back_more_and_ends_the_connection(monkeypatch):
     whole = reply(WHOLE)
-    monkeypatch.setattr(asyncio_transport, "READ_SIZE", len(whole))
+    monkeypatch.setattr(link, "READ_SIZE", len(whole))
     with RawServer(whole) as server:
         async with AsyncioTransport() as transport:
             await answered(transport, request(server.url()))

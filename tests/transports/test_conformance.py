@@ -22,11 +22,14 @@ from rbim.testing.conformance.case import environment
 from rbim.testing.conformance.server import RawServer
 from rbim.testing.conformance.suite import CASES, SLOW_CASES, Case, Conformance, NonConforming, failures
 from rbim.testing.conformance.tls import Authority, authority
+from rbim.transports.asyncio.h11_parser import H11Parser
 
 AT_ONCE = 16
 CASE = {case.name: case for case in CASES}
 
 
+name, features, loops = TRANSPORTS["asyncio"]
+SUITED = {**TRANSPORTS, "asyncio with h11": (name, features, loops[::-1])}  # as it is where httptools is not installed
 SUBJECTS = [
     pytest.param(
         module,
@@ -34,16 +37,20 @@ SUBJECTS = [
         id=f"{module} on {'uvloop' if loop is UVLOOP else loop}",
         marks=[] if loop is loops[0] else [pytest.mark.slow],
     )
-    for module, (_, _, loops) in TRANSPORTS.items()
+    for module, (_, _, loops) in SUITED.items()
     for loop in loops
     if loop in LOOPS
 ]
 CROWDED = [each for each in SUBJECTS if each.values[0] == "asyncio" or each.values[1] is not UVLOOP]
 
 
-def subject(module):
-    name, features, _ = TRANSPORTS[module]
-    return Conformance(getattr(importlib.import_module(f"rbim.transports.{module}"), name), **features)
+@pytest.fixture
+def subject(module, monkeypatch):
+    name, features, _ = SUITED[module]
+    if module.endswith(" with h11"):
+        monkeypatch.setattr("rbim.transports.asyncio.answer.new_parser", H11Parser)
+    package = importlib.import_module(f"rbim.transports.{module.partition(' ')[0]}")
+    return Conformance(getattr(package, name), **features)
 
 
 def told(failing):
@@ -52,17 +59,17 @@ def told(failing):
 
 
 @pytest.mark.parametrize(("module", "anyio_backend"), SUBJECTS)
-async def test_conformance_side_by_side(module):
+async def test_conformance_side_by_side(subject):
     """Which cases fail, and why; ``test_conformance``, of the long form, has each of them by itself."""
-    assert told(await failures(subject(module), at_once=AT_ONCE)) == []
+    assert told(await failures(subject, at_once=AT_ONCE)) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize(("module", "anyio_backend"), [each for each in SUBJECTS if not each.marks])
-async def test_conformance(module, case):
+async def test_conformance(subject, case):
     try:
-        await case(subject(module))
+        await case(subject)
     except SkipTest as missing:
         pytest.skip(str(missing))
 
@@ -70,8 +77,8 @@ async def test_conformance(module, case):
 @pytest.mark.slow
 @pytest.mark.parametrize("case", SLOW_CASES, ids=str)
 @pytest.mark.parametrize(("module", "anyio_backend"), CROWDED)
-async def test_conformance_of_a_crowd(module, case):
-    await case(subject(module))
+async def test_conformance_of_a_crowd(subject, case):
+    await case(subject)
 
 
 # The suite itself: it passes what keeps the contract, and fails what breaks it in any one point.

@@ -1,7 +1,8 @@
-"""Read HTTP responses from the bytes of a connection: the llhttp parser, with the checks that it lacks.
+"""Read HTTP responses from the bytes of a connection: a parser's events, with the checks that parsers lack.
 
 llhttp has no limit for the size of a head, httptools cannot tell it that the connection was closed, and both continue with
 the bytes behind a response. So this module counts bytes, decides where a body ends, and detects bytes behind a response.
+:mod:`rbim.transports.asyncio.parsers` chooses the parser: llhttp if httptools is installed, otherwise h11.
 """
 
 from __future__ import annotations
@@ -9,14 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NoReturn
 
 from rbim.http import answered
+from rbim.transports.asyncio.parsers import INVALID, Stop, new_parser
 
 if TYPE_CHECKING:
     from rbim.http import Response
-
-try:
-    import httptools
-except ImportError as error:
-    raise ImportError('AsyncioTransport needs httptools: python -m pip install "rbim[fast]"') from error
 
 __all__ = ["HEAD_LIMIT", "AnswerReader", "KnownHeads"]
 
@@ -30,11 +27,6 @@ BODILESS = frozenset({204, 304})
 SWITCHING = 101
 FIRST_STATUS = 100
 FIRST_FINAL = 200
-STOP = (httptools.HttpParserError, httptools.HttpParserUpgrade)
-
-
-class _Stop(Exception):
-    """Raised in a callback to stop the parser."""
 
 
 class KnownHeads:
@@ -99,9 +91,7 @@ class AnswerReader:
     def __init__(self, known: KnownHeads) -> None:
         self._known = known
         self._limit = known.limit
-        self._parser = httptools.HttpResponseParser(self)
-        # without it, a Content-Length in the trailers is an error; one in the head of a chunked response is refused below
-        self._parser.set_dangerous_leniencies(lenient_chunked_length=True)
+        self._parser = new_parser(self)
         self.begin()
 
     def begin(self, *, tunnel: bool = False) -> None:
@@ -148,7 +138,7 @@ class AnswerReader:
             size = self._size
             try:
                 self._parser.feed_data(part)
-            except STOP as error:
+            except INVALID as error:
                 self.reusable = False
                 if not self.whole and not self.fault:
                     self.fault = f"the response is not valid HTTP/1.1: {error}"
@@ -176,7 +166,7 @@ class AnswerReader:
     def on_message_begin(self) -> None:
         """Stop at a second response in the same bytes."""
         if self.whole:
-            raise _Stop
+            raise Stop
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Store a header of the head; ignore trailers."""
@@ -217,13 +207,13 @@ class AnswerReader:
             pass
         elif "content-length" not in headers:
             self._framed = False
-        elif int(headers["content-length"]) > self._limit:  # llhttp has checked that this is one number
+        elif int(headers["content-length"]) > self._limit:  # the parser has checked that this is one number
             self._refuse_length()
 
     def on_body(self, part: bytes) -> None:
         """Store a part of the body; refuse the response if the body is too long."""
         if self.whole:
-            raise _Stop
+            raise Stop
         if self._interim:
             return
         self._size += len(part)
@@ -243,7 +233,7 @@ class AnswerReader:
 
     def _refuse(self, fault: str) -> NoReturn:
         self.fault = fault
-        raise _Stop
+        raise Stop
 
     def _refuse_length(self) -> NoReturn:
         self.too_large = True

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import re
-from contextlib import suppress
-from ipaddress import ip_address
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from rbim.errors import InvalidRequest
 from rbim.transports._shared.head_cache import HeadCache
-from rbim.transports.asyncio.connection import Broken, Connection, Idle
+from rbim.transports.asyncio.connection import Broken
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable
 
     from rbim.http import Request
+    from rbim.transports.asyncio.connection import Connection, Idle
 
 __all__ = ["Proxy", "RequestHead", "Route"]
 
 PORTS = {"http": 80, "https": 443}
-HAPPY_EYEBALLS_DELAY = 0.25  # seconds before the next address is tried in parallel, as RFC 8305 recommends
 OWN_FRAMING = frozenset({"content-length", "transfer-encoding"})  # the transport sets these itself
 SUCCESS = range(200, 300)
 TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -128,53 +125,27 @@ class Route:
             raise ValueError("header names and values must be printable ASCII")
         return self._heads.keep(request, RequestHead(request, self._prefix, self._fixed))
 
-    def idle_connection(self, oldest: float) -> Connection | None:
-        """Return the connection used last, if that was after ``oldest`` (monotonic clock) and it is not stale; else None."""
-        while self.idle:
-            connection, _ = self.idle.popitem()
-            if connection.stale:
-                connection.abort()
-            elif connection.idle_since > oldest:
-                return connection
-            else:
-                connection.close()
-                break  # the others were idle for even longer
-        return None
-
     async def open(self, connection: Connection, deadline: float, context: Callable[[], ssl.SSLContext]) -> None:
         """Open a connection up to the origin. If this fails or is cancelled, the connection is closed."""
-        loop = asyncio.get_running_loop()
-        try:
-            secure = context() if self.secure else None
-            if self._uds is not None:
-                await loop.create_unix_connection(lambda: connection, self._uds)
-            else:
-                host, port = (self._proxy.host, self._proxy.port) if self._proxy else (self.host, self.port)
-                await loop.create_connection(lambda: connection, host, port, **_connect_options(loop, host))
-            if secure is not None:
-                if self._proxy is not None:
-                    await self._tunnel(connection, self._proxy, deadline)
-                await connection.start_tls(secure, self.host)
-        except BaseException:
-            connection.abort()
-            raise
+        secure = context() if self.secure else None
+        proxy = self._proxy
+        await connection.connect(*((proxy.host, proxy.port) if proxy else (self.host, self.port)), self._uds)
+        if secure is not None:
+            try:
+                if proxy is not None:
+                    await self._tunnel(connection, proxy, deadline)
+            except BaseException:
+                connection.abort()
+                raise
+            await connection.secure(secure, self.host)
 
     async def _tunnel(self, connection: Connection, proxy: Proxy, deadline: float) -> None:
         lines = "".join(f"{name}: {value}\r\n" for name, value in {"Host": self._authority, **proxy.headers}.items())
-        waiter = connection.expect(deadline, tunnel=True)
-        connection.write(f"CONNECT {self._authority} HTTP/1.1\r\n{lines}\r\n".encode("ascii"))
-        outcome = await waiter
+        message = f"CONNECT {self._authority} HTTP/1.1\r\n{lines}\r\n".encode("ascii")
+        outcome = await connection.ask(message, deadline, tunnel=True)
         if isinstance(outcome, Broken):
             raise ConnectionError(
                 f"the proxy opened no tunnel: {outcome.reason or 'no response in time'}"
             ) from outcome.error
         if outcome.status not in SUCCESS or connection.closing:
             raise ConnectionError(f"the proxy opened no tunnel: HTTP {outcome.status}")
-
-
-def _connect_options(loop: asyncio.AbstractEventLoop, host: str) -> dict[str, Any]:
-    """Return options for hosts with several addresses: asyncio can try them in parallel, uvloop only one by one."""
-    with suppress(ValueError):
-        ip_address(host)
-        return {}
-    return {"happy_eyeballs_delay": HAPPY_EYEBALLS_DELAY} if isinstance(loop, asyncio.BaseEventLoop) else {}

@@ -1,23 +1,23 @@
 """The asyncio transport, the fastest one: asyncio's protocols and TLS with the llhttp parser. Also for uvloop.
 
 Each connection is a protocol that writes a request, head and body at once, and sets the result of one future; there is no
-task, lock or stream in between. Each origin has a stack of idle connections, and each connection has one timer. Needs
-httptools: ``python -m pip install "rbim[fast]"``.
+task, lock or stream in between. Each origin has a stack of idle connections, and each connection has one timer. Without
+httptools (``python -m pip install "rbim[fast]"``) h11 is the parser, which httpx brings.
 """
 
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from typing import TYPE_CHECKING
 
 from rbim.errors import InvalidRequest, NotSent, Unanswered
 from rbim.http import Response
+from rbim.transports._shared.link import MAX_TIMER, Links, take
 from rbim.transports._shared.network import proxy_for, tls_context
 from rbim.transports._shared.redaction import redacted, sanitized
 from rbim.transports.asyncio.answer import KnownHeads
-from rbim.transports.asyncio.connection import MAX_TIMER, Connection
+from rbim.transports.asyncio.connection import Connection
 from rbim.transports.asyncio.route import Proxy, Route
 
 if TYPE_CHECKING:
@@ -31,8 +31,6 @@ __all__ = ["AsyncioTransport"]
 
 ANSWER_LIMIT = 8 * 1024 * 1024
 KEEPALIVE = 5.0
-READ_SIZE = 64 * 1024  # bytes per read: with more, asyncio's reads cost page faults
-CLOSE_TURNS = 10  # turns of the event loop; closed connections need two or three of them
 
 
 class AsyncioTransport:
@@ -48,8 +46,8 @@ class AsyncioTransport:
       not be repeated, because the server may be closing it. After 60 seconds idle it is closed.
     - ``answer_limit``: bytes (default: 8 MiB). A longer response body raises AnswerTooLarge.
 
-    A response with a head longer than 64 KiB raises Unanswered, as does every response that is not strictly HTTP/1.1
-    (folded headers, two lengths, lines without a carriage return).
+    A response with a head longer than 64 KiB raises Unanswered, as does every response that is not HTTP/1.1. With httptools
+    that includes folded headers, a length that is stated twice, and lines without a carriage return; h11 accepts these.
 
     Raises InvalidRequest for an invalid or ``https://`` proxy, or if both ``proxy`` and ``uds`` are given.
     """
@@ -77,9 +75,7 @@ class AsyncioTransport:
         self._uds = uds
         self._context: ssl.SSLContext | None = None
         self._routes: dict[str, Route] = {}
-        self._open_connections: set[Connection] = set()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._buffer = memoryview(b"")
+        self._links: Links | None = None
         self._known = KnownHeads(answer_limit)
 
     @property
@@ -88,25 +84,21 @@ class AsyncioTransport:
         return self._known.limit
 
     async def __aenter__(self) -> Self:
-        if self._loop is not None:
+        if self._links is not None:
             raise RuntimeError("the transport is already open: it can be entered once, in one event loop")
         try:
-            self._loop = asyncio.get_running_loop()
+            self._links = Links()
         except RuntimeError:
             raise RuntimeError("AsyncioTransport runs on asyncio and uvloop only: on trio, use HttpxTransport") from None
-        self._buffer = memoryview(bytearray(READ_SIZE))
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
-        self._loop = None
+        links, self._links = self._links, None
         self._routes.clear()
-        for connection in [*self._open_connections]:
-            connection.fail("the transport was closed")
-        for _ in range(CLOSE_TURNS):
-            if self._open_connections:
-                await asyncio.sleep(0)
+        if links is not None:
+            await links.close()
 
     async def send(self, request: Request, /, *, timeout: float) -> Response:  # noqa: ASYNC109  # enforced here
         """Send one request and return its response; ``timeout`` is in seconds.
@@ -116,7 +108,8 @@ class AsyncioTransport:
         now = time.monotonic()
         deadline = now + timeout
         try:
-            if asyncio.get_running_loop() is not self._loop:  # its connections share one buffer
+            links = self._links
+            if links is None or asyncio.get_running_loop() is not links.loop:  # its connections share one buffer
                 raise self._not_open()
             route = self._routes.get(request.origin) or self._new_route(request.origin)
             head = route.head(request)
@@ -125,16 +118,16 @@ class AsyncioTransport:
         if timeout <= 0:
             raise NotSent(f"no connection within {timeout:g} s")
         oldest = -1.0 if request.repeatable else now - self.keepalive_expiry
-        connection = route.idle_connection(oldest) or await self._connect(route, request, deadline)
-        waiter = connection.expect(deadline)
+        connection = take(route.idle, oldest) or await self._connect(links, route, request, deadline)
         try:
-            connection.write(head.message(request.body))
-            outcome = await waiter
+            waiter = connection.ask(head.message(request.body), deadline)
         except Exception as error:
-            connection.abandon(waiter)
+            connection.abort()
             raise Unanswered(f"the request could not be written: {type(error).__name__}") from sanitized(
                 error, request.secrets
             )
+        try:
+            outcome = await waiter
         except BaseException:
             connection.abandon(waiter)
             raise
@@ -147,7 +140,7 @@ class AsyncioTransport:
     def _not_open(self) -> NotSent:
         return NotSent(
             "the transport is not open: use it inside 'async with'"
-            if self._loop is None
+            if self._links is None
             else "the transport is open in another event loop: use one transport per event loop"
         )
 
@@ -159,10 +152,8 @@ class AsyncioTransport:
         self._routes[origin] = route = Route(origin, proxy, self._uds)
         return route
 
-    async def _connect(self, route: Route, request: Request, deadline: float) -> Connection:
-        connection = Connection(
-            asyncio.get_running_loop(), self._read_buffer(), self._known, route.idle, self._open_connections
-        )
+    async def _connect(self, links: Links, route: Route, request: Request, deadline: float) -> Connection:
+        connection = Connection(links, route.idle, self._known)
         scope = asyncio.timeout(min(deadline - time.monotonic(), MAX_TIMER))
         try:
             async with scope:
@@ -172,15 +163,11 @@ class AsyncioTransport:
             if scope.expired():
                 raise NotSent("cannot connect: the time-out ended") from cause
             raise NotSent(f"cannot connect: {type(cause).__name__}: {redacted(str(cause), request.secrets)}") from cause
-        if connection.closing or self._loop is None:
+        if connection.closing or self._links is None:
             connection.abort()
             raise NotSent("the connection was closed before the request was sent")
         connection.register()
         return connection
-
-    def _read_buffer(self) -> memoryview:
-        """Return the read buffer of a connection: one for all, except on Windows, whose loop reads into several at once."""
-        return memoryview(bytearray(READ_SIZE)) if sys.platform == "win32" else self._buffer
 
     def _secure_context(self) -> ssl.SSLContext:
         if self._context is None:

@@ -1,0 +1,299 @@
+"""One connection of an asyncio event loop: a socket, TLS on top of it, and one timer for its deadlines."""
+
+# States of a link, and what moves it between them:
+#
+#   opening -> busy    it is open; ``expect`` begins an exchange and sets its deadline
+#   busy -> idle       ``rest``: the exchange is complete; its owner puts the link on the stack of idle links
+#   idle -> busy       ``take`` removes a link from the stack; then ``expect``
+#   busy -> closed     ``abort``, a lost connection; the deadline calls ``late``, which decides
+#   idle -> closed     any byte or end of file, MAX_IDLE seconds without an exchange, a lost connection
+#
+# Always true: only an idle link is on the stack ``idle``. From ``register`` (it is open) to ``connection_lost`` a link is in
+# ``links``. There is at most one timer. It is not moved when an exchange begins unless it would fire too late; when it fires
+# early, it is set again. A link that may carry bytes of another response is never idle: it would be read as the next one.
+
+from __future__ import annotations
+
+import asyncio
+import select
+import ssl
+import sys
+import time
+from contextlib import suppress
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["MAX_IDLE", "MAX_TIMER", "READ_SIZE", "Link", "Links", "take"]
+
+MAX_IDLE = 60.0
+"""Seconds after which an idle connection is closed."""
+
+MAX_TIMER = 3600.0
+"""The longest timer in seconds: a time-out may be infinite, but a timer of uvloop may not."""
+
+READ_SIZE = 64 * 1024
+"""Bytes per read: with more, asyncio's reads cost page faults."""
+
+CLOSE_TURNS = 10  # turns of the event loop; closed connections need two or three of them
+HAPPY_EYEBALLS_DELAY = 0.25  # seconds before the next address is tried in parallel, as RFC 8305 recommends
+
+L = TypeVar("L", bound="Link")
+
+
+class Links:
+    """The open links of one transport, in one event ``loop``, and the buffer into which they read."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.open: set[Link] = set()
+        self._buffer = memoryview(bytearray(READ_SIZE))
+
+    def read_buffer(self) -> memoryview:
+        """Return the read buffer of a link: one for all, except on Windows, whose loop reads into several at once."""
+        return memoryview(bytearray(READ_SIZE)) if sys.platform == "win32" else self._buffer
+
+    async def close(self) -> None:
+        """End every link: an exchange in flight fails. Wait until the event loop has closed them."""
+        for link in [*self.open]:
+            link.fail("the transport was closed")
+        for _ in range(CLOSE_TURNS):
+            if self.open:
+                await asyncio.sleep(0)
+
+
+class Link(asyncio.BufferedProtocol):
+    """One connection to one origin, idle or in an exchange (see the states above).
+
+    A subclass reads (``buffer_updated``), and says what ends an exchange: ``late`` (its deadline), ``lost`` (the connection)
+    and ``ended`` (the end of the server's data).
+    """
+
+    __slots__ = (
+        "_buffer",
+        "_deadline",
+        "_idle",
+        "_links",
+        "_loop",
+        "_poll",
+        "_secure",
+        "_timer",
+        "_timer_at",
+        "busy",
+        "idle_since",
+        "transport",
+    )
+
+    def __init__(self, links: Links, idle: dict[Any, None]) -> None:
+        self._loop = links.loop
+        self._links = links.open
+        self._buffer = links.read_buffer()
+        self._idle = idle
+        self._timer: asyncio.TimerHandle | None = None
+        self._deadline = self._timer_at = 0.0
+        self._secure = False
+        self._poll: Callable[[], object] | None = None
+        self.busy = False
+        self.idle_since = 0.0
+        self.transport: asyncio.Transport | None = None
+
+    # Called by a transport.
+
+    @property
+    def closing(self) -> bool:
+        """Whether nothing can be written to the connection."""
+        return self.transport is None or self.transport.is_closing()
+
+    @property
+    def stale(self) -> bool:
+        """Whether the idle connection was closed or has unread data, even if the event loop has not seen it yet."""
+        if self.closing:
+            return True
+        if self._poll is None:
+            self._poll = _poll(self.open_transport.get_extra_info("socket").fileno())
+        return bool(self._poll())
+
+    @property
+    def open_transport(self) -> asyncio.Transport:
+        """The transport of asyncio, after ``connection_made``."""
+        assert self.transport is not None  # noqa: S101  # only called after connection_made
+        return self.transport
+
+    async def connect(self, host: str, port: int, uds: str | None = None) -> None:
+        """Connect to the host, or to the UNIX socket with this path. If this fails, the link is closed."""
+        try:
+            if uds is not None:
+                await self._loop.create_unix_connection(lambda: self, uds)
+            else:
+                await self._loop.create_connection(lambda: self, host, port, **_connect_options(self._loop, host))
+        except BaseException:
+            self.abort()
+            raise
+
+    async def secure(self, context: ssl.SSLContext, host: str | None) -> None:
+        """Start TLS on the open connection. Raises ConnectionResetError if it is closed before the handshake ends."""
+        secure = None
+        try:
+            if not self.closing:
+                secure = await self._loop.start_tls(self.open_transport, self, context, server_hostname=host)
+        except BaseException:
+            self.abort()
+            raise
+        if secure is None:
+            self.abort()
+            raise ConnectionResetError("the connection was closed before the TLS handshake was complete")
+        self.transport = secure
+        self._secure = True
+
+    def register(self) -> None:
+        """Add this link to the open ones, until it is lost."""
+        if not self.closing:
+            self._links.add(self)
+
+    def expect(self, deadline: float) -> None:
+        """Begin an exchange that ends by ``deadline`` (monotonic clock)."""
+        self.busy = True
+        self._deadline = deadline
+        if self._timer is None or self._timer_at > deadline:
+            self._set_timer(deadline)
+
+    def rest(self) -> bool:
+        """End an exchange whose response is complete; return whether the link can serve another one.
+
+        It cannot if the response came before the request was completely written.
+        """
+        transport = self.open_transport
+        self.busy = False
+        if transport.is_closing() or transport.get_write_buffer_size():
+            self.abort()
+            return False
+        self.idle_since = time.monotonic()
+        return True
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        self._retire()
+        if self.transport is not None:
+            self.transport.abort()
+
+    def close(self) -> None:
+        """Close the idle connection; with TLS, send close_notify but do not wait for the reply."""
+        self._retire()
+        if self.transport is not None:
+            self.transport.close()
+            if self._secure:
+                self.transport.abort()
+
+    def fail(self, reason: str) -> None:
+        """Fail the exchange for this reason, or close the connection if it is idle."""
+        raise NotImplementedError
+
+    # What ends an exchange, for subclasses.
+
+    def late(self) -> None:
+        """Handle the deadline."""
+        raise NotImplementedError
+
+    def lost(self, error: Exception | None) -> None:
+        """Handle the loss of the connection."""
+        raise NotImplementedError
+
+    def ended(self) -> None:
+        """Handle the regular end of the server's data."""
+        raise NotImplementedError
+
+    # Called by asyncio.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Store the transport."""
+        self.transport = cast(asyncio.Transport, transport)
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  # the buffer has a fixed size
+        """Return the buffer to read into."""
+        return self._buffer
+
+    def eof_received(self) -> None:
+        """Handle the end of the server's data."""
+        if not self.busy:
+            self.abort()
+        elif self._secure and not self._closed_by_tls():
+            self.lost(None)
+        else:
+            self.ended()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Fail the exchange, if there is one."""
+        busy = self.busy
+        self._retire()
+        self._links.discard(self)
+        if busy:
+            self.lost(exc)
+
+    # Internal.
+
+    def _closed_by_tls(self) -> bool:
+        """Whether the server closed the TLS connection with close_notify: anyone on the path can close the TCP connection.
+
+        asyncio does not distinguish the two, and neither do Python's TLS contexts by default.
+        """
+        try:
+            left = self.open_transport.get_extra_info("ssl_object").read(1)
+        except ssl.SSLError:
+            return False
+        return not left
+
+    def _retire(self) -> None:
+        self.busy = False
+        self._idle.pop(self, None)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _set_timer(self, when: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = when
+        self._timer = self._loop.call_later(min(max(when - time.monotonic(), 0.0), MAX_TIMER), self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        due = self._deadline if self.busy else self.idle_since + MAX_IDLE
+        if due > time.monotonic():
+            self._set_timer(due)
+        elif self.busy:
+            self.late()
+        else:
+            self.close()
+
+
+def take(idle: dict[L, None], oldest: float) -> L | None:
+    """Take the link used last, if that was after ``oldest`` (monotonic clock) and it is not stale; else return None."""
+    while idle:
+        link, _ = idle.popitem()
+        if link.stale:
+            link.abort()
+        elif link.idle_since > oldest:
+            return link
+        else:
+            link.close()
+            break  # the others were idle for even longer
+    return None
+
+
+def _poll(descriptor: int) -> Callable[[], object]:
+    """Return a function that tells whether there is data to read or an end of file."""
+    if hasattr(select, "poll"):
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        return lambda: poll.poll(0)
+    return lambda: select.select([descriptor], [], [], 0)[0]  # Windows
+
+
+def _connect_options(loop: asyncio.AbstractEventLoop, host: str) -> dict[str, Any]:
+    """Return options for hosts with several addresses: asyncio can try them in parallel, uvloop only one by one."""
+    with suppress(ValueError):
+        ip_address(host)
+        return {}
+    return {"happy_eyeballs_delay": HAPPY_EYEBALLS_DELAY} if isinstance(loop, asyncio.BaseEventLoop) else {}
