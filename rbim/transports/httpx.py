@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 import httpx
 
-from rbim.transports.httpx_slots import Body, HttpxSlots
+from rbim.transports.httpx_slots.carrier import Body
+from rbim.transports.httpx_slots.transport import HttpxSlots
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -41,5 +42,5 @@ class HttpxTransport(HttpxSlots[httpx.AsyncBaseTransport]):
     """
 
     library: ClassVar[ModuleType] = httpx
-    core = "httpcore"
+    engine = "httpcore"
     body = _Body

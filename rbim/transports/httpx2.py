@@ -17,7 +17,8 @@ try:
 except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(missing_extra("Httpx2Transport", missing.name, "httpx2"), name=missing.name) from None
 
-from rbim.transports.httpx_slots import Body, HttpxSlots
+from rbim.transports.httpx_slots.carrier import Body
+from rbim.transports.httpx_slots.transport import HttpxSlots
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -37,5 +38,5 @@ class Httpx2Transport(HttpxSlots[httpx2.AsyncBaseTransport]):
     """
 
     library: ClassVar[ModuleType] = httpx2
-    core = "httpcore2"
+    engine = "httpcore2"
     body = _Body

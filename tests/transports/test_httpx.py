@@ -204,7 +204,7 @@ async def test_connections_that_nobody_needs_any_more_are_closed(monkeypatch):
         both_there.wait(ENOUGH)
         peer.send(reply(b"{}"))
 
-    monkeypatch.setattr("rbim.transports.httpx_slots.MAX_IDLE", 0.02)
+    monkeypatch.setattr("rbim.transports.httpx_slots.transport.MAX_IDLE", 0.02)
     with RawServer(together, together, reply(b"{}")) as server:
         async with HttpxTransport() as transport:
             async with create_task_group() as tasks:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import atexit
 import ssl
+import time
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
+
+import anyio
 
 from rbim.errors import NotSent, Unanswered
 from rbim.testing.conformance.case import (
@@ -39,6 +42,8 @@ CASES = Cases()
 
 ELSEWHERE = "elsewhere.example"
 AGES_AGO = datetime(2020, 1, 1, tzinfo=UTC)
+UNASKED_TIMES = 10
+UNASKED_PAUSE = 0.01  # seconds
 
 
 class Authority:
@@ -119,6 +124,38 @@ async def _certificate(subject: Conformance, name: str, *, expired: bool) -> Non
 
 CASES.add("TLS: the certificate of another host is not sent to", "tls")(partial(_certificate, name=ELSEWHERE, expired=False))
 CASES.add("TLS: an expired certificate is not sent to", "tls")(partial(_certificate, name="127.0.0.1", expired=True))
+
+
+async def _unasked(subject: Conformance, pause: float) -> None:
+    """A second response in a TLS record of its own must not be the response to the next request.
+
+    The library may have read, or decrypted, the record while the socket has nothing more to read.
+    """
+
+    def twice(peer: Peer, received: Received) -> None:
+        peer.send(reply(received.body))
+        if pause:
+            time.sleep(pause)
+        peer.send(reply(b"wrong"))
+
+    options = authority().trusted_by(subject)
+    async with served(subject, twice, greet=_greeting(), options=options) as (server, transport):
+        for number in range(UNASKED_TIMES):
+            body = b"%d" % number
+            await expect_response(transport, request(server.url("https"), body=body), body)
+            await anyio.sleep(3 * UNASKED_PAUSE)
+    connections = len({each.connection for each in server.requests})
+    check(
+        connections == UNASKED_TIMES,
+        f"{UNASKED_TIMES} requests used {connections} connections; required: a new one for each, because bytes came behind "
+        "each response",
+    )
+
+
+for _pause in (0.0, 0.0003, UNASKED_PAUSE):
+    CASES.add(f"discarded: an answer nobody asked for over TLS, {_pause * 1000:g} ms behind another one", "tls", "discards")(
+        partial(_unasked, pause=_pause)
+    )
 
 
 @CASES.add("TLS: an unknown authority is not sent to, unless told otherwise or told nothing", "tls")

@@ -15,13 +15,14 @@
 from __future__ import annotations
 
 import asyncio
-import select
 import ssl
 import sys
 import time
 from contextlib import suppress
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from rbim.transports._shared.network import readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -94,7 +95,7 @@ class Link(asyncio.BufferedProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._deadline = self._timer_at = 0.0
         self._secure = False
-        self._poll: Callable[[], object] | None = None
+        self._poll: Callable[[], bool] | None = None
         self.busy = False
         self.idle_since = 0.0
         self.transport: asyncio.Transport | None = None
@@ -112,8 +113,8 @@ class Link(asyncio.BufferedProtocol):
         if self.closing:
             return True
         if self._poll is None:
-            self._poll = _poll(self.open_transport.get_extra_info("socket").fileno())
-        return bool(self._poll())
+            self._poll = readable(self.open_transport.get_extra_info("socket").fileno())
+        return self._poll()
 
     @property
     def open_transport(self) -> asyncio.Transport:
@@ -170,6 +171,8 @@ class Link(asyncio.BufferedProtocol):
             self.abort()
             return False
         self.idle_since = time.monotonic()
+        if self._timer is None:
+            self._set_timer(self.idle_since + MAX_IDLE)
         return True
 
     def abort(self) -> None:
@@ -280,15 +283,6 @@ def take(idle: dict[L, None], oldest: float) -> L | None:
             link.close()
             break  # the others were idle for even longer
     return None
-
-
-def _poll(descriptor: int) -> Callable[[], object]:
-    """Return a function that tells whether there is data to read or an end of file."""
-    if hasattr(select, "poll"):
-        poll = select.poll()
-        poll.register(descriptor, select.POLLIN)
-        return lambda: poll.poll(0)
-    return lambda: select.select([descriptor], [], [], 0)[0]  # Windows
 
 
 def _connect_options(loop: asyncio.AbstractEventLoop, host: str) -> dict[str, Any]:

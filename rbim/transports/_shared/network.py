@@ -1,12 +1,17 @@
-"""Proxies, TLS certificates and timer resolution of the machine."""
+"""Proxies, TLS certificates, sockets and timer resolution of the machine."""
 
 from __future__ import annotations
 
 import math
+import select
 import ssl
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-__all__ = ["proxy_for", "proxy_from_env", "rounded_up", "tls_context"]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["proxy_for", "proxy_from_env", "readable", "rounded_up", "tls_context"]
 
 STEPS_PER_SECOND = 100
 
@@ -53,3 +58,12 @@ def tls_context(verify: ssl.SSLContext | str | bool, cert: str | tuple[str, str]
     if cert is not None:
         context.load_cert_chain(*((cert,) if isinstance(cert, str) else cert))
     return context
+
+
+def readable(descriptor: int) -> Callable[[], bool]:
+    """Return a function that tells whether a socket has data to read or has ended, even if no event loop has seen it."""
+    if hasattr(select, "poll"):
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        return lambda: bool(poll.poll(0))
+    return lambda: bool(select.select([descriptor], [], [], 0)[0])  # Windows

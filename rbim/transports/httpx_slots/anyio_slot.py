@@ -1,0 +1,140 @@
+"""A slot on trio: one connection that httpcore drives, over a network stream of anyio.
+
+Like the slot on asyncio it writes head and body at once, and knows which bytes are pending, also over TLS. It has no timer:
+its exchanges run in a cancel scope.
+"""
+
+from __future__ import annotations
+
+import ssl
+import time
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from anyio.abc import SocketAttribute
+from anyio.streams.tls import TLSAttribute, TLSStream
+
+from rbim.transports._shared.network import readable
+from rbim.transports.httpx_slots.exchange import Exchange
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from socket import socket
+    from types import ModuleType
+    from typing import Self
+
+    from anyio.abc import ByteStream
+
+__all__ = ["AnyioSlot"]
+
+CLOSED = (anyio.BrokenResourceError, anyio.ClosedResourceError)
+
+
+class AnyioSlot:
+    """A slot on trio. Only one task uses it at a time."""
+
+    def __init__(self, core: ModuleType) -> None:
+        self._core = core
+        self._open_stream: ByteStream | None = None
+        self._socket: socket | None = None
+        self._tls: ssl.SSLObject | None = None
+        self._readable: Callable[[], bool] | None = None
+        self.exchange = Exchange()
+        self.http: Any = None
+        """The connection of httpcore, or a pool for this one connection."""
+        self.idle_since = 0.0
+
+    def keeps_deadline(self, deadline: float) -> bool:  # noqa: ARG002  # as the slot on asyncio
+        """Return False: the exchange needs a cancel scope."""
+        return False
+
+    def rest(self) -> bool:
+        """End the exchange; return whether the slot can serve another one."""
+        self.idle_since = time.monotonic()
+        return self.exchange.complete and not self.stale
+
+    @property
+    def stale(self) -> bool:
+        """Whether the connection was closed or has unread data, also data that TLS has read but not delivered."""
+        if self._readable is None or self._readable():
+            return True
+        if self._tls is None:
+            return False
+        try:
+            self._tls.read(1)
+        except ssl.SSLWantReadError:
+            return False
+        except ssl.SSLError:
+            return True
+        return True
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        self._readable = None
+        if self._socket is not None:
+            self._socket.close()
+
+    close = abort
+
+    # A network stream of httpcore.
+
+    async def connect_to(self, host: str, port: int, uds: str | None) -> None:
+        """Connect. Raises httpcore's ConnectError."""
+        try:
+            self._open_stream = await (anyio.connect_tcp(host, port) if uds is None else anyio.connect_unix(uds))
+        except OSError as error:
+            raise self._core.ConnectError(str(error)) from error
+        self._socket = self._stream.extra(SocketAttribute.raw_socket)  # noqa: S610  # anyio's, not Django's
+        self._readable = readable(self._socket.fileno())
+
+    async def start_tls(
+        self,
+        ssl_context: ssl.SSLContext,
+        server_hostname: str | None = None,
+        timeout: float | None = None,  # noqa: ARG002, ASYNC109  # httpcore's signature; the exchange has a deadline
+    ) -> Self:
+        """Start TLS. Raises httpcore's ConnectError."""
+        try:
+            self._open_stream = await TLSStream.wrap(
+                self._stream, server_side=False, hostname=server_hostname, ssl_context=ssl_context
+            )
+        except (OSError, anyio.EndOfStream, *CLOSED) as error:
+            raise self._core.ConnectError(str(error) or "the connection was closed in the TLS handshake") from error
+        self._tls = self._stream.extra(TLSAttribute.ssl_object)  # noqa: S610  # anyio's, not Django's
+        return self
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ARG002, ASYNC109  # as above
+        """Keep the bytes: they leave with those that follow, before the next read."""
+        self.exchange.add(buffer)
+
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ARG002, ASYNC109  # as above
+        """Return the next bytes, or none at the end of the server's data. Raises httpcore's ReadError."""
+        message = self.exchange.message()
+        try:
+            if message:
+                await self._stream.send(message)
+        except CLOSED:
+            pass  # a server may close early, and still have answered
+        try:
+            data = await self._stream.receive(max_bytes)
+        except anyio.EndOfStream:
+            return b""
+        except CLOSED as error:
+            raise self._core.ReadError(str(error) or "the connection was lost") from error
+        self.exchange.read_bytes.append(data)
+        return data
+
+    async def aclose(self) -> None:
+        """Close the connection at once."""
+        self.abort()
+
+    def get_extra_info(self, info: str) -> Any:
+        """Return the TLS object (``ssl_object``), or whether the idle connection has ended (``is_readable``)."""
+        if info == "is_readable":
+            return self.stale
+        return self._tls if info == "ssl_object" else None
+
+    @property
+    def _stream(self) -> ByteStream:
+        assert self._open_stream is not None  # noqa: S101  # only used when it is connected
+        return self._open_stream
