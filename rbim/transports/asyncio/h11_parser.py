@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rbim.transports.asyncio.parsers import Stop
+from rbim.transports.asyncio.parser import Stop
 
 try:
     import h11
@@ -16,7 +16,7 @@ except ImportError as missing:
     raise ImportError('AsyncioTransport needs httptools or h11: python -m pip install "rbim[fast]"') from missing
 
 if TYPE_CHECKING:
-    from rbim.transports.asyncio.parsers import Reader
+    from rbim.transports.asyncio.parser import Reader
 
 __all__ = ["H11Parser"]
 

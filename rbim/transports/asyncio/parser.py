@@ -1,16 +1,10 @@
-"""Choose the parser of HTTP responses: llhttp if httptools is installed (extra ``fast``), otherwise h11.
-
-Both call the methods of a reader, for interim (1xx) responses too. llhttp takes a tenth of the time.
-"""
+"""The protocols of a parser of HTTP responses and of the reader whose methods it calls, for interim (1xx) responses too."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-__all__ = ["INVALID", "Parser", "Reader", "Stop", "new_parser"]
+__all__ = ["Parser", "Reader", "Stop"]
 
 
 class Stop(Exception):
@@ -59,25 +53,3 @@ class Parser(Protocol):
     def should_keep_alive(self) -> bool:
         """Return whether the connection stays open after the current response."""
         ...
-
-
-def _chosen() -> tuple[Callable[[Reader], Parser], tuple[type[Exception], ...]]:
-    try:
-        import httptools
-    except ImportError:
-        from rbim.transports.asyncio.h11_parser import H11Parser
-
-        return H11Parser, (Stop,)
-
-    def llhttp(reader: Reader) -> Parser:
-        parser: Any = httptools.HttpResponseParser(reader)
-        # without it, a Content-Length in the trailers is an error; the reader refuses one in the head of a chunked response
-        parser.set_dangerous_leniencies(lenient_chunked_length=True)
-        checked: Parser = parser
-        return checked
-
-    return llhttp, (Stop, httptools.HttpParserError, httptools.HttpParserUpgrade)
-
-
-new_parser, INVALID = _chosen()
-"""Return a parser that calls the methods of this reader; and the exceptions with which it refuses bytes or was stopped."""
