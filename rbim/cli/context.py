@@ -37,7 +37,9 @@ def configuration() -> Config:
     flags = current_flags()
     addresses = {"base_url": flags.base_url, "transport": flags.transport}
     with _adding_hint():
-        return load(flags.profile, flags.config, warn=_warn, dialect=_dialect(flags), **addresses)
+        return load(
+            flags.profile, flags.config, warn=_warn, dialect=_dialect(flags), defaults={"transport": "auto"}, **addresses
+        )
 
 
 def _dialect(flags: GlobalFlags) -> dict[str, object]:

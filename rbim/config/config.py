@@ -202,9 +202,10 @@ def load(
     *,
     warn: Callable[[str], object] = logger.warning,
     dialect: Mapping[str, object] | None = None,
+    defaults: Mapping[str, object] | None = None,
     **arguments: Any,  # settings by key
 ) -> Config:
-    """Return the configuration: arguments first, then the environment, then a profile.
+    """Return the configuration: arguments first, then the environment, then a profile, then ``defaults`` by key.
 
     ``arguments`` are settings by key (None: not given); ``dialect`` are fields of the dialect by name, and a mapping in it
     has only the entries that differ from the default. ``profile`` defaults to ``RBIM_PROFILE``, then to the ``profile``
@@ -221,7 +222,7 @@ def load(
     names = tuple(dict.fromkeys(each for one in files for each in one.profiles))
     if name is not None and name not in names:
         raise _no_profile(name, names, searched)
-    found = _defaults()
+    found = _defaults() | {key: Setting(key, value, Source()) for key, value in (defaults or {}).items()}
     for layer in (*_from_files(files, name), _from_environment(), _from_arguments(arguments)):
         for setting in layer:
             found[TOKEN if setting.key in TOKEN_FORMS else setting.key] = setting

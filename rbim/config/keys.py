@@ -33,8 +33,8 @@ __all__ = [
     "variables",
 ]
 
-TRANSPORTS = ("httpx", "httpx2", "aiohttp", "pyreqwest", "asyncio")
-"""The transports by name; all but httpx and asyncio need an extra of that name."""
+TRANSPORTS = ("auto", "httpx", "httpx2", "aiohttp", "pyreqwest", "asyncio")
+"""The transports by name; httpx2, aiohttp and pyreqwest need an extra of that name."""
 
 TOKEN = "app_token"  # noqa: S105  # the name of a key
 TOKEN_FORMS = (TOKEN, "token_file", "token_env")

@@ -16,6 +16,10 @@ def transport_named(name: str) -> Transport:
     Raises ModuleNotFoundError, with the pip command in its message, if the library is not installed.
     """
     match name:
+        case "auto":
+            from rbim.transports.auto import AutoTransport
+
+            return AutoTransport()
         case "httpx2":
             from rbim.transports.httpx2 import Httpx2Transport
 

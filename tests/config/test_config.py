@@ -407,7 +407,7 @@ def test_a_token_in_the_place_of_its_files_name_is_not_shown(home):
         ("[profiles.a]\ntoken_file = 1\n", "profiles.a.token_file: a text is needed"),
         ('[profiles.a]\ntoken_env = "$MY"\n', "profiles.a.token_env: the name of an environment variable is needed"),
         ('[profiles.a]\ntransport = "htpx"\n', "profiles.a.transport: 'htpx' is not a transport; did you mean httpx?"),
-        ("[profiles.a]\ntransport = 1\n", "profiles.a.transport: 1 is not a transport; known are httpx, httpx2"),
+        ("[profiles.a]\ntransport = 1\n", "profiles.a.transport: 1 is not a transport; known are auto, httpx, httpx2"),
         ("[profiles.a]\nconcurrency = 0\n", "profiles.a.concurrency: a whole number from 1 is needed, not 0"),
         ("[profiles.a]\nconcurrency = true\n", "profiles.a.concurrency: a whole number from 1 is needed, not True"),
         ("[profiles.a]\nconcurrency = 1.5\n", "profiles.a.concurrency: a whole number from 1 is needed, not 1.5"),

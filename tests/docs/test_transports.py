@@ -50,7 +50,9 @@ def test_the_table_of_transports_is_what_the_suite_is_told():
     for module, (name, features, loops) in TRANSPORTS.items():
         title, _, needs, on, tls, proxies, unix, newest, cancelled = named[module]
         assert title == f"`{name}`"
-        extra = {"httpx": "nothing more", "asyncio": "nothing more; `rbim[fast]` is faster"}.get(module, f"`rbim[{module}]`")
+        extra = {"auto": "nothing more", "httpx": "nothing more", "asyncio": "nothing more; `rbim[fast]` is faster"}.get(
+            module, f"`rbim[{module}]`"
+        )
         assert needs == extra
         assert set(on.split(", ")) == {"uvloop" if loop is UVLOOP else loop for loop in loops}
         assert ("no context" in tls) == features.get("bundle", False)

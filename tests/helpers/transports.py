@@ -8,6 +8,7 @@ LOOPS = [ASYNCIO, TRIO] if sys.platform == "win32" else [ASYNCIO, UVLOOP, TRIO]
 # the long form. httpx and httpx2 share their code, and begin with one each.
 UNIX = {"unix": sys.platform != "win32"}
 TRANSPORTS = {
+    "auto": ("AutoTransport", {"proxy": True, **UNIX}, [TRIO, ASYNCIO, UVLOOP]),
     "httpx": ("HttpxTransport", {"proxy": True, **UNIX}, [ASYNCIO, TRIO, UVLOOP]),
     "httpx2": ("Httpx2Transport", {"proxy": True, **UNIX}, [TRIO, ASYNCIO, UVLOOP]),
     "aiohttp": ("AiohttpTransport", {"proxy": True, "lifo": False}, [ASYNCIO]),

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 import select
 import ssl
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["proxy_for", "proxy_from_env", "readable", "rounded_up", "tls_context"]
+__all__ = ["proxies_from_env", "proxy_for", "proxy_from_env", "readable", "rounded_up", "tls_context"]
 
 STEPS_PER_SECOND = 100
 
@@ -40,12 +42,19 @@ def proxy_from_env(origin: str) -> str | None:
     return None if not proxy or proxy_bypass(parts.netloc) else proxy
 
 
+def proxies_from_env() -> list[str]:
+    """Return the addresses of all proxies of the environment, for any origin."""
+    from urllib.request import getproxies
+
+    return [address for scheme, address in getproxies().items() if scheme in {"http", "https", "all"} and address]
+
+
 def tls_context(verify: ssl.SSLContext | str | bool, cert: str | tuple[str, str] | None) -> ssl.SSLContext:  # noqa: FBT001  # as the transports take it
     """Return a TLS context that verifies servers and has the client's certificate.
 
     ``verify`` is a context to use, the path of a CA bundle, True for the machine's certificates, or False for no
-    verification. ``cert`` is the path of a client certificate with its key, or a pair of paths. Raises OSError if a file is
-    missing.
+    verification. A machine without certificates uses those of certifi, which httpx brings. ``cert`` is the path of a client
+    certificate with its key, or a pair of paths. Raises OSError if a file is missing.
     """
     if isinstance(verify, ssl.SSLContext):
         context = verify
@@ -54,10 +63,22 @@ def tls_context(verify: ssl.SSLContext | str | bool, cert: str | tuple[str, str]
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     else:
-        context = ssl.create_default_context(cafile=verify if isinstance(verify, str) else None)
+        context = ssl.create_default_context(cafile=verify if isinstance(verify, str) else _certificates())
     if cert is not None:
         context.load_cert_chain(*((cert,) if isinstance(cert, str) else cert))
     return context
+
+
+def _certificates() -> str | None:
+    """Return the path of certifi's bundle if this machine's OpenSSL finds no certificates, else None."""
+    paths = ssl.get_default_verify_paths()
+    if paths.cafile or (paths.capath and any(Path(paths.capath).iterdir())) or sys.platform == "win32":
+        return None
+    try:
+        import certifi
+    except ImportError:
+        return None
+    return certifi.where()
 
 
 def readable(descriptor: int) -> Callable[[], bool]:

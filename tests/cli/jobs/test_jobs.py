@@ -39,7 +39,7 @@ from rbim.credentials import Credentials
 from rbim.emulator import Emulator
 from rbim.emulator.faults.requests import Code, Fault, InvalidJson, Status
 from rbim.operations.groups import DeleteGroupMember, GroupType, InviteJoinGroup
-from rbim.transports.httpx import HttpxTransport
+from rbim.transports.auto import AutoTransport
 
 ACCOUNTS = ["total", "invited", "refused", "failed", "unknown", "skipped", "duplicate"]
 PATIENCE = 60
@@ -546,7 +546,7 @@ def test_a_fault_of_our_own_is_shown_and_the_job_can_be_resumed(group, monkeypat
 
     write_csv("members.csv", rows_of(group))
     with monkeypatch.context() as patched:
-        patched.setattr(HttpxTransport, "send", broken)
+        patched.setattr(AutoTransport, "send", broken)
         assert run(["invite", "members.csv"]) == JobExit.FAULT
     err = capsys.readouterr().err
     assert "ZeroDivisionError" in err
