@@ -24,7 +24,7 @@ from rbim import AnswerTooLarge, InvalidRequest, NotSent, Unanswered
 from rbim.http import Request, Response
 from rbim.testing.conformance.server import RawServer, chunked, closing, head, refusing_port, reply, silent
 from rbim.transports._shared import link
-from rbim.transports.asyncio.answer import HEAD_LIMIT, AnswerReader, KnownHeads
+from rbim.transports.asyncio.answer import HEAD_LIMIT, MAX_HEADS, RESTING, AnswerReader, KnownHeads
 from rbim.transports.asyncio.h11_parser import H11Parser
 from rbim.transports.asyncio.transport import AsyncioTransport
 
@@ -213,6 +213,36 @@ def test_only_so_many_heads_are_kept():
     for number in range(1000):
         assert AnswerReader(known).feed(reply(WHOLE, "200 OK", f"Date: {number}"))
     assert len(known._heads) < 100
+
+
+@pytest.mark.usefixtures("parser")
+def test_heads_that_never_come_again_are_not_kept_for_a_while():
+    known = KnownHeads(LIMIT)
+    reader = AnswerReader(known)
+
+    def kept(number):
+        reader.begin()
+        assert reader.feed(reply(WHOLE, "200 OK", f"Date: {number}"))
+        assert reader.response() == Response(200, {"date": str(number), "content-length": str(len(WHOLE))}, WHOLE)
+        return [*known._heads]
+
+    unused = [kept(number) for number in range(MAX_HEADS + 1)][-1]
+    assert [kept(number) for number in range(1000, 999 + RESTING)] == [unused] * (RESTING - 1)
+    for _ in range(2):
+        assert len(kept(1)) in {2, 3}
+    for number in range(2000, 2050 + MAX_HEADS):  # it was of use, so it starts anew without a rest
+        assert kept(number)[-1].endswith(b"Date: %d" % number)
+
+
+@pytest.mark.usefixtures("parser")
+def test_only_so_many_and_so_long_names_are_kept():
+    known = KnownHeads(LIMIT)
+    for number in range(500):
+        for name in (f"X-{number}", f"X-{number}-{'x' * 100}"):
+            assert read(reply(WHOLE, "200 OK", f"{name}: 1")).response().headers[name.lower()] == "1"
+            AnswerReader(known).feed(reply(WHOLE, "200 OK", f"{name}: 1"))
+    assert 100 < len(known.names) < 500
+    assert max(map(len, known.names)) < 100
 
 
 SPLIT = {

@@ -24,6 +24,9 @@ HEAD_LIMIT = 64 * 1024
 """The most bytes without a body byte in between: the heads of interim responses and of the response, or its trailers."""
 
 MAX_HEADS = 64  # cached heads
+RESTING = 64 * MAX_HEADS  # responses
+MAX_NAMES = 256  # cached header names
+MAX_NAME = 64  # bytes
 MAX_CACHED = 4096  # bytes; the head of a longer response is not cached
 BLANK = b"\r\n\r\n"
 BODILESS = frozenset({204, 304})
@@ -58,30 +61,49 @@ class KnownHeads:
     """A cache of parsed response heads, and the ``limit`` (bytes) of a body; shared by the connections of one transport.
 
     The same head always parses to the same result. If a known head comes again, in one read and with a body of the length
-    that it states, the parser is skipped. Under load most responses are like this: their date changes once a second.
+    that it states, the parser is skipped. Some servers make each head unique, with a request's id: if a full cache was of
+    no use, it is not used for the next RESTING responses. ``names`` are header names as bytes and in lower case.
     """
 
-    __slots__ = ("_heads", "limit")
+    __slots__ = ("_heads", "_resting", "_used", "limit", "names")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self._heads: dict[bytes, tuple[int, dict[str, str], int]] = {}
+        self._used = False
+        self._resting = 0
+        self.names: dict[bytes, str] = {}
 
     def answer(self, data: bytes) -> Response | None:
         """Return the response if these bytes are exactly one response with a known head, else None."""
+        if self._resting:
+            self._resting -= 1
+            return None
         head, _, body = data.partition(BLANK)
         known = self._heads.get(head)
         if known is None or known[2] != len(body):
             return None
+        self._used = True
         return answered(known[0], known[1].copy(), body)
 
     def keep(self, data: bytes, status: int, headers: dict[str, str]) -> None:
         """Store the head of these bytes, which the parser read as one response, if it has a plain Content-Length."""
+        if self._resting:
+            return
         head, _, body = data.partition(BLANK)
         if headers.get("content-length") == str(len(body)) and "transfer-encoding" not in headers:
             if len(self._heads) >= MAX_HEADS:
                 self._heads.clear()
+                self._resting = 0 if self._used else RESTING
+                self._used = False
             self._heads[head] = status, headers.copy(), len(body)
+
+    def name(self, name: bytes) -> str:
+        """Return a header name in lower case, and keep it if it is short."""
+        lowered = name.decode("latin-1").lower()
+        if len(name) <= MAX_NAME and len(self.names) < MAX_NAMES:
+            self.names[name] = lowered
+        return lowered
 
 
 class AnswerReader:
@@ -101,6 +123,7 @@ class AnswerReader:
         "_interims",
         "_known",
         "_limit",
+        "_names",
         "_overhead",
         "_parser",
         "_reading_body",
@@ -116,6 +139,7 @@ class AnswerReader:
     def __init__(self, known: KnownHeads) -> None:
         self._known = known
         self._limit = known.limit
+        self._names = known.names
         self._parser = new_parser(self)
         self.begin()
 
@@ -196,7 +220,7 @@ class AnswerReader:
     def on_header(self, name: bytes, value: bytes) -> None:
         """Store a header of the head; ignore trailers."""
         if not self._reading_body:
-            key = name.decode("latin-1").lower()
+            key = self._names.get(name) or self._known.name(name)
             text = value.decode("latin-1").rstrip(" \t")
             headers = self._headers
             headers[key] = f"{headers[key]}, {text}" if key in headers else text
