@@ -8,18 +8,19 @@ import os
 import platform
 import subprocess
 import sys
+import time
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from benchmarks.results import Options, Result, shown, versions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["PARTS", "main"]
+__all__ = ["PARTS", "main", "merged"]
 
-PARTS = ("throughput", "core", "bulk", "callbacks", "import_time", "memory")
+PARTS = ("throughput", "core", "rates", "bulk", "loading", "callbacks", "import_time", "memory", "instructions")
 PACKAGES = (
     "rbim",
     "httpx",
@@ -28,6 +29,7 @@ PACKAGES = (
     "pyreqwest",
     "requests",
     "httptools",
+    "h11",
     "orjson",
     "uvloop",
     "anyio",
@@ -47,16 +49,25 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure the parts that the command line names; return 1 after an error, otherwise 0, also if goals are missed."""
+    """Measure the parts that the command line names.
+
+    Return 1 after an error, or if ``--against`` finds too many instructions; otherwise 0, also if goals are missed.
+    """
     options = _options(arguments)
     try:
-        _measure(options)
+        slower = _measure(options)
     except EXPECTED as error:
         print(f"python -m benchmarks: {str(error) or type(error).__name__}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
-    return 0
+    if slower:
+        print(
+            f"python -m benchmarks: too many {', '.join(slower)}: make it faster, or say why in the message of a commit "
+            "(Slower: NAME REASON)",
+            file=sys.stderr,
+        )
+    return int(bool(slower))
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -64,50 +75,115 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"parts to measure, of {', '.join(PARTS)} (default: all)")
     parser.add_argument("--rounds", type=int, default=Options().rounds, help="interleaved rounds (default: %(default)s)")
     parser.add_argument("--quick", action="store_true", help="only check that everything runs: the figures mean little")
-    parser.add_argument("--json", metavar="FILE", help="write all results as JSON (-: to standard output)")
+    parser.add_argument("--full", action="store_true", help="also what takes minutes: ten million rows (loading)")
+    parser.add_argument("--json", metavar="FILE", help="write all results as JSON, after each part (-: to standard output)")
+    parser.add_argument("--merge", action="store_true", help="keep the other parts that FILE has, for a run in several goes")
     parser.add_argument("--plot", metavar="DIR", type=Path, help="draw the charts into this folder")
+    parser.add_argument("--against", metavar="REVISION", default="", help="compare the instructions with another revision")
+    parser.add_argument(
+        "--tolerance", type=float, default=Options().tolerance, help="accepted growth of instructions (default: %(default)s)"
+    )
     options = parser.parse_args(arguments)
     unknown = [part for part in options.parts if part not in PARTS]
     if unknown:
         parser.error(f"no such part: {', '.join(unknown)} (choose from {', '.join(PARTS)})")
     if options.rounds < 1:
         parser.error("--rounds: at least 1 is needed")
-    options.parts = tuple(dict.fromkeys(options.parts)) or PARTS
-    if options.plot is not None and "throughput" not in options.parts:
-        parser.error("--plot: the charts show the part throughput: measure it, too")
+    named = tuple(dict.fromkeys(options.parts))
+    options.parts = named or _available()
     if options.json == "":
         parser.error("--json: name a file, or - for standard output")
+    if options.merge and options.json in {None, "-"}:
+        parser.error("--merge: name the file with --json")
+    if options.plot is not None and "throughput" not in options.parts and not options.merge:
+        parser.error("--plot: the charts show the part throughput: measure it, too")
+    if options.against and "instructions" not in options.parts:
+        parser.error("--against: it compares the part instructions: measure it, too")
     return options
 
 
-def _measure(options: argparse.Namespace) -> None:
-    """Measure each part and print its result at once: to standard error if JSON goes to standard output."""
-    if options.json not in {None, "-"}:
-        Path(options.json).open("a", encoding="utf-8").close()  # fail before minutes of measuring
+def _available() -> tuple[str, ...]:
+    """Return all parts; without instructions if valgrind is missing."""
+    why = import_module("benchmarks.instructions").missing()
+    if why:
+        print(f"left out: {why}", file=sys.stderr)
+    return tuple(part for part in PARTS if part != "instructions" or not why)
+
+
+def _measure(options: argparse.Namespace) -> list[str]:
+    """Measure each part and print its result at once: to standard error if JSON goes to standard output.
+
+    Return the figures that are worse than at the revision of ``--against``.
+    """
+    path = None if options.json in {None, "-"} else Path(options.json)
+    if path is not None:
+        path.open("a", encoding="utf-8").close()  # fail before minutes of measuring
     draw = None
     if options.plot is not None:
         options.plot.mkdir(parents=True, exist_ok=True)
         import_module("matplotlib")
         draw = import_module("benchmarks.plot").draw
     tables = sys.stderr if options.json == "-" else sys.stdout
-    results: list[Result] = []
+    document = _document()
+    if options.merge and path is not None:
+        document = merged(path.read_text(encoding="utf-8"), document)
+    chosen = Options(
+        rounds=options.rounds,
+        quick=options.quick,
+        full=options.full,
+        against=options.against,
+        tolerance=options.tolerance,
+    )
+    slower: list[str] = []
     for part in options.parts:
         print(f"measuring {part} ...", file=sys.stderr, flush=True)
-        results.append(import_module(f"benchmarks.{part}").run(Options(rounds=options.rounds, quick=options.quick)))
-        print(shown(results[-1]), end="\n\n", file=tables, flush=True)
-    document = {
+        began = time.monotonic()
+        result: Result = import_module(f"benchmarks.{part}").run(chosen)
+        print(shown(result), end="\n\n", file=tables, flush=True)
+        if options.against and part == "instructions":
+            slower = [goal.name for goal in result.goals if goal.met is False]
+        measured = {**result.document(), "rounds": options.rounds, "seconds": round(time.monotonic() - began, 1)}
+        document["results"] = [each for each in document["results"] if each["part"] != result.part] + [measured]
+        if path is not None:
+            _save(path, document)
+    if options.json == "-":
+        print(json.dumps(document, indent=2, ensure_ascii=False))
+    if draw is not None:
+        for picture in draw(document, options.plot):
+            print(picture, file=tables)
+    return slower
+
+
+def _document() -> dict[str, Any]:
+    return {
         "versions": versions(*PACKAGES),
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
-        "results": [result.document() for result in results],
+        "results": [],
     }
-    text = json.dumps(document, indent=2, ensure_ascii=False)
-    if options.json == "-":
-        print(text)
-    elif options.json:
-        Path(options.json).write_text(f"{text}\n", encoding="utf-8")
-    if draw is not None:
-        for path in draw(document, options.plot):
-            print(path, file=tables)
+
+
+def merged(kept: str, document: dict[str, Any]) -> dict[str, Any]:
+    """Return the document with the results of an earlier one.
+
+    Raises RuntimeError if that was measured with other versions or on another machine.
+    """
+    if not kept:
+        return document
+    earlier = json.loads(kept)
+    for name in ("versions", "machine"):
+        if earlier[name] != document[name]:
+            raise RuntimeError(f"--merge: the file has results of {earlier[name]}, these are of {document[name]}")
+    return {**document, "results": earlier["results"]}
+
+
+def _save(path: Path, document: dict[str, Any]) -> None:
+    """Write a document so that an interruption leaves the one before, in the order of the parts."""
+    order = {part: number for number, part in enumerate(PARTS)}
+    ordered = sorted(document["results"], key=lambda result: order.get(result["part"], len(order)))
+    new = path.with_name(f"{path.name}.new")
+    text = json.dumps({**document, "results": ordered}, indent=1, ensure_ascii=False)
+    new.write_text(f"{text}\n", encoding="utf-8")
+    new.replace(path)
 
 
 if __name__ == "__main__":

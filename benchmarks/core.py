@@ -12,10 +12,11 @@ from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING
 
+from benchmarks.contenders import FLOOR, Rbim, Ready
 from benchmarks.httpload import on_cores, process
 from benchmarks.results import Goal, Result, Table, interleaved, ratio, versions
 from benchmarks.target import BODY
-from benchmarks.throughput import CORE, FLOOR, Plan, Rbim, turn
+from benchmarks.turns import CORE, Place, Plan, turn
 from benchmarks.work import ACCOUNTS, APP_ID, APP_TOKEN, GROUP, Stopwatch
 from rbim import Credentials, Dialect, InviteJoinGroup, NotSent, Retry
 from rbim._support import json
@@ -58,15 +59,6 @@ class NullTransport:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None: ...
-
-
-class _Ready(Rbim):
-    """The same as :class:`Rbim`, but all calls are of one operation."""
-
-    def __init__(self, transport: NullTransport, origin: str, in_flight: int) -> None:
-        super().__init__(transport, origin, in_flight)
-        operation = InviteJoinGroup(group_id=GROUP, members=ACCOUNTS)
-        self.invite = lambda _: self.client.send(operation)
 
 
 def parts() -> dict[str, Callable[[], object]]:
@@ -121,14 +113,14 @@ def run(options: Options) -> Result:
 
 
 def _floor(served: Served, plan: Plan) -> float:
-    return asyncio.run(turn(FLOOR, served, plan.in_flight[0], plan))[0].ms
+    return asyncio.run(turn(FLOOR, Place.of(served), plan.in_flight[0], plan))[0].ms
 
 
 def _on(library: str, name: str, plan: Plan) -> float:
     """Return the CPU us of one call of the whole or of a part."""
     with _json_codec(library):
         if name in {WHOLE, READY}:
-            kind = Rbim if name == WHOLE else _Ready
+            kind = Rbim if name == WHOLE else Ready
             return asyncio.run(_whole(kind(NullTransport(), ORIGIN, plan.in_flight[0]), plan))
         return _part(parts()[name], plan)
 

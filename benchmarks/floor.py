@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
@@ -54,20 +55,23 @@ class Wire(asyncio.BufferedProtocol):
 class Floor:
     """``in_flight`` connections; each one sends the same message again when its answer is complete.
 
-    Every answer must have the length of the first one; its content is not read.
+    Every answer must have the length of the first one; its content is not read. With ``ca``, the path of a certificate, the
+    connections are TLS.
     """
 
-    def __init__(self, origin: str, in_flight: int) -> None:
+    def __init__(self, origin: str, in_flight: int, ca: str | None = None) -> None:
         self._address = cast(str, urlsplit(origin).hostname), cast(int, urlsplit(origin).port)
         self._message = message(urlsplit(origin).netloc)
         self._in_flight = in_flight
+        self._context = ssl.create_default_context(cafile=ca) if ca else None
         self._wires: list[Wire] = []
 
     async def __aenter__(self) -> Self:
-        length = await answer_length(*self._address, self._message)
+        length = await answer_length(*self._address, self._message, self._context)
         loop, buffer = asyncio.get_running_loop(), bytearray(READ)
         for _ in range(self._in_flight):
-            self._wires.append((await loop.create_connection(lambda: Wire(length, buffer), *self._address))[1])
+            connected = loop.create_connection(lambda: Wire(length, buffer), *self._address, ssl=self._context)
+            self._wires.append((await connected)[1])
         return self
 
     async def __aexit__(
@@ -82,9 +86,9 @@ class Floor:
         await together(lambda number: wires[number].ask(message), self._in_flight, more)
 
 
-async def answer_length(host: str, port: int, message: bytes) -> int:
+async def answer_length(host: str, port: int, message: bytes, context: ssl.SSLContext | None = None) -> int:
     """Return the length of the answer to this message, in bytes."""
-    reader, writer = await asyncio.open_connection(host, port)
+    reader, writer = await asyncio.open_connection(host, port, ssl=context)
     writer.write(message)
     head = await reader.readuntil(b"\r\n\r\n")
     writer.close()

@@ -2,16 +2,19 @@
 
 Each peer has one client that all tasks share, whose limits allow the wanted number of requests in flight. It signs each
 request, writes JSON in the way that its library offers, refuses an HTTP error status, reads the answer and checks its code.
-All other behaviour of a library (redirects, cookies, its own headers) is left at its default.
+All other behaviour of a library (redirects, cookies, its own headers) is left at its default. ``ca`` is the path of the
+authority's certificate, for a server with TLS.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ssl
 import threading
 from abc import ABC, abstractmethod
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.work import ACCOUNTS, GROUP, HEADERS, PATH, TIMEOUT, document, signature, success, together
@@ -29,9 +32,10 @@ class _Peer(ABC):
 
     client: Any
 
-    def __init__(self, origin: str, in_flight: int) -> None:
+    def __init__(self, origin: str, in_flight: int, ca: str | None = None) -> None:
         self._origin = origin
         self._in_flight = in_flight
+        self._verify: Any = ssl.create_default_context(cafile=ca) if ca else True
 
     async def __aenter__(self) -> Self:
         await self.client.__aenter__()
@@ -56,11 +60,13 @@ class Httpx(_Peer):
 
     library = "httpx"
 
-    def __init__(self, origin: str, in_flight: int) -> None:
-        super().__init__(origin, in_flight)
+    def __init__(self, origin: str, in_flight: int, ca: str | None = None) -> None:
+        super().__init__(origin, in_flight, ca)
         library = import_module(self.library)
         limits = library.Limits(max_connections=in_flight, max_keepalive_connections=in_flight)
-        self.client = library.AsyncClient(base_url=origin, headers=HEADERS, limits=limits, timeout=TIMEOUT)
+        self.client = library.AsyncClient(
+            base_url=origin, headers=HEADERS, limits=limits, timeout=TIMEOUT, verify=self._verify
+        )
 
     async def invite(self, group: str, accounts: list[str]) -> dict[str, Any]:
         """Invite these accounts."""
@@ -87,7 +93,7 @@ class Aiohttp(_Peer):
         self.client = aiohttp.ClientSession(
             self._origin,
             headers=HEADERS,
-            connector=aiohttp.TCPConnector(limit=self._in_flight),
+            connector=aiohttp.TCPConnector(limit=self._in_flight, ssl=self._verify),
             timeout=aiohttp.ClientTimeout(total=TIMEOUT),
             raise_for_status=True,
         )
@@ -105,13 +111,15 @@ class Aiohttp(_Peer):
 class Pyreqwest(_Peer):
     """pyreqwest: a shared client, which has no limits by default; ``body_json`` and ``json()`` run in Rust."""
 
-    def __init__(self, origin: str, in_flight: int) -> None:
-        super().__init__(origin, in_flight)
+    def __init__(self, origin: str, in_flight: int, ca: str | None = None) -> None:
+        super().__init__(origin, in_flight, ca)
         from datetime import timedelta
 
         from pyreqwest.client import ClientBuilder
 
         builder = ClientBuilder().base_url(origin).default_headers(HEADERS).timeout(timedelta(seconds=TIMEOUT))
+        if ca is not None:
+            builder = builder.add_root_certificate_pem(Path(ca).read_bytes())
         self.client = builder.error_for_status(enable=True).build()
 
     async def invite(self, group: str, accounts: list[str]) -> dict[str, Any]:
@@ -133,8 +141,9 @@ class Requests:
 
     THREADS = 32
 
-    def __init__(self, origin: str, in_flight: int) -> None:
+    def __init__(self, origin: str, in_flight: int, ca: str | None = None) -> None:
         self._origin = origin
+        self._ca = ca
         self._count = min(in_flight, self.THREADS)
         self._counting = threading.Lock()
 
@@ -175,6 +184,7 @@ class Requests:
             headers={"Authorization": authorization},
             json=document(group, accounts),
             timeout=TIMEOUT,
+            verify=self._ca or True,
         )
         response.raise_for_status()
         return success(response.json())

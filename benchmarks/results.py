@@ -12,15 +12,22 @@ from attrs import asdict, field, frozen
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-__all__ = ["Goal", "Options", "Result", "Table", "interleaved", "ratio", "shown", "versions"]
+__all__ = ["Goal", "Options", "Result", "Table", "interleaved", "ratio", "shown", "shown_cell", "versions"]
 
 
 @frozen(kw_only=True)
 class Options:
-    """How thoroughly to measure: ``rounds`` interleaved rounds; with ``quick``, only check that everything runs."""
+    """How thoroughly to measure.
+
+    ``rounds``: interleaved rounds. ``quick``: only check that everything runs. ``full``: also what takes minutes.
+    ``against``: the revision with which instructions are compared, ``tolerance``: the share by which they may grow.
+    """
 
     rounds: int = 5
     quick: bool = False
+    full: bool = False
+    against: str = ""
+    tolerance: float = 0.05
 
 
 @frozen(kw_only=True)
@@ -39,7 +46,7 @@ class Table:
 
 @frozen(kw_only=True)
 class Goal:
-    """One figure and its goal: at most ``at_most``, or at least ``at_least``."""
+    """One figure and its goal: at most ``at_most``, or at least ``at_least``; with neither, a figure without a goal."""
 
     name: str
     value: float
@@ -47,11 +54,20 @@ class Goal:
     at_least: float | None = None
 
     @property
-    def reached(self) -> bool:
-        """Whether the figure reaches the goal."""
+    def met(self) -> bool | None:
+        """Whether the figure meets the goal; None without a goal."""
+        if self.at_most is None and self.at_least is None:
+            return None
         return (self.at_most is None or self.value <= self.at_most) and (
             self.at_least is None or self.value >= self.at_least
         )
+
+    @property
+    def bound(self) -> str:
+        """The goal as text, empty without a goal."""
+        if self.at_most is not None:
+            return f"at most {self.at_most:.3g}"
+        return "" if self.at_least is None else f"at least {self.at_least:g}"
 
 
 @frozen(kw_only=True)
@@ -63,12 +79,27 @@ class Result:
     goals: tuple[Goal, ...] = ()
     notes: tuple[str, ...] = field(default=())
 
+    @property
+    def met(self) -> bool:
+        """Whether all goals are met."""
+        return all(goal.met is not False for goal in self.goals)
+
     def document(self) -> dict[str, Any]:
         """Return the result as JSON values."""
         document = asdict(self)
         for goal, row in zip(self.goals, document["goals"], strict=True):
-            row["reached"] = goal.reached
+            row["met"] = goal.met
         return document
+
+    @classmethod
+    def from_document(cls, document: dict[str, Any]) -> Result:
+        """Return the result of which :meth:`document` made these values."""
+        tables = (
+            Table(**{**table, "columns": tuple(table["columns"]), "rows": tuple(map(tuple, table["rows"]))})
+            for table in document["tables"]
+        )
+        goals = (Goal(**{name: each for name, each in goal.items() if name != "met"}) for goal in document["goals"])
+        return cls(part=document["part"], tables=tuple(tables), goals=tuple(goals), notes=tuple(document["notes"]))
 
 
 def interleaved(measures: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
@@ -102,23 +133,19 @@ def shown(result: Result) -> str:
     parts += [_table(table) for table in result.tables]
     parts += result.notes
     if result.goals:
-        rows = [
-            (goal.name, f"{goal.value:.2f}", _bound(goal), "reached" if goal.reached else "MISSED") for goal in result.goals
-        ]
-        parts.append(_columns([("goal", "measured", "aim", ""), *rows]))
+        met = {True: "yes", False: "NO", None: "-"}
+        rows = [(goal.name, f"{goal.value:,.2f}", goal.bound or "-", met[goal.met]) for goal in result.goals]
+        parts.append(_columns([("", "measured", "goal", "met"), *rows]))
     return "\n\n".join(parts)
 
 
-def _bound(goal: Goal) -> str:
-    return f"at most {goal.at_most:.3g}" if goal.at_most is not None else f"at least {goal.at_least:g}"
-
-
 def _table(table: Table) -> str:
-    rows = [table.columns, *(tuple(_cell(cell, table.digits) for cell in row) for row in table.rows)]
+    rows = [table.columns, *(tuple(shown_cell(cell, table.digits) for cell in row) for row in table.rows)]
     return "\n".join(filter(None, (table.title, _columns(rows), table.note)))
 
 
-def _cell(cell: str | float | None, digits: int) -> str:
+def shown_cell(cell: str | float | None, digits: int) -> str:
+    """Return a cell of a table as text."""
     if cell is None:
         return "-"
     return cell if isinstance(cell, str) else f"{cell:,.{digits}f}"

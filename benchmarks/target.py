@@ -1,9 +1,10 @@
 """The server of the client benchmarks: a separate process that does as little as possible.
 
-It finds the end of a request by its head and ``Content-Length``, and answers each request with the same bytes, at once or
-after a latency. It runs on uvloop if that is installed::
+It finds the end of a request by its head and ``Content-Length``, and answers each request, at once or after a latency. Each
+answer has a head of its own, with the date and a new request id, as platforms send them; with ``--constant`` all answers are
+the same bytes. With ``--certificate`` it serves TLS 1.3. It runs on uvloop if that is installed::
 
-    python -m benchmarks.target [--latency SECONDS]
+    python -m benchmarks.target [--latency SECONDS] [--constant] [--certificate FILE]
 
 It prints its port first. It answers each line on standard input with the CPU seconds used so far.
 """
@@ -15,29 +16,55 @@ import asyncio
 import contextlib
 import re
 import socket
+import ssl
 import time
 from collections import deque
-from typing import cast
+from email.utils import formatdate
+from functools import lru_cache
+from itertools import count
+from typing import TYPE_CHECKING, cast
 
 from benchmarks.httpload import keep_to_core, tell_time
 
-__all__ = ["ANSWER", "BODY", "Late", "Target", "main"]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["ANSWER", "BODY", "Late", "Target", "constant", "main", "unique"]
 
 CORE = 1
 BODY = b'{"statusCode":"000000","statusMsg":"fifty invited"}'
-ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/json;charset=utf-8\r\nContent-Length: %d\r\n\r\n" % len(BODY) + BODY
+STATUS = b"HTTP/1.1 200 OK\r\n"
+REST = b"Content-Type: application/json;charset=utf-8\r\nContent-Length: %d\r\n\r\n" % len(BODY) + BODY
+ANSWER = STATUS + REST
 TICK = 0.001  # seconds between checks for answers that are due
 REMEMBERED = 1000  # cached lengths by head; a new signature changes the heads each second
 LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]+)", re.IGNORECASE)
 
 _lengths: dict[bytes, int] = {}
+_ids = count(1)
+
+
+def constant() -> bytes:
+    """Return the same answer each time."""
+    return ANSWER
+
+
+def unique() -> bytes:
+    """Return an answer with the date and a request id that no other answer has; all have the same length."""
+    return b"%bDate: %b\r\nX-Request-Id: %032x\r\n%b" % (STATUS, _date(int(time.time())), next(_ids), REST)
+
+
+@lru_cache(maxsize=2)
+def _date(second: int) -> bytes:
+    return formatdate(second, usegmt=True).encode()
 
 
 class Late:
     """A queue of answers with the same latency, and one timer while it is not empty."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, answer: Callable[[], bytes]) -> None:
         self._seconds = seconds
+        self._make = answer
         self._loop = asyncio.get_running_loop()
         self._due: deque[tuple[float, asyncio.Transport]] = deque()
 
@@ -50,7 +77,7 @@ class Late:
     def _look(self) -> None:
         now, due = time.monotonic(), self._due  # not the loop's clock: uvloop's does not move within one iteration
         while due and due[0][0] <= now:
-            due.popleft()[1].write(ANSWER)
+            due.popleft()[1].write(self._make())
         if due:
             self._loop.call_later(TICK, self._look)
 
@@ -58,7 +85,8 @@ class Late:
 class Target(asyncio.Protocol):
     """One connection."""
 
-    def __init__(self, late: Late | None) -> None:
+    def __init__(self, answer: Callable[[], bytes], late: Late | None = None) -> None:
+        self._make = answer
         self._late = late
         self._begun: bytes = b""  # the first bytes of an incomplete request
         self._missing = 0  # bytes of the body that have not arrived
@@ -91,7 +119,7 @@ class Target(asyncio.Protocol):
 
     def _answer(self) -> None:
         if self._late is None:
-            self._transport.write(ANSWER)
+            self._transport.write(self._make())
         else:
             self._late.answer(self._transport)
 
@@ -106,11 +134,18 @@ def _length(head: bytes) -> int:
     return length
 
 
-async def _serve(latency: float) -> None:
-    late = Late(latency) if latency else None
+async def _serve(options: argparse.Namespace) -> None:
+    make = constant if options.constant else unique
+    late = Late(options.latency, make) if options.latency else None
+    context = None
+    if options.certificate:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.load_cert_chain(options.certificate)
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as bound:
         bound.bind(("127.0.0.1", 0))
-        server = await asyncio.get_running_loop().create_server(lambda: Target(late), sock=bound, backlog=4096)
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(lambda: Target(make, late), sock=bound, backlog=4096, ssl=context)
         print(bound.getsockname()[1], flush=True)
         await server.serve_forever()
 
@@ -119,16 +154,18 @@ def main() -> None:
     """Serve on a free port until killed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--latency", type=float, default=0.0, help="seconds before an answer (default: 0)")
-    latency = parser.parse_args().latency
+    parser.add_argument("--constant", action="store_true", help="answer the same bytes each time")
+    parser.add_argument("--certificate", help="serve TLS 1.3 with the key and the certificates of this PEM file")
+    options = parser.parse_args()
     keep_to_core(CORE)
     tell_time()
     with contextlib.suppress(KeyboardInterrupt):
         try:
             import uvloop
         except ImportError:
-            asyncio.run(_serve(latency))
+            asyncio.run(_serve(options))
         else:
-            uvloop.run(_serve(latency))
+            uvloop.run(_serve(options))
 
 
 if __name__ == "__main__":

@@ -1,296 +1,262 @@
 """The CPU time of a call: rbim over each transport, beside hand-written clients and the least that Python can do.
 
-On asyncio's own loop, in one process on one core, N tasks do the same work again and again, so that N calls are in flight.
-The server is a process on another core. The measurement starts when the connections are open, the tasks that began together
-have spread out, and the code is warm. In a burst, all calls begin at once, and the next burst begins when all are answered.
+In one process on one core, N tasks do the same work again and again, so that N calls are in flight. The server is a process
+on another core. Each of its answers has a head of its own, with the date and a request id, as platforms send them. The
+measurement starts when the connections are open, the tasks that began together have spread out, and the code is warm. In a
+burst, all calls begin at once, and the next burst begins when all are answered. Unless its name says uvloop, a client runs
+on asyncio's own event loop.
+
+*h11* is AsyncioTransport in a process in which httptools cannot be imported.
 """
 
 from __future__ import annotations
 
-import asyncio
-import gc
-import time
-from collections import defaultdict
-from importlib import import_module
-from importlib.util import find_spec
 from statistics import median
 from typing import TYPE_CHECKING
 
-from attrs import field, frozen
+from attrs import evolve, frozen
 
-from benchmarks.floor import Floor
+from benchmarks.certificates import certificates
+from benchmarks.contenders import CLIENTS, FLOOR, ON_UVLOOP, SENDS, chosen
 from benchmarks.httpload import on_cores, process
-from benchmarks.peers import Aiohttp, Httpx, Httpx2, Pyreqwest, Requests
 from benchmarks.results import Goal, Result, Table, versions
-from benchmarks.work import ACCOUNTS, APP_ID, APP_TOKEN, GROUP, TIMEOUT, Lap, Stopwatch, once, together
-from rbim import AsyncClient, Credentials, Limits
+from benchmarks.turns import CORE, SATURATED, Block, Laps, Place, Plan, Processes, interleave, ratio
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
-    from types import TracebackType
-    from typing import Self
+    from collections.abc import Callable, Iterable, Sequence
 
-    from benchmarks.httpload import Served
+    from benchmarks.contenders import Contender
     from benchmarks.results import Options
-    from benchmarks.work import Carrier
-    from rbim.http import Transport
+    from benchmarks.work import Lap
 
-__all__ = ["CLIENTS", "CORE", "FLOOR", "PACKAGES", "Contender", "Plan", "Rbim", "run", "turn"]
+__all__ = ["FEW", "GOALS", "PACKAGES", "Aim", "Measured", "explanations", "goals", "growth", "run"]
 
-CORE = 0
-PACKAGES = ("httptools", "orjson", "httpx", "httpx2", "aiohttp", "pyreqwest", "requests")
+PACKAGES = ("httptools", "orjson", "httpx", "httpx2", "aiohttp", "pyreqwest", "requests", "uvloop")
 LATENCY = 0.02
-SPREAD = 5  # rounds of answers until tasks that began together have spread out
-SATURATED = 0.9
-
-
-@frozen(kw_only=True)
-class Plan:
-    """The plan: calls in flight and in a burst; ``seconds`` per figure, and ``warm`` seconds before it.
-
-    A figure that took more than ``once`` seconds is not measured again. One that took more than ``long`` seconds without
-    latency is left out with latency, because it would be the same. The measurement and the time before it last at most
-    ``most`` seconds each.
-    """
-
-    in_flight: tuple[int, ...] = (1, 10, 100, 1000)
-    bursts: tuple[int, ...] = (100, 1000)
-    seconds: float = 0.25
-    warm: float = 0.05
-    once: float = 10.0
-    long: float = 20.0
-    most: float = 12.0
-
-
 QUICK = Plan(in_flight=(1, 10), bursts=(10,), seconds=0.01, warm=0.01)
+HUNDRED = 100
 
-
-class Rbim:
-    """The client of rbim; each call makes its operation."""
-
-    def __init__(self, transport: Transport, origin: str, in_flight: int) -> None:
-        self._in_flight = in_flight
-        self.client = AsyncClient(
-            base_url=origin,
-            credentials=Credentials(app_id=APP_ID, app_token=APP_TOKEN),
-            transport=transport,
-            limits=Limits(concurrency=in_flight),
-            timeout=TIMEOUT,
-            deadline=2 * TIMEOUT,  # as by default, an attempt may take less than the call
-        )
-        invite = self.client.groups.invite
-        self.invite: Callable[[int], Awaitable[object]] = lambda _: invite(group_id=GROUP, members=ACCOUNTS)
-
-    async def __aenter__(self) -> Self:
-        await self.client.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
-    ) -> None:
-        await self.client.__aexit__(kind, error, trace)
-
-    async def run(self, more: Callable[[], bool], /) -> None:
-        """Let each task invite once, and again while ``more`` returns True."""
-        await together(self.invite, self._in_flight, more)
+ASYNCIO, H11 = "rbim over AsyncioTransport", "rbim over AsyncioTransport, h11"
+HTTPX, AIOHTTP, PYREQWEST = "rbim over HttpxTransport", "rbim over AiohttpTransport", "rbim over PyreqwestTransport"
+BY_HAND = "aiohttp by hand"
+FEW = (ASYNCIO, HTTPX, "httpx by hand", FLOOR.name)
+HEADS = (ASYNCIO, H11, BY_HAND, FLOOR.name)
+NO_TLS = ("requests in 32 threads", "httpx2 by hand")
+PLAIN, LATE, TLS, UVLOOP, CONSTANT, UNIQUE, SEND = "plain", "late", "TLS 1.3", "uvloop", "constant heads", "heads", "sends"
+GROWTH = 1.5  # at most: the cost with 1000 in flight as a multiple of that with 10
 
 
 @frozen
-class Contender:
-    """One row: its name, the function that makes it for an origin and a number in flight, and the module that it needs.
+class Aim:
+    """A ratio of two clients with the same number in flight, and its goal; without a goal, the ratio is only shown."""
 
-    ``bursts``: whether it can begin any number of calls at once.
-    """
+    ours: str
+    theirs: str
+    in_flight: int
+    at_most: float | None
+    among: str = PLAIN
+    bursts: bool = False
 
-    name: str
-    make: Callable[[str, int], Carrier]
-    needs: str = ""
-    bursts: bool = True
-
-    @property
-    def missing(self) -> bool:
-        """Whether the module that it needs is not installed."""
-        return bool(self.needs) and find_spec(self.needs) is None
-
-
-def _rbim(module: str, name: str, needs: str) -> Contender:
-    def make(origin: str, in_flight: int) -> Rbim:
-        transport = getattr(import_module(f"rbim.transports.{module}"), name)
-        return Rbim(transport(), origin, in_flight)
-
-    return Contender(f"rbim over {name}", make, needs)
-
-
-FLOOR = Contender("bytes-level floor", Floor)
-CLIENTS = (
-    _rbim("asyncio", "AsyncioTransport", "httptools"),
-    _rbim("pyreqwest", "PyreqwestTransport", "pyreqwest"),
-    _rbim("aiohttp", "AiohttpTransport", "aiohttp"),
-    _rbim("httpx", "HttpxTransport", "httpx"),
-    _rbim("httpx2", "Httpx2Transport", "httpx2"),
-    Contender("pyreqwest by hand", Pyreqwest, "pyreqwest"),
-    Contender("aiohttp by hand", Aiohttp, "aiohttp"),
-    Contender("httpx by hand", Httpx, "httpx"),
-    Contender("httpx2 by hand", Httpx2, "httpx2"),
-    Contender("requests in 32 threads", Requests, "requests", bursts=False),
-    FLOOR,
-)
-FEW = ("rbim over AsyncioTransport", "rbim over HttpxTransport", "httpx by hand", FLOOR.name)
 
 GOALS = (
-    ("rbim over HttpxTransport", "httpx by hand", 100, 0.25),
-    ("rbim over HttpxTransport", "httpx by hand", 1000, 0.02),
-    ("rbim over AiohttpTransport", "aiohttp by hand", 100, 1.2),
-    ("rbim over PyreqwestTransport", "pyreqwest by hand", 100, 1.3),
-    ("rbim over AsyncioTransport", "aiohttp by hand", 100, 0.40),
-    ("rbim over AsyncioTransport", "pyreqwest by hand", 100, 0.75),
-    ("rbim over AsyncioTransport", FLOOR.name, 100, 3.0),
+    *(Aim(HTTPX, BY_HAND, number, 1.7, among) for among in (PLAIN, TLS) for number in (10, 100, 1000)),
+    Aim(HTTPX, "httpx by hand", 100, 0.15),
+    Aim(HTTPX, "httpx by hand", 1000, 0.02),
+    Aim(HTTPX, "httpx by hand", 1000, None, bursts=True),
+    Aim(HTTPX, "httpx by hand", 100, None, TLS),
+    Aim(ASYNCIO, BY_HAND, 100, 0.30),
+    Aim(ASYNCIO, BY_HAND, 100, None, CONSTANT),
+    Aim(ASYNCIO, BY_HAND, 100, None, TLS),
+    Aim(f"{ASYNCIO}, uvloop", f"{BY_HAND}, uvloop", 100, None, UVLOOP),
+    Aim(H11, BY_HAND, 100, 0.80),
+    Aim(H11, BY_HAND, 100, None, CONSTANT),
+    Aim(ASYNCIO, FLOOR.name, 100, 3.5),
+    Aim(ASYNCIO, FLOOR.name, 100, None, CONSTANT),
+    Aim(f"{ASYNCIO}, uvloop", f"{FLOOR.name}, uvloop", 100, None, UVLOOP),
+    Aim(ASYNCIO, "pyreqwest by hand", 100, 0.75),
+    Aim(AIOHTTP, BY_HAND, 100, 1.2),
+    Aim(PYREQWEST, "pyreqwest by hand", 100, 1.3),
+    Aim("fan_out", "send", 100, 1.4, SEND),
 )
-CONCURRENCY_GOAL = 1.3  # at most: the cost at 1000 in flight as a multiple of that at 10
-
-
-async def turn(contender: Contender, served: Served, in_flight: int, plan: Plan) -> tuple[Lap, Lap | None]:
-    """Measure one client with ``in_flight`` calls: steady work, then bursts if the plan has bursts of this size."""
-    stopwatch = Stopwatch(
-        skip=SPREAD * in_flight,
-        warm=plan.warm,
-        count=in_flight,
-        seconds=plan.seconds,
-        most=plan.most,
-        elsewhere=lambda: served.cpu,
-    )
-    async with contender.make(f"http://127.0.0.1:{served.port}", in_flight) as carrier:
-        gc.collect()
-        await carrier.run(stopwatch.more)
-        assert stopwatch.lap is not None
-        bursts = contender.bursts and in_flight in plan.bursts
-        return stopwatch.lap, await _burst(carrier, in_flight, plan.seconds) if bursts else None
-
-
-async def _burst(carrier: Carrier, in_flight: int, seconds: float) -> Lap:
-    count = 0
-    wall, cpu = time.perf_counter(), time.process_time()
-    while not count or time.perf_counter() - wall < seconds:
-        await carrier.run(once)
-        count += in_flight
-    return Lap(count, time.process_time() - cpu, time.perf_counter() - wall, 0.0)
 
 
 @frozen
-class _Laps:
-    """The measurements with one latency, by client and calls in flight."""
+class Measured:
+    """The measurements at each place, and the plan that they followed."""
 
-    steady: dict[tuple[str, int], list[Lap]] = field(factory=lambda: defaultdict(list))
-    bursts: dict[tuple[str, int], list[Lap]] = field(factory=lambda: defaultdict(list))
-    spent: dict[tuple[str, int], float] = field(factory=lambda: defaultdict(float))
-    saturated: set[str] = field(factory=set[str])
+    plan: Plan
+    at: dict[str, Laps]
 
-    def measure(self, contender: Contender, served: Served, in_flight: int, plan: Plan) -> None:
-        """Measure once more, unless the measurements already took too long."""
-        key = contender.name, in_flight
-        if self.spent[key] > plan.once:
-            return
-        began = time.perf_counter()
-        lap, burst = asyncio.run(turn(contender, served, in_flight, plan))
-        self.spent[key] += time.perf_counter() - began
-        self.steady[key].append(lap)
-        if lap.elsewhere / lap.wall > SATURATED:
-            self.saturated.add(f"{contender.name} ({in_flight:,} in flight)")
-        if burst is not None:
-            self.bursts[key].append(burst)
-
-    def table(self, title: str, plan: Plan, note: str = "") -> Table:
-        """Return the CPU ms of 1000 calls."""
-        return _table(title, self.steady, plan.in_flight, lambda lap: lap.ms, note)
-
-
-def _table(
-    title: str, laps: dict[tuple[str, int], list[Lap]], in_flight: Sequence[int], of: Callable[[Lap], float], note: str = ""
-) -> Table:
-    names = list(dict.fromkeys(name for name, _ in laps))
-    cells = {key: median(of(lap) for lap in found) for key, found in laps.items() if found}
-    rows = tuple((name, *(cells.get((name, number)) for number in in_flight)) for name in names)
-    return Table(title=title, columns=("client", *map(str, in_flight)), rows=rows, note=note)
+    def __getitem__(self, name: str) -> Laps:
+        return self.at[name]
 
 
 def run(options: Options) -> Result:
     """Measure all clients that are installed."""
     plan = QUICK if options.quick else Plan()
-    clients = [client for client in CLIENTS if not client.missing and (not options.quick or client.name in FEW)]
-    with on_cores(CORE):
-        with process("benchmarks.target") as served:
-            at_once = _measured(clients, served, plan, options.rounds)
-        slow = {key for key, spent in at_once.spent.items() if spent > plan.long}
-        with process("benchmarks.target", "--latency", str(LATENCY)) as served:
-            late = _measured(clients, served, plan, max(1, options.rounds // 3), skip=slow)
-    return Result(
-        part="throughput",
-        tables=tuple(_tables(at_once, late, plan)),
-        goals=tuple(_goals(at_once)),
-        notes=tuple(_notes(at_once, late, slow)),
-    )
+    with on_cores(CORE), Processes() as processes:
+        every = (*CLIENTS, *ON_UVLOOP, *SENDS)
+        missing = {contender.name: why for contender in every if (why := processes.missing(contender))}
+        if options.quick:
+            missing |= {contender.name: "" for contender in CLIENTS if contender.name not in {*FEW, *HEADS}}
+        found = _measured(plan, options.rounds, missing, processes)
+    tables = tuple(table for table in _tables(found) if table.rows)
+    return Result(part="throughput", tables=tables, goals=tuple(goals(found)), notes=tuple(_notes(found, missing)))
 
 
-def _measured(
-    clients: Iterable[Contender], served: Served, plan: Plan, rounds: int, skip: Iterable[tuple[str, int]] = ()
-) -> _Laps:
-    """Measure in interleaved rounds: each round with 100 in flight, only half of them with other numbers."""
-    laps = _Laps()
-    for number in range(rounds):
-        for in_flight in plan.in_flight:
-            if number < (rounds + 1) // 2 or in_flight == 100:  # noqa: PLR2004  # most goals are about 100 in flight
-                for contender in clients:
-                    if (contender.name, in_flight) not in skip:
-                        laps.measure(contender, served, in_flight, plan)
-    return laps
+def _measured(plan: Plan, rounds: int, missing: dict[str, str], processes: Processes) -> Measured:
+    def there(contenders: Iterable[Contender]) -> list[Contender]:
+        return [contender for contender in contenders if contender.name not in missing]
+
+    found = Measured(plan, {name: Laps() for name in (PLAIN, LATE, TLS, UVLOOP, CONSTANT, UNIQUE, SEND)})
+    many = tuple(number for number in plan.in_flight if number != 1)
+    most = (min(HUNDRED, max(many)),)
+    steady = evolve(plan, bursts=())
+    with process("benchmarks.target") as served, process("benchmarks.target", "--constant") as same:
+        place = Place.of(served)
+        interleave([Block(found[PLAIN], place, there(CLIENTS), plan.in_flight)], processes, plan, rounds)
+        heads = [(found[UNIQUE], place), (found[CONSTANT], Place.of(same))]
+        blocks = [Block(laps, where, there(chosen(*HEADS)), most) for laps, where in heads]
+        interleave(blocks, processes, steady, rounds)
+        interleave([Block(found[UVLOOP], place, there(ON_UVLOOP), many)], processes, steady, rounds)
+        interleave([Block(found[SEND], place, there(SENDS), most)], processes, steady, rounds)
+    with certificates() as files, process("benchmarks.target", "--certificate", files.server) as served:
+        block = Block(
+            found[TLS],
+            Place.of(served, files.ca),
+            there(client for client in CLIENTS if client.name not in NO_TLS),
+            many,
+            {"httpx by hand": most},
+        )
+        interleave([block], processes, steady, rounds)
+    with process("benchmarks.target", "--latency", str(LATENCY)) as served:
+        block = Block(found[LATE], Place.of(served), there(CLIENTS), plan.in_flight)
+        for (name, number), spent in found[PLAIN].spent.items():
+            if spent > plan.long:
+                block.only[name] = tuple(each for each in block.only.get(name, plan.in_flight) if each != number)
+        interleave([block], processes, steady, max(1, rounds // 3))
+    return found
 
 
-def _tables(at_once: _Laps, late: _Laps, plan: Plan) -> Iterable[Table]:
-    yield at_once.table("CPU ms per 1000 calls, no latency, by calls in flight", plan)
-    yield late.table(f"CPU ms per 1000 calls, {LATENCY * 1000:.0f} ms latency, by calls in flight", plan)
+def _tables(found: Measured) -> Iterable[Table]:
+    plan = found.plan
+    many = tuple(number for number in plan.in_flight if number != 1)
+    yield _table("CPU ms per 1000 calls, no latency, by calls in flight", found[PLAIN].steady, plan.in_flight)
     yield _table(
-        "Calls per second, no latency, by calls in flight", at_once.steady, plan.in_flight, lambda lap: lap.count / lap.wall
+        f"CPU ms per 1000 calls, {LATENCY * 1000:.0f} ms latency, by calls in flight", found[LATE].steady, plan.in_flight
+    )
+    yield _table("CPU ms per 1000 calls, TLS 1.3, by calls in flight", found[TLS].steady, many)
+    yield _table("CPU ms per 1000 calls, uvloop, by calls in flight", found[UVLOOP].steady, many)
+    yield _heads(found)
+    yield _table(
+        "Calls per second, limited only by the client, no latency, by calls in flight",
+        found[PLAIN].steady,
+        plan.in_flight,
+        lambda lap: lap.count / lap.wall,
     )
     yield _table(
         "Bursts: CPU ms per 1000 calls that begin at once, over open connections, by size of the burst",
-        at_once.bursts,
+        found[PLAIN].bursts,
         plan.bursts,
-        lambda lap: lap.ms,
+    )
+    yield _table(
+        "Many operations over AsyncioTransport: CPU ms per 1000 operations, by operations in flight",
+        found[SEND].steady,
+        (min(HUNDRED, max(many)),),
+    )
+    yield growth(found[PLAIN])
+
+
+def _table(
+    title: str,
+    laps: dict[tuple[str, int], list[Lap]],
+    in_flight: Sequence[int],
+    of: Callable[[Lap], float] = lambda lap: lap.ms,
+) -> Table:
+    names = list(dict.fromkeys(name for name, _ in laps))
+    cells = {key: median(of(lap) for lap in found) for key, found in laps.items() if found}
+    rows = tuple((name, *(cells.get((name, number)) for number in in_flight)) for name in names)
+    return Table(title=title, columns=("client", *map(str, in_flight)), rows=rows)
+
+
+def _heads(found: Measured) -> Table:
+    rows: list[tuple[str | float | None, ...]] = []
+    number = max((number for _, number in found[UNIQUE].steady), default=0)
+    for name in dict.fromkeys(name for name, _ in found[UNIQUE].steady):
+        key = name, number
+        rows.append((name, *(found[each].cost(*key) for each in (UNIQUE, CONSTANT)), _across(found, key)))
+    title = f"CPU ms per 1000 calls by the heads of the answers, {number} in flight"
+    return Table(title=title, columns=("client", "unique", "constant", "unique / constant"), rows=tuple(rows), digits=2)
+
+
+def _across(found: Measured, key: tuple[str, int]) -> float | None:
+    return ratio(found[UNIQUE].steady.get(key), found[CONSTANT].steady.get(key))
+
+
+def growth(laps: Laps) -> Table:
+    """Return the cost with 1000 calls in flight beside that with 10, and both beside the floor's."""
+    floor = laps.ratio((FLOOR.name, 1000), (FLOOR.name, 10))
+    rows: list[tuple[str | float | None, ...]] = []
+    for name in dict.fromkeys(name for name, _ in laps.steady):
+        own = laps.ratio((name, 1000), (name, 10))
+        if own is not None and (name.startswith("rbim") or name in {BY_HAND, "pyreqwest by hand", FLOOR.name}):
+            costs = laps.cost(name, 10), laps.cost(name, 1000)
+            rows.append((name, *costs, own, own / floor if floor else None))
+    return Table(
+        title="Growth of the cost of a call with the calls in flight: CPU ms per 1000 calls",
+        columns=("client", "10", "1000", "1000 / 10", "relative to the floor's"),
+        rows=tuple(rows),
+        digits=2,
     )
 
 
-def _goals(laps: _Laps) -> Iterable[Goal]:
-    for ours, theirs, in_flight, at_most in GOALS:
-        for kind, measured in (("", laps.steady), (", bursts", laps.bursts)):
-            mine, others = measured.get((ours, in_flight)), measured.get((theirs, in_flight))
-            if mine and others and (not kind or in_flight != 100):  # noqa: PLR2004  # bursts of 100 have no goal
-                yield Goal(
-                    name=f"{ours} / {theirs}, {in_flight} in flight{kind}", value=_ratio(mine, others), at_most=at_most
-                )
-    for name in dict.fromkeys(name for name, _ in laps.steady):
-        many, few = laps.steady.get((name, 1000)), laps.steady.get((name, 10))
-        if name.startswith("rbim") and many and few:
-            yield Goal(name=f"{name}, 1000 in flight / 10", value=_ratio(many, few), at_most=CONCURRENCY_GOAL)
+def goals(found: Measured) -> Iterable[Goal]:
+    """Return every ratio that was measured, with its goal."""
+    for aim in GOALS:
+        laps = found[aim.among].bursts if aim.bursts else found[aim.among].steady
+        value = ratio(laps.get((aim.ours, aim.in_flight)), laps.get((aim.theirs, aim.in_flight)))
+        if value is not None:
+            place = "" if aim.among in {PLAIN, SEND, UVLOOP} else f", {aim.among}"
+            name = f"{aim.ours} / {aim.theirs}, {aim.in_flight} in flight{place}{', bursts' * aim.bursts}"
+            yield Goal(name=name, value=value, at_most=aim.at_most)
+    for name, _, _, own, _ in growth(found[PLAIN]).rows:
+        if isinstance(own, float):
+            ours = str(name).startswith("rbim")
+            yield Goal(name=f"{name}, 1000 in flight / 10", value=own, at_most=GROWTH if ours else None)
 
 
-def _ratio(ours: list[Lap], theirs: list[Lap]) -> float:
-    """Return the median ratio over the rounds that both clients have."""
-    return median(a.ms / b.ms for a, b in zip(ours, theirs, strict=False))
-
-
-def _notes(at_once: _Laps, late: _Laps, slow: Iterable[tuple[str, int]]) -> Iterable[str]:
-    yield f"asyncio's own loop; {versions(*PACKAGES)}."
+def _notes(found: Measured, missing: dict[str, str]) -> Iterable[str]:
+    yield f"{versions(*PACKAGES)}."
     yield "requests has at most 32 calls in flight, also in the columns with more."
-    missing = [client.name for client in CLIENTS if client.missing]
-    if missing:
-        yield f"Not installed: {', '.join(missing)}."
-    for name, in_flight in sorted(slow):
-        yield f"{name}, {in_flight:,} in flight, took too long: not measured with latency."
-    many, few = (at_once.steady.get((FLOOR.name, number)) for number in (1000, 10))
-    if many and few:
-        yield f"The floor's own cost with 1000 in flight is {_ratio(many, few):.2f} times that with 10."
-    share = max(lap.elsewhere / lap.wall for laps in (at_once, late) for found in laps.steady.values() for lap in found)
+    yield from (f"Left out: {name} ({why})." for name, why in missing.items() if why)
+    for (name, in_flight), spent in sorted(found[PLAIN].spent.items()):
+        if spent > found.plan.long:
+            yield f"{name}, {in_flight:,} in flight, took too long: not measured with latency."
+    for (name, in_flight), laps in sorted(found[PLAIN].steady.items()):
+        if found[PLAIN].spent[name, in_flight] > found.plan.once:
+            rounds = f"{len(laps)} round{'s' * (len(laps) > 1)}"
+            yield f"{name}, {in_flight:,} in flight, is so slow that it was measured in {rounds} only."
+    yield from explanations(found[PLAIN])
+    every = [(name, lap) for name, laps in found.at.items() for measured in laps.steady.values() for lap in measured]
+    share = max(lap.elsewhere / lap.wall for _, lap in every)
     yield f"The server used at most {share:.0%} of its core."
-    for laps, latency in ((at_once, "no latency"), (late, "latency")):
+    for name, laps in found.at.items():
         if laps.saturated:
-            yield f"More than {SATURATED:.0%} of it, with {latency}, under {', '.join(sorted(laps.saturated))}."
+            yield f"More than {SATURATED:.0%} of it ({name}), under {', '.join(sorted(laps.saturated))}."
+
+
+def explanations(laps: Laps) -> Iterable[str]:
+    """Say of each transport whose cost grows too much with the calls in flight whether the floor's growth explains it."""
+    rows = {str(name): cells for name, *cells in growth(laps).rows}
+    if FLOOR.name not in rows:
+        return
+    few, many, floor, _ = (float(cell or 0) for cell in rows[FLOOR.name])
+    for name, cells in rows.items():
+        at_ten, at_thousand, own, rest = (float(cell or 0) for cell in cells)
+        if name.startswith("rbim") and own > GROWTH:
+            verdict = "explains the rest" if rest <= GROWTH else "does not explain it all"
+            yield (
+                f"{name}: with 1000 in flight a call costs {own:.2f} times as much as with 10, more than {GROWTH:g}. "
+                f"The floor's own growth of {floor:.2f} {verdict}: without it, {rest:.2f} remains "
+                f"({at_thousand - at_ten:.1f} ms per 1000 calls more; the floor, {many - few:.1f})."
+            )
