@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from importlib import import_module
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -35,15 +36,19 @@ ANSWER = b'{"statusCode":"000000"}'
 HEADERS = {"content-type": "application/json;charset=utf-8"}
 
 
-def client_of(port: int | None) -> AsyncClient:
-    """Return a client of the server on a port; for None, a client of the stub transport."""
+def client_of(port: int | None, transport: str = "HttpxTransport", *, answer: bytes = ANSWER) -> AsyncClient:
+    """Return a client of the server on a port, over a transport; for None, a client of the stub transport."""
     if port is None:
-        return AsyncClient(base_url="http://stub", transport=Stub(), credentials=CREDENTIALS)
-    return AsyncClient(base_url=f"http://127.0.0.1:{port}", credentials=CREDENTIALS)
+        return AsyncClient(base_url="http://stub", transport=Stub(answer), credentials=CREDENTIALS)
+    made = getattr(import_module(f"rbim.transports.{transport.removesuffix('Transport').lower()}"), transport)()
+    return AsyncClient(base_url=f"http://127.0.0.1:{port}", credentials=CREDENTIALS, transport=made)
 
 
 class Stub:
     """A transport with a constant answer."""
+
+    def __init__(self, answer: bytes = ANSWER) -> None:
+        self._answer = answer
 
     async def __aenter__(self) -> Self:
         return self
@@ -55,7 +60,7 @@ class Stub:
         """Answer."""
         del timeout
         await checkpoint()
-        return Response(200, HEADERS, ANSWER)
+        return Response(200, HEADERS, self._answer)
 
 
 async def constant(_scope: object, receive: Callable[..., Awaitable[Any]], send: Callable[..., Awaitable[None]]) -> None:

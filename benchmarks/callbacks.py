@@ -1,4 +1,4 @@
-"""The cost of receiving deliveries, beside a FastAPI + pydantic endpoint with the same checks; and durable accepts.
+"""The cost of receiving deliveries, beside endpoints with the same checks: not durable, and durable.
 
 Run: python -m benchmarks.callbacks [--seconds 2] [--repeats 5] [--http httptools]
 
@@ -7,9 +7,10 @@ sends signed messages, all different and prepared before, over 32 connections. T
 servers are the bottleneck: the figures of a server that waits would include the waiting. Turns are interleaved (constant,
 receiver, peer, ...), a ratio compares two turns of the same round, and the figures are medians.
 
-The first table has the CPU time of the server for each event, above that of an ASGI application with a constant answer: the
-receiver with a MemorySink, and the endpoint of ``benchmarks/fastapi_peer.py``. The second table has the receiver with a
-SqliteInbox in a temporary directory; it commits every event to the disk before the answer.
+The first table has the CPU time of the server for each event, above that of an ASGI application with a constant answer. Not
+durable are the receiver with a MemorySink and the endpoint of ``benchmarks/fastapi_peer.py``, which keeps events in memory.
+Durable are the receiver with a SqliteInbox in a temporary directory and the endpoints of ``benchmarks/durable_peers.py``:
+they commit every event to the disk before the answer. The second table has the rates and the durations of the durable ones.
 """
 
 from __future__ import annotations
@@ -23,21 +24,22 @@ import statistics
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from attrs import frozen
 
-from benchmarks.httpload import Served, constant, keep_to_core, on_cores, process, serve_app, tell_time
+from benchmarks.httpload import constant, keep_to_core, on_cores, process, serve_app, tell_time
 from benchmarks.results import Goal, Result, Table, shown
 from rbim.callbacks import MemorySink, Receiver, SqliteInbox
 from rbim.credentials import Credentials
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    from benchmarks.httpload import Measured
+    from benchmarks.httpload import Measured, Served
     from benchmarks.results import Options
 
 __all__ = ["Turns", "main", "measured", "run"]
@@ -46,6 +48,11 @@ APP_ID, TOKEN = "aaf98f8947b5d6c80147b8a2b7c30123", "7f0c4b9de2a14f5c8b3e6d1a90c
 FASTEST = 25_000  # prepared requests per second of a turn
 CONNECTIONS = 32
 SHARE = 1 / 3
+CONSTANT, MEMORY, ENDPOINT = "constant answer", "receiver, MemorySink, not durable", "FastAPI, not durable"
+INBOX, THREADED = "receiver, SqliteInbox", "FastAPI, SQLite, same durability"
+GROUPED, RAW = "FastAPI, SQLite, group commit by hand", "minimal ASGI, SQLite, group commit by hand"
+DURABLE = (INBOX, THREADED, GROUPED, RAW)
+NAMES = (CONSTANT, MEMORY, ENDPOINT, *DURABLE)
 ACCEPTS, P99 = 2000, 50.0  # per second, milliseconds
 MODULE = "benchmarks.callbacks"
 
@@ -99,69 +106,68 @@ def receiver(sink: Any) -> Any:  # a sink; an ASGI application
     return Receiver(credentials=Credentials(app_id=APP_ID, app_token=TOKEN), sink=sink).asgi
 
 
-def compare(turns: Turns, numbers: Iterator[int]) -> tuple[Table, Goal]:
-    """Return the cost of an event for each server, and the ratio of the receiver to the peer."""
-    names = ("constant", "receiver", "fastapi")
-    costs: list[dict[str, float]] = []
-    with (
-        process(MODULE, "--serve", "constant", "--http", turns.http) as plain,
-        process(MODULE, "--serve", "receiver", "--http", turns.http) as ours,
-        process(MODULE, "--serve", "fastapi", "--http", turns.http) as theirs,
-    ):
-        servers: dict[str, Served] = dict(zip(names, (plain, ours, theirs), strict=True))
+def turns_of(turns: Turns, numbers: Iterator[int]) -> list[dict[str, Measured]]:
+    """Return the measurements of each server, by round."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        servers: dict[str, Served] = {}
+        for number, name in enumerate(NAMES):
+            arguments = ("--serve", name, "--http", turns.http, "--inbox", str(folder / f"{number}.db"))
+            servers[name] = stack.enter_context(process(MODULE, *arguments))
         requests = messages(numbers, turns.warm_up)
         for server in servers.values():
             server.turn(iter(requests), turns.warm_up, CONNECTIONS)
+        found: list[dict[str, Measured]] = []
         for _ in range(turns.repeats):
             requests = messages(numbers, turns.seconds)
-            took = {name: each.turn(iter(requests), turns.seconds, CONNECTIONS) for name, each in servers.items()}
-            costs.append({name: turn.cpu for name, turn in took.items()})
-    rows: list[tuple[str, float, float]] = []
-    for name in names:
-        cost = statistics.median(each[name] for each in costs)
-        above = statistics.median(each[name] - each["constant"] for each in costs)
-        rows.append((name, cost * 1e6, above * 1e6))
-    share = statistics.median((each["receiver"] - each["constant"]) / (each["fastapi"] - each["constant"]) for each in costs)
-    table = Table(
-        title="CPU us per event of a server: a constant answer, the receiver, a FastAPI endpoint",
-        columns=("", "CPU us per event", "above constant"),
-        rows=tuple(rows),
-    )
-    return table, Goal(name="the receiver's cost / the FastAPI endpoint's", value=share, at_most=SHARE)
-
-
-def durable(turns: Turns, numbers: Iterator[int]) -> tuple[Table, Goal, Goal]:
-    """Return the durable accepts per second, and their durations."""
-    took: list[Measured] = []
-    with tempfile.TemporaryDirectory() as folder:
-        file = str(Path(folder, "events.db"))
-        with process(MODULE, "--serve", "durable", "--http", turns.http, "--inbox", file) as server:
-            server.turn(iter(messages(numbers, turns.warm_up)), turns.warm_up, CONNECTIONS)
-            for _ in range(turns.repeats):
-                requests = messages(numbers, turns.seconds)
-                took += [server.turn(iter(requests), turns.seconds, CONNECTIONS)]
-    rate = statistics.median(turn.rate for turn in took)
-    p50, p99 = (1000 * statistics.median(turn.wait(share) for turn in took) for share in (0.5, 0.99))
-    cost = statistics.median(turn.cpu for turn in took)
-    table = Table(
-        title="Durable accepts: the receiver with a SqliteInbox, each event on the disk before the answer",
-        columns=("", "per second", "p50 ms", "p99 ms", "CPU us each"),
-        rows=((f"{CONNECTIONS} connections", rate, p50, p99, cost * 1e6),),
-    )
-    return (
-        table,
-        Goal(name="durable accepts per second", value=rate, at_least=ACCEPTS),
-        Goal(name="p99 of a durable accept, ms", value=p99, at_most=P99),
-    )
+            found += [{name: each.turn(iter(requests), turns.seconds, CONNECTIONS) for name, each in servers.items()}]
+    return found
 
 
 def measured(turns: Turns) -> Result:
-    """Measure both tables."""
-    numbers = count()
+    """Measure all servers."""
     with on_cores(0):
-        costs, cheap = compare(turns, numbers)
-        accepts, *fast = durable(turns, numbers)
-    return Result(part="callbacks", tables=(costs, accepts), goals=(cheap, *fast))
+        found = turns_of(turns, count())
+    above = {name: [each[name].cpu - each[CONSTANT].cpu for each in found] for name in NAMES}
+
+    def share(ours: str, theirs: str) -> float:
+        return statistics.median(a / b for a, b in zip(above[ours], above[theirs], strict=True))
+
+    def middle(name: str, of: Callable[[Measured], float]) -> float:
+        return statistics.median(of(each[name]) for each in found)
+
+    costs = Table(
+        title="CPU us per event of a server",
+        columns=("", "CPU us per event", "above constant"),
+        rows=tuple(
+            (name, middle(name, lambda turn: turn.cpu * 1e6), statistics.median(above[name]) * 1e6) for name in NAMES
+        ),
+    )
+    accepts = Table(
+        title=f"Durable accepts over {CONNECTIONS} connections, each event on the disk before the answer",
+        columns=("", "per second", "p50 ms", "p99 ms"),
+        rows=tuple(
+            (
+                name,
+                middle(name, lambda turn: turn.rate),
+                middle(name, lambda turn: 1000 * turn.wait(0.5)),
+                middle(name, lambda turn: 1000 * turn.wait(0.99)),
+            )
+            for name in DURABLE
+        ),
+    )
+    _, rate, _, p99 = accepts.rows[0]
+    assert isinstance(rate, float)
+    assert isinstance(p99, float)
+    goals = (
+        Goal(name=f"{INBOX} / {THREADED}", value=share(INBOX, THREADED)),
+        Goal(name=f"{INBOX} / {GROUPED}", value=share(INBOX, GROUPED)),
+        Goal(name=f"{INBOX} / {RAW}", value=share(INBOX, RAW)),
+        Goal(name=f"{MEMORY} / {ENDPOINT}", value=share(MEMORY, ENDPOINT), at_most=SHARE),
+        Goal(name=f"{INBOX}, accepts per second", value=rate, at_least=ACCEPTS),
+        Goal(name=f"{INBOX}, p99 of an accept, ms", value=p99, at_most=P99),
+    )
+    return Result(part="callbacks", tables=(costs, accepts), goals=goals)
 
 
 def run(options: Options) -> Result:
@@ -171,24 +177,29 @@ def run(options: Options) -> Result:
 
 
 def main(turns: Turns) -> bool:
-    """Print both tables, and return whether all goals are reached."""
+    """Print both tables, and return whether all goals are met."""
     result = measured(turns)
     print(shown(result))
-    return all(goal.reached for goal in result.goals)
+    return result.met
 
 
-def served(serve: str, inbox: Path) -> Any:  # an ASGI application
+def served(serve: str, file: Path) -> Any:  # an ASGI application
     """Return the application that a child process serves."""
-    if serve == "constant":
+    os.environ |= {"RBIM_APP_ID": APP_ID, "RBIM_APP_TOKEN": TOKEN}
+    if serve == CONSTANT:
         return constant(0)
-    if serve == "fastapi":
-        os.environ |= {"RBIM_APP_ID": APP_ID, "RBIM_APP_TOKEN": TOKEN}
+    if serve == MEMORY:
+        return receiver(MemorySink(capacity=10**9))
+    if serve == INBOX:
+        return receiver(SqliteInbox(file))
+    if serve == ENDPOINT:
         from benchmarks.fastapi_peer import app
 
         return app
-    if serve == "durable":
-        return receiver(SqliteInbox(inbox))
-    return receiver(MemorySink(capacity=10**9))
+    from benchmarks import durable_peers
+
+    made = {THREADED: durable_peers.fastapi, GROUPED: durable_peers.fastapi_group, RAW: durable_peers.raw_group}
+    return made[serve](str(file))
 
 
 if __name__ == "__main__":
@@ -203,6 +214,6 @@ if __name__ == "__main__":
         keep_to_core(1)
         tell_time()
         app = served(options.serve, options.inbox)
-        asyncio.run(serve_app(app, http=options.http, lifespan="off" if options.serve == "constant" else "on"))
+        asyncio.run(serve_app(app, http=options.http, lifespan="off" if options.serve == CONSTANT else "on"))
     else:
         sys.exit(not main(Turns(seconds=options.seconds, repeats=options.repeats, http=options.http)))

@@ -13,6 +13,7 @@ from typing import Annotated
 
 from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from starlette.datastructures import Headers
 
 APP_ID, TOKEN = os.environ["RBIM_APP_ID"], os.environ["RBIM_APP_TOKEN"]
 LIMIT, BACK, AHEAD = 1024 * 1024, 300, 60
@@ -63,12 +64,12 @@ taken: deque[Event] = deque()
 seen: set[tuple[str, ...]] = set()
 
 
-def authentic(request: Request, body: bytes) -> bool:
+def authentic(headers: Headers, body: bytes) -> bool:
     """Return whether the delivery passes the checks of the receiver."""
-    headers = [request.headers.getlist(name) for name in ("checksum", "md5", "curtime")]
-    if len(body) > LIMIT or any(len(values) != 1 for values in headers) or "content-encoding" in request.headers:
+    signed = [headers.getlist(name) for name in ("checksum", "md5", "curtime")]
+    if len(body) > LIMIT or any(len(values) != 1 for values in signed) or "content-encoding" in headers:
         return False
-    (checksum,), (digest,), (moment,) = headers
+    (checksum,), (digest,), (moment,) = signed
     if not DIGEST.fullmatch(checksum) or not DIGEST.fullmatch(digest) or not MOMENT.fullmatch(moment):
         return False
     of_body = hashlib.md5(body, usedforsecurity=False).hexdigest()
@@ -79,14 +80,19 @@ def authentic(request: Request, body: bytes) -> bool:
     return right and -AHEAD <= age <= BACK
 
 
+def checked(request: Request, body: bytes) -> Event | None:
+    """Return the event of a delivery, or None if the delivery is refused."""
+    if not authentic(request.headers, body):
+        return None
+    event = Event.model_validate_json(body)
+    return event if event.from_account[0] in (None, APP_ID) else None
+
+
 @app.post("/")
 async def copied(request: Request) -> Response:
     """Answer one delivery."""
-    body = await request.body()
-    if not authentic(request, body):
-        return Response(b"refused", 401)
-    event = Event.model_validate_json(body)
-    if event.from_account[0] not in (None, APP_ID):
+    event = checked(request, await request.body())
+    if event is None:
         return Response(b"refused", 401)
     key = (event.msg_id, event.conv_type, event.msg_type, event.to)
     if key not in seen:

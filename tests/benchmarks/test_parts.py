@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -51,6 +52,12 @@ def test_what_starting_costs():
     assert ours[2] == pytest.approx(ours[0] / httpx[0])
     assert ours[3] == pytest.approx((ours[0] - bare[0]) / (httpx[0] - bare[0]))
     assert goals["rbim in use / import httpx"]["value"] == ours[2]
+    names, leave = "from rbim import AsyncClient, CreateGroup", "rbim groups leave g1, no server"
+    assert goals[f"{names} / import httpx"]["at_most"] == 0.85
+    assert goals[f"{names}, alone / httpx alone"]["at_most"] == 1.2
+    assert goals[f"{leave}, CPU ms above bare"]["value"] == rows[leave][1] > 0
+    assert goals["rbim invite, 10 rows, CPU ms above bare"]["value"] == rows["rbim invite, 10 rows"][1]
+    assert goals["rbim --help, CPU ms above bare"]["met"] is None
     assert goals["rbim in use / httpx alone"]["value"] == pytest.approx(ours[0] / rows["httpx alone"][0])
 
 
@@ -60,7 +67,7 @@ def test_what_memory_is_taken():
     assert 1024 < bare < min(httpx, made)
     assert 1 < call < 200
     assert 1 < of_connection < of_call < 200
-    assert [(goal["value"], goal["reached"]) for goal in goals.values()] == [(growth, growth <= 256)]
+    assert [(goal["value"], goal["met"]) for goal in goals.values()] == [(growth, growth <= 256)]
 
 
 def test_what_a_job_costs():
@@ -71,24 +78,54 @@ def test_what_a_job_costs():
     ((loaded, sent, requests),) = rates.values()
     assert loaded > 0
     assert sent == pytest.approx(50 * requests)  # accounts in a request
-    for chunk in ("1 account", "50 accounts"):
-        assert journal[f"{chunk}, 50 in flight: without journal"][2:] == [1, 1]
-        with_journal = journal[f"{chunk}, 50 in flight: with journal"]
-        assert goals[f"CPU with the journal / without, {chunk}, 50 in flight"]["value"] == with_journal[3] > 0
+    for transport, chunk in product(("AsyncioTransport", "HttpxTransport"), ("1 account", "50 accounts")):
+        what = f"{transport}, {chunk}, 50 in flight"
+        assert journal[f"{what}: without journal"][2:] == [1, 1]
+        with_journal = journal[f"{what}: with journal"]
+        assert goals[f"CPU with the journal / without, {what}"]["value"] == with_journal[3] > 0
     assert goals["highest peak of a job above idle, MiB"]["value"] == peak
+
+
+def test_what_a_row_costs():
+    (rows,), goals = quick("loading")
+    assert [*rows] == [
+        "2,000 rows, groups one after another",
+        "2,000 rows, random phone numbers, one group",
+        "2,000 rows, groups in turn",
+    ]
+    for cpu, kept, written in rows.values():
+        assert cpu > 0
+        assert 10 < kept <= written or not written
+    assert goals == {}  # one number of rows only
+
+
+def test_what_a_rate_costs():
+    (rows,), goals = quick("rates")
+    free, none, many = rows.values()
+    assert free[1] == 1
+    assert min(none[0], many[0]) > 0
+    ratios = [goal["value"] for goal in goals.values()]
+    assert ratios == pytest.approx([none[0] / free[0], many[0] / none[0]])
+    assert {goal["met"] for goal in goals.values()} == {None}
 
 
 @pytest.mark.slow
 def test_what_message_copies_cost():
     (costs, accepts), goals = quick("callbacks")
-    assert costs["constant"][1] == 0 < costs["receiver"][1]
-    assert costs["receiver"][0] - costs["constant"][0] == pytest.approx(costs["receiver"][1])
-    share = goals["the receiver's cost / the FastAPI endpoint's"]["value"]
-    assert share == pytest.approx(costs["receiver"][1] / costs["fastapi"][1])
-    ((rate, p50, p99, cpu),) = accepts.values()
-    assert p50 <= p99
-    assert min(rate, p50, cpu) > 0
-    assert [goals["durable accepts per second"]["value"], goals["p99 of a durable accept, ms"]["value"]] == [rate, p99]
+    constant, memory, endpoint, inbox, threaded, *others = costs.values()
+    assert constant[1] == 0 < memory[1]
+    assert len(others) == 2
+    for cost, above in costs.values():
+        assert cost - constant[0] == pytest.approx(above)
+    values = [goal["value"] for goal in goals.values()]
+    assert values[0] == pytest.approx(inbox[1] / threaded[1])
+    assert values[3] == pytest.approx(memory[1] / endpoint[1])
+    assert len(accepts) == 4
+    for rate, p50, p99 in accepts.values():
+        assert 0 < p50 <= p99
+        assert rate > 0
+    rate, _, p99 = accepts["receiver, SqliteInbox"]
+    assert values[4:] == [rate, p99]
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="processes cannot be kept to a core here")
