@@ -87,7 +87,7 @@ def compare(emulated: Served, name: str, options: argparse.Namespace) -> float:
 
 
 def main(options: argparse.Namespace) -> bool:
-    """Print the table, and return whether the goal is reached."""
+    """Print the table, and return whether the goal is met."""
     print(f"{'':<30} {'requests per second':>24} {'CPU us per request':>26}")
     print(f"{'':<30} {'constant':>8} {'emulator':>8} {'ratio':>6} {'constant':>9} {'emulator':>9} {'ratio':>6}")
     with process(MODULE, "--emulator") as emulated:

@@ -250,12 +250,6 @@ async def test_every_client_speaks_tls(client, encrypted):
     assert lap.count >= 2
 
 
-@pytest.mark.parametrize("peer", PEERS)
-async def test_peers_check_the_certificate(peer, encrypted):
-    with pytest.raises(Exception, match=r"(?i)certificate"):
-        await turns.turn(contenders.Contender("peer", peer), turns.Place(encrypted.origin), 1, turns.Plan(bursts=()))
-
-
 def test_the_target_waits_when_told():
     with process("benchmarks.target", "--latency", "0.03", "--constant") as served:
         clients = [socket.create_connection(("127.0.0.1", served.port), timeout=10) for _ in range(3)]
