@@ -25,6 +25,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from compileall import compile_dir
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -99,12 +100,14 @@ def _references(log: Path) -> int:
 
 @contextmanager
 def tree_of(revision: str) -> Generator[Path]:
-    """Yield a folder with the package of a revision and these benchmarks."""
-    archived = _git("archive", "--format=tar", revision, "rbim")
+    """Yield a folder with the package of a revision (empty: of the working tree) and these benchmarks, compiled."""
     with tempfile.TemporaryDirectory() as folder:
-        with tarfile.open(fileobj=io.BytesIO(archived)) as archive:
-            archive.extractall(folder, filter="data")
-        shutil.copytree(ROOT / "benchmarks", Path(folder, "benchmarks"))
+        if revision:
+            with tarfile.open(fileobj=io.BytesIO(_git("archive", "--format=tar", revision, "rbim"))) as archive:
+                archive.extractall(folder, filter="data")
+        for name in ("benchmarks",) if revision else ("rbim", "benchmarks"):
+            shutil.copytree(ROOT / name, Path(folder, name), ignore=shutil.ignore_patterns("__pycache__"))
+        compile_dir(folder, quiet=2)
         yield Path(folder)
 
 
@@ -172,11 +175,12 @@ def run(options: Options) -> Result:
     if why := missing():
         raise RuntimeError(why)
     if not options.against:
-        found = counts(ROOT, quick=options.quick)
+        with tree_of("") as tree:
+            found = counts(tree, quick=options.quick)
         notes = tuple(f"Left out: {name} ({why})." for name, why in found.left_out.items())
         return Result(part="instructions", tables=(table(found),), notes=notes)
     reasons = accepted(_git("log", "--format=%B", f"{options.against}..HEAD").decode())
-    with tree_of(options.against) as tree, ThreadPoolExecutor(2) as threads:
-        trees = [threads.submit(counts, each, quick=options.quick) for each in (tree, ROOT)]
+    with tree_of(options.against) as former, tree_of("") as present, ThreadPoolExecutor(2) as threads:
+        trees = [threads.submit(counts, tree, quick=options.quick) for tree in (former, present)]
         before, after = (each.result() for each in trees)
     return comparison(options.against, before, after, reasons, options.tolerance)

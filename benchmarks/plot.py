@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from statistics import fmean
@@ -19,8 +20,8 @@ from typing import Any
 __all__ = ["AT_HUNDRED", "BY_IN_FLIGHT", "costs", "draw"]
 
 AT_HUNDRED, BY_IN_FLIGHT = "cost-at-100-in-flight.svg", "cost-by-calls-in-flight.svg"
-TABLE, PREFERRED = "CPU ms per 1000 calls", "no latency"
-OURS, FLOOR = "rbim over ", "floor"
+TABLE, PREFERRED, ENCRYPTED = "CPU ms per 1000 calls", "no latency", "TLS 1.3"
+OURS, FLOOR, H11 = "rbim over ", "floor", "h11"
 IN_FLIGHT = 100
 WIDE = 300  # ratio of the largest to the smallest bar from which the axis is logarithmic
 WHOLE = 10  # from this value on, figures have no decimals
@@ -39,7 +40,7 @@ STYLE: dict[str, Any] = {
     "axes.labelcolor": INK,
     "axes.spines.right": False,
     "axes.spines.top": False,
-    "figure.figsize": (8.0, 4.4),
+    "figure.figsize": (8.0, 4.8),
     "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial", "sans-serif"],  # the first comes with matplotlib
     "font.size": 10,
     "grid.alpha": 0.35,
@@ -53,10 +54,19 @@ STYLE: dict[str, Any] = {
 }
 
 
-def costs(document: dict[str, Any]) -> dict[str, dict[int, float]]:
-    """Return the CPU ms of 1000 calls by client and by calls in flight: without latency, if the document has that."""
-    tables = [table for result in document["results"] for table in result["tables"] if table["title"].startswith(TABLE)]
-    found = next((table for table in tables if PREFERRED in table["title"]), tables[0] if tables else None)
+def costs(document: dict[str, Any], place: str = "") -> dict[str, dict[int, float]]:
+    """Return the CPU ms of 1000 calls by client and by calls in flight, from the table whose title names the place.
+
+    Without a place: from the table without latency, or else from the first one.
+    """
+    tables = [
+        table
+        for result in document["results"]
+        for table in result["tables"]
+        if table["title"].startswith(TABLE) and all(column.isdigit() for column in table["columns"][1:])
+    ]
+    other = tables[0] if tables and not place else None
+    found = next((table for table in tables if (place or PREFERRED) in table["title"]), other)
     if found is None:
         return {}
     in_flight = [int(column) for column in found["columns"][1:]]
@@ -80,7 +90,7 @@ def draw(document: dict[str, Any], folder: Path) -> list[Path]:
     except ImportError as error:
         raise ImportError('charts need matplotlib: python -m pip install "rbim[plot]"') from error
     folder.mkdir(parents=True, exist_ok=True)
-    charts = {AT_HUNDRED: bars, BY_IN_FLIGHT: lines}
+    charts = {AT_HUNDRED: partial(bars, encrypted=costs(document, ENCRYPTED)), BY_IN_FLIGHT: lines}
     with matplotlib.rc_context(STYLE):
         for name, chart in charts.items():
             figure = figures.Figure(layout="constrained")
@@ -89,22 +99,40 @@ def draw(document: dict[str, Any], folder: Path) -> list[Path]:
     return [folder / name for name in charts]
 
 
-def bars(figure: Any, found: dict[str, dict[int, float]]) -> None:
-    """Draw the cost of each client at a hundred calls in flight (or at the highest number), the lowest cost first."""
+def bars(figure: Any, found: dict[str, dict[int, float]], encrypted: dict[str, dict[int, float]]) -> None:
+    """Draw the cost of each client at a hundred calls in flight (or at the highest number), the lowest cost first.
+
+    A client that was measured over TLS has a second, paler bar.
+    """
     measured = {number for of in found.values() for number in of}
     in_flight = IN_FLIGHT if IN_FLIGHT in measured else max(measured)
     figures = {name: of[in_flight] for name, of in found.items() if in_flight in of}
     names = sorted(figures, key=lambda name: figures[name])
     values = [figures[name] for name in names]
+    over_tls = {name: encrypted[name][in_flight] for name in names if in_flight in encrypted.get(name, {})}
     axes = figure.add_subplot()
-    drawn = axes.barh(names, values, color=[bar_colour(name) for name in names], height=0.7)
+    places = range(len(names))
+    axes.set_yticks(places, names)
+    colours = [bar_colour(name) for name in names]
+    height = 0.4 if over_tls else 0.7
+    drawn = axes.barh([place - 0.2 * bool(over_tls) for place in places], values, color=colours, height=height)
     axes.bar_label(drawn, [shown(value) for value in values], padding=4)
+    label = f"CPU ms per 1000 calls, {in_flight} in flight"
+    if over_tls:
+        paired = [
+            (place + 0.2, over_tls[name], bar_colour(name))
+            for place, name in zip(places, names, strict=True)
+            if name in over_tls
+        ]
+        at, costs_there, paints = (list(column) for column in zip(*paired, strict=True))
+        drawn = axes.barh(at, costs_there, color=paints, height=height, alpha=0.45)
+        axes.bar_label(drawn, [shown(value) for value in costs_there], padding=4)
+        label += "; pale: TLS 1.3"
     axes.invert_yaxis()
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=True, axis="x")
     axes.set_axisbelow(True)
-    label = f"CPU ms per 1000 calls, {in_flight} in flight"
-    if values[-1] > WIDE * values[0]:
+    if max(*values, *over_tls.values()) > WIDE * values[0]:
         axes.set_xscale("log")
         axes.set_xlim(left=10 ** math.floor(math.log10(values[0])))
         label += " (logarithmic)"
@@ -120,7 +148,7 @@ def lines(figure: Any, found: dict[str, dict[int, float]]) -> None:
     axes.set_yscale("log")
     for name, of in found.items():
         numbers = sorted(of)
-        style = "-" if name.startswith(OURS) else ":" if FLOOR in name else "--"
+        style = "-." if name.endswith(H11) else "-" if name.startswith(OURS) else ":" if FLOOR in name else "--"
         axes.plot(numbers, [of[each] for each in numbers], style, color=line_colour(name), marker="o", markersize=4)
     ends = {name: of[max(of)] for name, of in found.items()}
     most = max(max(of) for of in found.values())

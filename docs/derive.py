@@ -14,6 +14,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
+from _derive import performance  # noqa: E402  # the path comes first
 from _derive.architecture import house, layers  # noqa: E402  # the path comes first
 from _derive.description import description_page  # noqa: E402  # the path comes first
 from _derive.dialect import dialect_page  # noqa: E402  # the path comes first
@@ -23,7 +24,11 @@ from _derive.operations import operations_page  # noqa: E402  # the path comes f
 __all__ = ["derived", "outdated"]
 
 PAGES = {"operations.md": operations_page, "dialect.md": dialect_page, "description.md": description_page}
-REGIONS = {"architecture.md": {"house": house, "layers": layers}, "errors.md": {"exits": exits}}
+REGIONS = {
+    "architecture.md": {"house": house, "layers": layers},
+    "errors.md": {"exits": exits},
+    "performance.md": performance.regions(),
+}
 
 
 def derived() -> dict[Path, str]:

@@ -23,12 +23,9 @@ def after(monkeypatch):
     """Return a function that lets both trees have these figures and the commits between them this message."""
 
     def planted(figures, message=""):
-        trees = {}
-
         def counts(tree, *, quick=False):
             del quick
-            trees[tree] = True
-            return Counts(figures, {}) if tree == ROOT else BEFORE
+            return BEFORE if tree else Counts(figures, {})
 
         def git(command, *arguments):
             asked.append((command, *arguments))
@@ -72,6 +69,20 @@ def test_a_slow_down_of_something_else_does_not_accept_it(after):
 def test_the_tolerance_is_given(after):
     after({"core": 105_001.0, "asyncio": 150_000.0})
     assert main(["instructions", "--against", "HEAD~1", "--tolerance", "0.06"]) == 0
+
+
+def test_a_tree_has_the_package_of_its_revision_and_the_present_benchmarks():
+    with instructions.tree_of("") as tree:
+        assert {path.name for path in tree.iterdir()} == {"rbim", "benchmarks"}
+        assert (tree / "rbim" / "errors.py").read_bytes() == (ROOT / "rbim" / "errors.py").read_bytes()
+        done = subprocess.run(
+            [sys.executable, "-c", "import benchmarks, rbim; print(benchmarks.__file__, rbim.__file__)"],
+            cwd=tree,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    assert done.stdout.split() == [str(tree / "benchmarks" / "__init__.py"), str(tree / "rbim" / "__init__.py")]
 
 
 def test_messages_say_what_is_slower_and_why():

@@ -153,6 +153,12 @@ def document(tmp_path):
             "columns": columns,
             "rows": [[name, *cells] for name, cells in CLIENTS.items()],
         },
+        {"title": "CPU ms per 1000 calls by the heads of the answers", "columns": ["client", "unique"], "rows": [["x", 1]]},
+        {
+            "title": "CPU ms per 1000 calls, TLS 1.3, by calls in flight",
+            "columns": ["client", "10", "100", "1000"],
+            "rows": [["rbim over AsyncioTransport", 21, 31, 41], ["httpx by hand", None, 2345, None]],
+        },
     ]
     path = tmp_path / "document.json"
     path.write_text(json.dumps({"versions": "", "machine": "", "results": [{"part": "throughput", "tables": tables}]}))
@@ -185,7 +191,7 @@ for folder in folders:
         assert words(path) >= {*CLIENTS}
         assert "another" not in words(path)
         assert "dc:date" not in path.read_text(encoding="utf-8")
-    assert {"12", "20", "410", "900", "1,492"} <= words(tmp_path / "one" / "cost-at-100-in-flight.svg")
+    assert {"12", "20", "31", "410", "900", "1,492", "2,345"} <= words(tmp_path / "one" / "cost-at-100-in-flight.svg")
 
 
 def test_no_charts_without_figures(tmp_path):
