@@ -63,8 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     if slower:
         print(
-            f"python -m benchmarks: too many {', '.join(slower)}: make it faster, or say why in the message of a commit "
-            "(Slower: NAME REASON)",
+            f"python -m benchmarks: too many instructions: {', '.join(slower)}: make it faster, or say why in the message "
+            "of a commit (Slower: NAME REASON)",
             file=sys.stderr,
         )
     return int(bool(slower))
@@ -113,7 +113,7 @@ def _available() -> tuple[str, ...]:
 def _measure(options: argparse.Namespace) -> list[str]:
     """Measure each part and print its result at once: to standard error if JSON goes to standard output.
 
-    Return the figures that are worse than at the revision of ``--against``.
+    Return the items with too many more instructions than at the revision of ``--against``.
     """
     path = None if options.json in {None, "-"} else Path(options.json)
     if path is not None:
@@ -141,7 +141,7 @@ def _measure(options: argparse.Namespace) -> list[str]:
         result: Result = import_module(f"benchmarks.{part}").run(chosen)
         print(shown(result), end="\n\n", file=tables, flush=True)
         if options.against and part == "instructions":
-            slower = [goal.name for goal in result.goals if goal.met is False]
+            slower = import_module("benchmarks.instructions").refused(result)
         measured = {**result.document(), "rounds": options.rounds, "seconds": round(time.monotonic() - began, 1)}
         document["results"] = [each for each in document["results"] if each["part"] != result.part] + [measured]
         if path is not None:

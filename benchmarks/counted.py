@@ -18,7 +18,9 @@ import gc
 import json
 import os
 import sys
+import time
 from datetime import UTC, datetime
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -141,6 +143,7 @@ def _measured(name: str, origin: str, *, quick: bool) -> dict[str, Any]:
         from rbim.clock import SystemClock
 
         SystemClock.now = lambda _: MOMENT  # type: ignore[method-assign]
+        time.time = partial(float, MOMENT.timestamp())
         item.work(counter, origin)
     except Exception as error:  # another tree may lack anything
         return {"item": name, "error": f"{type(error).__name__}: {error}".splitlines()[0]}

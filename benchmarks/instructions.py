@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from benchmarks.results import Options
 
-__all__ = ["Counts", "accepted", "comparison", "counts", "missing", "run", "table", "tree_of"]
+__all__ = ["Counts", "accepted", "comparison", "counts", "missing", "refused", "run", "table", "tree_of"]
 
 VALGRIND = ("valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null")
 REFERENCES = re.compile(r"I\s+refs:\s+([\d,]+)")
@@ -165,6 +165,11 @@ def comparison(revision: str, before: Counts, after: Counts, reasons: Mapping[st
         goals=tuple(goals),
         notes=tuple(notes),
     )
+
+
+def refused(result: Result) -> list[str]:
+    """Return the names of the items of a comparison that are over the tolerance."""
+    return [str(row[0]) for row, goal in zip(result.tables[0].rows, result.goals, strict=True) if goal.met is False]
 
 
 def run(options: Options) -> Result:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import textwrap
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,7 +62,6 @@ def regions() -> dict[str, Callable[[], str]]:
     return made | {name: partial(_region, *where) for name, where in TABLES.items()}
 
 
-@cache
 def _recorded() -> dict[str, Any]:
     document: dict[str, Any] = json.loads(RECORDED.read_text(encoding="utf-8"))
     return document
