@@ -2,7 +2,7 @@
 
 Run: python -m benchmarks.bulk [memory | journal | pace] [--rows 100000 1000000] [--chunk 1 50] [--stub]
 
-*memory*: a job of invitations from a CSV file with N rows. It sends to a server in another process with a constant answer
+*memory*: a job of invitations from a CSV file with N rows. It sends to a server in another process
 (``--stub``: to a transport with a constant answer, in the job's own process). Each job has its own process. *idle* is its
 resident memory after all imports, with an open client. The peaks are above idle: while the file is loaded, and in all.
 *journal* is the size of the closed journal on the disk.
@@ -39,8 +39,8 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from benchmarks.bulk_parts import AtOnce, Unwritten, chunk_of, client_of, constant, loaded_journal, requests
-from benchmarks.httpload import ROOT, process, serve_app, tell_time
+from benchmarks.bulk_parts import AtOnce, Unwritten, chunk_of, client_of, loaded_journal, requests
+from benchmarks.httpload import ROOT, process
 from benchmarks.results import Goal, Result, Table, shown
 from rbim import InviteJoinGroup
 from rbim.bulk import Done, InviteJob, RowFile, fan_out, open_job
@@ -172,11 +172,11 @@ def memory(rows: Sequence[int], *, stub: bool = False) -> Result:
 
 @contextmanager
 def serving(*, stub: bool) -> Generator[int | None]:
-    """Yield the port of a server with a constant answer, in its own process; for a stub, None."""
+    """Yield the port of a server in its own process, whose answers have heads of their own; for a stub, None."""
     if stub:
         yield None
         return
-    with process(MODULE, "--serve") as server:
+    with process("benchmarks.target") as server:
         yield server.port
 
 
@@ -336,7 +336,7 @@ def pace() -> Result:
 
 def run(options: Options) -> Result:
     """Measure memory and the journal, as one part of the benchmarks."""
-    number, flying, rows = (50, 50, [2000]) if options.quick else (500, 100, [100_000, 300_000])
+    number, flying, rows = (50, 50, [2000]) if options.quick else (1000, 100, [100_000, 300_000])
     ways = ("with journal", "without journal")
     plan = Journaled(requests=number, concurrency=(flying,), repeats=options.rounds, ways=ways)
     results = [memory(rows), cost(plan)]
@@ -382,14 +382,10 @@ if __name__ == "__main__":
     parser.add_argument("--concurrency", type=int, nargs="+", default=[50, 100], help="requests in flight (journal)")
     parser.add_argument("--repeats", type=int, default=5, help="turns (journal)")
     parser.add_argument("--stub", action="store_true", help="no HTTP: only the cost of the job itself (memory, journal)")
-    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.serve:
-        tell_time()
-        asyncio.run(serve_app(constant, http="httptools"))
-    elif options.child is not None:
+    if options.child is not None:
         print(json.dumps(asyncio.run(whole_job(options.child, options.port))))
     else:
         sys.exit(not main(options))

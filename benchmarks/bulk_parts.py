@@ -1,11 +1,11 @@
-"""Parts of the benchmarks of jobs: a platform with a constant answer, and a journal that writes nothing."""
+"""Parts of the benchmarks of jobs: a transport with a constant answer, and a journal that writes nothing."""
 
 from __future__ import annotations
 
 from functools import partial
 from importlib import import_module
 from itertools import count
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from anyio.lowlevel import checkpoint
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     Sending = tuple[str, tuple[str, ...]]
 
-__all__ = ["ANSWER", "AtOnce", "Stub", "Unwritten", "chunk_of", "client_of", "constant", "loaded_journal", "requests"]
+__all__ = ["ANSWER", "AtOnce", "Stub", "Unwritten", "chunk_of", "client_of", "loaded_journal", "requests"]
 
 T = TypeVar("T")
 
@@ -61,16 +61,6 @@ class Stub:
         del timeout
         await checkpoint()
         return Response(200, HEADERS, self._answer)
-
-
-async def constant(_scope: object, receive: Callable[..., Awaitable[Any]], send: Callable[..., Awaitable[None]]) -> None:
-    """Answer each request as the platform answers a success."""
-    while (await receive()).get("more_body"):
-        pass
-    length = (b"content-length", b"%d" % len(ANSWER))
-    start = {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json"), length]}
-    await send(start)
-    await send({"type": "http.response.body", "body": ANSWER})
 
 
 class Unwritten:

@@ -126,7 +126,10 @@ class Processes(ExitStack):
     def _ask(self, without: str, document: dict[str, Any]) -> dict[str, Any]:
         if without not in self._started:
             self._started[without] = self.enter_context(process(MODULE, without))
-        answer: dict[str, Any] = json.loads(self._started[without].ask(json.dumps(document)))
+        line = self._started[without].ask(json.dumps(document))
+        if not line:
+            raise RuntimeError(f"the process without {without} ended: see its message on standard error")
+        answer: dict[str, Any] = json.loads(line)
         return answer
 
 
