@@ -78,7 +78,8 @@ class Floor:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
         for wire in self._wires:
-            wire.transport.close()
+            wire.transport.abort()  # TLS would wait for the server to say goodbye, too
+        await asyncio.sleep(0)
 
     async def run(self, more: Callable[[], bool], /) -> None:
         """Send over each connection once, and again while ``more`` returns True."""
@@ -91,7 +92,7 @@ async def answer_length(host: str, port: int, message: bytes, context: ssl.SSLCo
     reader, writer = await asyncio.open_connection(host, port, ssl=context)
     writer.write(message)
     head = await reader.readuntil(b"\r\n\r\n")
-    writer.close()
+    writer.transport.abort()
     return len(head) + int(head.lower().partition(b"content-length:")[2].partition(b"\r")[0])
 
 
