@@ -246,7 +246,7 @@ def _notes(found: Measured, missing: dict[str, str]) -> Iterable[str]:
 
 
 def explanations(laps: Laps) -> Iterable[str]:
-    """Say of each transport whose cost grows too much with the calls in flight whether the floor's growth explains it."""
+    """Set the growth of each transport whose cost grows too much beside that of the floor."""
     rows = {str(name): cells for name, *cells in growth(laps).rows}
     if FLOOR.name not in rows:
         return
@@ -254,9 +254,9 @@ def explanations(laps: Laps) -> Iterable[str]:
     for name, cells in rows.items():
         at_ten, at_thousand, own, rest = (float(cell or 0) for cell in cells)
         if name.startswith("rbim") and own > GROWTH:
-            verdict = "explains the rest" if rest <= GROWTH else "does not explain it all"
+            verdict = "within the goal" if rest <= GROWTH else "still too much"
             yield (
                 f"{name}: with 1000 in flight a call costs {own:.2f} times as much as with 10, more than {GROWTH:g}. "
-                f"The floor's own growth of {floor:.2f} {verdict}: without it, {rest:.2f} remains "
-                f"({at_thousand - at_ten:.1f} ms per 1000 calls more; the floor, {many - few:.1f})."
+                f"Divided by the floor's own growth of {floor:.2f}, that is {rest:.2f}, {verdict}. In CPU ms per 1000 "
+                f"calls, it grows by {at_thousand - at_ten:.1f}, the floor by {many - few:.1f}."
             )
