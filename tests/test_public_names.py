@@ -79,6 +79,33 @@ def test_public_names_load_no_http_library(loaded, name):
     assert loaded[name] & libraries == set()
 
 
+def test_the_client_loads_what_a_call_needs_only_when_it_is_made_and_entered(loaded):
+    assert loaded["client"] & (IO | {"cattrs", "hashlib", "logging"}) == set()
+
+
+ENTERED = """
+import sys
+import anyio
+from rbim import AsyncClient, CreateGroup, Credentials, GroupType
+from rbim.emulator import Emulator
+
+async def main():
+    emulator = Emulator()
+    client = AsyncClient(base_url="http://emulator", credentials=emulator.credentials, transport=emulator)
+    async with client:
+        before = set(sys.modules)
+        await client.groups.create(name="n", type=GroupType.VIP, user_name="1001")
+        print(*sorted(set(sys.modules) - before))
+
+anyio.run(main)
+"""
+
+
+def test_the_first_call_of_an_entered_client_imports_nothing():
+    done = subprocess.run([sys.executable, "-c", ENTERED], stdout=subprocess.PIPE, text=True, check=True)
+    assert done.stdout.split() == []
+
+
 # ----------------------------------------------------------------------------------- public names
 
 

@@ -14,12 +14,9 @@ from rbim.client.retry import Retry
 from rbim.client.shared import CallSettings, SharedState
 from rbim.clock import SystemClock
 from rbim.credentials import Credentials, credentials_from_env, needed
-from rbim.dialect import Dialect
 from rbim.errors import InvalidRequest
 from rbim.operations.groups import Groups
-from rbim.timeouts import deadlines_of
 from rbim.wire.codec import Codec
-from rbim.wire.signing import AppSigner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -31,6 +28,7 @@ if TYPE_CHECKING:
     from rbim.client.observers import Observer, Observers
     from rbim.client.shared import Load
     from rbim.clock import Clock
+    from rbim.dialect import Dialect
     from rbim.http import Signer, Transport
     from rbim.operations.base import Operation
     from rbim.operations.call_tasks import Calls
@@ -165,7 +163,10 @@ class AsyncClient(View):
         observers: Iterable[Observer] = (),
         hooks: Callable[[Converter], None] | None = None,
     ) -> None:
-        dialect = dialect or Dialect()
+        if dialect is None:
+            from rbim.dialect import Dialect
+
+            dialect = Dialect()
         clock = clock or SystemClock()
         signer = _signer(credentials, signer, clock, dialect)
         shared = SharedState(
@@ -208,6 +209,8 @@ class AsyncClient(View):
         return cls(**options)
 
     async def __aenter__(self) -> Self:
+        from rbim.timeouts import deadlines_of  # imports asyncio
+
         if self._shared.state != "new":
             raise RuntimeError("a client is entered once: create a new one")
         self._shared.state = "opening"
@@ -260,6 +263,8 @@ def _signer(credentials: Credentials | None, signer: Signer | None, clock: Clock
             "credentials: give either credentials=Credentials(app_id=..., app_token=...) or signer=, not both",
             field="credentials",
         )
+    from rbim.wire.signing import AppSigner
+
     return AppSigner(cast("Credentials", credentials), clock=clock, zone=dialect.zone)
 
 

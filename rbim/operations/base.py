@@ -31,6 +31,7 @@ __all__ = [
     "operation",
     "wire",
     "wire_name",
+    "wire_names",
     "wire_of",
 ]
 
@@ -217,3 +218,10 @@ def wire_name(attribute: attrs.Attribute[Any], *, in_camel: bool) -> str:
     if name is not None:
         return name
     return camel(attribute.name) if in_camel else attribute.name
+
+
+def wire_names(kind: type[Any]) -> dict[str, str]:
+    """Return the wire key of each field of an operation or an answer, by field name."""
+    endpoint: Endpoint | None = getattr(kind, "endpoint", None)  # an answer has none
+    in_camel = endpoint is None or endpoint.camel
+    return {a.name: wire_name(a, in_camel=in_camel) for a in fields_of(kind)}

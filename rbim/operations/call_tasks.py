@@ -6,18 +6,20 @@ Field names are those of the wire ("Outbound-call task" of the interface descrip
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime, time
 from enum import IntEnum
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from attrs import Attribute, field, frozen
 
 from rbim._support import json
 from rbim._support.text import empty
-from rbim.clock import Clock
-from rbim.dialect import Dialect
 from rbim.errors import InvalidRequest
 from rbim.operations.base import Answer, Endpoint, Operation, operation, wire
 from rbim.operations.namespace import Method, Namespace
 from rbim.validators import at_least_one, one_of, text
+
+if TYPE_CHECKING:
+    from rbim.clock import Clock
+    from rbim.dialect import Dialect
 
 __all__ = [
     "CallPolicy",
@@ -400,11 +402,11 @@ class CreateCallTask(Operation[CallTaskCreated]):
         return _flat(self.call_policy or ())
 
     @classmethod
-    def path(cls, dialect: Dialect) -> str:
+    def path(cls, dialect: "Dialect") -> str:
         """Return the path with ``/save``, or the path of the request sample, without it."""
         return cls.spec.paths[dialect.bare_task_path]
 
-    def check(self, dialect: Dialect, clock: Clock, /) -> None:
+    def check(self, dialect: "Dialect", clock: "Clock", /) -> None:
         """Raise InvalidRequest for past or reversed dates, and for bounds against each other or the application's limit."""
         today = clock.now().astimezone(dialect.zone).date()
         most = dialect.application_concurrency

@@ -7,16 +7,18 @@ Fields, limits and defaults are those of the interface description ("Resources a
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from attrs import field, frozen
 
 from rbim._support.text import empty
-from rbim.dialect import Dialect
 from rbim.errors import InvalidRequest
 from rbim.operations.base import Answer, Endpoint, Operation, Repeat, operation, wire
 from rbim.operations.namespace import Method, Namespace
 from rbim.validators import accounts, each_account, one_of, text
+
+if TYPE_CHECKING:
+    from rbim.dialect import Dialect
 
 __all__ = [
     "GROUP",
@@ -261,7 +263,7 @@ class SearchPublicGroups(GroupOperation[GroupsFound]):
     name: str | None = field(default=None, validator=text(optional=True))
 
     @classmethod
-    def path(cls, dialect: Dialect) -> str:
+    def path(cls, dialect: "Dialect") -> str:
         """Return the plural path, or the singular path of the request sample."""
         return cls.spec.paths[dialect.singular_search]
 
@@ -305,7 +307,7 @@ class InviteJoinGroup(GroupOperation[Invited]):
     )
     declared: str | None = field(default=None, validator=text(at_most=REASON, optional=True))
 
-    def check(self, dialect: Dialect, _clock: object, /) -> None:
+    def check(self, dialect: "Dialect", _clock: object, /) -> None:
         """Raise InvalidRequest for more members than one request takes: nothing is split silently."""
         if len(self.members) > dialect.invite_limit:
             raise InvalidRequest(

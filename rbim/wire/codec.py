@@ -21,9 +21,7 @@ from rbim._support import json
 from rbim._support.text import excerpt
 from rbim.errors import ApiError, AuthenticationError, InvalidRequest, NotFound, Outcome, ProtocolError, RbimError, Throttled
 from rbim.http import filled
-from rbim.operations.base import Operation, Repeat, fields_of, wire_of
-from rbim.wire.converter import converters_for
-from rbim.wire.hooks import wire_names
+from rbim.operations.base import Operation, Repeat, fields_of, wire_names, wire_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -87,6 +85,8 @@ class Codec:
         digits: Callable[[], str] | None = None,
         hooks: Callable[[Converter], None] | None = None,
     ) -> None:
+        from rbim.wire.converter import converters_for  # imports cattrs: not before there is a client
+
         self.app_id = app_id
         self.origins = {
             "base_url": _origin(base_url, "base_url"),

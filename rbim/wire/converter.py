@@ -10,8 +10,8 @@ from weakref import WeakValueDictionary
 import attrs
 from cattrs import AttributeValidationNote, ClassValidationError, Converter, IterableValidationError, IterableValidationNote
 
-from rbim.operations.base import Answer, Operation
-from rbim.wire.hooks import read_answer, read_operation, wire_names, write_answer, write_operation
+from rbim.operations.base import Answer, Operation, wire_names
+from rbim.wire.hooks import read_answer, read_operation, write_answer, write_operation
 from rbim.wire.quirks import read_day, read_flag, read_moment, write_date
 
 if TYPE_CHECKING:

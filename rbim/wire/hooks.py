@@ -16,7 +16,7 @@ import attrs
 from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 
 from rbim.dialect import MembersShape
-from rbim.operations.base import Answer, Endpoint, Wire, fields_of, wire_name, wire_of
+from rbim.operations.base import Answer, Wire, fields_of, wire_name, wire_names, wire_of
 from rbim.wire.quirks import (
     Hook,
     as_it_is,
@@ -37,18 +37,11 @@ if TYPE_CHECKING:
 
     from cattrs import Converter
 
-__all__ = ["read_answer", "read_operation", "wire_names", "write_answer", "write_operation"]
+__all__ = ["read_answer", "read_operation", "write_answer", "write_operation"]
 
 
 EXTRA = "rbim:extra"  # the key under which unknown fields reach `extra` (without a NUL, which cattrs < 26.2 breaks)
 NONE_TYPE = type(None)
-
-
-def wire_names(kind: type[Any]) -> dict[str, str]:
-    """Return the wire key of each field of an operation or an answer, by field name."""
-    endpoint: Endpoint | None = getattr(kind, "endpoint", None)  # an answer has none
-    in_camel = endpoint is None or endpoint.camel
-    return {a.name: wire_name(a, in_camel=in_camel) for a in fields_of(kind)}
 
 
 def _required(attribute: attrs.Attribute[Any]) -> bool:

@@ -31,7 +31,7 @@ from rbim.cli.callback.log import Line, RateLimitedHandler, StreamListener, rece
 from rbim.cli.context import callback_credentials, configuration
 from rbim.cli.exit_codes import Exit
 from rbim.errors import InvalidRequest
-from rbim.wire.hooks import wire_names
+from rbim.operations.base import wire_names
 
 if TYPE_CHECKING:
     import socket
