@@ -133,7 +133,9 @@ def dialect_from_env() -> Dialect:
 def dialect_document(dialect: Dialect) -> dict[str, Any]:
     """Return the fields that differ from their defaults, as documents."""
     found: dict[str, Any] = {}
-    for name, each in dialect_fields().items():
+    default = Dialect()
+    for name in (name for name in NAMES if getattr(dialect, name) != getattr(default, name)):
+        each = dialect_fields()[name]
         document = each.write(getattr(dialect, name))
         if document != each.write(each.gap.default):
             found[name] = document
@@ -142,8 +144,7 @@ def dialect_document(dialect: Dialect) -> dict[str, Any]:
 
 def client_document(dialect: Dialect) -> dict[str, Any]:
     """Return the fields that the client uses and that differ from their defaults, as documents."""
-    known = dialect_fields()
-    return {name: document for name, document in dialect_document(dialect).items() if not known[name].gap.only}
+    return {name: document for name, document in dialect_document(dialect).items() if not dialect_fields()[name].gap.only}
 
 
 def dialect_of(document: Mapping[str, Any]) -> Dialect:

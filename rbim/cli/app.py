@@ -10,26 +10,25 @@ from cyclopts import App, CycloptsError, MissingArgumentError, Parameter, Unknow
 
 from rbim import __version__
 from rbim.cli.errors import discard_output, print_error, report_bug, report_os_error
-from rbim.cli.exit_codes import Exit
+from rbim.cli.exit_codes import JOB_EXITS, Exit
 from rbim.cli.extras import MissingExtra, require
 from rbim.cli.global_flags import DIALECT_FLAGS, FLAGS, GLOBAL_FLAGS_HELP, SWITCHES
 from rbim.cli.help.front_page import COMMANDS, SUMMARY
 from rbim.cli.help.page import HelpPage
-from rbim.cli.jobs.flags import EXITS
-from rbim.cli.operations.commands import add_operations
+from rbim.operations.catalogue import namespace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = ["build", "demo", "run_app"]
 
-EPILOGUES = dict.fromkeys(("invite", "remove"), EXITS)
+EPILOGUES = dict.fromkeys(("invite", "remove"), f"{JOB_EXITS}\n\n{GLOBAL_FLAGS_HELP}")
 
 Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 
 
-def build() -> App:
-    """Return the application with all commands."""
+def build(words: Sequence[str] = ()) -> App:
+    """Return the application: with all commands, or with those that ``words``, the beginning of a command line, can name."""
     app = App(
         name="rbim",
         help=SUMMARY,
@@ -41,7 +40,10 @@ def build() -> App:
     )
     for name, (where, _) in COMMANDS.items():
         app.command(where, name=name, **({"help_epilogue": EPILOGUES[name]} if name in EPILOGUES else {}))
-    add_operations(app)
+    if not words or words[0] not in COMMANDS or namespace(words[0]) is not None:
+        from rbim.cli.operations.commands import add_operations
+
+        add_operations(app, words)
     return app
 
 

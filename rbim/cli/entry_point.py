@@ -94,9 +94,9 @@ def _answer(tokens: list[str]) -> int:
     except MissingExtra as missing:
         print_error(str(missing))
         return Exit.USAGE
-    from rbim.cli.app import run_app
+    from rbim.cli.app import build, run_app
 
-    return run_app(build_app(), tokens)
+    return run_app(build(tokens), tokens)
 
 
 def build_app() -> App:

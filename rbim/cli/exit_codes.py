@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from typing import Self
 
-__all__ = ["Exit", "JobExit"]
+__all__ = ["JOB_EXITS", "Exit", "JobExit"]
 
 
 class _Meaning(IntEnum):
@@ -50,3 +50,7 @@ class JobExit(_Meaning):
     UNKNOWN = 5, "the outcome of some accounts is unknown"
     INCOMPLETE = 3, "some accounts were refused or failed, or some rows are invalid"
     DONE = 0, "everything was done"
+
+
+JOB_EXITS = f"Exit codes: {'; '.join(f'{int(code)} {code.meaning}' for code in sorted(JobExit))}."
+"""The sentence about them in the help of the commands for jobs."""

@@ -157,10 +157,10 @@ def _fields(command: Sequence[str]) -> frozenset[str]:
     from rbim.operations.base import fields_of
     from rbim.operations.catalogue import entries
 
-    namespace, method = command
+    name, method = command
     return frozenset(
         field.name.strip("_").replace("_", "-")
-        for entry in entries()
-        if (entry.namespace, entry.method.replace("_", "-")) == (namespace, method)
+        for entry in entries(name)
+        if entry.method.replace("_", "-") == method
         for field in fields_of(entry.operation)
     )

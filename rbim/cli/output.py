@@ -1,4 +1,4 @@
-"""The output of answers: aligned text for people, one JSON document for programs."""
+"""The output of answers: aligned text for people, one JSON document for programs. rich is imported when it draws."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ import sys
 from collections.abc import Mapping, Sequence
 from datetime import date, time
 from enum import Enum
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import attrs
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from rbim.cli.printable import printable
 from rbim.operations.base import Answer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
 __all__ = ["console", "document_of", "show", "show_json", "table"]
 
@@ -25,12 +26,17 @@ UNFOLDED = 10_000  # characters in a line without a terminal, so that nothing is
 
 def console(*, stderr: bool = False) -> Console:
     """Return a console for standard output or error, as wide as the terminal; without one, lines are not folded."""
+    from rich.console import Console
+
     stream = sys.stderr if stderr else sys.stdout
     return Console(file=stream, width=None if stream.isatty() else UNFOLDED, highlight=False)
 
 
 def table(*headings: str, numbers: Sequence[str] = (), whole: Sequence[str] = ()) -> Table:
     """Return an empty table: columns ``numbers`` are aligned right; ``whole`` and numbers are never folded."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
     made = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     for heading in headings:
         right = heading in numbers
@@ -62,8 +68,14 @@ def document_of(value: object) -> Any:  # an answer or a field of one in, JSON o
 
 def show(answer: object) -> None:
     """Print an answer as text: fields beside their values, then lists of rows as tables."""
-    out = console()
     fields = _seen(answer)
+    if not fields:
+        sys.stdout.write("done\n")
+        return
+    from rich.table import Table
+    from rich.text import Text
+
+    out = console()
     rows = {name: value for name, value in fields.items() if _is_rows(value)}
     plain = {name: value for name, value in fields.items() if name not in rows}
     if plain:
@@ -77,8 +89,6 @@ def show(answer: object) -> None:
         out.print(Text(f"{name}: {len(value)}", style="bold"))
         if value:
             out.print(_rows(value))
-    if not fields:
-        out.print("done")
 
 
 def _fields(value: object) -> dict[str, Any] | None:
@@ -111,6 +121,8 @@ def _rows(rows: tuple[Answer, ...]) -> Table:
 
 
 def _text(value: object) -> Text:
+    from rich.text import Text
+
     if isinstance(value, Enum):
         return Text(f"{value.name.lower()} ({value.value})")
     if value is None or value == "":

@@ -96,7 +96,7 @@ class View:
         def __getattr__(self, name: str) -> Namespace:
             from rbim.operations import catalogue
 
-            kind = None if name.startswith("_") else catalogue.namespaces().get(name)
+            kind = None if name.startswith("_") else catalogue.namespace(name)
             if kind is None:
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
             return kind(self)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-import tomllib
+import sys
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
@@ -79,14 +79,19 @@ def _project() -> Path | None:
 
 
 def _user() -> Path | None:
+    folder = None if sys.platform == "linux" else _folder_by_platformdirs()  # on Linux it would be the same, but slow
+    if folder is None:
+        home = os.environ.get("XDG_CONFIG_HOME", "")
+        folder = Path(home if Path(home).is_absolute() else os.path.expanduser("~/.config")) / "rbim"  # noqa: PTH111
+    return folder / NAME if folder.is_absolute() else None
+
+
+def _folder_by_platformdirs() -> Path | None:
     try:
         from platformdirs import user_config_path
     except ModuleNotFoundError:
-        home = os.environ.get("XDG_CONFIG_HOME", "")
-        folder = Path(home if Path(home).is_absolute() else os.path.expanduser("~/.config")) / "rbim"  # noqa: PTH111
-    else:
-        folder = user_config_path("rbim", appauthor=False)
-    return folder / NAME if folder.is_absolute() else None
+        return None
+    return user_config_path("rbim", appauthor=False)
 
 
 def read_file(place: ConfigPlace) -> ConfigFile:
@@ -123,6 +128,8 @@ def _untrusted(path: Path) -> str:
 
 
 def _read(path: Path) -> tuple[ConfigFile | None, str]:
+    import tomllib
+
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError:

@@ -8,11 +8,11 @@ from __future__ import annotations
 import inspect
 import re
 from functools import lru_cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from rbim.operations import call_tasks as calls, groups
 from rbim.operations.base import Repeat
 from rbim.operations.namespace import Namespace
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rbim.operations.base import Operation
-    from rbim.operations.namespace import Method
 
-__all__ = ["CatalogueEntry", "entries", "find", "markdown", "namespaces", "repeating", "summary_of"]
+__all__ = ["CatalogueEntry", "entries", "find", "markdown", "namespace", "namespaces", "repeating", "summary_of"]
 
 
-BUILT_IN = (groups.Groups, calls.Calls)
+BUILT_IN = {"groups": ("rbim.operations.groups", "Groups"), "calls": ("rbim.operations.call_tasks", "Calls")}
+"""The modules and classes of rbim's own namespaces, which are imported on first use."""
 
 
 @frozen(kw_only=True)
@@ -39,24 +39,38 @@ class CatalogueEntry:
 
 def namespaces() -> dict[str, type[Namespace]]:
     """Return all namespaces by name, rbim's first. A later one replaces an earlier one of the same name."""
-    found: dict[str, type[Namespace]] = {kind.__name__.lower(): kind for kind in BUILT_IN}
+    return {name: _built_in(name) for name in BUILT_IN} | _declared()
+
+
+def namespace(name: str) -> type[Namespace] | None:
+    """Return one namespace by its name, or None. It imports no other."""
+    return _declared().get(name) or (_built_in(name) if name in BUILT_IN else None)
+
+
+def _built_in(name: str) -> type[Namespace]:
+    module, kind = BUILT_IN[name]
+    found: type[Namespace] = getattr(import_module(module), kind)
+    return found
+
+
+def _declared() -> dict[str, type[Namespace]]:
+    """Return the namespaces that are not rbim's own."""
+    found: dict[str, type[Namespace]] = {}
     waiting = list(Namespace.__subclasses__())
     while waiting:
         kind = waiting.pop(0)
-        found[kind.__name__.lower()] = kind
+        if (kind.__module__, kind.__name__) not in BUILT_IN.values():
+            found[kind.__name__.lower()] = kind
         waiting += kind.__subclasses__()
     return found
 
 
-def entries() -> Iterator[CatalogueEntry]:
-    """Yield every operation of every namespace, in order of declaration."""
-    for name, kind in namespaces().items():
-        for method_name, method in kind.methods():
-            yield _entry(name, method_name, method)
-
-
-def _entry(namespace: str, name: str, method: Method[..., Any]) -> CatalogueEntry:
-    return CatalogueEntry(namespace=namespace, method=name, operation=method.operation)
+def entries(name: str | None = None) -> Iterator[CatalogueEntry]:
+    """Yield every operation of one namespace, or of all, in order of declaration."""
+    found = namespaces() if name is None else {name: namespace(name)}
+    for each, kind in found.items():
+        for method, declared in () if kind is None else kind.methods():
+            yield CatalogueEntry(namespace=each, method=method, operation=declared.operation)
 
 
 def markdown() -> str:

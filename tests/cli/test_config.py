@@ -368,7 +368,6 @@ def test_what_nobody_expected_is_two_lines_and_with_debug_a_traceback(cli, monke
         raise LookupError(reason)
 
     monkeypatch.setattr("rbim.cli.operations.commands.entries", break_down)
-    monkeypatch.setattr("rbim.cli.app.add_operations", lambda _: None)
     expected = f"rbim: a bug in rbim: LookupError: it is\ufffd[31m broken\n{REPORTING}\n"
 
     assert cli("operations") == (Exit.FAULT, "", expected)

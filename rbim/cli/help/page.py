@@ -1,4 +1,4 @@
-"""The layout of a command's help: the same sections as `rbim --help`, and examples."""
+"""The layout of a command's help: the same sections as `rbim --help`, and examples. rich is imported to draw it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,6 @@ import re
 from itertools import takewhile
 from textwrap import indent
 from typing import TYPE_CHECKING, Any
-
-from cyclopts.help.specs import DescriptionRenderer
-from rich.table import Table
-from rich.text import Text
 
 from rbim.cli.help.examples import examples_of, folded
 
@@ -37,6 +33,8 @@ class HelpPage:
 
     def render_usage(self, console: Console, options: ConsoleOptions, usage: Any) -> None:  # noqa: ARG002  # cyclopts names them
         """Write the usage line, and remember the command of this page."""
+        from rich.text import Text
+
         words = str(usage).removeprefix("Usage: ").split()
         self._command, self._after = " ".join(takewhile(COMMAND.fullmatch, words[1:])), ""
         line = " ".join(SPELLED.get(word, word) for word in words)
@@ -52,6 +50,10 @@ class HelpPage:
         """Write one section."""
         if not panel.entries:
             return
+        from cyclopts.help.specs import DescriptionRenderer
+        from rich.table import Table
+        from rich.text import Text
+
         title = str(panel.title)
         grid = Table.grid(padding=(0, 2, 0, 0))
         grid.add_column(max_width=NAMES, overflow="fold")
@@ -65,6 +67,8 @@ class HelpPage:
             self._print_examples(console)
 
     def _print_examples(self, console: Console) -> None:
+        from rich.text import Text
+
         lines = examples_of(self._command)
         if lines:
             console.print()

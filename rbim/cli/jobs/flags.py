@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from attrs import frozen
 from cyclopts import Parameter
 
-from rbim.cli.exit_codes import JobExit
-from rbim.cli.global_flags import GLOBAL_FLAGS_HELP
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -18,18 +16,10 @@ if TYPE_CHECKING:
 
     from rbim.client.limits import Rate
 
-__all__ = ["EXITS", "Flag", "InputFlags", "OnUnknown", "OutputFlags", "PaceFlags", "ResultFlags", "exits"]
+__all__ = ["Flag", "InputFlags", "OnUnknown", "OutputFlags", "PaceFlags", "ResultFlags"]
 
 Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 OnUnknown = Literal["auto", "resend", "report"]
-
-
-def exits(*codes: JobExit) -> str:
-    """Return the sentence that lists exit codes in a command's help."""
-    return f"Exit codes: {'; '.join(f'{int(code)} {code.meaning}' for code in sorted(codes))}."
-
-
-EXITS = f"{exits(*JobExit)}\n\n{GLOBAL_FLAGS_HELP}"
 
 
 @Parameter(name="*")

@@ -7,8 +7,9 @@ from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
+from rbim.cli.exit_codes import JOB_EXITS
 from rbim.cli.global_flags import GLOBAL_FLAGS_HELP
-from rbim.cli.jobs.flags import EXITS, OnUnknown, OutputFlags, PaceFlags, ResultFlags
+from rbim.cli.jobs.flags import OnUnknown, OutputFlags, PaceFlags, ResultFlags
 
 __all__ = ["job", "report", "resume", "retry", "status"]
 
@@ -16,6 +17,7 @@ HELP = """\
 Show, resume or retry a job that was started with `rbim invite` or `rbim remove`. Only its journal is needed, and to send
 requests the configuration of the application.
 """
+EXITS = f"{JOB_EXITS}\n\n{GLOBAL_FLAGS_HELP}"
 READ_EXITS = f"Exit code 0 if the journal can be read, else 2.\n\n{GLOBAL_FLAGS_HELP}"
 
 Json = Annotated[bool, Parameter(name="--json", negative=(), show_default=False)]

@@ -7,18 +7,16 @@ import time
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
-from rich.console import Group
-from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
-from rich.text import Text
-
 from rbim.cli.jobs.input import SHOWN, line_of
 from rbim.cli.output import console
 
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
+
+    from rich.console import Group
+    from rich.live import Live
+    from rich.text import Text
 
     from rbim.bulk.progress import Snapshot
     from rbim.cli.jobs.flags import OutputFlags
@@ -37,16 +35,13 @@ STATES = {
 
 
 class ProgressDisplay:
-    """Shows snapshots while its block runs, and lines of text above them. Needs rich."""
+    """Shows snapshots while its block runs, and lines of text above them. Only a bar imports rich."""
 
     def __init__(self, output_flags: OutputFlags, rows: Input | None) -> None:
         self._rows = rows
         self._printed = 0  # invalid rows
-        self._console = console(stderr=True)
         self._quiet = output_flags.quiet
-        self._live: Live | None = None
-        if not (output_flags.plain or output_flags.quiet) and sys.stderr.isatty() and not self._console.is_dumb_terminal:
-            self._live = Live(console=self._console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
+        self._live = None if output_flags.plain or output_flags.quiet or not sys.stderr.isatty() else _live()
         self._block = ExitStack()
         self._next = time.monotonic() + SECONDS
 
@@ -66,7 +61,9 @@ class ProgressDisplay:
         """Print a line above the progress."""
         with suppress(OSError):  # the reader has closed it; the job continues
             if self._live is not None:
-                self._console.print(Text(line), soft_wrap=True)
+                from rich.text import Text
+
+                self._live.console.print(Text(line), soft_wrap=True)
             else:
                 sys.stderr.write(f"{line}\n")
                 sys.stderr.flush()
@@ -86,6 +83,16 @@ class ProgressDisplay:
         for row in rows.bad[self._printed :]:
             self.print_line(line_of(row))
             self._printed += 1
+
+
+def _live() -> Live | None:
+    """Return the display of the bar; None if the terminal cannot show it."""
+    from rich.live import Live
+
+    terminal = console(stderr=True)
+    if terminal.is_dumb_terminal:
+        return None
+    return Live(console=terminal, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
 
 
 def figures(snapshot: Snapshot) -> str:
@@ -120,6 +127,11 @@ def _settled(snapshot: Snapshot) -> int:
 
 
 def _bar(snapshot: Snapshot) -> Group | Text:
+    from rich.console import Group
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
     if snapshot.phase == "loading":
         return Text(_line(snapshot))
     grid = Table.grid(padding=(0, 2), expand=True)

@@ -17,10 +17,10 @@ from rbim.cli.operations.fields_file import filler
 from rbim.cli.operations.flags import flag_of, flags_of, help_of
 from rbim.errors import RbimError
 from rbim.operations.base import Repeat, fields_of
-from rbim.operations.catalogue import entries, namespaces, summary_of
+from rbim.operations.catalogue import entries, namespace, summary_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from rbim.client.client import AsyncClient
     from rbim.operations.base import Operation
@@ -36,15 +36,22 @@ FILE_HELP = "A TOML file with fields, also required ones. Flags take precedence.
 JSON_HELP = "Print the answer as one JSON object."
 
 
-def add_operations(app: App) -> None:
-    """Add a command for every operation of every namespace."""
-    kinds = namespaces()
-    for place, entry in enumerate(entries()):
+def add_operations(app: App, words: Sequence[str] = ()) -> None:
+    """Add the commands of the operations that ``words``, the beginning of a command line, name; default: of all."""
+    name, method, *_ = *words, "", ""
+    found = list(enumerate(entries(name) if namespace(name) is not None else entries()))
+    one = [(place, entry) for place, entry in found if (entry.namespace, _name(entry)) == (name, method)]
+    for place, entry in one or found:
         if entry.namespace not in app:
-            app.command(App(name=entry.namespace, help=summary_of(kinds[entry.namespace])))
-        name = entry.method.replace("_", "-")
+            app.command(App(name=entry.namespace, help=summary_of(namespace(entry.namespace))))
         fill = filler(entry.operation, our_flag("file", entry.operation))
-        app[entry.namespace].command(_command(entry), name=name, help=help_of(entry.operation), config=fill, sort_key=place)
+        app[entry.namespace].command(
+            _command(entry), name=_name(entry), help=help_of(entry.operation), config=fill, sort_key=place
+        )
+
+
+def _name(entry: CatalogueEntry) -> str:
+    return entry.method.replace("_", "-")
 
 
 def our_flag(name: str, kind: type[Operation[Any]]) -> str:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from datetime import date, time
-from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -55,6 +53,8 @@ def _fill(kind: type[Operation[Any]], flag: str, _: App, __: tuple[str, ...], ar
 
 
 def _read(path: Path) -> dict[str, Any]:
+    import tomllib
+
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
@@ -66,6 +66,8 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _unknown(key: str, known: list[str]) -> str:
+    from difflib import get_close_matches
+
     near = get_close_matches(key.replace("-", "_"), known, n=1)
     suggestion = f"did you mean {near[0]}?" if near else f"the keys are {', '.join(known)}"
     return f"unknown key {key}: {suggestion}"
