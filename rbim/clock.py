@@ -1,7 +1,7 @@
 """Clocks: the protocol, and the clock of this machine.
 
-Client, jobs, receiver and emulator take a clock. anyio is imported only on the first wait, so that modules without I/O can
-hold a clock.
+Client, jobs, receiver and emulator take a clock. The event loop's library is imported on the first wait, so that modules
+without I/O can hold a clock.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
-from rbim._support.lazy_names import late_anyio
+from rbim._support.lazy_names import late_anyio, late_sleep
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -34,7 +34,7 @@ class SystemClock:
 
     async def sleep(self, seconds: float, /) -> None:
         """Wait for ``seconds`` of real time."""
-        await late_anyio().sleep(seconds)
+        await late_sleep()(seconds)
 
     def scope(self, seconds: float, /) -> CancelScope:
         """Return an anyio cancel scope that cancels ``seconds`` from now."""

@@ -10,9 +10,9 @@ import os
 from collections.abc import Mapping
 from functools import lru_cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from attrs import fields, frozen
+from attrs import fields
 
 from rbim._support import json
 from rbim.dialect import Dialect, Gap
@@ -52,8 +52,7 @@ def variable_of(name: str) -> str:
     return f"RBIM_{name.upper()}"
 
 
-@frozen(kw_only=True)
-class DialectField:
+class DialectField(NamedTuple):
     """One field of the dialect: the gap that it settles, and the form of its values."""
 
     gap: Gap

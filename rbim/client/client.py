@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from contextlib import nullcontext
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -20,6 +22,7 @@ from rbim.wire.codec import Codec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from contextlib import AbstractContextManager
     from types import TracebackType
     from typing import Self
 
@@ -228,11 +231,9 @@ class AsyncClient(View):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
-        from anyio import CancelScope
-
         shared = self._shared
         shared.state = "closing"
-        with CancelScope(shield=True):  # also a cancelled task closes everything
+        with _shield(self._deadlines):  # also a cancelled task closes everything
             try:
                 await _end_calls(shared)
             finally:  # asyncio's Task.cancel() passes every shield of anyio
@@ -242,6 +243,18 @@ class AsyncClient(View):
                     shared.state = "closed"
                     if self._deadlines is not None:
                         self._deadlines.close()
+
+
+def _shield(deadlines: Deadlines | None) -> AbstractContextManager[object]:
+    """Return a block that no cancel scope around it cancels; ``deadlines`` is None except on asyncio.
+
+    On asyncio only anyio has such scopes: while nothing has imported it, there is none.
+    """
+    if deadlines is not None and "anyio" not in sys.modules:
+        return nullcontext()
+    from anyio import CancelScope
+
+    return CancelScope(shield=True)
 
 
 async def _end_calls(shared: SharedState) -> None:

@@ -7,7 +7,7 @@ import stat
 import sys
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from attrs import field, frozen
 
@@ -24,8 +24,7 @@ OTHERS = stat.S_IRGRP | stat.S_IROTH
 TOP = ("profile", "profiles", DIALECT)
 
 
-@frozen
-class ConfigPlace:
+class ConfigPlace(NamedTuple):
     """A path that is searched for a file; ``kind`` is "given" (then it is the only one), "project" or "user"."""
 
     kind: str

@@ -6,9 +6,7 @@ import os
 import re
 from functools import lru_cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, cast
-
-from attrs import frozen
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from rbim.client.limits import Rate
 from rbim.credentials import Secret
@@ -61,8 +59,7 @@ class Sealed:
         return "Sealed(***)"
 
 
-@frozen(kw_only=True)
-class SettingKey:
+class SettingKey(NamedTuple):
     """One configuration key.
 
     ``read`` converts a value from a file or an argument; it also gets the base directory for relative paths, and raises
@@ -204,9 +201,11 @@ def key_of(name: str) -> SettingKey:
 @lru_cache
 def _dialect_key(name: str) -> SettingKey:
     field = dialect_fields()[name]
-    return SettingKey(
-        name=f"{DIALECT}.{name}", variable=field.variable, read=lambda value, _: field.read(value), parse=field.parse
-    )
+
+    def read(value: object, _: Path) -> Any:
+        return field.read(value)
+
+    return SettingKey(name=f"{DIALECT}.{name}", variable=field.variable, read=read, parse=field.parse)
 
 
 def variables() -> dict[str, str]:

@@ -9,9 +9,7 @@ import inspect
 import re
 from functools import lru_cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-from attrs import frozen
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rbim.operations.base import Repeat
 from rbim.operations.namespace import Namespace
@@ -28,8 +26,7 @@ BUILT_IN = {"groups": ("rbim.operations.groups", "Groups"), "calls": ("rbim.oper
 """The modules and classes of rbim's own namespaces, which are imported on first use."""
 
 
-@frozen(kw_only=True)
-class CatalogueEntry:
+class CatalogueEntry(NamedTuple):
     """One operation as users call it: ``groups``, ``create``, and the operation class."""
 
     namespace: str

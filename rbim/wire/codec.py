@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import re
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 from urllib.parse import quote, urlsplit
-
-from attrs import frozen
 
 from rbim._support import json
 from rbim._support.text import excerpt
@@ -58,8 +56,7 @@ BY_STATUS: dict[int, type[ApiError]] = {
 }
 
 
-@frozen
-class _Plan:
+class _Plan(NamedTuple):
     """The parts that all requests of one operation class share."""
 
     origin: str

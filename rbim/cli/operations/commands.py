@@ -42,8 +42,9 @@ def add_operations(app: App, words: Sequence[str] = ()) -> None:
     found = list(enumerate(entries(name) if namespace(name) is not None else entries()))
     one = [(place, entry) for place, entry in found if (entry.namespace, _name(entry)) == (name, method)]
     for place, entry in one or found:
-        if entry.namespace not in app:
-            app.command(App(name=entry.namespace, help=summary_of(namespace(entry.namespace))))
+        kind = namespace(entry.namespace)
+        if kind is not None and entry.namespace not in app:
+            app.command(App(name=entry.namespace, help=summary_of(kind)))
         fill = filler(entry.operation, our_flag("file", entry.operation))
         app[entry.namespace].command(
             _command(entry), name=_name(entry), help=help_of(entry.operation), config=fill, sort_key=place
@@ -118,14 +119,14 @@ def _command(entry: CatalogueEntry) -> Callable[..., int]:
 
 
 def _send(client: AsyncClient, op: Operation[Any]) -> Any:  # the operation's answer
-    import anyio
+    import asyncio
 
     async def send() -> Any:
         async with client:
             return await client.send(op)
 
     try:
-        return anyio.run(send)
+        return asyncio.run(send())
     except KeyboardInterrupt:
         if op.repeat is not Repeat.SAFE:
             print_error("stopped by Ctrl-C", HINTS[Exit.UNKNOWN])
