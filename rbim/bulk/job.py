@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import aclosing
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from anyio.to_thread import run_sync
@@ -180,6 +179,8 @@ class Job(Generic[R]):
 
         The rows go into a temporary file for the search for duplicates.
         """
+        from tempfile import TemporaryDirectory
+
         with TemporaryDirectory(prefix="rbim-") as folder:
             journal = Journal(Path(folder) / "journal", clock=self._clock)
             journal.open()

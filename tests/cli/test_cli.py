@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import inspect
 import json
+import os
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping  # noqa: TC003  # attrs resolves it
@@ -20,7 +22,7 @@ from cyclopts import App, CycloptsError
 
 from helpers.serving import served
 from rbim.cli import Exit, build_app, run
-from rbim.cli.app import run_app
+from rbim.cli.app import build, run_app
 from rbim.cli.operations.commands import _folded
 from rbim.cli.operations.flags import flags_of, help_of
 from rbim.cli.output import document_of, show
@@ -621,3 +623,85 @@ def test_help_imports_nothing_that_sends():
     done = in_fresh_interpreter(code)
 
     assert (done.returncode, done.stderr) == (0, "")
+
+
+# ------------------------------------------------------------------------------ what a command builds and imports
+
+
+@pytest.mark.parametrize(
+    ("words", "namespaces", "methods"),
+    [
+        (["groups", "leave", "g1"], {"groups"}, {"leave"}),
+        (["groups", "set-role", "--help"], {"groups"}, {"set-role"}),
+        (["calls", "--help"], {"calls"}, {"create-task"}),
+        (["invite", "rows.csv"], set(), set()),
+    ],
+)
+def test_only_the_commands_that_the_words_name_are_built(words, namespaces, methods):
+    app = build(words)
+
+    found = {name for name in catalogue.namespaces() if name in app}
+    assert found == namespaces
+    assert {name for namespace in found for name in app[namespace] if not name.startswith("-")} == methods
+
+
+@pytest.mark.parametrize(
+    "words", [["groups"], ["groups", "--help"], ["groups", "leeve", "g1"], ["group", "leave"], ["--", "calls"]]
+)
+def test_all_commands_are_built_that_a_message_may_list(words):
+    app = build(words)
+
+    assert len([name for name in app["groups"] if not name.startswith("-")]) == len(list(catalogue.entries("groups")))
+    assert ("calls" in app) == (words[0] != "groups")
+
+
+@pytest.fixture
+def imported_by(tmp_path):
+    """Run a command of a new process, in an empty folder; return its exit code and the modules that it imported."""
+
+    def call(*tokens, **variables):
+        code = f"import sys; from rbim.cli import run; code = run({list(tokens)!r}); print(*sys.modules); sys.exit(code)"
+        done = in_fresh_interpreter(
+            f"import os; os.chdir({str(tmp_path)!r}); {code}",
+            env=os.environ | {"RBIM_TRANSPORT": "asyncio", "XDG_CONFIG_HOME": str(tmp_path / "config"), **variables},
+        )
+        assert done.stdout, done.stderr
+        return done.returncode, set(done.stdout.splitlines()[-1].split())
+
+    return call
+
+
+HTTP = {"aiohttp", "httpcore", "httpx", "httpx2", "pyreqwest", "trio", "uvicorn"}
+DRAWING = {"cyclopts.help", "rich.console", "rich.progress_bar", "rich.table", "rich.text"}
+OF_FILES = {"platformdirs", "tomllib"} if sys.platform == "linux" else {"tomllib"}
+NOT_FOR_AN_OPERATION = {"anyio", "sniffio", "sqlite3", "zoneinfo", "rbim.bulk", "rbim.cli.jobs", "rbim.client.observers"}
+NOT_FOR_A_JOB = {"matplotlib", "zoneinfo", "rbim.cli.operations.commands", "rbim.operations.call_tasks"}
+
+
+def test_an_operation_imports_only_what_it_needs(imported_by, group):
+    code, modules = imported_by("groups", "modify", group, "--name", "x", "--permission", "keep")
+
+    assert code == Exit.DONE
+    assert "rbim.transports.asyncio.transport" in modules
+    assert modules & (HTTP | DRAWING | OF_FILES | NOT_FOR_AN_OPERATION) == set()
+
+
+@pytest.mark.usefixtures("platform")
+def test_an_operation_that_cannot_connect_imports_no_more(imported_by):
+    with socket.socket() as refusing:
+        refusing.bind(("127.0.0.1", 0))
+        url = "http://{}:{}".format(*refusing.getsockname())
+        code, modules = imported_by("groups", "leave", "g1", RBIM_BASE_URL=url)
+
+    assert code == Exit.NOT_SENT
+    assert modules & (HTTP | DRAWING | OF_FILES | NOT_FOR_AN_OPERATION) == set()
+
+
+def test_a_job_draws_nothing_without_a_terminal(imported_by, group, tmp_path):
+    (tmp_path / "rows.csv").write_text(f"group,account\n{group},1001\n", encoding="utf-8")
+
+    code, modules = imported_by("invite", "rows.csv")
+
+    assert code == Exit.DONE
+    assert "rbim.bulk.job" in modules
+    assert modules & (HTTP | DRAWING | OF_FILES | NOT_FOR_A_JOB) == set()
