@@ -18,12 +18,12 @@ from __future__ import annotations
 
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 from anyio.lowlevel import cancel_shielded_checkpoint
 from anyio.to_thread import run_sync
-from attrs import evolve, frozen
+from attrs import evolve
 
 from rbim._support.task_errors import TaskErrors
 from rbim.bulk.dispatcher import Dispatcher
@@ -66,8 +66,7 @@ SNAPSHOT_INTERVAL = 0.5
 NOTHING = Loaded(rows=0, bad=0, duplicates=0, digest="")
 
 
-@frozen(kw_only=True)
-class RunParts:
+class RunParts(NamedTuple):
     """The parts of a job that its runs share."""
 
     work: Work[Any]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 from typing import TYPE_CHECKING, NamedTuple
 
-from attrs import frozen
-
 from rbim.bulk.input.lines import MAX_LINE, Lines
 from rbim.bulk.input.rows import BadRow, Row, bad_row, cleaned, column_key, parse_row
 from rbim.errors import InvalidRequest
@@ -31,8 +29,7 @@ _WINDOW = 256
 _UNCLOSED = "a quote is not closed"
 
 
-@frozen(kw_only=True)
-class HeaderOptions:
+class HeaderOptions(NamedTuple):
     """Requested columns (None: the default name, if there is one), the group given, and the delimiters to try."""
 
     group: str | None

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
-from attrs import frozen
-
 from rbim.bulk.journal.loading import Loaded, Loader
 from rbim.bulk.journal.planning import Planner
 from rbim.bulk.journal.schema import JOURNAL
@@ -52,8 +50,7 @@ SAMPLE = """INSERT INTO sample (run, at, seconds, requests, accounts, throttled,
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 
 
-@frozen(kw_only=True)
-class JobFacts:
+class JobFacts(NamedTuple):
     """Facts of a job in its journal. ``loaded`` is None if the input was not read completely: nothing was sent then.
 
     ``settings`` includes the dialect, except in journals of versions that did not keep it.

@@ -6,11 +6,10 @@ from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator, M
 from contextlib import AsyncExitStack, aclosing, suppress
 from hashlib import sha256
 from itertools import islice
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from anyio.lowlevel import checkpoint
 from anyio.to_thread import run_sync
-from attrs import frozen
 
 from rbim.bulk.input.file import RowFile
 from rbim.bulk.input.rows import BadRow, Row, bad_row, parse_row
@@ -35,8 +34,7 @@ ADD_DUPLICATE = """INSERT INTO duplicate (seq, party, account, first)
     SELECT ?, party, account, seq FROM account WHERE party = ? AND account = ?"""
 
 
-@frozen(kw_only=True)
-class Loaded:
+class Loaded(NamedTuple):
     """Counts of an input: all rows, rows that cannot be used, duplicates; and a digest of the rows."""
 
     rows: int

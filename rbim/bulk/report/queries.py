@@ -7,9 +7,7 @@ from datetime import UTC, datetime
 from heapq import nlargest
 from itertools import islice
 from math import inf
-from typing import TYPE_CHECKING, Any
-
-from attrs import frozen
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rbim.bulk.input.rows import BadRow
 from rbim.bulk.report.model import (
@@ -101,8 +99,7 @@ _REACHED = f"""SELECT total(reached.open), total(account.state = :state_waiting)
     JOIN account ON account.lane = reached.lane AND account.seq = reached.seq"""  # noqa: S608  # a constant
 
 
-@frozen(kw_only=True)
-class Settled:
+class Settled(NamedTuple):
     """Counts of the rows, their reasons, accounts by code, and the accounts that wait or may be under way."""
 
     accounts: AccountCounts

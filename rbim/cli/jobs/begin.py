@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
-from attrs import frozen
 
 from rbim.cli.confirm import at_terminal, confirmed
 from rbim.cli.context import configuration, make_client, pacing
@@ -33,8 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["JobCommand", "NoSender", "begin"]
 
 
-@frozen(kw_only=True)
-class JobCommand:
+class JobCommand(NamedTuple):
     """The command line; ``make`` makes the job of a sender and settings; ``asks_first`` wants a confirmation."""
 
     verb: str
@@ -45,11 +43,11 @@ class JobCommand:
     journal: Path | None
     on_unknown: OnUnknown
     dry_run: bool
-    asks_first: bool = False
     input_flags: InputFlags
     pace_flags: PaceFlags
     output_flags: OutputFlags
     result_flags: ResultFlags
+    asks_first: bool = False
 
 
 class NoSender:

@@ -10,10 +10,10 @@ import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
-from attrs import define, frozen
+from attrs import define
 
 from rbim._support.task_errors import TaskErrors
 from rbim.bulk.report.reading import read_report
@@ -61,8 +61,7 @@ STOP_REASONS = {
 SUFFIXES = {"csv": ".csv", "jsonl": ".jsonl", "text": ".txt"}
 
 
-@frozen(kw_only=True)
-class JobRun:
+class JobRun(NamedTuple):
     """A run to execute: ``begin`` makes it; ``rows`` is its input, if it reads one."""
 
     command: str
