@@ -17,13 +17,14 @@ from _derive.markdown import code, inline, table, words_below
 from rbim import AsyncClient, Dialect, GroupType, InvalidRequest, Permission, Role, Target, Weekday
 from rbim.emulator import EmulatedClock, Emulator
 from rbim.operations import Operation, fields_of, wire_of
-from rbim.operations.catalogue import BUILT_IN, CatalogueEntry, repeating
-from rbim.wire.hooks import wire_names
+from rbim.operations.base import wire_names
+from rbim.operations.catalogue import BUILT_IN, entries as entries_of, repeating
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rbim import Request, Response
+    from rbim.operations.catalogue import CatalogueEntry
 
 __all__ = ["EXAMPLES", "operations_page", "run_example"]
 
@@ -138,11 +139,7 @@ def run_example(text: str) -> tuple[Request, Response, list[str]]:
 
 def operations_page() -> str:
     """Return the page."""
-    entries = [
-        CatalogueEntry(namespace=kind.__name__.lower(), method=name, operation=method.operation)
-        for kind in BUILT_IN
-        for name, method in kind.methods()
-    ]
+    entries = [entry for name in BUILT_IN for entry in entries_of(name)]
     rows = (
         (
             f"[`{entry.namespace}.{entry.method}`](#{_anchor(entry)})",
