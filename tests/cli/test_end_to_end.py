@@ -687,10 +687,11 @@ def test_a_port_that_is_taken_is_named(tokens, cli):
 
 
 def test_ctrl_c_says_that_the_platform_may_have_acted(cli, monkeypatch):
-    def interrupted(*_):
+    def interrupted(sending):
+        sending.close()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("anyio.run", interrupted)
+    monkeypatch.setattr("asyncio.run", interrupted)
     code, out, err = cli("groups", "create", "--name", "x", "--type", "vip")
     assert (code, out) == (Exit.INTERRUPTED, "")
     assert "may have acted" in err
@@ -698,10 +699,11 @@ def test_ctrl_c_says_that_the_platform_may_have_acted(cli, monkeypatch):
 
 
 def test_a_fault_has_its_own_code_and_says_what_to_do(cli, monkeypatch):
-    def broken(*_):
+    def broken(sending):
+        sending.close()
         raise ZeroDivisionError
 
-    monkeypatch.setattr("anyio.run", broken)
+    monkeypatch.setattr("asyncio.run", broken)
     code, out, err = cli("groups", "detail", "g1")
     assert (code, out) == (Exit.FAULT, "")
     what, hint = err.splitlines()
