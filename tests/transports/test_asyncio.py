@@ -70,7 +70,7 @@ def on(server):
 def parser(request):
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "h11":
-            patch.setattr("rbim.transports.asyncio.answer.new_parser", H11Parser)
+            patch.setattr("rbim.transports.asyncio.answer._new_parser", H11Parser)
         yield request.param
 
 

@@ -48,7 +48,7 @@ CROWDED = [each for each in SUBJECTS if each.values[0] == "asyncio" or each.valu
 def subject(module, monkeypatch):
     name, features, _ = SUITED[module]
     if module.endswith(" with h11"):
-        monkeypatch.setattr("rbim.transports.asyncio.answer.new_parser", H11Parser)
+        monkeypatch.setattr("rbim.transports.asyncio.answer._new_parser", H11Parser)
     package = importlib.import_module(f"rbim.transports.{module.partition(' ')[0]}")
     return Conformance(getattr(package, name), **features)
 

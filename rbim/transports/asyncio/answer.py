@@ -53,7 +53,7 @@ def _chosen() -> tuple[Callable[[Reader], Parser], tuple[type[Exception], ...]]:
     return llhttp, (Stop, httptools.HttpParserError, httptools.HttpParserUpgrade)
 
 
-new_parser, INVALID = _chosen()
+_new_parser, _INVALID = _chosen()
 """Return a parser that calls the methods of this reader; and the exceptions with which it refuses bytes or was stopped."""
 
 
@@ -140,7 +140,7 @@ class AnswerReader:
         self._known = known
         self._limit = known.limit
         self._names = known.names
-        self._parser = new_parser(self)
+        self._parser = _new_parser(self)
         self.begin()
 
     def begin(self, *, tunnel: bool = False) -> None:
@@ -187,7 +187,7 @@ class AnswerReader:
             size = self._size
             try:
                 self._parser.feed_data(part)
-            except INVALID as error:
+            except _INVALID as error:
                 self.reusable = False
                 if not self.whole and not self.fault:
                     self.fault = f"the response is not valid HTTP/1.1: {error}"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     Slot = AsyncioSlot | AnyioSlot
 
-__all__ = ["PLAIN", "Route", "Slot"]
+__all__ = ["PLAIN", "Route"]
 
 PLAIN = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """A context for http:// origins, which need no certificates: loading them is slow."""
