@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import anyio
-from anyio.lowlevel import cancel_shielded_checkpoint
+from anyio.lowlevel import cancel_shielded_checkpoint, checkpoint
 from attrs import frozen
 
 from rbim._support.task_errors import TaskErrors
 from rbim.errors import AuthenticationError, InvalidRequest, RbimError
 
 if TYPE_CHECKING:
-    from anyio.streams.memory import MemoryObjectSendStream
+    from typing import Self
 
     from rbim.operations.base import Operation
     from rbim.operations.namespace import Sender
@@ -24,6 +25,8 @@ __all__ = ["Done", "Failed", "fan_out"]
 R = TypeVar("R")
 
 WORKERS = 100
+IN_A_ROW = 64
+"""Outcomes that the block reads at most before other tasks run."""
 
 
 @frozen
@@ -67,22 +70,23 @@ async def fan_out(
     if not isinstance(cast("object", workers), int) or workers < 1:
         raise InvalidRequest(f"workers: a whole number of at least 1 is needed, not {workers!r}", field="workers", limit=1)
     source = _Source(operations)
-    sending, receiving = anyio.create_memory_object_stream[Done[R] | Failed[R]](0)
     tasks = anyio.create_task_group()
     failures = TaskErrors(tasks)
+    outcomes = _Outcomes[R](workers)
     left = False
     try:
-        async with receiving, tasks:
-            async with sending:
-                for _ in range(workers):
-                    tasks.start_soon(_work, sender, source, sending.clone(), failures)
+        async with tasks:
+            for _ in range(workers):
+                tasks.start_soon(_work, sender, source, outcomes, failures)
             with failures:
-                yield receiving
+                yield outcomes
             left = True
             tasks.cancel_scope.cancel()
     except anyio.get_cancelled_exc_class():
         if not failures.errors:
             raise
+    finally:
+        outcomes.close()
     if failures.errors:
         # If asyncio has thrown a cancellation into this task, an exception raised before the next checkpoint would have
         # that cancellation as its context.
@@ -92,36 +96,8 @@ async def fan_out(
         raise RuntimeError("a worker was cancelled by the sender: some operations have no outcome")
 
 
-class _Source(Generic[R]):
-    """The input as numbered operations, shared by the workers."""
-
-    def __init__(self, operations: Iterable[Operation[R]] | AsyncIterable[Operation[R]]) -> None:
-        self._count = 0
-        self._lock = anyio.Lock(fast_acquire=True)
-        self._ended = False
-        self._plain = None if isinstance(operations, AsyncIterable) else iter(operations)
-        self._async = aiter(operations) if isinstance(operations, AsyncIterable) else None
-
-    async def next(self) -> tuple[int, Operation[R]] | None:
-        async with self._lock:
-            if self._ended:
-                return None
-            try:
-                op = next(self._plain) if self._plain is not None else await anext(cast("Any", self._async))
-            except (StopIteration, StopAsyncIteration):
-                self._ended = True
-                return None
-            except BaseException:
-                self._ended = True  # do not read an iterator that has raised
-                raise
-            self._count += 1
-            return self._count - 1, op
-
-
-async def _work(
-    sender: Sender, source: _Source[R], outcomes: MemoryObjectSendStream[Done[R] | Failed[R]], failures: TaskErrors
-) -> None:
-    async with outcomes:
+async def _work(sender: Sender, source: _Source[R], outcomes: _Outcomes[R], failures: TaskErrors) -> None:
+    try:
         with failures:
             while (item := await source.next()) is not None:
                 index, op = item
@@ -131,4 +107,122 @@ async def _work(
                     raise
                 except RbimError as error:
                     outcome = Failed(index, op, error)
-                await outcomes.send(outcome)
+                await outcomes.add(outcome)
+    finally:
+        outcomes.worker_ended()
+
+
+class _Outcomes(Generic[R]):
+    """The outcomes that are not read yet, and the turns of workers and readers.
+
+    A worker may read an operation from the input for each outcome that was read from here, one for one: so the operations
+    that are running and the outcomes that wait here are together never more than the workers. There is never both a free
+    turn and a worker that waits for one.
+    """
+
+    def __init__(self, workers: int) -> None:
+        self._closed = False
+        self._ready: deque[Done[R] | Failed[R]] = deque()
+        self._workers = workers  # not yet ended
+        self._free = 0  # turns that no worker has taken yet
+        self._waiting: deque[anyio.Event] = deque()  # workers that wait for a turn
+        self._readers: deque[anyio.Event] = deque()  # readers that wait for an outcome
+        self._in_a_row = 0
+
+    async def add(self, outcome: Done[R] | Failed[R]) -> None:
+        """Add an outcome, and wait until this worker may continue."""
+        self._ready.append(outcome)
+        self._wake_reader()
+        await checkpoint()  # a waiting reader takes the outcome now, and an event is not needed
+        if self._free:
+            self._free -= 1
+        else:
+            turn = anyio.Event()
+            self._waiting.append(turn)
+            await turn.wait()
+
+    def worker_ended(self) -> None:
+        """Wake all readers if no more outcomes will come."""
+        self._workers -= 1
+        if not self._workers:
+            self._wake_all()
+
+    def close(self) -> None:
+        """End the outcomes: waiting readers end, and later ones get ClosedResourceError."""
+        self._closed = True
+        self._workers = 0  # a worker that was cancelled before its first step has not reported its end
+        self._wake_all()
+
+    def _wake_all(self) -> None:
+        while self._readers:
+            self._wake_reader()
+
+    def _wake_reader(self) -> None:
+        if self._readers:
+            self._readers.popleft().set()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Done[R] | Failed[R]:
+        if self._closed:
+            raise anyio.ClosedResourceError
+        self._in_a_row += 1
+        if self._in_a_row >= IN_A_ROW:
+            self._in_a_row = 0
+            await checkpoint()
+        while not self._ready:
+            self._in_a_row = 0
+            if not self._workers:
+                await checkpoint()
+                raise StopAsyncIteration
+            await self._wait()
+        outcome = self._ready.popleft()
+        if self._waiting:
+            self._waiting.popleft().set()
+        else:
+            self._free += 1
+        return outcome
+
+    async def _wait(self) -> None:
+        came = anyio.Event()
+        self._readers.append(came)
+        try:
+            await came.wait()
+        except BaseException:
+            if not came.is_set():
+                self._readers.remove(came)
+            elif self._ready:
+                self._wake_reader()  # this reader was woken and is cancelled: another one takes the outcome
+            raise
+
+
+class _Source(Generic[R]):
+    """The input as numbered operations, shared by the workers."""
+
+    def __init__(self, operations: Iterable[Operation[R]] | AsyncIterable[Operation[R]]) -> None:
+        self._count = 0
+        self._ended = False
+        self._plain = None if isinstance(operations, AsyncIterable) else iter(operations)
+        self._async = aiter(operations) if isinstance(operations, AsyncIterable) else None
+        self._lock = anyio.Lock(fast_acquire=True)
+
+    async def next(self) -> tuple[int, Operation[R]] | None:
+        if self._plain is not None:  # no other worker runs meanwhile
+            return await self._read()
+        async with self._lock:
+            return await self._read()
+
+    async def _read(self) -> tuple[int, Operation[R]] | None:
+        if self._ended:
+            return None
+        try:
+            op = next(self._plain) if self._plain is not None else await anext(cast("Any", self._async))
+        except (StopIteration, StopAsyncIteration):
+            self._ended = True
+            return None
+        except BaseException:
+            self._ended = True  # do not read an iterator that has raised
+            raise
+        self._count += 1
+        return self._count - 1, op

@@ -246,6 +246,109 @@ async def test_several_may_take_the_outcomes():
     assert sorted(seen) == list(range(50))
 
 
+class Cancelling(Answering):
+    """A sender that cancels a scope at the moment of its last answer."""
+
+    def __init__(self, scope: CancelScope, hold: Event) -> None:
+        super().__init__(hold=hold)
+        self.scope = scope
+
+    async def send(self, operation, /):
+        result = await super().send(operation)
+        if self.in_flight == 0:
+            self.scope.cancel()
+        return result
+
+
+async def read_one(outcomes, seen, scope):
+    with scope:
+        seen.append((await anext(outcomes)).index)
+
+
+async def test_a_reader_that_is_cancelled_takes_no_outcome_with_it():
+    scope, hold, seen = CancelScope(), Event(), []
+    async with (
+        fan_out(Cancelling(scope, hold), [ask(0)]) as outcomes,
+        create_task_group() as tasks,
+    ):
+        tasks.start_soon(read_one, outcomes, seen, scope)
+        await settle()
+        hold.set()
+        await settle()
+        assert scope.cancelled_caught
+        assert [outcome.index async for outcome in outcomes] == [0]
+    assert seen == []
+
+
+async def test_an_outcome_goes_to_another_reader_if_the_one_that_was_woken_is_cancelled():
+    scope, hold, seen = CancelScope(), Event(), []
+    async with (
+        fan_out(Cancelling(scope, hold), [ask(0)]) as outcomes,
+        create_task_group() as tasks,
+    ):
+        for each in (scope, CancelScope()):
+            tasks.start_soon(read_one, outcomes, seen, each)
+            await settle()
+        hold.set()
+        await settle()
+        assert (seen, scope.cancelled_caught) == ([0], True)
+
+
+async def test_a_reader_that_stops_waiting_is_not_woken_for_another_one():
+    scope, hold, seen = CancelScope(), Event(), []
+    async with fan_out(Answering(hold=hold), [ask(0)]) as outcomes, create_task_group() as tasks:
+        for each in (scope, CancelScope()):
+            tasks.start_soon(read_one, outcomes, seen, each)
+            await settle()
+        scope.cancel()
+        await settle()
+        hold.set()
+        await settle()
+        assert seen == [0]
+
+
+async def test_a_reader_outside_the_block_ends_with_it():
+    ended = []
+
+    async def read(outcomes):
+        ended.extend([outcome async for outcome in outcomes])
+        ended.append("end")
+
+    async with create_task_group() as tasks, fan_out(Answering(hold=Event()), Reads(), workers=3) as outcomes:
+        tasks.start_soon(read, outcomes)
+        await settle()
+    assert ended == ["end"]
+
+
+async def test_a_reader_that_never_has_to_wait_lets_other_tasks_run():
+    async def turn():
+        nonlocal turns
+        while True:
+            turns += 1
+            await checkpoint()
+
+    turns = 0
+    async with create_task_group() as tasks:
+        async with fan_out(Answering(), map(ask, range(1000)), workers=1000) as outcomes:
+            await settle()
+            tasks.start_soon(turn)
+            for _ in range(1000):
+                await anext(outcomes)
+            assert 10 < turns < 100
+        tasks.cancel_scope.cancel()
+
+
+async def test_thousands_of_workers_wait_for_a_slow_reader_without_running():
+    sender = Answering()
+    async with fan_out(sender, Reads(), workers=5000) as outcomes:
+        await settle()
+        for taken in range(1, 11):
+            await anext(outcomes)
+            await settle()
+            assert len(sender.started) == 5000 + taken
+            assert sender.in_flight == 0
+
+
 # What stops everything
 
 
