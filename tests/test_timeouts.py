@@ -8,9 +8,20 @@ import pytest
 import trio
 
 from helpers.stubs import BASE_URL, CREDENTIALS, READ, Stub, answer
-from rbim import AsyncClient, ClientClosed, DeadlineExceeded, NotSent, Outcome, SystemClock
+from rbim import (
+    AsyncClient,
+    ClientClosed,
+    DeadlineExceeded,
+    Limits,
+    NotSent,
+    Observer,
+    Outcome,
+    SystemClock,
+    Unanswered,
+)
+from rbim.client import client as client_module
 from rbim.emulator import EmulatedClock
-from rbim.timeouts import deadlines_of
+from rbim.timeouts import REST, deadlines_of
 
 
 class ByAnyio(SystemClock):
@@ -188,6 +199,21 @@ async def test_who_does_not_heed_it_is_told_again(clock):
     await anyio.sleep(0.001)
 
 
+async def test_the_more_scopes_there_are_the_longer_the_timer_rests():
+    class Due:
+        due = 0.0
+
+    for count, rests in ((1, 0.01), (20_000, 20_000 * REST)):
+        deadlines = deadlines_of(SystemClock(), again=5.0)
+        deadlines.scopes = {Due(): None for _ in range(count)}
+        now = time.monotonic()
+        Due.due = now + 0.01
+        deadlines._fire()
+        fires = deadlines.fires
+        deadlines.close()
+        assert 0.99 * rests <= fires - now < rests + 0.01
+
+
 async def test_one_timer_serves_all(monkeypatch):
     loop, set_ = asyncio.get_running_loop(), []
     later = loop.call_later
@@ -291,6 +317,120 @@ async def test_a_transport_may_clean_up_behind_a_call_that_is_too_late(clock):
     assert transport.done
 
 
+class Timed(Slow):
+    """A transport that keeps its time-out, and ends its requests when it is left, as it says."""
+
+    keeps_timeouts = True
+
+    def __init__(self):
+        super().__init__()
+        self.is_left = asyncio.Event()
+
+    async def __aexit__(self, *_):
+        self.is_left.set()
+
+    async def send(self, _request, /, *, timeout):
+        waits = [asyncio.create_task(event.wait()) for event in (self.let, self.is_left)]
+        try:
+            await asyncio.wait(waits, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        if self.let.is_set():
+            return answer()
+        raise Unanswered("left" if self.is_left.is_set() else "late")
+
+
+class Inherits(Timed):
+    """A transport that waits by itself, too."""
+
+    async def send(self, request, /, *, timeout):
+        await asyncio.sleep(10)
+        return await super().send(request, timeout=timeout)
+
+
+class Wraps:
+    """A transport with the attributes of another one."""
+
+    def __init__(self):
+        self.inner = Timed()
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *error):
+        await self.inner.__aexit__(*error)
+
+    async def send(self, request, /, *, timeout):
+        await asyncio.sleep(10)
+        return await self.inner.send(request, timeout=timeout)
+
+
+@pytest.mark.parametrize("kind", [Slow, Timed, Inherits, Wraps])
+async def test_a_call_has_a_scope_unless_its_transport_keeps_the_time(clock, kind):
+    async with client_over(kind(), clock, timeout=0.05, deadline=0.05) as client:
+        call = asyncio.create_task(failing_with(DeadlineExceeded, client.send(READ)))
+        await asyncio.sleep(0)
+        assert client.load.calls == 1
+        assert len(client._shared.scopes) == (kind is not Timed or type(clock) is not SystemClock)
+        error = await call
+        assert error.outcome is Outcome.UNKNOWN
+        assert len(error.attempts) == 1
+        assert client.load.calls == 0
+
+
+async def test_leaving_ends_calls_over_a_transport_that_keeps_the_time(clock):
+    async with client_over(Timed(), clock) as client:
+        calls = [asyncio.create_task(failing_with(ClientClosed, client.send(READ))) for _ in range(102)]
+        await anyio.sleep(0.001)
+        assert client.load.calls == 102
+    assert all(call.done() for call in calls)
+    assert [call.result().outcome for call in calls] == [Outcome.UNKNOWN] * 100 + [Outcome.NOT_SENT] * 2
+    assert client.load.calls == 0
+
+
+async def test_leaving_does_not_wait_for_ever_for_a_transport_that_breaks_its_word(monkeypatch):
+    class Liar(Slow):
+        keeps_timeouts = True
+
+    monkeypatch.setattr(client_module, "GRACE", 0.01)
+    transport = Liar()
+    async with client_over(transport, SystemClock()) as client:
+        call = asyncio.create_task(client.send(READ))
+        await anyio.sleep(0.001)
+    assert not call.done()
+    transport.let.set()
+    await call
+
+
+async def test_a_call_that_waits_for_a_place_ends_at_its_deadline(clock):
+    async with client_over(Timed(), clock, limits=Limits(concurrency=1)) as client:
+        first = asyncio.create_task(failing_with(ClientClosed, client.send(READ)))
+        await asyncio.sleep(0)
+        error = await failing_with(DeadlineExceeded, client.tuned(deadline=0.02).send(READ))
+        assert (error.outcome, error.attempts) == (Outcome.NOT_SENT, ())
+    assert (await first).outcome is Outcome.UNKNOWN
+
+
+async def test_the_callers_cancellation_passes_and_is_observed(clock):
+    seen = []
+
+    class Watch(Observer):
+        def call_ended(self, event):
+            seen.append((event.cancelled, [made.outcome for made in event.attempts]))
+
+    async with client_over(Timed(), clock, observers=[Watch()]) as client:
+        call = asyncio.create_task(client.send(READ))
+        await anyio.sleep(0.001)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+    assert seen == [(True, [Outcome.UNKNOWN])]
+
+
 async def test_a_client_that_was_left_leaves_no_timer(monkeypatch):
     loop, timers = asyncio.get_running_loop(), []
     later = loop.call_later
@@ -344,6 +484,6 @@ async def test_answers_and_cancellations_by_the_thousand_leave_nothing_behind(cl
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
         assert all(isinstance(got, asyncio.CancelledError) == (number % 3 == 0) for number, got in enumerate(outcomes))
         shared = client._shared
-        assert (shared.running, shared.concurrency.free, shared.concurrency.waiting) == (set(), 100, 0)
+        assert (shared.running, shared.scopes, shared.concurrency.free, shared.concurrency.waiting) == (0, set(), 100, 0)
         again = await client.send(READ)
     assert again.extra == {}

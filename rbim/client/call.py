@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from attrs import evolve, frozen
 
@@ -21,6 +21,8 @@ from rbim.errors import (
 from rbim.wire.codec import SUCCESS
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from rbim.client.observers import Observers
     from rbim.client.shared import CallSettings, SharedState
     from rbim.http import Request, Response
@@ -28,7 +30,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Call", "Exchange"]
 
+P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 LONGEST_HALT = 300.0
 """Seconds that one ``Retry-After`` can halt a client at most, so that a wrong value does not stop it for ever."""
@@ -94,20 +98,9 @@ class Call(Generic[R]):
         shared = self._shared
         failure: Exception | None = None
         answered = False
+        shared.running += 1
         try:
-            if shared.observers is not None:
-                shared.observers.call_started(call=self._number, operation=self._operation)
-            request = self._encode()
-            shared.budget.earn()
-            with shared.scope(self._settings.deadline + BACKSTOP) as scope:
-                shared.running.add(scope)
-                try:
-                    answer = await self._attempts(request)
-                    answered = True
-                    return answer
-                finally:
-                    shared.ended(scope)
-            self._raise_interrupted()
+            answer = await self._attempts(self._begin())
         except RbimError as error:
             failure = self._completed(error)
             raise
@@ -116,57 +109,103 @@ class Call(Generic[R]):
             if self._handed_over:
                 self._ended(error)
             raise
+        else:
+            answered = True
+            return answer
         finally:
+            shared.ended()
             if shared.observers is not None:
                 self._notify_ended(shared.observers, failure, cancelled=failure is None and not answered)
 
-    def _encode(self) -> Request:
+    async def _attempts(self, request: Request) -> R:
         shared = self._shared
+        while True:
+            if not self._admitted_at_once():
+                await self._interruptible(self._wait_for_admission)
+            try:
+                signed = shared.signer.sign(request)
+                timeout = self._begin_attempt(signed)
+                try:
+                    if shared.timed_by_transport:
+                        self.response = await shared.transport.send(signed, timeout=timeout)
+                    else:
+                        self.response = await self._interruptible(shared.transport.send, signed, timeout=timeout)
+                    answer = self._decode(signed, self.response)
+                except RbimError as error:
+                    self._ended(error)
+                    if not isinstance(error, (TransportError, ApiError, ProtocolError)):
+                        raise
+                    failure = error
+                else:
+                    self._ended(None)
+                    return answer
+            finally:
+                shared.concurrency.leave()
+            confirmed = self._confirmed(failure)
+            if confirmed is not None:
+                return confirmed
+            await self._interruptible(shared.clock.sleep, self._pause_after(failure))
+
+    async def _interruptible(self, wait: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Await ``wait(...)`` until the deadline, or until the client is closed; then raise the error for it."""
+        shared = self._shared
+        with shared.scope(self._latest + BACKSTOP - shared.clock.monotonic()) as scope:
+            shared.scopes.add(scope)
+            try:
+                result = await wait(*args, **kwargs)
+            finally:
+                shared.scopes.discard(scope)
+        if not scope.cancelled_caught:
+            return result
+        # a request that was handed to the transport may have been sent, in part or whole
+        outcome = Outcome.UNKNOWN if self._handed_over else Outcome.NOT_SENT
+        raise self._deadline_exceeded(outcome) if shared.state == "open" else self._client_closed(outcome)
+
+    def _begin(self) -> Request:
+        """Notify the observers, and return the unsigned request. Raises ClientClosed if the client is not open."""
+        shared = self._shared
+        if shared.observers is not None:
+            shared.observers.call_started(call=self._number, operation=self._operation)
         if shared.state != "open":
             early = shared.state in {"new", "opening"}
             cause = "is not open yet: use it with `async with`" if early else "is already closed"
             raise ClientClosed(f"the client {cause}")
         request = shared.codec.encode(self._op, self._settings.user_name)
         self._path = request.path
+        shared.budget.earn()
         return request
 
-    async def _attempts(self, request: Request) -> R:
+    def _confirmed(self, failure: RbimError) -> R | None:
+        """Return the answer if the error means that an earlier attempt, of unknown outcome, has succeeded."""
+        if not any(made.outcome is Outcome.UNKNOWN for made in self._history[:-1]):
+            return None
+        answer = self._shared.codec.confirmed(self._op, failure)
+        self.confirmed = answer is not None
+        return answer
+
+    def _pause_after(self, failure: TransportError | ApiError | ProtocolError) -> float:
+        """Return the seconds until the next attempt. Raises an error if there is none."""
         shared, settings = self._shared, self._settings
-        while True:
-            if not self._admitted_at_once():
-                await self._wait_for_admission()
-            try:
-                signed = shared.signer.sign(request)
-                try:
-                    return await self._attempt(signed)
-                except (TransportError, ApiError, ProtocolError) as error:
-                    failure = error
-            finally:
-                shared.concurrency.leave()
-            uncertain = any(made.outcome is Outcome.UNKNOWN for made in self._history[:-1])
-            if uncertain and (answer := shared.codec.confirmed(self._op, failure)) is not None:
-                self.confirmed = True
-                return answer
-            if isinstance(failure, Throttled) and failure.retry_after is not None:
-                now = shared.clock.monotonic()
-                shared.rates.halt(now + min(failure.retry_after, LONGEST_HALT), now)
-            if shared.state != "open":  # the transport turned the cancellation into an error
-                raise self._client_closed(failure.outcome) from failure
-            if isinstance(failure, TransportError) and shared.clock.monotonic() >= self._latest:
-                raise self._deadline_exceeded(failure.outcome) from failure
-            failure.attempts = tuple(self._history)
-            pause = settings.retry.pause(self._op, failure, len(self._history), shared.codec.dialect.codes)
-            if pause is None or shared.clock.monotonic() + pause >= self._latest:
-                raise failure
-            if not shared.budget.spend():
-                failure.add_note("not retried: the client's retry budget is spent")
-                raise failure
-            await shared.clock.sleep(pause)
+        if isinstance(failure, Throttled) and failure.retry_after is not None:
+            now = shared.clock.monotonic()
+            shared.rates.halt(now + min(failure.retry_after, LONGEST_HALT), now)
+        if shared.state != "open":  # the transport turned the cancellation into an error
+            raise self._client_closed(failure.outcome) from failure
+        if isinstance(failure, TransportError) and shared.clock.monotonic() >= self._latest:
+            raise self._deadline_exceeded(failure.outcome) from failure
+        failure.attempts = tuple(self._history)
+        pause = settings.retry.pause(self._op, failure, len(self._history), shared.codec.dialect.codes)
+        if pause is None or shared.clock.monotonic() + pause >= self._latest:
+            raise failure
+        if not shared.budget.spend():
+            failure.add_note("not retried: the client's retry budget is spent")
+            raise failure
+        return pause
 
     def _admitted_at_once(self) -> bool:
         """Take a place in the concurrency limiter if the call need not wait; return whether it did."""
         shared = self._shared
-        now = shared.clock.monotonic()
+        now = self._started = shared.clock.monotonic()
         return now < self._latest and shared.rates.free(now) and shared.concurrency.take()
 
     async def _wait_for_admission(self) -> None:
@@ -184,6 +223,7 @@ class Call(Generic[R]):
                 planned, when = when, rates.postponed(when, halted_for)
                 halted_for = rates.halted_for
                 if now < self._latest and (when == planned or when <= now):
+                    self._started = now
                     return
                 shared.concurrency.leave()
         finally:
@@ -191,8 +231,11 @@ class Call(Generic[R]):
         seconds = self._settings.deadline
         raise DeadlineExceeded(f"the client's limits did not let the request start before the deadline of {seconds:g} s")
 
-    async def _attempt(self, signed: Request) -> R:
+    def _begin_attempt(self, signed: Request) -> float:
+        """Notify the observers, and return the seconds that the attempt may take. Raises ClientClosed."""
         shared = self._shared
+        if shared.state != "open":  # it was closed at the moment at which the call was admitted
+            raise self._client_closed(Outcome.NOT_SENT)
         if shared.observers is not None:
             shared.observers.attempt_started(
                 **self._event_fields(),
@@ -202,18 +245,9 @@ class Call(Generic[R]):
                 origin=signed.origin,
                 template=self._op.path(shared.codec.dialect),
             )
-        self._started = shared.clock.monotonic()
-        timeout = min(self._settings.timeout, self._latest - self._started)
         self.response = None
         self._handed_over = True
-        try:
-            self.response = await shared.transport.send(signed, timeout=timeout)
-            answer = self._decode(signed, self.response)
-        except RbimError as error:
-            self._ended(error)
-            raise
-        self._ended(None)
-        return answer
+        return min(self._settings.timeout, self._latest - self._started)
 
     def _decode(self, signed: Request, response: Response) -> R:
         """Return the decoded answer; in an error answer, redact the request's signature first if it is repeated."""
@@ -248,16 +282,6 @@ class Call(Generic[R]):
             outcome=None if error is None else known,
             error=type(error).__name__ if error is not None else None,
         )
-
-    def _raise_interrupted(self) -> NoReturn:
-        """Raise the error for a cancelled scope: the client was closed, or the deadline passed."""
-        # a request that was handed to the transport may have been sent, in part or whole
-        outcome = Outcome.UNKNOWN if self._handed_over else Outcome.NOT_SENT
-        closed = self._shared.state != "open"
-        failure = self._client_closed(outcome) if closed else self._deadline_exceeded(outcome)
-        if self._handed_over:
-            self._ended(failure)
-        raise failure
 
     @staticmethod
     def _client_closed(outcome: Outcome) -> ClientClosed:

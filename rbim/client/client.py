@@ -225,24 +225,22 @@ class AsyncClient(View):
         self._deadlines = deadlines_of(self._shared.clock, again=AGAIN)
         if self._deadlines is not None:
             self._shared.scope = self._deadlines.scope
+            # declared by its own class: a subclass or a wrapper may wait outside of the transport's timers
+            self._shared.timed_by_transport = bool(vars(type(self._shared.transport)).get("keeps_timeouts"))
         self._shared.state = "open"
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
-        shared = self._shared
-        shared.state = "closing"
+        self._shared.state = "closing"
         with _shield(self._deadlines):  # also a cancelled task closes everything
             try:
-                await _end_calls(shared)
-            finally:  # asyncio's Task.cancel() passes every shield of anyio
-                try:
-                    await shared.transport.__aexit__(kind, error, trace)
-                finally:
-                    shared.state = "closed"
-                    if self._deadlines is not None:
-                        self._deadlines.close()
+                await _end(self._shared, kind, error, trace)
+            finally:
+                self._shared.state = "closed"
+                if self._deadlines is not None:
+                    self._deadlines.close()
 
 
 def _shield(deadlines: Deadlines | None) -> AbstractContextManager[object]:
@@ -257,13 +255,26 @@ def _shield(deadlines: Deadlines | None) -> AbstractContextManager[object]:
     return CancelScope(shield=True)
 
 
-async def _end_calls(shared: SharedState) -> None:
-    if shared.running:
+async def _end(shared: SharedState, *error: Any) -> None:
+    """End the running calls, and leave the transport with this exception."""
+    for scope in tuple(shared.scopes):
+        scope.cancel()
+    try:
+        if not shared.timed_by_transport:
+            await _calls_ended(shared)
+    finally:  # asyncio's Task.cancel() passes every shield of anyio
+        try:
+            await shared.transport.__aexit__(*error)
+        finally:
+            await _calls_ended(shared)
+
+
+async def _calls_ended(shared: SharedState) -> None:
+    """Wait until no call is running; all waits together last GRACE seconds at most."""
+    if shared.running and shared.all_ended is None:
         from anyio import Event
 
         shared.all_ended = Event()
-        for scope in tuple(shared.running):
-            scope.cancel()
         with shared.clock.scope(GRACE):
             await shared.all_ended.wait()
 

@@ -93,12 +93,17 @@ class SharedState:
         self.rates = RateLimiter(limits.rates)
         self.budget = RetryBudget()
         self.observers = observers
-        self.running: set[Scope] = set()
+        self.running = 0
+        """The number of running calls."""
+        self.scopes: set[Scope] = set()
+        """The scopes in which calls wait; closing the client cancels them."""
         self.state = "new"  # then "opening", "open", "closing", "closed"
         self.calls = 0
         self.all_ended: Event | None = None
         self.scope = clock.scope
         """The factory of a call's cancel scope; the client sets a faster one on asyncio."""
+        self.timed_by_transport = False
+        """Whether the transport ends each request in time and when it is left, so that no scope is needed for that."""
 
     @property
     def load(self) -> Load:
@@ -108,13 +113,13 @@ class SharedState:
             places=concurrency.places,
             in_flight=concurrency.places - concurrency.free,
             waiting=concurrency.waiting,
-            calls=len(self.running),
+            calls=self.running,
             retries_left=self.budget.left,
             halted=max(0.0, self.rates.halted_until - self.clock.monotonic()),
         )
 
-    def ended(self, scope: Scope) -> None:
-        """Remove a call that has ended; wake a client that is closing if it was the last one."""
-        self.running.discard(scope)
+    def ended(self) -> None:
+        """Count a call that has ended; wake a client that is closing if it was the last one."""
+        self.running -= 1
         if self.all_ended is not None and not self.running:
             self.all_ended.set()

@@ -271,7 +271,7 @@ async def test_asyncios_own_cancel_in_any_turn_of_the_loop_leaves_nothing_behind
         except asyncio.CancelledError:
             assert task.cancelling() == 1
         assert client._shared.concurrency.free == 1
-        assert client._shared.running == set()
+        assert client._shared.running == 0
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])

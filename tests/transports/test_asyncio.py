@@ -20,7 +20,17 @@ from hypothesis import example, given, settings, strategies as st
 
 from helpers.exchanges import ENOUGH, PATH, became, is_left
 from helpers.waiting import until
-from rbim import AnswerTooLarge, InvalidRequest, NotSent, Unanswered
+from rbim import (
+    AnswerTooLarge,
+    AsyncClient,
+    ClientClosed,
+    Credentials,
+    InvalidRequest,
+    NotSent,
+    Outcome,
+    QueryGroupDetail,
+    Unanswered,
+)
 from rbim.http import Request, Response
 from rbim.testing.conformance.server import RawServer, chunked, closing, head, refusing_port, reply, silent
 from rbim.transports._shared import link
@@ -492,6 +502,31 @@ async def test_leaving_ends_what_is_under_way():
         with pytest.raises(Unanswered, match="the transport was closed"):
             await waiting
         assert await is_left(server)
+
+
+async def test_leaving_ends_what_is_being_connected():
+    with RawServer(silent) as server:
+        transport = await AsyncioTransport(verify=False).__aenter__()
+        secure = server.url().replace("http:", "https:")
+        waiting = asyncio.create_task(transport.send(request(secure), timeout=ENOUGH))
+        assert await became(server, lambda server: server.accepted)
+        await transport.__aexit__(None, None, None)
+        with pytest.raises(NotSent, match="the transport was closed"):
+            await waiting
+        assert await is_left(server)
+
+
+async def test_a_client_that_is_left_ends_its_calls_over_it():
+    group = QueryGroupDetail(group_id="g1")
+    with RawServer(silent) as server:
+        credentials = Credentials(app_id="a", app_token="t")
+        async with AsyncClient(base_url=server.url(), credentials=credentials, transport=AsyncioTransport()) as client:
+            sent = asyncio.create_task(client.send(group))
+            assert await became(server, lambda server: server.requests)
+            assert client._shared.timed_by_transport
+        with pytest.raises(ClientClosed) as caught:
+            await sent
+        assert caught.value.outcome is Outcome.UNKNOWN
 
 
 async def test_a_transport_can_be_entered_again():

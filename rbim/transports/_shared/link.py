@@ -45,11 +45,15 @@ L = TypeVar("L", bound="Link")
 
 
 class Links:
-    """The open links of one transport, in one event ``loop``, and the buffer into which they read."""
+    """The open links of one transport, in one event ``loop``, and the buffer into which they read.
+
+    ``opening`` are the timeouts of those that are being opened.
+    """
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         self.open: set[Link] = set()
+        self.opening: set[asyncio.Timeout] = set()
         self._buffer = memoryview(bytearray(READ_SIZE))
 
     def read_buffer(self) -> memoryview:
@@ -58,6 +62,9 @@ class Links:
 
     async def close(self) -> None:
         """End every link: an exchange in flight fails. Wait until the event loop has closed them."""
+        for timeout in self.opening:
+            if not timeout.expired():
+                timeout.reschedule(0.0)
         for link in [*self.open]:
             link.fail("the transport was closed")
         for _ in range(CLOSE_TURNS):

@@ -52,6 +52,9 @@ class AsyncioTransport:
     Raises InvalidRequest for an invalid or ``https://`` proxy, or if both ``proxy`` and ``uds`` are given.
     """
 
+    keeps_timeouts = True
+    """Requests end in time, by a timer of each connection, and when the transport is left: a client adds no scope."""
+
     def __init__(  # noqa: PLR0913  # options, each by keyword and with a default
         self,
         *,
@@ -157,12 +160,17 @@ class AsyncioTransport:
         scope = asyncio.timeout(min(deadline - time.monotonic(), MAX_TIMER))
         try:
             async with scope:
+                links.opening.add(scope)
                 await route.open(connection, deadline, self._secure_context)
         except Exception as error:
             cause = sanitized(error, request.secrets)
+            if self._links is None:
+                raise NotSent("cannot connect: the transport was closed") from cause
             if scope.expired():
                 raise NotSent("cannot connect: the time-out ended") from cause
             raise NotSent(f"cannot connect: {type(cause).__name__}: {redacted(str(cause), request.secrets)}") from cause
+        finally:
+            links.opening.discard(scope)
         if connection.closing or self._links is None:
             connection.abort()
             raise NotSent("the connection was closed before the request was sent")
