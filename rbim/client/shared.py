@@ -3,10 +3,11 @@
 States of a client: ``new`` -> ``opening`` -> ``open`` -> ``closing`` -> ``closed``.
 
 - ``async with`` moves it from new to opening; then to open, or back to new if the transport cannot be entered.
-- Leaving moves it from open to closing, cancels the running calls and waits for them (``GRACE`` seconds at most); then to
-  closed, even if the transport raises.
-- A call starts only in open; in any other state it raises ClientClosed before anything is sent. A call that was cancelled
-  by closing raises ClientClosed too.
+- Leaving moves it from open to closing, cancels the scopes in which calls wait, and waits for the calls (``GRACE`` seconds
+  at most); then to closed, even if the transport raises. The transport is left after the calls; but first if it keeps
+  timeouts, because then it ends the calls that have no scope.
+- A call starts only in open; in any other state it raises ClientClosed before anything is sent. A call that is ended by
+  closing raises ClientClosed too.
 - A client is entered once: there is no way from closed back to new.
 """
 

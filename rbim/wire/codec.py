@@ -94,7 +94,8 @@ class Codec:
         self.digits = digits or _random_digits
         self.converters = converters_for(dialect, hooks)
         self._plans: dict[type[Any], _Plan] = {}
-        self._success_bodies: dict[type[Any], bytes] = {}  # by operation class: the last body with only a success code
+        # by operation class: the last body with only a success code and message, and its document without the code
+        self._successes: dict[type[Any], tuple[bytes, dict[str, Any]]] = {}
 
     def encode(self, op: Operation[Any], user_name: str | None = None) -> Request:
         """Return the unsigned request; ``user_name`` is the acting account if the operation has none.
@@ -143,16 +144,18 @@ class Codec:
 
     def decode(self, op: Operation[R], response: Response) -> R:
         """Return the answer. Raises ApiError or ProtocolError."""
-        success_body = self._success_bodies.get(type(op))
-        if success_body is not None and success_body == response.body and response.status == OK:
-            return self._answer(op, {}, response)
+        known = self._successes.get(type(op))
+        if known is not None and known[0] == response.body and response.status == OK:
+            return self._answer(op, known[1].copy(), response)
         document, reason = _document(response.body)
         code = self.code_in(op, document)
         if code != SUCCESS or response.status != OK:
             raise self._refusal(op, response, document, code, reason)
         fields = cast("dict[str, Any]", document)
-        if fields.keys() == {op.endpoint.code} and len(response.body) <= REMEMBERED:
-            self._success_bodies[type(op)] = bytes(response.body)
+        del fields[op.endpoint.code]
+        message = op.endpoint.message
+        if fields.keys() <= {message} and isinstance(fields.get(message, ""), str) and len(response.body) <= REMEMBERED:
+            self._successes[type(op)] = bytes(response.body), fields.copy()
         return self._answer(op, fields, response)
 
     def code_in(self, op: Operation[Any], document: dict[str, Any] | None) -> str | None:
@@ -165,7 +168,6 @@ class Codec:
     def _answer(self, op: Operation[R], document: dict[str, Any], response: Response) -> R:
         endpoint, kind = op.endpoint, op.spec.answer
         payload = document
-        payload.pop(endpoint.code, None)
         if endpoint.payload is not None and isinstance(payload.get(endpoint.payload), dict):
             payload |= payload.pop(endpoint.payload)  # the fields beside it, such as the message, are kept in extra
         try:

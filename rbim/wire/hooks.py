@@ -96,7 +96,7 @@ def read_answer(converter: Converter, zone: tzinfo, kind: type[Any]) -> Hook:
         fields = cast("dict[str, Any]", document)
         if unflatten is not None:
             fields = unflatten(fields)
-        if keeps_extra and not fields.keys() <= known:
+        if keeps_extra and not known.issuperset(fields):
             fields = {**fields, EXTRA: {key: value for key, value in fields.items() if key not in known}}
         if defaulted:
             fields = {key: value for key, value in fields.items() if key not in defaulted or value not in (None, "")}
