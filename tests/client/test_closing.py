@@ -154,6 +154,23 @@ async def test_leaving_lets_no_call_begin_any_more():
     assert len(stub.requests) == 1
 
 
+async def test_a_call_that_is_let_go_while_its_client_closes_sends_nothing():
+    class Slowly:
+        app_id = "app"
+
+        def sign(self, request):
+            client._shared.state = "closing"  # as if it was left at this moment, and the call was in no scope
+            return request
+
+    stub = Stub()
+    async with client_over(stub, signer=Slowly()) as client:
+        error = await failing(client.send(READ))
+        assert isinstance(error, ClientClosed)
+        assert (error.outcome, error.attempts) == (Outcome.NOT_SENT, ())
+        assert client._shared.concurrency.free == 100
+    assert stub.requests == []
+
+
 async def test_leaving_when_nothing_runs_waits_for_nothing():
     stub = Stub()
     async with client_over(stub) as client:
