@@ -176,7 +176,7 @@ def install() -> None:
     """Make the order of sets over which anyio and rbim iterate independent of addresses."""
     for owner, name in (
         (anyio_backend.CancelScope, "_child_scopes"),
-        (SharedState, "running"),
+        (SharedState, "scopes"),
         (Dispatch, "_active"),
         (Dispatch, "_waiting"),
         (SharedRun, "_shields"),

@@ -366,14 +366,14 @@ def timer_not_set_again() -> None:
 def not_sent_is_claimed() -> None:
     """A call that is ended by its deadline says that nothing was sent."""
     from rbim.client.call import Call
+    from rbim.errors import Outcome
 
-    raise_interrupted = Call._raise_interrupted
+    deadline_exceeded = Call._deadline_exceeded
 
-    def faulty(self: Any) -> None:
-        self._handed_over = False
-        raise_interrupted(self)
+    def faulty(self: Any, outcome: Any) -> Any:  # noqa: ARG001
+        return deadline_exceeded(self, Outcome.NOT_SENT)
 
-    _replace(Call, "_raise_interrupted", faulty)
+    _replace(Call, "_deadline_exceeded", faulty)
 
 
 @_fault("service")
@@ -424,9 +424,10 @@ def calls_outlive_their_client() -> None:
     """To leave the client does not end the calls that run."""
     from rbim.client import client
 
-    async def faulty(shared: Any) -> None: ...
+    async def faulty(shared: Any, *error: Any) -> None:
+        await shared.transport.__aexit__(*error)
 
-    _replace(client, "_end_calls", faulty)
+    _replace(client, "_end", faulty)
 
 
 # The inbox.

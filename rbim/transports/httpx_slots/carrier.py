@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from rbim.http import Request
 
-__all__ = ["Body", "Carriage", "failure", "read_body"]
+__all__ = ["Body", "Carriage", "failure", "read_body", "too_large"]
 
 READ_AHEAD = 256 * 1024  # bytes past the limit that may be read before the connection is closed; httpcore reads 64 KiB
 
@@ -53,8 +53,8 @@ class Body:
         return self._body
 
 
-async def read_body(answer: Any, limit: int) -> bytes:
-    """Return the whole body of a response of the library or of httpcore. Raises AnswerTooLarge.
+async def read_body(answer: Any, limit: int) -> bytes | None:
+    """Return the whole body of a response of the library or of httpcore, or None if it is longer than ``limit`` bytes.
 
     If it is too long, the connection is closed, but the bytes already read are consumed to their end: trio would warn about
     unfinished generators of httpcore.
@@ -77,8 +77,13 @@ async def read_body(answer: Any, limit: int) -> bytes:
     finally:
         await answer.aclose()
     if size > limit:
-        raise AnswerTooLarge(f"the response body is longer than {limit} bytes", limit=limit)
+        return None  # no error is raised here: its traceback would show a part of the response
     return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def too_large(limit: int) -> AnswerTooLarge:
+    """Return the error for a response body that is too long."""
+    return AnswerTooLarge(f"the response body is longer than {limit} bytes", limit=limit)
 
 
 def failure(error: Exception, request: Request, *, sent: bool) -> TransportError:
@@ -124,6 +129,8 @@ class Carriage:
         # No local holds the signed address: a traceback with locals must not show it.
         answer = await carrier.handle_async_request(self.message(request))
         body = await read_body(answer, self._answer_limit)
+        if body is None:
+            raise too_large(self._answer_limit)
         headers: dict[str, str] = {}
         for name, value in answer.headers.multi_items():
             headers[name] = f"{headers[name]}, {value}" if name in headers else value

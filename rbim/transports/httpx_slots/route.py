@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rbim.http import answered
 from rbim.transports._shared.head_cache import HeadCache
 from rbim.transports.httpx_slots.asyncio_slot import AsyncioSlot
-from rbim.transports.httpx_slots.carrier import Body, read_body
+from rbim.transports.httpx_slots.carrier import Body, read_body, too_large
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -107,6 +107,8 @@ class Route:
         # No local holds the signed address: a traceback with locals must not show it.
         answer = await slot.http.handle_async_request(self._core_request(request))
         body = await read_body(answer, limit)
+        if body is None:
+            raise too_large(limit)
         headers: dict[str, str] = {}
         for raw_name, raw_value in answer.headers:
             name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
