@@ -366,14 +366,16 @@ def timer_not_set_again() -> None:
 def not_sent_is_claimed() -> None:
     """A call that is ended by its deadline says that nothing was sent."""
     from rbim.client.call import Call
-    from rbim.errors import Outcome
+    from rbim.errors import DeadlineExceeded, Outcome
 
-    deadline_exceeded = Call._deadline_exceeded
+    completed = Call._completed
 
-    def faulty(self: Any, outcome: Any) -> Any:  # noqa: ARG001
-        return deadline_exceeded(self, Outcome.NOT_SENT)
+    def faulty(self: Any, error: Any) -> Any:
+        if isinstance(completed(self, error), DeadlineExceeded):
+            error.outcome = Outcome.NOT_SENT
+        return error
 
-    _replace(Call, "_deadline_exceeded", faulty)
+    _replace(Call, "_completed", faulty)
 
 
 @_fault("service")
