@@ -137,7 +137,8 @@ class AsyncClient(View):
       ``base_url``).
     - ``credentials`` or ``signer``: exactly one of them.
     - ``user_name``: the acting account of operations that name none.
-    - ``transport``: sends the requests (default: httpx). ``dialect``: the choices that the interface leaves open.
+    - ``transport``: sends the requests; or its name: ``httpx`` (default), ``auto``, ``asyncio``, ``aiohttp``, ``pyreqwest``,
+      ``httpx2``. ``dialect``: the choices that the interface leaves open.
     - ``limits``: requests in flight at once (default: 100) and rates (default: none).
     - ``timeout``: seconds for one attempt (default: 10); ``deadline``: seconds for the whole call with waits and retries
       (default: 30); ``retry``: the retry policy (default: at most 3 attempts).
@@ -156,7 +157,7 @@ class AsyncClient(View):
         credentials: Credentials | None = None,
         signer: Signer | None = None,
         user_name: str | None = None,
-        transport: Transport | None = None,
+        transport: Transport | str | None = None,
         dialect: Dialect | None = None,
         limits: Limits | None = None,
         timeout: float = TIMEOUT,
@@ -173,7 +174,7 @@ class AsyncClient(View):
         clock = clock or SystemClock()
         signer = _signer(credentials, signer, clock, dialect)
         shared = SharedState(
-            transport=transport or _default_transport(),
+            transport=_transport(transport),
             signer=signer,
             codec=Codec(
                 app_id=signer.app_id,
@@ -300,7 +301,9 @@ def _observers(observers: tuple[Observer, ...]) -> Observers | None:
     return Observers(observers)
 
 
-def _default_transport() -> Transport:
-    from rbim.transports.httpx import HttpxTransport
+def _transport(given: Transport | str | None) -> Transport:
+    if given is not None and not isinstance(given, str):
+        return given
+    from rbim.transports.by_name import transport_named
 
-    return HttpxTransport()
+    return transport_named("httpx" if given is None else given)

@@ -12,6 +12,7 @@ from rbim.client.limits import Rate
 from rbim.credentials import Secret
 from rbim.dialect_text import NAMES, dialect_fields, variable_of
 from rbim.errors import InvalidRequest
+from rbim.transports.by_name import TRANSPORTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -23,16 +24,12 @@ __all__ = [
     "KEYS",
     "TOKEN",
     "TOKEN_FORMS",
-    "TRANSPORTS",
     "Sealed",
     "SettingKey",
     "key_of",
     "nearest",
     "variables",
 ]
-
-TRANSPORTS = ("auto", "httpx", "httpx2", "aiohttp", "pyreqwest", "asyncio")
-"""The transports by name; httpx2, aiohttp and pyreqwest need an extra of that name."""
 
 TOKEN = "app_token"  # noqa: S105  # the name of a key
 TOKEN_FORMS = (TOKEN, "token_file", "token_env")

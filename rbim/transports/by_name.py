@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rbim.errors import InvalidRequest
+
 if TYPE_CHECKING:
     from rbim.http import Transport
 
-__all__ = ["transport_named"]
+__all__ = ["TRANSPORTS", "transport_named"]
+
+TRANSPORTS = ("auto", "httpx", "httpx2", "aiohttp", "pyreqwest", "asyncio")
+"""The transports by name; httpx2, aiohttp and pyreqwest need an extra of that name."""
 
 
 def transport_named(name: str) -> Transport:
-    """Return a new transport with this name; any unknown name gives HttpxTransport.
+    """Return a new transport with this name.
 
-    Raises ModuleNotFoundError, with the pip command in its message, if the library is not installed.
+    Raises InvalidRequest for an unknown name, and ModuleNotFoundError, with the pip command in its message, if the library
+    is not installed.
     """
     match name:
         case "auto":
@@ -36,7 +42,11 @@ def transport_named(name: str) -> Transport:
             from rbim.transports.asyncio.transport import AsyncioTransport
 
             return AsyncioTransport()
-        case _:
+        case "httpx":
             from rbim.transports.httpx import HttpxTransport
 
             return HttpxTransport()
+        case _:
+            raise InvalidRequest(
+                f"transport: {name!r} is not a transport; known are {', '.join(TRANSPORTS)}", field="transport"
+            )

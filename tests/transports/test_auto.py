@@ -108,6 +108,19 @@ def test_it_has_a_name():
     assert type(transport_named("auto")) is AutoTransport
 
 
+def test_a_client_takes_the_name_of_a_transport_and_has_httpxs_by_default():
+    def transport_of(**options):
+        client = AsyncClient(base_url="http://x", credentials=Credentials(app_id="a1", app_token="t1"), **options)
+        return type(client._shared.transport).__name__
+
+    assert transport_of() == "HttpxTransport"
+    assert transport_of(transport="auto") == "AutoTransport"
+    assert transport_of(transport="asyncio") == "AsyncioTransport"
+    with pytest.raises(InvalidRequest, match="'htpx' is not a transport; known are auto, httpx") as raised:
+        transport_of(transport="htpx")
+    assert raised.value.field == "transport"
+
+
 def test_a_machine_without_certificates_uses_those_of_certifi(monkeypatch, tmp_path):
     nothing = ssl.DefaultVerifyPaths(None, str(tmp_path), "", "", "", "")
     wanted = ssl.create_default_context(cafile=certifi.where()).cert_store_stats()["x509_ca"]
