@@ -14,7 +14,7 @@ from rbim.cli.errors import print_error
 from rbim.cli.exit_codes import Exit
 from rbim.cli.global_flags import DIALECT_FLAGS, FLAGS, SWITCHES
 from rbim.dialect_text import dialect_fields
-from rbim.transports.by_name import TRANSPORTS
+from rbim.transports import TRANSPORTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping

@@ -12,7 +12,7 @@ from rbim.client.limits import Rate
 from rbim.credentials import Secret
 from rbim.dialect_text import NAMES, dialect_fields, variable_of
 from rbim.errors import InvalidRequest
-from rbim.transports.by_name import TRANSPORTS
+from rbim.transports import TRANSPORTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

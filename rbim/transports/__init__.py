@@ -2,3 +2,8 @@
 
 Import a transport from its own module: ``from rbim.transports.asyncio import AsyncioTransport``.
 """
+
+__all__ = ["TRANSPORTS"]
+
+TRANSPORTS = ("auto", "httpx", "httpx2", "aiohttp", "pyreqwest", "asyncio")
+"""The transports by name; httpx2, aiohttp and pyreqwest need an extra of that name."""

@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rbim.errors import InvalidRequest
+from rbim.transports import TRANSPORTS
 
 if TYPE_CHECKING:
     from rbim.http import Transport
 
-__all__ = ["TRANSPORTS", "transport_named"]
-
-TRANSPORTS = ("auto", "httpx", "httpx2", "aiohttp", "pyreqwest", "asyncio")
-"""The transports by name; httpx2, aiohttp and pyreqwest need an extra of that name."""
+__all__ = ["transport_named"]
 
 
 def transport_named(name: str) -> Transport:
