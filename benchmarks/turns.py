@@ -78,6 +78,8 @@ async def turn(contender: Contender, place: Place, in_flight: int, plan: Plan) -
         most=plan.most,
         elsewhere=place.cpu,
     )
+    gc.collect()
+    gc.freeze()  # the modules of the other clients, which a process with one client does not have
     async with contender.make(place.origin, in_flight, place.ca) as carrier:
         gc.collect()
         await carrier.run(stopwatch.more)

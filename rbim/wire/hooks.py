@@ -90,12 +90,16 @@ def read_answer(converter: Converter, zone: tzinfo, kind: type[Any]) -> Hook:
         if (readers[a.name] is None or _declared_reader(wire_of(a))) and not _required(a)
     )
 
+    optional = not any(_required(a) for a in fields_of(kind))
+
     def structure(document: Any, _: Any) -> Any:  # JSON in, answer out
         if not isinstance(document, dict):
             raise TypeError(f"an object is needed, not {type(document).__name__}")
         fields = cast("dict[str, Any]", document)
         if unflatten is not None:
             fields = unflatten(fields)
+        if optional and known.isdisjoint(fields):  # such as a success without further fields
+            return kind(extra=fields.copy()) if keeps_extra and fields else kind()
         if keeps_extra and not known.issuperset(fields):
             fields = {**fields, EXTRA: {key: value for key, value in fields.items() if key not in known}}
         if defaulted:

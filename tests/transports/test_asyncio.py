@@ -237,7 +237,7 @@ def test_heads_that_never_come_again_are_not_kept_for_a_while():
         return [*known._heads]
 
     unused = [kept(number) for number in range(MAX_HEADS + 1)][-1]
-    assert [kept(number) for number in range(1000, 999 + RESTING)] == [unused] * (RESTING - 1)
+    assert [kept(number) for number in range(1000, 1000 + RESTING)] == [unused] * RESTING
     for _ in range(2):
         assert len(kept(1)) in {2, 3}
     for number in range(2000, 2050 + MAX_HEADS):  # it was of use, so it starts anew without a rest

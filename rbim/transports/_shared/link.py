@@ -117,10 +117,11 @@ class Link(asyncio.BufferedProtocol):
     @property
     def stale(self) -> bool:
         """Whether the idle connection was closed or has unread data, even if the event loop has not seen it yet."""
-        if self.closing:
+        transport = self.transport
+        if transport is None or transport.is_closing():
             return True
         if self._poll is None:
-            self._poll = readable(self.open_transport.get_extra_info("socket").fileno())
+            self._poll = readable(transport.get_extra_info("socket").fileno())
         return self._poll()
 
     @property
@@ -172,9 +173,9 @@ class Link(asyncio.BufferedProtocol):
 
         It cannot if the response came before the request was completely written.
         """
-        transport = self.open_transport
+        transport = self.transport
         self.busy = False
-        if transport.is_closing() or transport.get_write_buffer_size():
+        if transport is None or transport.is_closing() or transport.get_write_buffer_size():
             self.abort()
             return False
         self.idle_since = time.monotonic()

@@ -62,23 +62,21 @@ class KnownHeads:
 
     The same head always parses to the same result. If a known head comes again, in one read and with a body of the length
     that it states, the parser is skipped. Some servers make each head unique, with a request's id: if a full cache was of
-    no use, it is not used for the next RESTING responses. ``names`` are header names as bytes and in lower case.
+    no use, it is not used for the next responses, which ``resting`` counts down. ``names`` are header names as bytes and in
+    lower case.
     """
 
-    __slots__ = ("_heads", "_resting", "_used", "limit", "names")
+    __slots__ = ("_heads", "_used", "limit", "names", "resting")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self._heads: dict[bytes, tuple[int, dict[str, str], int]] = {}
         self._used = False
-        self._resting = 0
+        self.resting = 0
         self.names: dict[bytes, str] = {}
 
     def answer(self, data: bytes) -> Response | None:
         """Return the response if these bytes are exactly one response with a known head, else None."""
-        if self._resting:
-            self._resting -= 1
-            return None
         head, _, body = data.partition(BLANK)
         known = self._heads.get(head)
         if known is None or known[2] != len(body):
@@ -88,13 +86,11 @@ class KnownHeads:
 
     def keep(self, data: bytes, status: int, headers: dict[str, str]) -> None:
         """Store the head of these bytes, which the parser read as one response, if it has a plain Content-Length."""
-        if self._resting:
-            return
         head, _, body = data.partition(BLANK)
         if headers.get("content-length") == str(len(body)) and "transfer-encoding" not in headers:
             if len(self._heads) >= MAX_HEADS:
                 self._heads.clear()
-                self._resting = 0 if self._used else RESTING
+                self.resting = 0 if self._used else RESTING
                 self._used = False
             self._heads[head] = status, headers.copy(), len(body)
 
@@ -169,15 +165,19 @@ class AnswerReader:
 
     def feed(self, data: bytes | memoryview) -> bool:
         """Read these bytes (they are copied); return whether the response is complete or refused."""
-        if self.begun or self._tunnel or len(data) > MAX_CACHED:
+        if self._overhead or self._size or self._status or self._tunnel or len(data) > MAX_CACHED:
+            return self._parse(data)
+        known = self._known
+        if known.resting:
+            known.resting -= 1
             return self._parse(data)
         read = bytes(data)
-        self._answer = self._known.answer(read)
+        self._answer = known.answer(read)
         if self._answer is not None:
             self.whole = self.reusable = True
             return True
         if self._parse(read) and self.reusable and not self._interims:
-            self._known.keep(read, self._status, self._headers)
+            known.keep(read, self._status, self._headers)
         return self.whole or bool(self.fault)
 
     def _parse(self, data: bytes | memoryview) -> bool:
