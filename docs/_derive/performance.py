@@ -117,7 +117,7 @@ def _run() -> str:
     many = " or ".join(map(str, sorted(rounds)))
     how = "in one round" if rounds == {1} else f"as medians of {many} interleaved rounds"
     where = f"on one shared virtual machine ({document['machine']})"
-    text = f"One run printed all of them, in {minutes:.0f} minutes, {where}, {how}: {document['versions']}."
+    text = f"It took {minutes:.0f} minutes to measure them, {where}, {how}: {document['versions']}."
     return f"\n{_wrapped(text)}\n"
 
 

@@ -85,7 +85,7 @@ def test_missed_goals_come_first_and_are_called_so(regions):
 def test_sentences_are_made_of_the_run(regions):
     where = "on one shared virtual machine (Linux x86_64, 2 cores)"
     how = "as medians of 5 interleaved rounds: Python 3.11.7, rbim 0.1.0."
-    assert " ".join(regions["run"]().split()) == f"One run printed all of them, in 10 minutes, {where}, {how}"
+    assert " ".join(regions["run"]().split()) == f"It took 10 minutes to measure them, {where}, {how}"
     assert regions["notes on growth"]() == "\n- It costs 2.00 times as much.\n\n"
     rows = regions["in short"]().splitlines()[3:]
     assert rows == ["| rbim over X | 50 | 0.50 | - | - |", "| aiohttp by hand | 100 | 1.00 | - | - |", ""]
