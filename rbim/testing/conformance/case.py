@@ -79,7 +79,7 @@ class Conformance:
     - ``phases`` (default: True): if False, a time-out while connecting may be Unanswered.
     - ``cancels`` (default: True): if False, the connection of a cancelled request may stay open until its response comes,
       which is then discarded.
-    - ``discards`` (default: True): if False, a response over TLS that nobody asked for may be read as the next one.
+    - ``discards`` (default: True): if False, an unrequested response over TLS may be read as the next one.
     """
 
     make: Callable[..., Transport]

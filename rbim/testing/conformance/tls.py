@@ -169,7 +169,7 @@ async def _unasked(subject: Conformance, pause: float) -> None:
 
 
 for _pause in (0.0, 0.0003, 0.01):
-    CASES.add(f"discarded: an answer nobody asked for over TLS, {_pause * 1000:g} ms behind another one", "tls", "discards")(
+    CASES.add(f"discarded: an unrequested answer over TLS, {_pause * 1000:g} ms behind another one", "tls", "discards")(
         partial(_unasked, pause=_pause)
     )
 

@@ -22,7 +22,7 @@ __all__ = ["H11Parser"]
 
 MAX_EVENT = 256 * 1024  # bytes; the reader's own limit of a head is lower
 REQUEST = h11.Request(method="GET", target="/", headers=[("Host", "h")]), h11.EndOfMessage()
-"""A request that nobody sends: h11 expects one before each response."""
+"""A request that is never sent: h11 expects one before each response."""
 
 
 class H11Parser:
