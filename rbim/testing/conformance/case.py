@@ -79,7 +79,6 @@ class Conformance:
     - ``phases`` (default: True): if False, a time-out while connecting may be Unanswered.
     - ``cancels`` (default: True): if False, the connection of a cancelled request may stay open until its response comes,
       which is then discarded.
-    - ``discards`` (default: True): if False, an unrequested response over TLS may be read as the next one.
     """
 
     make: Callable[..., Transport]
@@ -90,7 +89,6 @@ class Conformance:
     bundle: bool = field(default=False, kw_only=True)
     phases: bool = field(default=True, kw_only=True)
     cancels: bool = field(default=True, kw_only=True)
-    discards: bool = field(default=True, kw_only=True)
 
     def has(self, feature: str) -> bool:
         """Whether the transport has the feature with this field name."""
