@@ -1,4 +1,4 @@
-"""The httpx transport: one single-connection httpx transport per request in flight.
+"""The httpx transport: one connection of httpcore, the engine of httpx, per request in flight.
 
 The pool of ``httpx.AsyncClient`` is not used: httpcore 1.0 scans its whole list of connections at the start and the end of
 each request, which is quadratic in the requests in flight, and a queued request that is cancelled may leak its place. So

@@ -18,6 +18,7 @@ import asyncio
 import ssl
 import sys
 import time
+from abc import ABC, abstractmethod
 from contextlib import suppress
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -72,7 +73,7 @@ class Links:
                 await asyncio.sleep(0)
 
 
-class Link(asyncio.BufferedProtocol):
+class Link(asyncio.BufferedProtocol, ABC):
     """One connection to one origin, idle or in an exchange (see the states above).
 
     A subclass reads (``buffer_updated``), and says what ends an exchange: ``late`` (its deadline), ``lost`` (the connection)
@@ -197,23 +198,23 @@ class Link(asyncio.BufferedProtocol):
             if self._secure:
                 self.transport.abort()
 
+    @abstractmethod
     def fail(self, reason: str) -> None:
         """Fail the exchange for this reason, or close the connection if it is idle."""
-        raise NotImplementedError
 
     # What ends an exchange, for subclasses.
 
+    @abstractmethod
     def late(self) -> None:
         """Handle the deadline."""
-        raise NotImplementedError
 
+    @abstractmethod
     def lost(self, error: Exception | None) -> None:
         """Handle the loss of the connection."""
-        raise NotImplementedError
 
+    @abstractmethod
     def ended(self) -> None:
         """Handle the regular end of the server's data."""
-        raise NotImplementedError
 
     # Called by asyncio.
 
