@@ -1,7 +1,8 @@
-"""The cost of a call below a rate limit, with no other call waiting and with a thousand that wait.
+"""The cost of a call below a rate limit, with no other call waiting and with thousands that wait.
 
 The transport answers at once. With a rate of its own for each row: one that never makes a call wait, and one at which a
-thousand tasks always wait for their turn. CPU microseconds of the process for each call, medians of interleaved rounds.
+thousand tasks, or ten thousand, always wait for their turn. CPU microseconds of the process for each call, medians of
+interleaved rounds.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["cost", "run"]
 
 TASKS = 1000
-FREE, NONE, MANY = "no rate", "a rate, none waiting", f"a rate, {TASKS:,} waiting"
+FREE, NONE = "no rate", "a rate, none waiting"
+MANY, MORE = f"a rate, {TASKS:,} waiting", f"a rate, {10 * TASKS:,} waiting"
 AMPLE, SCARCE = 1e9, 4000.0  # calls per second: never reached; far below what a core can do
 
 
@@ -37,6 +39,7 @@ def run(options: Options) -> Result:
             FREE: partial(cost, (), 1, seconds),
             NONE: partial(cost, (Rate(AMPLE),), 1, seconds),
             MANY: partial(cost, (Rate(SCARCE),), tasks, seconds),
+            MORE: partial(cost, (Rate(SCARCE),), 10 * tasks, seconds),
         }
         figures = interleaved(measures, options.rounds)
     rows = tuple((name, median(column), ratio(figures, name, FREE)) for name, column in figures.items())
@@ -47,7 +50,8 @@ def run(options: Options) -> Result:
         digits=2,
     )
     goals = tuple(
-        Goal(name=f"{one} / {other}", value=ratio(figures, one, other)) for one, other in ((NONE, FREE), (MANY, NONE))
+        Goal(name=f"{one} / {other}", value=ratio(figures, one, other))
+        for one, other in ((NONE, FREE), (MANY, NONE), (MORE, MANY))
     )
     return Result(part="rates", tables=(table,), goals=goals)
 

@@ -484,6 +484,6 @@ async def test_answers_and_cancellations_by_the_thousand_leave_nothing_behind(cl
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
         assert all(isinstance(got, asyncio.CancelledError) == (number % 3 == 0) for number, got in enumerate(outcomes))
         shared = client._shared
-        assert (shared.running, shared.scopes, shared.concurrency.free, shared.concurrency.waiting) == (0, set(), 100, 0)
+        assert (shared.running, shared.scopes, shared.admission.free, shared.admission.waiting) == (0, set(), 100, 0)
         again = await client.send(READ)
     assert again.extra == {}

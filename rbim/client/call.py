@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from attrs import evolve, frozen
 
+from rbim.client.admission import Refused
 from rbim.errors import (
     ApiError,
     Attempt,
@@ -30,12 +32,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Call", "Exchange"]
 
-P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
-
-LONGEST_HALT = 300.0
-"""Seconds that one ``Retry-After`` can halt a client at most, so that a wrong value does not stop it for ever."""
 
 BACKSTOP = 0.05
 """Seconds after the deadline at which a transport that ignores its timeout is cancelled."""
@@ -64,6 +62,7 @@ class Call(Generic[R]):
 
     __slots__ = (
         "_began",
+        "_failure",
         "_handed_over",
         "_history",
         "_latest",
@@ -87,6 +86,7 @@ class Call(Generic[R]):
         self._latest = self._began + settings.deadline
         self._handed_over = False
         self._history: list[Attempt] = []
+        self._failure: RbimError | None = None
         self._waited = 0.0
         shared.calls += 1
         self._number = shared.calls
@@ -108,6 +108,8 @@ class Call(Generic[R]):
             failure = error if isinstance(error, Exception) else None
             if self._handed_over:
                 self._ended(error)
+            if failure is None and self._waited:
+                shared.admission.gave_up(self._began)
             raise
         else:
             answered = True
@@ -120,8 +122,10 @@ class Call(Generic[R]):
     async def _attempts(self, request: Request) -> R:
         shared = self._shared
         while True:
-            if not self._admitted_at_once():
-                await self._interruptible(self._wait_for_admission)
+            if shared.admission.take():
+                self._started = shared.clock.monotonic()
+            else:
+                await self._interruptible(self._wait_for_admission, backstop=0.0)
             try:
                 signed = shared.signer.sign(request)
                 timeout = self._begin_attempt(signed)
@@ -129,7 +133,8 @@ class Call(Generic[R]):
                     if shared.timed_by_transport:
                         self.response = await shared.transport.send(signed, timeout=timeout)
                     else:
-                        self.response = await self._interruptible(shared.transport.send, signed, timeout=timeout)
+                        send = partial(shared.transport.send, signed, timeout=timeout)
+                        self.response = await self._interruptible(send, backstop=BACKSTOP)
                     answer = self._decode(signed, self.response)
                 except RbimError as error:
                     self._ended(error)
@@ -140,26 +145,31 @@ class Call(Generic[R]):
                     self._ended(None)
                     return answer
             finally:
-                shared.concurrency.leave()
+                shared.admission.leave(self._started, answered=self.response is not None)
             confirmed = self._confirmed(failure)
             if confirmed is not None:
                 return confirmed
-            await self._interruptible(shared.clock.sleep, self._pause_after(failure))
+            self._failure = failure
+            await self._interruptible(partial(shared.clock.sleep, self._pause_after(failure)), backstop=0.0)
 
-    async def _interruptible(self, wait: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Await ``wait(...)`` until the deadline, or until the client is closed; then raise the error for it."""
+    async def _interruptible(self, wait: Callable[[], Awaitable[T]], *, backstop: float) -> T:
+        """Await ``wait()`` until the deadline, or until the client is closed; then raise the error for it.
+
+        ``backstop`` is the seconds after the deadline at which the wait is cancelled.
+        """
         shared = self._shared
-        with shared.scope(self._latest + BACKSTOP - shared.clock.monotonic()) as scope:
+        with shared.scope(self._latest + backstop - shared.clock.monotonic()) as scope:
             shared.scopes.add(scope)
             try:
-                result = await wait(*args, **kwargs)
+                result = await wait()
             finally:
                 shared.scopes.discard(scope)
         if not scope.cancelled_caught:
             return result
-        # a request that was handed to the transport may have been sent, in part or whole
-        outcome = Outcome.UNKNOWN if self._handed_over else Outcome.NOT_SENT
-        raise self._deadline_exceeded(outcome) if shared.state == "open" else self._client_closed(outcome)
+        if shared.state != "open":
+            # a request that was handed to the transport may have been sent, in part or whole
+            raise self._client_closed(Outcome.UNKNOWN if self._handed_over else Outcome.NOT_SENT)
+        raise self._deadline_exceeded(Outcome.UNKNOWN) if self._handed_over else self._not_admitted()
 
     def _begin(self) -> Request:
         """Notify the observers, and return the unsigned request. Raises ClientClosed if the client is not open."""
@@ -187,49 +197,32 @@ class Call(Generic[R]):
         """Return the seconds until the next attempt. Raises an error if there is none."""
         shared, settings = self._shared, self._settings
         if isinstance(failure, Throttled) and failure.retry_after is not None:
-            now = shared.clock.monotonic()
-            shared.rates.halt(now + min(failure.retry_after, LONGEST_HALT), now)
+            shared.admission.throttled(self._op, failure.retry_after, calls=shared.calls)
         if shared.state != "open":  # the transport turned the cancellation into an error
             raise self._client_closed(failure.outcome) from failure
         if isinstance(failure, TransportError) and shared.clock.monotonic() >= self._latest:
             raise self._deadline_exceeded(failure.outcome) from failure
         failure.attempts = tuple(self._history)
         pause = settings.retry.pause(self._op, failure, len(self._history), shared.codec.dialect.codes)
-        if pause is None or shared.clock.monotonic() + pause >= self._latest:
+        if pause is None or shared.clock.monotonic() + pause >= self._latest - self._need():
             raise failure
         if not shared.budget.spend():
             failure.add_note("not retried: the client's retry budget is spent")
             raise failure
         return pause
 
-    def _admitted_at_once(self) -> bool:
-        """Take a place in the concurrency limiter if the call need not wait; return whether it did."""
-        shared = self._shared
-        now = self._started = shared.clock.monotonic()
-        return now < self._latest and shared.rates.free(now) and shared.concurrency.take()
-
     async def _wait_for_admission(self) -> None:
-        """Wait for the rate limiter, then for the concurrency limiter; give the place back if a halt came meanwhile."""
-        shared, rates, clock = self._shared, self._shared.rates, self._shared.clock
-        start = now = clock.monotonic()
-        when = rates.reserve(self._op, now, self._latest)
-        halted_for = rates.halted_for
+        """Wait until the client's limits let the request leave."""
+        shared = self._shared
+        start = shared.clock.monotonic()
         try:
-            while when is not None and max(when, now) < self._latest:
-                if when > now:
-                    await clock.sleep(when - now)
-                await shared.concurrency.enter()
-                now = clock.monotonic()
-                planned, when = when, rates.postponed(when, halted_for)
-                halted_for = rates.halted_for
-                if now < self._latest and (when == planned or when <= now):
-                    self._started = now
-                    return
-                shared.concurrency.leave()
+            self._started = await shared.admission.enter(
+                self._op, latest=self._latest, deadline=self._settings.deadline, attempt=self._settings.timeout
+            )
+        except Refused:
+            raise self._not_admitted() from self._failure
         finally:
-            self._waited += clock.monotonic() - start
-        seconds = self._settings.deadline
-        raise DeadlineExceeded(f"the client's limits did not let the request start before the deadline of {seconds:g} s")
+            self._waited += shared.clock.monotonic() - start
 
     def _begin_attempt(self, signed: Request) -> float:
         """Notify the observers, and return the seconds that the attempt may take. Raises ClientClosed."""
@@ -290,6 +283,21 @@ class Call(Generic[R]):
     def _deadline_exceeded(self, outcome: Outcome) -> DeadlineExceeded:
         reason = f"no answer within the deadline of {self._settings.deadline:g} s"
         return DeadlineExceeded(reason, outcome=outcome)
+
+    def _need(self) -> float:
+        settings = self._settings
+        return self._shared.admission.need(deadline=settings.deadline, attempt=settings.timeout)
+
+    def _not_admitted(self) -> DeadlineExceeded:
+        shared, deadline = self._shared, self._settings.deadline
+        need = self._need()
+        reason = f"the client's limits do not let the request leave in time for its deadline of {deadline:g} s"
+        details = f"{shared.admission.waiting} calls wait" + (f", an attempt needs up to {need:.3g} s" if need else "")
+        error = DeadlineExceeded(f"{reason} ({details})")
+        if self._failure is not None:
+            error = DeadlineExceeded(f"{reason} again ({details}); attempt {len(self._history)} failed: {self._failure}")
+        error.__cause__ = self._failure
+        return error
 
     def _completed(self, error: RbimError) -> RbimError:
         """Return the error with its operation, its attempts and the outcome of the whole call."""

@@ -1,4 +1,4 @@
-"""The client: one transport, concurrency limiter, rate limiter and retry budget, and views that share them."""
+"""The client: one transport, its limits and retry budget, and views that share them."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ class AsyncClient(View):
             raise
         self._deadlines = deadlines_of(self._shared.clock, again=AGAIN)
         if self._deadlines is not None:
-            self._shared.scope = self._deadlines.scope
+            self._shared.scope = self._shared.admission.scope = self._deadlines.scope
             # declared by its own class: a subclass or a wrapper may wait outside of the transport's timers
             self._shared.timed_by_transport = bool(vars(type(self._shared.transport)).get("keeps_timeouts"))
         self._shared.state = "open"

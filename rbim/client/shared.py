@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import Attribute, field, frozen
 
-from rbim.client.limits import ConcurrencyLimiter, RateLimiter
+from rbim.client.admission import Admission
 from rbim.client.retry import Retry, RetryBudget
 from rbim.errors import InvalidRequest
 from rbim.validators import above_zero
@@ -60,21 +60,27 @@ class CallSettings:
 class Load:
     """The load of a client at one moment.
 
-    ``in_flight`` of the concurrency limiter's ``places`` are taken; ``waiting`` calls wait for one. ``calls`` is the number
-    of running calls, including those that wait for the rate limiter or for their next attempt. ``retries_left`` is the rest
-    of the retry budget (of 50), ``halted`` the seconds until a halt by ``Retry-After`` ends (0 without a halt).
+    ``in_flight`` of the ``places`` for requests are taken. ``waiting`` calls wait for a place, a rate or a halt, the oldest
+    of them for ``oldest`` seconds. ``calls`` is the number of running calls, including those that wait for their next
+    attempt. ``refused`` calls have ended so far because their request could not leave in time. ``attempt_time`` is the
+    seconds that an attempt takes, usually (the median of the last attempts that ended while calls waited; 0 before).
+    ``retries_left`` is the rest of the retry budget (of 50), ``halted`` the seconds until the last halt by ``Retry-After``
+    ends (0 without a halt).
     """
 
     places: int
     in_flight: int
     waiting: int
+    oldest: float
     calls: int
+    refused: int
+    attempt_time: float
     retries_left: float
     halted: float
 
 
 class SharedState:
-    """The state that a client shares with its views: limiters, retry budget, transport, running calls."""
+    """The state that a client shares with its views: admission, retry budget, transport, running calls."""
 
     def __init__(  # noqa: PLR0913  # the parts of a client, by keyword
         self,
@@ -90,8 +96,7 @@ class SharedState:
         self.signer = signer
         self.codec = codec
         self.clock = clock
-        self.concurrency = ConcurrencyLimiter(limits.concurrency)
-        self.rates = RateLimiter(limits.rates)
+        self.admission = Admission(limits, clock)
         self.budget = RetryBudget()
         self.observers = observers
         self.running = 0
@@ -109,14 +114,17 @@ class SharedState:
     @property
     def load(self) -> Load:
         """The load at this moment."""
-        concurrency = self.concurrency
+        admission = self.admission
         return Load(
-            places=concurrency.places,
-            in_flight=concurrency.places - concurrency.free,
-            waiting=concurrency.waiting,
+            places=admission.places,
+            in_flight=admission.places - admission.free,
+            waiting=admission.waiting,
+            oldest=admission.oldest,
             calls=self.running,
+            refused=admission.refused,
+            attempt_time=admission.times.typical,
             retries_left=self.budget.left,
-            halted=max(0.0, self.rates.halted_until - self.clock.monotonic()),
+            halted=admission.halted,
         )
 
     def ended(self) -> None:

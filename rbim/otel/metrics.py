@@ -158,7 +158,29 @@ REQUEST, CALL, ROW = "{request}", "{call}", "{row}"
 LEVELS = (
     Level("rbim.client.places", REQUEST, "Requests that may be in flight.", "client", _of_client(lambda n: n.places)),
     Level("rbim.client.in_flight", REQUEST, "Requests in flight.", "client", _of_client(lambda n: n.in_flight)),
-    Level("rbim.client.waiting", CALL, "Calls that wait for a place in flight.", "client", _of_client(lambda n: n.waiting)),
+    Level(
+        "rbim.client.waiting",
+        CALL,
+        "Calls that wait for a place in flight, a rate or a halt.",
+        "client",
+        _of_client(lambda n: n.waiting),
+    ),
+    Level("rbim.client.oldest", "s", "Age of the oldest waiting call.", "client", _of_client(lambda n: n.oldest)),
+    Level(
+        "rbim.client.refused",
+        CALL,
+        "Calls whose request could not leave in time for their deadline.",
+        "client",
+        _of_client(lambda n: n.refused),
+        grows=True,
+    ),
+    Level(
+        "rbim.client.attempt_time",
+        "s",
+        "Usual time of an attempt, as learned while calls wait.",
+        "client",
+        _of_client(lambda n: n.attempt_time),
+    ),
     Level("rbim.client.calls", CALL, "Calls in progress, including waiting ones.", "client", _of_client(lambda n: n.calls)),
     Level(
         "rbim.client.retries_left",

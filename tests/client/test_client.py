@@ -255,15 +255,31 @@ async def test_a_place_at_the_gate_that_comes_when_the_deadline_has_passed_is_no
 
 async def test_the_deadline_counts_the_time_spent_on_rates_and_at_the_gate():
     limits = Limits(concurrency=1, rates=[Rate(1, per=4)])
+    async with by_hand(waits(6), HANGS, limits=limits, timeout=15, deadline=20) as (client, stub, clock, tasks):
+        Background(tasks, client.send(READ))
+        await clock.advance()
+        second = Background(tasks, client.send(READ))  # waits 4 s for the rate and 2 s for the place: 14 s are left
+        await clock.advance(6)
+        assert stub.timeouts == [15, 14]
+        await clock.advance(14 + BACKSTOP)
+        assert isinstance(second.ended, DeadlineExceeded)
+        assert second.ended.outcome is Outcome.UNKNOWN
+
+
+async def test_a_request_leaves_only_if_an_attempt_can_end_before_the_deadline():
+    limits = Limits(concurrency=1)
     async with by_hand(waits(6), limits=limits, timeout=10, deadline=9) as (client, stub, clock, tasks):
         Background(tasks, client.send(READ))
         await clock.advance()
-        second = Background(tasks, client.send(READ))  # waits 4 s for the rate, 2 s at the limiter: 3 s are left
+        second = Background(tasks, client.send(READ))  # the place is free after 6 s: 3 s are left, and an attempt takes 6
         await clock.advance(6)
-        assert stub.timeouts == [9, 3]
-        await clock.advance(3)
         assert isinstance(second.ended, DeadlineExceeded)
-        assert second.ended.outcome is Outcome.UNKNOWN
+        assert second.ended.outcome is Outcome.NOT_SENT
+        assert stub.timeouts == [9]
+        third = Background(tasks, client.send(READ))  # a call that need not wait is always sent
+        await clock.advance(6)
+        assert third.ended is not None
+        assert not isinstance(third.ended, Exception)
 
 
 async def test_a_wait_for_a_rate_past_the_deadline_raises_at_once_and_takes_no_place():
@@ -410,7 +426,7 @@ async def test_after_a_halt_those_who_waited_for_a_rate_do_not_come_all_at_once(
     async with client_over(stub, limits=Limits(rates=[Rate(1)]), retry=ONCE) as client, create_task_group() as tasks:
         calls = [Background(tasks, client.send(READ)) for _ in range(4)]
     assert sorted(type(call.ended).__name__ for call in calls) == ["GroupDetail"] * 3 + ["Throttled"]
-    assert stub.times == pytest.approx([0, 6, 7, 8])
+    assert stub.times == pytest.approx([0, 5.5, 6.5, 7.5])
 
 
 async def test_a_halt_that_ended_while_a_call_stood_at_the_gate_costs_it_nothing():
@@ -443,7 +459,7 @@ async def test_a_call_that_never_got_through_tells_how_long_it_waited():
         await clock.advance()
         Background(tasks, client.tuned(deadline=5).send(READ))
         await clock.advance(6)
-    assert seen[0] == pytest.approx(5 + BACKSTOP)
+    assert seen[0] == pytest.approx(5)
 
 
 @settings(max_examples=30, deadline=None)
@@ -490,7 +506,7 @@ async def test_calls_cancelled_in_whatever_moment_leave_no_place_taken(moments, 
                 else:
                     await clock.advance(number / 4) if number else await checkpoint()
             tasks.cancel_scope.cancel()
-        limiter = client._shared.concurrency
+        limiter = client._shared.admission
         assert (limiter.free, limiter.waiting) == (places, 0)
         assert client._shared.running == 0
     assert stub.most <= places
@@ -607,7 +623,7 @@ async def test_five_thousand_calls_at_once_get_each_its_own_answer():
         async with create_task_group() as tasks:
             for number in range(5000):
                 tasks.start_soon(ask, client.acting_as("boss") if number % 2 else client, number)
-        assert client._shared.concurrency.free == 100
+        assert client._shared.admission.free == 100
         assert client._shared.running == 0
     assert answers == {number: f"name of {number}" for number in range(5000)}
     assert stub.most == 100
@@ -634,7 +650,7 @@ async def test_a_thousand_calls_with_faults_and_cancellations_end_each_in_its_ow
         for number in range(1000):
             tasks.start_soon(call, client, number)
     assert ended == {number: ends[number % 6] for number in range(1000)}
-    assert (client._shared.concurrency.free, stub.in_flight) == (1000, 0)
+    assert (client._shared.admission.free, stub.in_flight) == (1000, 0)
 
 
 def test_one_client_after_another_each_in_a_loop_of_its_own():

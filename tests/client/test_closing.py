@@ -167,7 +167,7 @@ async def test_a_call_that_is_let_go_while_its_client_closes_sends_nothing():
         error = await failing(client.send(READ))
         assert isinstance(error, ClientClosed)
         assert (error.outcome, error.attempts) == (Outcome.NOT_SENT, ())
-        assert client._shared.concurrency.free == 100
+        assert client._shared.admission.free == 100
     assert stub.requests == []
 
 
@@ -287,7 +287,7 @@ async def test_asyncios_own_cancel_in_any_turn_of_the_loop_leaves_nothing_behind
             await task
         except asyncio.CancelledError:
             assert task.cancelling() == 1
-        assert client._shared.concurrency.free == 1
+        assert client._shared.admission.free == 1
         assert client._shared.running == 0
 
 

@@ -578,7 +578,7 @@ async def test_wrong_credentials_cost_one_round_of_requests_and_no_more():
             await gathered(client, Reads(), workers=10)
     assert caught.value.operation == "QueryGroupDetail"
     assert len(stub.requests) <= 20
-    assert (client._shared.concurrency.free, stub.in_flight) == (100, 0)
+    assert (client._shared.admission.free, stub.in_flight) == (100, 0)
 
 
 async def test_leaving_early_gives_all_places_back_to_the_client():
@@ -587,7 +587,7 @@ async def test_leaving_early_gives_all_places_back_to_the_client():
         async with fan_out(client, Reads(), workers=50) as outcomes:
             for _ in range(12):
                 await anext(outcomes)
-        assert (client._shared.concurrency.free, client._shared.concurrency.waiting) == (5, 0)
+        assert (client._shared.admission.free, client._shared.admission.waiting) == (5, 0)
         await client.send(READ)
 
 

@@ -10,6 +10,7 @@ import httpx
 import pytest
 from anyio import create_task_group
 from anyio.lowlevel import checkpoint
+from attrs import evolve
 
 from helpers.stubs import (
     ALREADY_MEMBER,
@@ -307,11 +308,14 @@ async def test_what_is_known_of_a_calls_effect_is_told_however_it_ends(script, o
 async def test_what_a_client_is_busy_with():
     stub = Stub(waits(5), clock=EmulatedClock())
     async with client_over(stub, limits=Limits(concurrency=2)) as client, create_task_group() as tasks:
-        assert client.load == Load(places=2, in_flight=0, waiting=0, calls=0, retries_left=50, halted=0)
+        idle = Load(
+            places=2, in_flight=0, waiting=0, oldest=0, calls=0, refused=0, attempt_time=0, retries_left=50, halted=0
+        )
+        assert client.load == idle
         for view in (client, client.acting_as("a"), client.tuned(timeout=9)):
             tasks.start_soon(view.send, READ)
         await until(lambda: stub.in_flight == 2)
-        busy = Load(places=2, in_flight=2, waiting=1, calls=3, retries_left=50, halted=0)
+        busy = evolve(idle, in_flight=2, waiting=1, oldest=stub.clock.elapsed, calls=3)
         assert client.load == client.acting_as("b").load == busy
         tasks.cancel_scope.cancel()
     assert client.load.calls == 0

@@ -270,71 +270,119 @@ def refusal_is_failure_after_loss() -> None:
 @_fault("service")
 def place_kept_on_cancellation() -> None:
     """A call that is cancelled at the moment in which it gets a place keeps it."""
-    from rbim._support.lazy_names import late_anyio
-    from rbim.client.limits import ConcurrencyLimiter
+    from rbim.client.admission import Admission
 
-    async def faulty(self: Any) -> None:
-        if self.take():
-            return
-        event = late_anyio().Event()
-        self._waiters[event] = None
-        try:
-            await event.wait()
-        except BaseException:
-            self._waiters.pop(event, None)
-            raise
+    withdraw = Admission._withdraw
 
-    _replace(ConcurrencyLimiter, "enter", faulty)
+    def faulty(self: Any, waiter: Any) -> None:
+        if waiter.state != "granted":
+            withdraw(self, waiter)
+
+    _replace(Admission, "_withdraw", faulty)
+
+
+@_fault("service")
+def token_kept_on_cancellation() -> None:
+    """A call that is cancelled while it waits for a rate takes its token all the same."""
+    from rbim.client.admission import Admission
+
+    withdraw = Admission._withdraw
+
+    def faulty(self: Any, waiter: Any) -> None:
+        if waiter.state == "waiting":
+            waiter.demand.take(self._clock.monotonic())
+        withdraw(self, waiter)
+
+    _replace(Admission, "_withdraw", faulty)
 
 
 @_fault("service")
 def waiter_not_woken() -> None:
     """Now and then a place becomes free and the call that waits for it is not woken."""
-    from rbim.client.limits import ConcurrencyLimiter
+    from rbim.client.admission import Admission
 
-    leave = ConcurrencyLimiter.leave
+    leave = Admission.leave
 
-    def faulty(self: Any) -> None:
+    def faulty(self: Any, started: float, *, answered: bool) -> None:
         if _uses % 10:
-            leave(self)
+            leave(self, started, answered=answered)
         else:
             self.free += 1
 
-    _replace(ConcurrencyLimiter, "leave", faulty)
+    _replace(Admission, "leave", faulty)
+
+
+@_fault("service")
+def sleeper_not_replaced() -> None:
+    """When the call that sleeps until the next turn leaves the queue, no other one does so."""
+    from rbim.client.admission import Admission
+
+    _replace(Admission, "_keep_watch", lambda self, now: None)  # noqa: ARG005
 
 
 @_fault("service")
 def place_not_asked_for() -> None:
     """A call that need not wait for a rate takes a place that is not there."""
-    from rbim.client.limits import ConcurrencyLimiter
+    from rbim.client.admission import Admission
 
     def faulty(self: Any) -> bool:
         self.free -= 1
         return True
 
-    _replace(ConcurrencyLimiter, "take", faulty)
+    _replace(Admission, "take", faulty)
 
 
 @_fault("service")
 def turn_not_counted() -> None:
     """One of ten requests is not counted against the rates."""
-    from rbim.client.limits import RateLimiter
+    from rbim.client.queue import Demand
 
-    count = RateLimiter._count
+    take = Demand.take
 
-    def faulty(self: Any, op: Any, place: Any, present: Any) -> None:
+    def faulty(self: Any, now: Any) -> None:
         if _uses % 10:
-            count(self, op, place, present)
+            take(self, now)
 
-    _replace(RateLimiter, "_count", faulty)
+    _replace(Demand, "take", faulty)
 
 
 @_fault("service")
 def halt_ignored() -> None:
     """Requests leave although the platform has asked for quiet."""
-    from rbim.client.limits import RateLimiter
+    from rbim.client.halts import Halts
 
-    _replace(RateLimiter, "halt", lambda self, until, now: None)  # noqa: ARG005
+    _replace(Halts, "until", lambda self, scope: -1e9)  # noqa: ARG005
+
+
+@_fault("service")
+def need_ignored() -> None:
+    """A request leaves however near its deadline is."""
+    from rbim.client.attempt_times import AttemptTimes
+
+    _replace(AttemptTimes, "add", lambda self, seconds, *, now, answered: None)  # noqa: ARG005
+
+
+@_fault("service")
+def always_first_come() -> None:
+    """Calls are always served in the order in which they came, also when callers give up."""
+    from rbim.client.queue import Queue
+
+    _replace(Queue, "newest_first", lambda self, now: False)  # noqa: ARG005
+
+
+@_fault("service")
+def whole_client_halted() -> None:
+    """One throttled answer halts everything."""
+    from rbim.client.halts import Halts
+
+    throttled = Halts.throttled
+
+    def faulty(self: Any, narrow: Any, wide: Any, *, seconds: float, now: float, calls: int) -> None:
+        throttled(self, narrow, wide, seconds=seconds, now=now, calls=calls)
+        for watched in self._watched.values():
+            watched.halted_until = now + seconds
+
+    _replace(Halts, "throttled", faulty)
 
 
 @_fault("service")

@@ -38,6 +38,9 @@ AT_ONCE = 0.01
 UNEVEN = 0.5
 """Requests too many in a window that rounding may explain."""
 
+WATCHED = 10.0
+"""Seconds in which throttled answers count together."""
+
 NEIGHBOURLY = 1.0
 """Seconds that a call waits at most because of calls of another rate or group, or of a job."""
 
@@ -224,23 +227,36 @@ def _excess(rate: Rate, times: list[float]) -> float:
 
 
 def _check_halts(service: ServiceScenario) -> None:
-    """Check that nothing leaves while the platform has asked for quiet."""
-    sendings, until, who = service.network.sendings, -math.inf, ""
-    # an answer that came is known to the client a few turns later
-    heard = sorted(
-        (each.ended + AT_ONCE, each.ended + each.facts["retry after"] - AT_ONCE, str(each))
-        for each in sendings
-        if each.ended is not None and "retry after" in each.facts and each.fate == "ok" and _was_read(each)
-    )
-    number = 0
-    for sending in sendings:
-        while number < len(heard) and heard[number][0] <= sending.left:
-            if heard[number][1] > until:
-                _, until, who = heard[number]
-            number += 1
-        if sending.left < until:
-            what = f"{sending}; quiet until {until:.3f} s: {who}"
-            service.world.fail("nothing leaves while the platform wants quiet", what)
+    """Check that nothing leaves for a group that the platform has throttled again and again, while it wants quiet."""
+    events: dict[tuple[str, str | None], list[tuple[float, str, Sending]]] = defaultdict(list)
+    own = any(rate.each_group for rate in service.sizes.rates)  # then a group is throttled as a whole
+    for each in service.network.sendings:
+        group = each.body.get("groupId")
+        scope = ("" if own and group is not None else each.operation, group)
+        events[scope].append((each.left, "left", each))
+        if each.ended is not None and "retry after" in each.facts and each.fate == "ok" and _was_read(each):
+            events[scope].append((each.ended, "heard", each))
+    for happened in events.values():
+        _check_scope(service, sorted(happened, key=lambda each: each[0]))
+
+
+def _check_scope(service: ServiceScenario, happened: list[tuple[float, str, Sending]]) -> None:
+    """Check an operation for a group: three throttled answers, with two requests at most in between, are a halt."""
+    throttled: list[tuple[float, int]] = []
+    left, quiet_until, who = 0, -math.inf, ""
+    for at, what, sending in happened:
+        if what == "left":
+            left += 1
+            if throttled and throttled[-1][0] + AT_ONCE < at < quiet_until - AT_ONCE:
+                quiet = f"{sending}; quiet until {quiet_until:.3f} s: {who}"
+                service.world.fail("nothing leaves while the platform wants quiet", quiet)
+            continue
+        throttled.append((at, left))
+        first, left_then = throttled[max(0, len(throttled) - 3)]
+        cut = any(begin < at and until > first for begin, until, _ in service.weather.partitions)  # nothing leaves in it
+        if len(throttled) >= 3 and left - left_then <= 2 and at - first <= WATCHED and not cut:
+            end = at + sending.facts["retry after"]
+            quiet_until, who = max((quiet_until, who), (end, str(sending)))
 
 
 def _was_read(sending: Sending) -> bool:

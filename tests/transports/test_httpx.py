@@ -306,7 +306,7 @@ async def test_cancelling_half_of_two_thousand_calls_leaks_nothing(seed):
                     scopes[number].cancel()
                     if chance.random() < 0.3:
                         await anyio.sleep(chance.random() * 0.003)
-            gate = client._shared.concurrency
+            gate = client._shared.admission
             cancelled = {number for number, scope in scopes.items() if scope.cancelled_caught}
             assert answered | cancelled == set(range(2000))
             assert not answered & cancelled
@@ -331,7 +331,7 @@ async def test_cancelling_tasks_of_asyncio_leaks_nothing():
                 task.cancel()
             results = await asyncio.gather(*tasks, return_exceptions=True)
             assert {type(result) for result in results} == {type(None), asyncio.CancelledError}
-            assert (client._shared.concurrency.free, client._shared.concurrency.waiting) == (places, 0)
+            assert (client._shared.admission.free, client._shared.admission.waiting) == (places, 0)
             await asks(client, 300)
         assert await is_left(server)
     gc.collect()

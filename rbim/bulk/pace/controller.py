@@ -155,7 +155,7 @@ class PaceController:
             self._rate.throttled(now, now - latency, halt=halt, halted_until=self._limiter.halted_until)
         elif retry_after is None:
             halt = DEFAULT_HALT
-        self._limiter.halt(now + halt, now)
+        self._limiter.halt(now + halt)
 
     def lost(self, now: float, latency: float = 0.0) -> None:
         """Note that a request sent ``latency`` seconds ago did not reach a working platform.

@@ -1,0 +1,248 @@
+"""Admission: when a call may send its request. Rates, halts and places in flight are decided together.
+
+A call that need not wait passes :meth:`Admission.take` or :meth:`Admission.enter` without giving way. One that waits is
+woken when it may leave; it takes its tokens at that moment, when its task runs again, so that rates hold by the time of
+sending even if the event loop was blocked in between. A call that is cancelled leaves nothing behind.
+
+States of a waiting call (``Waiter.state``):
+
+- ``waiting``: it stands in the queue and holds nothing.
+- ``granted``: it has a place, and its tokens are promised; its task has not run since. From here it sends, or gives
+  everything back: if it was cancelled, or if it is too late now.
+- ``refused``: its answer cannot come in time any more; its task raises.
+- ``left``: it sends.
+
+No task and no timer of its own watches the queue: one of the waiting calls sleeps until the next call may leave
+(``_sleeper``). If it leaves the queue, another one is woken to do so.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+from rbim._support.lazy_names import late_anyio
+from rbim.client.attempt_times import AttemptTimes
+from rbim.client.halts import Halts
+from rbim.client.limits import ROUNDING
+from rbim.client.queue import Demands, Queue, Room, Waiter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+    from anyio import Event
+
+    from rbim.client.limits import Limits
+    from rbim.clock import Clock, Scope
+    from rbim.operations.base import Operation
+
+__all__ = ["Admission", "Refused"]
+
+LONGEST_NEED = 0.9
+"""Share of a call's deadline that an attempt is expected to take at most: a call that need not wait is always sent."""
+
+
+class Refused(Exception):
+    """The limits do not let the request leave in time; nothing was sent for it now."""
+
+
+class Admission:
+    """Decides which call sends its request next. ``scope`` makes a cancel scope that ends after so many seconds."""
+
+    def __init__(self, limits: Limits, clock: Clock) -> None:
+        self.scope: Callable[[float], AbstractContextManager[Scope]] = clock.scope
+        self.places = limits.concurrency
+        self.free = limits.concurrency
+        """Places in flight that are not taken."""
+        self.refused = 0
+        """The number of calls that could not be sent in time."""
+        self.times = AttemptTimes()
+        self._clock = clock
+        self._unlimited = not limits.rates
+        self._at_once = self._unlimited
+        """Whether a free place is all that a call needs: no rates, no waiting calls, no halts."""
+        self._halts = Halts()
+        self._demands = Demands(limits.rates, self._halts)
+        self._queue = Queue()
+        self._next_at = inf
+        """The earliest time at which a waiting call may leave, as far as rates and halts are concerned."""
+        self._sleeper: Waiter | None = None
+        self._alarm = inf
+        """The time at which the sleeper wakes up."""
+
+    @property
+    def waiting(self) -> int:
+        """The number of waiting calls."""
+        return len(self._queue)
+
+    @property
+    def oldest(self) -> float:
+        """Seconds that the oldest waiting call has waited; 0 if none waits."""
+        return self._clock.monotonic() - self._queue.oldest.since if self._queue else 0.0
+
+    @property
+    def halted(self) -> float:
+        """Seconds until the last halt ends; 0 if nothing is halted."""
+        return max(0.0, self._halts.last_end - self._clock.monotonic())
+
+    def take(self) -> bool:
+        """Take a place if that is all that a call needs, and one is free; return whether it was taken."""
+        if self._at_once and self.free:
+            self.free -= 1
+            return True
+        return False
+
+    async def enter(self, op: Operation[Any], *, latest: float, deadline: float, attempt: float) -> float:
+        """Wait until the request may leave, take a place and tokens, and return the time. Raises Refused.
+
+        It must be answered before ``latest``. ``deadline`` is the seconds of its call, ``attempt`` those of one attempt.
+        """
+        now = self._clock.monotonic()
+        demand = self._demands.of(op, now)
+        if not self._queue and self.free and now < latest and demand.ready_at(now) <= now:
+            self.free -= 1
+            demand.take(now)
+            self._at_once = self._unlimited and not self._halts.watching(now)
+            return now
+        waiter = Waiter(demand, now=now, latest=latest, deadline=deadline, attempt=attempt)
+        if self._is_hopeless(waiter, now):
+            self.refused += 1
+            raise Refused
+        self._add(waiter, now)
+        self._at_once = False
+        try:
+            while not self._admitted(waiter, now):
+                await self._wait(waiter, now)
+                now = self._clock.monotonic()
+        except BaseException:
+            self._withdraw(waiter)
+            raise
+        self._keep_watch(now)
+        return now
+
+    def leave(self, started: float, *, answered: bool) -> None:
+        """Give a place back: an attempt that started then has ended, with or without an answer."""
+        self.free += 1
+        if self._queue:
+            now = self._clock.monotonic()
+            self.times.add(now - started, now=now, answered=answered)
+            self._grant(now)
+            self._keep_watch(now)
+
+    def gave_up(self, began: float) -> None:
+        """Note that a call which had waited was cancelled before it was answered; it began at that time."""
+        now = self._clock.monotonic()
+        self._queue.gave_up(now - began, now)
+
+    def throttled(self, op: Operation[Any], seconds: float, *, calls: int) -> None:
+        """Note that a request was throttled, and that the platform asks for a pause; ``calls`` have begun so far."""
+        now = self._clock.monotonic()
+        demand = self._demands.of(op, now)
+        self._halts.throttled(demand.narrow, demand.kind.wide, seconds=seconds, now=now, calls=calls)
+        self._at_once = False
+
+    def need(self, *, deadline: float, attempt: float) -> float:
+        """Return the seconds that an attempt of such a call needs, as far as known; see :meth:`enter`."""
+        return min(self.times.need, attempt, LONGEST_NEED * deadline)
+
+    def _last_start(self, waiter: Waiter) -> float:
+        return waiter.latest - self.need(deadline=waiter.deadline, attempt=waiter.attempt)
+
+    def _is_hopeless(self, waiter: Waiter, now: float) -> bool:
+        """Return whether a new call cannot leave in time, if none of the calls ahead of it gives up."""
+        room, last = Room(self.places, self.free, self.times.typical, self.times.need), self._last_start(waiter)
+        return (
+            self._queue.earliest_start(waiter, now, room, exact=False) >= last
+            and self._queue.earliest_start(waiter, now, room, exact=True) >= last
+        )
+
+    def _grant(self, now: float) -> None:
+        """Give places and tokens to the waiting calls that may leave now, and wake them."""
+        while self.free and now + ROUNDING >= self._next_at:
+            waiter = self._queue.next(now)
+            if waiter is None:
+                self._next_at = self._queue.due(now)
+                return
+            self._queue.remove(waiter)
+            if now >= self._last_start(waiter):
+                waiter.state = "refused"
+            else:
+                waiter.state = "granted"
+                self.free -= 1
+                for bucket in waiter.demand.buckets:
+                    bucket.granted += 1
+            if waiter.wake is not None:
+                waiter.wake()
+
+    def _admitted(self, waiter: Waiter, now: float) -> bool:
+        """Return whether a waiting call leaves now; then it has its place and its tokens. Raises Refused."""
+        self._grant(now)
+        if waiter.state == "granted":
+            next_at = self._next_at
+            self._release(waiter)
+            if now >= self._last_start(waiter):  # the event loop was blocked
+                self.free += 1
+                waiter.state = "refused"
+            elif waiter.demand.ready_at(now) > now:  # a halt came
+                self.free += 1
+                self._add(waiter, now)
+                self._grant(now)
+            else:
+                waiter.demand.take(now)
+                waiter.state = "left"
+                self._next_at = next_at  # the promised tokens are taken
+        if waiter.state == "refused":
+            self.refused += 1
+            raise Refused
+        return waiter.state == "left"
+
+    def _add(self, waiter: Waiter, now: float) -> None:
+        self._queue.add(waiter)
+        self._next_at = min(self._next_at, waiter.demand.ready_at(now))
+
+    def _release(self, waiter: Waiter) -> None:
+        """Give the promised tokens back."""
+        for bucket in waiter.demand.buckets:
+            bucket.granted -= 1
+        self._next_at = -inf
+
+    def _withdraw(self, waiter: Waiter) -> None:
+        """Give back everything that a call holds which will not be sent."""
+        now = self._clock.monotonic()
+        if waiter.state == "granted":
+            self._release(waiter)
+            self.free += 1
+        elif waiter.state == "waiting" and now >= waiter.latest:
+            self._queue.remove(waiter)
+            self.refused += 1
+        elif waiter.state == "waiting":
+            self._queue.remove(waiter)
+            self._queue.gave_up(now - waiter.since, now)
+        if self._sleeper is waiter:
+            self._sleeper, self._alarm = None, inf
+        self._grant(now)
+        self._keep_watch(now)
+
+    async def _wait(self, waiter: Waiter, now: float) -> None:
+        """Wait until the call is woken; sleep until the next call may leave, if no other one does."""
+        if self.free and self._next_at < self._alarm:
+            self._sleeper, self._alarm = waiter, self._next_at
+            with self.scope(inf) as scope:
+                waiter.wake = scope.cancel
+                await self._clock.sleep(self._next_at - now)
+        else:
+            event: Event = late_anyio().Event()
+            waiter.wake = event.set
+            await event.wait()
+        if self._sleeper is waiter:
+            self._sleeper, self._alarm = None, inf
+
+    def _keep_watch(self, now: float) -> None:
+        """See to it that a call sleeps until the next one may leave."""
+        if not self._queue:
+            self._at_once = self._unlimited and not self._halts.watching(now)
+        elif self.free and self._next_at < self._alarm:
+            self._sleeper, self._alarm = self._queue.oldest, self._next_at
+            if self._sleeper.wake is not None:
+                self._sleeper.wake()

@@ -1,0 +1,438 @@
+"""The queue of calls that wait for the client's limits: which call leaves next, and when.
+
+It only computes with times that are arguments; :mod:`rbim.client.admission` waits.
+"""
+
+# Theory of operation
+#
+# A call that waits holds nothing: no place in flight, no token of any rate. When a place or a token becomes free,
+# `next` chooses, among the calls whose rates and halts all allow them to leave now, the one that leaves.
+#
+# Waiting calls stand in lines: one for each operation, group and deadline. All calls of a line need the same tokens and
+# have the same patience, so only its ends matter. The lines of one operation share its rates; those that wait for something
+# of their own (the rate or the halt of a group) stand aside until that time. So a choice looks at a few operations, and
+# in each at the top of a heap of lines: O(log n).
+#
+# Two orders:
+#
+# EARLIEST   the call whose deadline is nearest; with equal deadlines first come, first served. Calls that, behind those
+#            ahead of them, cannot be answered before their deadline are refused at once, so the queue is never longer
+#            than its callers wait, as far as their deadlines say.
+# NEWEST     the newest call first. Callers may give up earlier than their deadline says (asyncio.timeout); a queue that is
+#            longer than they wait would serve only calls that are about to give up.
+#
+# EARLIEST -> NEWEST   when a call is cancelled that waits or has waited, while others wait
+# NEWEST -> EARLIEST   when none was cancelled for twice the age that such a call had; or the queue is empty
+#
+# Nobody starves: a deadline counts as at most `PATIENCE` seconds away, and in the order NEWEST each eighth choice is the
+# earliest call instead, if it has waited clearly longer than those that gave up.
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections import OrderedDict
+from functools import partial
+from heapq import heapify, heappop, heappush
+from math import inf
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rbim.client.limits import Bucket, Buckets
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from rbim.client.halts import Halts
+    from rbim.client.limits import Rate
+    from rbim.operations.base import Operation
+
+__all__ = ["Demand", "Demands", "Queue", "Room", "Waiter"]
+
+PATIENCE = 60.0
+"""Seconds that a deadline is away at most, for the order of the calls."""
+
+STEPS = 16
+"""Parts in which the calls ahead of a new one are looked at."""
+
+TURN = 8
+"""In the order NEWEST, one in so many choices is the earliest call, if it is patient."""
+
+PATIENT = 1.5
+"""How many times as long as the calls that gave up a call must have waited to be patient."""
+
+NOTED = 2.0
+"""How many times as long as it had waited a call that gave up is remembered."""
+
+FADE = 0.9
+"""What remains of the longest such time with each call that gives up."""
+
+COMPACT = 64
+"""Entries of calls that are gone, which a heap may have at least."""
+
+
+class Room(NamedTuple):
+    """The places in flight, and the seconds for which an attempt needs one: usually, and at most."""
+
+    places: int
+    free: int
+    typical: float
+    need: float
+
+    def fits(self, until: float, *, now: float) -> float:
+        """Return how many requests can leave in time for an answer at ``until``."""
+        left = until - self.need - now
+        return self.free + self.places * left / self.typical if self.typical else inf
+
+
+class Waiter:
+    """A call that waits since ``since`` and must be answered before ``latest``.
+
+    ``deadline`` is the seconds of its whole call, ``attempt`` those of one attempt.
+    """
+
+    __slots__ = ("attempt", "deadline", "demand", "latest", "line", "number", "rank", "since", "state", "wake")
+
+    def __init__(self, demand: Demand, *, now: float, latest: float, deadline: float, attempt: float) -> None:
+        self.demand = demand
+        self.since = now
+        self.latest = latest
+        self.deadline = deadline
+        self.attempt = attempt
+        self.rank = min(latest, now + PATIENCE)
+        """Its place in the order EARLIEST: seconds of the monotonic clock."""
+        self.number = 0
+        self.line: _Line | None = None
+        self.state = "new"  # the states are explained in rbim.client.admission
+        self.wake: Callable[[], object] | None = None
+
+
+class Demand:
+    """The tokens and halts that a request needs: those of its ``kind``, and those of its group."""
+
+    __slots__ = ("_halts", "buckets", "group", "kind", "narrow", "own")
+
+    def __init__(self, kind: _Kind, group: object, halts: Halts, now: float) -> None:
+        self.kind = kind
+        self.group = group
+        self._halts = halts
+        self.own = tuple(buckets.of(group, now) for buckets in kind.per_group) if group is not None else ()
+        self.buckets: tuple[Bucket, ...] = (*kind.shared, *self.own)
+        self.narrow = kind.wide if group is None else (kind.narrow, group)
+
+    def own_ready_at(self, now: float) -> float:
+        """Return when the rates and halts of the group let one more request leave."""
+        when = self._halts.until(self.narrow)
+        for bucket in self.own:
+            when = max(when, bucket.ready_at(now))
+        return when
+
+    @property
+    def halted_until(self) -> float:
+        """The end of the halts; -inf if there is none."""
+        return max(self._halts.until(self.narrow), self._halts.until(self.kind.wide))
+
+    def ready_at(self, now: float) -> float:
+        """Return when all rates and halts let one more request leave."""
+        when = self.halted_until
+        for bucket in self.buckets:
+            when = max(when, bucket.ready_at(now))
+        return when
+
+    def take(self, now: float) -> None:
+        """Take a token from each bucket: the request leaves now."""
+        for bucket in self.buckets:
+            bucket.take(now)
+        if self._halts.watching(now):
+            self._halts.sent(self.narrow)
+            if self.narrow != self.kind.wide:
+                self._halts.sent(self.kind.wide)
+
+
+class Demands:
+    """Finds the demand of an operation: the rates that count it, and the scopes of its halts."""
+
+    def __init__(self, rates: tuple[Rate, ...], halts: Halts) -> None:
+        self._rates = tuple((rate, Buckets(rate)) for rate in rates)
+        self._halts = halts
+        self._kinds: dict[type[Operation[Any]], _Kind] = {}
+
+    def of(self, op: Operation[Any], now: float) -> Demand:
+        """Return the demand of an operation."""
+        operation = type(op)
+        kind = self._kinds.get(operation)
+        if kind is None:
+            counting = [each for each in self._rates if not each[0].operations or operation in each[0].operations]
+            kind = self._kinds[operation] = _Kind(operation, counting, self._halts, now)
+        return Demand(kind, getattr(op, "group_id", None), self._halts, now)
+
+
+class _Kind:
+    """One operation: its rates, the scopes of its halts, and the lines of its waiting calls."""
+
+    def __init__(
+        self, operation: type[Operation[Any]], counting: list[tuple[Rate, Buckets]], halts: Halts, now: float
+    ) -> None:
+        self._halts = halts
+        self.shared = tuple(buckets.of(rate, now) for rate, buckets in counting if not rate.each_group)
+        self.per_group = tuple(buckets for rate, buckets in counting if rate.each_group)
+        named = [rate for rate, _ in counting if rate.operations and not rate.each_group]
+        self.wide: object = min(named, key=lambda rate: len(rate.operations), default=operation)
+        self.narrow: object = self.per_group[0].rate if self.per_group else operation
+        self.lines: dict[tuple[object, float], _Line] = {}
+        self.earliest = _Heads(_Line.earliest)
+        self.newest = _Heads(_Line.newest)
+        self._aside: list[tuple[float, int, _Line]] = []
+        """Lines that wait for something of their own, by the earliest time at which they may be ready."""
+
+    def shared_ready_at(self, now: float) -> float:
+        """Return when the rates and halts of the operation let one more request leave."""
+        when = self._halts.until(self.wide)
+        for bucket in self.shared:
+            when = max(when, bucket.ready_at(now))
+        return when
+
+    def listed(self, line: _Line) -> None:
+        """Let a line be chosen."""
+        if not line.aside:
+            self.earliest.push(line)
+            self.newest.push(line)
+
+    def best(self, heads: _Heads, now: float) -> _Line | None:
+        """Return the line whose call leaves first, if the shared rates allow it; None if none may leave now."""
+        while self._aside and self._aside[0][0] <= now:
+            back = heappop(self._aside)[2]
+            back.aside = False
+            if back.waiters:
+                self.listed(back)
+        while (line := heads.top()) is not None:
+            ready = line.demand.own_ready_at(now)
+            if ready <= now:
+                return line
+            heads.pop(line)
+            if not line.aside:
+                line.aside = True
+                heappush(self._aside, (ready, line.number, line))
+                if len(self._aside) > 2 * len(self.lines) + COMPACT:  # lines that are gone
+                    self._aside = [each for each in self._aside if each[2].waiters]
+                    heapify(self._aside)
+        return None
+
+    def due(self, heads: _Heads, now: float) -> float:
+        """Return the earliest time at which a waiting call may leave, after :meth:`best` has found none."""
+        shared = self.shared_ready_at(now)
+        if heads:
+            return shared
+        return max(self._aside[0][0], shared) if self._aside else inf
+
+
+class _Line:
+    """The waiting calls of one operation, group and deadline, in the order in which they came."""
+
+    __slots__ = ("aside", "demand", "key", "number", "waiters")
+
+    def __init__(self, demand: Demand, key: tuple[object, float], number: int) -> None:
+        self.demand = demand
+        self.key = key
+        self.number = number
+        self.waiters: OrderedDict[Waiter, None] = OrderedDict()
+        self.aside = False
+
+    def first(self) -> Waiter:
+        return next(iter(self.waiters))
+
+    def last(self) -> Waiter:
+        return next(reversed(self.waiters))
+
+    def earliest(self) -> tuple[float, int]:
+        first = self.first()
+        return first.rank, first.number
+
+    def newest(self) -> tuple[float, int]:
+        number = self.last().number
+        return -number, number
+
+
+class _Heads:
+    """Lines by the rank of the call that would leave first: a heap whose ranks are checked when they come to the top."""
+
+    def __init__(self, rank: Callable[[_Line], tuple[float, int]]) -> None:
+        self._rank = rank
+        self._heap: list[tuple[tuple[float, int], _Line]] = []
+        self._listed: dict[_Line, tuple[float, int]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._listed)
+
+    def push(self, line: _Line) -> None:
+        """Add a line, or raise it if its rank has become better."""
+        rank, before = self._rank(line), self._listed.get(line)
+        if before is not None and before <= rank:
+            return
+        self._listed[line] = rank
+        heappush(self._heap, (rank, line))
+        if len(self._heap) > 2 * len(self._listed) + COMPACT:  # entries of former ranks, and of lines that are gone
+            self._listed = {line: rank for line, rank in self._listed.items() if line.waiters}
+            self._heap = [(rank, line) for line, rank in self._listed.items()]
+            heapify(self._heap)
+
+    def top(self) -> _Line | None:
+        """Return the best line, or None if there is none."""
+        while self._heap:
+            rank, line = self._heap[0]
+            if self._listed.get(line) != rank:  # it was raised, or popped
+                heappop(self._heap)
+            elif not line.waiters:
+                self.pop(line)
+            elif (now_ranked := self._rank(line)) != rank:
+                self.pop(line)
+                self._listed[line] = now_ranked
+                heappush(self._heap, (now_ranked, line))
+            else:
+                return line
+        return None
+
+    def pop(self, line: _Line) -> None:
+        """Remove the line at the top."""
+        heappop(self._heap)
+        del self._listed[line]
+
+
+class Queue:
+    """The waiting calls of one client."""
+
+    def __init__(self) -> None:
+        self._waiters: OrderedDict[Waiter, None] = OrderedDict()
+        self._ranks: list[float] = []
+        self._kinds: dict[_Kind, int] = {}
+        """The operations that wait, with the number of their calls."""
+        self._number = 0
+        self._newest_until = -inf
+        self._gave_up_after = 0.0
+        self._turn = 0
+
+    def __len__(self) -> int:
+        return len(self._waiters)
+
+    @property
+    def oldest(self) -> Waiter:
+        """The call that has waited longest."""
+        return next(iter(self._waiters))
+
+    def add(self, waiter: Waiter) -> None:
+        """Let a call wait."""
+        demand = waiter.demand
+        kind, key = demand.kind, (demand.group, waiter.deadline)
+        self._number += 1
+        waiter.number = self._number
+        line = kind.lines.get(key)
+        if line is None:
+            line = kind.lines[key] = _Line(demand, key, self._number)
+        waiter.line, waiter.state = line, "waiting"
+        line.waiters[waiter] = None
+        self._waiters[waiter] = None
+        self._kinds[kind] = self._kinds.get(kind, 0) + 1
+        for ranks in self._rank_lists(waiter):
+            insort(ranks, waiter.rank)
+        kind.listed(line)
+
+    def remove(self, waiter: Waiter) -> None:
+        """Let a call wait no longer."""
+        line = waiter.line
+        assert line is not None  # noqa: S101  # it was added
+        waiter.line = None
+        kind = line.demand.kind
+        del line.waiters[waiter]
+        del self._waiters[waiter]
+        if not line.waiters:
+            del kind.lines[line.key]
+        self._kinds[kind] -= 1
+        if not self._kinds[kind]:
+            del self._kinds[kind]
+        for ranks in self._rank_lists(waiter):
+            del ranks[bisect_left(ranks, waiter.rank)]
+        if not self._waiters:
+            self._newest_until = -inf
+
+    def gave_up(self, age: float, now: float) -> None:
+        """Note that a caller gave up whose call waited and was not answered yet, ``age`` seconds after it came."""
+        if self._waiters:
+            self._newest_until = max(self._newest_until, now + NOTED * age)
+            self._gave_up_after = max(age, self._gave_up_after * FADE)
+
+    def newest_first(self, now: float) -> bool:
+        """Return whether the order is NEWEST."""
+        return now < self._newest_until
+
+    def earliest_start(self, waiter: Waiter, now: float, room: Room, *, exact: bool) -> float:
+        """Return when a new call can leave at the earliest, if none of the calls ahead of it gives up.
+
+        Without ``exact`` it is an upper bound that is found faster: it counts also those calls ahead that cannot be
+        answered in time themselves.
+        """
+        demand = waiter.demand
+        if self.newest_first(now):
+            return max(now, demand.ready_at(now))
+        start = max(now, demand.halted_until)
+        for bucket in demand.buckets:
+            ahead = bisect_right(bucket.waiting, waiter.rank)
+            if exact:
+                ahead = self._served(bucket.waiting, ahead, partial(bucket.fits, now=now, need=room.need))
+            start = max(start, bucket.ready_at(now, ahead))
+        ahead = bisect_right(self._ranks, waiter.rank)
+        if exact:
+            ahead = self._served(self._ranks, ahead, partial(room.fits, now=now))
+        return max(start, now + (ahead + 1 - room.free) / room.places * room.typical)
+
+    @staticmethod
+    def _served(ranks: list[float], ahead: int, fits: Callable[[float], float]) -> int:
+        """Return about how many of the first ``ahead`` calls can be served, each before its own deadline.
+
+        ``fits`` is the number of requests that can leave in time for an answer at a time. The calls are looked at in up
+        to ``STEPS`` parts; the result is exact where all of them can be served.
+        """
+        done, served = 0, 0.0
+        for step in range(1, STEPS + 1):
+            last = ahead * step // STEPS
+            if last > done:
+                served = min(served + last - done, max(0.0, fits(ranks[last - 1])))
+                done = last
+        return int(served)
+
+    def next(self, now: float) -> Waiter | None:
+        """Return the call that is to leave now, if there is one. It still waits: :meth:`remove` it."""
+        if not self.newest_first(now):
+            return self._choose(now, newest=False)
+        if self._turn + 1 >= TURN:
+            waiter = self._choose(now, newest=False)
+            if waiter is not None and now - waiter.since >= PATIENT * self._gave_up_after:
+                self._turn = 0
+                return waiter
+        waiter = self._choose(now, newest=True)
+        if waiter is not None:
+            self._turn += 1
+        return waiter
+
+    def due(self, now: float) -> float:
+        """Return the earliest time at which a call may leave, after :meth:`next` has found none: inf if none waits."""
+        newest = self.newest_first(now)
+        return min((kind.due(kind.newest if newest else kind.earliest, now) for kind in self._kinds), default=inf)
+
+    def _choose(self, now: float, *, newest: bool) -> Waiter | None:
+        best: _Line | None = None
+        rank: tuple[float, int] = (inf, 0)
+        for kind in self._kinds:
+            if kind.shared_ready_at(now) > now:
+                continue
+            line = kind.best(kind.newest if newest else kind.earliest, now)
+            if line is None:
+                continue
+            its_rank = line.newest() if newest else line.earliest()
+            if best is None or its_rank < rank:
+                best, rank = line, its_rank
+        if best is None:
+            return None
+        return best.last() if newest else best.first()
+
+    def _rank_lists(self, waiter: Waiter) -> Iterator[list[float]]:
+        yield self._ranks
+        for bucket in waiter.demand.buckets:
+            yield bucket.waiting

@@ -1,0 +1,459 @@
+"""Admission: places, rates and halts together; what callers do that give up; what a throttled answer stops."""
+
+import asyncio
+import contextlib
+import itertools
+from math import inf
+
+import pytest
+from anyio import CancelScope, Event, create_task_group
+from anyio.lowlevel import checkpoint
+from hypothesis import given, settings, strategies as st
+
+from helpers.stubs import NO_PAUSES, ONCE, READ, Stub, answer, client_over, failing, waits
+from rbim import (
+    CreateGroup,
+    DeadlineExceeded,
+    GroupType,
+    JoinGroup,
+    Limits,
+    NotSent,
+    Outcome,
+    QueryGroupDetail,
+    Rate,
+    SystemClock,
+    Throttled,
+)
+from rbim.client.admission import Admission
+from rbim.client.attempt_times import AttemptTimes
+from rbim.client.halts import LONGEST_HALT, Halts
+from rbim.emulator.clock import EmulatedClock
+
+FOREVER = {"latest": inf, "deadline": 30.0, "attempt": 10.0}
+
+
+def admission(places: int, *rates: Rate, clock=None) -> Admission:
+    return Admission(Limits(concurrency=places, rates=rates), clock or SystemClock())
+
+
+async def enter(limiter: Admission) -> None:
+    """Take a place as a call does."""
+    if not limiter.take():
+        await limiter.enter(READ, **FOREVER)
+
+
+def leave(limiter: Admission) -> None:
+    limiter.leave(0.0, answered=True)
+
+
+# Places in flight
+
+
+async def settle() -> None:
+    for _ in range(10):
+        await checkpoint()
+
+
+class Visitor:
+    """One who enters, stays until told to go, and leaves; it may be sent away at any moment."""
+
+    def __init__(self, limiter: Admission, entered: list["Visitor"]) -> None:
+        self.scope = CancelScope()
+        self.may_go = Event()
+        self.inside = False
+        self._limiter = limiter
+        self._entered = entered
+
+    async def visit(self) -> None:
+        with self.scope:
+            await enter(self._limiter)
+            self._entered.append(self)
+            self.inside = True
+            try:
+                await self.may_go.wait()
+            finally:
+                self.inside = False
+                leave(self._limiter)
+
+
+async def test_while_a_place_is_free_nobody_waits():
+    limiter = admission(2)
+    steps = enter(limiter)
+    with pytest.raises(StopIteration):  # done without giving way once
+        steps.send(None)
+    assert (limiter.free, limiter.waiting) == (1, 0)
+
+
+@pytest.mark.parametrize("places", [1, 3])
+async def test_first_come_first_served_and_never_more_than_its_places(places):
+    limiter, entered, most = admission(places), [], 0
+    visitors = [Visitor(limiter, entered) for _ in range(20)]
+    async with create_task_group() as tasks:
+        for visitor in visitors:
+            tasks.start_soon(visitor.visit)
+            await settle()
+        assert limiter.waiting == 20 - places
+        for visitor in visitors:
+            most = max(most, sum(each.inside for each in visitors))
+            visitor.may_go.set()
+            await settle()
+    assert entered == visitors
+    assert most == places
+    assert (limiter.free, limiter.waiting) == (places, 0)
+
+
+async def test_who_comes_while_others_wait_does_not_overtake_them():
+    limiter, entered = admission(1), []
+    first, second, third = (Visitor(limiter, entered) for _ in range(3))
+    async with create_task_group() as tasks:
+        tasks.start_soon(first.visit)
+        await settle()
+        tasks.start_soon(second.visit)
+        await settle()
+        first.may_go.set()
+        tasks.start_soon(third.visit)  # comes in the moment in which the place is handed over
+        for visitor in (second, third):
+            await settle()
+            visitor.may_go.set()
+    assert entered == [first, second, third]
+
+
+async def test_a_place_handed_to_one_who_is_cancelled_in_that_moment_goes_to_the_next():
+    limiter, entered = admission(1), []
+    second, third = Visitor(limiter, entered), Visitor(limiter, entered)
+    await enter(limiter)
+    async with create_task_group() as tasks:
+        for visitor in (second, third):
+            tasks.start_soon(visitor.visit)
+            await settle()
+        leave(limiter)
+        second.scope.cancel()
+        await settle()
+        assert not second.inside
+        assert third.inside
+        third.may_go.set()
+    assert (limiter.free, limiter.waiting) == (1, 0)
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("turns", range(4))
+async def test_asyncios_own_cancel_loses_no_place_in_any_turn_of_the_loop(turns):
+    limiter = admission(1)
+    await enter(limiter)
+    task = asyncio.create_task(enter(limiter))
+    await asyncio.sleep(0)
+    leave(limiter)
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    try:
+        await task
+    except asyncio.CancelledError:
+        assert limiter.free == 1
+    else:
+        leave(limiter)
+    assert (limiter.free, limiter.waiting) == (1, 0)
+
+
+async def test_ten_thousand_cancelled_waiters_leave_nothing_behind():
+    limiter = admission(1)
+    await enter(limiter)
+    async with create_task_group() as tasks:
+        for _ in range(10_000):
+            tasks.start_soon(enter, limiter)
+        await settle()
+        assert limiter.waiting == 10_000
+        tasks.cancel_scope.cancel()
+    assert (limiter.free, limiter.waiting) == (0, 0)
+    leave(limiter)
+    assert limiter.free == 1
+
+
+COME, GO, AWAY, PAUSE = "come", "go", "away", "pause"
+MOVES = st.lists(st.tuples(st.sampled_from((COME, COME, GO, AWAY, PAUSE)), st.integers(0, 9)), max_size=40)
+
+
+@settings(max_examples=60, deadline=None)
+@given(places=st.integers(1, 3), moves=MOVES)
+async def test_whatever_happens_in_whatever_moment_no_place_is_lost(places, moves):
+    limiter, visitors, entered = admission(places), [], []
+    async with create_task_group() as tasks:
+        for move, which in moves:
+            chosen = visitors[which % len(visitors)] if visitors else None
+            if move == COME:
+                visitors.append(Visitor(limiter, entered))
+                tasks.start_soon(visitors[-1].visit)
+            elif chosen is not None and move == GO:
+                chosen.may_go.set()
+            elif chosen is not None and move == AWAY:
+                chosen.scope.cancel()
+            elif move == PAUSE:
+                await checkpoint()  # one turn of the loop, not more: the next move falls into the middle of things
+            assert sum(visitor.inside for visitor in visitors) <= places
+        for visitor in visitors:
+            visitor.may_go.set()
+    assert (limiter.free, limiter.waiting) == (places, 0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(places=st.integers(1, 3), moves=MOVES)
+async def test_with_time_to_settle_the_gate_does_what_a_plain_queue_would(places, moves):
+    limiter, visitors, entered = admission(places, clock=EmulatedClock()), [], []
+    inside, queue, order = [], [], []  # the model
+
+    def admit() -> None:
+        while queue and len(inside) < places:
+            inside.append(queue.pop(0))
+            order.append(inside[-1])
+        for each in [each for each in inside if each.may_go.is_set()]:
+            inside.remove(each)
+            admit()
+
+    async with create_task_group() as tasks:
+        for move, which in moves:
+            present = [*inside, *queue]
+            chosen = present[which % len(present)] if present else None
+            if move == COME:
+                visitor = Visitor(limiter, entered)
+                visitors.append(visitor)
+                queue.append(visitor)
+                tasks.start_soon(visitor.visit)
+            elif chosen is not None and move == GO:
+                chosen.may_go.set()
+            elif chosen is not None and move == AWAY:
+                (inside if chosen in inside else queue).remove(chosen)
+                chosen.scope.cancel()
+            admit()
+            for _ in range(4 + 3 * len(visitors)):
+                await checkpoint()
+            assert entered == order
+            assert limiter.waiting == len(queue)
+            assert limiter.free == places - len(inside)
+        tasks.cancel_scope.cancel()
+
+
+# The alarm: one of the waiting calls sleeps for all
+
+
+TIMES = st.lists(
+    st.tuples(st.sampled_from((COME, COME, COME, AWAY, PAUSE)), st.integers(0, 9), st.sampled_from(("g1", "g2", ""))),
+    max_size=40,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(moves=TIMES, each_group=st.booleans(), places=st.sampled_from((1, 100)))
+async def test_whoever_is_cancelled_the_others_leave_as_soon_as_their_rates_allow(moves, each_group, places):
+    clock = EmulatedClock()
+    limiter = admission(places, Rate(2), Rate(1, each_group=each_group, operations=(JoinGroup,)), clock=clock)
+    waiting, left, scopes = {}, {}, {}
+
+    async def visit(number: int, op, scope: CancelScope) -> None:
+        with scope:
+            left[number] = (await limiter.enter(op, **FOREVER), op)
+            limiter.leave(clock.monotonic(), answered=True)
+        waiting.pop(number, None)
+
+    async with create_task_group() as tasks:
+        for number, (move, which, group) in enumerate(moves):
+            if move == COME:
+                op = JoinGroup(group_id=group) if group else CreateGroup(name="x", type=GroupType.VIP)
+                waiting[number], scopes[number] = op, CancelScope()
+                tasks.start_soon(visit, number, op, scopes[number])
+            elif move == AWAY and waiting:
+                scopes[sorted(waiting)[which % len(waiting)]].cancel()
+            else:
+                await clock.advance(which / 8)
+        await clock.advance(len(moves))  # the slowest rate is 1/s
+        assert not waiting
+    assert (limiter.free, limiter.waiting) == (places, 0)
+    times = sorted(at for at, _ in left.values())
+    assert all(after - before >= 0.5 - 1e-6 for before, after in itertools.pairwise(times))
+
+
+async def test_a_call_in_a_faster_lane_does_not_wait_for_the_alarm_of_a_slow_one():
+    stub = Stub()
+    limits = Limits(rates=[Rate(1, per=10, operations=(JoinGroup,)), Rate(2, operations=(QueryGroupDetail,))])
+    async with client_over(stub, limits=limits) as client, create_task_group() as tasks:
+        for op in (JoinGroup(group_id="a"), JoinGroup(group_id="b"), READ, READ):
+            tasks.start_soon(client.send, op)
+    assert stub.times == [0, 0, 0.5, 10]
+
+
+# Deadlines
+
+
+@pytest.mark.parametrize("deadline", [0.1, 5])
+async def test_a_deadline_in_the_queue_is_exact(deadline):
+    stub = Stub(waits(100))
+    async with client_over(stub, limits=Limits(concurrency=1)) as client, create_task_group() as tasks:
+        tasks.start_soon(client.tuned(deadline=200, timeout=150).send, READ)
+        await settle()
+        assert stub.in_flight == 1
+        error = await failing(client.tuned(deadline=deadline).send(READ))
+        assert isinstance(error, DeadlineExceeded)
+        assert error.outcome is Outcome.NOT_SENT
+        assert stub.clock.elapsed == pytest.approx(deadline)
+        tasks.cancel_scope.cancel()
+
+
+async def test_calls_that_cannot_be_met_by_the_calls_ahead_are_refused_at_once():
+    stub, ended = Stub(), []
+    async with client_over(stub, limits=Limits(rates=[Rate(1)]), deadline=5) as client, create_task_group() as tasks:
+
+        async def call() -> None:
+            try:
+                await client.send(READ)
+            except DeadlineExceeded as error:
+                ended.append((error.outcome, stub.clock.elapsed))
+
+        for _ in range(10):
+            tasks.start_soon(call)
+    assert ended == [(Outcome.NOT_SENT, 0)] * 5
+    assert stub.times == [0, 1, 2, 3, 4]
+    assert client.load.refused == 5
+
+
+async def test_a_call_that_failed_and_may_not_leave_again_says_why():
+    stub = Stub(NotSent, answer())
+    async with client_over(stub, limits=Limits(rates=[Rate(1, per=60)]), retry=NO_PAUSES) as client:
+        error = await failing(client.send(READ))
+    assert isinstance(error, DeadlineExceeded)
+    assert isinstance(error.__cause__, NotSent)
+    assert "attempt 1 failed" in str(error)
+    assert len(error.attempts) == 1
+
+
+async def test_the_outcome_of_an_earlier_attempt_is_not_forgotten_in_the_queue():
+    stub = Stub(waits(50), answer())
+    limits = Limits(rates=[Rate(1, per=60)])
+    async with client_over(stub, limits=limits, retry=NO_PAUSES, timeout=2) as client:
+        error = await failing(client.send(READ))
+    assert isinstance(error, DeadlineExceeded)
+    assert error.outcome is Outcome.UNKNOWN
+
+
+# What an attempt needs
+
+
+def test_the_need_of_attempts_covers_nearly_all_of_them():
+    times = AttemptTimes()
+    assert (times.typical, times.need) == (0, 0)
+    for number in range(1, 101):
+        times.add(number / 100, now=0.0, answered=True)
+    assert times.typical == pytest.approx(0.69, abs=0.02)  # of the last 64: 0.37 to 1
+    assert times.need == pytest.approx(0.97 + 0.28, abs=0.03)
+
+
+def test_attempts_of_long_ago_are_forgotten_once_there_are_some_new_ones():
+    times = AttemptTimes()
+    for _ in range(64):
+        times.add(5.0, now=0.0, answered=True)
+    for _ in range(4):
+        times.add(0.1, now=60.0, answered=True)
+    assert times.typical == 0.1
+    assert times.need == pytest.approx(0.11)
+
+
+def test_an_attempt_that_was_cut_off_counts_as_longer_and_a_lost_one_not_at_all():
+    times = AttemptTimes()
+    times.add(0.1, now=0.0, answered=True)
+    times.add(10.0, now=0.0, answered=False)
+    assert times.need == pytest.approx(0.11)
+    times.add(0.12, now=0.0, answered=False)
+    assert times.need >= 0.24
+
+
+# Halts
+
+THROTTLED = answer("160016", status=429, retry_after="5")
+
+
+class Platform(Stub):
+    """Throttles the groups and operations that ``throttles`` names; everything else is answered after 10 ms."""
+
+    def __init__(self, throttles) -> None:
+        super().__init__()
+        self.throttles = throttles
+
+    async def respond(self, request, timeout: float):  # noqa: ARG002
+        await self.clock.sleep(0.01)
+        throttled = self.throttles(len(self.requests), request.path.rsplit("/", 1)[1], self.documents[-1].get("groupId"))
+        return THROTTLED if throttled else answer(groupId="g")
+
+
+async def calls_of(platform: Platform, ops, **options) -> list[float]:
+    """Send operations one after another, without retries, and return what each took."""
+    took = []
+    async with client_over(platform, retry=ONCE, **options) as client:
+        for op in ops:
+            began = platform.clock.elapsed
+            with contextlib.suppress(Throttled):
+                await client.send(op)
+            took.append(platform.clock.elapsed - began)
+    return took
+
+
+def details(*groups: int):
+    return [QueryGroupDetail(group_id=f"g{group}") for group in groups]
+
+
+async def test_one_throttled_answer_in_a_hundred_costs_little():
+    platform = Platform(lambda number, *_: number % 100 == 0)
+    took = await calls_of(platform, details(*[1] * 3000))
+    assert sum(took) <= 1.15 * 3000 * 0.01
+
+
+async def test_a_group_that_is_throttled_is_halted_and_no_other():
+    platform = Platform(lambda number, _, group: number > 50 and group == "g1")
+    ops = details(*range(1, 51), *[1, 2] * 10)
+    took = await calls_of(platform, ops)
+    hot, cool = took[50::2], took[51::2]
+    assert max(cool) == pytest.approx(0.01)
+    assert [round(each) for each in hot[:4]] == [0, 0, 0, 5]
+
+
+async def test_an_operation_that_is_throttled_for_all_groups_is_halted_and_no_other():
+    platform = Platform(lambda number, name, _: number > 50 and name == "QueryGroupDetail")
+    other = [JoinGroup(group_id="g1")] * 50
+    ops = [*other, *details(2, 3, 4, 5, 6), JoinGroup(group_id="g1"), *details(7)]
+    took = await calls_of(platform, ops)
+    assert [round(each) for each in took[50:]] == [0, 0, 0, 0, 5, 0, 5]
+
+
+async def test_a_rate_for_each_group_says_that_a_group_is_throttled_as_a_whole():
+    platform = Platform(lambda number, _, group: number > 50 and group == "g1")
+    other = details(*[2] * 50)
+    ops = [*other, *details(1, 1, 1), JoinGroup(group_id="g1"), JoinGroup(group_id="g2")]
+    took = await calls_of(platform, ops, limits=Limits(rates=[Rate(1000, each_group=True)]))
+    assert [round(each) for each in took[50:]] == [0, 0, 0, 5, 0]
+
+
+async def test_a_rate_for_operations_says_that_they_are_throttled_together():
+    platform = Platform(lambda number, name, _: number > 50 and name in {"QueryGroupDetail", "JoinGroup"})
+    limits = Limits(rates=[Rate(1000, operations=(QueryGroupDetail, JoinGroup))])
+    create = CreateGroup(name="x", type=GroupType.VIP)
+    ops = [*[create] * 50, *details(2, 3, 4, 5), JoinGroup(group_id="g9"), create]
+    took = await calls_of(platform, ops, limits=limits)
+    assert [round(each) for each in took[50:]] == [0, 0, 0, 0, 5, 0]
+
+
+async def test_a_client_that_has_sent_nothing_believes_the_first_answer():
+    took = await calls_of(Platform(lambda number, *_: number == 1), details(1, 1, 2))
+    assert [round(each) for each in took] == [0, 5, 0]
+
+
+def test_scopes_that_were_throttled_once_are_forgotten():
+    halts = Halts()
+    for number in range(20_000):
+        halts.throttled(("op", number), "op", seconds=1.0, now=number * 0.1, calls=100)
+    assert len(halts._watched) <= 1025
+    assert halts.watching(2000.0)
+    assert not halts.watching(2011.0)
+    assert not halts._watched
+
+
+def test_a_halt_is_never_longer_than_the_longest():
+    halts = Halts()
+    halts.throttled("op", "op", seconds=1e9, now=7.0, calls=1)
+    assert halts.until("op") == halts.last_end == 7 + LONGEST_HALT

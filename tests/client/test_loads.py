@@ -1,0 +1,267 @@
+"""Loads that a client cannot carry: what can be answered in time is, and nothing is sent for nothing. On emulated time."""
+
+import math
+import random
+
+import pytest
+from hypothesis import HealthCheck, given, settings, strategies as st
+
+from helpers.loads import Call, Platform, excess, in_time, offered, possible, run, unknown
+from rbim import (
+    AsyncClient,
+    CreateGroup,
+    DeadlineExceeded,
+    GroupType,
+    JoinGroup,
+    Limits,
+    Operation,
+    Outcome,
+    QueryGroupDetail,
+    Rate,
+    SearchPublicGroups,
+)
+
+BACKENDS = pytest.mark.parametrize("backend", ["asyncio", "trio"])
+
+CREATE = CreateGroup(name="x", type=GroupType.TEMPORARY)
+LATENCY, SPREAD = 0.1, 0.2
+USUAL, SLOWEST = LATENCY * math.exp(SPREAD**2 / 2), LATENCY * math.exp(1.3 * SPREAD)
+
+
+def platform(draw: random.Random, latency: float = LATENCY, spread: float = SPREAD) -> Platform:
+    return Platform(lambda: latency * math.exp(draw.gauss(0, spread)))
+
+
+def operation(kind: str, group: int) -> Operation:
+    if kind == "create":
+        return CREATE
+    if kind == "search":
+        return SearchPublicGroups(name="x")
+    return (JoinGroup if kind == "join" else QueryGroupDetail)(group_id=f"g{group}")
+
+
+# Loads of one kind
+
+
+@BACKENDS
+@pytest.mark.parametrize("overload", [0.5, 1.05, 2, 10])
+@pytest.mark.parametrize(
+    ("limits", "capacity", "latency"),
+    [
+        (Limits(rates=[Rate(20)]), 20, 0.1),
+        (Limits(concurrency=2), 20, 0.1),
+        (Limits(concurrency=20), 20, 1.0),
+        (Limits(rates=[Rate(20)], concurrency=4), 20, 0.1),
+    ],
+    ids=["rate", "two places", "slow platform", "both"],
+)
+def test_in_overload_the_client_does_what_is_possible(backend, limits, capacity, latency, overload):
+    draw = random.Random(1)
+    calls = offered(draw, overload * capacity, 30, lambda at: Call(at, CREATE, 10.0))
+    done = platform(draw, latency)
+    run(calls, done, limits, backend=backend)
+    could = possible(calls, limits, latency * USUAL / LATENCY, latency * SLOWEST / LATENCY)
+    assert in_time(calls) >= 0.9 * could
+    assert unknown(calls) <= 0.01 * len(done.sends)
+    refused = [each.error for each in calls if not each.in_time]
+    assert {type(each) for each in refused} <= {DeadlineExceeded}
+    assert sum(each.outcome is Outcome.NOT_SENT for each in refused) == len(refused) - unknown(calls)
+    assert len(done.sends) == in_time(calls) + unknown(calls)
+    assert all(each.ended <= each.at + 10.0 + 1e-6 for each in calls)
+
+
+@BACKENDS
+@pytest.mark.parametrize("overload", [1.6, 10])
+@pytest.mark.parametrize(
+    ("limits", "capacity"), [(Limits(rates=[Rate(10)]), 10), (Limits(concurrency=2), 20)], ids=["rate", "places"]
+)
+@pytest.mark.parametrize("patience", [lambda _: 2.0, lambda draw: draw.uniform(0.5, 4)], ids=["two seconds", "mixed"])
+def test_callers_that_give_up_without_a_word_are_served_all_the_same(backend, limits, capacity, overload, patience):
+    draw = random.Random(2)
+    calls = offered(draw, overload * capacity, 30, lambda at: Call(at, CREATE, 30.0, patience(draw)))
+    done = platform(draw)
+    run(calls, done, limits, backend=backend)
+    assert in_time(calls) >= 0.75 * possible(calls, limits, USUAL, SLOWEST)  # which knows when each of them gives up
+
+
+def test_a_patient_caller_is_served_while_the_others_give_up_all_the_time():
+    draw = random.Random(3)
+    calls = offered(draw, 30, 120, lambda at: Call(at, CREATE, 30.0, 2.0))
+    patient = [Call(5.0 + number, CREATE, math.inf, kind="patient") for number in range(10)]
+    run([*calls, *patient], platform(draw), Limits(rates=[Rate(10)]))
+    assert max(each.ended for each in patient) < 60
+    assert in_time(calls) >= 0.75 * 10 * 120
+
+
+def test_without_a_deadline_nobody_waits_for_ever_among_callers_with_one():
+    draw = random.Random(4)
+    calls = offered(draw, 40, 200, lambda at: Call(at, CREATE, 10.0))
+    patient = [Call(5.0, CREATE, math.inf) for _ in range(5)]
+    run([*calls, *patient], platform(draw), Limits(rates=[Rate(10)]))
+    assert max(each.ended for each in patient) < 80
+
+
+def test_a_platform_that_becomes_slow_makes_few_calls_uncertain_and_is_used_again_at_once():
+    draw, slow = random.Random(5), (20.0, 40.0)
+    calls = offered(draw, 30, 60, lambda at: Call(at, CREATE, 5.0))
+    done = platform(draw)
+    quick = done.latency
+    done.latency = lambda: quick() * (10 if slow[0] <= done.sends[-1].at < slow[1] else 1)
+    run(calls, done, Limits(rates=[Rate(20)]))
+    assert unknown(calls) <= 0.05 * len(done.sends)
+    for begin, end in ((0, 20), (25, 40), (45, 60)):
+        answered = [each for each in calls if each.in_time and begin <= each.ended < end]
+        assert len(answered) >= 0.85 * 20 * (end - begin)
+
+
+# What one call may cost others
+
+
+def test_calls_that_were_cancelled_cost_the_next_one_nothing():
+    calls = [Call(0.0, CREATE, 30.0, 0.35) for _ in range(1000)]
+    late = Call(0.5, CREATE, 30.0)
+    done = platform(random.Random(1))
+    run([*calls, late], done, Limits(rates=[Rate(10)]))
+    assert late.ended <= 0.5 + 0.1 + 0.2
+    assert len(done.sends) <= 5
+
+
+def test_a_slow_rate_of_one_operation_costs_others_nothing():
+    creates = [Call(0.0, CREATE, 600.0) for _ in range(250)]
+    details = [Call(1.0 + number / 10, QueryGroupDetail(group_id="g"), 5.0) for number in range(50)]
+    run([*creates, *details], platform(random.Random(1)), Limits(rates=[Rate(50), Rate(10, operations=(CreateGroup,))]))
+    assert max(each.ended - each.at for each in details) < 0.5
+    assert in_time(creates) == 250
+    assert max(each.ended for each in creates) < 26
+
+
+@pytest.mark.parametrize("deadline", [5.0, 30.0])
+def test_a_slow_rate_costs_others_nothing_whatever_their_deadlines(deadline):
+    creates = [Call(0.0, CREATE, deadline) for _ in range(250)]
+    details = [Call(number / 10, QueryGroupDetail(group_id="g"), deadline) for number in range(50)]
+    run([*creates, *details], platform(random.Random(1)), Limits(rates=[Rate(50), Rate(10, operations=(CreateGroup,))]))
+    assert max(each.ended - each.at for each in details) < 0.5
+    assert all(each.in_time for each in details)
+    assert in_time(creates) >= 0.9 * min(250, 10 * deadline)
+
+
+def test_a_hot_group_costs_other_groups_nothing():
+    hot = [Call(0.0, operation("detail", 0), 12.0) for _ in range(10)]
+    others = [Call(0.0, operation("detail", number), 12.0) for number in range(1, 201)]
+    run([*hot, *others], platform(random.Random(1)), Limits(rates=[Rate(50), Rate(1, each_group=True)]))
+    assert in_time(hot) == 10
+    assert in_time(others) == 200
+    assert max(each.ended for each in others) < 4.6  # possible: 210 at 50/s
+
+
+def test_impatient_callers_are_not_held_up_by_patient_ones():
+    patient = [Call(0.0, CREATE, 60.0) for _ in range(200)]
+    hasty = [Call(1.0 + number / 10, CREATE, 1.0) for number in range(50)]
+    run([*patient, *hasty], platform(random.Random(1)), Limits(rates=[Rate(20)]))
+    assert in_time(hasty) == 50
+    assert in_time(patient) == 200
+
+
+# Rates hold by the time of sending
+
+
+@pytest.mark.parametrize("rate", [Rate(50), Rate(2000), Rate(10, burst=5)], ids=str)
+def test_a_platform_that_stalls_is_not_sent_more_than_the_rate_afterwards(rate):
+    calls = [Call(number / (2 * rate.limit), CREATE, 60.0) for number in range(int(6 * rate.limit))]
+    done = Platform(lambda: 4.0 - done.sends[-1].at if done.sends[-1].at < 4.0 else 0.01)
+    run(calls, done, Limits(rates=[rate], concurrency=10), timeout=30)
+    assert excess(rate, [each.at for each in done.sends]) <= 1e-6
+    assert done.most <= 10
+
+
+# Every mixture
+
+
+KINDS = ("create", "search", "join", "detail")
+RATES = st.builds(
+    Rate,
+    st.sampled_from((2.0, 5.0, 20.0, 50.0)),
+    burst=st.sampled_from((1, 2, 10)),
+    operations=st.sampled_from(((), (), (CreateGroup,), (JoinGroup, QueryGroupDetail))),
+    each_group=st.booleans(),
+)
+LOADS = st.fixed_dictionaries(
+    {
+        "seed": st.integers(0, 2**16),
+        "rates": st.lists(RATES, max_size=3),
+        "concurrency": st.sampled_from((1, 2, 5, 100)),
+        "overload": st.sampled_from((0.5, 0.9, 1.2, 2.0, 5.0, 10.0)),
+        "deadlines": st.sampled_from(((10.0,), (2.0,), (2.0, 10.0), (1.5, 5.0, 30.0))),
+        "groups": st.sampled_from((1, 3, 20)),
+        "hot": st.sampled_from((0.0, 0.0, 0.8)),
+        "kinds": st.sets(st.sampled_from(KINDS), min_size=1),
+        "crowd": st.sampled_from((1, 1, 10)),
+    }
+)
+
+
+def capacity(limits: Limits, kinds: list[str], groups: int) -> float:
+    """Return about how many requests of such kinds can be served in a second, if they come in equal shares."""
+    common = limits.concurrency / USUAL
+    for rate in limits.rates:
+        shares = [kind for kind in kinds if not rate.operations or isinstance(operation(kind, 0), rate.operations)]
+        if rate.each_group:
+            shares = [kind for kind in shares if kind in {"join", "detail"}]
+        if shares:
+            common = min(common, rate.limit / rate.per * (groups if rate.each_group else 1) * len(kinds) / len(shares))
+    return min(common, 60.0)
+
+
+def load(given_: dict, seconds: float) -> tuple[list[Call], Limits]:
+    draw, kinds = random.Random(given_["seed"]), sorted(given_["kinds"])
+    limits = Limits(rates=given_["rates"], concurrency=given_["concurrency"])
+    calls: list[Call] = []
+    for comes in offered(
+        draw,
+        capacity(limits, kinds, given_["groups"]) * given_["overload"] / given_["crowd"],
+        seconds,
+        lambda at: Call(at, CREATE, 1),
+    ):
+        for _ in range(given_["crowd"]):
+            kind = draw.choice(kinds)
+            group = 0 if draw.random() < given_["hot"] else draw.randrange(given_["groups"])
+            calls.append(Call(comes.at, operation(kind, group), draw.choice(given_["deadlines"]), kind=kind))
+    return calls, limits
+
+
+def check(calls: list[Call], limits: Limits, done: Platform, client: AsyncClient) -> None:
+    few = 5
+    could = possible(calls, limits, USUAL, SLOWEST)
+    assert in_time(calls) >= 0.9 * could - few
+    assert unknown(calls) <= 0.01 * len(done.sends) + 1
+    assert done.most <= limits.concurrency
+    assert all(each.ended <= each.at + each.deadline + 1e-6 for each in calls if each.ended is not None)
+    for rate in limits.rates:
+        streams: dict[object, list[float]] = {}
+        for at, path, group in done.sends:
+            named = not rate.operations or any(path.endswith(f"/{each.spec.name}") for each in rate.operations)
+            if named and not (rate.each_group and group is None):
+                streams.setdefault(group if rate.each_group else None, []).append(at)
+        assert max((excess(rate, times) for times in streams.values()), default=-1) <= 1e-6
+    for kind in {each.kind for each in calls}:  # no kind of calls starves that could be served
+        mine = [each for each in calls if each.kind == kind]
+        alone = possible(mine, limits, USUAL, SLOWEST)
+        assert in_time(mine) >= 0.2 * alone * len(mine) / len(calls) - few
+    assert (client._shared.admission.free, client._shared.admission.waiting) == (limits.concurrency, 0)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(drawn=LOADS, backend=st.sampled_from(("asyncio", "asyncio", "trio")))
+def test_in_every_mixture_the_client_does_what_is_possible(drawn, backend):
+    calls, limits = load(drawn, 15)
+    done = platform(random.Random(drawn["seed"]))
+    check(calls, limits, done, run(calls, done, limits, backend=backend))
+
+
+@pytest.mark.slow
+@settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
+@given(drawn=LOADS, backend=st.sampled_from(("asyncio", "asyncio", "trio")))
+def test_in_very_many_mixtures_the_client_does_what_is_possible(drawn, backend):
+    calls, limits = load(drawn, 40)
+    done = platform(random.Random(drawn["seed"]))
+    check(calls, limits, done, run(calls, done, limits, backend=backend))
