@@ -27,7 +27,8 @@ __all__ = [
 ]
 
 
-OWN = ("RBIM_APP_ID", "RBIM_APP_TOKEN", "RBIM_APP_TOKEN_FILE")
+FILE = "RBIM_APP_TOKEN_FILE"
+OWN = ("RBIM_APP_ID", "RBIM_APP_TOKEN", FILE)
 SEVERAL = "RBIM_CALLBACK_CREDENTIALS_FILE"
 
 
@@ -35,9 +36,15 @@ def credentials_from_env() -> Credentials:
     """Return the credentials in the environment variables.
 
     They are ``RBIM_APP_ID`` and ``RBIM_APP_TOKEN``, or ``RBIM_APP_TOKEN_FILE`` with the path of a file that holds only the
-    token. Raises InvalidRequest that names the missing variable.
+    token. Raises InvalidRequest that names the missing or wrong variable.
     """
-    return Credentials(app_id=needed("RBIM_APP_ID"), app_token=_token())
+    app_id, token = needed("RBIM_APP_ID"), _token()
+    try:
+        return Credentials(app_id=app_id, app_token=token)
+    except InvalidRequest as error:
+        variables = {"app_id": "RBIM_APP_ID", "app_token": "RBIM_APP_TOKEN" if os.environ.get("RBIM_APP_TOKEN") else FILE}
+        name, cause = variables[error.field], error.message.removeprefix(f"{error.field}: ")
+    raise InvalidRequest(f"{name}: {cause}", field=name)
 
 
 def callback_credentials_from_env() -> tuple[Credentials, ...]:
@@ -96,9 +103,9 @@ def credentials_in(file: str | Path, named_by: str, *, first: Iterable[Credentia
 
 
 def _token() -> Secret:
-    file = os.environ.get("RBIM_APP_TOKEN_FILE")
+    file = os.environ.get(FILE)
     if not os.environ.get("RBIM_APP_TOKEN") and file:
-        return token_in(file, "RBIM_APP_TOKEN_FILE")
+        return token_in(file, FILE)
     return secret_of("RBIM_APP_TOKEN")
 
 

@@ -1,21 +1,36 @@
-"""Validators of attrs classes: numbers, texts, accounts, enums. They raise InvalidRequest.
+"""Validators of attrs classes and of arguments: numbers, texts, accounts, enums, addresses. They raise InvalidRequest.
 
-Operations and settings use them on construction; a check that needs a clock or the dialect is not here.
+Operations and settings use them on construction; a check that needs a clock is not here.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Protocol, cast
+from urllib.parse import urlsplit
 
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
     import attrs
 
-__all__ = ["Accounts", "above_zero", "accounts", "at_least_one", "each_account", "finite", "one_of", "or_none", "text"]
+__all__ = [
+    "Accounts",
+    "above_zero",
+    "accounts",
+    "at_least_one",
+    "each_account",
+    "finite",
+    "one_of",
+    "or_none",
+    "origin",
+    "require",
+    "require_methods",
+    "text",
+]
 
 Validator = Callable[[Any, "attrs.Attribute[Any]", Any], None]
 
@@ -123,3 +138,61 @@ def one_of(kind: type[Any], *, optional: bool = False) -> Validator:
             )
 
     return validate
+
+
+# ------------------------------------------------------------------------------ arguments of constructors
+
+
+def require(name: str, value: object, kind: type[Any] | tuple[type[Any], ...], form: str) -> None:
+    """Raise InvalidRequest unless ``value`` is an instance of ``kind``; ``form`` describes the right one.
+
+    The message shows only the type of the value, because a token may stand there by mistake.
+    """
+    if not isinstance(value, kind):
+        raise _wrong(name, value, form)
+
+
+def require_methods(name: str, value: object, methods: Iterable[str], form: str) -> None:
+    """Raise InvalidRequest unless ``value`` is an object with these methods; a class is refused."""
+    if isinstance(value, type) or not all(callable(getattr(value, method, None)) for method in methods):
+        raise _wrong(name, value, form)
+
+
+def _wrong(name: str, value: object, form: str) -> InvalidRequest:
+    given = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
+    return InvalidRequest(f"{name}: {form} is needed, not {'None' if value is None else given}", field=name)
+
+
+# ------------------------------------------------------------------------------ addresses
+
+_UNFIT = re.compile(r"[?#\s\x00-\x1f\x7f]")
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+
+
+def origin(url: object, version: str = "") -> str:
+    """Return a base URL as the origin of requests: without a slash at its end.
+
+    Raises ValueError with the right form: for a URL that is none, and for one with the version of the platform, a date or
+    ``version``, in its path.
+    """
+    try:
+        parts = urlsplit(url) if isinstance(url, str) else None
+        fits = (
+            parts is not None
+            and parts.scheme in {"http", "https"}
+            and parts.hostname
+            and "@" not in parts.netloc
+            and parts.port != 0
+        )
+    except ValueError:  # an incomplete IPv6 address, a port that is not a number
+        fits = False
+    if not fits or _UNFIT.search(cast("str", url)):
+        raise ValueError("an address such as https://host:8883 is needed, without user, query, fragment or white space")
+    base = cast("str", url).rstrip("/")
+    own = base.split("/")[3:]  # behind scheme and host
+    for number, segment in enumerate(own):
+        if _DATE.fullmatch(segment) or (segment == version and number == len(own) - 1):
+            right = "/".join(base.split("/")[: 3 + number])
+            rest = "/".join(own[number:])
+            raise ValueError(f"use {right} without /{rest}: rbim adds the version and the rest of the path")
+    return base

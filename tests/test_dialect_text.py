@@ -8,8 +8,8 @@ from helpers.dialects import FIELDS, dialect_with, other
 from rbim import CODES, AsyncClient, Code, Credentials, Dialect, Grade, InvalidRequest, MembersShape, Throttled
 from rbim.cli.context import configuration
 from rbim.cli.global_flags import split_global_flags, using_flags
+from rbim.client.settings import KEYS
 from rbim.config import load
-from rbim.config.keys import KEYS
 from rbim.dialect_text import client_document, dialect_differences, dialect_fields, dialect_of, dialect_texts
 
 CREDENTIALS = Credentials(app_id="a", app_token="b")

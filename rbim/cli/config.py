@@ -54,7 +54,7 @@ def _show(found: Config) -> None:
     from rich.text import Text
 
     from rbim.cli.output import console, table
-    from rbim.config.keys import DIALECT_KEYS
+    from rbim.client.settings import DIALECT_KEYS
 
     out = console()
     out.print(Text(f"profile: {printable(found.profile or 'none')}"))
@@ -91,7 +91,7 @@ def path(*, as_json: Json = False) -> int:
 
 
 def _text(setting: Setting) -> str:
-    from rbim.config.keys import DIALECT_KEYS
+    from rbim.client.settings import DIALECT_KEYS
 
     value = _document(setting)
     if setting.key in DIALECT_KEYS:
@@ -101,7 +101,7 @@ def _text(setting: Setting) -> str:
 
 def _document(setting: Setting) -> Any:  # JSON
     """Return the value of a setting as JSON; a token is masked, a mapping of the dialect has the changes of its default."""
-    from rbim.config.keys import DIALECT_KEYS, TOKEN_FORMS
+    from rbim.client.settings import DIALECT_KEYS, TOKEN_FORMS
 
     if setting.key in DIALECT_KEYS:
         return dialect_fields()[DIALECT_KEYS[setting.key]].write(setting.value)
@@ -121,6 +121,6 @@ def _source(setting: Setting) -> str:
 
 
 def _is_missing(setting: Setting) -> bool:
-    from rbim.config.keys import DIALECT_KEYS
+    from rbim.client.settings import DIALECT_KEYS
 
     return setting.value is None and setting.key not in DIALECT_KEYS  # None is a value of the dialect

@@ -14,9 +14,10 @@ from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+    from typing import Unpack
 
     from rbim.cli.global_flags import GlobalFlags
-    from rbim.client.client import AsyncClient
+    from rbim.client.client import AsyncClient, ClientOptions
     from rbim.config.config import Config
     from rbim.credentials import Credentials
 
@@ -35,10 +36,15 @@ def configuration() -> Config:
     from rbim.config.config import load
 
     flags = current_flags()
-    addresses = {"base_url": flags.base_url, "transport": flags.transport}
     with _adding_hint():
         return load(
-            flags.profile, flags.config, warn=_warn, dialect=_dialect(flags), defaults={"transport": "auto"}, **addresses
+            flags.profile,
+            flags.config,
+            warn=_warn,
+            dialect=_dialect(flags),
+            defaults={"transport": "auto"},
+            base_url=flags.base_url,
+            transport=flags.transport,
         )
 
 
@@ -55,7 +61,7 @@ def _dialect(flags: GlobalFlags) -> dict[str, object]:
     return found
 
 
-def make_client(config: Config | None = None, **options: Any) -> AsyncClient:  # the constructor's own
+def make_client(config: Config | None = None, **options: Unpack[ClientOptions]) -> AsyncClient:
     """Make the client of a command. Raises InvalidRequest, and MissingExtra if the transport needs an extra."""
     if current_flags().debug:
         from rbim.client.observers import LoggingObserver

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from contextlib import nullcontext
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
 
 from attrs import evolve
 
@@ -15,16 +14,17 @@ from rbim.client.limits import Limits
 from rbim.client.retry import Retry
 from rbim.client.shared import CallSettings, SharedState
 from rbim.clock import SystemClock
-from rbim.credentials import Credentials, credentials_from_env, needed
+from rbim.credentials import Credentials, needed
 from rbim.errors import InvalidRequest
 from rbim.operations.groups import Groups
+from rbim.validators import require, require_methods
 from rbim.wire.codec import Codec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from contextlib import AbstractContextManager
     from types import TracebackType
-    from typing import Self
+    from typing import Self, Unpack
 
     from cattrs import Converter
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from rbim.operations.namespace import Namespace
     from rbim.timeouts import Deadlines
 
-__all__ = ["AsyncClient", "View"]
+__all__ = ["AsyncClient", "ClientOptions", "View"]
 
 R = TypeVar("R")
 
@@ -130,6 +130,25 @@ class View:
         return View(self._shared, evolve(self._settings, **{k: v for k, v in given.items() if v is not None}))
 
 
+class ClientOptions(TypedDict, total=False):
+    """The arguments of :class:`AsyncClient`, for functions that pass them on."""
+
+    base_url: str
+    call_base_url: str | None
+    credentials: Credentials | None
+    signer: Signer | None
+    user_name: str | None
+    transport: Transport | str | None
+    dialect: Dialect | None
+    limits: Limits | None
+    timeout: float
+    deadline: float
+    retry: Retry | None
+    clock: Clock | None
+    observers: Iterable[Observer]
+    hooks: Callable[[Converter], None] | None
+
+
 class AsyncClient(View):
     """The client of one application.
 
@@ -171,7 +190,10 @@ class AsyncClient(View):
             from rbim.dialect import Dialect
 
             dialect = Dialect()
-        clock = clock or SystemClock()
+        limits = Limits() if limits is None else limits
+        retry = Retry() if retry is None else retry
+        clock = SystemClock() if clock is None else clock
+        _check(dialect=dialect, limits=limits, clock=clock, hooks=hooks)
         signer = _signer(credentials, signer, clock, dialect)
         shared = SharedState(
             transport=_transport(transport),
@@ -185,32 +207,36 @@ class AsyncClient(View):
                 hooks=hooks,
             ),
             clock=clock,
-            limits=limits or Limits(),
-            observers=_observers(tuple(observers)),
+            limits=limits,
+            observers=_observers(observers),
         )
-        settings = CallSettings(user_name=user_name, timeout=timeout, deadline=deadline, retry=retry or Retry())
+        settings = CallSettings(user_name=user_name, timeout=timeout, deadline=deadline, retry=retry)
         super().__init__(shared, settings)
         self._deadlines: Deadlines | None = None
 
     @classmethod
-    def from_env(cls, **options: Any) -> Self:  # the constructor's own
+    def from_env(cls, **options: Unpack[ClientOptions]) -> Self:
         """Return a client configured from environment variables.
 
-        They are ``RBIM_BASE_URL``, ``RBIM_APP_ID``, ``RBIM_APP_TOKEN`` or ``RBIM_APP_TOKEN_FILE``, ``RBIM_USER_NAME``, and
-        one for each field of the dialect, such as ``RBIM_VERSION``. The token file holds only the token. ``options`` are
-        constructor arguments; they take precedence over the environment. Raises InvalidRequest that names the missing or
-        wrong variable.
+        ``RBIM_BASE_URL``, ``RBIM_APP_ID`` and ``RBIM_APP_TOKEN`` (or ``RBIM_APP_TOKEN_FILE``, a file that holds only the
+        token) are required. ``RBIM_CALL_BASE_URL``, ``RBIM_USER_NAME``, ``RBIM_TRANSPORT``, ``RBIM_CONCURRENCY``,
+        ``RBIM_RATES`` (``50/s,600/min``), ``RBIM_TIMEOUT`` and ``RBIM_DEADLINE`` are optional, and so is one for each field
+        of the dialect, such as ``RBIM_VERSION``. ``options`` are constructor arguments; they take precedence, and their
+        variables are not read. ``limits`` replaces concurrency and rates. Raises InvalidRequest that names the missing or
+        wrong variable, and ModuleNotFoundError with the pip command if the transport needs an extra.
         """
-        if "base_url" not in options:
-            options["base_url"] = needed("RBIM_BASE_URL")
-        if not options.get("credentials") and not options.get("signer"):
-            options["credentials"] = credentials_from_env()
-        options.setdefault("user_name", os.environ.get("RBIM_USER_NAME") or None)
-        if options.get("dialect") is None:
-            from rbim.dialect_text import dialect_from_env
+        from rbim.client.settings import Environment, client_arguments
 
-            options["dialect"] = dialect_from_env()
-        return cls(**options)
+        environment = Environment()
+        arguments = client_arguments(options, environment)
+        if "base_url" not in arguments:
+            arguments["base_url"] = needed("RBIM_BASE_URL")
+        try:
+            return cls(**arguments)
+        except InvalidRequest as error:
+            if error.field not in options and (variable := environment.source(error.field)) is not None:
+                error.add_note(f"{error.field} is from: environment variable {variable}")
+            raise
 
     async def __aenter__(self) -> Self:
         from rbim.timeouts import deadlines_of  # imports asyncio
@@ -282,6 +308,8 @@ async def _calls_ended(shared: SharedState) -> None:
 
 def _signer(credentials: Credentials | None, signer: Signer | None, clock: Clock, dialect: Dialect) -> Signer:
     if signer is not None and credentials is None:
+        require_methods("signer", signer, ("sign",), "a signer such as AppSigner(credentials)")
+        require("signer.app_id", getattr(signer, "app_id", None), str, "a text")
         return signer
     if signer is not None or not isinstance(cast("object", credentials), Credentials):
         raise InvalidRequest(
@@ -293,16 +321,36 @@ def _signer(credentials: Credentials | None, signer: Signer | None, clock: Clock
     return AppSigner(cast("Credentials", credentials), clock=clock, zone=dialect.zone)
 
 
-def _observers(observers: tuple[Observer, ...]) -> Observers | None:
-    if not observers:
+def _check(*, dialect: object, limits: object, clock: object, hooks: object) -> None:
+    from rbim.dialect import Dialect
+
+    require("dialect", dialect, Dialect, "Dialect(...)")
+    require("limits", limits, Limits, "Limits(concurrency=..., rates=[...])")
+    require_methods("clock", clock, ("now", "monotonic", "sleep", "scope"), "a clock such as SystemClock()")
+    if hooks is not None:
+        require_methods("hooks", hooks, ("__call__",), "a function of a cattrs converter")
+
+
+EVENTS = ("call_started", "attempt_started", "attempt_ended", "call_ended")
+
+
+def _observers(observers: Iterable[Observer]) -> Observers | None:
+    require_methods("observers", observers, ("__iter__",), "a list of observers, such as [LoggingObserver()],")
+    listed = tuple(observers)
+    for each in listed:
+        if isinstance(each, type) or not any(hasattr(each, name) for name in EVENTS):
+            require_methods("observers", each, EVENTS, "a list of observers, such as [LoggingObserver()],")
+    if not listed:
         return None
     from rbim.client.observers import Observers
 
-    return Observers(observers)
+    return Observers(listed)
 
 
 def _transport(given: Transport | str | None) -> Transport:
     if given is not None and not isinstance(given, str):
+        form = "a transport, such as HttpxTransport(), or a name, such as 'httpx',"
+        require_methods("transport", given, ("send", "__aenter__", "__aexit__"), form)
         return given
     from rbim.transports.by_name import transport_named
 

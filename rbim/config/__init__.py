@@ -9,6 +9,12 @@ from typing import TYPE_CHECKING
 from rbim._support.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from rbim.config.config import Config as Config, Setting as Setting, Source as Source, load as load
+    from rbim.config.config import (
+        Config as Config,
+        ConfigOptions as ConfigOptions,
+        Setting as Setting,
+        Source as Source,
+        load as load,
+    )
 else:
     __getattr__, __dir__ = lazy_names(__name__)

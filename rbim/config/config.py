@@ -23,24 +23,38 @@ import os
 import shlex
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from attrs import frozen
 
 from rbim.client.limits import Limits
+from rbim.client.settings import (
+    DIALECT,
+    DIALECT_KEYS,
+    KEYS,
+    TOKEN,
+    TOKEN_FORMS,
+    Sealed,
+    client_arguments,
+    key_of,
+    nearest,
+    value_from_env,
+    variables,
+)
 from rbim.config.files import places, read_file, readable_by_others
-from rbim.config.keys import DIALECT, DIALECT_KEYS, KEYS, TOKEN, TOKEN_FORMS, Sealed, key_of, nearest, variables
 from rbim.credentials import Credentials, Secret, credentials_in, secret_of, token_in
 from rbim.dialect import Dialect
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from typing import Unpack
 
-    from rbim.client.client import AsyncClient
+    from rbim.client.client import AsyncClient, ClientOptions
+    from rbim.client.limits import Rate
     from rbim.config.files import ConfigFile, ConfigPlace
 
-__all__ = ["Config", "Setting", "Source", "load"]
+__all__ = ["Config", "ConfigOptions", "Setting", "Source", "load"]
 
 logger = logging.getLogger("rbim")
 
@@ -146,7 +160,7 @@ class Config:
         """Whether the application identifier or its token is configured."""
         return self["app_id"] is not None or self[TOKEN] is not None
 
-    def client(self, **options: Any) -> AsyncClient:  # the constructor's own
+    def client(self, **options: Unpack[ClientOptions]) -> AsyncClient:
         """Return a client. ``options`` are arguments of AsyncClient; they take precedence over the configuration.
 
         Raises InvalidRequest that names the missing or wrong value, and ModuleNotFoundError with the pip command if the
@@ -154,22 +168,11 @@ class Config:
         """
         from rbim.client.client import AsyncClient
 
-        if "base_url" not in options:
-            options["base_url"] = self._needed("base_url")
-        if not options.get("credentials") and not options.get("signer"):
-            options["credentials"] = self.credentials()
-        for name in ("call_base_url", "user_name", "timeout", "deadline"):
-            options.setdefault(name, self[name])
-        if options.get("limits") is None:
-            options["limits"] = Limits(concurrency=self["concurrency"], rates=self["rates"])
-        if options.get("dialect") is None:
-            options["dialect"] = self.dialect
-        if options.get("transport") is None:
-            from rbim.transports.by_name import transport_named
-
-            options["transport"] = transport_named(self["transport"])
+        arguments = client_arguments(options, self)
+        if "base_url" not in arguments:
+            arguments["base_url"] = self._needed("base_url")
         try:
-            return AsyncClient(**options)
+            return AsyncClient(**arguments)
         except InvalidRequest as error:
             setting = self.values.get(error.field or "")
             if setting is not None and setting.value is not None:
@@ -196,6 +199,24 @@ class Config:
         return secret_of(setting.value)
 
 
+class ConfigOptions(TypedDict, total=False):
+    """The settings that :func:`load` takes as keyword arguments, by key; None counts as not given."""
+
+    base_url: str | None
+    call_base_url: str | None
+    app_id: str | None
+    app_token: str | Secret | None
+    token_file: str | os.PathLike[str] | None
+    token_env: str | None
+    user_name: str | None
+    transport: str | None
+    concurrency: int | None
+    rates: Sequence[str | Rate] | None
+    timeout: float | None
+    deadline: float | None
+    callback_credentials_file: str | os.PathLike[str] | None
+
+
 def load(
     profile: str | None = None,
     file: str | os.PathLike[str] | None = None,
@@ -203,7 +224,7 @@ def load(
     warn: Callable[[str], object] = logger.warning,
     dialect: Mapping[str, object] | None = None,
     defaults: Mapping[str, object] | None = None,
-    **arguments: Any,  # settings by key
+    **arguments: Unpack[ConfigOptions],
 ) -> Config:
     """Return the configuration: arguments first, then the environment, then a profile, then ``defaults`` by key.
 
@@ -214,8 +235,10 @@ def load(
     read (default: log a warning). The configuration may be incomplete. Raises InvalidRequest that names the wrong file,
     profile, variable or key.
     """
-    arguments = {name: Sealed(value) for name, value in arguments.items() if value is not None}
-    arguments |= {f"{DIALECT}.{name}": Sealed(value) for name, value in (dialect or {}).items()}
+    # rebound at once, so that a traceback that shows local variables shows no token
+    arguments = cast("Any", {name: Sealed(value) for name, value in arguments.items() if value is not None})
+    given: dict[str, Sealed] = dict(cast("Any", arguments))
+    given |= {f"{DIALECT}.{name}": Sealed(value) for name, value in (dialect or {}).items()}
     searched = places(file)
     files = _files(searched)
     name = profile or os.environ.get("RBIM_PROFILE") or next((each.default for each in files if each.default), None)
@@ -223,7 +246,7 @@ def load(
     if name is not None and name not in names:
         raise _no_profile(name, names, searched)
     found = _defaults() | {key: Setting(key, value, Source()) for key, value in (defaults or {}).items()}
-    for layer in (*_from_files(files, name), _from_environment(), _from_arguments(arguments)):
+    for layer in (*_from_files(files, name), _from_environment(), _from_arguments(given)):
         for setting in layer:
             found[TOKEN if setting.key in TOKEN_FORMS else setting.key] = setting
     config = Config(profile=name, places=searched, profiles=names, values=MappingProxyType(found))
@@ -283,14 +306,10 @@ def _from_files(files: Iterable[ConfigFile], profile: str | None) -> Iterable[li
 def _from_environment() -> list[Setting]:
     found: list[Setting] = []
     for name, variable in variables().items():
-        if not os.environ.get(variable):
-            continue
         if name == "token_file" and os.environ.get("RBIM_APP_TOKEN"):
             continue  # the token itself takes precedence over its file
-        value, cause = key_of(name).from_text(Sealed(os.environ[variable]), Path())
-        if cause:
-            raise InvalidRequest(f"{variable}: {cause}", field=variable)
-        found.append(Setting(name, value, Source(variable=variable)))
+        if os.environ.get(variable):
+            found.append(Setting(name, value_from_env(name), Source(variable=variable)))
     return found
 
 

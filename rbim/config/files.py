@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from attrs import field, frozen
 
-from rbim.config.keys import DIALECT, DIALECT_KEYS, KEYS, TOKEN, TOKEN_FORMS, Sealed, key_of, nearest
+from rbim.client.settings import DIALECT, DIALECT_KEYS, KEYS, TOKEN, TOKEN_FORMS, Sealed, key_of, nearest
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:

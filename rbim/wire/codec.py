@@ -13,13 +13,14 @@ from __future__ import annotations
 import re
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from rbim._support import json
 from rbim._support.text import excerpt
 from rbim.errors import ApiError, AuthenticationError, InvalidRequest, NotFound, Outcome, ProtocolError, RbimError, Throttled
 from rbim.http import filled
 from rbim.operations.base import Operation, Repeat, fields_of, wire_names, wire_of
+from rbim.validators import origin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -86,8 +87,8 @@ class Codec:
 
         self.app_id = app_id
         self.origins = {
-            "base_url": _origin(base_url, "base_url"),
-            "call_base_url": _origin(call_base_url or base_url, "call_base_url"),
+            "base_url": _origin(base_url, "base_url", dialect.version),
+            "call_base_url": _origin(call_base_url or base_url, "call_base_url", dialect.version),
         }
         self.dialect = dialect
         self.clock = clock
@@ -258,21 +259,11 @@ def retry_after(text: str | None, clock: Clock) -> float | None:
         return None
 
 
-def _origin(url: str, name: str) -> str:
+def _origin(url: object, name: str, version: str) -> str:
     try:
-        parts = urlsplit(url)
-        fits = parts.scheme in {"http", "https"} and parts.hostname and "@" not in parts.netloc and parts.port != 0
-    except ValueError:  # an incomplete IPv6 address, a port that is not a number
-        fits = False
-    if not fits or re.search(_UNFIT, url):
-        raise InvalidRequest(
-            f"{name}: an address such as https://host:8883 is needed, without user, query, fragment or white space",
-            field=name,
-        )
-    return url.rstrip("/")
-
-
-_UNFIT = r"[?#\s\x00-\x1f\x7f]"
+        return origin(url, version)
+    except ValueError as error:
+        raise InvalidRequest(f"{name}: {error}", field=name) from None
 
 
 def _unwritable(kind: type[Operation[Any]], document: Mapping[str, Any]) -> InvalidRequest:

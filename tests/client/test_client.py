@@ -40,6 +40,7 @@ from rbim import (
     ClientClosed,
     CreateGroup,
     DeadlineExceeded,
+    Dialect,
     GroupType,
     InvalidRequest,
     JoinGroup,
@@ -67,6 +68,35 @@ async def by_hand(*script, **options):
     stub = Stub(*script, clock=EmulatedClock())
     async with create_task_group() as tasks, client_over(stub, **options) as client:
         yield client, stub, stub.clock, tasks
+
+
+# The client's addresses
+
+
+@pytest.mark.parametrize(
+    ("url", "right"),
+    [
+        ("https://host/2013-12-26", "https://host"),
+        ("https://host:8883/2016-08-15/", "https://host:8883"),
+        ("http://host/gate/way/2013-12-26", "http://host/gate/way"),
+        ("https://host/2013-12-26/Application/abc/IM/Group", "https://host"),
+        ("http://[::1]:8883/2013-12-26", "http://[::1]:8883"),
+    ],
+)
+@pytest.mark.parametrize("name", ["base_url", "call_base_url"])
+def test_an_address_with_a_version_is_refused_with_the_right_form(name, url, right):
+    with pytest.raises(InvalidRequest, match="rbim adds the version") as caught:
+        client_over(Stub(), **{name: url})
+    assert str(caught.value).startswith(f"{name}: use {right} without /")
+    assert caught.value.field == name
+    client_over(Stub(), **{name: right})
+
+
+def test_an_address_that_ends_in_the_version_of_the_dialect_is_refused_too():
+    with pytest.raises(InvalidRequest, match="use https://host without /v7: "):
+        client_over(Stub(), base_url="https://host/v7", dialect=Dialect(version="v7"))
+    client_over(Stub(), base_url="https://host/v7/gateway", dialect=Dialect(version="v7"))
+    client_over(Stub(), base_url="https://2013-12-26.example")
 
 
 # One call

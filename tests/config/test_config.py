@@ -14,11 +14,9 @@ import pytest
 
 from helpers.stubs import READ, Stub
 from rbim import AppSigner, AsyncClient, Credentials, InvalidRequest, Limits, Rate
+from rbim.client.settings import KEYS
 from rbim.config import Source, load
 from rbim.config.files import places
-from rbim.config.keys import KEYS
-from rbim.transports.asyncio.transport import AsyncioTransport
-from rbim.transports.httpx import HttpxTransport
 
 TOKEN = "the-token-nobody-may-see"
 OTHER = "another-token-nobody-may-see"
@@ -560,9 +558,9 @@ def test_limits_and_transport_are_as_the_profile_says(home):
         load(transport="httpx").client(limits=Limits(concurrency=1), user_name=None)
 
     assert made[0]["limits"] == Limits(concurrency=7, rates=(Rate(50.0),))
-    assert isinstance(made[0]["transport"], AsyncioTransport)
+    assert made[0]["transport"] == "asyncio"
     assert (made[1]["limits"], made[1]["user_name"]) == (Limits(concurrency=1), None)
-    assert isinstance(made[1]["transport"], HttpxTransport)
+    assert made[1]["transport"] == "httpx"
 
 
 @pytest.mark.parametrize("name", ["httpx", "httpx2", "aiohttp", "pyreqwest", "asyncio"])
@@ -586,10 +584,23 @@ def test_options_go_before_the_configuration():
     assert "of mine," in repr(load(base_url="http://x").client(signer=AppSigner(credentials)))
 
 
-def test_a_value_that_a_client_refuses_is_named_with_its_source(home):
-    home.write("project", PROFILE.replace("https://gw", "gopher://gw"))
+@pytest.mark.parametrize("wrong", ["gopher://gw.example", "https://gw.example/2013-12-26"])
+@pytest.mark.parametrize("key", ["base_url", "call_base_url"])
+def test_a_wrong_address_is_refused_where_it_stands(home, key, wrong):
+    file = home.write("project", f'[profiles.test]\n{key} = "{wrong}"\n')
 
     with pytest.raises(InvalidRequest) as caught:
-        load().client()
+        load("test")
+    assert f"{file}: profiles.test.{key}: " in str(caught.value)
+    file.unlink()
+    with pytest.raises(InvalidRequest, match=f"^{key}: "):
+        load(**{key: wrong})
+
+
+def test_a_value_that_a_client_refuses_is_named_with_its_source(home):
+    home.write("project", PROFILE.replace(":8883", ":8883/v7"))
+
+    with pytest.raises(InvalidRequest, match="without /v7") as caught:
+        load(dialect={"version": "v7"}).client()
 
     assert caught.value.__notes__ == [f"base_url is from: {home.project} [profiles.test]"]

@@ -12,8 +12,8 @@ from rbim import Dialect
 from rbim.cli import Exit, run
 from rbim.cli.context import configuration
 from rbim.cli.global_flags import split_global_flags, using_flags
+from rbim.client.settings import KEYS
 from rbim.config import load
-from rbim.config.keys import KEYS
 from rbim.credentials import Credentials
 from rbim.dialect_text import dialect_fields
 from rbim.emulator import Emulator

@@ -58,7 +58,7 @@ def dialect(
     fields
         Only these fields, with all entries of their defaults, such as members_shape.
     """
-    from rbim.config.keys import nearest
+    from rbim.client.settings import nearest
 
     known = dialect_fields()
     names = {word: word.replace("-", "_") for word in fields}

@@ -1,22 +1,29 @@
-"""The configuration keys: the environment variable of each, and the readers of its text or value."""
+"""The settings of an application: the keys of a configuration, their environment variables, and readers of their values.
+
+``AsyncClient.from_env`` and ``rbim.config`` both read from this one table.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 from functools import lru_cache
+from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
-from rbim.client.limits import Rate
-from rbim.credentials import Secret
-from rbim.dialect_text import NAMES, dialect_fields, variable_of
+from rbim.client.limits import Limits, Rate
+from rbim.credentials import Secret, credentials_from_env
+from rbim.dialect_text import NAMES, dialect_fields, dialect_from_env, variable_of
 from rbim.errors import InvalidRequest
 from rbim.transports import TRANSPORTS
+from rbim.validators import origin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
-    from pathlib import Path
+
+    from rbim.credentials import Credentials
+    from rbim.dialect import Dialect
 
 __all__ = [
     "DIALECT",
@@ -24,10 +31,15 @@ __all__ = [
     "KEYS",
     "TOKEN",
     "TOKEN_FORMS",
+    "Environment",
     "Sealed",
     "SettingKey",
+    "Settings",
+    "client_arguments",
     "key_of",
     "nearest",
+    "rates_of",
+    "value_from_env",
     "variables",
 ]
 
@@ -106,6 +118,10 @@ def _text(value: object, _: Path) -> str:
     return value
 
 
+def _url(value: object, base: Path) -> str:
+    return origin(_text(value, base))
+
+
 def _secret(value: object, base: Path) -> Secret:
     return value if isinstance(value, Secret) else Secret(_text(value, base))
 
@@ -136,11 +152,16 @@ def _whole(value: object, _: Path) -> int:
     return value
 
 
-def _rates(value: object, _: Path) -> tuple[Rate, ...]:
+def rates_of(value: object) -> tuple[Rate, ...]:
+    """Return the rates of a list of rates, each a Rate or a text such as ``50/s``. Raises ValueError."""
     entries = list(cast("Iterable[object]", value)) if type(value) in {list, tuple} else [None]
     if not all(isinstance(entry, (str, Rate)) for entry in entries):
         raise ValueError(f'a list of rates is needed, such as ["50/s", "600/min"], not {_shown(value)}')
     return tuple(entry if isinstance(entry, Rate) else Rate.parse(cast("str", entry)) for entry in entries)
+
+
+def _rates(value: object, _: Path) -> tuple[Rate, ...]:
+    return rates_of(value)
 
 
 def _transport(value: object, _: Path) -> str:
@@ -165,8 +186,8 @@ KEYS: Mapping[str, SettingKey] = MappingProxyType(
     {
         key.name: key
         for key in (
-            SettingKey(name="base_url", variable="RBIM_BASE_URL", read=_text),
-            SettingKey(name="call_base_url", variable="RBIM_CALL_BASE_URL", read=_text),
+            SettingKey(name="base_url", variable="RBIM_BASE_URL", read=_url),
+            SettingKey(name="call_base_url", variable="RBIM_CALL_BASE_URL", read=_url),
             SettingKey(name="app_id", variable="RBIM_APP_ID", read=_text),
             SettingKey(name="app_token", variable="RBIM_APP_TOKEN", read=_secret),
             SettingKey(name="token_file", variable="RBIM_APP_TOKEN_FILE", read=_path),
@@ -209,3 +230,77 @@ def variables() -> dict[str, str]:
     """Return the environment variable of each key that has one, also of the dialect's."""
     own = {key.name: key.variable for key in KEYS.values() if key.variable}
     return own | {key: variable_of(name) for key, name in DIALECT_KEYS.items()}
+
+
+# ------------------------------------------------------------------------------ the environment
+
+
+def value_from_env(name: str) -> Any:  # the value of a key
+    """Return the value that an environment variable gives to a key, or None; an empty variable counts as not set.
+
+    Raises InvalidRequest that names the variable.
+    """
+    key = key_of(name)
+    if key.variable is None or not os.environ.get(key.variable):
+        return None
+    value, cause = key.from_text(Sealed(os.environ[key.variable]), Path())
+    if cause:
+        raise InvalidRequest(f"{key.variable}: {cause}", field=key.variable)
+    return value
+
+
+class Settings(Protocol):
+    """The settings that a client is made of; a setting without a value is None."""
+
+    def __getitem__(self, key: str, /) -> Any: ...
+
+    def credentials(self) -> Credentials:
+        """Return the application's credentials. Raises InvalidRequest if they are missing or wrong."""
+        ...
+
+    @property
+    def dialect(self) -> Dialect:
+        """The dialect."""
+        ...
+
+
+class Environment:
+    """The settings in environment variables; each variable is read when its value is needed."""
+
+    def __getitem__(self, key: str, /) -> Any:
+        return value_from_env(key)
+
+    def credentials(self) -> Credentials:
+        """Return the application's credentials. Raises InvalidRequest that names the missing or wrong variable."""
+        return credentials_from_env()
+
+    @property
+    def dialect(self) -> Dialect:
+        """The dialect."""
+        return dialect_from_env()
+
+    def source(self, key: str) -> str | None:
+        """Return the variable that gives a key its value, or None."""
+        variable = variables().get(key)
+        return variable if variable and os.environ.get(variable) else None
+
+
+def client_arguments(options: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
+    """Return arguments of AsyncClient: the ``options``, and the ``settings`` that they leave open; only these are read.
+
+    A ``base_url`` is not among them if neither has one.
+    """
+    found = dict(options)
+    if not found.get("credentials") and not found.get("signer"):
+        found["credentials"] = settings.credentials()
+    for name in ("base_url", "call_base_url", "user_name", "timeout", "deadline"):
+        if name not in found and (value := settings[name]) is not None:
+            found[name] = value
+    if found.get("limits") is None:
+        limits = {name: settings[name] for name in ("concurrency", "rates")}
+        found["limits"] = Limits(**{name: value for name, value in limits.items() if value is not None})
+    if found.get("transport") is None:
+        found["transport"] = settings["transport"]
+    if found.get("dialect") is None:
+        found["dialect"] = settings.dialect
+    return found
