@@ -13,7 +13,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from rbim.client.call import Exchange as Exchange
-    from rbim.client.client import AsyncClient as AsyncClient, View as View
+    from rbim.client.client import AsyncClient as AsyncClient, ClientOptions as ClientOptions, View as View
     from rbim.client.fan_out import Done as Done, Failed as Failed, fan_out as fan_out
     from rbim.client.limits import Limits as Limits, Rate as Rate
     from rbim.client.observers import (

@@ -28,6 +28,7 @@ __all__ = [
     "or_none",
     "origin",
     "require",
+    "require_clock",
     "require_methods",
     "text",
 ]
@@ -156,6 +157,11 @@ def require_methods(name: str, value: object, methods: Iterable[str], form: str)
     """Raise InvalidRequest unless ``value`` is an object with these methods; a class is refused."""
     if isinstance(value, type) or not all(callable(getattr(value, method, None)) for method in methods):
         raise _wrong(name, value, form)
+
+
+def require_clock(clock: object) -> None:
+    """Raise InvalidRequest unless ``clock`` has the methods of :class:`~rbim.Clock`."""
+    require_methods("clock", clock, ("now", "monotonic", "sleep", "scope"), "a clock such as SystemClock()")
 
 
 def _wrong(name: str, value: object, form: str) -> InvalidRequest:

@@ -275,6 +275,55 @@ def test_what_changes_shows_unless_it_is_private(old, new, line, tmp_path):
     assert line is not None or text == SHOWN
 
 
+# ------------------------------------------------------------------------------ arguments that are passed on
+
+
+def signatures(name: str, found: object, public: set[type]) -> list[tuple[str, inspect.Signature]]:
+    """Return the signatures of a public name: a function's, or those of a class's constructor and public methods."""
+    found = found if isinstance(found, type) else inspect.unwrap(found)
+    if isinstance(found, types.FunctionType):
+        return [(name, inspect.signature(found))]
+    if not isinstance(found, type) or hasattr(found, "__args__"):
+        return []
+    ours = [each for each in found.__mro__ if each.__module__.startswith("rbim") and (each is found or each not in public)]
+    functions = {
+        member: getattr(value, "__func__", value)
+        for each in reversed(ours)
+        for member, value in vars(each).items()
+        if member == "__init__" or not member.startswith("_")
+    }
+    return [
+        (f"{name}.{member}", inspect.signature(function))
+        for member, function in functions.items()
+        if isinstance(function, types.FunctionType) and function.__module__ != "typing"  # the constructors of protocols
+    ]
+
+
+def every_signature() -> list[tuple[str, inspect.Signature]]:
+    modules = {path: importlib.import_module(path) for path in PATHS}
+    public = {
+        each for module in modules.values() for each in map(vars(module).get, module.__all__) if isinstance(each, type)
+    }
+    return [
+        (f"{path}.{member}", signature)
+        for path, module in modules.items()
+        for name in module.__all__
+        for member, signature in signatures(name, getattr(module, name), public)
+    ]
+
+
+def test_no_public_function_takes_any_keyword_arguments():
+    """Such arguments are an ``Unpack`` of a TypedDict: an editor completes them, and a type checker refuses wrong ones."""
+    told = [
+        (name, short(each.annotation))
+        for name, signature in every_signature()
+        for each in signature.parameters.values()
+        if each.kind is each.VAR_KEYWORD
+    ]
+    assert {name for name, _ in told} >= {"rbim.AsyncClient.from_env", "rbim.bulk.InviteJob.__init__", "rbim.config.load"}
+    assert [f"{name}: {annotation}" for name, annotation in told if not annotation.startswith("Unpack[")] == []
+
+
 if __name__ == "__main__":
     if sys.argv[1:] != ["--write"]:
         sys.exit("usage: python tests/test_public_api.py --write")

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
         Estimate as Estimate,
         InviteJob as InviteJob,
         Job as Job,
+        JobOptions as JobOptions,
         RemoveJob as RemoveJob,
+        RunOptions as RunOptions,
         open_job as open_job,
     )
     from rbim.bulk.progress import Snapshot as Snapshot

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from contextlib import aclosing
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar
 
 from anyio.to_thread import run_sync
 from attrs import frozen
@@ -20,16 +22,19 @@ from rbim.bulk.states import AccountState
 from rbim.bulk.work import Work
 from rbim.client.client import View
 from rbim.client.retry import Retry
+from rbim.client.settings import rates_of
 from rbim.clock import SystemClock
 from rbim.dialect import Dialect
 from rbim.dialect_text import dialect_of
 from rbim.errors import InvalidRequest
 from rbim.operations import catalogue
 from rbim.operations.groups import DeleteGroupMember, Invited, InviteJoinGroup, Success
+from rbim.validators import require, require_clock, require_methods
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
     from os import PathLike
+    from typing import Unpack
 
     from rbim.bulk.journal.journal import JobFacts
     from rbim.bulk.journal.loading import Rows
@@ -39,7 +44,7 @@ if TYPE_CHECKING:
     from rbim.operations.base import Operation
     from rbim.operations.namespace import Sender
 
-__all__ = ["Estimate", "InviteJob", "Job", "RemoveJob", "job_facts", "open_job"]
+__all__ = ["Estimate", "InviteJob", "Job", "JobOptions", "RemoveJob", "RunOptions", "job_facts", "open_job"]
 
 R = TypeVar("R")
 
@@ -59,6 +64,27 @@ class Estimate:
     groups: int
     requests: int
     seconds: float | None
+
+
+class RunOptions(TypedDict, total=False):
+    """The options of :class:`Job` that a later run may change."""
+
+    rates: Iterable[Rate | str]
+    concurrency: int
+    adaptive: bool
+    max_failures: float | None
+    patience: float
+    isolate: int
+    retry: Retry | None
+    resend_within: float
+    dialect: Dialect | None
+    clock: Clock | None
+
+
+class JobOptions(RunOptions, total=False):
+    """The options of :class:`Job` that :class:`InviteJob` and :class:`RemoveJob` share."""
+
+    chunk: int | None
 
 
 class Job(Generic[R]):
@@ -81,12 +107,13 @@ class Job(Generic[R]):
     ``clock`` default to the client's.
 
     ``concurrency``: requests in flight, at most (default: 100). ``rates``: limits of requests, all of which apply (default:
-    none). ``adaptive``: slow down below both as the platform requires (default: True). The run ends early when more
-    requests have failed than ``max_failures``, a count or a share (default: 0.5; None: no limit), or when there was no
-    answer for ``patience`` seconds (default: 120). ``isolate``: requests that may be spent on halving refused requests, to
-    find the accounts to blame (default: 0). ``retry``: how often a request of unknown outcome is sent again if it may be
-    repeated (default: 5 attempts). ``resend_within``: requests that a killed run left open are sent again if they are
-    younger than so many seconds (default: 0, they are reported as unknown).
+    none); each is a :class:`~rbim.Rate` or a text such as ``50/s``. ``adaptive``: slow down below both as the platform
+    requires (default: True). The run ends early when more requests have failed than ``max_failures``, a count or a share
+    (default: 0.5; None: no limit), or when there was no answer for ``patience`` seconds (default: 120). ``isolate``: the
+    requests that may be spent on halving refused requests, to find the accounts to blame (default: 0). ``retry``: how often
+    a request of unknown outcome is sent again if it may be repeated (default: 5 attempts). ``resend_within``: requests that
+    a killed run left open are sent again if they are younger than so many seconds (default: 0, they are reported as
+    unknown).
 
     A job can be resumed from its journal alone, with the same dialect. Raises InvalidRequest.
     """
@@ -99,7 +126,7 @@ class Job(Generic[R]):
         journal: str | PathLike[str],
         options: Mapping[str, Any] | None = None,
         chunk: int | None = None,
-        rates: Iterable[Rate] = (),
+        rates: Iterable[Rate | str] = (),
         concurrency: int = 100,
         adaptive: bool = True,
         max_failures: float | None = 0.5,
@@ -110,16 +137,26 @@ class Job(Generic[R]):
         dialect: Dialect | None = None,
         clock: Clock | None = None,
     ) -> None:
+        _require_job(sender, operation, journal)
+        require("adaptive", adaptive, bool, "True or False")
+        if options is not None:
+            require("options", options, Mapping, "a mapping of fields to values")
+        if retry is not None:
+            require("retry", retry, Retry, "Retry(attempts=...)")
+        if dialect is not None:
+            require("dialect", dialect, Dialect, "Dialect(...)")
+        if clock is not None:
+            require_clock(clock)
         client = sender if isinstance(sender, View) else None
         given: dict[str, Any] = {} if chunk is None else {"chunk": chunk}
         self.work: Work[R] = Work(
             operation=operation,
-            options=dict(options or {}),
+            options={} if options is None else dict(options),
             dialect=dialect or (client.dialect if client is not None else Dialect()),
             **given,
         )
         self.settings = JobSettings(
-            rates=tuple(rates),
+            rates=_rates(rates),
             concurrency=concurrency,
             adaptive=adaptive,
             failure_limit=FailureLimit(max_failures),
@@ -204,6 +241,28 @@ class Job(Generic[R]):
         )
 
 
+def _require_job(sender: object, operation: object, journal: object) -> None:
+    require_methods("sender", sender, ("send",), "a client, or an object with `async def send(operation)`,")
+    if not isinstance(operation, type) or getattr(operation, "spec", None) is None:
+        require("operation", operation, (), "an operation's class, such as InviteJoinGroup,")
+    _require_path(journal)
+
+
+def _require_path(journal: object) -> None:
+    require("journal", journal or None, (str, os.PathLike), "the path of a file")
+
+
+def _rates(rates: Iterable[Rate | str]) -> tuple[Rate, ...]:
+    form = 'a list such as ["50/s"]'
+    require_methods("rates", rates, ("__iter__",), form)
+    if isinstance(rates, (str, bytes)):
+        require("rates", rates, (), form)
+    try:
+        return rates_of(tuple(rates))
+    except ValueError as error:  # InvalidRequest is one
+        raise InvalidRequest(f"rates: {error}", field="rates") from None
+
+
 def _rate_seconds(rate: Rate, requests: int) -> float:
     return max(0, requests - rate.burst) * rate.per / rate.limit
 
@@ -216,18 +275,19 @@ class InviteJob(Job[Invited]):
     younger than an hour and need no confirmation.
     """
 
-    def __init__(
+    def __init__(  # options, each by keyword and with a default
         self,
         sender: Sender,
         *,
+        journal: str | PathLike[str],
         needs_confirmation: bool = False,
         declared: str | None = None,
         user_name: str | None = None,
-        **settings: Any,  # Job's
+        **settings: Unpack[JobOptions],
     ) -> None:
         options = {"needs_confirmation": needs_confirmation, "declared": declared, "user_name": user_name}
         settings.setdefault("resend_within", 0.0 if needs_confirmation else HOUR)
-        super().__init__(sender, InviteJoinGroup, options=options, **settings)
+        super().__init__(sender, InviteJoinGroup, journal=journal, options=options, **settings)
 
 
 class RemoveJob(Job[Success]):
@@ -237,17 +297,25 @@ class RemoveJob(Job[Success]):
     account may have been added again meanwhile.
     """
 
-    def __init__(self, sender: Sender, *, user_name: str | None = None, **settings: Any) -> None:  # Job's
-        super().__init__(sender, DeleteGroupMember, options={"user_name": user_name}, **settings)
+    def __init__(
+        self,
+        sender: Sender,
+        *,
+        journal: str | PathLike[str],
+        user_name: str | None = None,
+        **settings: Unpack[JobOptions],
+    ) -> None:
+        super().__init__(sender, DeleteGroupMember, journal=journal, options={"user_name": user_name}, **settings)
 
 
-def open_job(sender: Sender, journal: str | PathLike[str], **settings: Any) -> Job[Any]:
+def open_job(sender: Sender, journal: str | PathLike[str], **settings: Unpack[RunOptions]) -> Job[Any]:
     """Return the job that a journal holds, to resume or to retry it.
 
     It keeps the settings of its last run, except ``settings``, which are those of :class:`Job`. ``dialect`` defaults to the
     client's, and for a sender that is no client to the journal's. An operation of your own must be declared (imported)
     first. Raises InvalidRequest, also if the job was begun with another dialect.
     """
+    _require_path(journal)
     path = Path(journal).absolute()
     facts = job_facts(path)
     by_name = {entry.operation.spec.name: entry.operation for entry in catalogue.entries()}
@@ -261,7 +329,7 @@ def open_job(sender: Sender, journal: str | PathLike[str], **settings: Any) -> J
     )
     facts.require_dialect(path, dialect)
     work = Work[Any].of(operation, facts.options, facts.chunk, dialect)
-    given = JobSettings.from_json(facts.settings, by_name) | settings
+    given: dict[str, Any] = JobSettings.from_json(facts.settings, by_name) | {**settings}
     return Job(sender, work.operation, journal=path, options=work.options, chunk=work.chunk, dialect=dialect, **given)
 
 

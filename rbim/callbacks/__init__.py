@@ -72,7 +72,7 @@ if TYPE_CHECKING:
         Skewed as Skewed,
         Spooled as Spooled,
     )
-    from rbim.callbacks.receiver.receiver import Receiver as Receiver
+    from rbim.callbacks.receiver.receiver import Receiver as Receiver, ReceiverOptions as ReceiverOptions
     from rbim.callbacks.receiver.replies import Reply as Reply
     from rbim.callbacks.signature import (
         Key as Key,

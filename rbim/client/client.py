@@ -14,10 +14,10 @@ from rbim.client.limits import Limits
 from rbim.client.retry import Retry
 from rbim.client.shared import CallSettings, SharedState
 from rbim.clock import SystemClock
-from rbim.credentials import Credentials, needed
+from rbim.credentials import Credentials
 from rbim.errors import InvalidRequest
 from rbim.operations.groups import Groups
-from rbim.validators import require, require_methods
+from rbim.validators import require, require_clock, require_methods
 from rbim.wire.codec import Codec
 
 if TYPE_CHECKING:
@@ -228,9 +228,7 @@ class AsyncClient(View):
         from rbim.client.settings import Environment, client_arguments
 
         environment = Environment()
-        arguments = client_arguments(options, environment)
-        if "base_url" not in arguments:
-            arguments["base_url"] = needed("RBIM_BASE_URL")
+        arguments = client_arguments(options, environment, environment.needed)
         try:
             return cls(**arguments)
         except InvalidRequest as error:
@@ -326,7 +324,7 @@ def _check(*, dialect: object, limits: object, clock: object, hooks: object) -> 
 
     require("dialect", dialect, Dialect, "Dialect(...)")
     require("limits", limits, Limits, "Limits(concurrency=..., rates=[...])")
-    require_methods("clock", clock, ("now", "monotonic", "sleep", "scope"), "a clock such as SystemClock()")
+    require_clock(clock)
     if hooks is not None:
         require_methods("hooks", hooks, ("__call__",), "a function of a cattrs converter")
 

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from rbim.client.limits import Limits, Rate
-from rbim.credentials import Secret, credentials_from_env
+from rbim.credentials import Secret, credentials_from_env, needed
 from rbim.dialect_text import NAMES, dialect_fields, dialect_from_env, variable_of
 from rbim.errors import InvalidRequest
 from rbim.transports import TRANSPORTS
@@ -279,21 +279,28 @@ class Environment:
         """The dialect."""
         return dialect_from_env()
 
+    def needed(self, key: str) -> Any:
+        """Return the value of a key. Raises InvalidRequest that names the missing variable."""
+        value = self[key]
+        return needed(key_of(key).variable or key) if value is None else value
+
     def source(self, key: str) -> str | None:
         """Return the variable that gives a key its value, or None."""
         variable = variables().get(key)
         return variable if variable and os.environ.get(variable) else None
 
 
-def client_arguments(options: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
+def client_arguments(options: Mapping[str, Any], settings: Settings, require: Callable[[str], Any]) -> dict[str, Any]:
     """Return arguments of AsyncClient: the ``options``, and the ``settings`` that they leave open; only these are read.
 
-    A ``base_url`` is not among them if neither has one.
+    ``require`` returns the value of a key, and raises InvalidRequest if it has none.
     """
     found = dict(options)
+    if "base_url" not in found:
+        found["base_url"] = require("base_url")
     if not found.get("credentials") and not found.get("signer"):
         found["credentials"] = settings.credentials()
-    for name in ("base_url", "call_base_url", "user_name", "timeout", "deadline"):
+    for name in ("call_base_url", "user_name", "timeout", "deadline"):
         if name not in found and (value := settings[name]) is not None:
             found[name] = value
     if found.get("limits") is None:

@@ -168,9 +168,7 @@ class Config:
         """
         from rbim.client.client import AsyncClient
 
-        arguments = client_arguments(options, self)
-        if "base_url" not in arguments:
-            arguments["base_url"] = self._needed("base_url")
+        arguments = client_arguments(options, self, self._needed)
         try:
             return AsyncClient(**arguments)
         except InvalidRequest as error:

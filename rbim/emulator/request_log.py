@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, TypeVar, cast
 
 import attrs
 from attrs import define, field, frozen
@@ -13,10 +13,11 @@ from rbim.operations.base import fields_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Unpack
 
     from rbim.operations.base import Operation
 
-__all__ = ["RecordedRequest", "RequestLog"]
+__all__ = ["RecordedRequest", "RequestFacts", "RequestLog"]
 
 O = TypeVar("O", bound="Operation[Any]")  # noqa: E741  # an operation
 
@@ -38,6 +39,16 @@ class RecordedRequest:
     code: str | None
     effect: bool
     trouble: tuple[str, ...] = ()
+
+
+class RequestFacts(TypedDict):
+    """The fields of a :class:`RecordedRequest` that :meth:`RequestLog.note` takes."""
+
+    at: float
+    path: str
+    code: str | None
+    effect: bool
+    trouble: NotRequired[tuple[str, ...]]
 
 
 @define
@@ -71,8 +82,8 @@ class RequestLog:
         self._seen.clear()
         self._count = 0
 
-    def note(self, op: Operation[Any] | None, **facts: Any) -> None:
-        """Record one request."""
+    def note(self, op: Operation[Any] | None, **facts: Unpack[RequestFacts]) -> None:
+        """Record one request; for its facts see :class:`RecordedRequest`."""
         attempt = 1
         if op is not None:
             attempt = self._seen[op] = self._seen[op] + 1

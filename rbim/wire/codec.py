@@ -85,10 +85,11 @@ class Codec:
     ) -> None:
         from rbim.wire.converter import converters_for  # imports cattrs: not before there is a client
 
+        call_origin = base_url if call_base_url is None or call_base_url == "" else call_base_url
         self.app_id = app_id
         self.origins = {
             "base_url": _origin(base_url, "base_url", dialect.version),
-            "call_base_url": _origin(call_base_url or base_url, "call_base_url", dialect.version),
+            "call_base_url": _origin(call_origin, "call_base_url", dialect.version),
         }
         self.dialect = dialect
         self.clock = clock

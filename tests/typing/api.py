@@ -17,6 +17,7 @@ from rbim import (
     AsyncClient,
     AttemptEnded,
     CallTaskCreated,
+    ClientOptions,
     Clock,
     Created,
     CreateGroup,
@@ -31,6 +32,7 @@ from rbim import (
     GroupType,
     Invited,
     InviteJoinGroup,
+    Limits,
     Method,
     Namespace,
     NoCallPolicy,
@@ -39,6 +41,7 @@ from rbim import (
     Outcome,
     Permission,
     QueryGroupDetail,
+    Rate,
     RbimError,
     Request,
     Response,
@@ -54,6 +57,9 @@ from rbim import (
     default_no_call_policies,
     fan_out,
 )
+from rbim.bulk import InviteJob, Job, JobOptions, RemoveJob, open_job
+from rbim.callbacks import MemorySink, Receiver
+from rbim.config import load
 from rbim.operations.base import operation, wire
 from rbim.operations.groups import Fail, GroupFound
 from rbim.validators import text
@@ -73,6 +79,22 @@ class Counting(Observer):
 
 
 AsyncClient(base_url="http://x", credentials=Credentials(app_id="a", app_token="b"), observers=[Counting()])
+
+
+def clients_of_the_environment(options: ClientOptions) -> None:
+    assert_type(AsyncClient.from_env(), AsyncClient)
+    AsyncClient.from_env(user_name=None, timeout=5, transport="asyncio", limits=Limits(rates=[Rate(50)]))
+    AsyncClient.from_env(**options)
+    assert_type(load("test", timeout=5, rates=["50/s", Rate(9)], token_file=None).client(**options), AsyncClient)
+    Receiver.from_env(sink=MemorySink(), mode="high-guarantee", budget=1)
+
+
+def jobs_take_the_settings_of_all_jobs(client: AsyncClient, options: JobOptions) -> None:
+    assert_type(InviteJob(client, journal="a", rates=["50/s", Rate(9)], declared="x", max_failures=None), InviteJob)
+    InviteJob(client, journal="a", **options)
+    RemoveJob(client, journal="a", chunk=5, resend_within=60)
+    assert_type(Job(client, DeleteGroup, journal="a", rates=["50/s"]), Job[Success])
+    open_job(client, "a", concurrency=5, retry=None)
 
 
 async def every_method_is_awaited_for_its_own_answer(client: AsyncClient) -> None:
@@ -246,6 +268,29 @@ def changed_values(op: CreateGroup, answer: GroupDetail, request: Request) -> No
     op.name = "b"  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
     answer.count = 5  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
     request.body = b""  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def wrong_options(options: ClientOptions) -> None:
+    AsyncClient.from_env(limit=5)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    AsyncClient.from_env(timeout="5")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    AsyncClient.from_env(limits="50/s")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    Receiver.from_env(sink=MemorySink(), typo=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    Receiver.from_env(sink=MemorySink(), mode="fast")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    Receiver.from_env()  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    load(typo=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    load().client(typo=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    load(timeout="5")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    options["typo"] = 1  # type: ignore[typeddict-unknown-key]  # pyright: ignore[reportGeneralTypeIssues]
+
+
+def wrong_jobs(client: AsyncClient) -> None:
+    InviteJob(client, jurnal="a")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    InviteJob(client, journal="a", typo=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    InviteJob(client, journal="a", rates=[50])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
+    RemoveJob(client)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    RemoveJob(client, journal="a", typo=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    RemoveJob(client, journal="a", concurrency="5")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    open_job(client, "a", chunk=5)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
 
 def wrong_clients(carrier: Transport, credentials: Credentials) -> None:

@@ -17,41 +17,63 @@ of the limits extends to half of the sink's ``retention``. The observers and the
 
 from __future__ import annotations
 
+import os
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast, get_args
 
 from rbim.callbacks.observers import Observers
 from rbim.callbacks.receiver.asgi import ReceiverApp
 from rbim.callbacks.receiver.intake import Intake
 from rbim.callbacks.receiver.replies import Reply
 from rbim.callbacks.receiver.spool import Spool
-from rbim.callbacks.signature import Policy, keys_of
+from rbim.callbacks.signature import Keys, Policy, keys_of
 from rbim.callbacks.worker.backoff import Backoff
+from rbim.callbacks.worker.conversation import WorkerSettings
 from rbim.callbacks.worker.router import Router
 from rbim.callbacks.worker.runner import WorkerTask, WorkerThread
 from rbim.callbacks.worker.worker import Worker
 from rbim.clock import SystemClock
-from rbim.credentials import callback_credentials_from_env
+from rbim.credentials import Credentials, callback_credentials_from_env
 from rbim.dialect import Dialect
 from rbim.dialect_text import dialect_from_env
 from rbim.errors import InvalidRequest
+from rbim.validators import require, require_clock, require_methods
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from contextlib import AbstractAsyncContextManager
     from types import TracebackType
-    from typing import Self
+    from typing import Self, Unpack
 
     from rbim.callbacks.inbox.protocols import Inbox, Sink
     from rbim.callbacks.observers import Observation
-    from rbim.callbacks.signature import Headers, Keys
+    from rbim.callbacks.signature import Headers
     from rbim.clock import Clock
-    from rbim.credentials import Credentials
 
-__all__ = ["Receiver"]
+__all__ = ["Receiver", "ReceiverOptions"]
 
 Mode = Literal["normal", "high-guarantee"]
+
+
+class ReceiverOptions(TypedDict, total=False):
+    """The arguments of :class:`Receiver` that have a default, or a variable of the environment."""
+
+    credentials: Credentials | Iterable[Credentials] | Keys
+    mode: Mode
+    policy: Policy | None
+    dialect: Dialect | None
+    budget: float
+    spool: str | os.PathLike[str] | None
+    clock: Clock | None
+    observers: Iterable[Callable[[Observation], object]]
+    router: Router | None
+    around: Callable[[], AbstractAsyncContextManager[object]] | None
+    own_thread: bool
+    concurrency: int
+    timeout: float
+    backoff: Backoff | None
+    drain: float
 
 
 class Receiver:
@@ -83,7 +105,7 @@ class Receiver:
         policy: Policy | None = None,
         dialect: Dialect | None = None,
         budget: float = 2.0,
-        spool: str | Path | None = None,
+        spool: str | os.PathLike[str] | None = None,
         clock: Clock | None = None,
         observers: Iterable[Callable[[Observation], object]] = (),
         router: Router | None = None,
@@ -96,18 +118,24 @@ class Receiver:
     ) -> None:
         if mode not in get_args(Mode):
             raise InvalidRequest(f"mode: use 'normal' or 'high-guarantee', not {mode!r}", field="mode")
-        if not budget > 0:
+        if not isinstance(cast("object", budget), (int, float)) or isinstance(budget, bool) or not budget > 0:
             raise InvalidRequest(f"budget: use a number of seconds above 0, not {budget!r}", field="budget")
+        self.clock = SystemClock() if clock is None else clock
+        dialect = Dialect() if dialect is None else dialect
+        _check(sink, policy=policy, dialect=dialect, clock=self.clock, router=router, backoff=backoff)
+        require("own_thread", own_thread, bool, "True or False")
+        if spool is not None:
+            require("spool", spool or None, (str, os.PathLike), "the path of a file")
+        if around is not None:
+            require_methods("around", around, ("__call__",), "a function that returns an async context manager")
         self.sink = sink
-        self.clock = clock or SystemClock()
-        dialect = dialect or Dialect()
         self.router = router if router is not None else Router(dialect)
         self.on = self.router.on
         self.fallback = self.router.fallback
-        notified = Observers(observers, self.clock.monotonic)
+        notified = Observers(_callables(observers), self.clock.monotonic)
         self._spool = self._spool_for(spool, budget, needed=mode == "normal")
         self._intake = Intake(
-            keys=keys_of(credentials),
+            keys=_keys(credentials),
             policy=policy or Policy.of(dialect),
             out_of_time=dialect.normal_out_of_time if mode == "normal" else dialect.high_guarantee_out_of_time,
             sink=sink,
@@ -129,9 +157,10 @@ class Receiver:
             "observers": notified,
             "drain": drain,
         }
+        WorkerSettings(handlers=self.router, **self._worker_options)  # validates them
 
     @classmethod
-    def from_env(cls, **options: Any) -> Self:  # the constructor's own
+    def from_env(cls, *, sink: Sink, **options: Unpack[ReceiverOptions]) -> Self:
         """Return a receiver with the credentials in ``RBIM_APP_ID`` and ``RBIM_APP_TOKEN`` (or ``RBIM_APP_TOKEN_FILE``).
 
         ``RBIM_CALLBACK_CREDENTIALS_FILE`` may name a file with more credentials (:mod:`rbim.credentials`). Each field of the
@@ -142,7 +171,8 @@ class Receiver:
             options["credentials"] = callback_credentials_from_env()
         if options.get("dialect") is None:
             options["dialect"] = dialect_from_env()
-        return cls(**options)
+        given: dict[str, Any] = dict(options)
+        return cls(sink=sink, **given)
 
     async def __aenter__(self) -> Self:
         """Start. Raises InvalidRequest for handlers without a fallback, or with a sink that is not an inbox."""
@@ -178,7 +208,7 @@ class Receiver:
         checked = self._intake.check(headers, body)
         return checked if isinstance(checked, Reply) else await self._intake.store(checked, began)
 
-    def _spool_for(self, path: str | Path | None, budget: float, *, needed: bool) -> Spool | None:
+    def _spool_for(self, path: str | os.PathLike[str] | None, budget: float, *, needed: bool) -> Spool | None:
         """Return the spool, or None. If none is needed but its file exists, return it so that it is emptied."""
         beside: Path | None = getattr(self.sink, "path", None)
         if path is None and beside is not None:
@@ -196,3 +226,38 @@ class Receiver:
                 f"{type(self.sink).__name__} gives out no events; handlers need an inbox, such as SqliteInbox", field="sink"
             )
         return Worker(cast("Inbox", self.sink), self.router, **self._worker_options)
+
+
+def _check(sink: object, **given: object) -> None:
+    """Raise InvalidRequest for an argument of the wrong type."""
+    form = 'a sink such as SqliteInbox("events.db")'
+    require_methods("sink", sink, ("accept", "__aenter__", "__aexit__"), form)
+    if not (hasattr(sink, "durable") and hasattr(sink, "retention")):
+        require("sink", sink, (), form)
+    require("dialect", given["dialect"], Dialect, "Dialect(...)")
+    require_clock(given["clock"])
+    for name, kind in (("policy", Policy), ("router", Router), ("backoff", Backoff)):
+        if given[name] is not None:
+            require(name, given[name], kind, f"{kind.__name__}(...)")
+
+
+def _keys(credentials: Credentials | Iterable[Credentials] | Keys) -> Keys:
+    """Return the keys of the credentials. No message shows one of a wrong type: it may be a token."""
+    form = "Credentials(app_id=..., app_token=...), or a list of them,"
+    if isinstance(credentials, (Credentials, Keys)):
+        return keys_of(credentials)
+    require_methods("credentials", credentials, ("__iter__",), form)
+    listed = tuple(credentials)
+    for each in listed:
+        require("credentials", each, Credentials, form)
+    return keys_of(listed)
+
+
+def _callables(observers: Iterable[Callable[[Observation], object]]) -> tuple[Callable[[Observation], object], ...]:
+    form = "a list of functions of an observation"
+    require_methods("observers", observers, ("__iter__",), form)
+    listed = tuple(observers)
+    for each in listed:
+        if not callable(cast("object", each)):
+            raise InvalidRequest(f"observers: {form} is needed; {type(each).__name__} cannot be called", field="observers")
+    return listed

@@ -64,8 +64,8 @@ ENDED = "every attempt began and none ended: the process ended, or the lease exp
 T = TypeVar("T")
 
 
-def _not_below_zero(_: object, attribute: attrs.Attribute[Any], value: float) -> None:
-    if not value >= 0:
+def _not_below_zero(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not value >= 0:
         raise InvalidRequest(f"{attribute.name}: use a number of seconds from 0 on, not {value!r}", field=attribute.name)
 
 

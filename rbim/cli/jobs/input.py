@@ -14,7 +14,7 @@ from rbim.cli.printable import printable
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from rbim.bulk.input.rows import Row
 
@@ -33,7 +33,7 @@ class Input(RowFile):
     ``reading`` is True while it is iterated: a thread that waits for more of a stream does not end.
     """
 
-    def __init__(self, source: Any, **options: Any) -> None:  # as RowFile
+    def __init__(self, source: Any, options: Mapping[str, Any]) -> None:  # those of RowFile
         super().__init__(source, **options)
         self.bad: list[BadRow] = []
         self.bad_count = 0
@@ -65,7 +65,7 @@ def open_input(file: str, options: dict[str, Any]) -> Input:
         raise InvalidRequest(f"unknown flag {file}; if it is a file, write ./{file}", field="file")
     if file == STANDARD and cast("object", sys.stdin) is None:
         raise InvalidRequest("standard input is closed: give the name of a file", field="file")
-    rows = Input(sys.stdin.buffer if file == STANDARD else file, **options)
+    rows = Input(sys.stdin.buffer if file == STANDARD else file, options)
     _ = rows.format
     return rows
 

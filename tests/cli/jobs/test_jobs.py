@@ -865,7 +865,7 @@ def test_a_command_is_quoted_for_the_shell():
 
 
 def test_an_input_knows_whether_it_is_still_read():
-    rows = Input(io.BytesIO(b"a\n" * 3), kind="text", group="g")
+    rows = Input(io.BytesIO(b"a\n" * 3), {"kind": "text", "group": "g"})
     each = iter(rows)
     next(each)
     assert rows.reading
