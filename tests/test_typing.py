@@ -1,14 +1,18 @@
 """What editors, ``help()`` and type checkers are told: the parameters of every method, and the type tests."""
 
 import inspect
+import pydoc
 import re
 import subprocess
 import sys
+from typing import get_args, get_type_hints
 
+import attrs
 import pytest
 
 from helpers.paths import ROOT
 from rbim.operations import catalogue
+from rbim.operations.call_tasks import CreateCallTask
 from rbim.operations.groups import CreateGroup, Groups, GroupType
 
 API = ROOT / "tests" / "typing" / "api.py"
@@ -27,12 +31,98 @@ class Sender:
 def test_a_method_has_the_parameters_and_the_words_of_its_operation(entry):
     method = getattr(catalogue.namespaces()[entry.namespace](Sender()), entry.method)
     signature = inspect.signature(method)
-    assert signature == inspect.signature(entry.operation)
+    declared = inspect.signature(entry.operation)
+    assert [(each.name, each.kind, each.default) for each in signature.parameters.values()] == [
+        (each.name, each.kind, each.default) for each in declared.parameters.values()
+    ]
+    assert signature.return_annotation is answer_of(entry.operation)
+    assert inspect.signature(method, eval_str=True) == signature  # types, not their names
+    assert get_type_hints(method) == inspect.get_annotations(method, eval_str=True)
+    assert get_type_hints(method).keys() == signature.parameters.keys() | {"return"}
+    assert {name: each.annotation for name, each in signature.parameters.items()} == {
+        name: taken(entry.operation, name) for name in signature.parameters
+    }
     assert {each.kind for each in signature.parameters.values()} == {inspect.Parameter.KEYWORD_ONLY}
     assert inspect.getdoc(method) == inspect.getdoc(entry.operation)
     assert method.__name__ == entry.method
     assert method.__qualname__.lower() == f"{entry.namespace}.{entry.method}"
     assert inspect.iscoroutinefunction(method)
+
+
+def answer_of(kind):
+    """Return the answer class that an operation names in brackets."""
+    return next(get_args(base)[0] for base in get_original_bases(kind) if get_args(base))
+
+
+def get_original_bases(kind):
+    return [each for base in kind.__mro__ for each in vars(base).get("__orig_bases__", ())]
+
+
+def taken(kind, name):
+    """Return the type that a checker expects for a field: what its converter takes, or else what it is declared as."""
+    converter = attrs.fields_dict(kind)[name].converter
+    if converter is None:
+        return get_type_hints(kind)[name]
+    hints = get_type_hints(converter)
+    return next(iter(hints.values()))
+
+
+def test_a_method_shows_its_parameters_and_its_answer():
+    assert str(inspect.signature(Groups(Sender()).detail)) == (
+        "(*, user_name: str | None = None, group_id: str) -> rbim.operations.groups.GroupDetail"
+    )
+    assert repr(Groups.detail) == f"detail{inspect.signature(Groups(Sender()).detail)}"
+    assert "async detail(*, user_name: str | None = None, group_id: str)" in pydoc.plain(
+        pydoc.render_doc(Groups(Sender()).detail)
+    )
+
+
+def test_the_signature_of_a_method_is_made_once():
+    first, second = Groups(Sender()).create, Groups(Sender()).create
+    assert first is not second
+    assert inspect.signature(first) is inspect.signature(second)
+
+
+JEDI = """\
+from rbim import AsyncClient, Groups
+
+async def main(view: AsyncClient):
+    async with AsyncClient.from_env() as client:
+        {}"""
+
+
+@pytest.mark.parametrize(
+    ("code", "operation"),
+    [
+        ("await client.groups.create(", CreateGroup),
+        ("await view.acting_as('x').groups.create(", CreateGroup),
+        ("await Groups(client).create(", CreateGroup),
+        ("await client.calls.create_task(", CreateCallTask),
+    ],
+)
+def test_jedi_shows_the_parameters_of_a_method(code, operation):
+    (found,) = pytest.importorskip("jedi").Script(JEDI.format(code)).get_signatures()
+    shown = {each.name for each in found.params}
+    assert shown == set(inspect.signature(operation).parameters) - {
+        "user_name"
+    }  # jedi does not see fields of a generic base
+
+
+@pytest.mark.parametrize(
+    ("code", "names"),
+    [
+        (
+            "client.groups.",
+            {"create", "modify", "delete", "search", "detail", "join", "invite", "remove", "leave", "set_role"},
+        ),
+        ("(await client.groups.create(name='')).", {"group_id", "extra"}),
+        ("await client.groups.create(na", {"name="}),
+    ],
+)
+def test_jedi_completes_methods_keywords_and_answers(code, names):
+    offered = {each.name for each in pytest.importorskip("jedi").Script(JEDI.format(code)).complete()}
+    assert names <= offered
+    assert offered.isdisjoint({"attrname", "func", "lock"})  # the inside of functools.cached_property
 
 
 async def test_a_method_sends_the_operation_that_its_arguments_make():

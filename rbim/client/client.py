@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
 
 from attrs import evolve
@@ -37,6 +36,10 @@ if TYPE_CHECKING:
     from rbim.operations.call_tasks import Calls
     from rbim.operations.namespace import Namespace
     from rbim.timeouts import Deadlines
+
+    kept = property
+else:
+    from functools import cached_property as kept
 
 __all__ = ["AsyncClient", "ClientOptions", "View"]
 
@@ -82,12 +85,12 @@ class View:
         """The current load of the client and all its views: requests in flight, waiting calls, retry budget."""
         return self._shared.load
 
-    @cached_property
+    @kept
     def groups(self) -> Groups:
         """The ten group operations."""
         return Groups(self)
 
-    @cached_property
+    @kept
     def calls(self) -> Calls:
         """The operations on outbound-call tasks."""
         from rbim.operations.call_tasks import Calls
