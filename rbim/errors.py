@@ -22,7 +22,8 @@
     └── CallbackRejected
 
 Each has the ``operation``, the ``attempts`` that were made and the ``outcome``: the platform cannot have seen the request,
-refused it, or may have acted on it. Retries and bulk jobs decide by the outcome.
+refused it, or may have acted on it. Retries and bulk jobs decide by the outcome. ``docs`` is the place of the class in the
+documentation.
 """
 
 from __future__ import annotations
@@ -87,7 +88,9 @@ class RbimError(Exception):
 
     ``operation`` is the operation's name on the wire (None without an operation). ``attempts`` are the attempts in order.
     ``outcome`` is the outcome of the whole call: if one attempt has an unknown outcome, so has the call, whatever a later
-    attempt returned. Errors survive ``pickle`` and ``copy``; none holds a token, a ``sig`` or an ``Authorization``.
+    attempt returned. ``docs`` is the section of the documentation about the class: ``docs/errors.md#throttled``; for a
+    class of your own it is that of its base. Errors survive ``pickle`` and ``copy``; none holds a token, a ``sig`` or an
+    ``Authorization``.
     """
 
     outcome: Outcome = Outcome.NOT_SENT
@@ -99,6 +102,12 @@ class RbimError(Exception):
         self.attempts: tuple[Attempt, ...] = ()
         if outcome is not None:
             self.outcome = outcome
+
+    @property
+    def docs(self) -> str:
+        """The section of the documentation about this error, below the root of the repository."""
+        known = next(kind for kind in type(self).__mro__ if kind.__module__ == __name__)
+        return f"docs/errors.md#{known.__name__.lower()}"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _revived, (type(self), self.args), self.__dict__

@@ -8,6 +8,7 @@ import traceback
 
 import pytest
 
+from helpers.paths import ROOT
 from rbim import errors
 from rbim._support.text import excerpt
 from rbim.errors import (
@@ -67,6 +68,39 @@ def test_callers_may_catch_what_python_calls_it():
     with pytest.raises(TimeoutError):
         raise DeadlineExceeded("late")
     assert not issubclass(ApiError, (ValueError, OSError))
+
+
+# ----------------------------------------------------------------------------------- documentation
+
+PAGE = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
+
+
+def slug(heading):
+    """Return the anchor that GitHub and MyST give to a heading."""
+    return re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-")
+
+
+ANCHORS = [slug(heading) for heading in re.findall(r"^#+ (.+)$", PAGE, re.MULTILINE)]
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_every_class_has_a_section_of_its_own_in_the_documentation(name):
+    page, _, anchor = CLASSES[name]("m").docs.partition("#")
+    assert page == "docs/errors.md"
+    assert ANCHORS.count(anchor) == 1
+    assert f"\n### {name}\n" in PAGE
+
+
+def test_each_error_of_the_table_links_to_its_section():
+    linked = dict(re.findall(r"\[`(\w+)`\]\(#(\w+)\)", PAGE))
+    assert set(CLASSES) - set(linked) == {"RbimError", "TransportError"}
+    assert set(linked.values()) <= set(ANCHORS)
+
+
+def test_a_class_of_ones_own_has_the_section_of_its_base_also_after_pickling():
+    error = OfOnesOwn("a", "b", third=1)
+    assert error.docs == again(error).docs == ApiError("x").docs == "docs/errors.md#apierror"
+    assert "docs" not in vars(error)
 
 
 # ---------------------------------------------------------------------------------------- outcomes

@@ -43,7 +43,8 @@ def report_error(error: RbimError, command: str, *, flags: Mapping[str, str] = _
     """Print the error of ``command`` and the next step on standard error; return the exit code.
 
     ``flags`` maps fields to flags; ``safe`` means that repeating the command changes nothing. Notes of the error
-    (``add_note``) replace the usual hint.
+    (``add_note``) replace the usual hint. The last line is the section of the documentation; for a wrong value only with
+    ``--debug``.
     """
     if isinstance(error, InvalidRequest):
         code, message, hint = Exit.USAGE, _in_flags(error, flags), f"See: {command} --help"
@@ -51,7 +52,10 @@ def report_error(error: RbimError, command: str, *, flags: Mapping[str, str] = _
         code, message = BY_OUTCOME[error.outcome], str(error)
         refused = isinstance(error, AuthenticationError) and code is Exit.REFUSED
         hint = CREDENTIALS if refused else REPEATABLE if safe and code is Exit.UNKNOWN else HINTS.get(code, "")
-    print_error(message, *getattr(error, "__notes__", [hint]), error=error)
+    hints = [*getattr(error, "__notes__", [hint])]
+    if code is not Exit.USAGE or current_flags().debug:  # the help of the command explains a wrong value
+        hints.append(f"Documentation: {error.docs}")
+    print_error(message, *hints, error=error)
     return code
 
 

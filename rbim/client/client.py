@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from rbim.operations.namespace import Namespace
     from rbim.timeouts import Deadlines
 
-    kept = property
+    kept = property  # jedi reads this too: of cached_property it would offer the attributes
 else:
     from functools import cached_property as kept
 

@@ -462,7 +462,19 @@ def test_an_unknown_outcome_has_its_own_code(monkeypatch, cli):
     assert (code, reading) == (Exit.UNKNOWN, Exit.UNKNOWN)
     assert "check its state before repeating" in err
     assert "\x1b" not in err
-    assert hint.splitlines()[1:] == ["The command only reads: it may be repeated."]
+    assert hint.splitlines()[1:] == [
+        "The command only reads: it may be repeated.",
+        "Documentation: docs/errors.md#protocolerror",
+    ]
+
+
+@pytest.mark.usefixtures("platform")
+def test_the_section_about_an_error_is_named(cli, capsys):
+    refused = "Documentation: docs/errors.md#notfound"
+    assert cli("groups", "detail", "g404")[2].splitlines()[-1] == refused
+    assert "Documentation: " not in cli("groups", "detail", "")[2]
+    assert run(["groups", "detail", "", "--debug"]) == Exit.USAGE
+    assert capsys.readouterr().err.splitlines()[-1] == "Documentation: docs/errors.md#invalidrequest"
 
 
 @pytest.mark.usefixtures("platform")
