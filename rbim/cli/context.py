@@ -37,15 +37,23 @@ def configuration() -> Config:
 
     flags = current_flags()
     with _adding_hint():
-        return load(
-            flags.profile,
-            flags.config,
-            warn=_warn,
-            dialect=_dialect(flags),
-            defaults={"transport": "auto"},
-            base_url=flags.base_url,
-            transport=flags.transport,
-        )
+        try:
+            return load(
+                flags.profile,
+                flags.config,
+                warn=_warn,
+                dialect=_dialect(flags),
+                defaults={"transport": "auto"},
+                base_url=flags.base_url,
+                transport=flags.transport,
+            )
+        except InvalidRequest as error:
+            if error.field not in {"base_url", "transport"}:  # a variable or a key of a file has another name
+                raise
+            flag, cause = flag_of(error.field), error.message.removeprefix(f"{error.field}: ")
+            wrong = InvalidRequest(f"{flag}: {cause}", field=flag)
+            wrong.add_note("See: rbim --help")
+        raise wrong
 
 
 def _dialect(flags: GlobalFlags) -> dict[str, object]:

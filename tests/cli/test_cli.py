@@ -14,7 +14,7 @@ from collections.abc import Mapping  # noqa: TC003  # attrs resolves it
 from datetime import date, datetime, time, timedelta, timezone
 from enum import IntEnum
 from importlib import import_module
-from typing import ClassVar, Literal, Optional
+from typing import ClassVar, Literal, Optional, get_args
 
 import pytest
 from attrs import field, frozen
@@ -491,6 +491,54 @@ def test_what_is_wrong_with_a_field_is_said_of_its_flag(cli, tokens, expected):
 
     assert (code, out) == (Exit.USAGE, "")
     assert err.splitlines()[0] == f"rbim: {expected}"
+
+
+SEVERAL = [
+    (entry.namespace, entry.method, flag.lstrip("-"))
+    for entry in catalogue.entries()
+    for parameter in flags_of(entry.operation)
+    for kind, (flag,) in [(get_args(parameter.annotation)[0], get_args(parameter.annotation)[1].name)]
+    if kind == list[str] and entry.operation.__module__.startswith("rbim.") and flag != "--call-policy"
+]
+
+
+def test_the_flags_that_take_several_accounts():
+    assert SEVERAL == [("groups", "invite", "members"), ("groups", "remove", "members")]
+
+
+@pytest.mark.parametrize(("namespace", "method", "flag"), SEVERAL)
+@pytest.mark.parametrize(
+    ("words", "right"),
+    [
+        (["1001,1002"], ": 1001 1002"),
+        (["1001", "1002,1003"], ": 1002 1003"),
+        (["1001,"], ": 1001"),
+        (["1001, 1002"], ": 1001 1002"),
+        (["1001\uff0c1002"], ": 1001 1002"),
+        (["1001;1002"], ": 1001 1002"),
+        (["1001\u3001 1002\uff1b1003"], ": 1001 1002 1003"),
+        ([","], ""),
+    ],
+)
+def test_values_that_commas_join_are_refused_with_the_right_form(platform, cli, namespace, method, flag, words, right):
+    given = [namespace, method, "g8", f"--{flag}", *words, *(["--yes"] if method == "remove" else [])]
+    sent = len(platform.requests)
+
+    code, _, err = cli(*given)
+
+    assert code == Exit.USAGE
+    assert f"separate values with spaces{right} (" in err
+    assert "use --file)" in err
+    assert len(platform.requests) == sent
+
+
+def test_an_account_with_a_comma_can_be_given_in_a_file(platform, cli, group, tmp_path):
+    fields = tmp_path / "fields.toml"
+    fields.write_text(f'group_id = "{group}"\nmembers = ["a,b"]\n')
+
+    assert cli("groups", "invite", "--file", str(fields))[0] == Exit.DONE
+
+    assert platform.requests.records[-1].operation.members == ("a,b",)
 
 
 def test_an_interrupt_has_its_own_code(capsys):

@@ -665,3 +665,20 @@ def test_nothing_of_this_file_asks_a_platform_elsewhere(served_platform, profile
 
     assert cli("--profile", "test", "groups", "detail", "g0")[0] == Exit.REFUSED
     assert len(served_platform[0].requests.of(QueryGroupDetail)) == 1
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "cause"),
+    [
+        ("--base-url", "https://host/2013-12-26", "use https://host without /2013-12-26: "),
+        ("--base-url", "host:8883", "an address such as https://host:8883 is needed"),
+        ("--transport", "asyncioo", "'asyncioo' is not a transport; did you mean asyncio?"),
+    ],
+)
+@pytest.mark.parametrize("command", [["groups", "detail", "g8"], ["config", "show"]])
+def test_a_wrong_value_of_a_flag_is_said_of_the_flag(cli, command, flag, value, cause):
+    code, out, err = cli(*command, flag, value)
+
+    assert (code, out) == (Exit.USAGE, "")
+    assert err.startswith(f"rbim: {flag}: {cause}")
+    assert err.splitlines()[1:] == ["See: rbim --help"]

@@ -22,6 +22,7 @@ from rbim.callbacks.signature import sign
 from rbim.cli.context import callback_credentials, configuration
 from rbim.cli.errors import BY_OUTCOME, print_error
 from rbim.cli.exit_codes import Exit
+from rbim.cli.lists import one_value
 from rbim.emulator.copies.messages import CopiedMessage
 from rbim.errors import InvalidRequest, NotSent, TransportError
 from rbim.http import Request
@@ -77,8 +78,15 @@ class SendOptions:
             sender=self.sender,
             msg_type=kind,
             text=self.text,
-            members=self.members or None,
+            members=[self._member(account) for account in self.members] or None,
         )
+
+    @staticmethod
+    def _member(account: str) -> str:
+        try:
+            return one_value(account, "--body")
+        except ValueError as error:
+            raise InvalidRequest(f"--member: {error}", field="--member") from None
 
     def _conv_type(self, kind: str) -> ConvType:
         if self.conv_type is not None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from attrs import frozen
 from cyclopts import Parameter
 
+from rbim.cli.lists import split_rates
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -117,8 +118,8 @@ class PaceFlags:
         }
         given = {name: value for name, value in given.items() if value is not None}
         if self.rate or self.group_rate:
-            all_groups = [*map(Rate.parse, self.rate)] or [rate for rate in kept if not rate.each_group]
-            each_group = [evolve(Rate.parse(text), each_group=True) for text in self.group_rate]
+            all_groups = [*map(Rate.parse, split_rates(self.rate))] or [rate for rate in kept if not rate.each_group]
+            each_group = [evolve(Rate.parse(text), each_group=True) for text in split_rates(self.group_rate)]
             given["rates"] = [*all_groups, *(each_group or [rate for rate in kept if rate.each_group])]
         if self.max_failures is not None:
             given["max_failures"] = _failures(self.max_failures)

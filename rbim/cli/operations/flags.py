@@ -17,6 +17,7 @@ import attrs
 from cyclopts import Parameter
 
 from rbim._support import json
+from rbim.cli.lists import one_value
 from rbim.operations.base import fields_of
 from rbim.operations.call_tasks import CallPolicy, NoCallPolicy, default_no_call_policies
 
@@ -30,6 +31,7 @@ __all__ = ["empty_word", "flag_of", "flags_of", "help_of"]
 Reader = Callable[[str], Any]
 
 NOTHING_TYPE = type(None)
+COMMAND_LINE = "cli"  # the source of tokens that do not come from a file
 KEEP = "keep"  # the word for None if the default is not None
 FIRST = "group_id"  # the positional field, if it is required
 COLLECTIONS = (list, set, frozenset)  # any other collection becomes a tuple
@@ -165,6 +167,8 @@ def _read_several(kind: Any) -> Callable[[Any, Sequence[Token]], Any]:  # a type
     def convert(_: Any, tokens: Sequence[Token]) -> Any:
         found: list[Any] = []
         for token in tokens:
+            if one is str and token.source == COMMAND_LINE:
+                one_value(token.value, "--file")
             found += words[token.value]() if token.value in words else [read(token.value)]
         return collect(found)
 

@@ -84,6 +84,10 @@ def test_a_files_bytes_go_out_as_they_stand(tmp_path, cli):
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
+        (
+            ("--to", "g8", "--sender", "1", "--member", "1001,1002"),
+            "--member: '1001,1002' contains ',': separate values with spaces: 1001 1002",
+        ),
         (("--sender", "1"), "--to is required, unless --body names a file to send"),
         (("--to", "1"), "--sender is required, unless --body names a file to send"),
         (("LAUGH", "--to", "1", "--sender", "2"), "'LAUGH' is not one of TEXT, PICTURE"),

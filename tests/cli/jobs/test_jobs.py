@@ -270,6 +270,28 @@ def test_options_reach_the_platform(platform, cli, group):
     assert settings | {"concurrency": 3, "adaptive": False, "max_failures": 100, "patience": 9, "isolate": 4} == settings
 
 
+@pytest.mark.parametrize(
+    "pacing",
+    [
+        ["--rate", "500/s", "--rate", "9000/min", "--group-rate", "400/s", "--group-rate", "9000/h"],
+        ["--rate", "500/s,9000/min", "--group-rate", "400/s, 9000/h"],
+    ],
+)
+def test_several_rates_may_be_joined_by_commas_as_in_the_variable(cli, group, pacing):
+    write_csv("members.csv", rows_of(group, count=1))
+
+    assert cli("invite", "members.csv", "--journal", "j", *pacing)[0] == JobExit.DONE
+
+    with closing(sqlite3.connect("j")) as database:
+        settings = json.loads(database.execute("SELECT settings FROM job").fetchone()[0])
+    assert [(rate["limit"], rate["per"], rate["each_group"]) for rate in settings["rates"]] == [
+        (500, 1, False),
+        (9000, 60, False),
+        (400, 1, True),
+        (9000, 3600, True),
+    ]
+
+
 # ---------------------------------------------------------------- a dry run
 
 
