@@ -5,6 +5,7 @@ Operations and settings use them on construction; a check that needs a clock is 
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
@@ -30,6 +31,7 @@ __all__ = [
     "require",
     "require_clock",
     "require_methods",
+    "require_path",
     "text",
 ]
 
@@ -157,6 +159,13 @@ def require_methods(name: str, value: object, methods: Iterable[str], form: str)
     """Raise InvalidRequest unless ``value`` is an object with these methods; a class is refused."""
     if isinstance(value, type) or not all(callable(getattr(value, method, None)) for method in methods):
         raise _wrong(name, value, form)
+
+
+def require_path(name: str, path: object) -> None:
+    """Raise InvalidRequest unless ``path`` is the path of a file."""
+    if path == "":
+        raise InvalidRequest(f"{name}: the path of a file is needed, not an empty text", field=name)
+    require(name, path, (str, os.PathLike), "the path of a file")
 
 
 def require_clock(clock: object) -> None:

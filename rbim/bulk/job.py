@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from contextlib import aclosing
 from functools import partial
@@ -29,7 +28,7 @@ from rbim.dialect_text import dialect_of
 from rbim.errors import InvalidRequest
 from rbim.operations import catalogue
 from rbim.operations.groups import DeleteGroupMember, Invited, InviteJoinGroup, Success
-from rbim.validators import require, require_clock, require_methods
+from rbim.validators import require, require_clock, require_methods, require_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -245,11 +244,7 @@ def _require_job(sender: object, operation: object, journal: object) -> None:
     require_methods("sender", sender, ("send",), "a client, or an object with `async def send(operation)`,")
     if not isinstance(operation, type) or getattr(operation, "spec", None) is None:
         require("operation", operation, (), "an operation's class, such as InviteJoinGroup,")
-    _require_path(journal)
-
-
-def _require_path(journal: object) -> None:
-    require("journal", journal or None, (str, os.PathLike), "the path of a file")
+    require_path("journal", journal)
 
 
 def _rates(rates: Iterable[Rate | str]) -> tuple[Rate, ...]:
@@ -315,7 +310,7 @@ def open_job(sender: Sender, journal: str | PathLike[str], **settings: Unpack[Ru
     client's, and for a sender that is no client to the journal's. An operation of your own must be declared (imported)
     first. Raises InvalidRequest, also if the job was begun with another dialect.
     """
-    _require_path(journal)
+    require_path("journal", journal)
     path = Path(journal).absolute()
     facts = job_facts(path)
     by_name = {entry.operation.spec.name: entry.operation for entry in catalogue.entries()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from attrs import evolve
 
@@ -312,14 +312,15 @@ def _signer(credentials: Credentials | None, signer: Signer | None, clock: Clock
         require_methods("signer", signer, ("sign",), "a signer such as AppSigner(credentials)")
         require("signer.app_id", getattr(signer, "app_id", None), str, "a text")
         return signer
-    if signer is not None or not isinstance(cast("object", credentials), Credentials):
+    if credentials is None or signer is not None:
         raise InvalidRequest(
             "credentials: give either credentials=Credentials(app_id=..., app_token=...) or signer=, not both",
             field="credentials",
         )
+    require("credentials", credentials, Credentials, "Credentials(app_id=..., app_token=...)")
     from rbim.wire.signing import AppSigner
 
-    return AppSigner(cast("Credentials", credentials), clock=clock, zone=dialect.zone)
+    return AppSigner(credentials, clock=clock, zone=dialect.zone)
 
 
 def _check(*, dialect: object, limits: object, clock: object, hooks: object) -> None:

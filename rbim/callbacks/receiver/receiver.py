@@ -17,7 +17,6 @@ of the limits extends to half of the sink's ``retention``. The observers and the
 
 from __future__ import annotations
 
-import os
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast, get_args
@@ -38,11 +37,12 @@ from rbim.credentials import Credentials, callback_credentials_from_env
 from rbim.dialect import Dialect
 from rbim.dialect_text import dialect_from_env
 from rbim.errors import InvalidRequest
-from rbim.validators import require, require_clock, require_methods
+from rbim.validators import require, require_clock, require_methods, require_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from contextlib import AbstractAsyncContextManager
+    from os import PathLike
     from types import TracebackType
     from typing import Self, Unpack
 
@@ -64,7 +64,7 @@ class ReceiverOptions(TypedDict, total=False):
     policy: Policy | None
     dialect: Dialect | None
     budget: float
-    spool: str | os.PathLike[str] | None
+    spool: str | PathLike[str] | None
     clock: Clock | None
     observers: Iterable[Callable[[Observation], object]]
     router: Router | None
@@ -105,7 +105,7 @@ class Receiver:
         policy: Policy | None = None,
         dialect: Dialect | None = None,
         budget: float = 2.0,
-        spool: str | os.PathLike[str] | None = None,
+        spool: str | PathLike[str] | None = None,
         clock: Clock | None = None,
         observers: Iterable[Callable[[Observation], object]] = (),
         router: Router | None = None,
@@ -125,7 +125,7 @@ class Receiver:
         _check(sink, policy=policy, dialect=dialect, clock=self.clock, router=router, backoff=backoff)
         require("own_thread", own_thread, bool, "True or False")
         if spool is not None:
-            require("spool", spool or None, (str, os.PathLike), "the path of a file")
+            require_path("spool", spool)
         if around is not None:
             require_methods("around", around, ("__call__",), "a function that returns an async context manager")
         self.sink = sink
@@ -208,7 +208,7 @@ class Receiver:
         checked = self._intake.check(headers, body)
         return checked if isinstance(checked, Reply) else await self._intake.store(checked, began)
 
-    def _spool_for(self, path: str | os.PathLike[str] | None, budget: float, *, needed: bool) -> Spool | None:
+    def _spool_for(self, path: str | PathLike[str] | None, budget: float, *, needed: bool) -> Spool | None:
         """Return the spool, or None. If none is needed but its file exists, return it so that it is emptied."""
         beside: Path | None = getattr(self.sink, "path", None)
         if path is None and beside is not None:
