@@ -1,4 +1,4 @@
-"""Validators of attrs classes and of arguments: numbers, texts, accounts, enums, addresses. They raise InvalidRequest.
+"""Checks of values: numbers, texts, accounts, enums, addresses, arguments. They raise InvalidRequest.
 
 Operations and settings use them on construction; a check that needs a clock is not here.
 """
