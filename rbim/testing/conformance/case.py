@@ -6,7 +6,7 @@ import os
 import time
 import traceback
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
 from unittest import SkipTest
 
 import anyio
@@ -18,7 +18,7 @@ from rbim.http import Request, Response, Transport
 from rbim.testing.conformance.server import PATIENCE, RawServer
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Mapping
     from threading import Event
     from typing import Any
 
@@ -34,6 +34,7 @@ __all__ = [
     "Cases",
     "Conformance",
     "NonConforming",
+    "Stepwise",
     "all_closed",
     "check",
     "environment",
@@ -45,6 +46,8 @@ __all__ = [
     "request",
     "served",
 ]
+
+R = TypeVar("R")
 
 REQUEST_TIMEOUT = PATIENCE
 """Seconds: the time-out of requests in cases that do not test time-outs."""
@@ -328,3 +331,34 @@ async def expect_timeout(  # noqa: PLR0913  # the parts of a case, most with a d
             break
     wanted = " or ".join(kind.__name__ for kind in expected)
     raise NonConforming(f"raised {type(error).__name__} ({error}); required: {wanted}")
+
+
+class Stepwise(Generic[R]):
+    """An awaitable that calls ``do`` at the ``at``-th suspension of a coroutine (0: before it starts)."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, R], at: int, do: Callable[[], object]) -> None:
+        self.suspensions = 0
+        self._coroutine = coroutine
+        self._at = at
+        self._do = do
+
+    def __await__(self) -> Generator[Any, Any, R]:
+        steps = self._coroutine.__await__()
+        step: Callable[[Any], Any] = steps.send
+        given: Any = None
+        if self._at == 0:
+            self._do()
+        while True:
+            try:
+                yielded = step(given)
+            except StopIteration as end:
+                result: R = end.value
+                return result
+            self.suspensions += 1
+            if self.suspensions == self._at:
+                self._do()
+            try:
+                given = yield yielded
+                step = steps.send
+            except BaseException as error:  # any exception is passed into the coroutine
+                given, step = error, steps.throw

@@ -8,7 +8,7 @@ import random
 import threading
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.lowlevel
@@ -24,6 +24,7 @@ from rbim.testing.conformance.case import (
     WHOLE,
     Cases,
     Conformance,
+    Stepwise,
     all_closed,
     check,
     eventually,
@@ -36,7 +37,7 @@ from rbim.testing.conformance.server import PATIENCE, Peer, Received, reply, sil
 from rbim.testing.conformance.tls import authority
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Generator
+    from collections.abc import Awaitable, Callable
 
     from rbim.http import Response, Transport
 
@@ -45,44 +46,11 @@ __all__ = ["CASES", "SLOW_CASES"]
 CASES = Cases()
 SLOW_CASES = Cases()
 
-R = TypeVar("R")
-
 MOST_OPEN = 2
 """Connections that may be idle after sequential requests: one, and one that was opened for a cancelled request."""
 
 MOST_AWAITS = 1000
 """The most suspensions of one ``send``."""
-
-
-class _Stepwise(Generic[R]):
-    """An awaitable that calls ``do`` at the ``at``-th suspension of a coroutine (0: before it starts)."""
-
-    def __init__(self, coroutine: Coroutine[Any, Any, R], at: int, do: Callable[[], object]) -> None:
-        self.suspensions = 0
-        self._coroutine = coroutine
-        self._at = at
-        self._do = do
-
-    def __await__(self) -> Generator[Any, Any, R]:
-        steps = self._coroutine.__await__()
-        step: Callable[[Any], Any] = steps.send
-        given: Any = None
-        if self._at == 0:
-            self._do()
-        while True:
-            try:
-                yielded = step(given)
-            except StopIteration as end:
-                result: R = end.value
-                return result
-            self.suspensions += 1
-            if self.suspensions == self._at:
-                self._do()
-            try:
-                given = yield yielded
-                step = steps.send
-            except BaseException as error:  # any exception is passed into the coroutine
-                given, step = error, steps.throw
 
 
 def _repeats(peer: Peer, received: Received) -> None:
@@ -101,7 +69,7 @@ async def _cancelled_at(transport: Transport, sent: Request, at: int) -> bool:
     """Cancel a request at its ``at``-th suspension; return whether there were so many."""
     response: Response | None = None
     scope = CancelScope()
-    run = _Stepwise(transport.send(sent, timeout=REQUEST_TIMEOUT), at, scope.cancel)
+    run = Stepwise(transport.send(sent, timeout=REQUEST_TIMEOUT), at, scope.cancel)
     with scope:
         response = await run
     check(

@@ -12,6 +12,8 @@ from rbim.testing.conformance import (
     concurrency as conformance_concurrency,
     connections as conformance_connections,
     errors as conformance_errors,
+    pending as conformance_pending,
+    reload as conformance_reload,
     requests as conformance_requests,
     tls as conformance_tls,
 )
@@ -30,7 +32,9 @@ CASES: tuple[Case, ...] = (
     *conformance_connections.CASES,
     *conformance_errors.CASES,
     *conformance_tls.CASES,
+    *conformance_pending.CASES,
     *conformance_concurrency.CASES,
+    *conformance_reload.CASES,
 )
 """The cases that every transport must pass; they take a few seconds."""
 

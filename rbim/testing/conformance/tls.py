@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import atexit
-import socket
 import ssl
-import threading
-import time
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
-
-import anyio
-from anyio import to_thread
 
 from rbim.errors import NotSent, Unanswered
 from rbim.testing.conformance.case import (
@@ -33,7 +27,6 @@ from rbim.testing.conformance.case import (
 )
 from rbim.testing.conformance.requests import expect_refusal
 from rbim.testing.conformance.server import (
-    PATIENCE,
     Peer,
     RawServer,
     Received,
@@ -56,8 +49,6 @@ CASES = Cases()
 
 ELSEWHERE = "elsewhere.example"
 AGES_AGO = datetime(2020, 1, 1, tzinfo=UTC)
-UNASKED_TIMES = 10
-MOMENT = 0.02  # seconds
 
 
 class Authority:
@@ -138,42 +129,6 @@ async def _certificate(subject: Conformance, name: str, *, expired: bool) -> Non
 
 CASES.add("TLS: the certificate of another host is not sent to", "tls")(partial(_certificate, name=ELSEWHERE, expired=False))
 CASES.add("TLS: an expired certificate is not sent to", "tls")(partial(_certificate, name="127.0.0.1", expired=True))
-
-
-async def _unasked(subject: Conformance, pause: float) -> None:
-    """A second response in a TLS record of its own must not be the response to the next request.
-
-    The library may have read, or decrypted, the record while the socket has nothing more to read.
-    """
-    sent = threading.Semaphore(0)
-
-    def twice(peer: Peer, received: Received) -> None:
-        peer.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # or the second one may wait for the next request
-        peer.send(reply(received.body))
-        if pause:
-            time.sleep(pause)
-        peer.send(reply(b"wrong"))
-        sent.release()
-
-    options = authority().trusted_by(subject)
-    async with served(subject, twice, greet=_greeting(), options=options) as (server, transport):
-        for number in range(UNASKED_TIMES):
-            body = b"%d" % number
-            await expect_response(transport, request(server.url("https"), body=body), body)
-            await to_thread.run_sync(partial(sent.acquire, timeout=PATIENCE))
-            await anyio.sleep(MOMENT)
-    connections = len({each.connection for each in server.requests})
-    check(
-        connections == UNASKED_TIMES,
-        f"{UNASKED_TIMES} requests used {connections} connections; required: a new one for each, because bytes came behind "
-        "each response",
-    )
-
-
-for _pause in (0.0, 0.0003, 0.01):
-    CASES.add(f"discarded: an unrequested answer over TLS, {_pause * 1000:g} ms behind another one", "tls")(
-        partial(_unasked, pause=_pause)
-    )
 
 
 @CASES.add("TLS: an unknown authority is not sent to, unless told otherwise or told nothing", "tls")

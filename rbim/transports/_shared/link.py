@@ -280,11 +280,14 @@ class Link(asyncio.BufferedProtocol, ABC):
             self.close()
 
 
-def take(idle: dict[L, None], oldest: float) -> L | None:
-    """Take the link used last, if that was after ``oldest`` (monotonic clock) and it is not stale; else return None."""
+def take(idle: dict[L, None], oldest: float, *, look: bool = True) -> L | None:
+    """Take the link used last, if that was after ``oldest`` (monotonic clock) and it is not stale; else return None.
+
+    Without ``look`` the caller looks whether it is stale, when it writes.
+    """
     while idle:
         link, _ = idle.popitem()
-        if link.stale:
+        if look and link.stale:
             link.abort()
         elif link.idle_since > oldest:
             return link

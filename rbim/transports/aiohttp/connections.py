@@ -6,12 +6,14 @@
 #   busy       owner is a request: ``RequestProgress.attach``, called by ``Connector.connect``
 #   returned   still the same owner: aiohttp put it back into its pool, but the sender has not run since
 #   idle       owner None, idle_since set: ``RequestProgress.finish(whole=True)``
-#   closed     by ``finish(whole=False)`` (error, time-out, cancellation), by data that comes while idle, by
-#              ``Connector.connect`` when it is not usable, or by aiohttp after max(MAX_IDLE, ``expiry``) seconds idle
+#   closed     by ``finish(whole=False)`` (error, time-out, cancellation), by data behind a response or while idle, by
+#              ``Connector.connect`` or ``RequestBody`` when it is not usable, or by aiohttp after max(MAX_IDLE, ``expiry``)
+#              seconds idle
 #
 # Always true: one request owns a connection at a time, and only the owner may end it (``owns_connection``: a returned
 # connection can have a new owner before the sender runs again). A request is attached to a connection at most once: a
-# second try would send it twice. An idle connection has no unread data when it is used again.
+# second try would send it twice, unless ``RequestBody`` found the connection stale and wrote nothing. An idle connection has
+# no unread data when it is used again.
 
 from __future__ import annotations
 
@@ -26,10 +28,13 @@ from typing import TYPE_CHECKING, cast
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
 
+from rbim.transports._shared.framing import end_of_response
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
+    from aiohttp.abc import AbstractStreamWriter
     from aiohttp.connector import Connection
     from yarl import URL
 
@@ -42,11 +47,13 @@ __all__ = [
     "Connector",
     "DeadlineTimer",
     "NoCookies",
+    "RequestBody",
     "RequestProgress",
 ]
 
 MAX_IDLE = 60.0  # seconds after which an idle connection is closed, at the earliest
 READ_SIZE = 64 * 1024  # bytes per read
+PIECE = 64 * 1024  # bytes; a longer body is written in pieces of this length
 TICK = 0.002  # seconds, at least, between two checks of the deadlines
 AUTO_HEADERS = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")  # headers that aiohttp adds if they are missing
 
@@ -57,6 +64,15 @@ class ConnectionHandler(ResponseHandler):
     idle_since: float | None = None
     owner: RequestProgress | None = None
     _readable: Callable[[], object] | None = None
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop)
+        self._read_bytes: list[bytes] = []
+
+    def begin(self) -> None:
+        """Begin to read a response."""
+        self._read_bytes.clear()
+        self._payload = None  # of the last response
 
     @property
     def has_unread_data(self) -> bool:
@@ -75,11 +91,31 @@ class ConnectionHandler(ResponseHandler):
             cast("Any", transport).max_size = READ_SIZE
 
     def data_received(self, data: bytes) -> None:
-        """Read a response; close the connection if it is idle."""
-        if self.idle_since is None:
-            super().data_received(data)
-        else:
+        """Read a response; close the connection if it is idle, or if there are bytes behind the response.
+
+        The parser keeps a part of another response, and nothing shows it.
+        """
+        if self.idle_since is not None:
             self.abort()
+            return
+        super().data_received(data)
+        if not data:  # aiohttp lets its parser continue
+            return
+        self._read_bytes.append(data)
+        payload = self._payload
+        if payload is not None and payload.is_eof() and self._has_more_behind(payload.total_bytes):
+            self.abort()
+
+    def _has_more_behind(self, length: int) -> bool:
+        """Return whether there are bytes behind the response that has just ended, with a body of this length."""
+        parts = self._read_bytes
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        end = end_of_response(data, length)
+        if end is None:
+            self._payload = None  # it was that of an interim response
+            return False
+        parts.clear()
+        return end != len(data)
 
 
 class BareRequest(aiohttp.ClientRequest):
@@ -112,13 +148,62 @@ class BareRequest(aiohttp.ClientRequest):
         super().update_auth(auth, trust_env)
 
 
+class Stale(Exception):
+    """A kept connection was closed, or has unread data, and nothing was written to it."""
+
+
+class RequestBody(aiohttp.Payload):
+    """A request body; aiohttp writes it with the head of the request, which it keeps until then."""
+
+    def __init__(self, body: bytes, progress: RequestProgress) -> None:
+        super().__init__(body)
+        self._size = len(body)
+        self._progress = progress
+
+    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        """Return the body as text."""
+        value: bytes = self._value
+        return value.decode(encoding, errors)
+
+    async def write(self, writer: AbstractStreamWriter) -> None:
+        """Write the body (see :meth:`write_with_length`)."""
+        await self.write_with_length(writer, None)
+
+    async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:  # noqa: ARG002  # the body's
+        """Write the body, in pieces. Raises Stale if the kept connection cannot be used any more."""
+        self._progress.check_connection()
+        body: bytes = self._value
+        if len(body) <= PIECE:
+            await writer.write(body)
+            return
+        view = memoryview(body)
+        for place in range(0, len(body), PIECE):
+            await writer.write(view[place : place + PIECE])
+
+
 class RequestProgress:
     """One request in progress: its deadline, whether sending may have begun, and its connection."""
 
-    __slots__ = ("deadline", "headers", "protocol", "repeatable", "sent", "timed_out", "transport")
+    __slots__ = (
+        "deadline",
+        "has_body",
+        "headers",
+        "kept",
+        "protocol",
+        "repeatable",
+        "sent",
+        "stale",
+        "timed_out",
+        "transport",
+    )
 
     def __init__(self, request: Request, deadline: float) -> None:
         self.deadline = deadline
+        self.has_body = bool(request.body)
+        self.kept = False
+        """Whether its connection was used before."""
+        self.stale = False
+        """Whether its connection was stale, and nothing was written to it."""
         self.headers = request.headers
         self.timed_out = False
         self.repeatable = request.repeatable
@@ -133,6 +218,15 @@ class RequestProgress:
         if isinstance(connection.protocol, ConnectionHandler):
             self.protocol = connection.protocol
             self.protocol.owner = self
+            self.protocol.begin()
+
+    def check_connection(self) -> None:
+        """Look at the kept connection once more, just before the write. Raises Stale; the request was not sent then."""
+        protocol = self.protocol
+        if self.kept and protocol is not None and (not protocol.is_connected() or protocol.has_unread_data):
+            self.sent = False
+            self.stale = True
+            raise Stale
 
     @property
     def owns_connection(self) -> bool:
@@ -221,7 +315,7 @@ class Connector(aiohttp.TCPConnector):
         while True:
             connection = await super().connect(req, traces, timeout)
             protocol = connection.protocol
-            if protocol is None or self._usable(protocol, repeatable=progress.repeatable):
+            if protocol is None or self._usable(protocol, progress):
                 break
             connection.close()
         early = self._time() < progress.deadline
@@ -233,16 +327,19 @@ class Connector(aiohttp.TCPConnector):
         progress.attach(connection)
         return connection
 
-    def _usable(self, protocol: ResponseHandler, *, repeatable: bool) -> bool:
+    def _usable(self, protocol: ResponseHandler, progress: RequestProgress) -> bool:
         if not isinstance(protocol, ConnectionHandler):
             return True
         since, protocol.idle_since = protocol.idle_since, None
-        if since is None and protocol.owner is None:
-            return True  # new
-        if protocol.should_close or not protocol.is_connected() or protocol.has_unread_data:
+        progress.kept = since is not None or protocol.owner is not None
+        if not progress.kept:
+            return True
+        if protocol.should_close or not protocol.is_connected():
+            return False
+        if not progress.has_body and protocol.has_unread_data:  # otherwise RequestBody looks, just before it writes
             return False
         # no time: state "returned", so it was used just now
-        return since is None or repeatable or time.monotonic() - since <= self._expiry
+        return since is None or progress.repeatable or time.monotonic() - since <= self._expiry
 
 
 class NoCookies(aiohttp.DummyCookieJar):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-from io import BytesIO
 from typing import TYPE_CHECKING
 
 from rbim._support.text import missing_extra, one_line
@@ -31,6 +30,7 @@ from rbim.transports.aiohttp.connections import (
     Connector,
     DeadlineTimer,
     NoCookies,
+    RequestBody,
     RequestProgress,
 )
 
@@ -44,7 +44,6 @@ __all__ = ["AiohttpTransport"]
 ANSWER_LIMIT = 8 * 1024 * 1024
 KEEPALIVE = 5.0
 MIN_TIMEOUT = 0.001  # seconds; with less time no request is sent
-LARGE_BODY = 64 * 1024  # bytes; from this length on a body is sent in pieces
 MAX_ERROR_TEXT = 300  # characters of an aiohttp message
 MAX_URLS = 64  # cached URLs: each contains a signature, which is valid for a second
 
@@ -157,22 +156,26 @@ class AiohttpTransport:
         if connecting != self._client_timeout.connect:
             # aiohttp's own timer for new connections; without the threshold it would round up to whole seconds
             self._client_timeout = aiohttp.ClientTimeout(connect=connecting, ceil_threshold=math.inf)
-        progress = RequestProgress(request, deadlines.loop.time() + seconds)
-        token = CURRENT_REQUEST.set(progress)
-        deadlines.begin(progress)
-        answered: Response | TransportError = Unanswered()
-        cause: Exception | None = None
-        try:
-            answered = await self._carry(request, session, progress)
-        except TransportError:
-            raise
-        except Exception as error:
-            cause = _sanitized_cause(error, request)
-            answered = _transport_error(error, cause, sent=progress.sent)
-        finally:
-            deadlines.end(progress)
-            CURRENT_REQUEST.reset(token)
-            progress.finish(whole=isinstance(answered, Response))
+        deadline = deadlines.loop.time() + seconds
+        while True:
+            progress = RequestProgress(request, deadline)
+            token = CURRENT_REQUEST.set(progress)
+            deadlines.begin(progress)
+            answered: Response | TransportError = Unanswered()
+            cause: Exception | None = None
+            try:
+                answered = await self._carry(request, session, progress)
+            except TransportError:
+                raise
+            except Exception as error:
+                cause = _sanitized_cause(error, request)
+                answered = _transport_error(error, cause, sent=progress.sent)
+            finally:
+                deadlines.end(progress)
+                CURRENT_REQUEST.reset(token)
+                progress.finish(whole=isinstance(answered, Response))
+            if not progress.stale:
+                break
         if progress.timed_out:
             cause, answered = None, Unanswered(f"no complete response within {seconds:g} s")
         if isinstance(answered, Response):
@@ -187,7 +190,7 @@ class AiohttpTransport:
         answer = await session.request(
             request.method,
             self._url(request.origin + request.target),
-            data=request.body if len(request.body) < LARGE_BODY else BytesIO(request.body),
+            data=RequestBody(request.body, progress) if request.body else b"",
             allow_redirects=False,
             proxy=proxy,
             ssl=context,

@@ -12,18 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 from anyio.abc import SocketAttribute
-from anyio.streams.tls import TLSAttribute, TLSStream
 
 from rbim.transports._shared.network import readable
-from rbim.transports.httpx_slots.exchange import Exchange
+from rbim.transports.httpx_slots.exchange import Exchange, Stale
+from rbim.transports.httpx_slots.trio_tls import SocketBytes, TlsBytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from socket import socket
     from types import ModuleType
     from typing import Self
-
-    from anyio.abc import ByteStream
 
 __all__ = ["AnyioSlot"]
 
@@ -35,9 +33,8 @@ class AnyioSlot:
 
     def __init__(self, core: ModuleType) -> None:
         self._core = core
-        self._open_stream: ByteStream | None = None
+        self._open_stream: SocketBytes | TlsBytes | None = None
         self._socket: socket | None = None
-        self._tls: ssl.SSLObject | None = None
         self._readable: Callable[[], bool] | None = None
         self.exchange = Exchange()
         self.http: Any = None
@@ -55,18 +52,15 @@ class AnyioSlot:
 
     @property
     def stale(self) -> bool:
-        """Whether the connection was closed or has unread data, also data that TLS has read but not delivered."""
-        if self._readable is None or self._readable():
+        """Whether the connection was closed or has unread data, also data that TLS has read but not delivered.
+
+        A session ticket of TLS is read here, and is no data.
+        """
+        if self._readable is None:
             return True
-        if self._tls is None:
-            return False
-        try:
-            self._tls.read(1)
-        except ssl.SSLWantReadError:
-            return False
-        except ssl.SSLError:
-            return True
-        return True
+        if isinstance(self._open_stream, TlsBytes):
+            return self._open_stream.has_more()
+        return self._readable()
 
     def abort(self) -> None:
         """Close the connection at once."""
@@ -81,10 +75,11 @@ class AnyioSlot:
     async def connect_to(self, host: str, port: int, uds: str | None) -> None:
         """Connect. Raises httpcore's ConnectError."""
         try:
-            self._open_stream = await (anyio.connect_tcp(host, port) if uds is None else anyio.connect_unix(uds))
+            stream = await (anyio.connect_tcp(host, port) if uds is None else anyio.connect_unix(uds))
         except OSError as error:
             raise self._core.ConnectError(str(error)) from error
-        self._socket = self._stream.extra(SocketAttribute.raw_socket)  # noqa: S610  # anyio's, not Django's
+        self._socket = stream.extra(SocketAttribute.raw_socket)  # noqa: S610  # anyio's, not Django's
+        self._open_stream = SocketBytes(stream, self._socket)
         self._readable = readable(self._socket.fileno())
 
     async def start_tls(
@@ -95,12 +90,10 @@ class AnyioSlot:
     ) -> Self:
         """Start TLS. Raises httpcore's ConnectError."""
         try:
-            self._open_stream = await TLSStream.wrap(
-                self._stream, server_side=False, hostname=server_hostname, ssl_context=ssl_context
-            )
+            self._open_stream = secure = TlsBytes(self._stream, ssl_context, server_hostname)
+            await secure.handshake()
         except (OSError, anyio.EndOfStream, *CLOSED) as error:
             raise self._core.ConnectError(str(error) or "the connection was closed in the TLS handshake") from error
-        self._tls = self._stream.extra(TLSAttribute.ssl_object)  # noqa: S610  # anyio's, not Django's
         return self
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ARG002, ASYNC109  # as above
@@ -108,18 +101,20 @@ class AnyioSlot:
         self.exchange.add(buffer)
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ARG002, ASYNC109  # as above
-        """Return the next bytes, or none at the end of the server's data. Raises httpcore's ReadError."""
+        """Return the next bytes, or none at the end of the server's data. Raises httpcore's ReadError, or Stale."""
+        if self.exchange.kept and self.stale:
+            raise Stale
         message = self.exchange.message()
         try:
             if message:
                 await self._stream.send(message)
-        except CLOSED:
+        except (ssl.SSLError, *CLOSED):
             pass  # a server may close early, and still have answered
         try:
             data = await self._stream.receive(max_bytes)
         except anyio.EndOfStream:
             return b""
-        except CLOSED as error:
+        except (ssl.SSLError, *CLOSED) as error:
             raise self._core.ReadError(str(error) or "the connection was lost") from error
         self.exchange.read_bytes.append(data)
         return data
@@ -132,9 +127,9 @@ class AnyioSlot:
         """Return the TLS object (``ssl_object``), or whether the idle connection has ended (``is_readable``)."""
         if info == "is_readable":
             return self.stale
-        return self._tls if info == "ssl_object" else None
+        return self._open_stream.tls if info == "ssl_object" and isinstance(self._open_stream, TlsBytes) else None
 
     @property
-    def _stream(self) -> ByteStream:
+    def _stream(self) -> SocketBytes | TlsBytes:
         assert self._open_stream is not None  # noqa: S101  # only used when it is connected
         return self._open_stream

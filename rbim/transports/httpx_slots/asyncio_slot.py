@@ -11,7 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from rbim.transports._shared.link import Link
-from rbim.transports.httpx_slots.exchange import Exchange
+from rbim.transports.httpx_slots.exchange import Exchange, Stale
 
 if TYPE_CHECKING:
     import asyncio
@@ -52,7 +52,7 @@ class AsyncioSlot(Link):
 
     def rest(self) -> bool:
         """End the exchange; return whether the slot can serve another one."""
-        return not (self._arrived or self._filled) and self.exchange.complete and super().rest()
+        return not (self._arrived or self._filled or self._end) and self.exchange.complete and super().rest()
 
     def fail(self, reason: str) -> None:
         """Fail the exchange for this reason, or close the connection if it is idle."""
@@ -90,7 +90,9 @@ class AsyncioSlot(Link):
         self.exchange.add(buffer)
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ARG002, ASYNC109  # as above
-        """Return the next bytes, or none at the end of the server's data. Raises httpcore's ReadError, or Late."""
+        """Return the next bytes, or none at the end of the server's data. Raises httpcore's ReadError, Late or Stale."""
+        if self.exchange.kept and self.stale:
+            raise Stale
         message = self.exchange.message()
         if message and not self.closing:
             self.open_transport.write(message)

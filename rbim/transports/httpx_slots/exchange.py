@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-__all__ = ["Exchange"]
+from rbim.transports._shared.framing import end_of_response
 
-BLANK = b"\r\n\r\n"
-LINE = b"\r\n"
-STATUS = 9  # where the status begins in ``HTTP/1.1 200``
+__all__ = ["Exchange", "Stale"]
+
+
+class Stale(Exception):
+    """The kept connection was closed, or has unread data, and nothing was written to it. Raised through httpcore."""
 
 
 class Exchange:
     """The progress of one exchange: the bytes to write, the bytes read, and whether the request left."""
 
-    __slots__ = ("_method", "_unwritten", "complete", "read_bytes", "sent")
+    __slots__ = ("_method", "_named", "_unwritten", "complete", "kept", "read_bytes", "sent")
 
     def __init__(self) -> None:
         self._unwritten: list[bytes] = []
+        self._named, self._method = "", b" "
         self.begin("")
 
-    def begin(self, method: str) -> None:
-        """Begin an exchange; its request starts with this method."""
-        self._method = method.encode("ascii", "replace") + b" "
+    def begin(self, method: str, *, kept: bool = False) -> None:
+        """Begin an exchange; its request starts with this method, and goes over a ``kept`` connection or a new one."""
+        self.kept = kept
+        """Whether the connection was used before, and nothing was written to it in this exchange."""
+        if method != self._named:
+            self._named, self._method = method, method.encode("ascii", "replace") + b" "
         self._unwritten.clear()
         self.read_bytes: list[bytes] = []
         self.sent = False
@@ -37,6 +43,7 @@ class Exchange:
         message = self._unwritten[0] if len(self._unwritten) == 1 else b"".join(self._unwritten)
         self._unwritten.clear()
         if message.startswith(self._method):
+            self.kept = False
             self.sent = True
             self.read_bytes.clear()
         return message
@@ -47,24 +54,4 @@ class Exchange:
         Bytes behind it stay in httpcore's parser, which would read them as the response to the next request.
         """
         data = self.read_bytes[0] if len(self.read_bytes) == 1 else b"".join(self.read_bytes)
-        start = 0
-        while (blank := data.find(BLANK, start)) >= 0 and data[start + STATUS : start + STATUS + 1] == b"1":
-            start = blank + len(BLANK)  # an interim response
-        if blank < 0:
-            return False
-        begin = blank + len(BLANK)
-        return len(data) == (_end_of_chunks(data, begin) if chunked else begin + len(body))
-
-
-def _end_of_chunks(data: bytes, place: int) -> int:
-    """Return where a body in chunks ends, with its trailers; -1 if its lines do not end as they should."""
-    while (line := data.find(LINE, place)) >= 0:
-        size = int(data[place:line].partition(b";")[0], 16)  # the parser has read the same
-        place = line + len(LINE)
-        if not size:
-            if data.startswith(LINE, place):
-                return place + len(LINE)
-            blank = data.find(BLANK, place)
-            return blank + len(BLANK) if blank >= 0 else -1
-        place += size + len(LINE)
-    return -1
+        return end_of_response(data, len(body), chunked=chunked) == len(data)

@@ -9,6 +9,7 @@ from rbim.http import answered
 from rbim.transports._shared.head_cache import HeadCache
 from rbim.transports.httpx_slots.asyncio_slot import AsyncioSlot
 from rbim.transports.httpx_slots.carrier import Body, read_body, too_large
+from rbim.transports.httpx_slots.exchange import Stale
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -151,9 +152,9 @@ class _Dialer:
         self._slot: Slot | None = slot
 
     async def connect_tcp(self, host: str, port: int, **_: object) -> Slot:
-        """Connect the slot to the proxy. Raises httpcore's ConnectError."""
+        """Connect the slot to the proxy. Raises httpcore's ConnectError, or Stale if the slot was connected before."""
         slot, self._slot = self._slot, None
-        if slot is None:
-            raise self._core.ConnectError("the connection was closed")
+        if slot is None:  # httpcore has looked itself, and closed it
+            raise Stale
         await slot.connect_to(host, port, None)
         return slot

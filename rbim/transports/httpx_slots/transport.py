@@ -23,6 +23,7 @@ from rbim.transports._shared.network import proxy_for, tls_context
 from rbim.transports._shared.redaction import LogRedactor, sanitized, strip_frames
 from rbim.transports.httpx_slots.asyncio_slot import Late
 from rbim.transports.httpx_slots.carrier import Carriage, failure
+from rbim.transports.httpx_slots.exchange import Stale
 from rbim.transports.httpx_slots.route import PLAIN, Route
 
 if TYPE_CHECKING:
@@ -166,27 +167,32 @@ class HttpxSlots(Generic[C]):
 
     async def _over_slot(self, route: Route, request: Request, seconds: float) -> Response:
         now = time.monotonic()
-        used: Slot | None = take(route.idle, -1.0 if request.repeatable else now - self.keepalive_expiry)
-        slot = used or route.new_slot()
-        slot.exchange.begin(request.method)
-        try:
-            if used is not None and slot.keeps_deadline(now + seconds):
-                return await route.exchange(slot, request, self.answer_limit)
-            with anyio.move_on_after(seconds):
-                if used is None:
-                    await route.open(slot)
-                return await route.exchange(slot, request, self.answer_limit)
-        except TransportError:
-            raise
-        except Late:
-            pass
-        except Exception as error:
-            raise failure(error, request, sent=slot.exchange.sent) from sanitized(error, request.secrets)
-        finally:
-            self._release(route, slot)
-        if slot.exchange.sent:
-            raise Unanswered(f"no complete response within {seconds:g} s")
-        raise NotSent(f"no connection within {seconds:g} s")
+        deadline = now + seconds
+        oldest = -1.0 if request.repeatable else now - self.keepalive_expiry
+        while True:
+            used: Slot | None = take(route.idle, oldest, look=False)  # the slot looks, when it writes
+            slot = used or route.new_slot()
+            slot.exchange.begin(request.method, kept=used is not None)
+            try:
+                if used is not None and slot.keeps_deadline(deadline):
+                    return await route.exchange(slot, request, self.answer_limit)
+                with anyio.move_on_after(deadline - time.monotonic()):
+                    if used is None:
+                        await route.open(slot)
+                    return await route.exchange(slot, request, self.answer_limit)
+            except TransportError:
+                raise
+            except Stale:
+                continue
+            except Late:
+                pass
+            except Exception as error:
+                raise failure(error, request, sent=slot.exchange.sent) from sanitized(error, request.secrets)
+            finally:
+                self._release(route, slot)
+            if slot.exchange.sent:
+                raise Unanswered(f"no complete response within {seconds:g} s")
+            raise NotSent(f"no connection within {seconds:g} s")
 
     def _release(self, route: Route, slot: Slot) -> None:
         """Put the slot on its stack, or close it; also close the bottom slot if it was idle for too long."""
