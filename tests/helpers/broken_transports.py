@@ -45,6 +45,41 @@ class UsesStaleConnections(Handmade):
         return not connection.has_more
 
 
+@fails(
+    "reload: an idle connection is closed at any await of a request that is not written yet",
+    "reload: an idle TLS connection is closed at any await of a request that is not written yet",
+)
+class LooksTooEarly(Handmade):
+    async def attempt(self, request, progress):
+        progress.connection = self.take(request.origin) or await self.connect(request.origin)
+        await asyncio.sleep(0)  # as a lock does
+        progress.sent = True
+        progress.connection.writer.write(self.head(request) + request.body)
+        return await self.answer(progress)
+
+
+@fails(
+    "discarded: half an unrequested answer over TLS, 10 ms behind another one",
+    "discarded: an unrequested answer in two TLS records over TLS, 10 ms behind another one",
+    "discarded: one byte over TLS, 0 ms behind another one",
+)
+class ForgetsWhatCameBehindAnAnswer(Handmade):
+    def is_usable(self, connection):
+        connection.reader._buffer.clear()
+        return not connection.has_ended
+
+
+@fails("TLS: a connection is used again after a session ticket behind a response")
+class TakesEveryRecordForData(Handmade):
+    def is_usable(self, connection):
+        return super().is_usable(connection) and not is_tls_with_tickets(connection)
+
+
+def is_tls_with_tickets(connection):
+    tls = connection.writer.get_extra_info("ssl_object")
+    return tls is not None and tls.session is not None and tls.session.has_ticket
+
+
 @fails("framing: Connection: close from a server that does not")
 class IgnoresConnectionClose(Handmade):
     def does_stay(self, version, connection):
@@ -75,7 +110,11 @@ class HasOnePoolForAllOrigins(Handmade):
         return ""
 
 
-@fails("once: a kept connection closed by the server when it got a POST", "no answer: nothing")
+@fails(
+    "once: a kept connection closed by the server when it got a POST",
+    "no answer: nothing",
+    "reload: a server under load closes its idle connections again and again, and no outcome is false",
+)
 class RepeatsOnItsOwn(Handmade):
     async def attempt(self, request, progress):
         try:
@@ -128,7 +167,11 @@ class TakesNotSentForUnanswered(Handmade):
         return Unanswered
 
 
-@fails("fails: a connection that ends after the request was read is unanswered", "no answer: nothing")
+@fails(
+    "fails: a connection that ends after the request was read is unanswered",
+    "no answer: nothing",
+    "reload: a server under load closes its idle connections again and again, and no outcome is false",
+)
 class TakesUnansweredForNotSent(Handmade):
     def meaning(self, error, progress):
         return NotSent

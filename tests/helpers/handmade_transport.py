@@ -6,6 +6,7 @@ What ``broken_transports`` breaks in it is a method of its own, which may be giv
 
 import asyncio
 import re
+import select
 import ssl
 from collections import defaultdict
 from urllib.parse import urlsplit
@@ -53,7 +54,10 @@ class Connection:
 
     @property
     def has_ended(self):
-        return self.reader._eof or self.reader.exception() is not None or self.writer.is_closing()
+        """Look at the socket too: the event loop may not have seen yet that the server has closed it."""
+        if self.reader._eof or self.reader.exception() is not None or self.writer.is_closing():
+            return True
+        return bool(select.select([self.writer.get_extra_info("socket").fileno()], [], [], 0)[0])
 
     def close(self):
         self.writer.transport.abort()

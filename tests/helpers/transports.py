@@ -14,7 +14,7 @@ TRANSPORTS = {
     "aiohttp": ("AiohttpTransport", {"proxy": True, "lifo": False}, [ASYNCIO]),
     "pyreqwest": (
         "PyreqwestTransport",
-        {"proxy": True, "bundle": True, "phases": False, "cancels": False},
+        {"proxy": True, "bundle": True, "phases": False, "looks": False, "cancels": False},
         [ASYNCIO, UVLOOP],
     ),
     "asyncio": ("AsyncioTransport", {"proxy": True, **UNIX}, [ASYNCIO, UVLOOP]),

@@ -80,6 +80,8 @@ class Conformance:
     - ``proxy``, ``unix`` (default: False): it supports HTTP proxies, UNIX sockets.
     - ``bundle`` (default: False): ``verify`` is the path of a CA bundle instead of a context.
     - ``phases`` (default: True): if False, a time-out while connecting may be Unanswered.
+    - ``looks`` (default: True): it looks whether the server has closed a kept connection just before it writes a request.
+      If False, such a request may be Unanswered.
     - ``cancels`` (default: True): if False, the connection of a cancelled request may stay open until its response comes,
       which is then discarded.
     """
@@ -91,6 +93,7 @@ class Conformance:
     unix: bool = field(default=False, kw_only=True)
     bundle: bool = field(default=False, kw_only=True)
     phases: bool = field(default=True, kw_only=True)
+    looks: bool = field(default=True, kw_only=True)
     cancels: bool = field(default=True, kw_only=True)
 
     def has(self, feature: str) -> bool:

@@ -18,7 +18,8 @@ class Exchange:
 
     def __init__(self) -> None:
         self._unwritten: list[bytes] = []
-        self._named, self._method = "", b" "
+        self._named = ""
+        self._method = b" "
         self.begin("")
 
     def begin(self, method: str, *, kept: bool = False) -> None:
@@ -26,7 +27,8 @@ class Exchange:
         self.kept = kept
         """Whether the connection was used before, and nothing was written to it in this exchange."""
         if method != self._named:
-            self._named, self._method = method, method.encode("ascii", "replace") + b" "
+            self._named = method
+            self._method = method.encode("ascii", "replace") + b" "
         self._unwritten.clear()
         self.read_bytes: list[bytes] = []
         self.sent = False
