@@ -129,6 +129,8 @@ class Emulator(Membership, Messaging):
 
         Raises NotSent or Unanswered, as a transport over a network would.
         """
+        if timeout <= 0:
+            raise NotSent(f"no time is left for the request (the time-out is {timeout:g} s)")
         answer = self.platform.serve(request.method, request.path, request.query, request.headers, request.body)
         injection = answer.injection
         if injection.refuse:

@@ -24,13 +24,14 @@ from typing import TYPE_CHECKING, TypeVar
 from rbim._support.text import missing_extra, one_line
 from rbim.errors import AnswerTooLarge, InvalidRequest, NotSent, TransportError, Unanswered
 from rbim.http import Request, Response
+from rbim.transports._shared.connecting import no_answer, no_connection, too_late
 from rbim.transports._shared.head_cache import HeadCache
-from rbim.transports._shared.network import rounded_up
+from rbim.transports._shared.network import proxy_for, rounded_up
 from rbim.transports._shared.redaction import LogRedactor, redacted
 
 try:
     from pyreqwest.client import ClientBuilder
-    from pyreqwest.exceptions import DetailedPyreqwestError, PyreqwestError
+    from pyreqwest.exceptions import ConnectTimeoutError, DetailedPyreqwestError, PyreqwestError
     from pyreqwest.proxy import ProxyBuilder
     from pyreqwest.request import RequestBody
 except ModuleNotFoundError as missing:
@@ -55,6 +56,7 @@ ANSWER_LIMIT = 8 * 1024 * 1024
 KEEPALIVE = 5.0
 CONNECT_TIMEOUT = 5.0
 MIN_TIMEOUT = 0.001  # seconds; with less time no request is sent
+MAX_TIMEOUT = 1e9  # seconds; a longer time-out, such as an infinite one, is none: pyreqwest cannot take it
 READ_AHEAD = 64 * 1024  # bytes of a response that are read in advance
 MAX_ERROR_TEXT = 300  # characters of a pyreqwest message
 
@@ -135,7 +137,7 @@ class PyreqwestTransport:
         if self._client is None:
             raise NotSent("the transport is not open: use it inside 'async with'")
         if timeout < MIN_TIMEOUT:
-            raise NotSent(f"no connection within {timeout:g} s")
+            raise NotSent(too_late(request, min(timeout, 0.0)))
         self._log.remember(request)
         sent = False
         cause: Exception | None = None
@@ -147,10 +149,24 @@ class PyreqwestTransport:
             text = redacted(_error_text(error), request.secrets)
             cause = PyreqwestError(text)
             kind = next(meaning for words, meaning in ERRORS if words in text) if sent else NotSent
-            answered = kind(f"{type(error).__name__}: {text}")
+            answered = kind(self._message(request, cause, error, timeout, sent=kind is not NotSent))
         if isinstance(answered, Response):
             return answered
         raise answered from cause  # outside the except block: pyreqwest's exception must not become its context
+
+    def _message(self, request: Request, cause: Exception, error: Exception, timeout: float, *, sent: bool) -> str:
+        text = str(cause)
+        try:
+            proxy = proxy_for(request.origin, self._proxy, trust_env=self._trust_env)
+        except ValueError:  # an invalid origin
+            proxy = None
+        if isinstance(error, ConnectTimeoutError):
+            if sent:
+                return no_answer(request, f"no connection, or no response, within {timeout:g} s", new=True)
+            return too_late(request, self.connect_timeout, proxy=proxy)
+        if not sent:
+            return no_connection(request, cause, proxy=proxy)
+        return no_answer(request, f"{type(error).__name__}: {text}", new=True)
 
     async def _carry(self, message: StreamRequest) -> Response | TransportError:
         async with message as answer:
@@ -195,7 +211,9 @@ class PyreqwestTransport:
         if not request.body and request.method not in BODILESS:
             builder = builder.header("content-length", "0")
         ahead = min(READ_AHEAD, self.answer_limit)
-        return builder.timeout(timedelta(seconds=timeout)).streamed_read_buffer_limit(ahead).build_streamed()
+        if timeout < MAX_TIMEOUT:
+            builder = builder.timeout(timedelta(seconds=timeout))
+        return builder.streamed_read_buffer_limit(ahead).build_streamed()
 
     def _new_client(self) -> Client:
         try:
@@ -216,10 +234,11 @@ class PyreqwestTransport:
             .zstd(enable=False)
             .deflate(enable=False)
             .user_agent("rbim")
-            .connect_timeout(timedelta(seconds=self.connect_timeout))
-            .pool_idle_timeout(timedelta(seconds=self.keepalive_expiry))
+            .pool_idle_timeout(timedelta(seconds=min(self.keepalive_expiry, MAX_TIMEOUT)))
             .danger_accept_invalid_certs(enable=not self._verify)
         )
+        if self.connect_timeout < MAX_TIMEOUT:
+            builder = builder.connect_timeout(timedelta(seconds=self.connect_timeout))
         for authority in self._authorities:
             builder = builder.add_root_certificate_pem(authority)
         if self._identity is not None:

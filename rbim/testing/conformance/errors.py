@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from rbim.http import Request, Response, Transport
     from rbim.testing.conformance.server import Script
 
-__all__ = ["CASES"]
+__all__ = ["CASES", "full_port"]
 
 CASES = Cases()
 
@@ -99,8 +99,8 @@ def _reset_after(data: bytes) -> Script:
 
 
 @contextmanager
-def _full() -> Generator[str]:
-    """Give an origin where connecting never succeeds: the system keeps connections waiting, or refuses them."""
+def full_port() -> Generator[int]:
+    """Give a port of 127.0.0.1 where connecting never succeeds: the system keeps connections waiting, or refuses them."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(0)
@@ -109,7 +109,7 @@ def _full() -> Generator[str]:
             for filler in fillers:
                 filler.settimeout(0)
                 filler.connect_ex(listener.getsockname())
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+            yield listener.getsockname()[1]
         finally:
             for filler in fillers:
                 filler.close()
@@ -117,10 +117,10 @@ def _full() -> Generator[str]:
 
 @CASES.add("time-out: no connection comes about")
 async def _no_connection(subject: Conformance) -> None:
-    with _full() as origin:
+    with full_port() as port:
         async with subject.make() as transport:
             began = time.monotonic()
-            await expect_error(transport, request(origin), *subject.late, timeout=0.1)
+            await expect_error(transport, request(f"http://127.0.0.1:{port}"), *subject.late, timeout=0.1)
             took = time.monotonic() - began
             check(
                 took < LENIENCY,
@@ -331,9 +331,9 @@ A_MOMENT = 0.02
 
 @CASES.add("secrets: hidden from the traceback of a request cancelled while connecting")
 async def _cancelled_connecting(subject: Conformance) -> None:
-    with _full() as origin:
+    with full_port() as port:
         async with subject.make() as transport:
-            await _interrupted(transport, origin, partial(anyio.sleep, A_MOMENT))
+            await _interrupted(transport, f"http://127.0.0.1:{port}", partial(anyio.sleep, A_MOMENT))
 
 
 async def _cancelled(subject: Conformance, script: Callable[[Peer], None], body: bytes) -> None:

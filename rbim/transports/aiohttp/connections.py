@@ -321,9 +321,9 @@ class Connector(aiohttp.TCPConnector):
         early = self._time() < progress.deadline
         if not early or connection.transport is None:
             connection.close()
-            raise aiohttp.ClientConnectionError(
-                "the connection closed at once" if early else "the connection was opened too late"
-            )
+            if not early:
+                raise aiohttp.ConnectionTimeoutError("the connection was opened too late")
+            raise aiohttp.ClientConnectionError("the connection closed at once")
         progress.attach(connection)
         return connection
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from rbim._support.text import missing_extra, one_line
 from rbim.errors import AnswerTooLarge, NotSent, TransportError, Unanswered
 from rbim.http import Request, Response
+from rbim.transports._shared.connecting import no_answer, no_connection, too_late
 from rbim.transports._shared.network import proxy_for, rounded_up, tls_context
 from rbim.transports._shared.redaction import LogRedactor, redacted, sanitized, strip_frames
 
@@ -150,7 +151,7 @@ class AiohttpTransport:
         if session is None or deadlines is None:
             raise NotSent("the transport is not open: use it inside 'async with'")
         if seconds < MIN_TIMEOUT:
-            raise NotSent(f"no connection within {seconds:g} s")
+            raise NotSent(too_late(request, seconds))
         self._log.remember(request)
         connecting = rounded_up(seconds)
         if connecting != self._client_timeout.connect:
@@ -168,8 +169,7 @@ class AiohttpTransport:
             except TransportError:
                 raise
             except Exception as error:
-                cause = _sanitized_cause(error, request)
-                answered = _transport_error(error, cause, sent=progress.sent)
+                cause, answered = self._failure(error, request, progress, seconds)
             finally:
                 deadlines.end(progress)
                 CURRENT_REQUEST.reset(token)
@@ -224,6 +224,24 @@ class AiohttpTransport:
             if size > self.answer_limit:
                 return None
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _failure(
+        self, error: Exception, request: Request, progress: RequestProgress, seconds: float
+    ) -> tuple[Exception, TransportError]:
+        """Return the cause of a failure and the error to raise, both without secrets of the request."""
+        kind = next(meaning for raised, meaning in ERRORS if isinstance(error, raised)) if progress.sent else NotSent
+        cause = _sanitized_cause(error, request)
+        text = str(cause)
+        if kind is not NotSent:
+            reason = f"{type(error).__name__}: {text}" if text else type(error).__name__
+            return cause, kind(no_answer(request, reason, new=not progress.kept))
+        try:
+            proxy = proxy_for(request.origin, self._proxy, trust_env=self._trust_env)
+        except ValueError:  # an invalid origin
+            proxy = None
+        if isinstance(error, TimeoutError):
+            return cause, NotSent(too_late(request, seconds, proxy=proxy))
+        return cause, NotSent(no_connection(request, error, shown=text, proxy=proxy))
 
     def _url(self, address: str) -> URL:
         """Return an address as a yarl URL, from the cache if it was used before."""
@@ -291,13 +309,6 @@ def _text(value: bytes) -> str:
         return value.decode("latin-1")
 
 
-def _transport_error(error: Exception, cause: Exception, *, sent: bool) -> TransportError:
-    kind_if_sent = next(meaning for raised, meaning in ERRORS if isinstance(error, raised))
-    kind = kind_if_sent if sent else NotSent
-    text = str(cause)
-    return kind(f"{type(error).__name__}: {text}" if text else type(error).__name__)
-
-
 def _sanitized_cause(error: Exception, request: Request) -> Exception:
     """Return the cause of a failure, without the addresses, headers and partial responses in aiohttp's exceptions."""
     cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
@@ -307,6 +318,8 @@ def _sanitized_cause(error: Exception, request: Request) -> Exception:
         text = f"invalid address: {request.origin}"
     elif isinstance(cause, aiohttp.ClientResponseError):
         text = f"status {cause.status}: {cause.message}"
+    elif isinstance(cause, aiohttp.ConnectionTimeoutError):
+        text = "no connection in time"
     elif isinstance(cause, aiohttp.ServerDisconnectedError):
         text = "the server closed the connection"
     else:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from attrs import frozen
 
 from rbim.errors import AnswerTooLarge, Unanswered
+from rbim.transports._shared.connecting import no_answer
 from rbim.transports._shared.link import Link
 from rbim.transports._shared.redaction import redacted, sanitized
 from rbim.transports.asyncio.answer import AnswerReader, KnownHeads
@@ -38,14 +39,15 @@ class Broken:
     late: bool = False
     limit: int | None = None
 
-    def to_error(self, request: Request) -> TransportError:
-        """Return the error to raise, without secrets of the request."""
+    def to_error(self, request: Request, *, new: bool) -> TransportError:
+        """Return the error to raise, without secrets of the request; ``new``: the connection was just opened."""
         if self.limit is not None:
             return AnswerTooLarge(self.reason, limit=self.limit)
         if self.error is None:
-            return Unanswered(self.reason)
+            return Unanswered(no_answer(request, self.reason, new=new))
         cause = sanitized(self.error, request.secrets)
-        failure = Unanswered(f"{self.reason}: {type(cause).__name__}: {redacted(str(cause), request.secrets)}")
+        text = f"{self.reason}: {type(cause).__name__}: {redacted(str(cause), request.secrets)}"
+        failure = Unanswered(no_answer(request, text, new=new))
         failure.__cause__ = cause
         return failure
 

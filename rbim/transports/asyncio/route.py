@@ -61,6 +61,8 @@ class Proxy:
                 "proxy: AsyncioTransport supports http:// proxies only: use HttpxTransport for other kinds",
                 field="proxy",
             ) from None
+        self.url = f"http://{_authority(self.host, self.port)}"
+        """The address without user and password."""
         parts = urlsplit(url)
         user_info = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}".encode()
         self._authorization = "" if parts.username is None else f"Basic {base64.b64encode(user_info).decode()}"
@@ -100,7 +102,7 @@ class Route:
         scheme, self.host, self.port = _address(origin)
         self.secure = scheme == "https"
         self.idle: Idle = {}
-        self._proxy = proxy
+        self.proxy = proxy
         self._uds = uds
         authority = _authority(self.host, self.port)
         host = authority.removesuffix(f":{PORTS[scheme]}") if self.port == PORTS[scheme] else authority
@@ -128,7 +130,7 @@ class Route:
     async def open(self, connection: Connection, deadline: float, context: Callable[[], ssl.SSLContext]) -> None:
         """Open a connection up to the origin. If this fails or is cancelled, the connection is closed."""
         secure = context() if self.secure else None
-        proxy = self._proxy
+        proxy = self.proxy
         await connection.connect(*((proxy.host, proxy.port) if proxy else (self.host, self.port)), self._uds)
         if secure is not None:
             try:

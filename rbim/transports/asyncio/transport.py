@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 from rbim.errors import InvalidRequest, NotSent, Unanswered
 from rbim.http import Response
+from rbim.transports._shared.connecting import no_connection, too_late
 from rbim.transports._shared.link import MAX_TIMER, Links, take
 from rbim.transports._shared.network import proxy_for, tls_context
-from rbim.transports._shared.redaction import redacted, sanitized
+from rbim.transports._shared.redaction import sanitized
 from rbim.transports.asyncio.answer import KnownHeads
 from rbim.transports.asyncio.connection import Connection
 from rbim.transports.asyncio.route import Proxy, Route
@@ -119,9 +120,10 @@ class AsyncioTransport:
         except ValueError as error:
             raise NotSent(f"invalid request: {error}") from sanitized(error, request.secrets)
         if timeout <= 0:
-            raise NotSent(f"no connection within {timeout:g} s")
+            raise NotSent(too_late(request, timeout))
         oldest = -1.0 if request.repeatable else now - self.keepalive_expiry
-        connection = take(route.idle, oldest) or await self._connect(links, route, request, deadline)
+        kept = take(route.idle, oldest)
+        connection = kept or await self._connect(links, route, request, deadline, timeout)
         try:
             waiter = connection.ask(head.message(request.body), deadline)
         except Exception as error:
@@ -138,7 +140,7 @@ class AsyncioTransport:
             return outcome
         if outcome.late:
             raise Unanswered(f"no complete response within {timeout:g} s")
-        raise outcome.to_error(request)
+        raise outcome.to_error(request, new=kept is None)
 
     def _not_open(self) -> NotSent:
         return NotSent(
@@ -155,7 +157,9 @@ class AsyncioTransport:
         self._routes[origin] = route = Route(origin, proxy, self._uds)
         return route
 
-    async def _connect(self, links: Links, route: Route, request: Request, deadline: float) -> Connection:
+    async def _connect(  # the state of one attempt
+        self, links: Links, route: Route, request: Request, deadline: float, seconds: float
+    ) -> Connection:
         connection = Connection(links, route.idle, self._known)
         scope = asyncio.timeout(min(deadline - time.monotonic(), MAX_TIMER))
         try:
@@ -166,9 +170,10 @@ class AsyncioTransport:
             cause = sanitized(error, request.secrets)
             if self._links is None:
                 raise NotSent("cannot connect: the transport was closed") from cause
+            proxy = None if route.proxy is None else route.proxy.url
             if scope.expired():
-                raise NotSent("cannot connect: the time-out ended") from cause
-            raise NotSent(f"cannot connect: {type(cause).__name__}: {redacted(str(cause), request.secrets)}") from cause
+                raise NotSent(too_late(request, seconds, proxy=proxy, uds=self._uds)) from cause
+            raise NotSent(no_connection(request, error, proxy=proxy, uds=self._uds)) from cause
         finally:
             links.opening.discard(scope)
         if connection.closing or self._links is None:

@@ -77,6 +77,7 @@ class AnyioSlot:
         try:
             stream = await (anyio.connect_tcp(host, port) if uds is None else anyio.connect_unix(uds))
         except OSError as error:
+            self.exchange.failed = error
             raise self._core.ConnectError(str(error)) from error
         self._socket = stream.extra(SocketAttribute.raw_socket)  # noqa: S610  # anyio's, not Django's
         self._open_stream = SocketBytes(stream, self._socket)
@@ -93,6 +94,7 @@ class AnyioSlot:
             self._open_stream = secure = TlsBytes(self._stream, ssl_context, server_hostname)
             await secure.handshake()
         except (OSError, anyio.EndOfStream, *CLOSED) as error:
+            self.exchange.failed = error if isinstance(error, OSError) else ssl.SSLEOFError(str(error))
             raise self._core.ConnectError(str(error) or "the connection was closed in the TLS handshake") from error
         return self
 

@@ -68,6 +68,7 @@ class AsyncioSlot(Link):
         try:
             await self.connect(host, port, uds)
         except OSError as error:
+            self.exchange.failed = error
             raise self._core.ConnectError(str(error)) from error
         self.register()
 
@@ -82,6 +83,7 @@ class AsyncioSlot(Link):
         try:
             await self.secure(ssl_context, server_hostname)
         except OSError as error:
+            self.exchange.failed = error
             raise self._core.ConnectError(str(error)) from error
         return self
 

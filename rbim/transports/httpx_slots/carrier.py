@@ -8,6 +8,7 @@ import anyio
 
 from rbim.errors import AnswerTooLarge, NotSent, TransportError, Unanswered
 from rbim.http import Response
+from rbim.transports._shared.connecting import no_answer, no_connection
 from rbim.transports._shared.redaction import redacted, sanitized
 
 if TYPE_CHECKING:
@@ -86,11 +87,25 @@ def too_large(limit: int) -> AnswerTooLarge:
     return AnswerTooLarge(f"the response body is longer than {limit} bytes", limit=limit)
 
 
-def failure(error: Exception, request: Request, *, sent: bool) -> TransportError:
-    """Return the error to raise for an error of the library, without secrets of the request."""
+def failure(  # noqa: PLR0913  # the facts of a message, by keyword
+    error: Exception,
+    request: Request,
+    *,
+    sent: bool,
+    new: bool = False,
+    failed: Exception | None = None,
+    proxy: str | None = None,
+    uds: str | None = None,
+) -> TransportError:
+    """Return the error to raise for an error of the library, without secrets of the request.
+
+    ``new``: the connection was just opened. ``failed``: what prevented it. ``proxy`` and ``uds`` are the way that it took.
+    """
+    if not sent:
+        return NotSent(no_connection(request, failed or error, proxy=proxy, uds=uds))
     text = redacted(str(error), request.secrets)
     name = type(error).__name__
-    return (Unanswered if sent else NotSent)(f"{name}: {text}" if text else name)
+    return Unanswered(no_answer(request, f"{name}: {text}" if text else name, new=new))
 
 
 class Carriage:

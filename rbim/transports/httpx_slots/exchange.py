@@ -14,12 +14,14 @@ class Stale(Exception):
 class Exchange:
     """The progress of one exchange: the bytes to write, the bytes read, and whether the request left."""
 
-    __slots__ = ("_method", "_named", "_unwritten", "complete", "kept", "read_bytes", "sent")
+    __slots__ = ("_method", "_named", "_unwritten", "complete", "failed", "kept", "read_bytes", "sent")
 
     def __init__(self) -> None:
         self._unwritten: list[bytes] = []
-        self._named = ""
+        self._named: str = ""
         self._method = b" "
+        self.failed: Exception | None = None
+        """The error that prevented the connection: a proxy's pool of httpcore does not chain it."""
         self.begin("")
 
     def begin(self, method: str, *, kept: bool = False) -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 import anyio
 
 from rbim.errors import InvalidRequest, NotSent, TransportError, Unanswered
+from rbim.transports._shared.connecting import too_late
 from rbim.transports._shared.link import MAX_IDLE, Links, take
 from rbim.transports._shared.network import proxy_for, tls_context
 from rbim.transports._shared.redaction import LogRedactor, sanitized, strip_frames
@@ -141,7 +142,7 @@ class HttpxSlots(Generic[C]):
         if not self._open:
             raise NotSent("the transport is not open: use it inside 'async with'")
         if seconds <= 0:
-            raise NotSent(f"no connection within {seconds:g} s")
+            raise NotSent(too_late(request, seconds))
         self._log.remember(request)
         if self._carrier is not None:
             return await self._carriage.exchange(self._carrier, request, seconds)
@@ -187,12 +188,22 @@ class HttpxSlots(Generic[C]):
             except Late:
                 pass
             except Exception as error:
-                raise failure(error, request, sent=slot.exchange.sent) from sanitized(error, request.secrets)
+                progress = slot.exchange
+                made = failure(
+                    error,
+                    request,
+                    sent=progress.sent,
+                    new=used is None,
+                    failed=progress.failed,
+                    proxy=self._proxy_address(request.origin),
+                    uds=self._uds,
+                )
+                raise made from sanitized(error, request.secrets)
             finally:
                 self._release(route, slot)
             if slot.exchange.sent:
                 raise Unanswered(f"no complete response within {seconds:g} s")
-            raise NotSent(f"no connection within {seconds:g} s")
+            raise NotSent(too_late(request, seconds, proxy=self._proxy_address(request.origin), uds=self._uds))
 
     def _release(self, route: Route, slot: Slot) -> None:
         """Put the slot on its stack, or close it; also close the bottom slot if it was idle for too long."""
@@ -226,10 +237,13 @@ class HttpxSlots(Generic[C]):
         )
 
     def _proxy_for(self, origin: str) -> Any:
-        address = None if self._uds is not None else proxy_for(origin, self._proxy, trust_env=self._trust_env)
+        address = self._proxy_address(origin)
         if address is None:
             return None
         return self.library.Proxy(address, ssl_context=self._secure_context() if address.startswith("https:") else None)
+
+    def _proxy_address(self, origin: str) -> str | None:
+        return None if self._uds is not None else proxy_for(origin, self._proxy, trust_env=self._trust_env)
 
     def _context_for(self, origin: str, proxy: Any) -> ssl.SSLContext:
         secure = origin.startswith("https:") or (proxy is not None and proxy.url.scheme == "https")
