@@ -5,6 +5,7 @@ import asyncio
 import logging
 import ssl
 from contextlib import asynccontextmanager
+from datetime import timedelta
 
 from helpers import broken_answers
 from helpers.handmade_transport import Breaking, Handmade, Junk
@@ -327,6 +328,24 @@ class VerifiesNoHost(Handmade):
 
 
 # Secrets.
+
+
+@fails("fails: an error of connecting names the host and the port")
+class NamesNoAddress(Handmade):
+    def words(self, error, request):
+        return type(error).__name__
+
+
+@fails("time-out: infinite, or very long")
+class ConvertsTimeOutsToMilliseconds(Handmade):
+    def limit_of_time(self, timeout):
+        return asyncio.timeout(timedelta(seconds=timeout) / timedelta(seconds=1))
+
+
+@fails("time-out: zero or below is not sent, at once")
+class TriesWithoutTime(Handmade):
+    async def send(self, request, /, *, timeout):
+        return await super().send(request, timeout=max(timeout, 1.0))
 
 
 @fails("fails: a refused connection is not sent", "secrets: hidden where a status line of the answer repeats them")

@@ -116,7 +116,7 @@ class Handmade:
         return Unanswered if progress.sent else NotSent
 
     def words(self, error, request):
-        return type(error).__name__
+        return f"{type(error).__name__} at {urlsplit(request.origin).netloc}"
 
     async def attempt(self, request, progress):
         progress.connection = self.take(request.origin) or await self.connect(request.origin)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import anyio
 import pytest
 
-from helpers.transports import ASYNCIO, TRANSPORTS, TRIO
+from helpers.transports import ASYNCIO, LOOPS, TRANSPORTS, UVLOOP
 from rbim import AsyncClient, NotSent, Unanswered
 from rbim.emulator import Emulator
 from rbim.errors import TransportError
@@ -28,8 +28,8 @@ HTTP_ALERT = b"\x15\x03\x01\x00\x02\x02\x16"  # a TLS alert, "record overflow"
 
 EACH = pytest.mark.parametrize(
     ("module", "anyio_backend"),
-    [(module, ASYNCIO) for module in TRANSPORTS] + [("httpx", TRIO), ("httpx2", TRIO)],
-    ids=lambda each: each,
+    [(module, loop) for module, (_, _, loops) in TRANSPORTS.items() for loop in loops if loop in LOOPS],
+    ids=lambda each: "uvloop" if each is UVLOOP else each,
 )
 
 
@@ -61,14 +61,15 @@ def port_of(server):
         yield server.port
 
 
-def speaking(data, read=9):
-    """A server that reads a little, sends these bytes, and closes."""
+def speaking(data, *, first=False):
+    """A server that reads what comes first, unless it speaks ``first``, sends these bytes, and ends."""
 
     def greet(peer):
-        if read:
-            peer.sock.recv(read)
+        if not first:
+            peer.sock.recv(65536)
         peer.send(data)
-        peer.close()
+        peer.sock.shutdown(socket.SHUT_WR)
+        peer.wait_closed()
 
     return port_of(RawServer(greet=greet))
 
@@ -87,11 +88,6 @@ IN_TLS = "(closed in the TLS handshake): check whether the port expects https://
 SITUATIONS = {
     "refused": (refusing_port, "http", "cannot connect to 127.0.0.1:{port} (refused): " + EMULATOR),
     "refused, https": (refusing_port, "https", "cannot connect to 127.0.0.1:{port} (refused): " + EMULATOR),
-    "no TLS, speaks first": (
-        lambda: speaking(reply(b"{}"), read=0),
-        "https",
-        "cannot connect to 127.0.0.1:{port} " + NO_TLS,
-    ),
     "no TLS": (lambda: speaking(b"HTTP/1.1 400 Bad\r\n\r\n"), "https", "cannot connect to 127.0.0.1:{port} " + NO_TLS),
     "closed in TLS": (lambda: speaking(b""), "https", "cannot connect to 127.0.0.1:{port} " + IN_TLS),
     "another host": (
@@ -115,6 +111,14 @@ async def test_it_names_host_port_cause_and_next_step(subject, situation):
     with serving() as port:
         expected = message.format(port=port)
         assert await failure(subject, f"{scheme}://127.0.0.1:{port}", **options) == (NotSent, expected)
+
+
+@EACH
+async def test_a_server_that_speaks_first_and_no_tls(subject):
+    """It may have spoken before the handshake began: uvloop then sees a connection that cannot be used."""
+    with speaking(reply(b"{}"), first=True) as port:
+        _, message = await failure(subject, f"https://127.0.0.1:{port}", **authority().trusted_by(subject))
+    assert message in {f"cannot connect to 127.0.0.1:{port} {words}" for words in (NO_TLS, IN_TLS)}
 
 
 @EACH
@@ -156,7 +160,7 @@ async def test_a_handshake_that_takes_too_long(subject):
 @pytest.mark.parametrize("greet", [b"", HTTP_ALERT], ids=["closes", "alert"])
 async def test_http_to_a_port_that_expects_tls(subject, greet):
     """The request has left, unencrypted, so the outcome is unknown."""
-    with speaking(greet, read=65536) as port:
+    with speaking(greet) as port:
         kind, message = await failure(subject, f"http://127.0.0.1:{port}")
     assert kind is Unanswered
     assert message.startswith(f"no valid response from 127.0.0.1:{port} (")

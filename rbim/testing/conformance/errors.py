@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import socket
 import threading
 import time
@@ -144,6 +145,35 @@ async def _deaf(subject: Conformance) -> None:
         given_up=given_up,
         head_only=True,
         receive_buffer=65536,
+    )
+
+
+@CASES.add("time-out: zero or below is not sent, at once")
+async def _no_time(subject: Conformance) -> None:
+    async with served(subject) as (server, transport):
+        for timeout in (0, -1, -math.inf):
+            with anyio.fail_after(LENIENCY):
+                await expect_error(transport, request(server.url()), NotSent, timeout=timeout)
+        check(not server.accepted, "a connection was opened for a request without time; required: none")
+
+
+@CASES.add("time-out: infinite, or very long")
+async def _endless(subject: Conformance) -> None:
+    for timeout in (math.inf, 1e12):
+        async with served(subject, reply(WHOLE)) as (server, transport):
+            for _ in range(2):
+                response = await transport.send(request(server.url()), timeout=timeout)
+                check(response.body == WHOLE, f"got the body {response.body!r}; required: {WHOLE!r}")
+        check(server.accepted == 1, f"2 requests used {server.accepted} connections; required: 1")
+
+
+@CASES.add("fails: an error of connecting names the host and the port")
+async def _named(subject: Conformance) -> None:
+    with refusing_port() as port:
+        async with subject.make() as transport:
+            error = await expect_error(transport, request(f"http://127.0.0.1:{port}"), NotSent)
+    check(
+        f"127.0.0.1:{port}" in str(error), f"the message is {str(error)!r}; required: one with the address 127.0.0.1:{port}"
     )
 
 

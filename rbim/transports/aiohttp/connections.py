@@ -51,6 +51,7 @@ __all__ = [
     "RequestProgress",
 ]
 
+MAX_TIMER = 1e9  # seconds; aiohttp takes no infinite one
 MAX_IDLE = 60.0  # seconds after which an idle connection is closed, at the earliest
 READ_SIZE = 64 * 1024  # bytes per read
 PIECE = 64 * 1024  # bytes; a longer body is written in pieces of this length
@@ -300,7 +301,7 @@ class Connector(aiohttp.TCPConnector):
     """A pool that reuses no connection that was closed, has unread data, or is too old for the request."""
 
     def __init__(self, expiry: float) -> None:
-        super().__init__(limit=0, keepalive_timeout=max(expiry, MAX_IDLE))  # pyright: ignore[reportUnknownMemberType]
+        super().__init__(limit=0, keepalive_timeout=min(max(expiry, MAX_IDLE), MAX_TIMER))  # pyright: ignore[reportUnknownMemberType]
         self._expiry = expiry
         self._time = asyncio.get_running_loop().time
         self._factory = cast("partial[ResponseHandler]", partial(ConnectionHandler, loop=asyncio.get_running_loop()))
