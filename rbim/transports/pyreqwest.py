@@ -7,6 +7,8 @@ The library's automatic features are off: redirects, cookies, decompression, HTT
 - A cancelled request continues in the background: the caller returns at once, but the request runs until its response or its
   time-out comes, even after the transport was closed. Its response is discarded.
 - Its time-out is for the whole attempt and does not show the phase in which it ended; therefore ``connect_timeout``.
+- It learns in a thread of its own that a server has closed an idle connection: a request may be written meanwhile, and is
+  Unanswered then. The other transports look immediately before they write.
 - It accepts no ``ssl.SSLContext``; a CA bundle is added to the authorities that it knows.
 - It sends a ``User-Agent``.
 """

@@ -48,7 +48,7 @@ def test_the_table_of_transports_is_what_the_suite_is_told():
     named = {cells[1].strip("`"): cells for cells in rows("Choosing a transport")}
     assert named.keys() == TRANSPORTS.keys()
     for module, (name, features, loops) in TRANSPORTS.items():
-        title, _, needs, on, tls, proxies, unix, newest, cancelled = named[module]
+        title, _, needs, on, tls, proxies, unix, newest, looks, cancelled = named[module]
         assert title == f"`{name}`"
         extra = {"auto": "nothing more", "httpx": "nothing more", "asyncio": "nothing more; `rbim[fast]` is faster"}.get(
             module, f"`rbim[{module}]`"
@@ -59,6 +59,7 @@ def test_the_table_of_transports_is_what_the_suite_is_told():
         assert ("http" in proxies) == features.get("proxy", False)
         assert unix == ("yes" if "uds" in inspect.signature(transport(module)).parameters else "no")
         assert newest == ("yes" if features.get("lifo", True) else "no")
+        assert looks == ("yes" if features.get("looks", True) else "no")
         assert cancelled == ("is closed" if features.get("cancels", True) else "lives on")
 
 

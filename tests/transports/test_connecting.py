@@ -313,6 +313,15 @@ async def test_time_outs_without_end(subject, timeout, secure):
     assert server.accepted == 1
 
 
+@EACH
+async def test_a_request_that_must_not_be_repeated_has_a_new_connection_if_none_may_be_idle(subject):
+    with RawServer(reply(b"{}")) as server:
+        async with subject.make(keepalive_expiry=0) as transport:
+            for _ in range(3):
+                await transport.send(request(server.url()), timeout=5.0)
+    assert server.accepted == 3
+
+
 @pytest.mark.parametrize("anyio_backend", [ASYNCIO])
 @pytest.mark.parametrize("seconds", [math.inf, 1e12])
 async def test_pyreqwest_takes_a_connect_timeout_without_end(seconds):

@@ -17,7 +17,9 @@ To test your own transport, with pytest and anyio (TLS cases need ``trustme``)::
   never the response to another request.
 - A compressed body is returned as it came. A folded header is Unanswered or one value. An endless head, or endless trailers,
   are Unanswered before the server has sent 32 MiB; an endless body is AnswerTooLarge before it has sent 64 MiB.
-- A time-out never ends an attempt early, nor more than 2 s late.
+- A time-out never ends an attempt early, nor more than 2 s late. It may be infinite; one of 0 or less is NotSent.
+- A transport looks whether the server has closed a kept connection immediately before it writes a request (unless
+  ``looks=False``), and does not use a connection again if anything came behind a response, also over TLS.
 """
 
 from typing import TYPE_CHECKING
