@@ -109,6 +109,18 @@ def test_what_a_rate_costs():
     assert {goal["met"] for goal in goals.values()} == {None}
 
 
+def test_how_late_deadlines_are():
+    (rows,), goals = quick("lateness")
+    assert {"HttpxTransport", "AsyncioTransport"} <= rows.keys()
+    for middle, most, last in rows.values():
+        assert 0 < middle <= most
+        assert middle <= last
+    assert {name: goal["value"] for name, goal in goals.items()} == {
+        f"p99 over {name}": rows[name][1] for name in ("HttpxTransport", "AsyncioTransport")
+    }
+    assert {goal["at_most"] for goal in goals.values()} == {250}
+
+
 @pytest.mark.slow
 def test_what_message_copies_cost():
     (costs, accepts), goals = quick("callbacks")
