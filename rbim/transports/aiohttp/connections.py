@@ -142,6 +142,15 @@ class BareRequest(aiohttp.ClientRequest):
     def update_content_encoding(self, data: Any) -> None:
         """Do nothing: the body is sent as it is."""
 
+    def update_body_from_data(self, body: Any, _stacklevel: int = 3) -> None:
+        """Set the body, and the Content-Length unless the request has one; aiohttp would look for a way to write it."""
+        if not isinstance(body, RequestBody):
+            super().update_body_from_data(body, _stacklevel)
+            return
+        self._body = body
+        if not self.chunked and "Content-Length" not in self.headers:
+            self.headers["Content-Length"] = str(body.size)
+
     def update_auth(self, auth: Any, trust_env: bool = False) -> None:  # noqa: FBT001, FBT002  # as aiohttp calls it
         """Raise ValueError if the origin contains a user and the request has its own Authorization header."""
         if auth is not None and "Authorization" in self.headers:

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 __all__ = ["PLAIN", "Route"]
 
+MAX_NAMES = 256  # cached header names
+MAX_NAME = 64  # bytes
+
 PLAIN = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """A context for http:// origins, which need no certificates: loading them is slow."""
 
@@ -74,6 +77,7 @@ class Route:
         if self._origin.scheme not in {b"http", b"https"} or not self._origin.host:
             raise ValueError("invalid address: use http://host:port or https://host:port")
         self._heads: HeadCache[_Head] = HeadCache()
+        self._names: dict[bytes, str] = {}
         self.idle: dict[Any, None] = {}
 
     def new_slot(self) -> Slot:
@@ -111,11 +115,19 @@ class Route:
         if body is None:
             raise too_large(limit)
         headers: dict[str, str] = {}
+        names = self._names
         for raw_name, raw_value in answer.headers:
-            name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
+            name, value = names.get(raw_name) or self._name(raw_name), raw_value.decode("latin-1")
             headers[name] = f"{headers[name]}, {value}" if name in headers else value
         slot.exchange.complete = slot.exchange.ends_with(body, chunked="transfer-encoding" in headers)
         return answered(answer.status, headers, body)
+
+    def _name(self, raw: bytes) -> str:
+        """Return a header name in lower case, and keep it if it is short."""
+        name = raw.decode("latin-1").lower()
+        if len(raw) <= MAX_NAME and len(self._names) < MAX_NAMES:
+            self._names[raw] = name
+        return name
 
     def _core_request(self, request: Request) -> Any:
         head = self._heads.get(request, not request.body)
