@@ -2,8 +2,11 @@
 
 import importlib
 import math
+import os
 import socket
 import ssl
+import subprocess
+import sys
 from contextlib import contextmanager
 
 import anyio
@@ -221,6 +224,20 @@ async def test_a_unix_socket_that_does_not_exist(subject, tmp_path):
     path = str(tmp_path / "none")
     _, message = await failure(subject, "http://127.0.0.1:8883", uds=path)
     assert message == f"cannot connect to the UNIX socket {path} (no such socket): {EMULATOR}"
+
+
+@pytest.mark.parametrize("transport", [name for name in TRANSPORTS if name != "auto"])
+def test_the_command_line_shows_it(transport, tmp_path):
+    environment = {"RBIM_APP_ID": "a", "RBIM_APP_TOKEN": PASSWORD, "RBIM_TRANSPORT": transport, "PATH": os.environ["PATH"]}
+    with refusing_port() as port:
+        command = [sys.executable, "-c", "from rbim.cli import main; main()", "groups", "detail", "--group-id", "g1"]
+        command += ["--base-url", f"http://127.0.0.1:{port}"]
+        done = subprocess.run(
+            command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        )
+    assert done.returncode != 0
+    assert f"cannot connect to 127.0.0.1:{port} (refused): {EMULATOR}" in done.stderr
+    assert PASSWORD not in done.stdout + done.stderr
 
 
 # The same messages, from errors that are hard to cause.
