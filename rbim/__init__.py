@@ -71,12 +71,12 @@ if TYPE_CHECKING:
         Weekday as Weekday,
         default_no_call_policies as default_no_call_policies,
     )
+    from rbim.operations.fails import Fail as Fail
     from rbim.operations.groups import (
         Created as Created,
         CreateGroup as CreateGroup,
         DeleteGroup as DeleteGroup,
         DeleteGroupMember as DeleteGroupMember,
-        Fail as Fail,
         GroupDetail as GroupDetail,
         GroupFound as GroupFound,
         GroupOperation as GroupOperation,

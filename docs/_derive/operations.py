@@ -57,8 +57,9 @@ await client.acting_as("1003").groups.join(group_id="g80000049837291", declared=
 """,
     "InviteJoinGroup": """
 invited = await client.groups.invite(group_id="g80000049837291", members=["1003", "1004"])
-for fail in invited.fails:
-    print(fail.member, fail.reason)
+print("invited:", *invited.invited)
+for account, reason in invited.refused.items():
+    print("refused:", account, reason)
 """,
     "DeleteGroupMember": """
 await client.groups.remove(group_id="g80000049837291", members=["1001"])
@@ -262,6 +263,9 @@ def _answer_rows(kind: type[Operation[Any]], answer: type[Any], prefix: str) -> 
             continue
         special = wire_of(each)
         inside = f"{kind.endpoint.payload}." if kind.endpoint.payload and not prefix else ""
+        if special.local:
+            yield code(f"{prefix}{each.name}"), code(_type(each.type)), "found by the accounts of the request"
+            continue
         name = special.name or (wire_names(answer)[each.name])
         nested = f" (rows in {code(special.nest)})" if special.nest else ""
         yield code(f"{prefix}{each.name}"), code(_type(each.type)), f"{code(inside + name)}{nested}"

@@ -14,6 +14,7 @@ from rbim._support.text import one_line
 from rbim.bulk.states import DONE_WORDS, AccountState, RequestState
 from rbim.errors import InvalidRequest, RbimError
 from rbim.operations.base import Operation, fields_of
+from rbim.operations.fails import MISSING, OWN_NAMES, Fail, RequestAccounts, attributed
 from rbim.operations.groups import InviteJoinGroup
 from rbim.validators import at_least_one
 
@@ -36,6 +37,9 @@ class FailureReason(NamedTuple):
     text: str
     code: str = ""
     error: str = ""
+
+
+UNATTRIBUTED = FailureReason("the answer lists a failure that names no account of the request")
 
 
 def failure_reason(error: RbimError) -> FailureReason:
@@ -76,8 +80,8 @@ class Settlement:
     """Result of a sending, for the request (``outcome``) and for its accounts.
 
     ``state`` applies to all accounts except those in ``individual`` (index in the chunk, state, reason); None: they keep
-    waiting. ``again``: the request is to be sent again. ``anomalies``: entries of the answer for accounts that were not
-    sent.
+    waiting. ``again``: the request is to be sent again. ``anomalies``: entries of the answer that name no account of the
+    request.
     """
 
     outcome: RequestState
@@ -171,24 +175,43 @@ class Work(Generic[R]):
         return cls(operation=operation, options=given_options, chunk=chunk, dialect=dialect)
 
     def answered(self, chunk: Chunk, answer: object) -> Settlement:
-        """Return the settlement of a successful answer: all accounts done, except the entries of ``fails``."""
-        fails: Sequence[Any] = getattr(answer, "fails", ())
+        """Return the settlement of a successful answer: all accounts done, except those that ``fails`` names as refused.
+
+        If an entry names no account of the request, the others are unknown: one of them may be the refused one.
+        """
+        fails = _fails(answer)
         if not fails:
             return Settlement(outcome=RequestState.ANSWERED, state=AccountState.DONE)
         indexes = {account: index for index, account in enumerate(chunk.accounts)}
         individual: dict[int, tuple[int, AccountState, FailureReason]] = {}
         anomalies: list[tuple[str, FailureReason]] = []
-        for entry in fails:
-            index, reason = indexes.get(entry.member), FailureReason(one_line(entry.reason, MAX_REASON))
+        for entry in attributed(fails, MISSING, RequestAccounts(chunk.accounts)):
+            index = None if entry.account is None else indexes.get(entry.account)
             if index is None:
-                anomalies.append((one_line(entry.member, MAX_REASON), reason))
+                reason = FailureReason(one_line(entry.reason, MAX_REASON))
+                anomalies.append((one_line(entry.member or _shown(entry.extra), MAX_REASON), reason))
             elif index not in individual:
                 # an account that the lost request added is a member already when it is sent again
                 already_done = chunk.resent and entry.reason in self.dialect.already_reasons
-                individual[index] = (index, AccountState.DONE if already_done else AccountState.REFUSED, reason)
+                state = AccountState.DONE if already_done else AccountState.REFUSED
+                individual[index] = (index, state, FailureReason(one_line(entry.reason or _shown(entry.extra), MAX_REASON)))
         return Settlement(
             outcome=RequestState.ANSWERED,
-            state=AccountState.DONE,
+            state=AccountState.UNKNOWN if anomalies else AccountState.DONE,
+            reason=UNATTRIBUTED if anomalies else None,
             individual=tuple(individual.values()),
             anomalies=tuple(anomalies),
         )
+
+
+def _fails(answer: object) -> tuple[Fail, ...]:
+    """Return the entries of ``fails``; also of an answer that has none by its declaration."""
+    declared: Sequence[Any] | None = getattr(answer, "fails", None)
+    if declared is not None:
+        return tuple(e if isinstance(e, Fail) else Fail(member=e.member, reason=e.reason) for e in declared)
+    extra: Mapping[str, Any] = getattr(answer, "extra", {})
+    return tuple(Fail(extra={key: extra[key]}) for key in extra if key.casefold() in OWN_NAMES and extra[key])
+
+
+def _shown(extra: Mapping[str, Any]) -> str:
+    return json.dumps(dict(extra), ensure_ascii=False) if extra else ""

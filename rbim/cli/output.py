@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import attrs
 
+from rbim.cli.errors import print_error
+from rbim.cli.exit_codes import Exit
 from rbim.cli.printable import printable
 from rbim.operations.base import Answer
 
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-__all__ = ["console", "document_of", "show", "show_json", "table"]
+__all__ = ["console", "document_of", "exit_of", "show", "show_json", "table"]
 
 UNFOLDED = 10_000  # characters in a line without a terminal, so that nothing is folded
 
@@ -89,6 +91,18 @@ def show(answer: object) -> None:
         out.print(Text(f"{name}: {len(value)}", style="bold"))
         if value:
             out.print(_rows(value))
+
+
+def exit_of(answer: object) -> Exit:
+    """Return the exit code for an answer; if it leaves accounts unknown, say so on standard error."""
+    unknown = cast("tuple[str, ...]", getattr(answer, "unknown", ()))
+    if not unknown:
+        return Exit.DONE
+    print_error(
+        f"unknown: {len(unknown)} of the accounts may have been refused, because the answer does not say clearly which",
+        "check the members of the group before you repeat it",
+    )
+    return Exit.UNKNOWN
 
 
 def _fields(value: object) -> dict[str, Any] | None:

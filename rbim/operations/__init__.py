@@ -31,13 +31,13 @@ if TYPE_CHECKING:
         Weekdays as Weekdays,
         default_no_call_policies as default_no_call_policies,
     )
+    from rbim.operations.fails import Fail as Fail
     from rbim.operations.groups import (
         GROUP as GROUP,
         Created as Created,
         CreateGroup as CreateGroup,
         DeleteGroup as DeleteGroup,
         DeleteGroupMember as DeleteGroupMember,
-        Fail as Fail,
         GroupDetail as GroupDetail,
         GroupFound as GroupFound,
         GroupOperation as GroupOperation,

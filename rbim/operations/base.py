@@ -93,7 +93,9 @@ class Wire:
 
     ``name`` is its key on the wire (None: the default). ``values`` maps each Python value to a wire value. A field with a
     ``header`` is sent in that header and not in the body. The rows of a field with a ``nest`` are in an object under that
-    key. ``write`` and ``read`` convert the whole value to JSON and back, for all other cases.
+    key. ``write`` and ``read`` convert the whole value to JSON and back, for all other cases. ``also`` are other keys under
+    which the entry of a list may have the field. A ``local`` field of an answer is not on the wire:
+    :meth:`Operation.complete` fills it in.
     """
 
     name: str | None = None
@@ -102,6 +104,8 @@ class Wire:
     nest: str | None = None
     write: Callable[[Any], Any] | None = None
     read: Callable[[Any], Any] | None = None
+    also: tuple[str, ...] = ()
+    local: bool = False
 
 
 PLAIN = Wire()
@@ -115,9 +119,11 @@ def wire(  # noqa: PLR0913  # independent options, by keyword
     nest: str | None = None,
     write: Callable[[Any], Any] | None = None,
     read: Callable[[Any], Any] | None = None,
+    also: tuple[str, ...] = (),
+    local: bool = False,
 ) -> dict[str, Wire]:
     """Return the ``metadata=`` of an attrs field whose wire format is not the default (see :class:`Wire`)."""
-    return {"wire": Wire(name, values, header, nest, write, read)}
+    return {"wire": Wire(name, values, header, nest, write, read, also, local)}
 
 
 def wire_of(attribute: attrs.Attribute[Any]) -> Wire:
@@ -153,6 +159,16 @@ class Operation(Generic[R_co]):
     def headers(self, digits: Callable[[], str], /) -> Mapping[str, str]:  # noqa: ARG002  # used by overriding methods
         """Return additional headers of this operation; ``digits`` returns a new random digit string."""
         return {}
+
+    def complete(self, answer: Any, /, *, app_id: str, confirmed: bool) -> R_co:  # noqa: ARG002  # used by overriding methods
+        """Return the answer with the fields that depend on the request; the default returns it unchanged.
+
+        ``answer`` was made for this call. An exception means that it cannot be read.
+        ``confirmed``: the answer stands for a code that means "already in the wanted state", after an attempt of unknown
+        outcome.
+        """
+        completed: R_co = answer
+        return completed
 
 
 class Answer:
@@ -221,7 +237,7 @@ def wire_name(attribute: attrs.Attribute[Any], *, in_camel: bool) -> str:
 
 
 def wire_names(kind: type[Any]) -> dict[str, str]:
-    """Return the wire key of each field of an operation or an answer, by field name."""
+    """Return the wire key of each field of an operation or an answer that is on the wire, by field name."""
     endpoint: Endpoint | None = getattr(kind, "endpoint", None)  # an answer has none
     in_camel = endpoint is None or endpoint.camel
-    return {a.name: wire_name(a, in_camel=in_camel) for a in fields_of(kind)}
+    return {a.name: wire_name(a, in_camel=in_camel) for a in fields_of(kind) if not wire_of(a).local}

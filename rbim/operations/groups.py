@@ -14,6 +14,7 @@ from attrs import field, frozen
 from rbim._support.text import empty
 from rbim.errors import InvalidRequest
 from rbim.operations.base import Answer, Endpoint, Operation, Repeat, operation, wire
+from rbim.operations.fails import MISSING, Fail, RequestAccounts, attributed
 from rbim.operations.namespace import Method, Namespace
 from rbim.validators import accounts, each_account, one_of, text
 
@@ -26,7 +27,6 @@ __all__ = [
     "Created",
     "DeleteGroup",
     "DeleteGroupMember",
-    "Fail",
     "GroupDetail",
     "GroupFound",
     "GroupOperation",
@@ -121,23 +121,30 @@ class Created(Answer):
 
 
 @frozen(kw_only=True)
-class Fail(Answer):
-    """An invited account that was not added, and the reason.
+class Invited(Answer):
+    """The result of an invitation: each account of the request is invited, refused or unknown.
 
-    The values of ``reason`` are not documented; ``Dialect.already_reasons`` has those that mean success.
+    ``invited``: the accounts that were invited. :attr:`refused`: those that the answer lists as failed, with the reason.
+    ``unknown``: accounts of which the answer does not say whether they were invited, because an entry of ``fails`` names no
+    account of the request; then no account is reported as invited. ``fails``: all entries as the platform sent them, so an
+    empty ``fails`` means that everybody was invited. An answer that :meth:`InviteJoinGroup.complete` has not completed with
+    its request has neither ``invited`` nor ``unknown``.
     """
 
-    member: str = ""
-    reason: str = ""
-    extra: Mapping[str, Any] = field(factory=empty, hash=False)
-
-
-@frozen(kw_only=True)
-class Invited(Answer):
-    """The answer to an invitation: ``fails`` lists the accounts that were not added; all others were."""
-
+    invited: tuple[str, ...] = field(default=(), metadata=wire(local=True))
+    unknown: tuple[str, ...] = field(default=(), metadata=wire(local=True))
     fails: tuple[Fail, ...] = ()
     extra: Mapping[str, Any] = field(factory=empty, hash=False)
+
+    @property
+    def refused(self) -> dict[str, str]:
+        """The accounts that were not invited, with the reason that the platform gives."""
+        return {fail.account: fail.reason for fail in reversed(self.fails) if fail.account is not None}
+
+    @property
+    def unattributed(self) -> tuple[Fail, ...]:
+        """The entries of ``fails`` that name no account of the request, or not clearly one."""
+        return tuple(fail for fail in self.fails if fail.account is None)
 
 
 @frozen(kw_only=True)
@@ -147,7 +154,7 @@ class GroupFound(Answer):
     ``type`` and ``permission`` are plain text if the value is not in their enum.
     """
 
-    group_id: str = ""
+    group_id: str = field(default="", metadata=wire(also=("id",)))
     name: str = ""
     type: GroupType | str | None = None
     count: int | None = None
@@ -295,9 +302,9 @@ def _inviting(op: "InviteJoinGroup") -> Repeat:
 class InviteJoinGroup(GroupOperation[Invited]):
     """Invite users into a group (by an administrator).
 
-    ``members`` are accounts that have logged in before, at most the dialect's ``invite_limit`` (default: 50). With
-    ``needs_confirmation`` each invited account must agree; without it, they join at once. ``declared`` is the reason, at
-    most 50 characters.
+    ``members`` are accounts that have logged in before, at most the dialect's ``invite_limit`` (default: 50); an account
+    that is listed twice is sent once. With ``needs_confirmation`` each invited account must agree; without it, they join at
+    once. ``declared`` is the reason, at most 50 characters. The answer says of each account whether it was invited.
     """
 
     group_id: str = field(validator=text())
@@ -318,6 +325,25 @@ class InviteJoinGroup(GroupOperation[Invited]):
                 length=len(self.members),
             )
 
+    def complete(self, answer: Any, /, *, app_id: str, confirmed: bool) -> Invited:
+        """Return the answer with the accounts that were invited, and those of which that is unknown.
+
+        A code that means "already in the wanted state" does not say which of several accounts it is about.
+        """
+        extra = answer.extra
+        if answer.fails or "fails" in extra:
+            fails = attributed(answer.fails, extra.get("fails", MISSING), RequestAccounts(self.members, app_id))
+            named = {fail.account for fail in fails}
+            others = tuple([each for each in self.members if each not in named])  # a generator takes twice the time
+            if None in named:
+                return Invited(unknown=others, fails=fails, extra=extra)
+            return Invited(invited=others, fails=fails, extra=extra)
+        if confirmed and len(self.members) > 1:
+            return Invited(unknown=self.members, extra=extra)
+        object.__setattr__(answer, "invited", self.members)  # a second answer would take longer than to read the first one
+        completed: Invited = answer
+        return completed
+
 
 def _removing(op: "DeleteGroupMember") -> str:
     few = len(op.members) <= NAMED
@@ -327,7 +353,7 @@ def _removing(op: "DeleteGroupMember") -> str:
 @operation("DeleteGroupMember", repeat=Repeat.IDEMPOTENT, destroys=_removing)
 @frozen(kw_only=True)
 class DeleteGroupMember(GroupOperation[Success]):
-    """Remove members from a group (by an administrator)."""
+    """Remove members from a group (by an administrator); an account that is listed twice is sent once."""
 
     group_id: str = field(validator=text())
     members: tuple[str, ...] = field(converter=accounts, validator=each_account)

@@ -15,11 +15,13 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 from urllib.parse import quote
 
+from attrs import NOTHING
+
 from rbim._support import json
 from rbim._support.text import excerpt
 from rbim.errors import ApiError, AuthenticationError, InvalidRequest, NotFound, Outcome, ProtocolError, RbimError, Throttled
 from rbim.http import filled
-from rbim.operations.base import Operation, Repeat, fields_of, wire_names, wire_of
+from rbim.operations.base import Answer, Operation, Repeat, fields_of, wire_names, wire_of
 from rbim.validators import origin
 
 if TYPE_CHECKING:
@@ -65,6 +67,9 @@ class _Plan(NamedTuple):
     headers: Mapping[str, str]
     write: Callable[[Any], dict[str, Any]]
     read: Callable[[Any, Any], Any]
+    answer: type[Any]
+    plain: bool
+    completes: bool
     user_key: str | None
     in_headers: tuple[tuple[str, str], ...]
 
@@ -95,9 +100,10 @@ class Codec:
         self.clock = clock
         self.digits = digits or _random_digits
         self.converters = converters_for(dialect, hooks)
+        self._has_hooks = hooks is not None
         self._plans: dict[type[Any], _Plan] = {}
-        # by operation class: the last body with only a success code and message, and its document without the code
-        self._successes: dict[type[Any], tuple[bytes, dict[str, Any]]] = {}
+        # by operation class: the last body with only a success code and message, its document without the code, the plan
+        self._successes: dict[type[Any], tuple[bytes, dict[str, Any], _Plan]] = {}
 
     def encode(self, op: Operation[Any], user_name: str | None = None) -> Request:
         """Return the unsigned request; ``user_name`` is the acting account if the operation has none.
@@ -138,6 +144,9 @@ class Codec:
             headers=HEADERS,
             write=cast("Callable[[Any], dict[str, Any]]", self.converters.fast.get_unstructure_hook(kind)),
             read=self.converters.fast.get_structure_hook(kind.spec.answer),
+            answer=kind.spec.answer,
+            plain=not self._has_hooks and _has_only_defaults(kind.spec.answer),
+            completes=kind.complete is not cast("type[Operation[Any]]", Operation).complete,
             user_key=wire_names(kind).get("user_name"),
             in_headers=tuple((a.name, header) for a in fields_of(kind) if (header := wire_of(a).header)),
         )
@@ -148,17 +157,20 @@ class Codec:
         """Return the answer. Raises ApiError or ProtocolError."""
         known = self._successes.get(type(op))
         if known is not None and known[0] == response.body and response.status == OK:
-            return self._answer(op, known[1].copy(), response)
+            return self._answer(op, known[2], known[1].copy(), response, plain=known[2].plain)
         document, reason = _document(response.body)
         code = self.code_in(op, document)
         if code != SUCCESS or response.status != OK:
             raise self._refusal(op, response, document, code, reason)
         fields = cast("dict[str, Any]", document)
         del fields[op.endpoint.code]
-        message = op.endpoint.message
+        message, plan = op.endpoint.message, self._plan_of(op)
         if fields.keys() <= {message} and isinstance(fields.get(message, ""), str) and len(response.body) <= REMEMBERED:
-            self._successes[type(op)] = bytes(response.body), fields.copy()
-        return self._answer(op, fields, response)
+            self._successes[type(op)] = bytes(response.body), fields.copy(), plan
+        payload = op.endpoint.payload
+        if payload is not None and isinstance(fields.get(payload), dict):
+            fields = _unfolded(fields, payload)
+        return self._answer(op, plan, fields, response)
 
     def code_in(self, op: Operation[Any], document: dict[str, Any] | None) -> str | None:
         """Return the status code in an answer's document, or None."""
@@ -167,19 +179,17 @@ class Codec:
             return f"{code:06d}"  # a code sent as a number has lost its leading zeros
         return code if isinstance(code, str) and code else None
 
-    def _answer(self, op: Operation[R], document: dict[str, Any], response: Response) -> R:
-        endpoint, kind = op.endpoint, op.spec.answer
-        payload = document
-        if endpoint.payload is not None and isinstance(payload.get(endpoint.payload), dict):
-            payload |= payload.pop(endpoint.payload)  # the fields beside it, such as the message, are kept in extra
+    def _answer(
+        self, op: Operation[R], plan: _Plan, fields: dict[str, Any], response: Response, *, plain: bool = False
+    ) -> R:
+        """Return the answer; ``plain``: its fields are all unknown ones, so it can be made without the converter."""
         try:
-            answer: R = self._plan_of(op).read(payload, kind)
+            answer: R = plan.answer(extra=fields) if plain else plan.read(fields, plan.answer)
+            return op.complete(answer, app_id=self.app_id, confirmed=False) if plan.completes else answer
         except Exception as error:  # hooks may raise any exception: the answer cannot be read
-            root = "$" if endpoint.payload is None else f"$.{endpoint.payload}"
-            raise ProtocolError(
-                self.converters.explain(payload, kind, root), status=response.status, body=response.body
-            ) from error
-        return answer
+            payload = op.endpoint.payload
+            reason = self.converters.explain(fields, plan.answer, "$" if payload is None else f"$.{payload}")
+            raise ProtocolError(reason, status=response.status, body=response.body) from error
 
     def confirmed(self, op: Operation[R], error: RbimError) -> R | None:
         """Return a success answer if the error's code means "already in the wanted state", otherwise None.
@@ -189,7 +199,8 @@ class Codec:
         if not isinstance(error, ApiError) or error.code not in self.dialect.already_so.get(op.spec.name, ()):
             return None
         try:
-            return cast("R", self.converters.fast.structure({}, op.spec.answer))
+            answer = self.converters.fast.structure({}, op.spec.answer)
+            return op.complete(answer, app_id=self.app_id, confirmed=True)
         except Exception:  # an answer with required fields cannot be made without data
             return None
 
@@ -227,6 +238,22 @@ class Codec:
 
 
 TOO_MANY = 429
+BESIDE = "$"  # in `extra`: the fields beside the payload whose keys the payload has as well
+
+
+def _unfolded(document: dict[str, Any], payload: str) -> dict[str, Any]:
+    """Return the fields of the payload and those beside it; of two with the same key, the one beside is below ``$``."""
+    inner: dict[str, Any] = document.pop(payload)
+    twice = {key: document[key] for key in document.keys() & inner.keys() if document[key] != inner[key]}
+    return document | inner | ({BESIDE: twice} if twice else {})
+
+
+def _has_only_defaults(answer: type[Any]) -> bool:
+    """Whether an answer of this class without any field but unknown ones is made of defaults and ``extra``."""
+    if not issubclass(answer, Answer):
+        return False
+    fields = fields_of(answer)
+    return any(each.name == "extra" for each in fields) and all(each.default is not NOTHING for each in fields)
 
 
 def _document(body: bytes) -> tuple[dict[str, Any] | None, str]:

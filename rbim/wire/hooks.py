@@ -31,9 +31,10 @@ from rbim.wire.quirks import (
     write_date,
     write_nested_members,
 )
+from rbim.wire.rows import EntryShape
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from cattrs import Converter
 
@@ -71,42 +72,79 @@ def _overrides(overrides: dict[str, Any]) -> Any:
 
 def read_answer(converter: Converter, zone: tzinfo, kind: type[Any]) -> Hook:
     """Return the hook that reads a JSON object as an answer of ``kind``."""
-    readers = {a.name: _reader(a, converter, zone) for a in fields_of(kind)}
+    attributes = _on_wire(kind)
+    readers = {a.name: _reader(a, converter, zone) for a in attributes}
     names = {name: EXTRA if name == "extra" else key for name, key in wire_names(kind).items()}
     known = frozenset(names.values()) - {EXTRA}
+    hooks = {name: override(rename=names[name], struct_hook=hook) for name, hook in readers.items()}
+    local = {a.name: override(omit=True) for a in fields_of(kind) if wire_of(a).local}
     read = make_dict_structure_fn(
         kind,
         converter,
         _cattrs_detailed_validation=converter.detailed_validation,
-        **_overrides({name: override(rename=names[name], struct_hook=hook) for name, hook in readers.items()}),
+        **_overrides(hooks | local),
     )
-    nested = next((a for a in fields_of(kind) if _row_kind(a.type) and wire_of(a).nest), None)
+    lists = [_entry_shape(a) for a in attributes if _row_kind(a.type) and _declared_reader(wire_of(a)) is None]
+    spellings = frozenset(each.casefold() for shape in lists for each in shape.wrappers)
+    nested = next((a for a in attributes if _row_kind(a.type) and wire_of(a).nest), None)
     unflatten = _one_row(nested) if nested is not None else None
     keeps_extra = "extra" in names
     # readers of cattrs, of user hooks and of declarations do not accept null and empty
     defaulted = frozenset(
-        names[a.name]
-        for a in fields_of(kind)
-        if (readers[a.name] is None or _declared_reader(wire_of(a))) and not _required(a)
+        names[a.name] for a in attributes if (readers[a.name] is None or _declared_reader(wire_of(a))) and not _required(a)
     )
 
-    optional = not any(_required(a) for a in fields_of(kind))
+    optional = not any(_required(a) for a in attributes)
 
     def structure(document: Any, _: Any) -> Any:  # JSON in, answer out
         if not isinstance(document, dict):
             raise TypeError(f"an object is needed, not {type(document).__name__}")
         fields = cast("dict[str, Any]", document)
+        beside: dict[str, Any] = {}
+        if lists and fields and not spellings.isdisjoint(map(str.casefold, fields)):
+            fields, beside = _with_entries(fields, lists, known)
         if unflatten is not None:
             fields = unflatten(fields)
-        if optional and known.isdisjoint(fields):  # such as a success without further fields
+        if optional and not beside and known.isdisjoint(fields):  # such as a success without further fields
             return kind(extra=fields.copy()) if keeps_extra and fields else kind()
-        if keeps_extra and not known.issuperset(fields):
-            fields = {**fields, EXTRA: {key: value for key, value in fields.items() if key not in known}}
+        if keeps_extra and (beside or not known.issuperset(fields)):
+            unknown = {key: value for key, value in fields.items() if key not in known}
+            fields = {**fields, EXTRA: unknown | beside}
         if defaulted:
             fields = {key: value for key, value in fields.items() if key not in defaulted or value not in (None, "")}
         return read(fields, kind)
 
     return structure
+
+
+def _on_wire(kind: type[Any]) -> list[attrs.Attribute[Any]]:
+    return [a for a in fields_of(kind) if not wire_of(a).local]
+
+
+# `"fails": [{"member": "1001"}]`, and `"fail"` or `"Fails"` in its place: read by `rbim.wire.rows`
+def _entry_shape(attribute: attrs.Attribute[Any]) -> EntryShape:
+    row = cast("type[Any]", _row_kind(attribute.type))
+    names = wire_names(row)
+    also = {other: names[a.name] for a in _on_wire(row) for other in wire_of(a).also}
+    keys = frozenset(names.values()) - {"extra"}
+    return EntryShape(wire_name(attribute, in_camel=True), keys, next(iter(names.values())), also)
+
+
+def _with_entries(
+    fields: dict[str, Any], lists: list[EntryShape], known: frozenset[str]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the fields with each list as its entries, and, by list, what stands beside its entries."""
+    beside: dict[str, Any] = {}
+    for shape in lists:
+        name = shape.name
+        others = [key for key in fields if key not in known and shape.is_name(key)]
+        if name not in fields and not others:
+            continue
+        found, more = shape.read([fields.get(name), *(fields[key] for key in others)])
+        fields = {key: value for key, value in fields.items() if key not in others} | {name: found}
+        if more:
+            beside[name] = more[0] if len(more) == 1 else more
+    return fields, beside
 
 
 def _row_kind(kind: Any) -> type[Any] | None:  # a type expression
@@ -124,10 +162,10 @@ def _one_row(attribute: attrs.Attribute[Any]) -> Callable[[dict[str, Any]], dict
     row_keys = frozenset(keys.values()) - {"extra"}
 
     def unflatten(fields: dict[str, Any]) -> dict[str, Any]:
-        if name in fields or not any(fields.get(text) for text in texts):
+        if fields.get(name) or not any(fields.get(text) for text in texts):
             return fields
         row = {key: value for key, value in fields.items() if key in row_keys}
-        return {key: value for key, value in fields.items() if key not in row_keys} | {name: row}
+        return {key: value for key, value in fields.items() if key not in row_keys} | {name: [row]}
 
     return unflatten
 
@@ -143,7 +181,7 @@ def _reader(attribute: attrs.Attribute[Any], converter: Converter, zone: tzinfo)
     if declared is not None:
         return declared
     if row is not None:
-        return _read_rows(row, wire_name(attribute, in_camel=True), converter)
+        return lambda value, _: tuple(converter.structure(each, row) for each in value) if value else ()
     if kind is str:
         return read_required if _required(attribute) else read_text
     if kind == tuple[str, ...]:
@@ -160,27 +198,6 @@ def _reader(attribute: attrs.Attribute[Any], converter: Converter, zone: tzinfo)
     return None
 
 
-# `"groups": {"group": {...}}`, `{"group": [{...}]}`, `{"groups": [{...}]}`, `{"count": "2", "group": [{...}]}`, `[{...}]`,
-# `{}`, `""`, `null`; `"fails": [{...}]`, `{"fail": [{...}]}`, `{"member": "1001", "reason": "..."}`, `["1001"]`, `"1001"`
-def _read_rows(row: type[Any], name: str, converter: Converter) -> Hook:
-    keys = frozenset(wire_names(row).values()) - {"extra"}
-    first = wire_name(fields_of(row)[0], in_camel=True)
-    wrappers = (name, name.removesuffix("s"))
-
-    def flatten(value: Any) -> list[dict[str, Any]]:  # JSON
-        if isinstance(value, list):
-            return [found for each in cast("Iterable[Any]", value) for found in flatten(each)]
-        if not isinstance(value, dict):
-            return [] if value in {None, "", False} else [{first: value}]
-        fields = cast("dict[str, Any]", value)
-        wrapped = [fields[wrapper] for wrapper in wrappers if wrapper in fields]
-        if not keys.isdisjoint(fields) and not any(isinstance(each, (list, dict)) for each in wrapped):
-            return [fields]  # a field of the row may have the same name as a wrapper of rows
-        return flatten(wrapped or [each for each in fields.values() if isinstance(each, (list, dict))])
-
-    return lambda value, _: tuple(converter.structure(each, row) for each in flatten(value)) if value else ()
-
-
 # --------------------------------------------------------------- answers, written
 
 
@@ -189,17 +206,17 @@ def write_answer(converter: Converter, zone: tzinfo, kind: type[Any]) -> Callabl
     names = wire_names(kind)
     attributes = [
         (a.name, names[a.name], _row_kind(a.type) is not None, wire_of(a).nest, _declared_writer(wire_of(a)))
-        for a in fields_of(kind)
+        for a in _on_wire(kind)
     ]
     # fields with the text of another field, such as count_text, have the same key
-    texts = {a.name for a in fields_of(kind) if a.type is str and list(names.values()).count(names[a.name]) == 1}
+    texts = {a.name for a in _on_wire(kind) if a.type is str and list(names.values()).count(names[a.name]) == 1}
 
     def unstructure(answer: Any) -> dict[str, Any]:  # any answer
         document: dict[str, Any] = {}
         for field, name, has_rows, nest, write in attributes:
             value = getattr(answer, field)
             if field == "extra":
-                document |= value
+                document |= {key: each for key, each in value.items() if key not in document}
             elif write is not None:
                 document[name] = write(value)
             elif has_rows:

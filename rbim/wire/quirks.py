@@ -55,7 +55,7 @@ def read_required(value: Any, _: Any) -> str:  # JSON
 
 
 # Patterns are plain texts: `re` compiles and caches each on first use, so that the import stays fast.
-_INTEGER = r"\s*[+-]?[0-9]{1,19}\s*"  # a long has up to 19
+_INTEGER = r"[+-]?[0-9]{1,19}"  # a long has up to 19
 
 
 # `"count": "3"`, `"count": 3`, `"count": "1,2"`
@@ -63,7 +63,7 @@ def read_count(value: Any, _: Any) -> int | None:  # JSON
     """Return the number, or None if it cannot be read."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
-    return int(value) if isinstance(value, str) and re.fullmatch(_INTEGER, value) else None
+    return int(value) if isinstance(value, str) and re.fullmatch(_INTEGER, value := value.strip()) else None
 
 
 _UNPADDED = r"\s*([0-9]{4})-([0-9]{1,2})-([0-9]{1,2})[ T]([0-9]{1,2}):([0-9]{1,2}):([0-9]{1,2})(?:\.[0-9]*)?\s*"

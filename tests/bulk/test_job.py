@@ -16,6 +16,7 @@ from anyio.lowlevel import checkpoint
 from attrs import field, frozen
 from hypothesis import example, given, strategies as st
 
+from helpers.fixed_clock import FixedClock
 from helpers.jobs import (
     ACCOUNTS,
     AGAIN,
@@ -50,6 +51,7 @@ from rbim import (
     LogoutGroup,
     Rate,
     Repeat,
+    Response,
     Retry,
     Role,
     SetMemberRole,
@@ -69,8 +71,10 @@ from rbim.emulator.faults.requests import (
     Throttle,
 )
 from rbim.operations.base import operation
-from rbim.operations.groups import Fail, GroupOperation, Invited, Success
+from rbim.operations.fails import Fail
+from rbim.operations.groups import GroupOperation, Invited, Success
 from rbim.operations.namespace import Method, Namespace
+from rbim.wire.codec import Codec
 
 # -------------------------------------------------------------------------- whatever goes wrong
 
@@ -346,17 +350,47 @@ async def test_an_endless_input_is_read_as_it_is_loaded(journal):
 # ---------------------------------------------------------------------- answers that are odd
 
 
-async def test_entries_for_somebody_who_was_not_invited_are_noted(journal):
+async def test_entries_for_somebody_who_was_not_invited_are_noted_and_leave_the_others_unknown(journal):
     odd = [("a1", "no"), ("a1", "again no"), ("", "who?"), ("stranger", "not asked for"), ("\ud800", "half \udfff a pair")]
     sending = Sending(lambda _: Invited(fails=tuple(Fail(member=member, reason=reason) for member, reason in odd)))
     job = sending.job(journal)
     await job.run(rows_of(1, 3))
-    assert states(journal) == {("g0", "a0"): DONE, ("g0", "a1"): REFUSED, ("g0", "a2"): DONE}
-    assert reasons(journal) == {"a0": None, "a1": "no", "a2": None}
+    assert states(journal) == {("g0", "a0"): UNKNOWN, ("g0", "a1"): REFUSED, ("g0", "a2"): UNKNOWN}
+    doubt = "the answer lists a failure that names no account of the request"
+    assert reasons(journal) == {"a0": doubt, "a1": "no", "a2": doubt}
     noted = read(journal, "SELECT account, text FROM anomaly JOIN reason ON reason.id = reason ORDER BY anomaly.rowid")
     assert noted[:2] == [("", "who?"), ("stranger", "not asked for")]
     assert len(noted) == 3
     assert (await job.report()).anomalies == 3
+
+
+TEN = [f"a{number}" for number in range(10)]
+
+
+@pytest.mark.parametrize(
+    ("fails", "state"),
+    [
+        ([{"reason": "r"}], UNKNOWN),
+        ({"fail": {"member": TEN, "reason": "r"}}, REFUSED),
+        (",".join(TEN), REFUSED),
+        ([f"app#{account}" for account in TEN], REFUSED),
+        ([f"other#{account}" for account in TEN], UNKNOWN),
+        ([{"member": f" {account.upper()} "} for account in TEN], REFUSED),
+        ([{"userName": account, "msg": "m"} for account in TEN], REFUSED),
+        ([{"Member": account} for account in TEN], REFUSED),
+        (dict.fromkeys(TEN, "why"), REFUSED),
+        ([{account: "why"} for account in TEN], REFUSED),
+        ([{"who": account} for account in TEN], UNKNOWN),
+        ("all of them", UNKNOWN),
+        (10, UNKNOWN),
+    ],
+)
+async def test_accounts_that_are_refused_in_any_words_are_never_done(journal, fails, state):
+    codec = Codec(app_id="app", base_url="https://host", dialect=Dialect(), clock=FixedClock())
+    body = json.dumps({"statusCode": "000000", "fails": fails}).encode()
+    job = Sending(lambda op: codec.decode(op, Response(200, {}, body))).job(journal)
+    await job.run(rows_of(1, 10))
+    assert states(journal) == {("g0", account): state for account in TEN}
 
 
 async def test_reasons_are_kept_in_one_line_of_some_length(journal):

@@ -35,7 +35,8 @@ from rbim import ApiError, Dialect, InvalidRequest, Retry, Throttled, Unanswered
 from rbim.bulk.job import InviteJob, RemoveJob, open_job
 from rbim.bulk.journal.loading import BATCH
 from rbim.emulator.faults.requests import Code, Latency, ResetAfter
-from rbim.operations.groups import Fail, Invited
+from rbim.operations.fails import Fail
+from rbim.operations.groups import Invited
 
 # ----------------------------------------------------------------------- ended early, and resumed
 

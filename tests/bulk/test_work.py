@@ -38,7 +38,8 @@ from rbim.bulk.journal.loading import Loaded
 from rbim.bulk.progress import FailureLimit, RunCounts
 from rbim.bulk.states import AccountState, RequestState
 from rbim.bulk.work import Chunk, FailureReason, Settlement, Work, failure_reason
-from rbim.operations.groups import Fail, Invited, Success
+from rbim.operations.fails import Fail
+from rbim.operations.groups import Invited, Success
 
 DIALECT = Dialect(already_reasons={"there already"})
 THREE = Retry(attempts=3, random=lambda: 0.5)
@@ -154,10 +155,13 @@ ENTRIES = st.lists(
 def test_an_answer_settles_each_account_once(fails, resent):
     chunk = chunk_of("a", "b", "c", resent=resent)
     settlement = work_of().answered(chunk, Invited(fails=tuple(fails)))
-    states = dict.fromkeys(chunk.accounts, settlement.state)
+    others = AccountState.UNKNOWN if {entry.member for entry in fails} - {"a", "b", "c"} else AccountState.DONE
+    assert settlement.state is others
+    assert (settlement.reason is None) is (others is AccountState.DONE)
+    states = dict.fromkeys(chunk.accounts, others)
     for place, state, reason in settlement.individual:
         account = chunk.accounts[place]
-        assert states[account] is AccountState.DONE  # nobody twice
+        assert states[account] is others  # nobody twice
         states[account] = state
         assert state in {AccountState.DONE, AccountState.REFUSED}
         if state is AccountState.DONE:
@@ -166,10 +170,21 @@ def test_an_answer_settles_each_account_once(fails, resent):
     for account, state in states.items():
         said = next((entry.reason for entry in fails if entry.member == account), None)
         there = "was there" if resent and said == "there already" else AccountState.REFUSED
-        assert state == (AccountState.DONE if said is None else there)
+        assert state == (others if said is None else there)
     strangers = [(entry.member, entry.reason) for entry in fails if entry.member not in chunk.accounts]
     assert [(account, reason.text) for account, reason in settlement.anomalies] == strangers
     assert settlement.outcome is RequestState.ANSWERED
+
+
+@pytest.mark.parametrize("name", ["fails", "fail", "Fails"])
+def test_a_removal_that_lists_failures_is_unknown(name):
+    answer = Success(extra={name: [{"member": "a", "reason": "r"}], "more": 1})
+    settlement = work_of(DeleteGroupMember).answered(chunk_of("a", "b"), answer)
+    assert (settlement.state, settlement.individual) == (AccountState.UNKNOWN, ())
+    assert "a" in settlement.anomalies[0][0]
+    for nothing in ({}, {"fails": []}, {"fails": ""}, {"more": 1}):
+        done = work_of(DeleteGroupMember).answered(chunk_of("a", "b"), Success(extra=nothing))
+        assert done == Settlement(outcome=RequestState.ANSWERED, state=AccountState.DONE)
 
 
 def test_an_answer_without_a_list_is_well():

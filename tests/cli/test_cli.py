@@ -32,6 +32,7 @@ from rbim.operations import catalogue
 from rbim.operations.base import Endpoint, Operation, operation
 from rbim.operations.call_tasks import CallPolicy, NoCallPolicy, Weekday, default_no_call_policies
 from rbim.operations.groups import GROUP, GroupFound, GroupsFound, GroupType, ModifyGroup, Permission, Role, Success
+from rbim.testing.conformance.server import RawServer, reply
 
 TASK = {
     "--bot-id": "7",
@@ -145,6 +146,28 @@ def test_groups_live_and_end_by_command(platform, cli, group):
     assert list(platform.state.groups[group].members) == ["admin", "a"]
     assert cli("groups", "delete", group, "--yes")[0] == Exit.DONE
     assert group not in platform.state.groups
+
+
+@pytest.mark.parametrize(
+    ("fails", "code", "lists"),
+    [
+        ('[{"member":" app#b ","reason":"r"}]', 0, {"invited": ["a", "c"], "unknown": [], "fails": 1}),
+        ('[{"member":"b"},{"reason":"r"}]', Exit.UNKNOWN, {"invited": [], "unknown": ["a", "c"], "fails": 2}),
+        ('"some"', Exit.UNKNOWN, {"invited": [], "unknown": ["a", "b", "c"], "fails": 1}),
+    ],
+)
+def test_an_invitation_says_who_was_invited_and_who_may_not_have_been(cli, monkeypatch, fails, code, lists):
+    with RawServer(reply(f'{{"statusCode":"000000","fails":{fails}}}'.encode())) as server:
+        configure(monkeypatch, RBIM_BASE_URL=server.url(), RBIM_APP_ID="app", RBIM_APP_TOKEN="the-token")
+        invitation = ("groups", "invite", "g1", "--members", "a", "b", "c")
+        done, out, err = cli(*invitation, "--json")
+        assert (done, "unknown: " in err) == (code, code != 0)
+        answer = json.loads(out)
+        assert {"invited": answer["invited"], "unknown": answer["unknown"], "fails": len(answer["fails"])} == lists
+        done, out, err = cli(*invitation)
+        assert (done, "may have been refused" in err) == (code, code != 0)
+        assert re.search(r"^invited\b", out, re.MULTILINE)
+        assert re.search(rf"^fails: {lists['fails']}$", out, re.MULTILINE)
 
 
 def test_search_and_detail_answer_in_json(cli, group):

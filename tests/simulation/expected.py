@@ -51,14 +51,6 @@ EXPECTED: tuple[ExpectedFailure, ...] = (
         seeds=(8, 38),
     ),
     ExpectedFailure(
-        name="unreadable-fails-are-done",
-        scenario="job",
-        invariant="done is done",
-        trouble="odd-fails",
-        finding="accounts that an answer refuses in a form that rbim does not know are reported as done",
-        seeds=(2, 29),
-    ),
-    ExpectedFailure(
         name="already-in-is-refused",
         scenario="job",
         invariant="refused is not done",

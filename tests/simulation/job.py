@@ -240,6 +240,7 @@ class JobScenario(Scenario):
                 {**each, "reason": "用户已在群组中"} if "already" in each["reason"] else each for each in fails
             ]
         elif fails:
+            sending.facts["odd"] = True
             document["fails"] = checks.odd_fails(fails, self.world.stream("odd-fails"))
         return Response(response.status, response.headers, json.dumps(document, ensure_ascii=False).encode())
 

@@ -189,7 +189,7 @@ def _took_effect(sending: Sending, pair: Pair) -> bool:
 
 def _troubled(job: JobScenario, sending: Sending) -> bool:
     """Tell whether something happened to a request that explains why nobody knows what became of it."""
-    if sending.fate != "ok" or sending.process in job.ends_badly or "stalled" in sending.facts:
+    if sending.fate != "ok" or sending.process in job.ends_badly or not sending.facts.keys().isdisjoint({"stalled", "odd"}):
         return True
     if sending.ended is None:
         return True

@@ -61,7 +61,8 @@ from rbim.bulk import InviteJob, Job, JobOptions, RemoveJob, open_job
 from rbim.callbacks import MemorySink, Receiver
 from rbim.config import load
 from rbim.operations.base import operation, wire
-from rbim.operations.groups import Fail, GroupFound
+from rbim.operations.fails import Fail
+from rbim.operations.groups import GroupFound
 from rbim.validators import text
 
 R = TypeVar("R")

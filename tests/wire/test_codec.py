@@ -452,7 +452,8 @@ LEAVE = LogoutGroup(group_id="g1")
 @pytest.mark.parametrize(
     ("op", "code", "answer"),
     [
-        (INVITE, "590017", Invited()),
+        (INVITE, "590017", Invited(invited=("1001",))),
+        (InviteJoinGroup(group_id="g1", members=["1", "2"]), "590017", Invited(unknown=("1", "2"))),
         (DeleteGroupMember(group_id="g1", members=["1"]), "560072", Success()),
         (LEAVE, "560072", Success()),
         (LEAVE, "590017", None),

@@ -82,11 +82,18 @@ def test_answers_of_the_same_bytes_share_nothing_that_can_be_changed(body, extra
     codec = make()
     for _ in range(3):
         answer = decode(INVITE, body, codec)
-        assert (answer, answer.extra) == (Invited(extra=extra), extra)
+        assert (answer, answer.extra) == (Invited(invited=("1001",), extra=extra), extra)
         for value in answer.extra.values():
             if isinstance(value, list):
                 value.clear()
         answer.extra["mine"] = 1
+
+
+def test_bytes_that_came_before_name_the_accounts_of_each_request():
+    codec = make()
+    for members in (("1001",), ("1002", "1003"), ("1001",)):
+        answer = decode(InviteJoinGroup(group_id="g1", members=members), PLAIN, codec)
+        assert answer == Invited(invited=members)
 
 
 @frozen

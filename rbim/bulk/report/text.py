@@ -226,7 +226,7 @@ def _unusual(report: Report) -> Iterator[str]:
         for each in report.first_duplicates
     ]
     lists = [
-        ("Refused, but not in the request", anomalies, report.anomalies),
+        ("Failures that name no account of their request", anomalies, report.anomalies),
         ("Rows that cannot be used", bad, report.accounts.bad),
         ("Duplicates", duplicates, report.accounts.duplicate),
     ]

@@ -127,9 +127,10 @@ def _invitations_of(group: DemoGroup, limit: int) -> Iterator[InviteJoinGroup]:
 
 def _record(group: DemoGroup, members: tuple[str, ...], outcome: Done[Invited] | Failed[Invited]) -> None:
     if isinstance(outcome, Done):
-        reasons = {fail.member: fail.reason for fail in outcome.answer.fails if fail.member in members}
-        group.refused.update(reasons.values())
-        group.invited += len(members) - len(reasons)
+        answer = outcome.answer
+        group.refused.update(answer.refused.values())
+        group.invited += len(answer.invited)
+        group.unknown.update(["the answer does not say which were refused"] * len(answer.unknown))
         return
     error = outcome.error
     counter = group.unknown if error.outcome is Outcome.UNKNOWN else group.failed

@@ -103,13 +103,13 @@ def _command(entry: CatalogueEntry) -> Callable[..., int]:
             answer = _send(client, op)
         except RbimError as error:
             return report_error(error, command, flags=named, safe=kind.spec.repeat is Repeat.SAFE)
-        from rbim.cli.output import document_of, show, show_json
+        from rbim.cli.output import document_of, exit_of, show, show_json
 
         if as_json:
             show_json(document_of(answer))
         else:
             show(answer)
-        return Exit.DONE
+        return exit_of(answer)
 
     run.__name__ = entry.method
     run.__doc__ = None

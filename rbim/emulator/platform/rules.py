@@ -17,12 +17,12 @@ from rbim.emulator.platform.state import Group, Roles, State, Task
 from rbim.errors import AlreadyMember, ApiError, NotFound, NotMember
 from rbim.operations.base import Answer, Operation
 from rbim.operations.call_tasks import CallTaskCreated, CreateCallTask
+from rbim.operations.fails import Fail
 from rbim.operations.groups import (
     Created,
     CreateGroup,
     DeleteGroup,
     DeleteGroupMember,
-    Fail,
     GroupDetail,
     GroupFound,
     GroupsFound,

@@ -1,0 +1,190 @@
+"""Whom an invitation reached, by any list of failures: nothing of it is lost, and nobody is called invited too soon."""
+
+import json
+from contextlib import suppress
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from helpers.fixed_clock import FixedClock
+from rbim import Dialect, Response
+from rbim.operations.groups import InviteJoinGroup
+from rbim.wire.codec import Codec
+
+CODEC = Codec(app_id="app", base_url="https://host:8883", dialect=Dialect(), clock=FixedClock())
+THREE = ("1", "2", "3")
+
+
+def invited(fails, *members, name="fails", **beside):
+    body = json.dumps({"statusCode": "000000", name: fails, **beside}).encode()
+    return CODEC.decode(InviteJoinGroup(group_id="g1", members=members or THREE), Response(200, {}, body))
+
+
+@pytest.mark.parametrize(
+    ("fails", "refused"),
+    [
+        ([{"member": "2", "reason": "r"}], {"2": "r"}),
+        ({"2": "why"}, {"2": "why"}),
+        ([{"2": "why"}, {"3": None}], {"2": "why", "3": ""}),
+        ({"2": {"reason": "why", "code": 7}, "3": {"code": 8}}, {"2": "why", "3": '{"code": 8}'}),
+        ({"2": ["why", "so"]}, {"2": '["why", "so"]'}),
+        ({"app#2": 7}, {"2": "7"}),
+        ("1,2,3", {"1": "", "2": "", "3": ""}),
+        ("1\uff0c2", {"1": "", "2": ""}),
+        (" 1; 2 ", {"1": "", "2": ""}),
+        ({"fail": {"member": ["1", "2"], "reason": "r"}}, {"1": "r", "2": "r"}),
+        ({"fail": {"member": "1,2", "reason": "r"}}, {"1": "r", "2": "r"}),
+        ({"member": [1, 2]}, {"1": "", "2": ""}),
+        ([{"Member": "1"}], {"1": ""}),
+        ([{"MEMBER": "1", "Reason": "r"}], {"1": "r"}),
+        ([{"userName": "1", "msg": "m"}], {"1": "m"}),
+        ({"fail": [{"userName": "1"}], "count": "1"}, {"1": ""}),
+        ({"fail": [{"member": "1"}, {"member": "3"}], "count": 2}, {"1": "", "3": ""}),
+        ({"fail": [{"member": "1"}], "2": "why"}, {"1": "", "2": "why"}),
+        ({"fail": [{"member": "1"}], "2": None, "next": None}, {"1": "", "2": ""}),
+        ({"3": []}, {"3": "[]"}),
+        ({"list": [{"member": "1", "reason": "r"}]}, {"1": "r"}),
+        ([["1"], [["2"]]], {"1": "", "2": ""}),
+        (["app#1", " 2 ", " APP#3\t"], {"1": "", "2": "", "3": ""}),
+        ([1, 2.0], {"1": ""}),
+        ([{"member": "1", "reason": "a"}, {"member": "app#1", "reason": "b"}], {"1": "a"}),
+        ([{"member": {"userName": "1"}}], {"1": ""}),
+        (False, {}),
+        (0, {}),
+        ([], {}),
+        ({"fail": []}, {}),
+    ],
+)
+@pytest.mark.parametrize("name", ["fails", "fail", "Fails"])
+def test_an_account_is_refused_under_any_of_its_names(fails, refused, name):
+    answer = invited(fails, name=name)
+    assert answer.refused == refused
+    left = tuple(each for each in THREE if each not in refused)
+    sure = fails != [1, 2.0]
+    assert (answer.invited, answer.unknown) == ((left, ()) if sure else ((), left))
+
+
+@pytest.mark.parametrize(
+    "fails",
+    [
+        [{"reason": "r"}],
+        {"fail": {"reason": "r"}},
+        [{"member": "9"}],
+        "1,2,9",
+        [{"member": "other#1"}],
+        {"9": "why"},
+        {"why": "1"},
+        [{"operator": "1", "reason": "r"}],
+        [{"member": "1", "reason": "r", "fail": [{"member": "2"}]}],
+        [{"member": "1", "reason": "r", "others": ["2"]}],
+        [{"member": "1"}, {"reason": "r"}],
+        {"fail": [{"member": "1"}], "count": "2"},
+        {"fail": [{"member": "1"}], "9": None, "code": 7},
+        {"9": None},
+        {"list": []},
+        {"ok": ["1"], "bad": ["2"]},
+        {"1": "2"},
+        True,
+        7,
+        [False],
+        "not one of them",
+    ],
+)
+def test_nobody_is_invited_while_an_entry_names_nobody(fails):
+    answer = invited(fails)
+    assert answer.invited == ()
+    assert answer.unattributed
+    assert {*answer.refused, *answer.unknown} == set(THREE)
+    assert answer.fails  # "if not answer.fails" is no success
+
+
+def test_a_name_without_its_case_is_taken_where_only_one_account_has_it():
+    answer = invited(["ALICE", "bob", "BOB", "Carol "], "Alice", "bob", "BOB", "carol", "dan")
+    assert answer.refused == dict.fromkeys(["Alice", "bob", "BOB", "carol"], "")
+    assert answer.invited == ("dan",)
+    answer = invited(["Bob"], "bob", "BOB", "dan")
+    assert (answer.refused, answer.unknown) == ({}, ("bob", "BOB", "dan"))
+
+
+def test_a_prefix_of_the_request_counts_as_little_as_one_of_the_answer():
+    assert invited(["1"], "app#1", "2").refused == {"app#1": ""}
+    assert invited(["app#1"], "app#1", "1").refused == {"app#1": ""}
+    assert invited([" app#1"], "app#1", "1").refused == {"app#1": ""}
+    assert invited(["APP#1"], "app#1", "1").unknown == ("app#1", "1")  # it may be either
+
+
+def test_an_account_may_have_a_comma_or_a_blank_in_its_name():
+    assert invited(["1,2", "a b"], "1,2", "1", "2", "a b").refused == {"1,2": "", "a b": ""}
+
+
+def test_what_the_platform_wrote_is_kept_beside_the_account():
+    [fail] = invited([{"Member": " app#1", "reason": "r", "code": 7}]).fails
+    assert (fail.member, fail.account, fail.reason, fail.extra) == (" app#1", "1", "r", {"code": 7})
+
+
+# ------------------------------------------------------------------------------------ anything at all
+
+NAMES = st.sampled_from([*THREE, "app#1", " 2", "9", "alice", "1,2", "2;9", "", "false"])
+KEYS = st.sampled_from(
+    ["member", "Member", "reason", "fail", "fails", "FAIL", "userName", "msg", "count", "x", "1", "app#2"]
+)
+JSON = st.recursive(
+    NAMES | st.text(max_size=5) | st.integers(0, 4) | st.booleans() | st.none() | st.just(1.5),
+    lambda values: st.lists(values, max_size=4) | st.dictionaries(KEYS | st.text(max_size=3), values, max_size=4),
+    max_leaves=12,
+)
+
+
+def scalars(value):
+    """Return the values in a JSON document that hold information, as text."""
+    if isinstance(value, dict):
+        return [each for value in value.values() for each in scalars(value)]
+    if isinstance(value, list):
+        return [each for value in value for each in scalars(value)]
+    return [] if value is None or value == "" else [value if isinstance(value, str) else json.dumps(value)]
+
+
+def texts(answer):
+    """Return all that an answer holds, as texts; those that are JSON themselves also as what they hold."""
+    held = [answer.extra, *([fail.member, fail.reason, fail.extra] for fail in answer.fails)]
+    found = set()
+    for each in held:
+        for text in scalars(each):
+            found |= {text, *text.split(",")}
+            with suppress(ValueError):
+                found.update(scalars(json.loads(text)))
+    return found
+
+
+@settings(max_examples=1000, deadline=None)
+@given(fails=JSON, name=st.sampled_from(["fails", "fail"]))
+def test_whatever_the_list_holds_is_in_the_answer_and_each_account_has_one_state(fails, name):
+    answer = invited(fails, name=name)
+    lost = {part for text in scalars(fails) for part in [text, *text.split(";")]} - {
+        part for text in texts(answer) for part in [text, *text.split(";")]
+    }
+    assert {each for each in lost if not set(each.split(",")) <= texts(answer)} == set()
+    assert sorted([*answer.invited, *answer.refused, *answer.unknown]) == sorted(THREE)
+    if any(fail.account is None for fail in answer.fails):
+        assert answer.invited == ()
+    else:
+        assert answer.unknown == ()
+    if set(scalars(fails)) - {"0", "false"}:
+        assert answer.fails
+
+
+def names(value):
+    """Return the texts in a JSON document that are not reasons."""
+    if isinstance(value, dict):
+        return [each for key, value in value.items() if key not in REASONS for each in names(value)]
+    return [each for value in value for each in names(value)] if isinstance(value, list) else [value]
+
+
+REASONS = {"reason", "msg", *THREE, "app#2"}
+
+
+@settings(max_examples=1000, deadline=None)
+@given(fails=JSON)
+def test_nobody_is_invited_whom_the_list_names_anywhere(fails):
+    """Whatever an entry looks like: an account whose name stands in it as a value of its own is not reported as invited."""
+    assert not set(invited(fails).invited) & {each for each in names(fails) if isinstance(each, str)}
