@@ -3,14 +3,16 @@
 A response is decoded by the first rule that matches:
 
 1. HTTP 200 with the success code: the answer, read tolerantly.
-2. Any other readable code: an ``ApiError`` from the dialect's table; with HTTP 5xx its outcome is unknown.
-3. HTTP 4xx without a readable code: an ``ApiError`` by the status alone.
+2. Any other readable code: an ``ApiError`` from the dialect's table.
+3. HTTP 4xx except 408 without a readable code: an ``ApiError`` by the status alone.
 4. Anything else: a ``ProtocolError`` of unknown outcome.
+
+Where codes and status disagree, the less certain outcome holds: it is unknown with HTTP 5xx, with HTTP 408 (which a proxy
+sends whatever the platform does), with a code that leaves it unknown, and with two codes of which one is the success code.
 """
 
 from __future__ import annotations
 
-import re
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 from urllib.parse import quote
@@ -23,6 +25,8 @@ from rbim.errors import ApiError, AuthenticationError, InvalidRequest, NotFound,
 from rbim.http import filled
 from rbim.operations.base import Answer, Operation, Repeat, fields_of, wire_names, wire_of
 from rbim.validators import origin
+from rbim.wire.document import code_of, document_of
+from rbim.wire.retry_after import retry_after
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -33,7 +37,7 @@ if TYPE_CHECKING:
     from rbim.dialect import Dialect
     from rbim.http import Request, Response
 
-__all__ = ["SUCCESS", "Codec", "retry_after"]
+__all__ = ["SUCCESS", "Codec"]
 
 
 R = TypeVar("R")
@@ -50,7 +54,12 @@ UNSIGNED: Mapping[str, str] = MappingProxyType({})
 REMEMBERED = 1024  # bytes of a success body that is remembered, at most
 OK = 200
 CLIENT_ERRORS = range(400, 500)
-SERVER_ERRORS = range(500, 600)
+UNCERTAIN = frozenset({408, *range(500, 600)})
+"""HTTP statuses that do not show whether the platform has acted."""
+
+CODE_FIELDS = ("statusCode", "code")
+"""The fields with the status code of the two families of operations."""
+
 BY_STATUS: dict[int, type[ApiError]] = {
     401: AuthenticationError,
     403: AuthenticationError,
@@ -70,6 +79,7 @@ class _Plan(NamedTuple):
     answer: type[Any]
     plain: bool
     completes: bool
+    other_code: str | None
     user_key: str | None
     in_headers: tuple[tuple[str, str], ...]
 
@@ -147,6 +157,7 @@ class Codec:
             answer=kind.spec.answer,
             plain=not self._has_hooks and _has_only_defaults(kind.spec.answer),
             completes=kind.complete is not cast("type[Operation[Any]]", Operation).complete,
+            other_code=_other_code_field(kind),
             user_key=wire_names(kind).get("user_name"),
             in_headers=tuple((a.name, header) for a in fields_of(kind) if (header := wire_of(a).header)),
         )
@@ -158,26 +169,23 @@ class Codec:
         known = self._successes.get(type(op))
         if known is not None and known[0] == response.body and response.status == OK:
             return self._answer(op, known[2], known[1].copy(), response, plain=known[2].plain)
-        document, reason = _document(response.body)
-        code = self.code_in(op, document)
-        if code != SUCCESS or response.status != OK:
-            raise self._refusal(op, response, document, code, reason)
+        plan = self._plan_of(op)
+        document, reason = document_of(response.body)
+        code = None if document is None else code_of(document.get(op.endpoint.code))
+        other = None if document is None or plan.other_code is None else code_of(document.get(plan.other_code))
+        if other is not None and other != SUCCESS and other not in self.dialect.codes:
+            other = None  # another field of that name
+        if code != SUCCESS or response.status != OK or reason or (other is not None and other != SUCCESS):
+            raise self._refusal(op, response, document, code, other=other, reason=reason)
         fields = cast("dict[str, Any]", document)
         del fields[op.endpoint.code]
-        message, plan = op.endpoint.message, self._plan_of(op)
+        message = op.endpoint.message
         if fields.keys() <= {message} and isinstance(fields.get(message, ""), str) and len(response.body) <= REMEMBERED:
             self._successes[type(op)] = bytes(response.body), fields.copy(), plan
         payload = op.endpoint.payload
         if payload is not None and isinstance(fields.get(payload), dict):
             fields = _unfolded(fields, payload)
         return self._answer(op, plan, fields, response)
-
-    def code_in(self, op: Operation[Any], document: dict[str, Any] | None) -> str | None:
-        """Return the status code in an answer's document, or None."""
-        code = None if document is None else document.get(op.endpoint.code)
-        if isinstance(code, int) and not isinstance(code, bool):
-            return f"{code:06d}"  # a code sent as a number has lost its leading zeros
-        return code if isinstance(code, str) and code else None
 
     def _answer(
         self, op: Operation[R], plan: _Plan, fields: dict[str, Any], response: Response, *, plain: bool = False
@@ -204,37 +212,42 @@ class Codec:
         except Exception:  # an answer with required fields cannot be made without data
             return None
 
-    def _refusal(
+    def _refusal(  # noqa: PLR0913  # the facts of an answer
         self,
         op: Operation[Any],
         response: Response,
         document: dict[str, Any] | None,
         code: str | None,
+        *,
+        other: str | None,
         reason: str,
     ) -> RbimError:
+        """Return the error for an answer that is no success; ``other``: the code in the other family's field."""
         status = response.status
         wait = retry_after(response.headers.get("retry-after"), self.clock)
-        has_error_code = code is not None and code != SUCCESS
-        by_status = BY_STATUS.get(status, ApiError) if status in CLIENT_ERRORS and code != SUCCESS else None
-        if not has_error_code and by_status is None:
-            reason = reason or f"required field missing @ $.{op.endpoint.code}"
-            if code == SUCCESS:
+        outcome = Outcome.UNKNOWN if status in UNCERTAIN or SUCCESS in {code, other} else Outcome.REFUSED
+        code = other if code is None and other != SUCCESS else code
+        refused_by_status = status in CLIENT_ERRORS and outcome is Outcome.REFUSED
+        by_status = BY_STATUS.get(status, ApiError) if refused_by_status else None
+        if code == SUCCESS or (code is None and by_status is None):
+            if not reason and code != SUCCESS:
+                reason = f"required field missing @ $.{op.endpoint.code}"
+            elif not reason:
                 reason = "the success code, but only HTTP 200 is a success"
+                reason = f"the success code, and the code {other}" if status == OK else reason
             return ProtocolError(reason, status=status, body=response.body, retry_after=wait)
-        kind = self.dialect.error_of(code) if code is not None and has_error_code else ApiError
+        kind = ApiError
+        for each in (code, other):
+            if each is not None and each != SUCCESS:
+                by_code = self.dialect.error_of(each)
+                outcome |= by_code.outcome
+                kind = by_code if kind is ApiError else kind
         if kind is ApiError or status == TOO_MANY:
-            kind = by_status or kind
+            kind = BY_STATUS.get(status, kind)
         message = (document or {}).get(op.endpoint.message)
         if not isinstance(message, str):
-            message = "" if has_error_code or not response.body else excerpt(response.body)
-        return kind(
-            message,
-            code=code or "",
-            status=status,
-            body=response.body,
-            retry_after=wait,
-            outcome=Outcome.UNKNOWN if status in SERVER_ERRORS else None,
-        )
+            message = "" if code is not None or not response.body else excerpt(response.body)
+        return kind(message, code=code or "", status=status, body=response.body, retry_after=wait, outcome=outcome)
 
 
 TOO_MANY = 429
@@ -256,35 +269,13 @@ def _has_only_defaults(answer: type[Any]) -> bool:
     return any(each.name == "extra" for each in fields) and all(each.default is not NOTHING for each in fields)
 
 
-def _document(body: bytes) -> tuple[dict[str, Any] | None, str]:
-    """Return the JSON object of an answer, or None and the reason."""
-    try:
-        document = json.loads(body)
-    except json.NotJson as error:
-        return None, str(error) if body.strip() else "an empty answer"
-    if not isinstance(document, dict):
-        return None, f"an object is needed, not {type(document).__name__}"
-    return cast("dict[str, Any]", document), ""
-
-
-_SECONDS = r"\s*[0-9]{1,9}\s*"
-
-
-def retry_after(text: str | None, clock: Clock) -> float | None:
-    """Return a ``Retry-After`` header as seconds from now, or None if it is missing or unreadable.
-
-    The header is a number of seconds or an HTTP date.
-    """
-    if text is None:
+def _other_code_field(kind: type[Operation[Any]]) -> str | None:
+    """Return the field with the code of the other family of operations, unless the answer has a field of that name."""
+    if kind.endpoint.code not in CODE_FIELDS:
         return None
-    if re.fullmatch(_SECONDS, text):
-        return float(text)
-    from email.utils import parsedate_to_datetime
-
-    try:
-        return max(0.0, (parsedate_to_datetime(text) - clock.now()).total_seconds())
-    except (ValueError, TypeError, OverflowError):
-        return None
+    other = CODE_FIELDS[not CODE_FIELDS.index(kind.endpoint.code)]
+    answer = kind.spec.answer
+    return other if issubclass(answer, Answer) and other not in wire_names(answer).values() else None
 
 
 def _origin(url: object, name: str, version: str) -> str:

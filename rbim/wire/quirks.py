@@ -43,7 +43,10 @@ def read_text(value: Any, _: Any = None) -> str:  # JSON
         return value
     if value is None:
         return ""
-    return json.dumps(value, ensure_ascii=False)
+    return str(value) if type(value) is int else _as_json(value)
+
+
+_as_json = json.JSONEncoder(ensure_ascii=False).encode
 
 
 # `{"statusCode": "000000", "groupId": ""}`: a required text must not be empty

@@ -2,7 +2,7 @@
 
 import json
 import re
-from datetime import UTC, datetime, time
+from datetime import UTC, date, datetime, time
 from decimal import Decimal
 
 import attrs
@@ -35,6 +35,7 @@ from rbim import (
 from rbim._support import json as rbim_json
 from rbim.dialect import CHINA
 from rbim.operations.base import Answer, operation, wire
+from rbim.operations.call_tasks import CreateCallTask
 from rbim.operations.groups import (
     CreateGroup,
     DeleteGroup,
@@ -52,8 +53,10 @@ from rbim.operations.groups import (
     SetMemberRole,
     Success,
 )
-from rbim.wire.codec import Codec, retry_after
+from rbim.wire.codec import Codec
 from rbim.wire.converter import Converters
+from rbim.wire.document import MAX_VALUES
+from rbim.wire.retry_after import retry_after
 
 
 def make(base_url="https://host:8883", *, app_id="app", call_base_url=None, hooks=None, **choices):
@@ -66,6 +69,15 @@ def make(base_url="https://host:8883", *, app_id="app", call_base_url=None, hook
 DELETE = DeleteGroup(group_id="g1")
 INVITE = InviteJoinGroup(group_id="g1", members=["1001"])
 CREATE = CreateGroup(name="a", type=GroupType.VIP)
+TASK = CreateCallTask(
+    bot_id=1,
+    task_name="a",
+    start_date=date(2026, 1, 5),
+    end_date=date(2026, 1, 9),
+    max_concurrent=1,
+    min_concurrent=1,
+    caller="1",
+)
 
 
 def decode(op=DELETE, status=200, body=b"", codec=None, **headers):
@@ -308,6 +320,26 @@ def test_success_is_http_200_with_the_code_of_success():
         (429, b'{"statusCode":"111109"}', Throttled, Outcome.REFUSED),
         (404, b'{"statusCode":"111109"}', AuthenticationError, Outcome.REFUSED),
         (200, b'{"statusCode":"529999"}', ServerTrouble, Outcome.UNKNOWN),
+        # codes and statuses that disagree: the less certain holds
+        (429, b'{"statusCode":"529999"}', Throttled, Outcome.UNKNOWN),
+        (404, b'{"statusCode":"529999"}', ServerTrouble, Outcome.UNKNOWN),
+        (401, b'{"statusCode":"529999"}', ServerTrouble, Outcome.UNKNOWN),
+        (408, REFUSAL, ApiError, Outcome.UNKNOWN),
+        (408, b'{"statusCode":"111109"}', AuthenticationError, Outcome.UNKNOWN),
+        (408, b"", ProtocolError, Outcome.UNKNOWN),
+        (408, HTML, ProtocolError, Outcome.UNKNOWN),
+        (408, SUCCESS, ProtocolError, Outcome.UNKNOWN),
+        (429, SUCCESS, ProtocolError, Outcome.UNKNOWN),
+        # the other family's field, if its value is a code of the table
+        (200, b'{"code":"111109"}', AuthenticationError, Outcome.REFUSED),
+        (200, b'{"code":"529999"}', ServerTrouble, Outcome.UNKNOWN),
+        (200, b'{"code":"112310"}', ProtocolError, Outcome.UNKNOWN),
+        (200, b'{"code":200}', ProtocolError, Outcome.UNKNOWN),
+        (200, b'{"statusCode":"112310","code":"111109"}', AuthenticationError, Outcome.REFUSED),
+        (200, b'{"statusCode":"112310","code":"529999"}', ServerTrouble, Outcome.UNKNOWN),
+        (200, b'{"statusCode":"111109","code":"000000"}', AuthenticationError, Outcome.UNKNOWN),
+        (200, b'{"statusCode":"000000","code":"111109"}', ProtocolError, Outcome.UNKNOWN),
+        (404, b'{"code":"000000"}', ProtocolError, Outcome.UNKNOWN),
         # HTTP 4xx without one
         (400, HTML, ApiError, Outcome.REFUSED),
         (401, b"", AuthenticationError, Outcome.REFUSED),
@@ -334,6 +366,79 @@ def test_what_a_status_and_a_body_become(status, body, kind, outcome):
     error = failure(status=status, body=body)
     assert type(error) is kind
     assert (error.status, error.body, error.outcome) == (status, body, outcome)
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "code"),
+    [
+        (b'{"statusCode":"111109"}', AuthenticationError, "111109"),
+        (b'{"statusCode":111109,"statusMsg":"sig"}', AuthenticationError, "111109"),
+        (b'{"statusCode":"000000"}', ProtocolError, None),
+        (b'{"statusCode":"112310"}', ProtocolError, None),
+        (b'{"code":"000000","data":{"taskId":"t"},"statusCode":"160016"}', ProtocolError, None),
+    ],
+)
+def test_a_task_answer_with_the_code_of_group_operations_is_what_that_code_says(body, kind, code):
+    error = failure(TASK, body=body)
+    assert (type(error), getattr(error, "code", None)) == (kind, code)
+
+
+def test_a_field_that_an_answer_declares_is_no_second_code():
+    @frozen(kw_only=True)
+    class Drawn(Answer):
+        code: str = ""
+
+    @operation("Draw")
+    @frozen(kw_only=True)
+    class Draw(GroupOperation[Drawn]):
+        pass
+
+    assert decode(Draw(), body=b'{"statusCode":"000000","code":"111109"}').code == "111109"
+    assert decode(body=b'{"statusCode":"000000","code":"4711"}').extra == {"code": "4711"}
+
+
+@pytest.mark.parametrize("written", ["0", '"0"', '"00"', '"000000"'])
+def test_a_code_of_zeros_is_success_as_a_number_and_as_text(written):
+    body = f'{{"statusCode":{written},"groupId":"g1"}}'.encode()
+    assert decode(CREATE, body=body).group_id == "g1"
+
+
+@pytest.mark.parametrize("charset", ["gbk", "gb2312", "gb18030"])
+@pytest.mark.parametrize("status", [200, 400, 500])
+def test_an_error_in_a_chinese_charset_keeps_its_code_and_its_words(charset, status):
+    error = failure(status=status, body='{"statusCode":"112310","statusMsg":"群组不存在"}'.encode(charset))
+    assert (type(error), error.code, error.platform_message) == (ApiError, "112310", "群组不存在")
+
+
+def test_an_error_in_no_known_charset_keeps_its_code():
+    error = failure(body=b'{"statusCode":"111109","statusMsg":"sig\xff\xfe"}')
+    assert (type(error), error.code, error.platform_message) == (AuthenticationError, "111109", "sig\ufffd\ufffd")
+
+
+def test_a_success_in_a_chinese_charset_is_one_and_in_no_known_charset_is_none():
+    assert decode(QueryGroupDetail(group_id="g1"), body='{"statusCode":"000000","name":"研发"}'.encode("gbk")).name == "研发"
+    error = failure(CREATE, body=b'{"statusCode":"000000","groupId":"g\xff"}')
+    assert (type(error), error.outcome) == (ProtocolError, Outcome.UNKNOWN)
+    assert "not UTF-8 at byte 35" in error.reason
+
+
+@pytest.mark.parametrize("entry", ["[]", "{}", "1", '""', '{"a":1}'])
+def test_an_answer_of_too_many_values_is_not_read(entry, monkeypatch):
+    def fails_of(count):
+        return f'{{"statusCode":"000000","fails":[{",".join([entry] * count)}]}}'.encode()
+
+    each = 1 + entry.count("[") + entry.count("{")
+    decode(INVITE, body=fails_of(MAX_VALUES // each // 10))
+    read = []
+    monkeypatch.setattr(rbim_json, "loads", read.append)
+    error = failure(INVITE, body=fails_of(MAX_VALUES // each))
+    assert (type(error), error.outcome, read) == (ProtocolError, Outcome.UNKNOWN, [])
+    assert error.reason == "more than 120,000 values"
+    assert type(failure(INVITE, status=404, body=fails_of(MAX_VALUES))) is NotFound
+
+
+def test_a_long_text_is_not_many_values():
+    assert len(decode(QueryGroupDetail(group_id="g1"), body=SUCCESS[:-1] + b',"name":"%s"}' % (b"a" * 10**6)).name) == 10**6
 
 
 def test_an_api_error_carries_what_the_platform_said():
@@ -414,10 +519,27 @@ def test_a_table_of_ones_own_is_honoured():
         ("", None),
         ("soon", None),
         ("-1", None),
-        ("1.5", None),
+        ("1.5", 2.0),
+        ("1.0", 1.0),
+        ("0.000", 0.0),
+        ("60;", 60.0),
+        ("60, 60", 60.0),
+        ("5,60,soon", 60.0),
+        ("9999999999", 86_400.0),
+        ("86400.5", 86_400.0),
+        ("007", 7.0),
+        ("1.", None),
+        ("1e3", None),
+        ("Friday, 02-Jan-26 03:05:05 GMT", 60.0),
+        ("Fri Jan  2 03:05:05 2026", 60.0),
+        ("Fri, 02 Jan 2026 03:05:05 GMT, Fri, 02 Jan 2026 03:06:05 GMT", 120.0),
+        ("Friday, 02-Jan-26 03:05:05 GMT, 7", 60.0),
+        ("Fri Jan  2 03:05:05 2026, Fri Jan  2 03:06:05 2026", 120.0),
+        ("Fri, 02 Jan 2099 03:04:05 GMT", 86_400.0),
         ("\N{ARABIC-INDIC DIGIT FIVE}", None),
-        ("9" * 400, None),
-        ("Fri, 02 Jan 2026 03:05:05 -0000", None),
+        ("9" * 400, 86_400.0),
+        ("9" * 9000 + ".5", 86_400.0),
+        ("Fri, 02 Jan 2026 03:05:05 -0000", 60.0),
         ("Fri, 02 Jan 99999999999999999999 03:05:05 GMT", None),
         ("Fri, 02 Jan 2026 03:05:05 +99999999999999", None),
     ],
@@ -427,7 +549,7 @@ def test_retry_after_in_seconds_as_a_date_or_as_neither(text, seconds):
 
 
 @settings(deadline=None)
-@given(text=st.text() | st.from_regex(r"(\w{3}, )?\d+ Jan \d+ \d+:\d+(:\d+)? [-+]?\w+"))
+@given(text=st.text() | st.from_regex(r"(\w{3}, )?\d+ Jan \d+ \d+:\d+(:\d+)? [-+]?\w+") | st.from_regex(r"[\d., ;]*"))
 def test_no_retry_after_whatever_raises(text):
     seconds = retry_after(text, FixedClock())
     assert seconds is None or 0 <= seconds < float("inf")

@@ -403,7 +403,6 @@ def test_half_a_character_in_an_answer_is_kept_and_loses_nothing_else():
         (b'{"statusCode":"000000","count":1e999}', "too large for a float"),
         (b'{"statusCode":"000000","count":' + b"9" * 5000 + b"}", "too many digits"),
         (b'{"statusCode":"000000","a":' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deep"),
-        ('{"statusCode":"000000","name":"研发"}'.encode("gbk"), "not UTF-8"),
         ('{"statusCode":"000000"}'.encode("utf-16"), "not UTF-8"),
         (b'["000000"]', "an object is needed, not list"),
         (b'"000000"', "an object is needed, not str"),
