@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from rbim.dialect import (
         CHINA as CHINA,
         AbsentMembers as AbsentMembers,
+        Character as Character,
         Dialect as Dialect,
         MembersShape as MembersShape,
         NearestMember as NearestMember,

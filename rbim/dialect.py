@@ -21,7 +21,7 @@ from rbim.codes import CODES, Code, Grade
 from rbim.errors import ApiError, InvalidRequest
 from rbim.validators import above_zero, at_least_one, finite, one_of, or_none
 
-__all__ = ["CHINA", "AbsentMembers", "Dialect", "Gap", "MembersShape", "NearestMember", "OutOfTime", "TimeUnit"]
+__all__ = ["CHINA", "AbsentMembers", "Character", "Dialect", "Gap", "MembersShape", "NearestMember", "OutOfTime", "TimeUnit"]
 
 E = TypeVar("E", bound=StrEnum)
 
@@ -37,6 +37,20 @@ class MembersShape(StrEnum):
 
     NESTED = "nested"
     """``{"member": ["1001", "1002"]}``"""
+
+
+class Character(StrEnum):
+    """The unit in which lengths of texts are counted."""
+
+    CODE_POINT = "code_point"
+    """A code point of Unicode: an emoji is one."""
+
+    UTF16_UNIT = "utf16_unit"
+    """A unit of UTF-16, as Java and JavaScript count: an emoji is two."""
+
+    def length(self, text: str) -> int:
+        """Return the length of a text."""
+        return len(text) if self is Character.CODE_POINT else len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
 class TimeUnit(StrEnum):
@@ -139,6 +153,10 @@ def _member(kind: type[E], name: str, value: E | str) -> E:
 # mypy accepts only plain functions as converters
 def _shape(value: MembersShape | str) -> MembersShape:
     return _member(MembersShape, "members_shape", value)
+
+
+def _character(value: Character | str) -> Character:
+    return _member(Character, "character", value)
 
 
 def _unit(value: TimeUnit | str) -> TimeUnit:
@@ -277,6 +295,15 @@ class Dialect:
         metadata=_settles(
             "the time zone of the signature's timestamp, of creation times and of 'today'",
             "Authentication",
+            Grade.GUESS,
+        ),
+    )
+    character: Character = field(
+        default=Character.CODE_POINT,
+        converter=_character,
+        metadata=_settles(
+            "the 'character' that limits of texts count: a code point, or a UTF-16 unit, of which an emoji has two",
+            "Limits",
             Grade.GUESS,
         ),
     )

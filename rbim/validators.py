@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
+from functools import partial
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Protocol, cast
 from urllib.parse import urlsplit
@@ -25,6 +26,7 @@ __all__ = [
     "at_least_one",
     "each_account",
     "finite",
+    "longest",
     "one_of",
     "or_none",
     "origin",
@@ -59,13 +61,13 @@ def at_least_one(_: object, attribute: attrs.Attribute[Any], value: object) -> N
 
 
 def or_none(validate: Validator) -> Validator:
-    """Validator: None, or a value that ``validate`` accepts."""
+    """Return a validator: None, or a value that ``validate`` accepts."""
+    return partial(_check_or_none, validate)
 
-    def check(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
-        if value is not None:
-            validate(instance, attribute, value)
 
-    return check
+def _check_or_none(validate: Validator, instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    if value is not None:
+        validate(instance, attribute, value)
 
 
 class Accounts(Protocol):
@@ -80,11 +82,18 @@ class Accounts(Protocol):
 
 
 def accounts(value: Accounts) -> tuple[str, ...]:
-    """Convert to a tuple of accounts; leave a str or a non-iterable as it is, for :func:`each_account` to reject."""
-    if isinstance(value, (list, tuple)):  # the common case first: the check for Iterable takes longer than the rest
-        return tuple(cast("Iterable[str]", value))
-    several = isinstance(cast("object", value), Iterable) and not isinstance(value, (str, bytes))
-    return tuple(value) if several else cast("tuple[str, ...]", value)
+    """Convert to a tuple of accounts, each once; leave anything else as it is, for :func:`each_account` to reject."""
+    # the common case first: the check for Iterable takes longer than the rest
+    several = isinstance(value, (list, tuple)) or (
+        isinstance(cast("object", value), Iterable) and not isinstance(value, (str, bytes))
+    )
+    if not several:
+        return cast("tuple[str, ...]", value)
+    found = tuple(cast("Iterable[str]", value))
+    try:
+        return found if len(frozenset(found)) == len(found) else tuple(dict.fromkeys(found))
+    except TypeError:  # a value that cannot be hashed is no account
+        return found
 
 
 def each_account(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
@@ -110,22 +119,43 @@ def _are_texts(values: tuple[Any, ...]) -> bool:
 
 
 def text(*, at_most: int | None = None, optional: bool = False) -> Validator:
-    """Return a validator of texts: ``at_most`` characters; None and empty are allowed only if ``optional``."""
+    """Return a validator of texts: ``at_most`` characters; None and empty are allowed only if ``optional``.
 
-    def validate(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
-        name = attribute.name
-        if optional and value is None:
-            return
-        if not isinstance(value, str):
-            raise InvalidRequest(f"{name}: a text is needed, not {type(value).__name__}", field=name)
-        if not value and not optional:
-            raise InvalidRequest(f"{name}: must not be empty", field=name, length=0)
-        if at_most is not None and len(value) > at_most:
-            raise InvalidRequest(
-                f"{name}: at most {at_most} characters, not {len(value)}", field=name, limit=at_most, length=len(value)
-            )
+    It counts code points. If the dialect counts UTF-16 units, :meth:`Operation.check_lengths` does so before sending.
+    """
+    return partial(_check_text, at_most, optional)
 
-    return validate
+
+def _check_text(
+    at_most: int | None,
+    optional: bool,  # noqa: FBT001  # positional, as `partial` calls a validator
+    _: object,
+    attribute: attrs.Attribute[Any],
+    value: object,
+) -> None:
+    name = attribute.name
+    if optional and value is None:
+        return
+    if not isinstance(value, str):
+        raise InvalidRequest(f"{name}: a text is needed, not {type(value).__name__}", field=name)
+    if not value and not optional:
+        raise InvalidRequest(f"{name}: must not be empty", field=name, length=0)
+    if at_most is not None and len(value) > at_most:
+        raise InvalidRequest(
+            f"{name}: at most {at_most} characters, not {len(value)}", field=name, limit=at_most, length=len(value)
+        )
+
+
+def longest(validator: object) -> int | None:
+    """Return the ``at_most`` of a validator that :func:`text` made, or None; also one in :func:`or_none` or in a list."""
+    if isinstance(validator, partial):
+        made = cast("partial[None]", validator)
+        first = made.args[0]
+        if made.func is _check_text:
+            return cast("int | None", first)
+        return longest(first) if made.func is _check_or_none else None
+    several: tuple[object, ...] = getattr(validator, "_validators", ())  # attrs' and_(...)
+    return min((each for each in map(longest, several) if each is not None), default=None)
 
 
 def one_of(kind: type[Any], *, optional: bool = False) -> Validator:

@@ -12,6 +12,7 @@ from rbim import (
     CHINA,
     CODES,
     AbsentMembers,
+    Character,
     Code,
     Dialect,
     Grade,
@@ -27,7 +28,7 @@ from rbim import (
 from rbim.errors import AlreadyMember, ApiError, NotMember, Throttled
 from rbim.operations import catalogue
 
-ENUMS = (AbsentMembers, MembersShape, NearestMember, OutOfTime, TimeUnit)
+ENUMS = (AbsentMembers, Character, MembersShape, NearestMember, OutOfTime, TimeUnit)
 FIELDS = [each.name for each in attrs.fields(Dialect)]
 
 

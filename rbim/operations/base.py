@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, ParamSpec, Ty
 import attrs
 from attrs import frozen
 
+from rbim.errors import InvalidRequest
+from rbim.validators import longest
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -27,6 +30,7 @@ __all__ = [
     "Spec",
     "Wire",
     "camel",
+    "check_length",
     "fields_of",
     "operation",
     "wire",
@@ -77,7 +81,7 @@ class Spec:
     """The declaration of one operation: wire name, path templates, answer class, repetition rule.
 
     The first path template is the default. ``destroys`` returns a description of the irreversible effect of a value; None:
-    there is no such effect.
+    there is no such effect. ``limits``: the most characters of each text field that has a limit.
     """
 
     name: str
@@ -85,6 +89,7 @@ class Spec:
     answer: type[Any]
     repeat: Repeat | Callable[[Any], Repeat]
     destroys: Callable[[Any], str] | None = None
+    limits: tuple[tuple[str, int], ...] = ()
 
 
 @frozen
@@ -156,6 +161,13 @@ class Operation(Generic[R_co]):
     def check(self, dialect: Dialect, clock: Clock, /) -> None:
         """Raise InvalidRequest if the value breaks a rule that depends on the dialect or the clock."""
 
+    def check_lengths(self, dialect: Dialect, /) -> None:
+        """Raise InvalidRequest if a text is too long in the characters that the dialect counts."""
+        for name, limit in self.spec.limits:
+            value: str | None = getattr(self, name)
+            if value is not None and 2 * len(value) > limit:  # a character is at most two UTF-16 units
+                check_length(name, value, limit, dialect)
+
     def headers(self, digits: Callable[[], str], /) -> Mapping[str, str]:  # noqa: ARG002  # used by overriding methods
         """Return additional headers of this operation; ``digits`` returns a new random digit string."""
         return {}
@@ -200,10 +212,16 @@ def operation(
             answer=_answer_of(cls),
             repeat=repeat,
             destroys=destroys,
+            limits=_limits(cls),
         )
         return cls
 
     return declare
+
+
+def _limits(cls: type[Any]) -> tuple[tuple[str, int], ...]:
+    declared = attrs.fields(cls) if attrs.has(cls) else ()
+    return tuple((each.name, most) for each in declared if (most := longest(each.validator)) is not None)
 
 
 def _answer_of(cls: type[Any]) -> type[Any]:
@@ -213,6 +231,16 @@ def _answer_of(cls: type[Any]) -> type[Any]:
                 if isinstance(argument, type):
                     return argument
     raise TypeError(f"{cls.__name__} has no answer class: derive it from Operation[TheAnswer]")
+
+
+def check_length(name: str, value: str, limit: int, dialect: Dialect) -> None:
+    """Raise InvalidRequest if a text is too long in the characters that the dialect counts.
+
+    The dialect is asked only if the answer depends on it.
+    """
+    units = len(value.encode("utf-16-le", "surrogatepass")) // 2
+    if units > limit and dialect.character.length(value) > limit:
+        raise InvalidRequest(f"{name}: at most {limit} UTF-16 units, not {units}", field=name, limit=limit, length=units)
 
 
 _HUMP = re.compile(r"_([a-z])")

@@ -13,7 +13,7 @@ from attrs import Attribute, field, frozen
 from rbim._support import json
 from rbim._support.text import empty
 from rbim.errors import InvalidRequest
-from rbim.operations.base import Answer, Endpoint, Operation, operation, wire
+from rbim.operations.base import Answer, Endpoint, Operation, check_length, operation, wire
 from rbim.operations.namespace import Method, Namespace
 from rbim.validators import at_least_one, one_of, text
 
@@ -419,6 +419,7 @@ class CreateCallTask(Operation[CallTaskCreated]):
         if most is not None and self.max_concurrent > most:
             _refuse("max_concurrent", f"{self.max_concurrent} is above the application's concurrency, {most}", most)
         for policy in self.no_call_policies:
+            check_length("call_policy", policy.entry.decode(), ENTRY, dialect)
             period = policy.period
             if isinstance(period, (Hours, Dates)) and _is_reversed(period) and dialect.reversed_periods_refused:
                 night = "; for a night use two policies, to 23:59:59 and from 00:00:00" if isinstance(period, Hours) else ""

@@ -16,7 +16,7 @@ from rbim.errors import InvalidRequest
 from rbim.operations.base import Answer, Endpoint, Operation, Repeat, operation, wire
 from rbim.operations.fails import MISSING, Fail, RequestAccounts, attributed
 from rbim.operations.namespace import Method, Namespace
-from rbim.validators import accounts, each_account, one_of, text
+from rbim.validators import accounts, each_account, one_of, or_none, text
 
 if TYPE_CHECKING:
     from rbim.dialect import Dialect
@@ -205,10 +205,10 @@ GROUP = Endpoint(path="/{version}/Application/{app_id}/IM/Group/{name}")
 
 @frozen(kw_only=True)
 class GroupOperation(Operation[R_co]):
-    """The base class of group operations, also of new ones. ``user_name`` is the acting account."""
+    """The base class of group operations, also of new ones. ``user_name`` is the acting account (None: the client's)."""
 
     endpoint: ClassVar[Endpoint] = GROUP
-    user_name: str | None = field(default=None, validator=text(optional=True))
+    user_name: str | None = field(default=None, validator=or_none(text()))
 
 
 @operation("CreateGroup")

@@ -123,6 +123,8 @@ class Codec:
         """
         plan = self._plan_of(op)
         op.check(self.dialect, self.clock)
+        if op.spec.limits:
+            op.check_lengths(self.dialect)
         document = plan.write(op)
         if plan.user_key is not None and user_name is not None:
             document.setdefault(plan.user_key, user_name)

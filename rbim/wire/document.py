@@ -23,8 +23,8 @@ def code_of(value: object) -> str | None:
 
 
 MAX_VALUES = 120_000
-"""Values that an answer has at most, so that it blocks the event loop for less than half a second. A search that finds 15,000
-groups with all their fields has fewer."""
+"""Values that an answer has at most, so that it blocks the event loop for about half a second at most. A search that finds
+15,000 groups with all their fields has fewer."""
 
 
 def document_of(body: bytes) -> tuple[dict[str, Any] | None, str]:

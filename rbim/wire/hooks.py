@@ -306,13 +306,13 @@ def read_operation(converter: Converter, kind: type[Any]) -> Hook:
     )
     bare = [names[a.name] for a in body if _required(a) and _optional(a.type)]
     defaulted = {names[a.name] for a in body if not _required(a)} | set(bare)
-    texts = {names[a.name] for a in body if _options(a.type) == (str,)}
+    texts = {names[a.name] for a in body if _options(a.type) == (str,)} - {names.get("user_name")}
 
     def structure(document: Any, _: Any) -> Any:  # JSON in, operation out
         if not isinstance(document, dict):
             raise TypeError(f"an object is needed, not {type(document).__name__}")
         fields = cast("dict[str, Any]", document).items()
-        # `"confirm": ""` and `"declared": null` count as missing; `"declared": ""` is an empty text
+        # `"confirm": ""`, `"userName": ""` and `"declared": null` count as missing; `"declared": ""` is an empty text
         present = {
             key: value
             for key, value in fields

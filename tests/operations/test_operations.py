@@ -6,11 +6,12 @@ import pickle
 
 import attrs
 import pytest
+from attrs import field, frozen
 from hypothesis import given, settings, strategies as st
 
 from helpers.fixed_clock import FixedClock
 from helpers.strategies import operations
-from rbim import CHINA, Dialect, InvalidRequest, MembersShape, Outcome, Repeat
+from rbim import CHINA, Character, Dialect, InvalidRequest, MembersShape, Outcome, Repeat
 from rbim.operations.base import Operation, operation
 from rbim.operations.groups import (
     GROUP,
@@ -31,6 +32,7 @@ from rbim.operations.groups import (
     Success,
     Target,
 )
+from rbim.validators import one_of, or_none, text
 from rbim.wire.codec import Codec
 from rbim.wire.converter import make_converter
 
@@ -222,6 +224,35 @@ def test_a_text_of_one_character_too_many_is_refused_with_field_limit_and_length
     assert error.outcome is Outcome.NOT_SENT
 
 
+@pytest.mark.parametrize(("operation", "name"), TEXTS)
+def test_a_character_is_what_the_dialect_says(operation, name):
+    make, limit = TEXTS[operation, name]
+    for each in ("a" * limit, "群" * limit, "🎉" * (limit // 2), "🎉" + "群" * (limit - 2)):
+        assert wire(make(each), character="utf16_unit")[name] == each
+    for each in ("🎉" * (limit // 2) + "a", "🎉" * limit, "🎉" + "群" * (limit - 1)):
+        units = len(each) + each.count("🎉")
+        assert wire(make(each))[name] == each
+        with pytest.raises(InvalidRequest, match=f"^{name}: at most {limit} UTF-16 units, not {units}") as caught:
+            wire(make(each), character=Character.UTF16_UNIT)
+        assert (caught.value.field, caught.value.limit, caught.value.length) == (name, limit, units)
+
+
+def test_the_limits_of_ones_own_operation_count_the_dialects_characters_too():
+    @operation("Own")
+    @frozen(kw_only=True)
+    class Own(GroupOperation[Success]):
+        one: str | None = field(default=None, validator=or_none(text(at_most=2)))
+        several: str = field(default="a", validator=[one_of(str), text(at_most=4), text(at_most=3)])
+        free: str = field(default="", validator=text(optional=True))
+
+    assert Own.spec.limits == (("one", 2), ("several", 3))
+    assert wire(Own(one="🎉", several="a🎉", free="🎉" * 9), character="utf16_unit")
+    for values in ({"one": "🎉a"}, {"several": "🎉🎉"}):
+        assert wire(Own(**values))
+        with pytest.raises(InvalidRequest, match=f"^{next(iter(values))}: "):
+            wire(Own(**values), character="utf16_unit")
+
+
 def test_texts_without_a_written_limit_may_be_long():
     long = "群" * 1000
     assert wire(CreateGroup(name="a", type=GroupType.VIP, group_domain=long))["groupDomain"] == long
@@ -364,6 +395,31 @@ def test_no_limit_is_written_for_removals():
 
 
 # ------------------------------------------------------------------------------- user_name
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda name: DeleteGroup(group_id=ID, user_name=name),
+        lambda name: QueryGroupDetail(group_id=ID, user_name=name),
+    ],
+)
+def test_an_empty_acting_account_is_refused_and_never_replaces_that_of_the_view(make):
+    with pytest.raises(InvalidRequest, match=r"^user_name: must not be empty") as caught:
+        make("")
+    assert (caught.value.field, caught.value.length) == ("user_name", 0)
+    assert wire(make(None), "admin")["userName"] == "admin"
+
+
+def test_an_account_that_is_listed_twice_is_sent_once():
+    for kind in (InviteJoinGroup, DeleteGroupMember):
+        op = kind(group_id=ID, members=["1002", "1001", "1002", "1003", "1001"])
+        assert op.members == ("1002", "1001", "1003")
+        assert wire(op)["members"] == ["1002", "1001", "1003"]
+        assert kind(group_id=ID, members=[" 1", "1", "a", "A"]).members == (" 1", "1", "a", "A")
+        with pytest.raises(InvalidRequest, match=r"^members: each account is a text"):
+            kind(group_id=ID, members=[["1"], ["1"]])
+    assert wire(InviteJoinGroup(group_id=ID, members=["1"] * 51))["members"] == ["1"]  # 50 different ones in a request
 
 
 @pytest.mark.parametrize(("op", "body"), LEAST, ids=named)

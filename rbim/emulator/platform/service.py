@@ -139,6 +139,7 @@ class Platform:
         try:
             op: Operation[Any] = self._converters.fast.structure(document, kind)
             op.check(self.world.effects, self.world.clock)
+            op.check_lengths(self.world.effects)
         except InvalidRequest as error:
             raise Refusal(error.message, code=MALFORMED) from None
         except DependsOnDialect:

@@ -367,6 +367,25 @@ def test_a_strict_emulator_depends_on_checks_as_well(changes, field):
         assert code == ("900400" if choice else "000000")
 
 
+@pytest.mark.parametrize(("dialect", "code"), [(Dialect(), "000000"), (Dialect(character="utf16_unit"), "900400")])
+def test_a_character_is_what_the_dialect_says(dialect, code):
+    body = {"name": "\N{GRINNING FACE}" * 26, "type": "1"}
+    assert post(box(dialect=dialect), "CreateGroup", json.dumps(body).encode())[0] == code
+    strict = box(dialect=dialect, strict_dialect=True)
+    with pytest.raises(DependsOnDialect) as caught:
+        post(strict, "CreateGroup", json.dumps(body).encode())
+    assert (caught.value.field, strict.state.groups) == ("character", {})
+    body["name"] = "\N{GRINNING FACE}" * 25
+    assert post(strict, "CreateGroup", json.dumps(body).encode())[0] == "000000"
+
+
+def test_an_empty_acting_account_is_the_administrator():
+    emulator = box()
+    assert post(emulator, "CreateGroup", b'{"userName":"","name":"a","type":"1"}')[0] == "000000"
+    [group] = emulator.state.groups.values()
+    assert group.owner == "admin"
+
+
 @pytest.mark.parametrize(
     ("field", "permission", "before", "op"),
     [(field, *case) for field, cases in GUESSES.items() for case in cases],
