@@ -244,7 +244,7 @@ def _refusal(each: attrs.Attribute[Any], value: object) -> InvalidRequest | None
 
 def _most_members(kind: type[Operation[Any]], each: attrs.Attribute[Any]) -> int | None:
     try:
-        kind(**{"group_id": "g1", each.name: ["1"] * MANY}).check(Dialect(), EmulatedClock())
+        kind(**{"group_id": "g1", each.name: [f"m{number}" for number in range(MANY)]}).check(Dialect(), EmulatedClock())
     except InvalidRequest as error:
         return error.limit
     return None

@@ -7,7 +7,7 @@ attempt                     safe               idempotent          never
 ==========================  =================  ==================  =====================================
 not sent                    retry              retry               retry
 outcome unknown             retry              retry               no
-throttled                   retry              retry               HTTP 429, or a ``before_effect`` code
+throttled, outcome refused  retry              retry               HTTP 429, or a ``before_effect`` code
 timestamp expired           retry once         retry once          retry once (not with HTTP 5xx)
 refused for other reasons   no                 no                  no
 ==========================  =================  ==================  =====================================
