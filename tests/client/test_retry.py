@@ -241,7 +241,7 @@ WIRE = [  # what the transport answers; and how many requests leave for who read
     (answer("", status=429), 3, 3, 3),
     (answer("529999", status=429), 3, 3, 1),
     (answer("", status=408), 3, 3, 1),
-    (answer("900404", status=408), 3, 3, 1),
+    (answer("999123", status=408), 3, 3, 1),
     (EXPIRED, 2, 2, 2),
     (answer("111109"), 1, 1, 1),
     (answer("900404"), 1, 1, 1),
