@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from attrs import evolve, frozen
 
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Call", "Exchange"]
 
+P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
@@ -125,7 +125,7 @@ class Call(Generic[R]):
             if shared.admission.take():
                 self._started = shared.clock.monotonic()
             else:
-                await self._interruptible(self._wait_for_admission, backstop=0.0)
+                await self._interruptible(0.0, self._wait_for_admission)
             try:
                 signed = shared.signer.sign(request)
                 timeout = self._begin_attempt(signed)
@@ -133,8 +133,7 @@ class Call(Generic[R]):
                     if shared.timed_by_transport:
                         self.response = await shared.transport.send(signed, timeout=timeout)
                     else:
-                        send = partial(shared.transport.send, signed, timeout=timeout)
-                        self.response = await self._interruptible(send, backstop=BACKSTOP)
+                        self.response = await self._interruptible(BACKSTOP, shared.transport.send, signed, timeout=timeout)
                     answer = self._decode(signed, self.response)
                 except RbimError as error:
                     self._ended(error)
@@ -150,10 +149,10 @@ class Call(Generic[R]):
             if confirmed is not None:
                 return confirmed
             self._failure = failure
-            await self._interruptible(partial(shared.clock.sleep, self._pause_after(failure)), backstop=0.0)
+            await self._interruptible(0.0, shared.clock.sleep, self._pause_after(failure))
 
-    async def _interruptible(self, wait: Callable[[], Awaitable[T]], *, backstop: float) -> T:
-        """Await ``wait()`` until the deadline, or until the client is closed; then raise the error for it.
+    async def _interruptible(self, backstop: float, wait: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Await ``wait(...)`` until the deadline, or until the client is closed; then raise the error for it.
 
         ``backstop`` is the seconds after the deadline at which the wait is cancelled.
         """
@@ -161,7 +160,7 @@ class Call(Generic[R]):
         with shared.scope(self._latest + backstop - shared.clock.monotonic()) as scope:
             shared.scopes.add(scope)
             try:
-                result = await wait()
+                result = await wait(*args, **kwargs)
             finally:
                 shared.scopes.discard(scope)
         if not scope.cancelled_caught:

@@ -17,6 +17,8 @@ SEPARATORS = r"[\s,;\uff0c\uff1b\u3001|]+"  # also the Chinese comma, semicolon 
 LONGEST_LIST = 100_000
 """Characters of a text that is read as an account or a list of accounts, at most."""
 
+COUNTS = frozenset({"count", "num", "number", "size", "total"})
+
 OWN_NAMES = frozenset({"fail", "fails"})
 """The names that the list may have, in lower case."""
 
@@ -162,12 +164,19 @@ def _beside(value: Any, accounts: RequestAccounts, count: int) -> Iterator[Fail]
     for each in cast("Iterable[Any]", value) if isinstance(value, list) else (value,):
         fields = cast("dict[str, Any]", each) if isinstance(each, dict) else {"fails": each}
         for entry in _attributed(Fail(extra=fields), accounts):
-            if entry.account is not None or not all(_agrees(field, count) for field in entry.extra.values()):
+            if entry.account is not None or not all(
+                _agrees(key, field, count, accounts) for key, field in entry.extra.items()
+            ):
                 yield entry
 
 
-def _agrees(value: object, count: int) -> bool:
-    """Whether a value says only that there are so many entries: ``2``, ``"2"``; beside entries also a null."""
+def _agrees(key: str, value: object, count: int, accounts: RequestAccounts) -> bool:
+    """Whether a field says only that there are so many entries: ``2``, ``"2"``; beside entries also a null.
+
+    A number that is also an account of the request may name it, unless the key says that it is a count.
+    """
+    if key.casefold() not in COUNTS and isinstance(value, (str, int)) and accounts.find(str(value)) is not None:
+        return False
     if isinstance(value, str) and re.fullmatch(r"[0-9]{1,9}", value):
         return int(value) == count
     if value is None or value in ("", [], {}):

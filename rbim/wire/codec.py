@@ -57,6 +57,9 @@ CLIENT_ERRORS = range(400, 500)
 UNCERTAIN = frozenset({408, *range(500, 600)})
 """HTTP statuses that do not show whether the platform has acted."""
 
+EMOJI = "\U0001f600"
+"""One code point, two UTF-16 units."""
+
 CODE_FIELDS = ("statusCode", "code")
 """The fields with the status code of the two families of operations."""
 
@@ -163,7 +166,8 @@ class Codec:
             plain=not self._has_hooks and _has_only_defaults(kind.spec.answer),
             completes=kind.complete is not cast("type[Operation[Any]]", Operation).complete,
             other_code=_other_code_field(kind),
-            limits=kind.spec.limits,
+            # in code points a text has been checked when the operation was made
+            limits=kind.spec.limits if self.dialect.character.length(EMOJI) > 1 else (),
             user_key=wire_names(kind).get("user_name"),
             in_headers=tuple((a.name, header) for a in fields_of(kind) if (header := wire_of(a).header)),
         )

@@ -101,11 +101,11 @@ def test_what_a_row_costs():
 
 def test_what_a_rate_costs():
     (rows,), goals = quick("rates")
-    free, none, many = rows.values()
+    free, none, many, more = rows.values()
     assert free[1] == 1
-    assert min(none[0], many[0]) > 0
+    assert min(none[0], many[0], more[0]) > 0
     ratios = [goal["value"] for goal in goals.values()]
-    assert ratios == pytest.approx([none[0] / free[0], many[0] / none[0]])
+    assert ratios == pytest.approx([none[0] / free[0], many[0] / none[0], more[0] / many[0]])
     assert {goal["met"] for goal in goals.values()} == {None}
 
 

@@ -195,7 +195,11 @@ def _join(document, group):
 
 @runs("groups invite")
 def _invite(document, group):
-    assert document("groups", "invite", group, "--members", "1001", "1002") == {"fails": []}
+    assert document("groups", "invite", group, "--members", "1001", "1002") == {
+        "invited": ["1001", "1002"],
+        "unknown": [],
+        "fails": [],
+    }
     assert document("groups", "detail", group)["count"] == 3
 
 
@@ -549,7 +553,7 @@ def test_flags_go_before_the_file(document, group):
     assert document("groups", "modify", "--file", "group.toml", "--name", "标志") == {}
     assert (document("groups", "detail", group)["name"], document("groups", "detail", group)["declared"]) == ("标志", "说明")
     Path("group.toml").write_text(f"group_id = '{group}'\nmembers = '1001'\n", "utf-8")
-    assert document("groups", "invite", "--file", "group.toml") == {"fails": []}
+    assert document("groups", "invite", "--file", "group.toml")["invited"] == ["1001"]
 
 
 @pytest.mark.parametrize("entry", list(entries()), ids=lambda entry: entry.method)

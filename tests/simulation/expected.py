@@ -42,15 +42,6 @@ EXPECTED: tuple[ExpectedFailure, ...] = (
         seeds=(1, 7),
     ),
     ExpectedFailure(
-        name="sent-just-before-the-deadline",
-        scenario="job",
-        invariant="unknown only after trouble",
-        trouble="client-limits",
-        finding="requests that wait for the client's own rate are sent when their deadline is too near for any answer, and"
-        " are then of unknown outcome",
-        seeds=(8, 38),
-    ),
-    ExpectedFailure(
         name="already-in-is-refused",
         scenario="job",
         invariant="refused is not done",

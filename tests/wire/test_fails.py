@@ -174,13 +174,13 @@ def test_whatever_the_list_holds_is_in_the_answer_and_each_account_has_one_state
 
 
 def names(value):
-    """Return the texts in a JSON document that are not reasons."""
+    """Return the texts in a JSON document that are neither reasons nor counts."""
     if isinstance(value, dict):
-        return [each for key, value in value.items() if key not in REASONS for each in names(value)]
+        return [each for key, value in value.items() if key not in NO_NAMES for each in names(value)]
     return [each for value in value for each in names(value)] if isinstance(value, list) else [value]
 
 
-REASONS = {"reason", "msg", *THREE, "app#2"}
+NO_NAMES = {"reason", "msg", "count", *THREE, "app#2"}
 
 
 @settings(max_examples=1000, deadline=None)

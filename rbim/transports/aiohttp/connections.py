@@ -49,6 +49,7 @@ __all__ = [
     "NoCookies",
     "RequestBody",
     "RequestProgress",
+    "Stale",
 ]
 
 MAX_TIMER = 1e9  # seconds; aiohttp takes no infinite one
