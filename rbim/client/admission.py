@@ -23,9 +23,10 @@ from typing import TYPE_CHECKING, Any
 
 from rbim._support.lazy_names import late_anyio
 from rbim.client.attempt_times import AttemptTimes
+from rbim.client.demands import Demands
 from rbim.client.halts import Halts
 from rbim.client.limits import ROUNDING
-from rbim.client.queue import Demands, Queue, Room, Waiter
+from rbim.client.queue import Queue, Room, Waiter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -177,25 +178,26 @@ class Admission:
 
     def _admitted(self, waiter: Waiter, now: float) -> bool:
         """Return whether a waiting call leaves now; then it has its place and its tokens. Raises Refused."""
-        self._grant(now)
-        if waiter.state == "granted":
+        while True:
+            self._grant(now)
+            if waiter.state == "refused":
+                self.refused += 1
+                raise Refused
+            if waiter.state != "granted":
+                return False
             next_at = self._next_at
             self._release(waiter)
             if now >= self._last_start(waiter):  # the event loop was blocked
                 self.free += 1
                 waiter.state = "refused"
-            elif waiter.demand.ready_at(now) > now:  # a halt came
+            elif waiter.demand.ready_at(now) > now + ROUNDING:  # a halt came
                 self.free += 1
                 self._add(waiter, now)
-                self._grant(now)
             else:
                 waiter.demand.take(now)
                 waiter.state = "left"
                 self._next_at = next_at  # the promised tokens are taken
-        if waiter.state == "refused":
-            self.refused += 1
-            raise Refused
-        return waiter.state == "left"
+                return True
 
     def _add(self, waiter: Waiter, now: float) -> None:
         self._queue.add(waiter)

@@ -9,7 +9,7 @@ It only computes with times that are arguments; :mod:`rbim.client.admission` wai
 # `next` chooses, among the calls whose rates and halts all allow them to leave now, the one that leaves.
 #
 # Waiting calls stand in lines: one for each operation, group and deadline. All calls of a line need the same tokens and
-# have the same patience, so only its ends matter. The lines of one operation share its rates; those that wait for something
+# have the same patience, so only its ends matter. The lines of one operation are a lane; those that wait for something
 # of their own (the rate or the halt of a group) stand aside until that time. So a choice looks at a few operations, and
 # in each at the top of a heap of lines: O(log n).
 #
@@ -34,18 +34,16 @@ from collections import OrderedDict
 from functools import partial
 from heapq import heapify, heappop, heappush
 from math import inf
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from rbim.client.limits import Bucket, Buckets
+from rbim.client.limits import ROUNDING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from rbim.client.halts import Halts
-    from rbim.client.limits import Rate
-    from rbim.operations.base import Operation
+    from rbim.client.demands import Demand, Kind
 
-__all__ = ["Demand", "Demands", "Queue", "Room", "Waiter"]
+__all__ = ["Queue", "Room", "Waiter"]
 
 PATIENCE = 60.0
 """Seconds that a deadline is away at most, for the order of the calls."""
@@ -103,125 +101,6 @@ class Waiter:
         self.line: _Line | None = None
         self.state = "new"  # the states are explained in rbim.client.admission
         self.wake: Callable[[], object] | None = None
-
-
-class Demand:
-    """The tokens and halts that a request needs: those of its ``kind``, and those of its group."""
-
-    __slots__ = ("_halts", "buckets", "group", "kind", "narrow", "own")
-
-    def __init__(self, kind: _Kind, group: object, halts: Halts, now: float) -> None:
-        self.kind = kind
-        self.group = group
-        self._halts = halts
-        self.own = tuple(buckets.of(group, now) for buckets in kind.per_group) if group is not None else ()
-        self.buckets: tuple[Bucket, ...] = (*kind.shared, *self.own)
-        self.narrow = kind.wide if group is None else (kind.narrow, group)
-
-    def own_ready_at(self, now: float) -> float:
-        """Return when the rates and halts of the group let one more request leave."""
-        when = self._halts.until(self.narrow)
-        for bucket in self.own:
-            when = max(when, bucket.ready_at(now))
-        return when
-
-    @property
-    def halted_until(self) -> float:
-        """The end of the halts; -inf if there is none."""
-        return max(self._halts.until(self.narrow), self._halts.until(self.kind.wide))
-
-    def ready_at(self, now: float) -> float:
-        """Return when all rates and halts let one more request leave."""
-        when = self.halted_until
-        for bucket in self.buckets:
-            when = max(when, bucket.ready_at(now))
-        return when
-
-    def take(self, now: float) -> None:
-        """Take a token from each bucket: the request leaves now."""
-        for bucket in self.buckets:
-            bucket.take(now)
-        if self._halts.watching(now):
-            self._halts.sent(self.narrow)
-            if self.narrow != self.kind.wide:
-                self._halts.sent(self.kind.wide)
-
-
-class Demands:
-    """Finds the demand of an operation: the rates that count it, and the scopes of its halts."""
-
-    def __init__(self, rates: tuple[Rate, ...], halts: Halts) -> None:
-        self._rates = tuple((rate, Buckets(rate)) for rate in rates)
-        self._halts = halts
-        self._kinds: dict[type[Operation[Any]], _Kind] = {}
-
-    def of(self, op: Operation[Any], now: float) -> Demand:
-        """Return the demand of an operation."""
-        operation = type(op)
-        kind = self._kinds.get(operation)
-        if kind is None:
-            counting = [each for each in self._rates if not each[0].operations or operation in each[0].operations]
-            kind = self._kinds[operation] = _Kind(operation, counting, self._halts, now)
-        return Demand(kind, getattr(op, "group_id", None), self._halts, now)
-
-
-class _Kind:
-    """One operation: its rates, the scopes of its halts, and the lines of its waiting calls."""
-
-    def __init__(
-        self, operation: type[Operation[Any]], counting: list[tuple[Rate, Buckets]], halts: Halts, now: float
-    ) -> None:
-        self._halts = halts
-        self.shared = tuple(buckets.of(rate, now) for rate, buckets in counting if not rate.each_group)
-        self.per_group = tuple(buckets for rate, buckets in counting if rate.each_group)
-        named = [rate for rate, _ in counting if rate.operations and not rate.each_group]
-        self.wide: object = min(named, key=lambda rate: len(rate.operations), default=operation)
-        self.narrow: object = self.per_group[0].rate if self.per_group else operation
-        self.lines: dict[tuple[object, float], _Line] = {}
-        self.earliest = _Heads(_Line.earliest)
-        self.newest = _Heads(_Line.newest)
-        self._aside: list[tuple[float, int, _Line]] = []
-        """Lines that wait for something of their own, by the earliest time at which they may be ready."""
-
-    def shared_ready_at(self, now: float) -> float:
-        """Return when the rates and halts of the operation let one more request leave."""
-        when = self._halts.until(self.wide)
-        for bucket in self.shared:
-            when = max(when, bucket.ready_at(now))
-        return when
-
-    def listed(self, line: _Line) -> None:
-        """Let a line be chosen."""
-        if not line.aside:
-            self.earliest.push(line)
-            self.newest.push(line)
-
-    def best(self, heads: _Heads, now: float) -> _Line | None:
-        """Return the line whose call leaves first, if the shared rates allow it; None if none may leave now."""
-        while self._aside and self._aside[0][0] <= now:
-            back = heappop(self._aside)[2]
-            back.aside = False
-            if back.waiters:
-                self.listed(back)
-        while (line := heads.top()) is not None:
-            ready = line.demand.own_ready_at(now)
-            if ready <= now:
-                return line
-            heads.pop(line)
-            if not line.aside:
-                line.aside = True
-                heappush(self._aside, (ready, line.number, line))
-                if len(self._aside) > 2 * len(self.lines) + COMPACT:  # lines that are gone
-                    self._aside = [each for each in self._aside if each[2].waiters]
-                    heapify(self._aside)
-        return None
-
-    def due(self, heads: _Heads, now: float) -> float:
-        """Return the earliest time at which a waiting call may leave, after :meth:`best` has found none."""
-        shared = self.shared_ready_at(now)
-        if heads:
-            return shared
-        return max(self._aside[0][0], shared) if self._aside else inf
 
 
 class _Line:
@@ -296,14 +175,66 @@ class _Heads:
         del self._listed[line]
 
 
+class _Lane:
+    """The waiting calls of one operation: their lines, by the call that goes first in each order."""
+
+    def __init__(self, kind: Kind) -> None:
+        self.kind = kind
+        self.lines: dict[tuple[object, float], _Line] = {}
+        self._earliest = _Heads(_Line.earliest)
+        self._newest = _Heads(_Line.newest)
+        self._aside: list[tuple[float, int, _Line]] = []
+        """Lines that wait for something of their own, by the earliest time at which they may be ready."""
+
+    def push(self, line: _Line) -> None:
+        """Let a line be chosen, after a call has come to it."""
+        if not line.aside:
+            self._earliest.push(line)
+            self._newest.push(line)
+
+    def best(self, now: float, *, newest: bool) -> _Line | None:
+        """Return the line whose call leaves first, if one may leave now."""
+        if self.kind.ready_at(now) > now + ROUNDING:
+            return None
+        while self._aside and self._aside[0][0] <= now + ROUNDING:
+            back = heappop(self._aside)[2]
+            back.aside = False
+            if back.waiters:
+                self.push(back)
+        heads = self._newest if newest else self._earliest
+        while (line := heads.top()) is not None:
+            ready = line.demand.own_ready_at(now)
+            if ready <= now + ROUNDING:
+                return line
+            heads.pop(line)
+            self._put_aside(line, ready)
+        return None
+
+    def due(self, now: float, *, newest: bool) -> float:
+        """Return the earliest time at which a call may leave, after :meth:`best` has found none."""
+        shared = self.kind.ready_at(now)
+        if self._newest if newest else self._earliest:
+            return shared
+        return max(self._aside[0][0], shared) if self._aside else inf
+
+    def _put_aside(self, line: _Line, until: float) -> None:
+        if line.aside:
+            return
+        line.aside = True
+        heappush(self._aside, (until, line.number, line))
+        if len(self._aside) > 2 * len(self.lines) + COMPACT:  # lines that are gone
+            self._aside = [each for each in self._aside if each[2].waiters]
+            heapify(self._aside)
+
+
 class Queue:
     """The waiting calls of one client."""
 
     def __init__(self) -> None:
         self._waiters: OrderedDict[Waiter, None] = OrderedDict()
         self._ranks: list[float] = []
-        self._kinds: dict[_Kind, int] = {}
-        """The operations that wait, with the number of their calls."""
+        self._lanes: dict[Kind, _Lane] = {}
+        """The operations that wait."""
         self._number = 0
         self._newest_until = -inf
         self._gave_up_after = 0.0
@@ -320,19 +251,21 @@ class Queue:
     def add(self, waiter: Waiter) -> None:
         """Let a call wait."""
         demand = waiter.demand
-        kind, key = demand.kind, (demand.group, waiter.deadline)
+        key = (demand.group, waiter.deadline)
         self._number += 1
         waiter.number = self._number
-        line = kind.lines.get(key)
+        lane = self._lanes.get(demand.kind)
+        if lane is None:
+            lane = self._lanes[demand.kind] = _Lane(demand.kind)
+        line = lane.lines.get(key)
         if line is None:
-            line = kind.lines[key] = _Line(demand, key, self._number)
+            line = lane.lines[key] = _Line(demand, key, self._number)
         waiter.line, waiter.state = line, "waiting"
         line.waiters[waiter] = None
         self._waiters[waiter] = None
-        self._kinds[kind] = self._kinds.get(kind, 0) + 1
         for ranks in self._rank_lists(waiter):
             insort(ranks, waiter.rank)
-        kind.listed(line)
+        lane.push(line)
 
     def remove(self, waiter: Waiter) -> None:
         """Let a call wait no longer."""
@@ -343,10 +276,10 @@ class Queue:
         del line.waiters[waiter]
         del self._waiters[waiter]
         if not line.waiters:
-            del kind.lines[line.key]
-        self._kinds[kind] -= 1
-        if not self._kinds[kind]:
-            del self._kinds[kind]
+            lines = self._lanes[kind].lines
+            del lines[line.key]
+            if not lines:
+                del self._lanes[kind]
         for ranks in self._rank_lists(waiter):
             del ranks[bisect_left(ranks, waiter.rank)]
         if not self._waiters:
@@ -414,15 +347,13 @@ class Queue:
     def due(self, now: float) -> float:
         """Return the earliest time at which a call may leave, after :meth:`next` has found none: inf if none waits."""
         newest = self.newest_first(now)
-        return min((kind.due(kind.newest if newest else kind.earliest, now) for kind in self._kinds), default=inf)
+        return min((lane.due(now, newest=newest) for lane in self._lanes.values()), default=inf)
 
     def _choose(self, now: float, *, newest: bool) -> Waiter | None:
         best: _Line | None = None
         rank: tuple[float, int] = (inf, 0)
-        for kind in self._kinds:
-            if kind.shared_ready_at(now) > now:
-                continue
-            line = kind.best(kind.newest if newest else kind.earliest, now)
+        for lane in self._lanes.values():
+            line = lane.best(now, newest=newest)
             if line is None:
                 continue
             its_rank = line.newest() if newest else line.earliest()

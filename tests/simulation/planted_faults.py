@@ -335,7 +335,7 @@ def place_not_asked_for() -> None:
 @_fault("service")
 def turn_not_counted() -> None:
     """One of ten requests is not counted against the rates."""
-    from rbim.client.queue import Demand
+    from rbim.client.demands import Demand
 
     take = Demand.take
 
