@@ -31,6 +31,7 @@ from rbim import (
     AuthenticationError,
     ClientClosed,
     InvalidRequest,
+    Limits,
     NotSent,
     Rate,
     Retry,
@@ -38,7 +39,7 @@ from rbim import (
     Unanswered,
 )
 from rbim.bulk.job import InviteJob, open_job
-from rbim.emulator.faults.requests import Code, Throttle
+from rbim.emulator.faults.requests import Code, Latency, Throttle
 
 # ----------------------------------------------------------------------------------------- limits
 
@@ -54,6 +55,18 @@ async def test_rates_hold(journal):
         for n in range(5, 30):  # 2 a second, after five at once
             assert times[n] - times[0] >= (n - 4) / 2 - 1e-6
         assert times[-1] - times[0] <= 12.6
+
+
+async def test_a_client_that_is_slower_than_its_job_makes_no_account_unknown(journal):
+    async with world(1, limits=Limits(rates=[Rate(2)]), deadline=10.0) as it:
+        it.plan(Latency(0.8))
+        rows = [(it.groups[0], f"a{n}") for n in range(200)]
+        job = InviteJob(it.client, journal=journal, chunk=2, needs_confirmation=True, adaptive=False)
+        report = await job.run(rows)
+        assert (report.accounts.done, report.accounts.unknown) == (200, 0)
+        assert len(it.sent()) == 100
+        times = [record.at for record in it.sent()]
+        assert min(later - earlier for earlier, later in pairwise(times)) >= 0.5 - 1e-6
 
 
 async def test_a_group_of_its_own_rate_holds_up_nobody_else(journal):

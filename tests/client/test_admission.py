@@ -280,6 +280,22 @@ async def test_a_call_in_a_faster_lane_does_not_wait_for_the_alarm_of_a_slow_one
     assert stub.times == [0, 0, 0.5, 10]
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_waiting_calls_have_neither_tasks_nor_timers_of_their_own():
+    loop, before = asyncio.get_running_loop(), len(asyncio.all_tasks())
+    limits = Limits(rates=[Rate(1, per=3600)], concurrency=10)
+    async with client_over(Stub(), clock=None, limits=limits) as client, create_task_group() as tasks:
+        view = client.tuned(deadline=1e7)
+        for _ in range(500):
+            tasks.start_soon(view.send, READ)
+        while client.load.waiting < 499:
+            await asyncio.sleep(0)
+        assert len(asyncio.all_tasks()) <= before + 500
+        timers = [each for each in loop._scheduled if not each.cancelled()]
+        assert len(timers) <= 3  # of the deadlines, of the rate, and one of the test's own
+        tasks.cancel_scope.cancel()
+
+
 # Deadlines
 
 

@@ -1,5 +1,6 @@
 """Loads that a client cannot carry: what can be answered in time is, and nothing is sent for nothing. On emulated time."""
 
+import asyncio
 import math
 import random
 
@@ -172,6 +173,31 @@ def test_a_platform_that_stalls_is_not_sent_more_than_the_rate_afterwards(rate):
     run(calls, done, Limits(rates=[rate], concurrency=10), timeout=30)
     assert excess(rate, [each.at for each in done.sends]) <= 1e-6
     assert done.most <= 10
+
+
+def test_thousands_of_calls_at_once_leave_at_the_rate_in_every_window():
+    calls = [Call(0.0, CREATE, 30.0) for _ in range(10_000)]
+    done = Platform(lambda: 0.01)
+    run(calls, done, Limits(rates=[Rate(2000)], concurrency=100))
+    assert excess(Rate(2000), [each.at for each in done.sends]) <= 1e-6
+    assert in_time(calls) == 10_000
+    assert max(each.ended for each in calls) < 5.2
+
+
+def test_an_event_loop_that_was_blocked_is_not_made_up_for():
+    calls = [Call(0.0, CREATE, 60.0) for _ in range(250)]
+    done = Platform(lambda: 0.1)
+
+    def latency() -> float:
+        if len(done.sends) == 50:
+            asyncio.get_running_loop()._jumping.elapsed += 2.0  # no task runs for that long
+        return 0.1
+
+    done.latency = latency
+    run(calls, done, Limits(rates=[Rate(50)]))
+    assert excess(Rate(50), [each.at for each in done.sends]) <= 1e-6
+    assert in_time(calls) == 250
+    assert 7.0 <= max(each.ended for each in calls) < 7.3
 
 
 # Every mixture

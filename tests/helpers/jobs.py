@@ -20,7 +20,7 @@ WAITING, DONE, REFUSED, FAILED, UNKNOWN, AGAIN = 0, 1, 2, 3, 4, 6
 class World:
     """An emulator on emulated time, a client of it, and groups."""
 
-    def __init__(self, *, dialect=None, seed=0, start=None):
+    def __init__(self, *, dialect=None, seed=0, start=None, **options):
         self.clock = EmulatedClock(auto=True) if start is None else EmulatedClock(start, auto=True)
         self.emulator = Emulator(clock=self.clock, dialect=dialect, seed=seed)
         self.client = AsyncClient(
@@ -29,6 +29,7 @@ class World:
             transport=self.emulator,
             clock=self.clock,
             dialect=dialect or Dialect(),
+            **options,
         )
 
     async def group(self):
