@@ -37,6 +37,7 @@ TABLES = {
     "growth": ("throughput", "Growth"),
     "core": ("core", "CPU us"),
     "rates": ("rates", "CPU us"),
+    "lateness": ("lateness", ""),
     "instructions": ("instructions", "Thousand instructions"),
     "start": ("import_time", "CPU ms"),
     "memory": ("memory", "Resident memory"),

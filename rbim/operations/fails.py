@@ -124,6 +124,10 @@ def _attributed(entry: Fail, accounts: RequestAccounts) -> Iterator[Fail]:
         yield entry
     elif entry.member:
         account = accounts.find(entry.member)
+        if account is not None and not entry.extra:
+            object.__setattr__(entry, "account", account)  # it was made for this answer; a second one would take longer
+            yield entry
+            return
         found = [(entry.member, account)] if account is not None else accounts.find_all(entry.member)
         reason, extra = entry.reason, entry.extra
         if not found or (extra and accounts.names_others(extra, found[0][1])):
