@@ -108,8 +108,10 @@ async def test_each_broken_transport_fails():
     unfound = []
 
     async def tries(broken, case):
-        if not await failures(broken, [case]):
-            unfound.append(f"{broken.__name__} passes {case.name}")
+        for _ in range(3):  # on a machine under load, what is late may be too late to be seen
+            if await failures(broken, [case]):
+                return
+        unfound.append(f"{broken.__name__} passes {case.name}")
 
     with environment({}):
         first = [(broken, CASE[names[0]]) for broken, names in BROKEN.items()]
