@@ -22,7 +22,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from rbim._support.lazy_names import late_anyio
-from rbim.client.attempt_times import AttemptTimes
+from rbim.client.attempt_times import RECENT, AttemptTimes
 from rbim.client.demands import Demands
 from rbim.client.halts import Halts
 from rbim.client.limits import ROUNDING
@@ -42,6 +42,13 @@ __all__ = ["Admission", "Refused"]
 
 LONGEST_NEED = 0.9
 """Share of a call's deadline that an attempt is expected to take at most: a call that need not wait is always sent."""
+
+
+LONG_WAIT = 0.5
+"""Share of its age that a cancelled call must have waited, for its caller to have given up because of the wait."""
+
+LEAST_SLEEP = 0.001
+"""Seconds; some event loops wake up a little too early again and again when they are to sleep for less."""
 
 
 class Refused(Exception):
@@ -66,6 +73,9 @@ class Admission:
         self._halts = Halts()
         self._demands = Demands(limits.rates, self._halts)
         self._queue = Queue()
+        self._learns = False
+        """Whether times of attempts are noted: calls wait, or have waited or were refused lately."""
+        self._learns_until = -inf
         self._next_at = inf
         """The earliest time at which a waiting call may leave, as far as rates and halts are concerned."""
         self._sleeper: Waiter | None = None
@@ -94,6 +104,19 @@ class Admission:
             return True
         return False
 
+    def enter_at_once(self, op: Operation[Any], latest: float) -> float | None:
+        """Take a place and tokens if the request may leave now, and return the time; None if it must wait."""
+        if not self.free or self._queue:
+            return None
+        now = self._clock.monotonic()
+        demand = self._demands.of(op, now)
+        if now >= latest or demand.ready_at(now) > now:
+            return None
+        self.free -= 1
+        demand.take(now)
+        self._at_once = self._unlimited and not self._halts.watching(now)
+        return now
+
     async def enter(self, op: Operation[Any], *, latest: float, deadline: float, attempt: float) -> float:
         """Wait until the request may leave, take a place and tokens, and return the time. Raises Refused.
 
@@ -101,11 +124,8 @@ class Admission:
         """
         now = self._clock.monotonic()
         demand = self._demands.of(op, now)
-        if not self._queue and self.free and now < latest and demand.ready_at(now) <= now:
-            self.free -= 1
-            demand.take(now)
-            self._at_once = self._unlimited and not self._halts.watching(now)
-            return now
+        self._learns, self._learns_until = True, now + RECENT
+        self.times.expire(now)
         waiter = Waiter(demand, now=now, latest=latest, deadline=deadline, attempt=attempt)
         if self._is_hopeless(waiter, now):
             self.refused += 1
@@ -125,16 +145,18 @@ class Admission:
     def leave(self, started: float, *, answered: bool) -> None:
         """Give a place back: an attempt that started then has ended, with or without an answer."""
         self.free += 1
-        if self._queue:
+        if self._learns:
             now = self._clock.monotonic()
             self.times.add(now - started, now=now, answered=answered)
+            self._learns = bool(self._queue) or now < self._learns_until
             self._grant(now)
             self._keep_watch(now)
 
-    def gave_up(self, began: float) -> None:
-        """Note that a call which had waited was cancelled before it was answered; it began at that time."""
+    def gave_up(self, began: float, waited: float) -> None:
+        """Note that a call was cancelled before it was answered, which began at that time and waited so many seconds."""
         now = self._clock.monotonic()
-        self._queue.gave_up(now - began, now)
+        if waited >= LONG_WAIT * (now - began):
+            self._queue.gave_up(now - began, now)
 
     def throttled(self, op: Operation[Any], seconds: float, *, calls: int) -> None:
         """Note that a request was throttled, and that the platform asks for a pause; ``calls`` have begun so far."""
@@ -190,13 +212,16 @@ class Admission:
             if now >= self._last_start(waiter):  # the event loop was blocked
                 self.free += 1
                 waiter.state = "refused"
+                self._queue.settled(waiter.demand)
             elif waiter.demand.ready_at(now) > now + ROUNDING:  # a halt came
                 self.free += 1
+                self._queue.settled(waiter.demand)
                 self._add(waiter, now)
             else:
                 waiter.demand.take(now)
                 waiter.state = "left"
-                self._next_at = next_at  # the promised tokens are taken
+                if not self._queue.settled(waiter.demand):
+                    self._next_at = next_at  # the promised tokens are taken
                 return True
 
     def _add(self, waiter: Waiter, now: float) -> None:
@@ -214,6 +239,7 @@ class Admission:
         now = self._clock.monotonic()
         if waiter.state == "granted":
             self._release(waiter)
+            self._queue.settled(waiter.demand)
             self.free += 1
         elif waiter.state == "waiting" and now >= waiter.latest:
             self._queue.remove(waiter)
@@ -232,7 +258,7 @@ class Admission:
             self._sleeper, self._alarm = waiter, self._next_at
             with self.scope(inf) as scope:
                 waiter.wake = scope.cancel
-                await self._clock.sleep(self._next_at - now)
+                await self._clock.sleep(max(LEAST_SLEEP, self._next_at - now))
         else:
             event: Event = late_anyio().Event()
             waiter.wake = event.set

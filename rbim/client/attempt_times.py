@@ -5,12 +5,15 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import deque
 
-__all__ = ["AttemptTimes"]
+__all__ = ["RECENT", "AttemptTimes"]
 
 MOST = 64
 LEAST = 4
 RECENT = 10.0
 """Seconds in which an attempt is recent."""
+
+LONG_AGO = 60.0
+"""Seconds after which the last attempts say nothing any more."""
 
 HIGH = 0.95
 LEAST_MARGIN = 1.1
@@ -32,6 +35,13 @@ class AttemptTimes:
         self._sorted: list[float] = []
         self.typical = 0.0
         self.need = 0.0
+
+    def expire(self, now: float) -> None:
+        """Forget everything if the last attempt was long ago."""
+        if self._last and self._last[-1][0] < now - LONG_AGO:
+            self._last.clear()
+            self._sorted.clear()
+            self.typical = self.need = 0.0
 
     def add(self, seconds: float, *, now: float, answered: bool) -> None:
         """Note an attempt that has ended now."""

@@ -109,7 +109,7 @@ class Call(Generic[R]):
             if self._handed_over:
                 self._ended(error)
             if failure is None and self._waited:
-                shared.admission.gave_up(self._began)
+                shared.admission.gave_up(self._began, self._waited)
             raise
         else:
             answered = True
@@ -124,6 +124,8 @@ class Call(Generic[R]):
         while True:
             if shared.admission.take():
                 self._started = shared.clock.monotonic()
+            elif (now := shared.admission.enter_at_once(self._op, self._latest)) is not None:
+                self._started = now
             else:
                 await self._interruptible(0.0, self._wait_for_admission)
             try:

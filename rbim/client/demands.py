@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rbim.client.limits import Bucket, Buckets
+from rbim.client.limits import ROUNDING, Bucket, Buckets
 
 if TYPE_CHECKING:
     from rbim.client.halts import Halts
@@ -52,6 +52,12 @@ class Demand:
         self.own = tuple(buckets.of(group, now) for buckets in kind.per_group) if group is not None else ()
         self.buckets: tuple[Bucket, ...] = (*kind.shared, *self.own)
         self.narrow = kind.wide if group is None else (kind.narrow, group)
+
+    def lacks_only_promised(self, now: float) -> bool:
+        """Whether nothing but promised tokens keeps the group from sending now."""
+        if self._halts.until(self.narrow) > now + ROUNDING:
+            return False
+        return all(bucket.due - bucket.slack <= now + ROUNDING for bucket in self.own)
 
     def own_ready_at(self, now: float) -> float:
         """Return when the rates and halts of the group let one more request leave."""

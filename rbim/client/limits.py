@@ -115,11 +115,11 @@ class Bucket:
 
     def __init__(self, rate: Rate) -> None:
         self.interval = rate.per / rate.limit
-        self.slack = self.interval * (rate.burst - 1)
+        self.slack = self.interval * (rate.burst - 1) if rate.burst > 1 else 0.0  # the interval may be infinite
         self.due = -inf
         self.granted = 0
         self.waiting: list[float] = []
-        """The ranks of the waiting calls that this rate counts, sorted."""
+        """The deadlines of the waiting calls that this rate counts, sorted."""
 
     def ready_at(self, now: float, ahead: int = 0) -> float:
         """Return when one more request may leave, after those that are granted and ``ahead`` others; -inf if now."""

@@ -15,8 +15,8 @@ It only computes with times that are arguments; :mod:`rbim.client.admission` wai
 #
 # Two orders:
 #
-# EARLIEST   the call whose deadline is nearest; with equal deadlines first come, first served. Calls that, behind those
-#            ahead of them, cannot be answered before their deadline are refused at once, so the queue is never longer
+# EARLIEST   the call whose deadline is nearest; with equal deadlines first come, first served. A call that cannot be
+#            answered before its deadline, behind the calls ahead of it, is refused at once. So the queue is never longer
 #            than its callers wait, as far as their deadlines say.
 # NEWEST     the newest call first. Callers may give up earlier than their deadline says (asyncio.timeout); a queue that is
 #            longer than they wait would serve only calls that are about to give up.
@@ -24,8 +24,11 @@ It only computes with times that are arguments; :mod:`rbim.client.admission` wai
 # EARLIEST -> NEWEST   when a call is cancelled that waits or has waited, while others wait
 # NEWEST -> EARLIEST   when none was cancelled for twice the age that such a call had; or the queue is empty
 #
-# Nobody starves: a deadline counts as at most `PATIENCE` seconds away, and in the order NEWEST each eighth choice is the
-# earliest call instead, if it has waited clearly longer than those that gave up.
+# No call starves: one in eight choices is the call that has waited longest, if that is longer than `PATIENCE`, or in the
+# order NEWEST clearly longer than the calls that gave up.
+#
+# A line whose group has no token left stands aside until that time. If only promised tokens are missing (`Bucket.granted`),
+# it is held until the call that has them leaves or gives them back (`settled`).
 
 from __future__ import annotations
 
@@ -39,29 +42,34 @@ from typing import TYPE_CHECKING, NamedTuple
 from rbim.client.limits import ROUNDING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sized
 
     from rbim.client.demands import Demand, Kind
 
 __all__ = ["Queue", "Room", "Waiter"]
 
 PATIENCE = 60.0
-"""Seconds that a deadline is away at most, for the order of the calls."""
+"""Seconds that a call waits until it has its turn before calls with nearer deadlines."""
 
 STEPS = 16
 """Parts in which the calls ahead of a new one are looked at."""
 
 TURN = 8
-"""In the order NEWEST, one in so many choices is the earliest call, if it is patient."""
+"""One in so many choices is the call that has waited longest, if it has waited long."""
 
 PATIENT = 1.5
-"""How many times as long as the calls that gave up a call must have waited to be patient."""
+"""In the order NEWEST: how many times as long as the calls that gave up it must have waited."""
 
 NOTED = 2.0
 """How many times as long as it had waited a call that gave up is remembered."""
 
 FADE = 0.9
 """What remains of the longest such time with each call that gives up."""
+
+FRESH = 0.95
+"""Share of its deadline that a call has left when it waits for the first time, at least."""
+
+EARLIEST, NEWEST, OLDEST = "earliest", "newest", "oldest"
 
 COMPACT = 64
 """Entries of calls that are gone, which a heap may have at least."""
@@ -87,7 +95,7 @@ class Waiter:
     ``deadline`` is the seconds of its whole call, ``attempt`` those of one attempt.
     """
 
-    __slots__ = ("attempt", "deadline", "demand", "latest", "line", "number", "rank", "since", "state", "wake")
+    __slots__ = ("attempt", "deadline", "demand", "latest", "line", "number", "since", "state", "wake")
 
     def __init__(self, demand: Demand, *, now: float, latest: float, deadline: float, attempt: float) -> None:
         self.demand = demand
@@ -95,20 +103,24 @@ class Waiter:
         self.latest = latest
         self.deadline = deadline
         self.attempt = attempt
-        self.rank = min(latest, now + PATIENCE)
-        """Its place in the order EARLIEST: seconds of the monotonic clock."""
         self.number = 0
         self.line: _Line | None = None
         self.state = "new"  # the states are explained in rbim.client.admission
         self.wake: Callable[[], object] | None = None
 
 
+_LineKey = tuple[object, float, bool]
+
+
 class _Line:
-    """The waiting calls of one operation, group and deadline, in the order in which they came."""
+    """The waiting calls of one operation, group and deadline, in the order in which they came.
+
+    Calls that wait again, for a retry, have lines of their own: less of their deadline is left.
+    """
 
     __slots__ = ("aside", "demand", "key", "number", "waiters")
 
-    def __init__(self, demand: Demand, key: tuple[object, float], number: int) -> None:
+    def __init__(self, demand: Demand, key: _LineKey, number: int) -> None:
         self.demand = demand
         self.key = key
         self.number = number
@@ -123,7 +135,10 @@ class _Line:
 
     def earliest(self) -> tuple[float, int]:
         first = self.first()
-        return first.rank, first.number
+        return first.latest, first.number
+
+    def oldest(self) -> tuple[float, int]:
+        return 0.0, self.first().number
 
     def newest(self) -> tuple[float, int]:
         number = self.last().number
@@ -133,8 +148,9 @@ class _Line:
 class _Heads:
     """Lines by the rank of the call that would leave first: a heap whose ranks are checked when they come to the top."""
 
-    def __init__(self, rank: Callable[[_Line], tuple[float, int]]) -> None:
+    def __init__(self, rank: Callable[[_Line], tuple[float, int]], lines: Sized) -> None:
         self._rank = rank
+        self._lines = lines
         self._heap: list[tuple[tuple[float, int], _Line]] = []
         self._listed: dict[_Line, tuple[float, int]] = {}
 
@@ -148,7 +164,7 @@ class _Heads:
             return
         self._listed[line] = rank
         heappush(self._heap, (rank, line))
-        if len(self._heap) > 2 * len(self._listed) + COMPACT:  # entries of former ranks, and of lines that are gone
+        if len(self._heap) > 2 * len(self._lines) + COMPACT:  # entries of former ranks, and of lines that are gone
             self._listed = {line: rank for line, rank in self._listed.items() if line.waiters}
             self._heap = [(rank, line) for line, rank in self._listed.items()]
             heapify(self._heap)
@@ -180,19 +196,24 @@ class _Lane:
 
     def __init__(self, kind: Kind) -> None:
         self.kind = kind
-        self.lines: dict[tuple[object, float], _Line] = {}
-        self._earliest = _Heads(_Line.earliest)
-        self._newest = _Heads(_Line.newest)
+        self.lines: dict[_LineKey, _Line] = {}
+        self._heads = {
+            EARLIEST: _Heads(_Line.earliest, self.lines),
+            NEWEST: _Heads(_Line.newest, self.lines),
+            OLDEST: _Heads(_Line.oldest, self.lines),
+        }
+        self._held: dict[object, list[_Line]] = {}
+        """By group: lines that only promised tokens keep from leaving."""
         self._aside: list[tuple[float, int, _Line]] = []
         """Lines that wait for something of their own, by the earliest time at which they may be ready."""
 
     def push(self, line: _Line) -> None:
         """Let a line be chosen, after a call has come to it."""
         if not line.aside:
-            self._earliest.push(line)
-            self._newest.push(line)
+            for heads in self._heads.values():
+                heads.push(line)
 
-    def best(self, now: float, *, newest: bool) -> _Line | None:
+    def best(self, order: str, now: float) -> _Line | None:
         """Return the line whose call leaves first, if one may leave now."""
         if self.kind.ready_at(now) > now + ROUNDING:
             return None
@@ -201,26 +222,38 @@ class _Lane:
             back.aside = False
             if back.waiters:
                 self.push(back)
-        heads = self._newest if newest else self._earliest
+        heads = self._heads[order]
         while (line := heads.top()) is not None:
             ready = line.demand.own_ready_at(now)
             if ready <= now + ROUNDING:
                 return line
             heads.pop(line)
-            self._put_aside(line, ready)
+            self._put_aside(line, ready, now)
         return None
 
-    def due(self, now: float, *, newest: bool) -> float:
+    def settled(self, group: object) -> bool:
+        """List the lines of a group again whose promised tokens were taken or given back; return whether there are any."""
+        held = self._held.pop(group, ())
+        for line in held:
+            line.aside = False
+            if line.waiters:
+                self.push(line)
+        return bool(held)
+
+    def due(self, order: str, now: float) -> float:
         """Return the earliest time at which a call may leave, after :meth:`best` has found none."""
         shared = self.kind.ready_at(now)
-        if self._newest if newest else self._earliest:
+        if self._heads[order]:
             return shared
         return max(self._aside[0][0], shared) if self._aside else inf
 
-    def _put_aside(self, line: _Line, until: float) -> None:
+    def _put_aside(self, line: _Line, until: float, now: float) -> None:
         if line.aside:
             return
         line.aside = True
+        if line.demand.lacks_only_promised(now):
+            self._held.setdefault(line.demand.group, []).append(line)
+            return
         heappush(self._aside, (until, line.number, line))
         if len(self._aside) > 2 * len(self.lines) + COMPACT:  # lines that are gone
             self._aside = [each for each in self._aside if each[2].waiters]
@@ -251,7 +284,7 @@ class Queue:
     def add(self, waiter: Waiter) -> None:
         """Let a call wait."""
         demand = waiter.demand
-        key = (demand.group, waiter.deadline)
+        key = (demand.group, waiter.deadline, waiter.latest - waiter.since < FRESH * waiter.deadline)
         self._number += 1
         waiter.number = self._number
         lane = self._lanes.get(demand.kind)
@@ -264,7 +297,7 @@ class Queue:
         line.waiters[waiter] = None
         self._waiters[waiter] = None
         for ranks in self._rank_lists(waiter):
-            insort(ranks, waiter.rank)
+            insort(ranks, waiter.latest)
         lane.push(line)
 
     def remove(self, waiter: Waiter) -> None:
@@ -281,7 +314,7 @@ class Queue:
             if not lines:
                 del self._lanes[kind]
         for ranks in self._rank_lists(waiter):
-            del ranks[bisect_left(ranks, waiter.rank)]
+            del ranks[bisect_left(ranks, waiter.latest)]
         if not self._waiters:
             self._newest_until = -inf
 
@@ -306,11 +339,11 @@ class Queue:
             return max(now, demand.ready_at(now))
         start = max(now, demand.halted_until)
         for bucket in demand.buckets:
-            ahead = bisect_right(bucket.waiting, waiter.rank)
+            ahead = bisect_right(bucket.waiting, waiter.latest)
             if exact:
                 ahead = self._served(bucket.waiting, ahead, partial(bucket.fits, now=now, need=room.need))
             start = max(start, bucket.ready_at(now, ahead))
-        ahead = bisect_right(self._ranks, waiter.rank)
+        ahead = bisect_right(self._ranks, waiter.latest)
         if exact:
             ahead = self._served(self._ranks, ahead, partial(room.fits, now=now))
         return max(start, now + (ahead + 1 - room.free) / room.places * room.typical)
@@ -332,36 +365,40 @@ class Queue:
 
     def next(self, now: float) -> Waiter | None:
         """Return the call that is to leave now, if there is one. It still waits: :meth:`remove` it."""
-        if not self.newest_first(now):
-            return self._choose(now, newest=False)
-        if self._turn + 1 >= TURN:
-            waiter = self._choose(now, newest=False)
-            if waiter is not None and now - waiter.since >= PATIENT * self._gave_up_after:
+        if not self._waiters:
+            return None
+        order, patient = (NEWEST, PATIENT * self._gave_up_after) if self.newest_first(now) else (EARLIEST, PATIENCE)
+        if self._turn + 1 >= TURN and now - self.oldest.since >= patient:
+            waiter = self._choose(OLDEST, now)
+            if waiter is not None and now - waiter.since >= patient:
                 self._turn = 0
                 return waiter
-        waiter = self._choose(now, newest=True)
+        waiter = self._choose(order, now)
         if waiter is not None:
             self._turn += 1
         return waiter
 
+    def settled(self, demand: Demand) -> bool:
+        """Note that promised tokens were taken or given back; return whether lines were held for them."""
+        return bool(demand.own) and sum(lane.settled(demand.group) for lane in self._lanes.values()) > 0
+
     def due(self, now: float) -> float:
         """Return the earliest time at which a call may leave, after :meth:`next` has found none: inf if none waits."""
-        newest = self.newest_first(now)
-        return min((lane.due(now, newest=newest) for lane in self._lanes.values()), default=inf)
+        order = NEWEST if self.newest_first(now) else EARLIEST
+        return min((lane.due(order, now) for lane in self._lanes.values()), default=inf)
 
-    def _choose(self, now: float, *, newest: bool) -> Waiter | None:
+    def _choose(self, order: str, now: float) -> Waiter | None:
         best: _Line | None = None
         rank: tuple[float, int] = (inf, 0)
         for lane in self._lanes.values():
-            line = lane.best(now, newest=newest)
-            if line is None:
-                continue
-            its_rank = line.newest() if newest else line.earliest()
-            if best is None or its_rank < rank:
-                best, rank = line, its_rank
+            line = lane.best(order, now)
+            if line is not None:
+                its_rank = getattr(line, order)()
+                if best is None or its_rank < rank:
+                    best, rank = line, its_rank
         if best is None:
             return None
-        return best.last() if newest else best.first()
+        return best.last() if order == NEWEST else best.first()
 
     def _rank_lists(self, waiter: Waiter) -> Iterator[list[float]]:
         yield self._ranks

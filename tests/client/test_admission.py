@@ -296,6 +296,76 @@ async def test_waiting_calls_have_neither_tasks_nor_timers_of_their_own():
         tasks.cancel_scope.cancel()
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_token_that_was_promised_to_a_cancelled_call_is_there_for_the_next_one():
+    clock, left = EmulatedClock(), []
+    limiter = admission(2, Rate(1, per=60, each_group=True), clock=clock)
+
+    async def visit(name: str) -> None:
+        await limiter.enter(JoinGroup(group_id="g"), **FOREVER)
+        left.append(name)
+
+    for _ in range(2):
+        await limiter.enter(CreateGroup(name="x", type=GroupType.VIP), **FOREVER)
+    first, second = (asyncio.create_task(visit(name)) for name in ("first", "second"))
+    await settle()
+    leave(limiter)
+    leave(limiter)
+    first.cancel()  # it has its place and its token, and has not run since
+    await settle()
+    assert left == ["second"]
+    await second
+    assert limiter.free == 1
+
+
+async def test_a_queue_that_never_empties_forgets_the_groups_that_are_gone():
+    clock = EmulatedClock()
+    limiter = admission(1, clock=clock)
+    await enter(limiter)
+    async with create_task_group() as tasks:
+        tasks.start_soon(enter, limiter)  # waits all the time
+        await settle()
+        for number in range(2000):
+            with CancelScope() as scope:
+                scope.cancel()
+                await limiter.enter(JoinGroup(group_id=f"g{number}"), **FOREVER)
+        (lane,) = [lane for lane in limiter._queue._lanes.values() if lane.lines]
+        assert max(len(heads._heap) for heads in lane._heads.values()) <= 200
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_caller_that_gives_up_on_a_slow_answer_changes_no_order():
+    clock, order = EmulatedClock(), []
+    stub = Stub(waits(100), answer(), clock=clock)
+    async with client_over(stub, limits=Limits(rates=[Rate(20)])) as client, create_task_group() as tasks:
+
+        async def call(number: int) -> None:
+            await client.send(QueryGroupDetail(group_id=f"g{number}"))
+            order.append(number)
+
+        hung = CancelScope()
+
+        async def hang() -> None:
+            with hung:
+                await client.send(READ)
+
+        tasks.start_soon(hang)
+        await clock.advance(1.5)
+        for number in range(5):
+            tasks.start_soon(call, number)
+            await settle()
+        hung.cancel()
+        await settle()
+        await clock.advance(1)
+    assert order == [0, 1, 2, 3, 4]
+
+
+def test_a_rate_that_allows_nothing_in_any_time_sends_once():
+    stub = admission(100, Rate(5e-324))
+    assert stub.enter_at_once(READ, inf) is not None
+    assert stub.enter_at_once(READ, inf) is None
+
+
 # Deadlines
 
 

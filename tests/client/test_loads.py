@@ -163,6 +163,59 @@ def test_impatient_callers_are_not_held_up_by_patient_ones():
     assert in_time(patient) == 200
 
 
+@pytest.mark.parametrize("places", [1, 4])
+def test_a_platform_that_was_slow_once_is_not_taken_for_slow_for_ever(places):
+    draw = random.Random(3)
+    calls = offered(draw, 0.8 * places / 0.05, 90, lambda at: Call(at, CREATE, 2.0))
+    done = Platform(lambda: (1.5 if 10 < done.sends[-1].at < 25 else 0.05) * math.exp(draw.gauss(0, 0.1)))
+    run(calls, done, Limits(concurrency=places))
+    late = [each for each in calls if each.at > 50]
+    assert in_time(late) >= 0.95 * len(late)
+
+
+def test_calls_without_a_deadline_for_a_slow_rate_do_not_fill_the_places_of_others():
+    draw = random.Random(3)
+    details = offered(draw, 0.7 * 8, 150, lambda at: Call(at, QueryGroupDetail(group_id="g"), 2.0))
+    creates = offered(draw, 20, 150, lambda at: Call(at, CREATE, math.inf, 200.0))
+    limits = Limits(concurrency=4, rates=[Rate(1, operations=(CreateGroup,))])
+    run([*details, *creates], platform(draw, 0.4, 0.1), limits)
+    assert in_time(details) >= 0.95 * len(details)
+
+
+def test_calls_without_a_deadline_beyond_the_rate_do_not_starve_those_with_one():
+    draw = random.Random(1)
+    patient = offered(draw, 13, 300, lambda at: Call(at, QueryGroupDetail(group_id="x"), math.inf, 1e5))
+    hasty = offered(draw, 3, 300, lambda at: Call(at, JoinGroup(group_id="x"), 2.0))
+    run([*patient, *hasty], Platform(lambda: 0.05), Limits(rates=[Rate(10)]))
+    late = [each for each in hasty if each.at > 150]
+    assert in_time(late) >= 0.95 * len(late)
+    assert sum(each.in_time and each.ended < 300 for each in patient) >= 0.95 * 300 * 7
+
+
+@pytest.mark.parametrize("deadline", [30.0, 120.0])
+def test_calls_that_cannot_be_met_are_refused_at_once_whatever_their_deadline(deadline):
+    calls = [Call(0.001 * number, CREATE, deadline) for number in range(400)]
+    run(calls, Platform(lambda: 0.05), Limits(rates=[Rate(1)]))
+    assert in_time(calls) == pytest.approx(deadline, abs=2)
+    waited = [each for each in calls if not each.in_time and each.ended - each.at >= 0.1]
+    assert len(waited) <= 1  # one may be at the very limit
+
+
+def test_a_retry_does_not_wait_behind_calls_with_more_time():
+    count = 0
+
+    def busy() -> bool:
+        nonlocal count
+        count += 1
+        return count % 20 == 0
+
+    draw = random.Random(1)
+    calls = [Call(0.0, QueryGroupDetail(group_id="x"), 30.0) for _ in range(160)]
+    calls += offered(draw, 9.4, 60, lambda at: Call(at, QueryGroupDetail(group_id="x"), 30.0))
+    run(calls, Platform(lambda: 0.05, busy=busy), Limits(rates=[Rate(10)]))
+    assert [each.error for each in calls if each.error is not None] == []
+
+
 # Rates hold by the time of sending
 
 
