@@ -22,7 +22,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from rbim._support.lazy_names import late_anyio
-from rbim.client.attempt_times import RECENT, AttemptTimes
+from rbim.client.attempt_times import LEAST, RECENT, AttemptTimes
 from rbim.client.demands import Demands
 from rbim.client.halts import Halts
 from rbim.client.limits import ROUNDING
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from anyio import Event
 
+    from rbim.client.demands import Kind
     from rbim.client.limits import Limits
     from rbim.clock import Clock, Scope
     from rbim.operations.base import Operation
@@ -43,9 +44,6 @@ __all__ = ["Admission", "Refused"]
 LONGEST_NEED = 0.9
 """Share of a call's deadline that an attempt is expected to take at most: a call that need not wait is always sent."""
 
-
-LONG_WAIT = 0.5
-"""Share of its age that a cancelled call must have waited, for its caller to have given up because of the wait."""
 
 LEAST_SLEEP = 0.001
 """Seconds; some event loops wake up a little too early again and again when they are to sleep for less."""
@@ -126,6 +124,7 @@ class Admission:
         demand = self._demands.of(op, now)
         self._learns, self._learns_until = True, now + RECENT
         self.times.expire(now)
+        demand.kind.times.expire(now)
         waiter = Waiter(demand, now=now, latest=latest, deadline=deadline, attempt=attempt)
         if self._is_hopeless(waiter, now):
             self.refused += 1
@@ -142,20 +141,24 @@ class Admission:
         self._keep_watch(now)
         return now
 
-    def leave(self, started: float, *, answered: bool) -> None:
+    def leave(self, op: Operation[Any], started: float, *, answered: bool) -> None:
         """Give a place back: an attempt that started then has ended, with or without an answer."""
         self.free += 1
         if self._learns:
             now = self._clock.monotonic()
-            self.times.add(now - started, now=now, answered=answered)
+            for times in (self.times, self._demands.kind_of(op, now).times):
+                times.add(now - started, now=now, answered=answered)
             self._learns = bool(self._queue) or now < self._learns_until
             self._grant(now)
             self._keep_watch(now)
 
-    def gave_up(self, began: float, waited: float) -> None:
-        """Note that a call was cancelled before it was answered, which began at that time and waited so many seconds."""
+    def gave_up(self, began: float, started: float) -> None:
+        """Note that a call which had waited was cancelled in its attempt; they began and started at those times.
+
+        If the attempt had all the time that it needs, the call did not wait too long: its answer did not come.
+        """
         now = self._clock.monotonic()
-        if waited >= LONG_WAIT * (now - began):
+        if now - started < self.times.need:
             self._queue.gave_up(now - began, now)
 
     def throttled(self, op: Operation[Any], seconds: float, *, calls: int) -> None:
@@ -164,13 +167,21 @@ class Admission:
         demand = self._demands.of(op, now)
         self._halts.throttled(demand.narrow, demand.kind.wide, seconds=seconds, now=now, calls=calls)
         self._at_once = False
+        for waiter in self._queue:
+            if waiter.demand.halted_until >= self._last_start(waiter):
+                self._queue.remove(waiter)
+                self._refuse(waiter)
 
-    def need(self, *, deadline: float, attempt: float) -> float:
+    def need(self, op: Operation[Any], *, deadline: float, attempt: float) -> float:
         """Return the seconds that an attempt of such a call needs, as far as known; see :meth:`enter`."""
-        return min(self.times.need, attempt, LONGEST_NEED * deadline)
+        return self._need(self._demands.kind_of(op, self._clock.monotonic()), deadline, attempt)
+
+    def _need(self, kind: Kind, deadline: float, attempt: float) -> float:
+        times = kind.times if len(kind.times) >= LEAST else self.times
+        return min(times.need, attempt, LONGEST_NEED * deadline)
 
     def _last_start(self, waiter: Waiter) -> float:
-        return waiter.latest - self.need(deadline=waiter.deadline, attempt=waiter.attempt)
+        return waiter.latest - self._need(waiter.demand.kind, waiter.deadline, waiter.attempt)
 
     def _is_hopeless(self, waiter: Waiter, now: float) -> bool:
         """Return whether a new call cannot leave in time, if none of the calls ahead of it gives up."""
@@ -189,14 +200,20 @@ class Admission:
                 return
             self._queue.remove(waiter)
             if now >= self._last_start(waiter):
-                waiter.state = "refused"
-            else:
-                waiter.state = "granted"
-                self.free -= 1
-                for bucket in waiter.demand.buckets:
-                    bucket.granted += 1
+                self._refuse(waiter)
+                continue
+            waiter.state = "granted"
+            self.free -= 1
+            for bucket in waiter.demand.buckets:
+                bucket.granted += 1
             if waiter.wake is not None:
                 waiter.wake()
+
+    @staticmethod
+    def _refuse(waiter: Waiter) -> None:
+        waiter.state = "refused"
+        if waiter.wake is not None:
+            waiter.wake()
 
     def _admitted(self, waiter: Waiter, now: float) -> bool:
         """Return whether a waiting call leaves now; then it has its place and its tokens. Raises Refused."""
@@ -209,7 +226,7 @@ class Admission:
                 return False
             next_at = self._next_at
             self._release(waiter)
-            if now >= self._last_start(waiter):  # the event loop was blocked
+            if max(now, waiter.demand.halted_until) >= self._last_start(waiter):  # the loop was blocked, or a long halt came
                 self.free += 1
                 waiter.state = "refused"
                 self._queue.settled(waiter.demand)

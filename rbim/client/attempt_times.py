@@ -5,10 +5,12 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import deque
 
-__all__ = ["RECENT", "AttemptTimes"]
+__all__ = ["LEAST", "RECENT", "AttemptTimes"]
 
 MOST = 64
 LEAST = 4
+"""Attempts that are enough to know what one needs."""
+
 RECENT = 10.0
 """Seconds in which an attempt is recent."""
 
@@ -35,6 +37,9 @@ class AttemptTimes:
         self._sorted: list[float] = []
         self.typical = 0.0
         self.need = 0.0
+
+    def __len__(self) -> int:
+        return len(self._last)
 
     def expire(self, now: float) -> None:
         """Forget everything if the last attempt was long ago."""

@@ -109,7 +109,7 @@ class Call(Generic[R]):
             if self._handed_over:
                 self._ended(error)
             if failure is None and self._waited:
-                shared.admission.gave_up(self._began, self._waited)
+                shared.admission.gave_up(self._began, self._started)
             raise
         else:
             answered = True
@@ -146,7 +146,7 @@ class Call(Generic[R]):
                     self._ended(None)
                     return answer
             finally:
-                shared.admission.leave(self._started, answered=self.response is not None)
+                shared.admission.leave(self._op, self._started, answered=self.response is not None)
             confirmed = self._confirmed(failure)
             if confirmed is not None:
                 return confirmed
@@ -287,7 +287,7 @@ class Call(Generic[R]):
 
     def _need(self) -> float:
         settings = self._settings
-        return self._shared.admission.need(deadline=settings.deadline, attempt=settings.timeout)
+        return self._shared.admission.need(self._op, deadline=settings.deadline, attempt=settings.timeout)
 
     def _not_admitted(self) -> DeadlineExceeded:
         shared, deadline = self._shared, self._settings.deadline

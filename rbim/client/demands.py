@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rbim.client.attempt_times import AttemptTimes
 from rbim.client.limits import ROUNDING, Bucket, Buckets
 
 if TYPE_CHECKING:
@@ -18,14 +19,16 @@ __all__ = ["Demand", "Demands", "Kind"]
 
 
 class Kind:
-    """One operation: the rates that count it, and the scopes of its halts (see :mod:`rbim.client.halts`)."""
+    """One operation: the rates that count it, the scopes of its halts (:mod:`rbim.client.halts`), its attempt times."""
 
-    __slots__ = ("_halts", "narrow", "per_group", "shared", "wide")
+    __slots__ = ("_halts", "narrow", "per_group", "shared", "times", "wide")
 
     def __init__(
         self, operation: type[Operation[Any]], counting: list[tuple[Rate, Buckets]], halts: Halts, now: float
     ) -> None:
         self._halts = halts
+        self.times = AttemptTimes()
+        """The times of attempts of this operation."""
         self.shared = tuple(buckets.of(rate, now) for rate, buckets in counting if not rate.each_group)
         self.per_group = tuple(buckets for rate, buckets in counting if rate.each_group)
         named = [rate for rate, _ in counting if rate.operations and not rate.each_group]
@@ -98,9 +101,13 @@ class Demands:
 
     def of(self, op: Operation[Any], now: float) -> Demand:
         """Return the demand of an operation."""
+        return Demand(self.kind_of(op, now), getattr(op, "group_id", None), self._halts, now)
+
+    def kind_of(self, op: Operation[Any], now: float) -> Kind:
+        """Return what all operations of this type have in common."""
         operation = type(op)
         kind = self._kinds.get(operation)
         if kind is None:
             counting = [each for each in self._rates if not each[0].operations or operation in each[0].operations]
             kind = self._kinds[operation] = Kind(operation, counting, self._halts, now)
-        return Demand(kind, getattr(op, "group_id", None), self._halts, now)
+        return kind

@@ -15,17 +15,17 @@ It only computes with times that are arguments; :mod:`rbim.client.admission` wai
 #
 # Two orders:
 #
-# EARLIEST   the call whose deadline is nearest; with equal deadlines first come, first served. A call that cannot be
-#            answered before its deadline, behind the calls ahead of it, is refused at once. So the queue is never longer
-#            than its callers wait, as far as their deadlines say.
+# EARLIEST   the call whose deadline is nearest; with equal deadlines first come, first served. A call that
+#            cannot be answered before its deadline, behind the calls ahead of it, is refused at once. So the queue is never
+#            longer than its callers wait, as far as their deadlines say.
 # NEWEST     the newest call first. Callers may give up earlier than their deadline says (asyncio.timeout); a queue that is
 #            longer than they wait would serve only calls that are about to give up.
 #
 # EARLIEST -> NEWEST   when a call is cancelled that waits or has waited, while others wait
 # NEWEST -> EARLIEST   when none was cancelled for twice the age that such a call had; or the queue is empty
 #
-# No call starves: one in eight choices is the call that has waited longest, if that is longer than `PATIENCE`, or in the
-# order NEWEST clearly longer than the calls that gave up.
+# No call starves: one in eight choices is the call that has waited longest, if that is longer than half its deadline or
+# `PATIENCE`, or in the order NEWEST clearly longer than the calls that gave up.
 #
 # A line whose group has no token left stands aside until that time. If only promised tokens are missing (`Bucket.granted`),
 # it is held until the call that has them leaves or gives them back (`settled`).
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 __all__ = ["Queue", "Room", "Waiter"]
 
 PATIENCE = 60.0
-"""Seconds that a call waits until it has its turn before calls with nearer deadlines."""
+"""Seconds that a call waits at most until it has turns before calls with nearer deadlines."""
 
 STEPS = 16
 """Parts in which the calls ahead of a new one are looked at."""
@@ -85,8 +85,7 @@ class Room(NamedTuple):
 
     def fits(self, until: float, *, now: float) -> float:
         """Return how many requests can leave in time for an answer at ``until``."""
-        left = until - self.need - now
-        return self.free + self.places * left / self.typical if self.typical else inf
+        return self.free + self.places * (until - self.need - now) / self.typical if self.typical else inf
 
 
 class Waiter:
@@ -281,6 +280,9 @@ class Queue:
         """The call that has waited longest."""
         return next(iter(self._waiters))
 
+    def __iter__(self) -> Iterator[Waiter]:
+        return iter(tuple(self._waiters))
+
     def add(self, waiter: Waiter) -> None:
         """Let a call wait."""
         demand = waiter.demand
@@ -367,16 +369,19 @@ class Queue:
         """Return the call that is to leave now, if there is one. It still waits: :meth:`remove` it."""
         if not self._waiters:
             return None
-        order, patient = (NEWEST, PATIENT * self._gave_up_after) if self.newest_first(now) else (EARLIEST, PATIENCE)
-        if self._turn + 1 >= TURN and now - self.oldest.since >= patient:
+        if self._turn + 1 >= TURN and self._has_waited_long(self.oldest, now):
             waiter = self._choose(OLDEST, now)
-            if waiter is not None and now - waiter.since >= patient:
+            if waiter is not None and self._has_waited_long(waiter, now):
                 self._turn = 0
                 return waiter
-        waiter = self._choose(order, now)
+        waiter = self._choose(NEWEST if self.newest_first(now) else EARLIEST, now)
         if waiter is not None:
             self._turn += 1
         return waiter
+
+    def _has_waited_long(self, waiter: Waiter, now: float) -> bool:
+        long = PATIENT * self._gave_up_after if self.newest_first(now) else min(PATIENCE, waiter.deadline / 2)
+        return now - waiter.since >= long
 
     def settled(self, demand: Demand) -> bool:
         """Note that promised tokens were taken or given back; return whether lines were held for them."""

@@ -43,7 +43,7 @@ async def enter(limiter: Admission) -> None:
 
 
 def leave(limiter: Admission) -> None:
-    limiter.leave(0.0, answered=True)
+    limiter.leave(READ, 0.0, answered=True)
 
 
 # Places in flight
@@ -251,7 +251,7 @@ async def test_whoever_is_cancelled_the_others_leave_as_soon_as_their_rates_allo
     async def visit(number: int, op, scope: CancelScope) -> None:
         with scope:
             left[number] = (await limiter.enter(op, **FOREVER), op)
-            limiter.leave(clock.monotonic(), answered=True)
+            limiter.leave(op, clock.monotonic(), answered=True)
         waiting.pop(number, None)
 
     async with create_task_group() as tasks:

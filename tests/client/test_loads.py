@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from helpers.loads import Call, Platform, excess, in_time, offered, possible, run, unknown
+from helpers.stubs import BUSY, answer
 from rbim import (
     AsyncClient,
     CreateGroup,
@@ -19,6 +20,8 @@ from rbim import (
     Outcome,
     QueryGroupDetail,
     Rate,
+    Response,
+    Retry,
     SearchPublicGroups,
 )
 
@@ -204,16 +207,43 @@ def test_calls_that_cannot_be_met_are_refused_at_once_whatever_their_deadline(de
 def test_a_retry_does_not_wait_behind_calls_with_more_time():
     count = 0
 
-    def busy() -> bool:
+    def busy() -> Response | None:
         nonlocal count
         count += 1
-        return count % 20 == 0
+        return BUSY if count % 20 == 0 else None
 
     draw = random.Random(1)
     calls = [Call(0.0, QueryGroupDetail(group_id="x"), 30.0) for _ in range(160)]
     calls += offered(draw, 9.4, 60, lambda at: Call(at, QueryGroupDetail(group_id="x"), 30.0))
-    run(calls, Platform(lambda: 0.05, busy=busy), Limits(rates=[Rate(10)]))
+    run(calls, Platform(lambda: 0.05, instead=busy), Limits(rates=[Rate(10)]))
     assert [each.error for each in calls if each.error is not None] == []
+
+
+@pytest.mark.parametrize("overload", [1.05, 1.17, 1.3])
+def test_callers_that_give_up_in_the_middle_of_an_answer_count_too(overload):
+    """They come evenly, wait less than half their patience, and each gives up just before its answer."""
+    every = 1 / (overload * 10 / 1.4)
+    calls = [Call(number * every, CREATE, 30.0, 2.0) for number in range(int(110 / every))]
+    run(calls, Platform(lambda: 1.4), Limits(concurrency=10))
+    assert in_time(calls) >= 0.75 * 110 * 10 / 1.4 * min(1.0, overload)
+
+
+def test_calls_of_a_slow_operation_are_served_among_hasty_ones_in_overload():
+    draw, slow = random.Random(1), JoinGroup(group_id="x")
+    details = offered(draw, 27, 100, lambda at: Call(at, QueryGroupDetail(group_id="x"), 2.0))
+    joins = offered(draw, 3, 100, lambda at: Call(at, slow, 30.0))
+    done = Platform(lambda: 1.0 if done.sends[-1].path.endswith("JoinGroup") else 0.05)
+    run([*details, *joins], done, Limits(rates=[Rate(20)]))
+    assert in_time(joins) >= 0.5 * len(joins)
+    assert in_time([*details, *joins]) >= 0.9 * 20 * 100
+
+
+def test_calls_that_wait_are_refused_when_a_halt_comes_that_is_longer_than_their_deadlines():
+    calls = [Call(number / 100, QueryGroupDetail(group_id="x"), 30.0) for number in range(4)]
+    done = Platform(lambda: 0.5, instead=lambda: answer("160016", status=429, retry_after="100"))
+    run(calls, done, Limits(concurrency=1), retry=Retry(attempts=1))
+    assert len(done.sends) == 1
+    assert all(each.ended < 0.6 for each in calls)
 
 
 # Rates hold by the time of sending

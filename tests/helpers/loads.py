@@ -19,7 +19,7 @@ import trio
 from attrs import define, field
 from trio.testing import MockClock
 
-from helpers.stubs import BASE_URL, BUSY, CREDENTIALS, answer
+from helpers.stubs import BASE_URL, CREDENTIALS, answer
 from rbim import AsyncClient, Limits, Operation, Outcome, Rate, RbimError, Request, Response, SystemClock, Unanswered
 
 __all__ = ["Call", "LoopClock", "Platform", "excess", "in_time", "offered", "possible", "run", "run_emulated", "unknown"]
@@ -95,10 +95,10 @@ class Sent(NamedTuple):
 
 @define
 class Platform:
-    """A transport whose answers take ``latency()`` seconds; each is a success, or a throttling if it is ``busy()``."""
+    """A transport whose answers take ``latency()`` seconds; each is a success, or what ``instead()`` returns."""
 
     latency: Callable[[], float]
-    busy: Callable[[], bool] = bool
+    instead: Callable[[], Response | None] = lambda: None
     sends: list[Sent] = field(factory=list)
     start: float = 0.0
     in_flight: int = 0
@@ -122,7 +122,7 @@ class Platform:
             self.in_flight -= 1
         if takes >= timeout:
             raise Unanswered(f"no answer within {timeout:g} s")
-        return BUSY if self.busy() else answer(groupId="g")
+        return self.instead() or answer(groupId="g")
 
 
 def run(

@@ -303,9 +303,9 @@ def waiter_not_woken() -> None:
 
     leave = Admission.leave
 
-    def faulty(self: Any, started: float, *, answered: bool) -> None:
+    def faulty(self: Any, op: Any, started: float, *, answered: bool) -> None:
         if _uses % 10:
-            leave(self, started, answered=answered)
+            leave(self, op, started, answered=answered)
         else:
             self.free += 1
 
