@@ -31,7 +31,7 @@ from rbim.testing.conformance.server import PATIENCE, Peer, Received, reply
 from rbim.testing.conformance.tls import authority
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import Any
 
     from rbim.http import Response, Transport
@@ -57,7 +57,7 @@ def _readable(peer: Peer, seconds: float) -> bool:
 
 
 class _Idle:
-    """The server's end of an idle connection, which closes when it is told so, unless a request has arrived."""
+    """The server's end of an idle connection; it closes on request, unless a request has arrived."""
 
     def __init__(self) -> None:
         self._close = threading.Event()
@@ -100,7 +100,7 @@ async def _closed_at(transport: Transport, origin: str, idle: _Idle, at: int) ->
     return run.suspensions >= at
 
 
-async def _every_await(subject: Conformance, scheme: str, **options: Any) -> None:
+async def _every_await(subject: Conformance, scheme: str, options: Mapping[str, Any]) -> None:
     context = authority().of_a_server() if scheme == "https" else None
     greet: Callable[[Peer], object] | None = None if context is None else (lambda peer: peer.start_tls(context))
     more, at = True, -1
@@ -117,12 +117,12 @@ async def _every_await(subject: Conformance, scheme: str, **options: Any) -> Non
 
 @CASES.add("reload: an idle connection is closed at any await of a request that is not written yet", "looks")
 async def _plain(subject: Conformance) -> None:
-    await _every_await(subject, "http")
+    await _every_await(subject, "http", {})
 
 
 @CASES.add("reload: an idle TLS connection is closed at any await of a request that is not written yet", "looks", "tls")
 async def _secure(subject: Conformance) -> None:
-    await _every_await(subject, "https", **authority().trusted_by(subject))
+    await _every_await(subject, "https", authority().trusted_by(subject))
 
 
 CALLS = 600

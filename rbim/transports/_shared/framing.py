@@ -10,7 +10,7 @@ STATUS = 9  # where the status begins in ``HTTP/1.1 200``
 
 
 def end_of_response(data: bytes, length: int, *, chunked: bool | None = None) -> int | None:
-    """Return where the first final response in these bytes ends, whose body has this length; -1 if it cannot be told.
+    """Return where the first final response in these bytes ends, whose body has this length; -1 if it is unclear.
 
     None if there are interim responses, and no whole head behind them. ``chunked``: whether the body came in chunks; None
     reads it from the head.
