@@ -363,7 +363,8 @@ def kill_again_and_again(folder, *, pipe, backend, groups, rounds):
                 moment = ("pipe" if pipe else "file") if number < rounds // 3 and not jobs.loaded else "sending"
                 before = len(emulator.requests)
                 jobs.start()
-                if moment == "sending" and chance.random() < 0.8:
+                waits = moment == "sending" and chance.random() < 0.8
+                if waits or number == rounds - 1:  # at least one kill must meet a run, however slowly processes start
                     wait_until(lambda before=before: len(emulator.requests) > before)
                 threading.Event().wait(chance.random() * AT_MOST[moment])
                 jobs.kill()
