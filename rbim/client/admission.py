@@ -1,8 +1,9 @@
 """Admission: when a call may send its request. Rates, halts and places in flight are decided together.
 
-A call that need not wait passes :meth:`Admission.take` or :meth:`Admission.enter` without giving way. One that waits is
-woken when it may leave; it takes its tokens at that moment, when its task runs again, so that rates hold by the time of
-sending even if the event loop was blocked in between. A call that is cancelled leaves nothing behind.
+A call that need not wait passes :meth:`Admission.take` or :meth:`Admission.enter_at_once`. The others wait in
+:meth:`Admission.enter` and are woken when they may leave. They take their tokens at that moment, when their task runs
+again, so that rates hold by the time of sending even if the event loop was blocked in between. A call that is cancelled
+leaves nothing behind.
 
 States of a waiting call (``Waiter.state``):
 

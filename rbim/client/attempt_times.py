@@ -1,4 +1,4 @@
-"""How long attempts take: learned from the last ones that ended while calls waited."""
+"""How long attempts take: learned from those that ended while calls waited or were refused, or soon after."""
 
 from __future__ import annotations
 
