@@ -30,6 +30,8 @@ __all__ = [
 FILE = "RBIM_APP_TOKEN_FILE"
 OWN = ("RBIM_APP_ID", "RBIM_APP_TOKEN", FILE)
 SEVERAL = "RBIM_CALLBACK_CREDENTIALS_FILE"
+LONGEST = 4096  # bytes of a token's file
+LONGEST_LIST = 16 * 1024 * 1024  # bytes of a file with several tokens
 
 
 def credentials_from_env() -> Credentials:
@@ -81,11 +83,17 @@ def token_in(file: str | Path, named_by: str) -> Secret:
     Raises InvalidRequest; ``named_by`` is the variable or key that names the file, for its message.
     """
     try:
-        return Secret(Path(file).read_text(encoding="utf-8-sig").strip())
+        with Path(file).open("rb") as stream:
+            token = Secret(stream.read(LONGEST + 1).decode("utf-8-sig").strip())
+        if len(token.reveal()) <= LONGEST:
+            return token
+        cause = f"it is longer than {LONGEST} bytes"
     except OSError as error:  # its text holds `file`: unless that looks like a path, it may be the token by mistake
         cause = str(error) if os.sep in str(file) else error.strerror or type(error).__name__
     except UnicodeDecodeError:
         cause = "it is not UTF-8"
+    except ValueError:  # a NUL character
+        cause = "its name is not valid"
     # not raised inside `except`: a UnicodeDecodeError as its context would hold the whole file
     raise InvalidRequest(f"the file that {named_by} names cannot be read: {cause}", field=named_by)
 
@@ -112,9 +120,12 @@ def _token() -> Secret:
 def _listed(file: str | Path) -> tuple[tuple[Credentials, ...] | None, str]:
     """Return the credentials in a file, or None and the cause. Raises nothing that could show a token."""
     try:
-        entries = json.loads(Path(file).read_bytes())
+        with Path(file).open("rb") as stream:
+            entries = json.loads(stream.read(LONGEST_LIST))
     except (OSError, json.NotJson) as error:
         return None, str(error)
+    except ValueError:  # a NUL character
+        return None, "its name is not valid"
     if not isinstance(entries, list) or not entries:
         return None, "a list of at least one object with app_id and app_token is needed"
     found: list[Credentials] = []
@@ -159,7 +170,7 @@ class Secret:
 
 
 def _fits(text: object) -> bool:
-    return isinstance(text, str) and text.isascii() and text.split() == [text]
+    return isinstance(text, str) and text.isascii() and text.isprintable() and text.split() == [text]
 
 
 @frozen(init=False)
@@ -168,7 +179,7 @@ class Credentials:
 
     Not the *account's* identifier and token: the account-level interface is another product with the same signature
     formula, and to confuse them is the most common mistake. Keep them on a server, never in a client application. Raises
-    InvalidRequest for a value that is empty, not ASCII or contains white space.
+    InvalidRequest for a value that is empty, not ASCII or contains white space or control characters.
     """
 
     app_id: str

@@ -23,8 +23,10 @@ def no_proxy_of_this_machine(monkeypatch):
 
 
 @pytest.fixture
-def bare_environment(monkeypatch):
-    """Monkeypatch, in an environment in which no variable of this machine sets rbim up."""
+def bare_environment(monkeypatch, tmp_path_factory):
+    """Monkeypatch, in an environment in which no variable or file of this machine sets rbim up or is trusted."""
     for name in [name for name in os.environ if name.startswith("RBIM_")]:
         monkeypatch.delenv(name)
+    for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME"):
+        monkeypatch.setenv(name, str(tmp_path_factory.mktemp("home")))
     return monkeypatch

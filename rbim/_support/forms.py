@@ -18,6 +18,7 @@ import attrs
 from attrs import frozen
 
 from rbim._support import json
+from rbim._support.text import quoted, quoted_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -30,7 +31,6 @@ NONE = "none"
 EVERY = "*"
 """The key for all entries of a mapping's default."""
 
-SHOWN = 60
 WORDS = {"true": True, "false": False, "yes": True, "no": False}
 OFFSET = re.compile(r"(?:UTC)?([+-])([0-9]{2}):?([0-9]{2})")
 NOTHING_TYPE = type(None)
@@ -71,8 +71,7 @@ class Form:
 
     def wrong(self, document: object) -> ValueError:
         """Return the error for a document that is not allowed."""
-        shown = repr(document)
-        return ValueError(f"{self.expected} is needed, not {shown if len(shown) <= SHOWN else f'{shown[:SHOWN]}...'}")
+        return ValueError(f"{self.expected} is needed, not {quoted(document)}")
 
 
 @frozen(kw_only=True)
@@ -128,7 +127,7 @@ class _Word(Form):
             return known[document]
         if document in known.values():
             return document
-        raise ValueError(f"{_one_of(known)} is needed, not {document!r}")
+        raise ValueError(f"{_one_of(known)} is needed, not {quoted(document)}")
 
     def write(self, value: Any) -> object:
         return next((word for word, each in self.known().items() if each is value), str(value))
@@ -221,7 +220,7 @@ class _Table(Form):
         for part in _split(text):
             key, equals, value = (each.strip() for each in part.partition("="))
             if equals and key in texts:
-                raise ValueError(f"{key} is given twice")
+                raise ValueError(f"{quoted_key(key)} is given twice")
             if equals:
                 texts[key], last = value, key
             elif last and self.one.several:  # another entry of a list
@@ -244,7 +243,7 @@ class _Table(Form):
             try:
                 self._change(entries, self.key.read(name), each)
             except ValueError as error:
-                raise ValueError(f"{name}: {error}") from None
+                raise ValueError(f"{quoted_key(name)}: {error}") from None
         return MappingProxyType(entries)
 
     def _change(self, entries: dict[Any, Any], key: Any, document: object) -> None:
@@ -290,7 +289,7 @@ class _Record(Form):
         values: dict[str, Any] = {}
         for name, each in cast("Mapping[str, object]", document).items():
             if name not in self.fields:
-                raise ValueError(f"unknown key {name}; the keys are {', '.join(self.fields)}")
+                raise ValueError(f"unknown key {quoted_key(name)}; the keys are {', '.join(self.fields)}")
             try:
                 values[name] = self.fields[name].read(each)
             except ValueError as error:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
-__all__ = ["empty", "excerpt", "missing_extra", "one_line"]
+__all__ = ["empty", "excerpt", "looks_secret", "missing_extra", "one_line", "quoted", "quoted_key"]
 
 
 EXCERPT = 120
 """Characters of an unreadable answer that an error message shows at most."""
+
+
+SECRET = re.compile(r"[^\s'\"\[\](){},:=]{12,}")
+"""A word that is long enough to be a token or a password."""
+
+QUOTED = 60
+"""Characters of a wrong value that an error message shows at most."""
 
 
 def empty() -> dict[str, Any]:
@@ -33,3 +41,24 @@ def one_line(text: str, at_most: int) -> str:
     line = " ".join(text[: at_most * 4].split())
     shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line[:at_most])
     return f"{shown}..." if len(line) > at_most or len(text) > at_most * 4 else shown
+
+
+def looks_secret(text: str) -> bool:
+    """Return whether a text may be a token or a password: it has a word of 12 characters or more."""
+    return SECRET.search(text) is not None
+
+
+def quoted(value: object, at_most: int = QUOTED) -> str:
+    """Return a wrong value for an error message, or only its length if it may be a secret in the wrong place."""
+    if isinstance(value, str) and looks_secret(value):
+        return f"a text of {len(value)} characters"
+    try:
+        text = SECRET.sub("***", repr(value))
+    except (ValueError, RecursionError):  # an integer with thousands of digits; a document that is nested too deeply
+        return f"a value of type {type(value).__name__}"
+    return text if len(text) <= at_most else f"{text[:at_most]}..."
+
+
+def quoted_key(name: object) -> str:
+    """Return a wrong key for an error message, or only its length if it may be a secret in the wrong place."""
+    return f"a key of {len(name)} characters" if isinstance(name, str) and looks_secret(name) else str(name)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from attrs import Factory, field, frozen
 
+from rbim._support.text import quoted
 from rbim.errors import InvalidRequest
 from rbim.validators import above_zero, at_least_one
 
@@ -63,7 +64,7 @@ class Rate:
         """Return the rate from a text such as ``50/s``, ``600/min``, ``1000/h`` or ``100/10s``. Raises InvalidRequest."""
         match = re.fullmatch(_RATE, text.strip(), re.ASCII)
         if match is None:
-            raise InvalidRequest(f"invalid rate {text!r}: use 50/s, 600/min or 100/10s", field="rate")
+            raise InvalidRequest(f"invalid rate {quoted(text)}: use 50/s, 600/min or 100/10s", field="rate")
         return cls(float(match[1]), float(match[2] or 1) * _UNIT[match[3][0]])
 
     def key(self, op: Operation[Any]) -> object:
@@ -77,11 +78,13 @@ def _rates(value: Iterable[Rate | str] | Rate | str) -> tuple[Rate, ...]:
     if isinstance(value, (Rate, str)):
         value = (value,)
     if not isinstance(cast("object", value), Iterable):
-        raise InvalidRequest(f"rates: a list of rates such as Rate(50) or '50/s' is needed, not {value!r}", field="rates")
+        raise InvalidRequest(
+            f"rates: a list of rates such as Rate(50) or '50/s' is needed, not {quoted(value)}", field="rates"
+        )
     rates = tuple(Rate.parse(each) if isinstance(each, str) else each for each in value)
     for each in rates:
         if not isinstance(cast("object", each), Rate):
-            raise InvalidRequest(f"rates: a rate such as Rate(50) or '50/s' is needed, not {each!r}", field="rates")
+            raise InvalidRequest(f"rates: a rate such as Rate(50) or '50/s' is needed, not {quoted(each)}", field="rates")
     return rates
 
 

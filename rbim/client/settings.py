@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
+from rbim._support.text import quoted, quoted_key
 from rbim.client.limits import Limits, Rate
 from rbim.credentials import Secret, credentials_from_env, needed
 from rbim.dialect_text import NAMES, dialect_fields, dialect_from_env, variable_of
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from rbim.dialect import Dialect
 
 __all__ = [
+    "COLUMNS",
     "DIALECT",
     "DIALECT_KEYS",
     "KEYS",
@@ -39,6 +41,7 @@ __all__ = [
     "key_of",
     "nearest",
     "rates_of",
+    "unknown_key",
     "value_from_env",
     "variables",
 ]
@@ -73,12 +76,14 @@ class SettingKey(NamedTuple):
 
     ``read`` converts a value from a file or an argument; it also gets the base directory for relative paths, and raises
     ValueError with the expected value. ``parse`` converts the text of an environment variable to an argument of ``read``.
+    ``harmless``: a project's file may set the key before the user trusts that file.
     """
 
     name: str
     read: Callable[[object, Path], Any]
     variable: str | None = None
     parse: Callable[[str], object] = str
+    harmless: bool = False
 
     def value(self, sealed: Sealed, base: Path) -> tuple[Any, str]:
         """Return the setting and "", or None and the cause. Raises nothing whose traceback could show a token."""
@@ -88,6 +93,8 @@ class SettingKey(NamedTuple):
             return None, error.message
         except ValueError as error:
             return None, str(error)
+        except RecursionError:
+            return None, "the value is nested too deeply"
 
     def from_text(self, text: Sealed, base: Path) -> tuple[Any, str]:
         """Return the setting from the text of an environment variable and "", or None and the cause."""
@@ -100,13 +107,26 @@ class SettingKey(NamedTuple):
         return self.value(Sealed(parsed), base)
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
+def nearest(word: object, known: Iterable[str]) -> str:
     """Return a hint for an unknown word: the most similar known word, or all known words."""
+    words = list(known)
+    found = _similar(word, words)
+    return f"did you mean {found}?" if found else f"known are {', '.join(words)}"
+
+
+def unknown_key(name: str, known: Iterable[str]) -> str:
+    """Return an unknown key for an error message; only its length if it may be a secret and resembles no known key."""
+    return name if _similar(name, list(known)) else quoted_key(name)
+
+
+def _similar(word: object, words: list[str]) -> str:
     from difflib import get_close_matches
 
-    words = list(known)
-    found = get_close_matches(word, words, n=1)
-    return f"did you mean {found[0]}?" if found else f"known are {', '.join(words)}"
+    found = get_close_matches(word, words, n=1) if isinstance(word, str) and len(word) <= LONGEST else []
+    return found[0] if found else ""
+
+
+LONGEST = 100  # characters of a word that is compared with known words
 
 
 # ------------------------------------------------------------------------------ readers
@@ -115,6 +135,8 @@ def nearest(word: str, known: Iterable[str]) -> str:
 def _text(value: object, _: Path) -> str:
     if not isinstance(value, str) or not value:
         raise ValueError("a text is needed")
+    if "\0" in value:
+        raise ValueError("a text without NUL characters is needed")
     return value
 
 
@@ -142,13 +164,13 @@ def _variable(value: object, base: Path) -> str:
 
 def _seconds(value: object, _: Path) -> float:
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < float("inf"):
-        raise ValueError(f"a number of seconds above zero is needed, not {_shown(value)}")
+        raise ValueError(f"a number of seconds above zero is needed, not {quoted(value)}")
     return float(value)
 
 
 def _whole(value: object, _: Path) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"a whole number from 1 is needed, not {_shown(value)}")
+        raise ValueError(f"a whole number from 1 is needed, not {quoted(value)}")
     return value
 
 
@@ -156,7 +178,7 @@ def rates_of(value: object) -> tuple[Rate, ...]:
     """Return the rates of a list of rates, each a Rate or a text such as ``50/s``. Raises ValueError."""
     entries = list(cast("Iterable[object]", value)) if type(value) in {list, tuple} else [None]
     if not all(isinstance(entry, (str, Rate)) for entry in entries):
-        raise ValueError(f'a list of rates is needed, such as ["50/s", "600/min"], not {_shown(value)}')
+        raise ValueError(f'a list of rates is needed, such as ["50/s", "600/min"], not {quoted(value)}')
     return tuple(entry if isinstance(entry, Rate) else Rate.parse(cast("str", entry)) for entry in entries)
 
 
@@ -166,16 +188,8 @@ def _rates(value: object, _: Path) -> tuple[Rate, ...]:
 
 def _transport(value: object, _: Path) -> str:
     if not isinstance(value, str) or value not in TRANSPORTS:
-        raise ValueError(f"{_shown(value)} is not a transport; {nearest(str(value), TRANSPORTS)}")
+        raise ValueError(f"{quoted(value)} is not a transport; {nearest(value, TRANSPORTS)}")
     return value
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
-
-
-SHOWN = 40
 
 
 def _split(text: str) -> list[str]:
@@ -193,16 +207,22 @@ KEYS: Mapping[str, SettingKey] = MappingProxyType(
             SettingKey(name="token_file", variable="RBIM_APP_TOKEN_FILE", read=_path),
             SettingKey(name="token_env", read=_variable),
             SettingKey(name="user_name", variable="RBIM_USER_NAME", read=_text),
-            SettingKey(name="transport", variable="RBIM_TRANSPORT", read=_transport),
-            SettingKey(name="concurrency", variable="RBIM_CONCURRENCY", read=_whole, parse=int),
-            SettingKey(name="rates", variable="RBIM_RATES", read=_rates, parse=_split),
-            SettingKey(name="timeout", variable="RBIM_TIMEOUT", read=_seconds, parse=float),
-            SettingKey(name="deadline", variable="RBIM_DEADLINE", read=_seconds, parse=float),
+            SettingKey(name="transport", variable="RBIM_TRANSPORT", read=_transport, harmless=True),
+            SettingKey(name="concurrency", variable="RBIM_CONCURRENCY", read=_whole, parse=int, harmless=True),
+            SettingKey(name="rates", variable="RBIM_RATES", read=_rates, parse=_split, harmless=True),
+            SettingKey(name="timeout", variable="RBIM_TIMEOUT", read=_seconds, parse=float, harmless=True),
+            SettingKey(name="deadline", variable="RBIM_DEADLINE", read=_seconds, parse=float, harmless=True),
             SettingKey(name="callback_credentials_file", variable="RBIM_CALLBACK_CREDENTIALS_FILE", read=_path),
+            SettingKey(name="group_column", variable="RBIM_GROUP_COLUMN", read=_text, harmless=True),
+            SettingKey(name="account_column", variable="RBIM_ACCOUNT_COLUMN", read=_text, harmless=True),
+            SettingKey(name="user_name_column", variable="RBIM_USER_NAME_COLUMN", read=_text, harmless=True),
         )
     }
 )
 """All keys of a profile, in display order."""
+
+COLUMNS = ("group_column", "account_column", "user_name_column")
+"""The keys for the columns of a job's input."""
 
 
 # ------------------------------------------------------------------------------ the dialect

@@ -16,5 +16,6 @@ if TYPE_CHECKING:
         Source as Source,
         load as load,
     )
+    from rbim.config.files import ConfigPlace as ConfigPlace, Ignored as Ignored
 else:
     __getattr__, __dir__ = lazy_names(__name__)

@@ -12,8 +12,9 @@
     [profiles.test.dialect]             # fields of the dialect; [dialect] holds those of every profile
     version = "2016-08-15"
 
-A profile in the project's file takes precedence over one of the same name in the user's file, key by key. No error raised
-here contains a token.
+A profile in the project's file takes precedence over one of the same name in the user's file, key by key. Until the user
+trusts the project's file (``rbim config trust``), it sets only rates, time limits, the transport and columns of an input:
+it cannot choose an address that receives requests signed with the user's token. No error raised here contains a token.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
-from attrs import frozen
+from attrs import field, frozen
 
+from rbim._support.text import quoted
 from rbim.client.limits import Limits
 from rbim.client.settings import (
     DIALECT,
@@ -52,7 +54,7 @@ if TYPE_CHECKING:
 
     from rbim.client.client import AsyncClient, ClientOptions
     from rbim.client.limits import Rate
-    from rbim.config.files import ConfigFile, ConfigPlace
+    from rbim.config.files import ConfigFile, ConfigPlace, Ignored
 
 __all__ = ["Config", "ConfigOptions", "Setting", "Source", "load"]
 
@@ -91,7 +93,7 @@ class Setting:
     """A value, its source and its ``key``, for example ``token_file`` for a token in a file."""
 
     key: str
-    value: Any
+    value: Any = field(repr=False)  # it may be a token under a wrong key
     source: Source
 
     def __str__(self) -> str:
@@ -111,14 +113,15 @@ class Config:
 
     ``values`` has a :class:`Setting` for every key; the forms of the token (``app_token``, ``token_file``, ``token_env``)
     are one key, ``app_token``; a field of the dialect has a key such as ``dialect.version``. A value that is not configured
-    is None. ``profile`` is the chosen profile or None,
-    ``places`` are the files that were searched for. Tokens in files and variables are read on use.
+    is None. ``profile`` is the chosen profile or None, ``places`` are the files that were searched for, ``ignored`` the
+    settings of a file that is not trusted. Tokens in files and variables are read on use.
     """
 
     profile: str | None
     places: tuple[ConfigPlace, ...]
     profiles: tuple[str, ...]
     values: Mapping[str, Setting]
+    ignored: tuple[Ignored, ...] = ()
 
     def __getitem__(self, key: str) -> Any:  # the value of a key
         return self.values[key].value
@@ -213,6 +216,9 @@ class ConfigOptions(TypedDict, total=False):
     timeout: float | None
     deadline: float | None
     callback_credentials_file: str | os.PathLike[str] | None
+    group_column: str | None
+    account_column: str | None
+    user_name_column: str | None
 
 
 def load(
@@ -229,25 +235,29 @@ def load(
     ``arguments`` are settings by key (None: not given); ``dialect`` are fields of the dialect by name, and a mapping in it
     has only the entries that differ from the default. ``profile`` defaults to ``RBIM_PROFILE``, then to the ``profile``
     of the files. It is read from ``file`` (default: ``RBIM_CONFIG``), or without one from the project's file and the user's
-    (see ``rbim.config.files.places``). ``warn`` is called with a message for each file with a token that other users can
-    read (default: log a warning). The configuration may be incomplete. Raises InvalidRequest that names the wrong file,
-    profile, variable or key.
+    (see ``rbim.config.files.places``). ``warn`` is called with a message for a project's file that is not trusted and has
+    settings that therefore are ignored, and for each file with a token that other users can read (default: log a warning).
+    The configuration may be incomplete. Raises InvalidRequest that names the wrong file, profile, variable or key.
     """
     # rebound at once, so that a traceback that shows local variables shows no token
     arguments = cast("Any", {name: Sealed(value) for name, value in arguments.items() if value is not None})
     given: dict[str, Sealed] = dict(cast("Any", arguments))
     given |= {f"{DIALECT}.{name}": Sealed(value) for name, value in (dialect or {}).items()}
+    dialect = None
     searched = places(file)
     files = _files(searched)
-    name = profile or os.environ.get("RBIM_PROFILE") or next((each.default for each in files if each.default), None)
     names = tuple(dict.fromkeys(each for one in files for each in one.profiles))
-    if name is not None and name not in names:
-        raise _no_profile(name, names, searched)
+    name, cause = _chosen(profile or os.environ.get("RBIM_PROFILE"), files, names, searched)
+    if cause:
+        raise InvalidRequest(cause, field="profile")
     found = _defaults() | {key: Setting(key, value, Source()) for key, value in (defaults or {}).items()}
     for layer in (*_from_files(files, name), _from_environment(), _from_arguments(given)):
         for setting in layer:
             found[TOKEN if setting.key in TOKEN_FORMS else setting.key] = setting
-    config = Config(profile=name, places=searched, profiles=names, values=MappingProxyType(found))
+    ignored = tuple(each for file in files for each in file.ignored)
+    config = Config(profile=name, places=searched, profiles=names, values=MappingProxyType(found), ignored=ignored)
+    for message in _ignored_now(config):
+        warn(message)
     for path in _exposed(files, config):
         command = shlex.join(["chmod", "600", str(path)])
         warn(f"{path}: other users can read this file, which contains a token. To fix it: {command}")
@@ -261,19 +271,45 @@ def _files(searched: Iterable[ConfigPlace]) -> tuple[ConfigFile, ...]:
     return tuple(read_file(place) for place in searched if place.exists)
 
 
-def _no_profile(name: str, names: tuple[str, ...], searched: Iterable[ConfigPlace]) -> InvalidRequest:
+def _ignored_now(config: Config) -> Iterable[str]:
+    """Yield a message for each file with settings that would count now if the file were trusted."""
+    for path in dict.fromkeys(each.file for each in config.ignored):
+        profiles = {None, config.profile}  # without a profile, the file may have wanted to choose one
+        found = [
+            each for each in config.ignored if each.file == path and (config.profile is None or each.profile in profiles)
+        ]
+        keys = dict.fromkeys((each.key or "").partition(".")[0] for each in found)
+        if found:
+            what = f"its {', '.join(keys)}" if all(keys) else "it"
+            command = shlex.join(["rbim", "config", "trust", str(path)])
+            yield f"{path}: {found[0].cause}, so rbim ignores {what}. Read the file; to trust it: {command}"
+
+
+def _chosen(
+    given: str | None, files: Sequence[ConfigFile], names: Sequence[str], searched: Iterable[ConfigPlace]
+) -> tuple[str | None, str]:
+    """Return the profile that was given, or that of the files, and ""; or None and the cause."""
+    name = given or next((each.default for each in files if each.default), None)
+    if name is None or name in names:
+        return name, ""
     where = " or ".join(str(place.path) for place in searched) or "any file"
     known = f"there are {', '.join(names)}" if names else "there are no profiles"
-    return InvalidRequest(f"there is no profile {name!r} in {where}: {known}", field="profile")
+    return None, f"there is no profile {repr(given) if given else quoted(name)} in {where}: {known}"
 
 
 def _missing(key: str, config: Config) -> InvalidRequest:
     cause = f"the environment variable {KEYS[key].variable} is not set"
-    if config.profile is not None:
+    if untrusted := next((each for each in config.ignored if _is_of(each, key)), None):
+        cause += f", and that of {untrusted.file} is ignored until you trust the file (rbim config trust)"
+    elif config.profile is not None:
         cause += f", and the profile {config.profile!r} has no {'token_file' if key == TOKEN else key}"
     elif config.profiles:
         cause += f", and none of the profiles {', '.join(config.profiles)} is chosen"
     return InvalidRequest(cause, field=KEYS[key].variable or key)
+
+
+def _is_of(ignored: Ignored, key: str) -> bool:
+    return ignored.key is None or ignored.key == key or (key == TOKEN and ignored.key in TOKEN_FORMS)
 
 
 # ------------------------------------------------------------------------------ layers, the lowest first
@@ -326,9 +362,10 @@ def _from_arguments(arguments: Mapping[str, Sealed]) -> list[Setting]:
 
 def _exposed(files: Iterable[ConfigFile], config: Config) -> list[Path]:
     """Return the files with a token that other users can read."""
-    with_tokens = [file.path for file in files if file.holds_token]
+    named: list[Path] = []
     if config.values[TOKEN].key == "token_file":
-        with_tokens.append(config[TOKEN])
+        named.append(config[TOKEN])
     if config["callback_credentials_file"] is not None:
-        with_tokens.append(config["callback_credentials_file"])
-    return [path for path in dict.fromkeys(with_tokens) if readable_by_others(path)]
+        named.append(config["callback_credentials_file"])
+    exposed = [file.path for file in files if file.exposed]
+    return list(dict.fromkeys((*exposed, *(path for path in named if readable_by_others(path)))))

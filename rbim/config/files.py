@@ -1,27 +1,44 @@
-"""``rbim.toml``: find the files and read their profiles. No error raised here contains a token."""
+"""``rbim.toml``: find the files, read their profiles, and decide what they may set. No error raised here contains a token.
+
+A project's file may come from another person, with a cloned repository. Until the user trusts it (:mod:`rbim.config.trust`),
+it sets only harmless keys (:class:`rbim.client.settings.SettingKey`), and none if another user could have written it. A file
+that the user names, and the user's own file, are trusted.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
-import sys
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
-from rbim.client.settings import DIALECT, DIALECT_KEYS, KEYS, TOKEN, TOKEN_FORMS, Sealed, key_of, nearest
+from rbim.client.settings import DIALECT, DIALECT_KEYS, KEYS, TOKEN, TOKEN_FORMS, Sealed, key_of, nearest, unknown_key
+from rbim.config.trust import is_trusted, remember, user_folder
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
-__all__ = ["ConfigFile", "ConfigPlace", "places", "read_file", "readable_by_others"]
+__all__ = [
+    "ConfigFile",
+    "ConfigPlace",
+    "Ignored",
+    "has_trust",
+    "place_of_project",
+    "places",
+    "read_file",
+    "readable_by_others",
+    "trust",
+]
 
 NAME = "rbim.toml"
-OTHERS = stat.S_IRGRP | stat.S_IROTH
+OTHERS_READ = stat.S_IRGRP | stat.S_IROTH
 TOP = ("profile", "profiles", DIALECT)
+LONGEST = 1024 * 1024  # bytes of a file
 
 
 class ConfigPlace(NamedTuple):
@@ -33,21 +50,36 @@ class ConfigPlace(NamedTuple):
 
 
 @frozen(kw_only=True)
+class Ignored:
+    """A setting that a project's file has and that rbim does not use, and the reason.
+
+    ``key`` is None for the whole file, ``profile`` for a key outside of the profiles.
+    """
+
+    file: Path
+    key: str | None = None
+    profile: str | None = None
+    cause: str
+
+    def __str__(self) -> str:
+        place = str(self.file) if self.profile is None else f"{self.file} [profiles.{self.profile}]"
+        return f"{place}: {self.cause}"
+
+
+@frozen(kw_only=True)
 class ConfigFile:
     """The content of one file: the name of its default profile, and the settings of each profile by key.
 
-    ``shared`` are the settings of every profile: the table of the dialect at the top.
+    ``shared`` are the settings of every profile: the table of the dialect at the top. ``ignored`` are the settings that the
+    file may not make. ``exposed``: it contains a token, and other users can read it.
     """
 
     path: Path
-    default: str | None
-    profiles: Mapping[str, Mapping[str, Any]] = field(repr=False)
-    shared: Mapping[str, Any]
-
-    @property
-    def holds_token(self) -> bool:
-        """Whether the file itself contains a token."""
-        return any(TOKEN in profile for profile in self.profiles.values())
+    default: str | None = field(default=None, repr=False)
+    profiles: Mapping[str, Mapping[str, Any]] = field(default=MappingProxyType({}), repr=False)
+    shared: Mapping[str, Any] = MappingProxyType({})
+    ignored: tuple[Ignored, ...] = ()
+    exposed: bool = False
 
 
 def places(given: str | os.PathLike[str] | None = None) -> tuple[ConfigPlace, ...]:
@@ -60,11 +92,17 @@ def places(given: str | os.PathLike[str] | None = None) -> tuple[ConfigPlace, ..
     if only:
         path = Path(os.path.expanduser(only))  # noqa: PTH111  # Path.expanduser raises for an unknown home
         return (ConfigPlace("given", path.absolute(), path.is_file() or path.is_fifo()),)
-    project, user = _project(), _user()
-    found = [] if project is None else [ConfigPlace("project", project, os.path.isfile(project))]  # noqa: PTH113  # never raises
-    if user is not None and user != project:
+    project, user = place_of_project(), _user()
+    found = [] if project is None or (user is not None and _is_same(project.path, user)) else [project]
+    if user is not None:
         found.append(ConfigPlace("user", user, os.path.isfile(user)))  # noqa: PTH113  # never raises
     return tuple(found)
+
+
+def place_of_project(file: Path | None = None) -> ConfigPlace | None:
+    """Return a file as that of a project (default: the nearest one); None if the working directory does not exist."""
+    path = _project() if file is None else file.parent.resolve() / file.name
+    return None if path is None else ConfigPlace("project", path, os.path.isfile(path))  # noqa: PTH113  # never raises
 
 
 def _project() -> Path | None:
@@ -77,69 +115,177 @@ def _project() -> Path | None:
     return next((path for path in above if os.path.isfile(path)), here / NAME)  # noqa: PTH113  # never raises
 
 
-def _user() -> Path | None:
-    folder = None if sys.platform == "linux" else _folder_by_platformdirs()  # on Linux it would be the same, but slow
-    if folder is None:
-        home = os.environ.get("XDG_CONFIG_HOME", "")
-        folder = Path(home if Path(home).is_absolute() else os.path.expanduser("~/.config")) / "rbim"  # noqa: PTH111
-    return folder / NAME if folder.is_absolute() else None
-
-
-def _folder_by_platformdirs() -> Path | None:
+def _is_same(one: Path, other: Path) -> bool:
     try:
-        from platformdirs import user_config_path
-    except ModuleNotFoundError:
-        return None
-    return user_config_path("rbim", appauthor=False)
+        return one == other or one.samefile(other)
+    except OSError:
+        return False
+
+
+def _user() -> Path | None:
+    folder = user_folder("XDG_CONFIG_HOME", "~/.config", "config")
+    return None if folder is None else folder / NAME
 
 
 def read_file(place: ConfigPlace) -> ConfigFile:
-    """Return the content of a file, with all its profiles checked.
+    """Return the content of a file, with all its profiles checked, and without the settings that it may not set.
 
-    Raises InvalidRequest that names the file and the wrong line or key. Also raises it for a file that was found, not
-    given, if it belongs to another user or every user can write to it: it could redirect the application's requests.
+    Raises InvalidRequest that names the file and the wrong line or key. Also raises it for the user's file if another user
+    owns it or can write to it: that user could redirect the application's requests.
     """
-    if place.kind != "given" and (cause := _untrusted(place.path)):
-        raise InvalidRequest(f"{place.path}: {cause}; name it (--config, RBIM_CONFIG) to use it", field="config")
-    found, cause = _read(place.path)
+    found, cause = _read(place)
     # raised here, where no frame of the traceback holds a token
     if found is None:
         raise InvalidRequest(f"{place.path}: {cause}", field="config")
     return found
 
 
-def readable_by_others(path: Path) -> bool:
-    """Return whether the group or all users can read a file; False on Windows."""
+def trust(place: ConfigPlace) -> ConfigFile:
+    """Trust the present content of a project's file, and return what it sets now. Raises InvalidRequest like read_file."""
+    found, cause = _read(place, trusting=True)
+    if found is None:
+        raise InvalidRequest(f"{place.path}: {cause}", field="config")
+    return found
+
+
+def has_trust(place: ConfigPlace) -> bool:
+    """Return whether all settings of a file count: of a project's file, if the user trusts it."""
     try:
-        return os.name == "posix" and bool(path.stat().st_mode & OTHERS)
+        return place.exists and (place.kind != "project" or is_trusted(place.path, _open(place).content))
     except OSError:
         return False
 
 
-def _untrusted(path: Path) -> str:
-    """Return the reason not to trust a file: another user could have written it. Empty if there is none."""
+def readable_by_others(path: Path) -> bool:
+    """Return whether the group or all users can read a file; False on Windows."""
+    try:
+        return os.name == "posix" and bool(path.stat().st_mode & OTHERS_READ)
+    except (OSError, ValueError):
+        return False
+
+
+# ------------------------------------------------------------------------------ the file
+
+
+class _Opened(NamedTuple):
+    """The content of a file, and what its descriptor says of it."""
+
+    content: bytes
+    unsafe: str  # the reason why another user could have written it
+    exposed: bool  # other users can read it
+
+
+def _read(place: ConfigPlace, *, trusting: bool = False) -> tuple[ConfigFile | None, str]:
+    """Return a file, or None and the cause. Raises nothing whose traceback could show a token."""
+    path = place.path
+    try:
+        opened = _open(place)
+    except OSError as error:
+        return None, error.strerror or "it cannot be read"
+    if len(opened.content) > LONGEST:
+        return None, f"it is longer than {LONGEST} bytes"
+    trusted = place.kind != "project" or trusting or is_trusted(path, opened.content)
+    if opened.unsafe and place.kind == "user":
+        return None, f"{opened.unsafe}; correct that, or name the file (--config, RBIM_CONFIG) to use it"
+    if opened.unsafe and not trusted:
+        return ConfigFile(path=path, ignored=(Ignored(file=path, cause=opened.unsafe),)), ""
+    found, cause = _parsed(path, opened.content)
+    if found is None:
+        return None, cause
+    if trusting:
+        remember(path, opened.content)
+    found = evolve(found, exposed=opened.exposed and any(TOKEN in profile for profile in found.profiles.values()))
+    return found if trusted else _harmless(found), ""
+
+
+def _open(place: ConfigPlace) -> _Opened:
+    """Open a file once, and return its content and its rights, both of the same descriptor."""
+    flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)
+    linked = False
+    if place.kind == "given":
+        descriptor = os.open(place.path, flags)
+    else:
+        flags |= getattr(os, "O_NONBLOCK", 0)  # a pipe in its place must not block
+        try:
+            descriptor = os.open(place.path, flags | getattr(os, "O_NOFOLLOW", 0))
+        except OSError as error:
+            if error.errno not in {errno.ELOOP, errno.EMLINK}:
+                raise
+            descriptor, linked = os.open(place.path, flags), True
+    with os.fdopen(descriptor, "rb") as stream:
+        found = os.fstat(descriptor)
+        unsafe = "" if place.kind == "given" else _unsafe(found)
+        if linked and place.kind == "project":
+            unsafe = unsafe or "it is a symbolic link"
+        content = b"" if unsafe.startswith("it is no file") else stream.read(LONGEST + 1)
+    return _Opened(content, unsafe, os.name == "posix" and bool(found.st_mode & OTHERS_READ))
+
+
+def _unsafe(found: os.stat_result) -> str:
+    """Return the reason why another user could have written a file. Empty if there is none."""
+    if not stat.S_ISREG(found.st_mode):
+        return "it is no file"
     if os.name != "posix":
         return ""
-    found = path.stat()
     if found.st_uid not in {os.getuid(), 0}:
-        return "the file belongs to another user"
-    return "all users can write to the file" if found.st_mode & stat.S_IWOTH else ""
+        return "it belongs to another user"
+    if found.st_mode & stat.S_IWOTH:
+        return "all users can write to it"
+    if found.st_mode & stat.S_IWGRP and not _is_private_group(found.st_gid, found.st_uid):
+        return "its group can write to it"
+    return ""
 
 
-def _read(path: Path) -> tuple[ConfigFile | None, str]:
+def _is_private_group(group: int, user: int) -> bool:
+    """Return whether a user is the only member of a group: many systems give each user such a group."""
+    import grp
+    import pwd
+
+    try:
+        name, members = pwd.getpwuid(user).pw_name, set(grp.getgrgid(group).gr_mem)
+    except KeyError:
+        return False
+    return members <= {name} and {each.pw_name for each in pwd.getpwall() if each.pw_gid == group} <= {name}
+
+
+def _parsed(path: Path, content: bytes) -> tuple[ConfigFile | None, str]:
     import tomllib
 
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        return _checked(path, tomllib.loads(content.decode("utf-8-sig")))
     except UnicodeDecodeError:
         return None, "it is not UTF-8"
-    except OSError as error:
-        return None, error.strerror or "it cannot be read"
-    try:
-        document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         return None, str(error).partition("\n")[0]
-    return _checked(path, document)
+    except RecursionError:
+        return None, "it is nested too deeply"
+    except ValueError:  # an integer with thousands of digits
+        return None, "it has a number with too many digits"
+
+
+def _harmless(file: ConfigFile) -> ConfigFile:
+    """Return a file with its harmless settings only."""
+    cause = "this file is not trusted"
+    ignored = [Ignored(file=file.path, key="profile", cause=cause)] if file.default else []
+    ignored += _ignored(file.shared, file.path, None, cause)
+    profiles: dict[str, Mapping[str, Any]] = {}
+    for name, settings in file.profiles.items():
+        profiles[name] = MappingProxyType({key: value for key, value in settings.items() if _is_harmless(key)})
+        ignored += _ignored(settings, file.path, name, cause)
+    return ConfigFile(path=file.path, profiles=MappingProxyType(profiles), ignored=tuple(ignored), exposed=file.exposed)
+
+
+def _ignored(settings: Mapping[str, Any], path: Path, profile: str | None, cause: str) -> Iterator[Ignored]:
+    for key in settings:
+        if not _is_harmless(key):
+            yield Ignored(file=path, key=key, profile=profile, cause=cause)
+
+
+def _is_harmless(key: str) -> bool:
+    return key in KEYS and KEYS[key].harmless
+
+
+# ------------------------------------------------------------------------------ its content
 
 
 def _checked(path: Path, document: dict[str, Any]) -> tuple[ConfigFile | None, str]:
@@ -147,7 +293,7 @@ def _checked(path: Path, document: dict[str, Any]) -> tuple[ConfigFile | None, s
         if name in KEYS:
             return None, f"{name} is outside of a profile; move it below [profiles.NAME]"
         if name not in TOP:
-            return None, f"unknown key {name}; {_misplaced(name, f'[{DIALECT}]') or nearest(name, TOP)}"
+            return None, f"unknown key {unknown_key(name, TOP)}; {_misplaced(name, f'[{DIALECT}]') or nearest(name, TOP)}"
     shared, cause = _dialect(document.get(DIALECT, {}))
     if shared is None:
         return None, cause
@@ -176,7 +322,8 @@ def _settings(profile: str, table: dict[str, object], base: Path) -> tuple[dict[
             continue
         if name not in KEYS:
             place = _misplaced(name, f"[profiles.{profile}.{DIALECT}]")
-            return None, f"{name}: unknown key; {place or nearest(name, (*KEYS, DIALECT))}"
+            known = (*KEYS, *DIALECT_KEYS.values(), DIALECT) if place else (*KEYS, DIALECT)
+            return None, f"{unknown_key(name, known)}: unknown key; {place or nearest(name, known)}"
         settings[name], cause = KEYS[name].value(Sealed(value), base)
         if cause:
             return None, f"{name}: {cause}"
@@ -194,7 +341,8 @@ def _dialect(table: object) -> tuple[dict[str, Any] | None, str]:
     for name, value in cast("dict[str, object]", table).items():
         key = f"{DIALECT}.{name}"
         if key not in DIALECT_KEYS:
-            return None, f"{key}: unknown key; {nearest(name, DIALECT_KEYS.values())}"
+            shown = unknown_key(name, DIALECT_KEYS.values())
+            return None, f"{DIALECT}.{shown}: unknown key; {nearest(name, DIALECT_KEYS.values())}"
         settings[key], cause = key_of(key).value(Sealed(value), Path())
         if cause:
             return None, f"{key}: {cause}"

@@ -16,11 +16,13 @@ import pytest
 from cyclopts import App
 
 from helpers.dialects import FIELDS
+from helpers.projects import write_project
 from helpers.serving import served
 from rbim.cli import Exit, build_app, global_flags as everywhere, run
 from rbim.cli.errors import REPORTING
 from rbim.cli.global_flags import GlobalFlags, current_flags, split_global_flags
 from rbim.cli.help import front_page as front
+from rbim.client.settings import KEYS
 from rbim.credentials import Credentials
 from rbim.emulator import Emulator
 from rbim.operations import catalogue
@@ -73,7 +75,7 @@ def profile(served_platform, folder):
             user_name = "boss"
         """
         file = folder / "rbim.toml"
-        file.write_text("\n".join([*map(str.strip, text.splitlines()), *lines]), encoding="utf-8")
+        write_project(file, "\n".join([*map(str.strip, text.splitlines()), *lines]))
         token = folder / "token"
         token.write_text(f"{TOKEN}\n", encoding="utf-8")
         token.chmod(0o600)
@@ -408,7 +410,7 @@ def test_config_show_says_what_is_known_and_where_from(profile, cli, monkeypatch
     assert (code, err) == (Exit.DONE, "")
     first, _, _, _, *lines = out.splitlines()
     assert first == "profile: test"
-    lines, dialect = lines[:11], lines[14:]
+    lines, dialect = lines[: len(KEYS) - 2], lines[len(KEYS) + 1 :]
     assert [line.split()[0] for line in dialect] == [f"dialect.{name}" for name in FIELDS]
     rows = {line.split()[0]: re.split(r"\s{2,}", line.strip())[1:] for line in dialect}
     assert rows["dialect.version"] == ["2013-12-26", "default"]
@@ -427,13 +429,16 @@ def test_config_show_says_what_is_known_and_where_from(profile, cli, monkeypatch
         "timeout": ["3.0", "environment variable RBIM_TIMEOUT"],
         "deadline": ["30.0", "default"],
         "callback_credentials_file": ["-", "-"],
+        "group_column": ["-", "-"],
+        "account_column": ["-", "-"],
+        "user_name_column": ["-", "-"],
     }
 
 
 def test_config_show_has_each_field_of_the_dialect_with_its_source(profile, cli, monkeypatch):
     file = profile()
-    with file.open("a", encoding="utf-8") as more:
-        more.write('\n[dialect]\nsingular_search = true\n[profiles.test.dialect]\ncodes = {112399 = "Throttled"}\n')
+    more = '\n[dialect]\nsingular_search = true\n[profiles.test.dialect]\ncodes = {112399 = "Throttled"}\n'
+    write_project(file, file.read_text(encoding="utf-8") + more)
     monkeypatch.setenv("RBIM_ALREADY_REASONS", "done, there already")
 
     code, out, err = cli("config", "show", "--profile", "test", "--version", "2016-08-15", "--invite-limit=5", "--json")
@@ -470,7 +475,7 @@ def test_config_show_masks_a_token_of_any_form(cli, folder, monkeypatch, form):
     if value is None:
         monkeypatch.setenv("RBIM_APP_TOKEN", TOKEN)
     file = folder / "rbim.toml"
-    file.write_text(f'profile = "a"\n[profiles.a]\n{form} = "{value}"\n' if value else "")
+    write_project(file, f'profile = "a"\n[profiles.a]\n{form} = "{value}"\n' if value else "")
     file.chmod(0o600)
     source = {
         "app_token": f"{file} [profiles.a]",
@@ -506,17 +511,20 @@ def test_config_path_shows_which_files_are_looked_for(profile, cli, folder, tmp_
     _, document, _ = cli("config", "path", "--json")
     _, named, _ = cli("config", "path", "--json", "--config", "rbim.toml")
 
-    assert [line.split() for line in shown.splitlines()[2:]] == [["project", "yes", str(file)], ["user", "no", str(user)]]
-    assert json.loads(document) == [
-        {"kind": "project", "path": str(file), "exists": True},
-        {"kind": "user", "path": str(user), "exists": False},
+    assert [line.split() for line in shown.splitlines()[2:]] == [
+        ["project", "yes", "yes", str(file)],
+        ["user", "no", "-", str(user)],
     ]
-    assert json.loads(named) == [{"kind": "given", "path": str(folder / "rbim.toml"), "exists": True}]
+    assert json.loads(document) == [
+        {"kind": "project", "path": str(file), "exists": True, "trusted": True},
+        {"kind": "user", "path": str(user), "exists": False, "trusted": False},
+    ]
+    assert json.loads(named) == [{"kind": "given", "path": str(folder / "rbim.toml"), "exists": True, "trusted": True}]
 
 
 @pytest.mark.parametrize("command", [["groups", "search", "--name", "x"], ["config", "show"], ["invite", "f", "--dry-run"]])
 def test_what_is_wrong_in_the_file_is_said_in_two_lines(cli, folder, command):
-    (folder / "rbim.toml").write_text(f'[profiles.a]\napp_tokn = "{TOKEN}"\n')
+    write_project(folder / "rbim.toml", f'[profiles.a]\napp_tokn = "{TOKEN}"\n')
 
     code, out, err = cli(*command)
 
@@ -577,7 +585,7 @@ def test_the_front_page_says_what_the_commands_say(name):
 
 def test_the_examples_of_the_front_page_are_commands(cli, folder):
     (folder / "members.csv").write_text("group,account\ng1,a\n", encoding="utf-8")
-    (folder / "rbim.toml").write_text("[profiles.production]\n")
+    write_project(folder / "rbim.toml", "[profiles.production]\n")
     examples = [line.split() for line in front.EXAMPLES.splitlines()]
 
     for words in examples:

@@ -17,6 +17,7 @@ import pytest
 
 from helpers.pages import blocks_of, run_program
 from helpers.paths import DOCS
+from helpers.projects import write_project
 from rbim.cli import Exit, run
 from rbim.cli.exit_codes import JobExit
 from rbim.emulator.faults.requests import KINDS, faults_from
@@ -345,7 +346,7 @@ def chosen_by(how, emulator, folder):
         return {**address, "RBIM_VERSION": "2016-08-15", "RBIM_MEMBERS_SHAPE": "nested"}, []
     if how == "profile":
         lines = [f'{name} = "{text}"' for name, text in OTHER.items()]
-        (folder / "rbim.toml").write_text("\n".join(["[profiles.other.dialect]", *lines]), encoding="utf-8")
+        write_project(folder / "rbim.toml", "\n".join(["[profiles.other.dialect]", *lines]))
         return address, ["--profile", "other"]
     return address, {
         "flag": ["--version", "2016-08-15", "--members-shape=nested"],

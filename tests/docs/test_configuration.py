@@ -7,6 +7,7 @@ import pytest
 
 from helpers.pages import blocks_of, run_program
 from helpers.paths import ROOT
+from helpers.projects import write_project
 from helpers.serving import served
 from rbim import Dialect
 from rbim.cli import Exit, run
@@ -37,7 +38,7 @@ def folder(tmp_path, bare_environment):
     """A working directory with the page's file, and nothing of the machine's own."""
     bare_environment.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     bare_environment.chdir(tmp_path)
-    (tmp_path / "rbim.toml").write_text(TOML.text, encoding="utf-8")
+    write_project(tmp_path / "rbim.toml", TOML.text)
     (tmp_path / "test.token").write_text(TOKEN, encoding="utf-8")
     (tmp_path / "test.token").chmod(0o600)
     return tmp_path
@@ -49,7 +50,7 @@ def at(text, url):
 
 @pytest.mark.parametrize("command", SHELL.text.splitlines())
 def test_a_command_works(folder, url, capsys, command):
-    (folder / "rbim.toml").write_text(at(TOML.text, url), encoding="utf-8")
+    write_project(folder / "rbim.toml", at(TOML.text, url))
 
     code = run(at(command, url).split()[1:])
 
@@ -78,7 +79,7 @@ VALUES = re.findall(r"^\| .+? \| `(\w+ = .+?)` \| `(--.+?)` \|$", (ROOT / PAGE).
 @pytest.mark.parametrize(("line", "flag"), VALUES, ids=[flag for _, flag in VALUES])
 def test_a_value_is_written_as_the_table_shows(folder, monkeypatch, line, flag):
     word, text = shlex.split(flag)
-    (folder / "rbim.toml").write_text(f"[dialect]\n{line}\n", encoding="utf-8")
+    write_project(folder / "rbim.toml", f"[dialect]\n{line}\n")
     in_file = load().dialect
     (folder / "rbim.toml").unlink()
     flags, _ = split_global_flags([word, text])
@@ -94,7 +95,7 @@ def test_the_table_shows_each_form_of_a_value():
 
 
 def test_the_program_works(folder, url):
-    (folder / "rbim.toml").write_text(at(TOML.text, url), encoding="utf-8")
+    write_project(folder / "rbim.toml", at(TOML.text, url))
 
     assert run_program(PROGRAM.text, folder).splitlines() == [
         f"{url} from {folder}/rbim.toml [profiles.test]",

@@ -18,6 +18,7 @@ from rbim.cli.jobs.progress import time_left
 from rbim.cli.jobs.run import JobRun, execute
 from rbim.cli.output import show_json
 from rbim.client.limits import Limits
+from rbim.client.settings import COLUMNS
 from rbim.errors import RbimError
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from rbim.bulk.job import Job
     from rbim.cli.jobs.flags import InputFlags, OnUnknown, OutputFlags, PaceFlags, ResultFlags
     from rbim.cli.jobs.input import Input
+    from rbim.config.config import Config
     from rbim.operations.base import Operation
 
 __all__ = ["JobCommand", "NoSender", "begin"]
@@ -69,7 +71,8 @@ def begin(command: JobCommand) -> int:
         journal = command.journal or journal_beside(command.file, command.verb)
         job = command.make(NoSender(), journal=journal, **settings)
         client = None if command.dry_run else make_client(config, limits=Limits(concurrency=job.settings.concurrency))
-        with open_input(command.file, command.input_flags.options()) as rows:
+        options = _input_options(command.input_flags, config)
+        with open_input(command.file, options) as rows:
             if client is None:
                 return rows.leave(_estimate(job, rows, as_json=command.output_flags.as_json))
             files = Files(
@@ -78,7 +81,7 @@ def begin(command: JobCommand) -> int:
                 plot=command.result_flags.plot,
                 source=None if command.file == STANDARD else command.file,
             )
-            if command.asks_first and not confirmed(_action(command, job), f"{name} --yes"):
+            if command.asks_first and not confirmed(_action(command, job, options), f"{name} --yes"):
                 return rows.leave(JobExit.USAGE)
             job = command.make(client, journal=journal, **settings)
             return execute(
@@ -99,11 +102,17 @@ def begin(command: JobCommand) -> int:
         return JobExit.INTERRUPTED
 
 
-def _action(command: JobCommand, job: Job[Any]) -> str:
+def _input_options(flags: InputFlags, config: Config) -> dict[str, Any]:
+    """Return the options for RowFile: the flags, and the configured columns."""
+    options = flags.options()
+    return options | {name: config[name] for name in COLUMNS if options[name] is None}
+
+
+def _action(command: JobCommand, job: Job[Any], options: dict[str, Any]) -> str:
     """Return the action to confirm, such as "remove 3 accounts from 1 group"; counts need a terminal and a file."""
     if not (at_terminal() and Path(command.file).is_file()):  # a stream can be read only once
         return f"{command.verb} every account in {command.file}"
-    with open_input(command.file, command.input_flags.options()) as rows:
+    with open_input(command.file, options) as rows:
         found = anyio.run(job.estimate, rows)
     accounts, groups = found.rows - found.bad - found.duplicates, found.groups
     return f"{command.verb} {accounts:,} account{'s' * (accounts != 1)} from {groups:,} group{'s' * (groups != 1)}"

@@ -40,11 +40,11 @@ class InputFlags:
     delimiter
         The separator of CSV cells; `,` `;` `|` and tabs are detected.
     group_column
-        The column with the group (default: group).
+        The column with the group (default: the configured group_column, or group).
     account_column
-        The column with the account (default: account).
+        The column with the account (default: the configured account_column, or account).
     user_name_column
-        The column with the acting account (default: user_name); the column is optional.
+        The column with the acting account (default: the configured user_name_column, or user_name); the column is optional.
     """
 
     group: str | None = None

@@ -1,0 +1,191 @@
+"""No error of a configuration shows a token, also one in the wrong place; every malformed file is one clear error."""
+
+import json
+import pickle
+import re
+import traceback
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from rbim import InvalidRequest
+from rbim.cli import run
+from rbim.client.settings import DIALECT_KEYS, KEYS
+from rbim.config import load
+
+TOKENS = ["0d1d9c4c1b0d4b38a2e1b9cb63c8a1b7", "correct-horse-battery", "Tr0ub4dor&3xyz", "123456789012345678"]
+PLACES = ["file", "variable", "argument", "flag"]
+NO_FRAMES_OF = re.compile(r"/rbim/")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, bare_environment):
+    bare_environment.chdir(tmp_path)
+    return tmp_path
+
+
+def shown(error):
+    """Return everything that an error shows, with the local variables of rbim's frames."""
+    parts = []
+    while error is not None:
+        parts += [str(error), repr(error), repr(vars(error)), repr(error.args), "".join(traceback.format_exception(error))]
+        for frame, _ in traceback.walk_tb(error.__traceback__):
+            if NO_FRAMES_OF.search(frame.f_code.co_filename):
+                parts += [repr(value) for value in frame.f_locals.values()]
+        error = error.__cause__ or error.__context__
+    return " ".join(parts)
+
+
+def refusal(call):
+    """Return the InvalidRequest that a call raises, or None."""
+    try:
+        call()
+    except InvalidRequest as error:
+        return error
+    return None
+
+
+def made(**arguments):
+    return load(**arguments).client()
+
+
+def forms(token):
+    """Return values, in TOML's and JSON's notation alike, that have a token in them."""
+    return [f'"{token}"', f'["{token}"]', f'"50/s {token}"', f'{{"a": "{token}"}}', f'{{"{token}": 1}}', f'[["{token}"], 1]']
+
+
+def as_toml(form):
+    return form.replace('": ', '" = ')
+
+
+@pytest.mark.parametrize("token", TOKENS)
+@pytest.mark.parametrize("key", [*KEYS, *DIALECT_KEYS])
+def test_a_token_under_a_wrong_key_of_a_file_is_not_shown(folder, key, token):
+    file = folder / "some.toml"
+    name = key.rpartition(".")[2]
+    for form in forms(token):
+        table = "dialect" if key in DIALECT_KEYS else "profiles.p"
+        file.write_text(
+            f"[profiles.p]\n[{table}]\n{name} = {as_toml(form)}\n"
+            if table == "dialect"
+            else f"[{table}]\n{name} = {as_toml(form)}\n"
+        )
+        error = refusal(lambda: load("p", file).client())
+        assert token not in shown(error), (key, form)
+        assert token.encode() not in pickle.dumps(error)
+
+
+@pytest.mark.parametrize("token", TOKENS)
+@pytest.mark.parametrize("key", [*KEYS, *DIALECT_KEYS])
+def test_a_token_in_a_wrong_variable_or_argument_is_not_shown(bare_environment, capsys, key, token):
+    name = key.rpartition(".")[2]
+    variable = f"RBIM_{name.upper()}"
+    for form in forms(token):
+        text = json.loads(form) if form.startswith('"') else form
+        bare_environment.setenv(variable, text)
+        assert token not in shown(refusal(lambda: load().client())), (key, form)
+        bare_environment.delenv(variable)
+        value = json.loads(form)
+        arguments = {"dialect": {name: value}} if key in DIALECT_KEYS else {key: value}
+        error = refusal(partial(made, **arguments))
+        assert token not in shown(error), (key, form)
+        if key in DIALECT_KEYS:
+            run([f"--{name.replace('_', '-')}", text, "groups", "search"])
+            assert token not in "".join(capsys.readouterr()), (key, form)
+
+
+@pytest.mark.parametrize("token", TOKENS)
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{} = "x"\n',
+        "[{}]\n",
+        '[profiles.p]\n{} = "x"\n',
+        '[dialect]\n"{}" = "x"\n',
+        '[profiles.p.dialect]\n{} = "x"\n',
+        '[dialect.codes]\n{} = "x"\n',
+        '[dialect.codes.x]\n{} = "x"\n',
+        'profile = "{}"\n',
+        'profiles = "{}"\n',
+        "profiles = {{ a = '{}' }}\n",
+        'app_token = "{}\n',
+        "app_token = {}\n",
+        '[profiles.p]\ntoken_file = "{}\\u0000"\n',
+        '[profiles.p]\ntoken_file = "/{}/no/such/file"\n',
+    ],
+)
+def test_a_token_in_the_place_of_a_key_or_beside_a_mistake_is_not_shown(folder, text, token):
+    file = folder / "some.toml"
+    file.write_text(
+        text.replace("{}", token if token.isalnum() or '"{}"' in text else f'"{token}"')
+        .replace("{{", "{")
+        .replace("}}", "}")
+    )
+    with pytest.raises(InvalidRequest) as caught:
+        load(None if "profile =" in text or "[dialect" in text else "p", file).client(base_url="http://x", credentials=None)
+    assert token not in shown(caught.value)
+
+
+MALFORMED = {
+    "an integer of 4,301 digits": f"a = {'9' * 4301}",
+    "a hexadecimal integer of 9,000 digits": f"a = 0x{'f' * 9000}",
+    "3,000 lists": f"a = {'[' * 3000}{']' * 3000}",
+    "3,000 tables": f"a = {'{a=' * 3000}1{'}' * 3000}",
+    "a dotted key of 5,000 parts": f"[profiles.p]\n{'.'.join('a' * 5000)} = 1",
+    "a dotted table of 5,000 parts": f"[dialect.codes.{'.'.join('a' * 5000)}]",
+    "a NUL character": "a = 'x\0'",
+    "an escaped NUL in an address": '[profiles.p]\nbase_url = "http://x\\u0000"',
+    "an escaped NUL in a token": '[profiles.p]\napp_token = "x\\u0000"',
+    "an escaped NUL in a path": '[profiles.p]\ntoken_file = "x\\u0000"',
+    "an escaped NUL in a path of keys": '[profiles.p]\ncallback_credentials_file = "x\\u0000"',
+    "an escaped NUL in a variable": '[profiles.p]\ntoken_env = "x\\u0000"',
+    "a lone surrogate": b"a = '\xed\xa0\x80'",
+    "no text": b"\xff\xfe\x00",
+    "an unfinished text": 'a = "',
+    "a date that does not exist": "a = 2026-02-30",
+    "two megabytes": "#" * 2_000_000,
+    "nothing but a bracket": "[",
+    "twice the same table": "[profiles.p]\n[profiles.p]",
+}
+
+
+@pytest.mark.parametrize("how", ["given", "project", "user"])
+@pytest.mark.parametrize("name", MALFORMED)
+def test_every_malformed_file_is_one_clear_error(folder, bare_environment, capsys, name, how):
+    content = MALFORMED[name]
+    content = content if isinstance(content, bytes) else content.encode()
+    secret = f'\n# app_token = "{TOKENS[0]}"\n'.encode()
+    file = folder / "rbim.toml"
+    if how == "user":
+        file = folder / "config" / "rbim" / "rbim.toml"
+        file.parent.mkdir(parents=True)
+        bare_environment.setenv("XDG_CONFIG_HOME", str(folder / "config"))
+    file.write_bytes(content + secret)
+
+    with pytest.raises(InvalidRequest) as caught:
+        load("p", file if how == "given" else None).credentials()
+    assert str(caught.value).startswith(f"{file}: ")
+    assert len(str(caught.value)) < len(str(file)) + 300
+    assert TOKENS[0] not in shown(caught.value)
+    code = run(["--profile", "p", *(["--config", str(file)] if how == "given" else []), "config", "show"])
+    first, *rest = capsys.readouterr().err.splitlines()
+    assert (code, len(rest) <= 1) == (2, True)
+    assert first.startswith(f"rbim: {file}: ")
+
+
+@pytest.mark.parametrize("content", [b"x" * 5000, b"\xff\xfe", b"x\0y", b""])
+def test_a_token_file_that_holds_no_token_is_an_error_that_shows_none(folder, content):
+    file = folder / "token"
+    file.write_bytes(content)
+    with pytest.raises(InvalidRequest) as caught:
+        load(app_id="app", base_url="http://x", token_file=file).client()
+    assert "xxxx" not in shown(caught.value)
+
+
+def test_an_endless_file_is_not_read_to_its_end():
+    endless = Path("/dev/zero")
+    if not endless.exists():
+        pytest.skip("this system has no endless file")
+    with pytest.raises(InvalidRequest, match="it is longer than"):
+        load(file="/dev/zero") if endless.is_file() else load(app_id="a", token_file=endless).credentials()
