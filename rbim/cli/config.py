@@ -111,7 +111,7 @@ def path(*, as_json: Json = False) -> int:
 
 
 @config.command(sort_key=2)
-def trust(file: Path | None = None, /) -> int:
+def trust(file: Path | None = None, /, *, as_json: Json = False) -> int:
     """Trust the present content of a project's file: from now on it sets addresses and credentials, too.
 
     Read the file first. Who writes it decides where your requests go, with signatures made with your token. If the content
@@ -122,6 +122,7 @@ def trust(file: Path | None = None, /) -> int:
     file
         The file (default: the nearest rbim.toml in the working directory or above it).
     """
+    from rbim.cli.output import show_json
     from rbim.config.files import trust as trust_file
 
     try:
@@ -129,11 +130,16 @@ def trust(file: Path | None = None, /) -> int:
         found = trust_file(place)
     except RbimError as error:
         return report_error(error, "rbim config trust")
-    return _print(f"trusted: {place.path}", *_permissions(found))
+    sets = _permissions(found)
+    if as_json:
+        show_json({"path": str(place.path), "trusted": True, "sets": sets})
+        return Exit.DONE
+    lines = [f"  {key}: {value}" for key, value in sets.items()] or ["  it sets nothing that needs your trust"]
+    return _print(f"trusted: {place.path}", *lines)
 
 
 @config.command(sort_key=3)
-def untrust(file: Path | None = None, /) -> int:
+def untrust(file: Path | None = None, /, *, as_json: Json = False) -> int:
     """Trust no content of a project's file any more.
 
     Parameters
@@ -141,6 +147,7 @@ def untrust(file: Path | None = None, /) -> int:
     file
         The file (default: the nearest rbim.toml in the working directory or above it).
     """
+    from rbim.cli.output import show_json
     from rbim.config.trust import revoke
 
     try:
@@ -148,6 +155,9 @@ def untrust(file: Path | None = None, /) -> int:
         was_trusted = revoke(place.path)
     except RbimError as error:
         return report_error(error, "rbim config untrust")
+    if as_json:
+        show_json({"path": str(place.path), "trusted": False, "was_trusted": was_trusted})
+        return Exit.DONE
     return _print(f"no longer trusted: {place.path}" if was_trusted else f"was not trusted: {place.path}")
 
 
@@ -165,17 +175,17 @@ def _project_file(file: Path | None) -> ConfigPlace:
     return place
 
 
-def _permissions(file: ConfigFile) -> list[str]:
-    """Return a line for each setting that the file sets because it is trusted."""
+def _permissions(file: ConfigFile) -> dict[str, str]:
+    """Return the settings, as text, that the file sets because it is trusted."""
     from rbim.client.settings import KEYS, TOKEN, TOKEN_FORMS
 
-    found: list[str] = [] if file.default is None else [f"profile: {file.default}"]
+    found = {} if file.default is None else {"profile": file.default}
     for profile, settings in ((None, file.shared), *file.profiles.items()):
         for key, value in settings.items():
             if key not in KEYS or not KEYS[key].harmless:
                 shown = MASK if key == TOKEN else str(value) if key in TOKEN_FORMS else _spelled(key, value)
-                found.append(f"{'' if profile is None else f'profiles.{profile}.'}{key}: {shown}")
-    return [f"  {line}" for line in found] or ["  it sets nothing that needs your trust"]
+                found[f"{'' if profile is None else f'profiles.{profile}.'}{key}"] = shown
+    return found
 
 
 def _ignored_document(ignored: Ignored) -> dict[str, Any]:

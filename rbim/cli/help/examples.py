@@ -61,7 +61,7 @@ EXAMPLES = {
     "config show": ("rbim config show", "rbim config show --profile production --json"),
     "config path": ("rbim config path", "rbim config path --json"),
     "config trust": ("rbim config trust", "rbim config trust ../rbim.toml"),
-    "config untrust": ("rbim config untrust", "rbim config untrust ../rbim.toml"),
+    "config untrust": ("rbim config untrust", "rbim config untrust --json"),
     "emulator": (
         "rbim emulator",
         "rbim emulator --port 0 --state platform.json",
