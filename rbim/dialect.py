@@ -17,6 +17,7 @@ from typing import Any, TypeVar, cast
 
 from attrs import Attribute, field, fields, frozen
 
+from rbim._support.text import quoted
 from rbim.codes import CODES, Code, Grade
 from rbim.errors import ApiError, InvalidRequest
 from rbim.validators import above_zero, at_least_one, finite, one_of, or_none
@@ -133,13 +134,16 @@ def _settles(settles: str, section: str, grade: Grade) -> dict[str, Any]:
 
 def _filled(_: object, attribute: Attribute[Any], value: object) -> None:
     if not isinstance(value, str) or not value:
-        raise InvalidRequest(f"{attribute.name}: a text that is not empty is needed, not {value!r}", field=attribute.name)
+        raise InvalidRequest(
+            f"{attribute.name}: a text that is not empty is needed, not {quoted(value)}", field=attribute.name
+        )
 
 
 def _is_zone(_: object, attribute: Attribute[Any], value: object) -> None:
     if not isinstance(value, tzinfo):
         raise InvalidRequest(
-            f'{attribute.name}: a tzinfo such as ZoneInfo("Asia/Shanghai") is needed, not {value!r}', field=attribute.name
+            f'{attribute.name}: a tzinfo such as ZoneInfo("Asia/Shanghai") is needed, not {quoted(value)}',
+            field=attribute.name,
         )
 
 
@@ -147,7 +151,7 @@ def _member(kind: type[E], name: str, value: E | str) -> E:
     try:
         return kind(value)
     except ValueError:
-        raise InvalidRequest(f"{name}: one of {', '.join(kind)} is needed, not {value!r}", field=name) from None
+        raise InvalidRequest(f"{name}: one of {', '.join(kind)} is needed, not {quoted(value)}", field=name) from None
 
 
 # mypy accepts only plain functions as converters
@@ -183,7 +187,7 @@ def _set_of_texts(name: str, value: Iterable[str]) -> frozenset[str]:
     several = isinstance(cast("object", value), Iterable) and not isinstance(value, (str, bytes))
     found = tuple(value) if several else (None,)
     if not all(isinstance(each, str) for each in found):
-        raise InvalidRequest(f"{name}: a set of texts is needed, not {value!r}", field=name)
+        raise InvalidRequest(f"{name}: a set of texts is needed, not {quoted(value)}", field=name)
     return frozenset(cast("tuple[str, ...]", found))
 
 
@@ -193,7 +197,7 @@ def _reasons(value: Iterable[str]) -> frozenset[str]:
 
 def _mapping(name: str, value: object, form: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in cast("Mapping[object, object]", value)):
-        raise InvalidRequest(f"{name}: a mapping of {form} is needed, not {value!r}", field=name)
+        raise InvalidRequest(f"{name}: a mapping of {form} is needed, not {quoted(value)}", field=name)
     return cast("Mapping[str, Any]", value)
 
 
@@ -214,7 +218,7 @@ def _known_roles(_: object, attribute: Attribute[Any], value: Mapping[str, froze
     unknown = sorted(frozenset[str]().union(*value.values()) - ROLES)
     if unknown:
         raise InvalidRequest(
-            f"{attribute.name}: {unknown[0]!r} is not one of {', '.join(sorted(ROLES))}", field=attribute.name
+            f"{attribute.name}: {quoted(unknown[0])} is not one of {', '.join(sorted(ROLES))}", field=attribute.name
         )
 
 
@@ -225,7 +229,7 @@ def _entries_of(kind: type[Any], form: str) -> Any:  # an attrs validator
     def validate(_: object, attribute: Attribute[Any], value: object) -> None:
         name = attribute.name
         if not all(isinstance(each, kind) for each in _mapping(name, value, form).values()):
-            raise InvalidRequest(f"{name}: a mapping of {form} is needed, not {value!r}", field=name)
+            raise InvalidRequest(f"{name}: a mapping of {form} is needed, not {quoted(value)}", field=name)
 
     return validate
 
@@ -235,7 +239,7 @@ def _pauses(value: Iterable[float]) -> tuple[float, ...]:
     for each in cast("tuple[object, ...]", numbers):
         if not isinstance(each, (int, float)) or isinstance(each, bool) or not isfinite(each) or each < 0:
             raise InvalidRequest(
-                f"resend_after: a list of seconds such as (5, 30) is needed, not {value!r}", field="resend_after"
+                f"resend_after: a list of seconds such as (5, 30) is needed, not {quoted(value)}", field="resend_after"
             )
     return tuple(cast("tuple[float, ...]", numbers))
 

@@ -14,6 +14,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, Protocol, cast
 from urllib.parse import urlsplit
 
+from rbim._support.text import quoted
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -43,13 +44,13 @@ Validator = Callable[[Any, "attrs.Attribute[Any]", Any], None]
 def above_zero(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
     """Validator: a number above 0; infinity is allowed."""
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not value > 0:
-        raise InvalidRequest(f"{attribute.name}: a number above 0 is needed, not {value!r}", field=attribute.name)
+        raise InvalidRequest(f"{attribute.name}: a number above 0 is needed, not {quoted(value)}", field=attribute.name)
 
 
 def finite(_: object, attribute: attrs.Attribute[Any], value: float) -> None:
     """Validator: a finite number."""
     if not isfinite(value):
-        raise InvalidRequest(f"{attribute.name}: a finite number is needed, not {value!r}", field=attribute.name)
+        raise InvalidRequest(f"{attribute.name}: a finite number is needed, not {quoted(value)}", field=attribute.name)
 
 
 def at_least_one(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
@@ -57,7 +58,7 @@ def at_least_one(_: object, attribute: attrs.Attribute[Any], value: object) -> N
     if value is None and attribute.default is None:
         return
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise InvalidRequest(f"{attribute.name}: at least 1, not {value!r}", field=attribute.name, limit=1)
+        raise InvalidRequest(f"{attribute.name}: at least 1, not {quoted(value)}", field=attribute.name, limit=1)
 
 
 def or_none(validate: Validator) -> Validator:
@@ -107,7 +108,7 @@ def each_account(_: object, attribute: attrs.Attribute[Any], value: object) -> N
         raise InvalidRequest(f"{name}: at least one account is needed", field=name, length=0)
     if not _are_texts(members) or not all(members):
         wrong = next(member for member in members if not isinstance(member, str) or not member)
-        raise InvalidRequest(f"{name}: each account is a text that is not empty, not {wrong!r}", field=name)
+        raise InvalidRequest(f"{name}: each account is a text that is not empty, not {quoted(wrong)}", field=name)
 
 
 def _are_texts(values: tuple[Any, ...]) -> bool:
@@ -167,7 +168,7 @@ def one_of(kind: type[Any], *, optional: bool = False) -> Validator:
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             choices = f" ({', '.join(kind.__members__)})" if issubclass(kind, Enum) else ""
             raise InvalidRequest(
-                f"{attribute.name}: {kind.__name__}{choices} is needed, not {value!r}", field=attribute.name
+                f"{attribute.name}: {kind.__name__}{choices} is needed, not {quoted(value)}", field=attribute.name
             )
 
     return validate

@@ -152,6 +152,19 @@ def test_an_argument_of_the_wrong_kind_is_refused_by_name_at_once(make, name, va
     assert name in {caught.value.field, str(caught.value).partition(":")[0]} or "signer=" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "secret", ["0d1d9c4c1b0d4b38a2e1b9cb63c8a1b7", ["0d1d9c4c1b0d4b38a2e1b9cb63c8a1b7"]], ids=["text", "list"]
+)
+@pytest.mark.parametrize(("make", "name"), sorted({(make, name) for make, name, _ in CASES}, key=str))
+def test_a_token_in_the_wrong_argument_is_not_quoted(make, name, secret, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    try:
+        made = make(**{name: secret})
+    except InvalidRequest as error:
+        made = error
+    assert not isinstance(made, InvalidRequest) or "b9cb63c8" not in f"{made} {made!r} {made.args} {vars(made)}"
+
+
 def test_the_table_has_every_argument():
     made = {(make.__name__ if make in {client, receiver} else "job", name) for make, name, _ in CASES}
     own = {(make.__name__, name) for make, name, _ in CASES}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from attrs import field, frozen
 
+from rbim._support.text import quoted
 from rbim.bulk.journal.journal import Sample
 from rbim.bulk.states import AccountState
 from rbim.errors import InvalidRequest
@@ -62,7 +63,7 @@ def _check_limit(_: object, _attribute: object, value: object) -> None:
     share = isinstance(value, float) and 0 < value <= 1
     if value is not None and not count and not share:
         raise InvalidRequest(
-            f"max_failures: invalid value {value!r}: use a count (0 or more), a share such as 0.2, or None",
+            f"max_failures: invalid value {quoted(value)}: use a count (0 or more), a share such as 0.2, or None",
             field="max_failures",
         )
 

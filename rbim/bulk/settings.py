@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
+from rbim._support.text import quoted
 from rbim.bulk.journal.journal import DIALECT
 from rbim.bulk.progress import FailureLimit
 from rbim.client.limits import Rate
@@ -24,14 +25,14 @@ __all__ = ["JobSettings"]
 def _check_isolate(_: object, attribute: Any, value: object) -> None:  # an attrs attribute
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise InvalidRequest(
-            f"{attribute.name}: invalid value {value!r}: use a number of requests, 0 or more", field=attribute.name
+            f"{attribute.name}: invalid value {quoted(value)}: use a number of requests, 0 or more", field=attribute.name
         )
 
 
 def _check_seconds(_: object, attribute: Any, value: object) -> None:  # an attrs attribute
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not value >= 0:
         raise InvalidRequest(
-            f"{attribute.name}: invalid value {value!r}: use a number of seconds, 0 or more", field=attribute.name
+            f"{attribute.name}: invalid value {quoted(value)}: use a number of seconds, 0 or more", field=attribute.name
         )
 
 

@@ -12,6 +12,7 @@ from anyio.lowlevel import cancel_shielded_checkpoint, checkpoint
 from attrs import frozen
 
 from rbim._support.task_errors import TaskErrors
+from rbim._support.text import quoted
 from rbim.errors import AuthenticationError, InvalidRequest, RbimError
 
 if TYPE_CHECKING:
@@ -68,7 +69,9 @@ async def fan_out(
     exception group; other errors at the same time are its notes. An exception of the block is raised unchanged.
     """
     if not isinstance(cast("object", workers), int) or workers < 1:
-        raise InvalidRequest(f"workers: a whole number of at least 1 is needed, not {workers!r}", field="workers", limit=1)
+        raise InvalidRequest(
+            f"workers: a whole number of at least 1 is needed, not {quoted(workers)}", field="workers", limit=1
+        )
     source = _Source(operations)
     tasks = anyio.create_task_group()
     failures = TaskErrors(tasks)

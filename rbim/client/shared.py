@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import Attribute, field, frozen
 
+from rbim._support.text import quoted
 from rbim.client.admission import Admission
 from rbim.client.retry import Retry, RetryBudget
 from rbim.errors import InvalidRequest
@@ -37,13 +38,13 @@ __all__ = ["CallSettings", "Load", "SharedState"]
 def _account(_: object, attribute: Attribute[Any], value: object) -> None:
     if value is not None and (not isinstance(value, str) or not value):
         raise InvalidRequest(
-            f"{attribute.name}: an account is a text that is not empty, not {value!r}", field=attribute.name
+            f"{attribute.name}: an account is a text that is not empty, not {quoted(value)}", field=attribute.name
         )
 
 
 def _retry(_: object, attribute: Attribute[Any], value: object) -> None:
     if not isinstance(value, Retry):
-        raise InvalidRequest(f"{attribute.name}: Retry(attempts=...) is needed, not {value!r}", field=attribute.name)
+        raise InvalidRequest(f"{attribute.name}: Retry(attempts=...) is needed, not {quoted(value)}", field=attribute.name)
 
 
 @frozen(kw_only=True)

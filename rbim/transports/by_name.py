@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rbim._support.text import quoted
 from rbim.errors import InvalidRequest
 from rbim.transports import TRANSPORTS
 
@@ -46,5 +47,5 @@ def transport_named(name: str) -> Transport:
             return HttpxTransport()
         case _:
             raise InvalidRequest(
-                f"transport: {name!r} is not a transport; known are {', '.join(TRANSPORTS)}", field="transport"
+                f"transport: {quoted(name)} is not a transport; known are {', '.join(TRANSPORTS)}", field="transport"
             )

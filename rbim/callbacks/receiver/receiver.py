@@ -21,6 +21,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast, get_args
 
+from rbim._support.text import quoted
 from rbim.callbacks.observers import Observers
 from rbim.callbacks.receiver.asgi import ReceiverApp
 from rbim.callbacks.receiver.intake import Intake
@@ -117,9 +118,9 @@ class Receiver:
         drain: float = 10.0,
     ) -> None:
         if mode not in get_args(Mode):
-            raise InvalidRequest(f"mode: use 'normal' or 'high-guarantee', not {mode!r}", field="mode")
+            raise InvalidRequest(f"mode: use 'normal' or 'high-guarantee', not {quoted(mode)}", field="mode")
         if not isinstance(cast("object", budget), (int, float)) or isinstance(budget, bool) or not budget > 0:
-            raise InvalidRequest(f"budget: use a number of seconds above 0, not {budget!r}", field="budget")
+            raise InvalidRequest(f"budget: use a number of seconds above 0, not {quoted(budget)}", field="budget")
         self.clock = SystemClock() if clock is None else clock
         dialect = Dialect() if dialect is None else dialect
         _check(sink, policy=policy, dialect=dialect, clock=self.clock, router=router, backoff=backoff)

@@ -10,6 +10,7 @@ import anyio
 from anyio.lowlevel import checkpoint
 from attrs import field, frozen
 
+from rbim._support.text import quoted
 from rbim.callbacks.inbox.protocols import LeaseLost
 from rbim.callbacks.observers import DeadLettered, Handled, HandlingFailed
 from rbim.callbacks.worker.attempt import HandlerFailure, being_cancelled, failure_of, perform
@@ -66,7 +67,9 @@ T = TypeVar("T")
 
 def _not_below_zero(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not value >= 0:
-        raise InvalidRequest(f"{attribute.name}: use a number of seconds from 0 on, not {value!r}", field=attribute.name)
+        raise InvalidRequest(
+            f"{attribute.name}: use a number of seconds from 0 on, not {quoted(value)}", field=attribute.name
+        )
 
 
 @frozen(kw_only=True)
