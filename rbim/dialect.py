@@ -197,7 +197,7 @@ def _reasons(value: Iterable[str]) -> frozenset[str]:
 
 def _mapping(name: str, value: object, form: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in cast("Mapping[object, object]", value)):
-        raise InvalidRequest(f"{name}: a mapping of {form} is needed, not {quoted(value)}", field=name)
+        raise InvalidRequest(f"{name}: a mapping of {form} is needed, not {quoted(cast('object', value))}", field=name)
     return cast("Mapping[str, Any]", value)
 
 
