@@ -177,18 +177,21 @@ class _Opened(NamedTuple):
 
 def _read(place: ConfigPlace, *, trusting: bool = False) -> tuple[ConfigFile | None, str]:
     """Return a file, or None and the cause. Raises nothing whose traceback could show a token."""
-    path = place.path
+    path, of_project = place.path, place.kind == "project"
     try:
         opened = _open(place)
     except OSError as error:
-        return None, error.strerror or "it cannot be read"
-    if len(opened.content) > LONGEST:
-        return None, f"it is longer than {LONGEST} bytes"
-    trusted = place.kind != "project" or trusting or is_trusted(path, opened.content)
+        cause = error.strerror or "it cannot be read"
+        if not of_project or trusting:
+            return None, cause
+        return _unused(path, cause), ""  # it may belong to another user, who must not stop every command here
+    trusted = not of_project or trusting or is_trusted(path, opened.content)
     if opened.unsafe and place.kind == "user":
         return None, f"{opened.unsafe}; correct that, or name the file (--config, RBIM_CONFIG) to use it"
     if opened.unsafe and not trusted:
-        return ConfigFile(path=path, ignored=(Ignored(file=path, cause=opened.unsafe),)), ""
+        return _unused(path, opened.unsafe), ""
+    if len(opened.content) > LONGEST:
+        return None, f"it is longer than {LONGEST} bytes"
     found, cause = _parsed(path, opened.content)
     if found is None:
         return None, cause
@@ -196,6 +199,10 @@ def _read(place: ConfigPlace, *, trusting: bool = False) -> tuple[ConfigFile | N
         remember(path, opened.content)
     found = evolve(found, exposed=opened.exposed and any(TOKEN in profile for profile in found.profiles.values()))
     return found if trusted else _harmless(found), ""
+
+
+def _unused(path: Path, cause: str) -> ConfigFile:
+    return ConfigFile(path=path, ignored=(Ignored(file=path, cause=cause),))
 
 
 def _open(place: ConfigPlace) -> _Opened:

@@ -427,9 +427,11 @@ def test_a_file_that_cannot_be_read_is_named(home):
         load(file="nowhere.toml")
 
 
-def test_a_file_that_cannot_be_opened_is_named(home, monkeypatch):
-    file = home.write("project", "")
+@pytest.mark.parametrize("which", ["user", "project"])
+def test_a_file_that_cannot_be_opened_is_named(home, monkeypatch, which):
+    file = home.write(which, "")
     real = os.open
+    warnings = []
 
     def refuse(path, *arguments):
         if path == file:
@@ -437,6 +439,10 @@ def test_a_file_that_cannot_be_opened_is_named(home, monkeypatch):
         return real(path, *arguments)
 
     monkeypatch.setattr(os, "open", refuse)
+    if which == "project":  # another user's file must not stop every command below its folder
+        load(warn=warnings.append)
+        assert warnings[0].startswith(f"{file}: Permission denied, so rbim ignores it.")
+        return
     with pytest.raises(InvalidRequest, match=re.escape(f"{file}: Permission denied")):
         load()
 

@@ -396,3 +396,17 @@ def test_a_pipe_in_the_place_of_a_file_does_not_block(project, monkeypatch):
     monkeypatch.setattr(os.path, "isfile", lambda path: path == project or real(path))  # as if it had been exchanged now
     (ignored,) = load(warn=lambda _: None).ignored
     assert ignored.cause == "it is no file"
+
+
+@root_only
+@pytest.mark.parametrize("content", ["x" * 2_000_000, "[", "\xff"])
+def test_a_file_of_another_user_stops_no_command(project, capsys, content):
+    """In a shared folder, such as /tmp, another user can put an rbim.toml above the working directory of everyone."""
+    project.write_text(content, encoding="latin-1")
+    os.chown(project, OTHER_USER, -1)
+
+    assert run(["config", "show"]) == Exit.DONE
+
+    shown = capsys.readouterr()
+    assert "RBIM_APP_TOKEN" in shown.out
+    assert f"{project}: it belongs to another user, so rbim ignores it." in shown.err
