@@ -17,6 +17,7 @@ from rbim import AsyncClient, Dialect, GroupType, InvalidRequest, NotMember, Per
 from rbim.callbacks.events.enums import ClientType, MsgType, Notice
 from rbim.emulator import Emulator
 from rbim.emulator.platform.rules import DependsOnDialect, Refusal
+from rbim.testing.conformance.server import RawServer, reply
 from rbim.transports.httpx import HttpxTransport
 
 START = "1767323045000"  # 2026-01-02 03:04:05 UTC in milliseconds
@@ -408,6 +409,24 @@ async def test_over_http_redirects_and_refusals_and_silence_are_failures():
     assert [each.status for each in (silence, refusal)] == [None, None]
     assert silence.reason.startswith("no answer: ")
     assert refusal.reason.startswith("refused: ")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+async def test_over_http_copies_use_no_proxy_and_follow_no_redirect(monkeypatch, host):
+    emulator = box()
+    with RawServer(reply()) as proxy, RawServer(reply()) as elsewhere:
+        for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY", "https_proxy", "HTTPS_PROXY"):
+            monkeypatch.setenv(name, proxy.url())
+        for name in ("no_proxy", "NO_PROXY"):
+            monkeypatch.delenv(name, raising=False)
+        for status in ("301 Moved", "302 Found", "303 See Other", "307 Temporary", "308 Permanent"):
+            with RawServer(reply(b"", status, f"Location: {elsewhere.url()}/")) as receiver:
+                emulator.copy_to(f"http://{host}:{receiver.port}/copy")
+                emulator.say("1001", "1002", status)
+                await emulator.deliver()
+                assert len(receiver.requests) == 1
+    assert [each.reason for each in emulator.deliveries] == [f"status {code}" for code in (301, 302, 303, 307, 308)]
+    assert (proxy.requests, elsewhere.requests) == ([], [])
 
 
 async def test_over_http_who_hangs_has_timed_out_on_the_emulators_clock():
