@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import shlex
 import sys
 from contextlib import contextmanager
@@ -25,8 +24,6 @@ from rbim.errors import InvalidRequest
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
-    from rbim.config.config import Config
-    from rbim.credentials import Credentials
     from rbim.dialect import Dialect
     from rbim.emulator.emulator import Emulator
     from rbim.emulator.server.server import Server
@@ -35,6 +32,7 @@ __all__ = ["emulator"]
 
 Port = Annotated[int, Parameter(validator=Number(gte=0, lte=65535))]
 Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
+Names = Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)]
 
 KEPT_RECORDS = 100_000  # requests, and deliveries, that the server keeps; older ones are dropped
 
@@ -43,19 +41,24 @@ def emulator(  # noqa: PLR0913  # flags, each with a default
     *,
     host: str = "127.0.0.1",
     port: Port = 8883,
+    control_port: Port = 0,
+    allowed_host: Names = (),
     faults: Path | None = None,
     seed: int = 0,
     state: Path | None = None,
     emulated_clock: Flag = False,
     check_roles: Flag = False,
     strict_dialect: Flag = False,
+    sign_copies: Flag = False,
+    remote_copies: Flag = False,
 ) -> int:
     """Run an emulator of the platform's written interface description on this machine.
 
     It is not the service itself and was not made by its vendor. The first line on standard output is the base URL. It knows
     one application: that of RBIM_APP_ID and RBIM_APP_TOKEN (or RBIM_APP_TOKEN_FILE); without these, a new one, whose
     credentials are printed once as export lines for a shell. The control interface under /_emulator/ shows and changes
-    everything without a signature, so do not expose it. Ctrl-C and SIGTERM stop it with exit code 0.
+    everything without a signature, so do not expose it; requests of web pages are refused. Ctrl-C and SIGTERM stop it with
+    exit code 0.
 
     It follows the dialect of flags, environment and profile, such as --version 2016-08-15: see `rbim dialect`. A request
     with another version is refused. The fields that a client or a receiver needs, too, are printed as export lines.
@@ -66,6 +69,10 @@ def emulator(  # noqa: PLR0913  # flags, each with a default
         The address to listen on. Everyone who can reach it can use the emulator.
     port
         The port to listen on; 0 picks a free one.
+    control_port
+        The port of the control interface alone, which is open during an outage, too; 0 picks a free one.
+    allowed_host
+        A further name under which the emulator is reached, such as that of a container. It can be repeated.
     faults
         A JSON file with a fault plan: a list of objects such as
         {"effect": {"kind": "status", "status": 503}, "operation": "CreateGroup", "probability": 0.1}.
@@ -79,6 +86,10 @@ def emulator(  # noqa: PLR0913  # flags, each with a default
         Refuse an operation to members without the role for it (--allowed-roles).
     strict_dialect
         Answer a request whose effect depends on the dialect with HTTP 500 and the name of the field, without any effect.
+    sign_copies
+        Let the control interface set a target of message copies although they are signed with the configured token.
+    remote_copies
+        Let the control interface set a target of message copies on another machine.
     """
     require("server", "uvicorn")
     from rbim.cli.context import configuration
@@ -90,7 +101,8 @@ def emulator(  # noqa: PLR0913  # flags, each with a default
 
     def begun(server: Server) -> None:
         codes.append(Exit.DONE)
-        _print_address(server, fresh=fresh)
+        _print_address(server)
+        _warn(server, sign_copies=sign_copies)
 
     def ended() -> None:
         if state is not None:
@@ -101,10 +113,9 @@ def emulator(  # noqa: PLR0913  # flags, each with a default
     except InvalidRequest as error:
         return report_error(error, "rbim emulator")
     try:
-        credentials, fresh = _credentials(config)
         clock = EmulatedClock(datetime.now(UTC)) if emulated_clock else None
         box = Emulator(
-            credentials=credentials,
+            credentials=config.credentials() if config.has_credentials else None,
             dialect=config.dialect,
             clock=clock,
             check_roles=check_roles,
@@ -117,22 +128,27 @@ def emulator(  # noqa: PLR0913  # flags, each with a default
         print_error(error.message)
         return Exit.USAGE
     try:
-        run(box, host=host, port=port, begun=begun, ended=ended)
+        run(
+            box,
+            host=host,
+            port=port,
+            control_port=control_port,
+            allowed_hosts=allowed_host,
+            sign_copies=sign_copies,
+            remote_copies=remote_copies,
+            begun=begun,
+            ended=ended,
+        )
+    except InvalidRequest as error:
+        print_error(error.message.replace("allowed_hosts", "--allowed-host", 1))
+        return Exit.USAGE
     except OSError as error:
         if codes:  # it has listened: this error is another one
             raise
-        print_error(f"cannot listen on {host} port {port} ({error.strerror}): choose another --port or --host")
+        flags = "--port, --control-port or --host"
+        print_error(f"cannot listen on {error.filename} ({error.strerror}): choose another {flags}")
         return Exit.USAGE
     return codes[-1]
-
-
-def _credentials(config: Config) -> tuple[Credentials, bool]:
-    """Return the configured credentials and False, or new ones and True."""
-    from rbim.credentials import Credentials
-
-    if config.has_credentials:
-        return config.credentials(), False
-    return Credentials(app_id=secrets.token_hex(16), app_token=secrets.token_hex(16)), True
 
 
 def _load(box: Emulator, faults: Path | None, state: Path | None) -> None:
@@ -190,13 +206,17 @@ def _dialect_variables(dialect: Dialect) -> Iterator[tuple[str, str]]:
             yield field.variable, field.spell(document)
 
 
-def _print_address(server: Server, *, fresh: bool) -> None:
+def _print_address(server: Server) -> None:
     """Print the base URL, then lines that a shell can evaluate."""
     from rbim.emulator.server.commands import ABOUT, PREFIX
 
     credentials = server.emulator.credentials
-    lines = [server.url, f"# {ABOUT}", f"# Control interface: {server.url}{PREFIX}"]
-    if fresh:
+    lines = [
+        server.url,
+        f"# {ABOUT}",
+        f"# Control interface: {server.url}{PREFIX}, also during an outage: {server.control_url}",
+    ]
+    if server.emulator.own_credentials:
         lines += [
             f"export RBIM_BASE_URL={server.url}",
             f"export RBIM_APP_ID={credentials.app_id}",
@@ -205,7 +225,15 @@ def _print_address(server: Server, *, fresh: bool) -> None:
     lines += [f"export {name}={shlex.quote(text)}" for name, text in _dialect_variables(server.emulator.dialect)]
     sys.stdout.write("".join(f"{line}\n" for line in lines))
     sys.stdout.flush()
+
+
+def _warn(server: Server, *, sign_copies: bool) -> None:
+    """Warn about what the flags allow to others."""
     if not ip_address(server.host).is_loopback:
         print_error(
             f"warning: everyone who can reach {server.host} can read and change the emulator, and make it send requests"
+        )
+    if sign_copies and not server.emulator.own_credentials:
+        print_error(
+            "warning: message copies are signed with the configured RBIM_APP_TOKEN, for everyone who can reach the emulator"
         )

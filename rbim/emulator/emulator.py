@@ -39,10 +39,10 @@ class Emulator(Membership, Messaging):
 
     Pass it to a client as ``transport=``, or serve its ``asgi``, an ASGI 3 application, over HTTP.
 
-    ``credentials`` are those of the only application it knows (default: random ones). ``dialect`` and ``clock`` are as for
-    the client. ``administrator`` is the account that acts when a request names no account. ``accounts`` are those that have
-    logged in before (default: all; :meth:`never_logged_in` excludes some). ``seed`` determines all random choices of its
-    faults.
+    ``credentials`` are those of the only application it knows (default: random ones; ``own_credentials`` is then True).
+    ``dialect`` and ``clock`` are as for the client. ``administrator`` is the account that acts when a request names no
+    account. ``accounts`` are those that have logged in before (default: all; :meth:`never_logged_in` excludes some).
+    ``seed`` determines all random choices of its faults.
 
     With ``check_roles`` an operation is refused to members without the role for it, by the dialect's ``allowed_roles``
     (default: no check, because the description does not say which roles may do what). With ``strict_dialect`` a request
@@ -63,6 +63,7 @@ class Emulator(Membership, Messaging):
         strict_dialect: bool = False,
         seed: int = 0,
     ) -> None:
+        self.own_credentials = credentials is None
         self.credentials = credentials or Credentials(app_id=secrets.token_hex(16), app_token=secrets.token_hex(16))
         self.dialect = dialect or Dialect()
         self.clock = clock or SystemClock()

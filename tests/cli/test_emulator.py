@@ -1,5 +1,6 @@
 """``rbim emulator`` as a process: what it prints, how it stops, what it refuses, and its page in the docs."""
 
+import hashlib
 import io
 import json
 import os
@@ -20,8 +21,10 @@ from helpers.paths import DOCS
 from helpers.projects import write_project
 from rbim.cli import Exit, run
 from rbim.cli.exit_codes import JobExit
+from rbim.emulator import Emulator
 from rbim.emulator.faults.requests import KINDS, faults_from
 from rbim.emulator.server.commands import ABOUT
+from rbim.testing.conformance.server import RawServer, reply
 
 PAGE = (DOCS / "emulator.md").read_text(encoding="utf-8")
 COMMAND = [sys.executable, "-X", "utf8", "-c", "from rbim.cli import main; main()", "emulator"]
@@ -44,8 +47,11 @@ class Process:
         self.exports = dict(line.removeprefix("export ").split("=", 1) for line in lines if line.startswith("export "))
 
     def control(self, method, path, document=None):
+        return self.ask(f"{self.url}/_emulator/{path}", method, document)
+
+    def ask(self, url, method, document=None):
         body = None if document is None else json.dumps(document).encode()
-        request = urllib.request.Request(f"{self.url}/_emulator/{path}", data=body, method=method)
+        request = urllib.request.Request(url, data=body, headers={"Content-Type": "application/json"}, method=method)
         with OPENER.open(request, timeout=PATIENCE) as answer:
             return json.load(answer)
 
@@ -110,7 +116,11 @@ def test_a_shell_uses_what_it_prints_and_a_signal_ends_it(tmp_path):
     state = tmp_path / "state.json"
     with running("--state", str(state)) as emulator:
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+", emulator.lines[0])
-        assert emulator.lines[1:3] == [f"# {ABOUT}", f"# Control interface: {emulator.url}/_emulator/"]
+        assert emulator.lines[1] == f"# {ABOUT}"
+        assert re.fullmatch(
+            rf"# Control interface: {emulator.url}/_emulator/, also during an outage: http://127\.0\.0\.1:\d+/_emulator/",
+            emulator.lines[2],
+        )
         assert list(emulator.exports) == ["RBIM_BASE_URL", "RBIM_APP_ID", "RBIM_APP_TOKEN"]
         assert emulator.exports["RBIM_BASE_URL"] == emulator.url
         signed_by_hand = blocks("sh")[0]
@@ -248,11 +258,15 @@ def test_a_taken_port_and_an_impossible_one(refused):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         code, err = refused("--port", str(port))
-    assert (code, err) == (
-        Exit.USAGE,
-        f"rbim: cannot listen on 127.0.0.1 port {port} (Address already in use): choose another --port or --host\n",
-    )
-    assert refused("--port", "70000")[0] == Exit.USAGE
+    assert code == Exit.USAGE
+    why = f"cannot listen on 127.0.0.1 port {port} (Address already in use)"
+    assert err == f"rbim: {why}: choose another --port, --control-port or --host\n"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code, err = refused("--control-port", str(port))
+    assert code == Exit.USAGE
+    assert f"cannot listen on 127.0.0.1 port {port} " in err
+    assert refused("--port", "70000")[0] == refused("--control-port", "70000")[0] == Exit.USAGE
     code, err = refused("--host", "no such host")
     assert (code, err.count("\n")) == (Exit.USAGE, 1)
 
@@ -265,6 +279,138 @@ def test_bound_to_more_than_the_loopback_it_warns():
     assert (
         err == "rbim: warning: everyone who can reach 0.0.0.0 can read and change the emulator, and make it send requests\n"
     )
+
+
+PLANTED = {"RBIM_APP_ID": "an-app", "RBIM_APP_TOKEN": "planted-token"}
+
+
+def configured(how, folder):
+    """Return the environment of an emulator whose token is configured so."""
+    token = folder / "token"
+    token.write_text("planted-token\n")
+    token.chmod(0o600)
+    if how == "environment":
+        return PLANTED
+    if how == "file":
+        return {"RBIM_APP_ID": "an-app", "RBIM_APP_TOKEN_FILE": str(token)}
+    (folder / "rbim").mkdir()
+    lines = [
+        'profile = "own"',
+        "[profiles.own]",
+        'base_url = "http://127.0.0.1:9"',
+        'app_id = "an-app"',
+        f'token_file = "{token}"',
+        "",
+    ]
+    (folder / "rbim" / "rbim.toml").write_text("\n".join(lines))
+    return {"XDG_CONFIG_HOME": str(folder)}
+
+
+def copied_to(emulator, receiver):
+    """Set a target of copies and send a message; return the HTTP status and the answer."""
+    try:
+        answer = emulator.control("PUT", "copy", {"url": receiver.url()})
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.load(error)["error"]
+    finally:
+        emulator.control("POST", "say", {"sender": "1001", "to": "1002", "text": "x"})
+    return 200, answer
+
+
+@pytest.mark.parametrize("how", ["environment", "file", "user's file"])
+def test_a_configured_token_signs_copies_only_with_the_flag(tmp_path, how):
+    with RawServer(reply()) as receiver:
+        with running(lines=3, **configured(how, tmp_path)) as emulator:
+            status, reason = copied_to(emulator, receiver)
+            assert emulator.control("GET", "deliveries") == []
+            assert (emulator.control("GET", "copy"), emulator.stop()[::2]) == (None, (0, ""))
+        assert (status, receiver.requests) == (409, [])
+        assert "start rbim emulator with --sign-copies" in reason
+
+    with RawServer(reply()) as receiver:
+        (tmp_path / "again").mkdir()
+        with running("--sign-copies", lines=3, **configured(how, tmp_path / "again")) as emulator:
+            assert copied_to(emulator, receiver)[0] == 200
+            while not emulator.control("GET", "deliveries"):
+                pass
+            code, _, err = emulator.stop()
+    (copy,) = receiver.requests
+    names = {name.lower(): value for name, value in copy.headers}
+    signature = hashlib.md5(f"an-appplanted-token{names['md5']}{names['curtime']}".encode()).hexdigest().upper()
+    assert names["checksum"] == signature
+    signed = "message copies are signed with the configured RBIM_APP_TOKEN"
+    assert (code, err) == (0, f"rbim: warning: {signed}, for everyone who can reach the emulator\n")
+
+
+def test_new_credentials_sign_copies_to_this_machine_without_a_flag():
+    with RawServer(reply()) as receiver, running() as emulator:
+        assert copied_to(emulator, receiver)[0] == 200
+        while not emulator.control("GET", "deliveries"):
+            pass
+        with pytest.raises(urllib.error.HTTPError) as refusal:
+            emulator.control("PUT", "copy", {"url": "http://192.0.2.7/"})
+        with refusal.value as error:
+            assert (error.code, "start rbim emulator with --remote-copies" in json.load(error)["error"]) == (409, True)
+        assert emulator.control("GET", "copy")["url"] == receiver.url()
+        assert emulator.stop() == (0, "", "")
+    assert len(receiver.requests) == 1
+    with running("--remote-copies") as emulator:
+        assert emulator.control("PUT", "copy", {"url": "http://192.0.2.7/"})["url"] == "http://192.0.2.7/"
+
+
+def test_names_are_allowed_by_a_flag(refused):
+    def status_of(emulator, host):
+        request = urllib.request.Request(f"{emulator.url}/_emulator/", headers={"Host": host})
+        try:
+            with OPENER.open(request, timeout=PATIENCE) as answer:
+                return answer.status
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code
+
+    with running("--allowed-host", "emulator.test", "--allowed-host", "Box") as emulator:
+        hosts = ("emulator.test:8883", "box", "localhost", "other.test", "127.0.0.1.emulator.test")
+        assert [status_of(emulator, host) for host in hosts] == [200, 200, 200, 403, 403]
+    with running() as emulator:
+        assert status_of(emulator, "emulator.test") == 403
+    why = "invalid host 'http://box': give a name or an address, without scheme and port, such as emulator.test"
+    assert refused("--allowed-host", "http://box") == (Exit.USAGE, f"rbim: --allowed-host: {why}\n")
+
+
+def test_an_outage_of_an_emulated_clock_does_not_lock_out_the_control_interface():
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with running("--emulated-clock", "--control-port", str(port)) as emulator:
+        control = f"http://127.0.0.1:{port}/_emulator/"
+        assert emulator.lines[2].endswith(f", also during an outage: {control}")
+        assert emulator.control("POST", "outage", {"seconds": 3600}) == {"seconds": 3600.0, "control": control}
+        with pytest.raises(urllib.error.URLError, match="refused"):
+            emulator.status()
+        assert emulator.ask(f"{control}clock", "GET")["monotonic"] == 0.0
+        assert emulator.ask(f"{control}clock/advance", "POST", {"hours": 1})["monotonic"] == 3600.0
+        assert emulator.status() == 200
+        assert emulator.control("GET", "")["control"] == control
+        assert emulator.stop() == (0, "", "")
+
+
+def test_the_emulators_of_tests_and_of_the_demonstration_never_use_a_configured_token(bare_environment, request):
+    made = []
+
+    class Recorded(Emulator):
+        def __init__(self, **options):
+            super().__init__(**options)
+            made.append(self)
+
+    for name, text in PLANTED.items():
+        bare_environment.setenv(name, text)
+    bare_environment.setattr("rbim.cli.demo.demo.Emulator", Recorded)
+    assert run(["demo", "--json"]) == Exit.DONE
+    made.append(request.getfixturevalue("rbim_emulator"))
+    assert len(made) == 2
+    for emulator in made:
+        assert emulator.credentials.app_id != "an-app"
+        assert emulator.credentials.app_token.reveal() != "planted-token"
 
 
 def test_without_uvicorn_it_names_the_pip_command(refused, monkeypatch):
@@ -302,9 +448,9 @@ def test_what_the_page_shows_is_what_happens():
             {"group_id": group_id, "account": "1001"}, separators=(",", ":")
         )
         assert emulator.control("POST", "clock/advance", {"hours": 1})["monotonic"] == 3600.0
-        assert json.loads(emulator.shell(outage)) == {"seconds": 0.01}
-        with pytest.raises(urllib.error.URLError, match="refused"):  # on a clock that stands still, it lasts
-            emulator.control("GET", "clock")
+        clock, end = json.JSONDecoder().raw_decode(told := emulator.shell(outage))
+        assert (clock["monotonic"], told[end:]) == (3600.0, "null")  # answered during the outage, which it ended
+        assert emulator.control("GET", "clock")["monotonic"] == 3600.0
         assert emulator.stop() == (0, "", "")
 
 
@@ -435,7 +581,7 @@ def test_what_it_prints_gives_a_client_its_dialect(other_platform):
         "RBIM_VERSION",
         "RBIM_MEMBERS_SHAPE",
     ]
-    shown = [line for line in blocks("console")[1].splitlines() if line.startswith("export ")]
+    shown = [line for line in blocks("console")[-1].splitlines() if line.startswith("export ")]
     assert other_platform.lines[-2:] == shown
 
 

@@ -145,7 +145,8 @@ def emulating(seed):
 
 def control(url, method, path, document=None):
     body = None if document is None else json.dumps(document).encode()
-    request = urllib.request.Request(f"{url}/_emulator/{path}", data=body, method=method)
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"{url}/_emulator/{path}", data=body, headers=headers, method=method)
     with OPENER.open(request, timeout=PATIENCE) as answer:
         return json.load(answer)
 

@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+JSON = "Content-Type: application/json"
+"""The header that commands of the control interface need."""
+
 PATIENCE = 10.0
 """Seconds after which whatever waits in here gives up."""
 
@@ -105,7 +108,7 @@ async def ask(server, data: bytes) -> Answer:
 
 def http(method: str, path: str, body: bytes = b"", *headers: str) -> bytes:
     """Return the bytes of a request."""
-    lines = [f"{method} {path} HTTP/1.1", "Host: emulator", f"Content-Length: {len(body)}", *headers, "", ""]
+    lines = [f"{method} {path} HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}", *headers, "", ""]
     return "\r\n".join(lines).encode("latin-1") + body
 
 

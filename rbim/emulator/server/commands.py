@@ -6,7 +6,7 @@ path). It returns JSON, and its docstring is its help text. The commands for mes
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 from attrs import frozen
@@ -26,7 +26,7 @@ __all__ = [
     "CommandError",
     "ControlContext",
     "DeferredAnswer",
-    "Outage",
+    "Outages",
     "command",
     "plan",
     "replace",
@@ -37,8 +37,21 @@ PREFIX = "/_emulator/"
 
 
 Close = Callable[[], Awaitable[None]]
-Outage = Callable[[float], Close]
-"""A function that refuses connections for some seconds, and returns a function that closes the existing ones."""
+
+
+class Outages(Protocol):
+    """A server that can refuse the connections of the platform's clients."""
+
+    @property
+    def control_url(self) -> str | None:
+        """The URL of the control interface that an outage does not affect."""
+
+    def begin_outage(self, seconds: float) -> Close:
+        """Refuse connections for some seconds from now on, and return a function that closes the existing ones."""
+        ...
+
+    async def accept(self) -> None:
+        """End the outage."""
 
 
 class CommandError(Exception):
@@ -46,15 +59,25 @@ class CommandError(Exception):
 
 
 class ControlContext:
-    """The context of commands: the emulator, its initial state, and the server's function to refuse connections."""
+    """The context of commands: the emulator, its initial state, its server if that has outages, and what is allowed.
 
-    def __init__(self, emulator: "Emulator", outage: Outage | None) -> None:
+    ``sign_copies`` and ``remote_copies`` are as for :func:`rbim.emulator.server.serve`.
+    """
+
+    def __init__(self, emulator: "Emulator", server: Outages | None, *, sign_copies: bool, remote_copies: bool) -> None:
         self.emulator = emulator
-        self.outage = outage
+        self.server = server
+        self.may_sign_copies = sign_copies or emulator.own_credentials
+        self.remote_copies = remote_copies
         self._state = emulator.snapshot()
         self._faults = tuple(emulator.faults)
         self._copy_faults = tuple(emulator.copy_faults)
         self._destination = emulator.copier.dispatch.destination
+
+    @property
+    def control_url(self) -> str | None:
+        """The URL of the control interface that an outage does not affect; None if the server has no outages."""
+        return None if self.server is None else self.server.control_url
 
     def reset(self) -> None:
         """Set the emulator back to its initial state. Its clock does not change."""
@@ -142,9 +165,10 @@ def command(method: str, path: str, reads: type[Any] | None = None) -> Callable[
 
 
 @command("GET", "")
-def _index(_: ControlContext, __: str) -> Any:
-    """Describe the emulator and list the commands."""
-    return {"about": ABOUT, "commands": {f"{each.method} {each.path}": each.help for each in COMMANDS}}
+def _index(context: ControlContext, _: str) -> Any:
+    """Describe the emulator, list the commands, and return the address during an outage."""
+    commands = {f"{each.method} {each.path}": each.help for each in COMMANDS}
+    return {"about": ABOUT, "control": context.control_url, "commands": commands}
 
 
 @command("GET", "state")
@@ -262,11 +286,23 @@ def _may_call(context: ControlContext, task_id: str) -> Any:
 
 @command("POST", "outage", _Seconds)
 def _outage(context: ControlContext, body: _Seconds) -> Any:
-    """Refuse all connections for a time: seconds of the emulator's clock."""
-    if context.outage is None:
+    """Refuse the platform's connections for a time: seconds of the emulator's clock."""
+    # Answer first: the outage closes this connection, unless it came through the control port.
+    close = _outages(context).begin_outage(body.seconds)
+    return DeferredAnswer({"seconds": body.seconds, "control": context.control_url}, close)
+
+
+@command("DELETE", "outage")
+async def _end_outage(context: ControlContext, _: str) -> Any:
+    """End an outage at once, through the control port."""
+    await _outages(context).accept()
+    return None
+
+
+def _outages(context: ControlContext) -> Outages:
+    if context.server is None:
         raise CommandError("this server cannot refuse connections: serve the emulator with rbim emulator")
-    # Answer first: the outage closes this connection.
-    return DeferredAnswer({"seconds": body.seconds}, context.outage(body.seconds))
+    return context.server
 
 
 @command("POST", "logins", _Login)

@@ -1,12 +1,14 @@
 """The control interface: commands that only the emulator has, over HTTP with JSON, for tests and for use by hand.
 
 The described interface has nothing like it. :func:`rbim.emulator.server.serve` serves it, and any ASGI server serves it with
-``Control(emulator)``. It requires no signature and shows no token.
+``Control(emulator)``. It requires no signature and shows no token. Requests of web pages of other servers are refused. Each
+command but GET needs ``Content-Type: application/json``, also without a body: a browser sends that only with a permission,
+which the emulator never gives.
 
 ====== =============================== ======================================================================================
 method path                            what it does
 ====== =============================== ======================================================================================
-GET    /_emulator/                     describe the emulator and list the commands
+GET    /_emulator/                     describe the emulator, list the commands, and return the address during an outage
 GET    /_emulator/state                return groups, tasks and accounts, as one document
 PUT    /_emulator/state                replace the state by such a document
 POST   /_emulator/reset                reset everything but the clock to the initial state, and clear requests and deliveries
@@ -19,7 +21,8 @@ GET    /_emulator/clock                return the emulator's time, and whether i
 POST   /_emulator/clock/advance        advance an emulated clock: seconds, hours
 GET    /_emulator/tasks                list the call tasks
 GET    /_emulator/tasks/{id}/may-call  return whether a task may call now (emulator-only)
-POST   /_emulator/outage               refuse all connections for a time: seconds of the emulator's clock
+POST   /_emulator/outage               refuse the platform's connections for a time: seconds of the emulator's clock
+DELETE /_emulator/outage               end an outage at once, through the control port
 POST   /_emulator/logins               log an account in for the first time: account (emulator-only)
 POST   /_emulator/invitations/confirm  accept an invitation as the invited account: group_id, account (emulator-only)
 POST   /_emulator/invitations/decline  decline an invitation as the invited account: group_id, account (emulator-only)
@@ -38,8 +41,9 @@ POST   /_emulator/push                 push a message to one account, several, o
 POST   /_emulator/notify               notify a group without a change of it: group_id, notice (emulator-only)
 ====== =============================== ======================================================================================
 
-A refused request is answered with ``{"error": ...}``: 400 (not JSON, or a wrong field), 404 (no such command, or no object
-of that name), 405 (the command has another method), 409 (not possible in the present state), 413 (too long).
+A refused request is answered with ``{"error": ...}``: 400 (not JSON, or a wrong field), 403 (a page of another server, or
+another Host), 404 (no such command, or no object of that name), 405 (the command has another method), 409 (not possible in
+the present state, or without a flag), 413 (too long), 415 (another Content-Type).
 """
 
 from __future__ import annotations
@@ -53,23 +57,25 @@ from cattrs import Converter, transform_error
 
 from rbim._support import json
 from rbim._support.asgi import TooLarge, body_of
+from rbim._support.local_server import is_json
 from rbim.emulator.asgi import write
 from rbim.emulator.faults.plan import in_words
 from rbim.emulator.platform.rules import Refusal
 from rbim.emulator.server.commands import PREFIX, Command, CommandError, ControlContext, DeferredAnswer
 from rbim.emulator.server.copy_commands import COMMANDS
+from rbim.emulator.server.guarded import JSON, GuardedApp, guard_of
 from rbim.errors import InvalidRequest
 from rbim.http import Response
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+
     from rbim._support.asgi import Receive, Scope, Send
     from rbim.emulator.emulator import Emulator
-    from rbim.emulator.server.commands import Outage
 
-__all__ = ["Control"]
+__all__ = ["Commands", "Control"]
 
 BODY_LIMIT = 64 * 1024 * 1024
-JSON = {"content-type": "application/json;charset=utf-8"}
 
 
 class _RequestError(Exception):
@@ -82,28 +88,51 @@ class _RequestError(Exception):
 
 
 class Control:
-    """An ASGI 3 application: the emulator's own application with the control interface in front of it.
+    """An ASGI 3 application: the emulator's own application with the control interface in front of it, both guarded.
 
-    ``outage`` is the server's function to refuse connections for some seconds (None: it cannot); it returns a function that
-    closes the existing connections. A reset goes back to the emulator's state at the time of this call.
+    ``allowed_hosts``, ``sign_copies`` and ``remote_copies`` are as for :func:`serve`. It has no outages. A reset
+    goes back to the emulator's state at the time of this call.
     """
 
-    def __init__(self, emulator: Emulator, *, outage: Outage | None = None) -> None:
-        self._app = emulator.asgi
-        self._context = ControlContext(emulator, outage)
+    def __init__(
+        self,
+        emulator: Emulator,
+        *,
+        allowed_hosts: Iterable[str] = (),
+        sign_copies: bool = False,
+        remote_copies: bool = False,
+    ) -> None:
+        context = ControlContext(emulator, None, sign_copies=sign_copies, remote_copies=remote_copies)
+        self._app = GuardedApp(Commands(context, emulator.asgi), guard_of(allowed_hosts))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one scope."""
+        await self._app(scope, receive, send)
+
+
+class Commands:
+    """The ASGI 3 application of the commands. Requests with other paths, and other scopes, go to ``app`` if there is one."""
+
+    def __init__(
+        self, context: ControlContext, app: Callable[[Scope, Receive, Send], Awaitable[None]] | None = None
+    ) -> None:
+        self._context = context
+        self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one scope."""
         path = scope["path"].removeprefix(scope.get("root_path", "")) if scope["type"] == "http" else ""
-        if not path.startswith(PREFIX):
+        if self._app is not None and not path.startswith(PREFIX):
             await self._app(scope, receive, send)
             return
         status, headers = 200, dict[str, str]()
         try:
+            command, name = _find(scope["method"], path)
+            _require_json(command, scope)
             body = await body_of(receive, BODY_LIMIT)
             if body is None:
                 return
-            result = await self._run(scope["method"], path, body)
+            result = await self._run(command, name, body)
         except TooLarge as error:
             status, result = 413, {"error": str(error)}
         except _RequestError as error:
@@ -113,8 +142,7 @@ class Control:
         if isinstance(result, DeferredAnswer):
             await result.then()
 
-    async def _run(self, method: str, path: str, body: bytes) -> Any:  # JSON, or DeferredAnswer
-        command, name = _find(method, path)
+    async def _run(self, command: Command, name: str, body: bytes) -> Any:  # JSON, or DeferredAnswer
         try:
             result = command.run(self._context, name if command.reads is None else _read(body, command.reads))
             return await result if isawaitable(result) else result
@@ -136,6 +164,12 @@ def _find(method: str, path: str) -> tuple[Command, str]:
             return command, "".join(match.groups())
     allowed = ", ".join(command.method for command, _ in found)
     raise _RequestError(405, f"{path} takes {allowed}, not {method}", allow=allowed)
+
+
+def _require_json(command: Command, scope: Scope) -> None:
+    if command.method != "GET" and not is_json(scope):
+        needs = "needs the header Content-Type: application/json, also without a body"
+        raise _RequestError(415, f"{command.method} {command.path} {needs}")
 
 
 @cache

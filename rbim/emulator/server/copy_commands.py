@@ -9,10 +9,14 @@ import attrs
 from attrs import frozen
 
 from rbim._support import json
+from rbim._support.local_server import is_loopback_url
+from rbim.emulator.copies.targets import split_url
 from rbim.emulator.faults.copies import COPY_KINDS, copy_faults_from
-from rbim.emulator.server.commands import COMMANDS, ControlContext, command, plan, replace
+from rbim.emulator.server.commands import COMMANDS, CommandError, ControlContext, command, plan, replace
 
 __all__ = ["COMMANDS"]  # complete after this module is imported
+
+SHOWN = 200  # characters of a URL in a message
 
 
 @frozen(kw_only=True)
@@ -86,6 +90,17 @@ def _copy(context: ControlContext, _: str) -> Any:
 @command("PUT", "copy", _Copy)
 def _copy_to(context: ControlContext, body: _Copy) -> Any:
     """Copy messages from now on: url, mode (normal or high-guarantee)."""
+    split_url(body.url)
+    if not context.may_sign_copies:
+        raise CommandError(
+            "message copies would be signed with the configured RBIM_APP_TOKEN: start rbim emulator with --sign-copies (in "
+            "Python: serve(emulator, sign_copies=True)), or without RBIM_APP_TOKEN: then it makes new credentials"
+        )
+    if not (context.remote_copies or is_loopback_url(body.url)):
+        raise CommandError(
+            f"url: {body.url[:SHOWN]!r} is not of this machine (localhost or a literal loopback address): start rbim "
+            "emulator with --remote-copies (in Python: serve(emulator, remote_copies=True))"
+        )
     context.emulator.copy_to(body.url, body.mode)
     return _copy(context, "")
 

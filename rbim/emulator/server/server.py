@@ -1,7 +1,7 @@
 """The emulator over real sockets, with uvicorn's HTTP protocol. Needs the extra ``server``; asyncio only.
 
-The server owns the listening socket, so that it can refuse all connections for a while. The accepted connections belong to
-:mod:`rbim.emulator.server.protocol`.
+The server has two ports: one for the platform, with the control interface, and one for the control interface alone, which is
+open during an outage, too. Each is a :class:`~rbim.emulator.server.listener.Listener` behind the same guard.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import asyncio
 import signal
 from contextlib import contextmanager
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from rbim._support.sockets import bound, bound_to
-from rbim.emulator.server.control import Control
-from rbim.emulator.server.protocol import Config, Protocol, ServerState
+from rbim.emulator.server.commands import PREFIX, ControlContext
+from rbim.emulator.server.control import Commands
+from rbim.emulator.server.guarded import GuardedApp, guard_of
+from rbim.emulator.server.listener import Listener
 
 if TYPE_CHECKING:
-    import socket
-    from collections.abc import Awaitable, Callable, Generator
+    from collections.abc import Awaitable, Callable, Generator, Iterable
     from types import TracebackType
     from typing import Self
 
@@ -26,53 +26,62 @@ if TYPE_CHECKING:
 
 __all__ = ["Server", "run", "serve"]
 
-IDLE = 75  # seconds after which a connection without requests is closed
-
 
 class Server:
     """Serves an emulator while its ``async with`` block runs; :func:`serve` creates one.
 
-    ``host``, ``port`` and ``url``, its base URL, are final from the block's first line on.
+    ``host``, ``port`` and ``url``, its base URL, and ``control_url`` are final from the block's first line on.
     """
 
-    def __init__(self, emulator: Emulator, *, host: str, port: int, control: bool) -> None:
+    def __init__(  # noqa: PLR0913  # as serve
+        self,
+        emulator: Emulator,
+        *,
+        host: str,
+        port: int,
+        control: bool,
+        control_port: int,
+        allowed_hosts: Iterable[str],
+        sign_copies: bool,
+        remote_copies: bool,
+    ) -> None:
         self.emulator = emulator
         self.host = host
         self.port = port
-        self._socket: socket.socket | None = None
-        self._listener: asyncio.Server | None = None
+        self._control_port = control_port
         self._outage: asyncio.Task[None] | None = None
         self._copying: asyncio.Task[None] | None = None
-        self._state = ServerState()
-        self._config = Config(
-            Control(emulator, outage=self._begin_outage) if control else emulator.asgi,
-            interface="asgi3",
-            lifespan="off",
-            ws="none",
-            log_config=None,  # the process configures logging
-            proxy_headers=False,
-            timeout_keep_alive=IDLE,
-        )
+        guard = guard_of(allowed_hosts, bound=host)
+        context = ControlContext(emulator, self, sign_copies=sign_copies, remote_copies=remote_copies)
+        app = Commands(context, emulator.asgi) if control else emulator.asgi
+        self._platform = Listener(GuardedApp(app, guard))
+        self._control = Listener(GuardedApp(Commands(context), guard)) if control else None
 
     @property
     def listening(self) -> bool:
-        """Whether connections are accepted now."""
-        return self._listener is not None
+        """Whether clients of the platform can connect now."""
+        return self._platform.listening
 
     @property
     def url(self) -> str:
         """The base URL, with the loopback address if the server is bound to every address of this machine."""
-        host = self.host
-        if ip_address(host).is_unspecified:
-            host = "::1" if ":" in host else "127.0.0.1"
-        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+        return _url(self.host, self.port)
+
+    @property
+    def control_url(self) -> str | None:
+        """The URL, with a final slash, of the control interface that an outage does not affect; None without ``control``."""
+        return None if self._control is None else _url(self._control.host, self._control.port) + PREFIX
 
     async def __aenter__(self) -> Self:
-        """Listen. Raises OSError if the address is in use or does not belong to this machine."""
-        self._socket = await bound_to(self.host, self.port)
-        name: Any = self._socket.getsockname()  # its form depends on the address family
-        self.host, self.port = str(name[0]), int(name[1])
-        await self._listen(self._socket)
+        """Listen. Raises OSError if an address is in use or does not belong to this machine; its ``filename`` names it."""
+        try:
+            await self._platform.bind(self.host, self.port)
+            self.host, self.port = self._platform.host, self._platform.port
+            if self._control is not None:
+                await self._control.bind(self.host, self._control_port)
+        except BaseException:
+            await self._platform.close()
+            raise
         self._copying = asyncio.create_task(self._copy())
         return self
 
@@ -80,100 +89,129 @@ class Server:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
         """Stop listening, close all connections, and cancel deliveries and (without an answer) requests in progress."""
-        tasks = [task for task in (*self._state.tasks, self._outage, self._copying) if task is not None]
+        listeners = [each for each in (self._platform, self._control) if each is not None]
+        tasks = [task for task in (self._outage, self._copying) if task is not None]
+        tasks += [task for each in listeners for task in each.tasks]
         for task in tasks:
             task.cancel()
-        self._stop_listening()
-        if self._socket is not None:
-            self._socket.close()
-        await self._close_connections()
+        for each in listeners:
+            await each.close()
         if tasks:
             await asyncio.wait(tasks)
 
     async def refuse(self, seconds: float) -> None:
         """Refuse connections for ``seconds`` of the emulator's clock, and close the existing ones.
 
-        Returns as soon as all are closed. A new outage replaces the present one.
+        Returns as soon as all are closed. A new outage replaces the present one. The control port stays open.
         """
-        await self._begin_outage(seconds)()
+        await self.begin_outage(seconds)()
 
-    def _begin_outage(self, seconds: float) -> Callable[[], Awaitable[None]]:
+    async def accept(self) -> None:
+        """End an outage; without one, do nothing."""
+        self._cancel_outage()
+        await self._platform.listen()
+
+    def begin_outage(self, seconds: float) -> Callable[[], Awaitable[None]]:
         """Refuse connections from now on; return a function that closes the existing ones."""
+        self._cancel_outage()
+        self._platform.refuse()
+        self._outage = asyncio.create_task(self._listen_after(seconds))
+        return self._platform.close_connections
+
+    def _cancel_outage(self) -> None:
         if self._outage is not None:
             self._outage.cancel()
-        if self._socket is None:
-            raise RuntimeError("the server is not entered: enter it with 'async with' first")
-        if self._listener is not None:
-            family, address = self._socket.family, self._socket.getsockname()
-            self._stop_listening()
-            self._socket = bound(family, address)  # bound, not listening: it refuses connections and keeps the port
-        self._outage = asyncio.create_task(self._listen_after(seconds, self._socket))
-        return self._close_connections
+            self._outage = None
 
     async def _copy(self) -> None:
         """Deliver copies of messages as they are sent."""
         async with self.emulator.copying():
             await asyncio.Event().wait()
 
-    async def _listen_after(self, seconds: float, bound: socket.socket) -> None:
+    async def _listen_after(self, seconds: float) -> None:
         await self.emulator.clock.sleep(seconds)
-        await self._listen(bound)
-
-    async def _listen(self, bound: socket.socket) -> None:
-        self._listener = await asyncio.get_running_loop().create_server(
-            lambda: Protocol(self._config, self._state, lambda: self.listening),
-            sock=bound,
-            backlog=self._config.backlog,
-            start_serving=False,
-        )
-        await self._listener.start_serving()
-
-    def _stop_listening(self) -> None:
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
-
-    async def _close_connections(self) -> None:
-        """Close all connections, without waiting for peers that do not read."""
-        for connection in self._state.connections:
-            connection.transport.close()
-        await asyncio.sleep(0)
-        for connection in self._state.connections:
-            connection.transport.abort()
-        await asyncio.sleep(0)
+        await self._platform.listen()
 
 
-def serve(emulator: Emulator, *, host: str = "127.0.0.1", port: int = 0, control: bool = True) -> Server:
+def serve(  # noqa: PLR0913  # options, each by keyword and with a default
+    emulator: Emulator,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    control: bool = True,
+    control_port: int = 0,
+    allowed_hosts: Iterable[str] = (),
+    sign_copies: bool = False,
+    remote_copies: bool = False,
+) -> Server:
     """Return a server of the emulator for ``async with``, in the running asyncio loop. Port 0: any free port.
 
-    With ``control`` (default) it also serves the control interface, under ``/_emulator/`` (:class:`Control`).
+    With ``control`` (default) it also serves the control interface, under ``/_emulator/`` (:class:`Control`): at ``port``,
+    and alone at ``control_port`` of the same host (default: any free port), which an outage does not affect.
+
+    Requests of web pages of other servers are refused with status 403. ``Host`` must be the loopback, the address at which a
+    connection arrived, a name given as ``host``, or one of ``allowed_hosts``.
+
+    The control interface sets a target of message copies only if the emulator made its credentials itself, or with
+    ``sign_copies``: otherwise everyone who can reach it could have messages signed. The target must be ``localhost`` or a
+    literal loopback address, unless ``remote_copies`` is set. ``emulator.copy_to`` has neither limit.
+
+    Raises InvalidRequest if one of ``allowed_hosts`` is not a name or an address.
     """
-    return Server(emulator, host=host, port=port, control=control)
+    return Server(
+        emulator,
+        host=host,
+        port=port,
+        control=control,
+        control_port=control_port,
+        allowed_hosts=allowed_hosts,
+        sign_copies=sign_copies,
+        remote_copies=remote_copies,
+    )
 
 
-def run(
+def run(  # noqa: PLR0913  # as serve
     emulator: Emulator,
     *,
     host: str = "127.0.0.1",
     port: int = 8883,
+    control_port: int = 0,
+    allowed_hosts: Iterable[str] = (),
+    sign_copies: bool = False,
+    remote_copies: bool = False,
     begun: Callable[[Server], None] = lambda _: None,
     ended: Callable[[], None] = lambda: None,
 ) -> None:
-    """Serve the emulator until Ctrl-C or SIGTERM. Call it in the main thread.
+    """Serve the emulator until Ctrl-C or SIGTERM. Call it in the main thread. The options are as for :func:`serve`.
 
     ``begun`` is called when it listens, ``ended`` when it no longer serves; a second signal interrupts neither. Raises
-    OSError if the address is in use or does not belong to this machine.
+    OSError if an address is in use or does not belong to this machine; its ``filename`` names the address.
     """
+    server = serve(
+        emulator,
+        host=host,
+        port=port,
+        control_port=control_port,
+        allowed_hosts=allowed_hosts,
+        sign_copies=sign_copies,
+        remote_copies=remote_copies,
+    )
 
     async def until_stopped() -> None:
         stop = asyncio.Event()
         with _signals(asyncio.get_running_loop(), stop):
-            async with serve(emulator, host=host, port=port) as server:
+            async with server:
                 begun(server)
                 await stop.wait()
             ended()
 
     asyncio.run(until_stopped())
+
+
+def _url(host: str, port: int) -> str:
+    if ip_address(host).is_unspecified:
+        host = "::1" if ":" in host else "127.0.0.1"
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 @contextmanager

@@ -1,15 +1,20 @@
 """The control interface: each command, what it refuses, and that it is off unless asked for."""
 
+import asyncio
 import json
 import re
+import socket
 from datetime import date, timedelta
+from types import SimpleNamespace
+from urllib.parse import urlsplit
 
 import pytest
 
+from helpers.credentials import CREDENTIALS
 from helpers.emulators import client_of
 from helpers.paths import DOCS
-from helpers.rawclient import ask, http
-from rbim import GroupType, Permission
+from helpers.rawclient import JSON, ask, connected, http, signed
+from rbim import GroupType, InvalidRequest, Permission
 from rbim.emulator import EmulatedClock, Emulator
 from rbim.emulator.faults.requests import Fault, Latency, Refuse, Status
 from rbim.emulator.server import control
@@ -18,8 +23,10 @@ from rbim.emulator.server.control import Control
 from rbim.emulator.server.server import serve
 from rbim.testing.conformance.server import RawServer, reply
 
+HEADERS = [(b"host", b"localhost"), (b"content-type", b"application/json")]
 
-async def asgi(app, method, path, body=b""):
+
+async def asgi(app, method, path, body=b"", headers=HEADERS):
     """Ask an ASGI app and return the two events that it answers with."""
     sent = []
 
@@ -29,7 +36,7 @@ async def asgi(app, method, path, body=b""):
     async def send(event):
         sent.append(event)
 
-    await app({"type": "http", "method": method, "path": path, "query_string": b"", "headers": []}, receive, send)
+    await app({"type": "http", "method": method, "path": path, "query_string": b"", "headers": headers}, receive, send)
     return sent
 
 
@@ -55,6 +62,12 @@ def control_of():
 @pytest.fixture
 def call(emulator, control_of):
     return control_of(emulator)
+
+
+def at(url):
+    """Return the address of a URL, as ``helpers.rawclient`` takes it."""
+    parts = urlsplit(url)
+    return SimpleNamespace(host=parts.hostname, port=parts.port)
 
 
 async def a_group(emulator, **facts):
@@ -351,11 +364,10 @@ async def test_too_long_a_body_is_a_json_error(call, monkeypatch):
 
 
 async def test_an_outage_needs_a_server_that_can(call):
-    status, why = await call("POST", "outage", {"seconds": 1})
-    assert (status, why["error"]) == (
-        409,
-        "this server cannot refuse connections: serve the emulator with rbim emulator",
-    )
+    reason = {"error": "this server cannot refuse connections: serve the emulator with rbim emulator"}
+    assert await call("POST", "outage", {"seconds": 1}) == (409, reason)
+    assert await call("DELETE", "outage") == (409, reason)
+    assert (await call("GET", ""))[1]["control"] is None
 
 
 async def test_no_answer_holds_the_token(emulator, call):
@@ -367,6 +379,92 @@ async def test_no_answer_holds_the_token(emulator, call):
     for each in COMMANDS:
         if each.method == "GET":
             assert token not in json.dumps(await call("GET", each.path.removeprefix(PREFIX)))
+
+
+COMMANDS_THAT_CHANGE = [each for each in COMMANDS if each.method != "GET"]
+
+
+@pytest.mark.parametrize("command", COMMANDS_THAT_CHANGE, ids=lambda each: f"{each.method} {each.path}")
+@pytest.mark.parametrize("types", [[], [b"text/plain"], [b"application/x-www-form-urlencoded"], [b"application/json"] * 2])
+async def test_a_command_that_changes_something_must_be_json(emulator, command, types):
+    await a_group(emulator)
+    emulator.faults.add(Fault(effect=Refuse()))
+    emulator.copy_to(_taken)
+    app, before = Control(emulator), (emulator.snapshot(), len(emulator.requests), list(emulator.faults))
+    destination = emulator.copier.dispatch.destination
+    headers = [(b"host", b"localhost"), *((b"content-type", each) for each in types)]
+    body = b'{"sender": "1001", "to": "1002", "url": "http://127.0.0.1:9/", "seconds": 1}'
+    start, answer = await asgi(app, command.method, command.path, body, headers)
+    assert start["status"] == 415
+    assert "needs the header Content-Type: application/json" in json.loads(answer["body"])["error"]
+    assert (emulator.snapshot(), len(emulator.requests), list(emulator.faults)) == before
+    assert emulator.copier.dispatch.destination is destination
+    await emulator.deliver()
+    assert (len(emulator.deliveries), emulator.clock.monotonic()) == (0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("headers", "named"),
+    [
+        ([(b"host", b"evil.test")], "Host: 'evil.test'"),
+        ([], "Host: (none)"),
+        ([(b"host", b"localhost"), (b"origin", b"http://evil.test")], "Origin: 'http://evil.test'"),
+        ([(b"host", b"localhost"), (b"sec-fetch-site", b"same-site")], "Sec-Fetch-Site: 'same-site'"),
+    ],
+)
+async def test_under_another_server_pages_of_other_servers_are_refused_too(emulator, headers, named):
+    await a_group(emulator)
+    before = emulator.snapshot()
+    paths = (
+        "/_emulator/reset",
+        "/_emulator/nothing",
+        f"/2013-12-26/Application/{emulator.credentials.app_id}/IM/Group/CreateGroup",
+    )
+    for path in paths:
+        start, answer = await asgi(
+            Control(emulator), "POST", path, b"{}", [*headers, (b"content-type", b"application/json")]
+        )
+        document = json.loads(answer["body"])
+        assert start["status"] == 403
+        assert document["error"].startswith(named)
+        assert document["statusMsg"] == document["error"]  # where a client of the platform looks
+    assert (emulator.snapshot(), len(emulator.requests)) == (before, 1)
+
+
+async def test_a_name_can_be_allowed(emulator):
+    headers = [(b"host", b"emulator:8883")]
+    start, _ = await asgi(Control(emulator, allowed_hosts=["emulator"]), "GET", "/_emulator/", b"", headers)
+    assert start["status"] == 200
+    for make in (Control, serve):
+        with pytest.raises(InvalidRequest, match="allowed_hosts: invalid host 'http://emulator'") as caught:
+            make(emulator, allowed_hosts=["http://emulator"])
+        assert caught.value.field == "allowed_hosts"
+
+
+COPY = {"url": "http://127.0.0.1:9/copy"}
+
+
+async def test_copies_are_signed_with_given_credentials_only_if_that_was_asked_for(control_of):
+    given = Emulator(credentials=CREDENTIALS)
+    status, why = await control_of(given)("PUT", "copy", COPY)
+    assert (status, given.copier.dispatch.destination) == (409, None)
+    assert "start rbim emulator with --sign-copies" in why["error"]
+    assert (await control_of(given, sign_copies=True)("PUT", "copy", COPY))[0] == 200
+    given.copy_to(_taken)  # a program may do what it likes
+    given.say("1001", "1002", "a")
+    await given.deliver()
+    assert len(given.deliveries) == 1
+    assert (await control_of(Emulator())("PUT", "copy", COPY))[0] == 200
+
+
+@pytest.mark.parametrize(
+    "url", ["http://192.0.2.7/copy", "https://copies.test/", "http://127.0.0.1@copies.test/", "http://127.1/"]
+)
+async def test_a_target_on_another_machine_must_be_asked_for(emulator, control_of, url):
+    status, why = await control_of(emulator)("PUT", "copy", {"url": url})
+    assert (status, emulator.copier.dispatch.destination) == (409, None)
+    assert "start rbim emulator with --remote-copies" in why["error"]
+    assert (await control_of(emulator, remote_copies=True)("PUT", "copy", {"url": url}))[0] == 200
 
 
 async def test_it_is_off_unless_asked_for(emulator):
@@ -382,7 +480,8 @@ async def test_a_command_that_does_not_come_whole_is_not_carried_out(emulator):
         return {"type": "http.disconnect"}
 
     before = emulator.snapshot()
-    await Control(emulator)({"type": "http", "method": "POST", "path": "/_emulator/reset"}, leave, None)
+    scope = {"type": "http", "method": "POST", "path": "/_emulator/reset", "headers": HEADERS}
+    await Control(emulator)(scope, leave, None)
     assert (emulator.snapshot(), len(emulator.requests)) == (before, 1)
 
 
@@ -400,15 +499,103 @@ class TestOverSockets:
 
     async def test_an_outage_is_told_and_then_is(self, emulator):
         async with serve(emulator) as server:
-            answer = await ask(server, http("POST", "/_emulator/outage", b'{"seconds": 30}'))
-            assert (answer.status, answer.document) == (200, {"seconds": 30.0})
+            answer = await ask(server, http("POST", "/_emulator/outage", b'{"seconds": 30}', JSON))
+            assert (answer.status, answer.document) == (200, {"seconds": 30.0, "control": server.control_url})
             with pytest.raises(ConnectionRefusedError):
                 await ask(server, http("GET", "/_emulator/"))
             await emulator.clock.advance(30)
             assert (await ask(server, http("GET", "/_emulator/"))).document["about"] == ABOUT
 
+    async def test_an_outage_of_an_emulated_clock_ends_by_its_control_port(self, emulator):
+        async with serve(emulator) as server:
+            await ask(server, http("POST", "/_emulator/outage", b'{"seconds": 30}', JSON))
+            async with connected(at(server.control_url)) as control:
+                await control.ask(http("POST", "/_emulator/clock/advance", b'{"seconds": 29}', JSON))
+                with pytest.raises(ConnectionRefusedError):
+                    await ask(server, signed(emulator, "SearchPublicGroups"))
+                await control.ask(http("POST", "/_emulator/clock/advance", b'{"seconds": 1}', JSON))
+                assert (await ask(server, signed(emulator, "SearchPublicGroups"))).document["statusCode"] == "000000"
+                for seconds in (30, 60):  # which the control port begins, too, without an end of its connections
+                    body = json.dumps({"seconds": seconds}).encode()
+                    assert (await control.ask(http("POST", "/_emulator/outage", body, JSON))).status == 200
+                    assert not server.listening
+
+    async def test_an_outage_can_be_ended_at_once(self, emulator):
+        async with serve(emulator) as server:
+            control = at(server.control_url)
+            for _ in range(2):
+                await ask(server, http("POST", "/_emulator/outage", b'{"seconds": 30}', JSON))
+                for _ in range(2):  # without an outage it does nothing
+                    ended = await ask(control, http("DELETE", "/_emulator/outage", b"", JSON))
+                    assert (ended.status, ended.document) == (200, None)
+                    assert (await ask(server, http("GET", "/_emulator/"))).document["control"] == server.control_url
+            await server.refuse(30)
+            await server.accept()
+            assert (await ask(server, http("GET", "/_emulator/"))).status == 200
+            await emulator.clock.advance(60)
+            assert server.listening
+
+    async def test_the_control_port_has_the_control_interface_alone(self, emulator):
+        async with serve(emulator) as server:
+            control = at(server.control_url)
+            assert control.port not in {0, server.port}
+            for request in (
+                signed(emulator, "CreateGroup", name="a", type="1"),
+                http("GET", "/"),
+                http("GET", "/_emulator"),
+            ):
+                answer = await ask(control, request)
+                assert (answer.status, list(answer.document)) == (404, ["error"])
+            assert (await ask(control, http("GET", "/_emulator/state"))).document["groups"] == []
+            assert len(emulator.requests) == 0
+        with pytest.raises(ConnectionRefusedError):
+            await ask(control, http("GET", "/_emulator/"))
+
+    async def test_a_taken_control_port_is_named_and_leaves_no_port_open(self, emulator):
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+            server = serve(emulator, control_port=port)
+            with pytest.raises(OSError, match="in use") as caught:
+                await server.__aenter__()
+        assert caught.value.filename == f"127.0.0.1 port {port}"
+        assert server.port != 0
+        with pytest.raises(ConnectionRefusedError):
+            await ask(server, b"")
+
+    @pytest.mark.parametrize("control", [True, False])
+    async def test_the_platform_refuses_pages_of_other_servers_too(self, emulator, control):
+        made = signed(emulator, "CreateGroup", name="a", type="1")
+        foreign = made.replace(b"\r\n\r\n", b"\r\nOrigin: http://evil.test\r\n\r\n", 1)
+        rebound = made.replace(b"Host: localhost", b"Host: evil.test", 1)
+        async with serve(emulator, control=control) as server:
+            assert [(await ask(server, request)).status for request in (foreign, rebound)] == [403, 403]
+            assert (len(emulator.requests), len(emulator.state.groups)) == (0, 0)
+            assert (await ask(server, made)).status == 200
+        async with serve(emulator, control=control, allowed_hosts=["evil.test"]) as server:
+            assert (await ask(server, rebound)).status == 200
+
+    @pytest.mark.parametrize("body", [b"", b"x" * 3_000_000])
+    async def test_a_refused_request_leaves_the_connection_in_order(self, emulator, body):
+        async with serve(emulator) as server, connected(server) as raw:
+            for _ in range(2):
+                refused = http("POST", "/_emulator/reset", body, "Origin: http://evil.test", JSON)
+                assert (await raw.ask(refused)).status == 403
+                assert (await raw.ask(http("GET", "/_emulator/clock"))).status == 200
+
+    async def test_a_host_that_was_bound_by_its_name_is_a_host(self, emulator, monkeypatch):
+        resolve = asyncio.get_running_loop().getaddrinfo
+
+        async def resolved(host, *positional, **named):
+            return await resolve("127.0.0.1" if host == "Build-Box" else host, *positional, **named)
+
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolved)
+        async with serve(emulator, host="Build-Box") as server:
+            answer = await ask(server, http("GET", "/_emulator/").replace(b"localhost", b"build-box"))
+        assert answer.status == 200
+
     async def test_it_can_be_left_out(self, emulator):
         async with serve(emulator, control=False) as server:
+            assert server.control_url is None
             assert "statusCode" in (await ask(server, http("GET", "/_emulator/"))).document
 
     async def test_copies_are_delivered_as_they_come_and_resent_in_time(self, emulator):
@@ -417,7 +604,7 @@ class TestOverSockets:
 
                 async def call(method, path, document=None):
                     body = b"" if document is None else json.dumps(document).encode()
-                    return (await ask(server, http(method, f"/_emulator/{path}", body))).document
+                    return (await ask(server, http(method, f"/_emulator/{path}", body, JSON))).document
 
                 await call("PUT", "copy", {"url": receiver.url() + "/copy", "mode": "high-guarantee"})
                 said = await call("POST", "say", {"sender": "1001", "to": "1002", "text": "你好"})

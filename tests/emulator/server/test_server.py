@@ -13,7 +13,7 @@ import sys
 import httpx
 import pytest
 
-from helpers.rawclient import ask, connected, http, signed
+from helpers.rawclient import JSON, ask, connected, http, signed
 from helpers.sockets import speaks_ipv6
 from rbim.emulator import EmulatedClock, Emulator
 from rbim.emulator.faults.requests import (
@@ -233,7 +233,7 @@ async def test_a_status_without_a_body_keeps_the_connection_in_order(emulator, s
         assert (await raw.ask(create(emulator))).status == 200
 
 
-HOST = b"Host: a\r\n"
+HOST = b"Host: localhost\r\n"
 JUNK = {
     "empty lines": (b"\r\n\r\n", 400),
     "no line of HTTP": (b"hello\r\n\r\n", 400),
@@ -244,8 +244,9 @@ JUNK = {
     "an endless head": (b"GET / HTTP/1.1\r\n" + HOST + b"a: " + b"b" * 200_000, 400),
     "an endless line": (b"A" * 200_000, 400),
     "a GET": (b"GET / HTTP/1.1\r\n" + HOST + b"\r\n", 200),
-    "HTTP 1.0": (b"GET /%ff%00%zz?sig=%ff&&==&sig HTTP/1.0\r\n\r\n", 200),
-    "the preface of HTTP 2": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 200),
+    "HTTP 1.0": (b"GET /%ff%00%zz?sig=%ff&&==&sig HTTP/1.0\r\n" + HOST + b"\r\n", 200),
+    "HTTP 1.0 without Host": (b"GET / HTTP/1.0\r\n\r\n", 403),
+    "the preface of HTTP 2": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 403),
     "a tunnel": (b"CONNECT a:1 HTTP/1.1\r\n" + HOST + b"\r\n", 405),
     "a proxy's line": (b"POST http://a/ HTTP/1.1\r\n" + HOST + b"Content-Length: 0\r\n\r\n", 200),
     "an upgrade": (b"GET / HTTP/1.1\r\n" + HOST + b"Connection: upgrade\r\nUpgrade: websocket\r\n\r\n", 200),
@@ -343,7 +344,7 @@ async def test_a_peer_that_does_not_read_is_not_waited_for(emulator):
     async with serve(emulator) as server, connected(server) as raw:
         raw.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         big = [{"effect": {"kind": "code", "code": "1", "message": "x" * 4_000_000}}]
-        await raw.send(http("PUT", "/_emulator/faults", json.dumps(big).encode()))
+        await raw.send(http("PUT", "/_emulator/faults", json.dumps(big).encode(), JSON))
         while not emulator.faults:
             await asyncio.sleep(0)
         await turns()

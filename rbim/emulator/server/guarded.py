@@ -1,0 +1,49 @@
+"""The guard in front of each of the emulator's ports, and its answers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rbim._support import json
+from rbim._support.local_server import LocalServerGuard
+from rbim.codes import MALFORMED
+from rbim.emulator.asgi import write
+from rbim.errors import InvalidRequest
+from rbim.http import Response
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+
+    from rbim._support.asgi import Receive, Scope, Send
+
+__all__ = ["JSON", "GuardedApp", "guard_of"]
+
+JSON = {"content-type": "application/json;charset=utf-8"}
+
+
+def guard_of(allowed_hosts: Iterable[str], *, bound: str = "localhost") -> LocalServerGuard:
+    """Return the guard of a server. Raises InvalidRequest if an allowed host is not a name or an address."""
+    try:
+        return LocalServerGuard(allowed_hosts, bound=bound)
+    except ValueError as error:
+        raise InvalidRequest(f"allowed_hosts: {error}", field="allowed_hosts") from None
+
+
+class GuardedApp:
+    """An ASGI 3 application behind the guard: a refused request does not reach it.
+
+    The answer has the key ``error`` of the control interface, and those of the platform, so that a client shows the reason.
+    """
+
+    def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]], guard: LocalServerGuard) -> None:
+        self._app = app
+        self._guard = guard
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one scope."""
+        why = self._guard.refusal(scope) if scope["type"] == "http" else None
+        if why is None:
+            await self._app(scope, receive, send)
+        else:
+            document: dict[str, Any] = {"error": why, "statusCode": MALFORMED, "statusMsg": why}
+            await write(send, Response(403, JSON, json.dumps(document)))
