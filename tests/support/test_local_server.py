@@ -56,6 +56,8 @@ def test_the_loopback_and_the_address_of_arrival_are_hosts_of_the_server(host):
         "[::1%25lo]",
         "[::1%lo]:8883",
         "[localhost]",
+        "[dead]:8883",
+        "[127.0.0]",
         "::1",
         "localhost:",
         "localhost:port",
