@@ -1,11 +1,11 @@
 """Pages of other servers in a browser can neither change nor read an emulator, nor cause a copy.
 
 ``chromium.jsonl`` has the requests that Chromium 150 (Debian's, headless) sent to a server in the place of the emulator,
-while a page tried all that a page can: fetch with and without CORS, forms, beacons, elements, frames, links, a WebSocket,
-and a sandboxed frame. The page was at another site (``http://localhost`` and ``http://evil.test`` to ``http://127.0.0.1``),
-at another port of the same host, at a name that was rebound to the server, and at the server itself. ``{page}`` is the
-origin of the page, ``{target}`` the Host of the server. Its first line has the headers that all requests have.
-``Sec-WebSocket-Key`` and the boundary of a form were replaced. Here each request is sent by a plain socket.
+while ``chromium_page.html`` tried all that a page can: fetch with and without CORS, forms, beacons, elements, frames,
+links, a WebSocket, and a sandboxed frame. ``record_chromium.py`` made it. The page was at another site
+(``http://localhost`` and ``http://evil.test`` to ``http://127.0.0.1``), at another port of the same host, at a name that
+was rebound to the server, and at the server itself. ``{page}`` is the origin of the page, ``{target}`` the Host of the
+server; the first line has the headers that all requests have. Here each request is sent by a plain socket.
 """
 
 import json
