@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["JSON", "GuardedApp", "guard_of"]
 
 JSON = {"content-type": "application/json;charset=utf-8"}
+ICON = "/favicon.ico"  # a browser asks for it by itself after each answer that it shows, also after a refusal
 
 
 def guard_of(allowed_hosts: Iterable[str], *, bound: str = "localhost") -> LocalServerGuard:
@@ -30,7 +31,7 @@ def guard_of(allowed_hosts: Iterable[str], *, bound: str = "localhost") -> Local
 
 
 class GuardedApp:
-    """An ASGI 3 application behind the guard: a refused request does not reach it.
+    """An ASGI 3 application behind the guard: a refused request does not reach it, nor does a browser's request for an icon.
 
     The answer has the key ``error`` of the control interface, and those of the platform, so that a client shows the reason.
     """
@@ -42,8 +43,14 @@ class GuardedApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one scope."""
         why = self._guard.refusal(scope) if scope["type"] == "http" else None
-        if why is None:
-            await self._app(scope, receive, send)
+        if why is not None:
+            await _refuse(send, 403, why)
+        elif scope["type"] == "http" and scope["path"] == ICON:
+            await _refuse(send, 404, "the emulator has no icon")
         else:
-            document: dict[str, Any] = {"error": why, "statusCode": MALFORMED, "statusMsg": why}
-            await write(send, Response(403, JSON, json.dumps(document)))
+            await self._app(scope, receive, send)
+
+
+async def _refuse(send: Send, status: int, why: str) -> None:
+    document: dict[str, Any] = {"error": why, "statusCode": MALFORMED, "statusMsg": why}
+    await write(send, Response(status, JSON, json.dumps(document)))

@@ -156,3 +156,14 @@ async def test_a_page_of_the_emulator_may_read_and_may_send_commands_in_json(rec
         assert changed == (expected == 200 and recorded["method"] != "GET")
         if expected == 200 and recorded["target"].startswith("/_emulator/state"):
             assert watched.secret.encode() in answer.body
+
+
+async def test_a_browser_that_asks_for_an_icon_after_a_refusal_leaves_no_trace():
+    async with Watched() as watched:
+        before = await watched.state()
+        (link,) = (each for each in sent_from("its own page") if attempt(each) == "link")
+        icon = link | {"target": "/favicon.ico"}
+        for door in watched.doors:
+            target = f"127.0.0.1:{door.port}"
+            assert (await ask(door, bytes_of(icon, f"http://{target}", target))).status == 404
+        assert await watched.state() == before
