@@ -44,10 +44,11 @@ URL = re.compile(ORIGIN.pattern + r"(?:[/?#].*)?", re.ASCII | re.IGNORECASE | re
 
 @frozen
 class _Authority:
-    """The host of a Host header or a URL, in lower case, and its port if it has one."""
+    """The host of a Host header or a URL, in lower case, its port if it has one, and whether the host is the loopback."""
 
     host: str | IPv4Address | IPv6Address
     port: int | None
+    loopback: bool
 
 
 class LocalServerGuard:
@@ -92,11 +93,7 @@ class LocalServerGuard:
 
     def _serves(self, host: _Authority, server: tuple[str, int | None] | None) -> bool:
         """Return whether the host is this server, whose connection arrived at the address ``server``."""
-        return (
-            _is_loopback(host.host)
-            or host.host in self._allowed
-            or (server is not None and host.host == _literal(server[0]))
-        )
+        return host.loopback or host.host in self._allowed or (server is not None and host.host == _literal(server[0]))
 
 
 def is_loopback_url(url: str) -> bool:
@@ -106,7 +103,7 @@ def is_loopback_url(url: str) -> bool:
     """
     found = URL.fullmatch(url)
     authority = None if found is None else _parsed(found[2])
-    return authority is not None and _is_loopback(authority.host)
+    return authority is not None and authority.loopback
 
 
 def is_json(scope: Scope) -> bool:
@@ -123,10 +120,6 @@ def _host_name(text: str) -> str | IPv4Address | IPv6Address:
             f"invalid host {text[:SHOWN]!r}: give a name or an address, without scheme and port, such as emulator.test"
         )
     return found.host
-
-
-def _is_loopback(host: str | IPv4Address | IPv6Address) -> bool:
-    return host == "localhost" if isinstance(host, str) else host.is_loopback
 
 
 def _is_page_of(origin: bytes, host: _Authority) -> bool:
@@ -152,7 +145,9 @@ def _parsed(text: str) -> _Authority | None:
     literal = _literal(plain if bracketed is None else bracketed)
     if bracketed is not None and literal is None:
         return None
-    return _Authority(plain.lower() if literal is None else literal, None if port is None else int(port))
+    host = plain.lower() if literal is None else literal
+    loopback = host == "localhost" if isinstance(host, str) else host.is_loopback
+    return _Authority(host, None if port is None else int(port), loopback)
 
 
 @lru_cache(256)
