@@ -76,6 +76,22 @@ def test_only_so_many_are_kept_and_none_after_clearing():
     assert not any(kept.get(request) for request in requests)
 
 
+def test_a_head_of_an_earlier_second_is_removed_when_a_later_one_is_kept():
+    """The platform accepts its signature for a day."""
+    now = 100.0
+    kept = HeadCache(clock=lambda: now)
+    kept.keep(made(path="/old"), "old")
+    now = 100.9
+    kept.keep(made(path="/later"), "later")
+    assert kept.get(made(path="/old")) == "old"
+    now = 101.1
+    kept.keep(made(path="/new"), "new")
+    assert [kept.get(made(path=path)) for path in ("/old", "/later", "/new")] == [None, "later", "new"]
+    now = 1000.0
+    kept.keep(made(path="/last"), "last")
+    assert [each.value for each in kept._kept.values()] == ["last"]
+
+
 def test_it_shows_nothing_of_what_it_keeps():
     kept = HeadCache()
     kept.keep(made(query={"sig": "SECRET"}), "first")

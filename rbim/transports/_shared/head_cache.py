@@ -1,14 +1,16 @@
 """A cache of prepared request heads.
 
-A signature is valid for a second; during it, requests to one path differ only in their bodies.
+A signer uses a signature for a second; during it, requests to one path differ only in their bodies. The platform accepts it
+for much longer, so older heads are removed.
 """
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Callable, Hashable
 
     from rbim.http import Request
 
@@ -17,27 +19,31 @@ __all__ = ["HeadCache"]
 T = TypeVar("T")
 
 MAX_HEADS = 64  # entries, mostly one per path: one client's operations have fewer
+MAX_AGE = 1.0  # seconds; an older head has the signature of an earlier second
 
 
 class _Entry(Generic[T]):
     """A cached value with the request it was made from. The repr shows no value (they are signed)."""
 
-    __slots__ = ("headers", "query", "value")
+    __slots__ = ("headers", "made", "query", "value")
 
-    def __init__(self, request: Request, value: T) -> None:
+    def __init__(self, request: Request, value: T, made: float) -> None:
         self.headers = dict(request.headers)
         self.query = dict(request.query)
+        self.made = made
         self.value = value
 
 
 class HeadCache(Generic[T]):
     """A cache of values made from requests, for later requests that differ only in their body.
 
-    ``extra_key``: whatever else the value depends on.
+    ``extra_key``: whatever else the value depends on. Values older than a second are removed when a later one is kept.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._kept: dict[tuple[Hashable, ...], _Entry[T]] = {}
+        self._swept = clock()
 
     def get(self, request: Request, *extra_key: Hashable) -> T | None:
         """Return the value for a request like this, or None."""
@@ -48,9 +54,13 @@ class HeadCache(Generic[T]):
 
     def keep(self, request: Request, value: T, *extra_key: Hashable) -> T:
         """Store the value for requests like this, and return it."""
+        now = self._clock()
+        if now - self._swept > MAX_AGE:
+            self._swept = now
+            self._kept = {key: kept for key, kept in self._kept.items() if now - kept.made <= MAX_AGE}
         if len(self._kept) >= MAX_HEADS:
             self._kept.clear()
-        self._kept[request.path, request.origin, request.method, *extra_key] = _Entry(request, value)
+        self._kept[request.path, request.origin, request.method, *extra_key] = _Entry(request, value, now)
         return value
 
     def clear(self) -> None:

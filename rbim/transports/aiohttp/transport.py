@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 import math
 from typing import TYPE_CHECKING
+from urllib.parse import SplitResult
 
 from rbim._support.text import missing_extra, one_line
 from rbim.errors import AnswerTooLarge, NotSent, TransportError, Unanswered
 from rbim.http import Request, Response
 from rbim.transports._shared.connecting import no_answer, no_connection, too_late
+from rbim.transports._shared.head_cache import HeadCache
 from rbim.transports._shared.network import proxy_for, rounded_up, tls_context
 from rbim.transports._shared.redaction import LogRedactor, redacted, sanitized, strip_frames
 
@@ -46,7 +48,6 @@ ANSWER_LIMIT = 8 * 1024 * 1024
 KEEPALIVE = 5.0
 MIN_TIMEOUT = 0.001  # seconds; with less time no request is sent
 MAX_ERROR_TEXT = 300  # characters of an aiohttp message
-MAX_URLS = 64  # cached URLs: each contains a signature, which is valid for a second
 
 Raw = tuple[tuple[bytes, bytes], ...]
 
@@ -100,7 +101,7 @@ class AiohttpTransport:
         self._trust_env = trust_env
         self._context: ssl.SSLContext | None = None
         self._routes: dict[str, tuple[URL | None, ssl.SSLContext | bool]] = {}
-        self._urls: dict[str, URL] = {}
+        self._urls: HeadCache[URL] = HeadCache()
         self._last_raw: Raw = ()
         self._last_headers: dict[str, str] = {}
         self._session: aiohttp.ClientSession | None = None
@@ -127,6 +128,7 @@ class AiohttpTransport:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
         session, self._session = self._session, None
+        self._urls.clear()
         self._log.detach()
         if self._deadlines is not None:
             self._deadlines.close()
@@ -174,6 +176,7 @@ class AiohttpTransport:
                 deadlines.end(progress)
                 CURRENT_REQUEST.reset(token)
                 progress.finish(whole=isinstance(answered, Response))
+                progress.headers = {}  # timers and the connection, made for this request, hold its context for longer
             if not progress.stale:
                 break
         if progress.timed_out:
@@ -189,7 +192,7 @@ class AiohttpTransport:
         proxy, context = self._route_to(request.origin)
         answer = await session.request(
             request.method,
-            self._url(request.origin + request.target),
+            self._urls.get(request) or self._urls.keep(request, _signed_url(request)),
             data=RequestBody(request.body, progress) if request.body else b"",
             allow_redirects=False,
             proxy=proxy,
@@ -243,15 +246,6 @@ class AiohttpTransport:
             return cause, NotSent(too_late(request, seconds, proxy=proxy))
         return cause, NotSent(no_connection(request, error, shown=text, proxy=proxy))
 
-    def _url(self, address: str) -> URL:
-        """Return an address as a yarl URL, from the cache if it was used before."""
-        url = self._urls.get(address)
-        if url is None:
-            if len(self._urls) >= MAX_URLS:
-                self._urls.clear()
-            url = self._urls[address] = URL(address, encoded=True)
-        return url
-
     def _headers(self, raw: Raw) -> dict[str, str]:
         """Return the headers of a response; they are parsed again only if they changed (mostly with the Date)."""
         if raw != self._last_raw:
@@ -276,6 +270,19 @@ class AiohttpTransport:
         if self._context is None:
             self._context = tls_context(self._verify, self._cert)
         return self._context
+
+
+def _signed_url(request: Request) -> URL:
+    """Return the address of a request, without leaving its signature in the caches of yarl.
+
+    ``URL(address)`` and ``URL.build`` keep the last 128 addresses for the life of the process, and ``urlsplit`` keeps as
+    many. This is the way in which yarl reads a pickled URL; only the unsigned part comes from its cache.
+    """
+    url = URL(request.origin + request.path, encoded=True)
+    query = request.target[len(request.path) + 1 :]
+    signed = object.__new__(URL)
+    signed.__setstate__((SplitResult(url.scheme, url.raw_authority, url.raw_path, query, url.raw_fragment),))
+    return signed
 
 
 def _proxy_url(address: str) -> URL:
