@@ -66,7 +66,7 @@ def _in_flags(error: InvalidRequest, flags: Mapping[str, str]) -> str:
 
 
 def print_error(message: str, *hints: str, error: BaseException | None = None) -> None:
-    """Write one line with the message, and one for each hint, to standard error.
+    """Write one line with the message, and the lines of each hint, to standard error.
 
     With ``--debug`` the traceback of ``error`` (default: the exception being handled) comes first.
     """
@@ -76,7 +76,8 @@ def print_error(message: str, *hints: str, error: BaseException | None = None) -
         from traceback import format_exception
 
         lines = [visible(line) for line in "".join(format_exception(error)).splitlines()]
-    lines += [f"rbim: {printable(message)}", *filter(None, hints)]
+    lines += [f"rbim: {printable(message)}"]
+    lines += [visible(line) for hint in hints if hint for line in hint.split("\n")]
     try:
         sys.stderr.write("".join(f"{line}\n" for line in lines))
         sys.stderr.flush()

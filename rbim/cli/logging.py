@@ -7,7 +7,7 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from rbim.cli.printable import printable
+from rbim.cli.printable import printable, visible
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -16,10 +16,13 @@ __all__ = ["logging_to_stderr"]
 
 
 class _Lines(logging.Formatter):
-    """One printable line for each record, with the lines of its traceback below."""
+    """One printable line for each record, with the printable lines of its traceback below."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # logging's name
         return printable(super().formatMessage(record))
+
+    def format(self, record: logging.LogRecord) -> str:
+        return "\n".join(visible(line) for line in super().format(record).split("\n"))
 
 
 @contextmanager

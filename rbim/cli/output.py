@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import date, time
@@ -13,7 +12,7 @@ import attrs
 
 from rbim.cli.errors import print_error
 from rbim.cli.exit_codes import Exit
-from rbim.cli.printable import printable
+from rbim.cli.printable import json_line, printable
 from rbim.operations.base import Answer
 
 if TYPE_CHECKING:
@@ -38,18 +37,27 @@ def table(*headings: str, numbers: Sequence[str] = (), whole: Sequence[str] = ()
     """Return an empty table: columns ``numbers`` are aligned right; ``whole`` and numbers are never folded."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
+    from rich.text import Text
 
     made = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     for heading in headings:
         right = heading in numbers
-        made.add_column(heading, justify="right" if right else "left", no_wrap=right or heading in whole, overflow="fold")
+        made.add_column(
+            Text(printable(heading)),  # of an answer, the names of its unknown fields
+            justify="right" if right else "left",
+            no_wrap=right or heading in whole,
+            overflow="fold",
+        )
     return made
 
 
 def show_json(document: Any) -> None:  # JSON
-    """Write one line of JSON to standard output; non-ASCII characters are escaped unless its encoding is UTF."""
+    """Write one line of JSON to standard output.
+
+    Unprintable characters are escaped, and all that are not ASCII unless its encoding is UTF.
+    """
     unicode = (sys.stdout.encoding or "").lower().startswith("utf")
-    sys.stdout.write(json.dumps(document, ensure_ascii=not unicode) + "\n")
+    sys.stdout.write(f"{json_line(document, ascii_only=not unicode)}\n")
 
 
 def document_of(value: object) -> Any:  # an answer or a field of one in, JSON out
@@ -85,10 +93,10 @@ def show(answer: object) -> None:
         grid.add_column(no_wrap=True)
         grid.add_column(overflow="fold")
         for name, value in plain.items():
-            grid.add_row(Text(name, style="bold"), _text(value))
+            grid.add_row(Text(printable(name), style="bold"), _text(value))
         out.print(grid)
     for name, value in rows.items():
-        out.print(Text(f"{name}: {len(value)}", style="bold"))
+        out.print(Text(printable(f"{name}: {len(value)}"), style="bold"))
         if value:
             out.print(_rows(value))
 
@@ -142,5 +150,5 @@ def _text(value: object) -> Text:
     if value is None or value == "":
         return Text("-", style="dim")
     if isinstance(value, (Mapping, list, tuple)):
-        return Text(printable(json.dumps(document_of(cast("Any", value)), ensure_ascii=False)))
+        return Text(json_line(document_of(cast("Any", value))))
     return Text(printable(str(value)))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["printable", "visible"]
+import json
+from typing import Any
+
+__all__ = ["json_line", "printable", "visible"]
 
 
 def printable(text: str) -> str:
@@ -12,4 +15,13 @@ def printable(text: str) -> str:
 
 def visible(text: str) -> str:
     """Return the text with each unprintable character replaced."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+    return text if text.isprintable() else "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def json_line(document: Any, *, ascii_only: bool = False) -> str:  # JSON
+    r"""Return a document as one line of JSON in which each unprintable character is escaped (``\u202e``).
+
+    It is the same document: such characters can only stand inside its texts.
+    """
+    text = json.dumps(document, ensure_ascii=ascii_only)
+    return text if text.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)

@@ -100,7 +100,7 @@ def _reasons(report: Report) -> Iterator[str]:
     width = len(f"{max(shown[0].accounts, of_others):,}")
     states = max(len(each.state) for each in shown)
     for each in shown:
-        error = f" ({each.error})" if each.error else ""
+        error = f" ({_clean(each.error)})" if each.error else ""
         code = f"{_clean(each.code)} " if each.code and each.code not in each.text else ""
         yield _fit(f"  {each.accounts:>{width},}  {each.state:<{states}}  {code}{_clean(each.text)}{error}", WIDTH)
     if others:

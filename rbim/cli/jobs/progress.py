@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from rbim.cli.jobs.input import SHOWN, line_of
 from rbim.cli.output import console
+from rbim.cli.printable import visible
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -58,7 +59,8 @@ class ProgressDisplay:
             self.print_line(f"{self._rows.bad_count:,} rows are invalid; the first {SHOWN} are shown")
 
     def print_line(self, line: str) -> None:
-        """Print a line above the progress."""
+        """Print a line above the progress, with unprintable characters replaced."""
+        line = visible(line)
         with suppress(OSError):  # the reader has closed it; the job continues
             if self._live is not None:
                 from rich.text import Text

@@ -24,6 +24,7 @@ from rbim.cli.global_flags import given_flags
 from rbim.cli.jobs.dialect import with_flags
 from rbim.cli.jobs.progress import ProgressDisplay
 from rbim.cli.output import show_json
+from rbim.cli.printable import visible
 from rbim.errors import AuthenticationError, InvalidRequest, RbimError
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ class _RunResult:
 def execute(job_run: JobRun) -> int:
     """Run the job, print its report and the next steps, and return the exit code."""
     if not job_run.output_flags.quiet:
-        sys.stderr.write(f"journal: {job_run.journal}\n")
+        sys.stderr.write(f"journal: {visible(str(job_run.journal))}\n")
         sys.stderr.flush()
     result = _RunResult()
     try:

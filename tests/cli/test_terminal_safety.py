@@ -1,0 +1,189 @@
+"""Foreign text never controls a terminal: the output is printable, whatever the platform, files and the environment contain."""
+
+import json
+import logging
+import sys
+import unicodedata
+from contextlib import suppress
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import HealthCheck, given, settings, strategies as st
+
+from rbim import GroupDetail
+from rbim.cli.entry_point import run
+from rbim.cli.errors import print_error
+from rbim.cli.jobs.progress import ProgressDisplay
+from rbim.cli.logging import logging_to_stderr
+from rbim.cli.output import show, show_json
+from rbim.operations.groups import GroupFound, GroupsFound
+
+UNSAFE = {
+    "C0": "\x1b]0;title\x07",
+    "DEL": "\x7f",
+    "C1": "\x9b31m",
+    "bidi override": "\u202etxt.exe",
+    "bidi isolate": "\u2066x\u2069",
+    "bidi mark": "\u200ex\u200f\u061c",
+    "line separators": "\u2028x\u2029",
+    "zero width": "\u200bx\u200d\ufeff",
+    "tag": "\U000e0041",
+    "private use": "\ue000",
+    "lone surrogate": "\udc9b",
+    "markup": "[link=file:///x]x[/link]",
+}
+EACH = pytest.mark.parametrize("text", UNSAFE.values(), ids=UNSAFE)
+FORBIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+
+DOCUMENTS = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(st.characters()),
+    lambda each: st.lists(each) | st.dictionaries(st.text(st.characters()), each),
+    max_leaves=8,
+)
+
+
+def check(text):
+    """Check the lines by the categories of Unicode, not by the rule of the code."""
+    found = [character for character in text.replace("\n", "") if unicodedata.category(character) in FORBIDDEN]
+    if found:
+        pytest.fail(ascii((found, text[:300])), pytrace=False)
+
+
+class Stream:
+    """Standard output with an encoding."""
+
+    def __init__(self, encoding):
+        self.encoding = encoding
+        self.text = ""
+
+    def write(self, text):
+        self.text += text
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii", "gb18030"])
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(document=DOCUMENTS)
+def test_json_is_printable_and_the_same_document(monkeypatch, encoding, document):
+    stream = Stream(encoding)
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", stream)
+        show_json(document)
+    assert json.loads(stream.text) == json.loads(json.dumps(document))  # two lone surrogates become a pair
+    assert stream.text.endswith("\n")
+    check(stream.text)
+    assert stream.text.count("\n") == 1
+    if encoding != "utf-8":
+        assert stream.text.isascii()
+
+
+@EACH
+def test_each_unsafe_text_is_escaped_in_json(text, capsys):
+    show_json({text: [text], "名": "中文 é 👍"})
+    out = capsys.readouterr().out
+    assert json.loads(out) == {text: [text], "名": "中文 é 👍"}
+    assert "中文 é 👍" in out
+    check(out)
+
+
+@EACH
+def test_answers(text, capsys):
+    """Also the names of unknown fields, which become headings; markup of rich stays text."""
+    show(GroupDetail(name=text, extra={f"x{text}": text, "more": {text: [text]}}))
+    out = capsys.readouterr().out
+    check(out)
+    if "[" in text:
+        assert out.count(text) == 5
+
+
+@EACH
+def test_headings_of_rows(text, capsys):
+    show(GroupsFound(groups=(GroupFound(group_id="g1", extra={f"h{text}": text}),)))
+    out = capsys.readouterr().out
+    check(out)
+    if "[" in text:
+        assert out.count(text) == 2
+
+
+@EACH
+def test_errors_and_their_hints(text, capsys):
+    print_error(f"cannot read {text}", f"To resume: rbim job resume {text}", f"two\nlines {text}")
+    err = capsys.readouterr().err
+    check(err)
+    assert len(err.splitlines()) == 4
+
+
+@EACH
+def test_records_of_the_log_and_their_tracebacks(text, capsys):
+    with logging_to_stderr():
+        try:
+            int(f"bad {text}")
+        except ValueError:
+            logging.getLogger("rbim.client").exception("failed: %s", text)
+    err = capsys.readouterr().err
+    check(err)
+    assert "Traceback" in err
+    assert "\nValueError: " in err
+
+
+@EACH
+def test_lines_beside_the_progress(text, capsys):
+    with ProgressDisplay(SimpleNamespace(plain=True, quiet=False), None) as progress:
+        progress.print_line(f"stopping: {text}")
+    check(capsys.readouterr().err)
+
+
+COMMANDS = {
+    "no such command": ["{}"],
+    "no such flag": ["invite", "--{}"],
+    "value of a flag": ["--transport", "{}", "config", "show"],
+    "base URL": ["--base-url", "http://{}", "config", "show"],
+    "base URL in JSON": ["--base-url", "http://{}", "config", "show", "--json"],
+    "configuration file": ["--config", "{}", "config", "show"],
+    "path of the configuration": ["--config", "{}", "config", "path"],
+    "profile": ["--profile", "{}", "config", "show"],
+    "profile in JSON": ["--profile", "{}", "config", "show", "--json"],
+    "field of the dialect": ["dialect", "{}"],
+    "journal": ["job", "status", "{}"],
+    "journal of a report": ["job", "report", "{}", "--json"],
+    "journal to resume": ["job", "resume", "{}"],
+    "journal to retry": ["job", "retry", "{}"],
+    "input": ["invite", "{}", "--group", "g", "--dry-run"],
+    "output": ["job", "report", "j", "--csv", "{}/x"],
+    "capture": ["callback", "explain", "{}"],
+    "inbox": ["callback", "replay", "{}", "--dead"],
+    "URL of a receiver": ["callback", "send", "--url", "{}"],
+    "fields": ["groups", "detail", "{}"],
+    "debug": ["--debug", "job", "status", "{}"],
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
+@pytest.mark.parametrize("where", ["argument", "environment"])
+def test_arguments_and_the_environment(command, where, bare_environment, tmp_path, capsys):
+    """Values that a shell cannot pass (NUL) are left out; lone surrogates stand for bytes that are no UTF-8."""
+    bare_environment.chdir(tmp_path)
+    text = "".join(UNSAFE.values()).replace("/", "_")
+    if where == "environment":
+        names = ("RBIM_PROFILE", "RBIM_APP_ID", "RBIM_USER_NAME", "RBIM_TRANSPORT", "RBIM_VERSION")
+        for name in names:
+            bare_environment.setenv(name, text)
+    with suppress(SystemExit):
+        run([word.format(text) for word in command])
+    shown = capsys.readouterr()
+    check(shown.out)
+    check(shown.err)
+    assert shown.out or shown.err
+
+
+@pytest.mark.usefixtures("bare_environment")
+def test_rows_of_a_file(tmp_path, capsys):
+    """Cells, headings and the name of an input."""
+    text = "".join(UNSAFE.values()).replace("/", "_")
+    file = tmp_path / f"{text}.csv"
+    file.write_text(f"group,account,{text}\ng1,{text},x\n,{text},x\ng1,1\n", encoding="utf-8", errors="surrogateescape")
+    for more in ([], ["--json"], ["--account-column", text], ["--delimiter", ";"]):
+        run(["invite", str(file), "--dry-run", *more])
+    shown = capsys.readouterr()
+    check(shown.out)
+    check(shown.err)
+    assert "dry" not in shown.err
