@@ -1,4 +1,4 @@
-"""Foreign text never controls a terminal: the output is printable, whatever the platform, files and the environment contain."""
+"""Foreign text never controls a terminal: output is printable, whatever the platform, files and the environment contain."""
 
 import json
 import logging
@@ -113,7 +113,8 @@ def test_errors_and_their_hints(text, capsys):
 
 
 @EACH
-def test_records_of_the_log_and_their_tracebacks(text, capsys):
+def test_records_of_the_log_and_their_tracebacks(text, capsys, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("rbim"), "propagate", False)  # pytest would send the text to another process
     with logging_to_stderr():
         try:
             int(f"bad {text}")

@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from attrs import asdict, field, frozen
 
-from rbim._support.text import one_line
+from rbim._support.text import no_formula, one_line
 from rbim.bulk.input.rows import Row, cleaned, column_key, parse_row
 from rbim.errors import InvalidRequest
 from rbim.validators import or_none
@@ -169,8 +169,9 @@ class _Echo:
 
 
 def _as_csv(file_format: Format) -> Callable[[list[str]], str]:
-    # Cells that begin with = + - @ stay as they are: the file is read again, and an apostrophe before an account would make
-    # it another account. In a spreadsheet, import the columns as text.
+    # Accounts and groups that begin with = + - @ stay as they are: the file is read again, also by other programs, and with
+    # an apostrophe an account is another account. They are cells of the user's own input. In a spreadsheet, import the
+    # columns as text.
     plain = csv.writer(_Echo(), delimiter=file_format.delimiter, lineterminator=file_format.line_end)
     quoting = csv.writer(
         _Echo(), delimiter=file_format.delimiter, lineterminator=file_format.line_end, quoting=csv.QUOTE_ALL
@@ -224,6 +225,7 @@ def _checked_rows(file_format: Format, rows: Iterable[NotDone]) -> Iterator[NotD
     @lru_cache(maxsize=1000)
     def shown(reason: str) -> str:
         line = one_line(reason, MAX_REASON)
+        line = line if file_format.kind == "jsonl" else no_formula(line)
         return line.encode(file_format.encoding, "backslashreplace").decode(file_format.encoding)
 
     for row in rows:
@@ -243,7 +245,8 @@ def write_rows(stream: IO[bytes], file_format: Format, rows: Iterable[NotDone]) 
     """Write rows in their input's format, with two more columns, state and reason; return the number of rows.
 
     RowFile can read the file with the options of the input. CSV always has a header; text has the account, a tab, the
-    state, a tab and the reason. Accounts are never altered. Raises InvalidRequest if a row does not fit: it has a group or
+    state, a tab and the reason. Accounts and groups are never altered; a reason that a spreadsheet would evaluate gets an
+    apostrophe (not in JSONL). Raises InvalidRequest if a row does not fit: it has a group or
     an acting account without a column for it, or an account that the encoding (or a line of text) cannot represent. In a
     reason, such characters are escaped.
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from typing import IO, TYPE_CHECKING
 
+from rbim._support.text import no_formula
 from rbim.bulk.input.format import NotDone
 from rbim.bulk.input.rows import BadRow
 from rbim.bulk.report.queries import NUMBERS, REACHED
@@ -21,9 +22,6 @@ COLUMNS = ("row", "group", "account", "user_name", "state", "reason", "code", "e
 
 NOT_DONE = ("refused", "failed", "unknown", "skipped")
 """States of accounts that are not done; ``skipped`` ones were not sent."""
-
-FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
-"""Characters that start a formula in a spreadsheet."""
 
 _SETTLED = f"""
     WITH reached AS MATERIALIZED ({REACHED})
@@ -57,9 +55,9 @@ def write_report_csv(stream: IO[str], connection: sqlite3.Connection) -> None:
     ``skipped`` (not sent, or a row that cannot be used: then without group and account) or ``duplicate``. ``request``: the
     number of the request that settled it.
 
-    Values of the input (group, account, acting account) stay as they are, so that they can be compared and used again: an
-    account may begin with ``+``. Text of the platform is foreign: if it begins like a formula (``= + - @``, tab, carriage
-    return), an apostrophe is put before it.
+    The file is for people, who may open it in a spreadsheet: a cell that would be a formula gets an apostrophe
+    (:func:`~rbim._support.text.no_formula`). Accounts like ``+8613800138000`` stay as they are. For other programs,
+    :func:`not_done` and the journal have the exact values.
     """
     write = csv.writer(stream).writerow
     write(COLUMNS)
@@ -71,18 +69,14 @@ def write_report_csv(stream: IO[str], connection: sqlite3.Connection) -> None:
         while expected < number and (each := next(bad, None)) is not None:  # bad rows have numbers too
             write(_bad_row_line(expected, each))
             expected += 1
-        write((number, group, account, user_name, state, _escape_formula(reason), _escape_formula(code), error, request))
+        write((number, *map(no_formula, (group, account, user_name, state, reason, code, error)), request))
         expected = number + 1
     for number, each in enumerate(bad, expected):
         write(_bad_row_line(number, each))
 
 
 def _bad_row_line(number: int, row: BadRow) -> tuple[object, ...]:
-    return (number, "", "", "", "skipped", f"line {row.line}: {row.reason}: {row.raw}", "", "", "")
-
-
-def _escape_formula(text: str) -> str:
-    return f"'{text}" if text.startswith(FORMULA_STARTS) else text
+    return (number, "", "", "", "skipped", no_formula(f"line {row.line}: {row.reason}: {row.raw}"), "", "", "")
 
 
 def not_done(connection: sqlite3.Connection, states: Collection[str] = NOT_DONE) -> Iterator[NotDone]:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import unicodedata
 from itertools import chain, islice, repeat
 
 import pytest
@@ -104,14 +105,17 @@ def test_text_is_one_account_a_line(accounts):
     assert read("\n".join(f"  {each}\u3000" for each in accounts), kind="text", group="g") == [Row("g", a) for a in accounts]
 
 
+FORMULA = st.builds(
+    str.__add__, st.sampled_from(["=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20", "'=", "''", "+86", "-5"]), CELL
+)
 REJECTED = st.lists(
     st.builds(
         NotDone,
-        CELL,
-        CELL | CELL.map(lambda cell: f"={cell}"),
-        st.none() | CELL,
+        CELL | FORMULA,
+        CELL | FORMULA,
+        st.none() | CELL | FORMULA,
         st.sampled_from(["refused", "failed", "unknown", "skipped"]),
-        st.text(max_size=30),
+        st.text(max_size=30) | FORMULA,
     ),
     max_size=8,
 )
@@ -141,13 +145,19 @@ def test_what_is_written_back_is_read_again_and_other_readers_find_the_reason(
     assert text.startswith("\ufeff") == mark
     text = text.removeprefix("\ufeff")
     if kind == "csv":
-        found = [row[-2:] for row in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)][1:]
+        records = list(csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter))
+        found = [[record["state"], record["reason"]] for record in records]
+        exact = [Row(record.get("group", group), record["account"], record["user_name"] or None) for record in records]
+        assert exact == wanted, "another program reads the same accounts"
     elif kind == "jsonl":
         found = [list(json.loads(line).values())[-2:] for line in text.split(line_end)[:-1]]
     else:
         found = [line.split("\t")[1:] for line in text.split(line_end)[:-1]]
     assert [state for state, _ in found] == [row.state for row in rows]
     assert all(reason.isprintable() for _, reason in found)
+    if kind != "jsonl":
+        begun = [unicodedata.normalize("NFKC", reason).strip() for _, reason in found]
+        assert not [each for each in begun if each[:1] in set("=+-@") and not each.lstrip("+-").isdecimal()]
     if kind != "jsonl" or line_end != "\r":
         again = RowFile(io.BytesIO(body), kind=kind, encoding=encoding, group=group).format
         if rows:
@@ -727,6 +737,18 @@ def test_what_a_file_has_no_column_for():
         with pytest.raises(InvalidRequest) as caught:
             written(Format(kind="text", group="g"), row._replace(account=account, user_name=None))
         assert caught.value.field == "account"
+
+
+def test_a_reason_is_no_formula_and_an_account_stays_what_it_is():
+    rows = [NotDone("=g", "+861", "@me", "refused", f"{text}1") for text in ("=", " +x", "@", "\uff0dx", "x;=", "")]
+    body = written(Format(kind="csv"), *rows).decode()
+    assert body.splitlines()[1:] == [
+        f"=g,+861,@me,refused,{reason}" for reason in ("'=1", "'+x1", "'@1", "'\uff0dx1", "x;'=1", "1")
+    ]
+    text = written(Format(kind="text", group="g"), NotDone("g", "=1", None, "refused", "=1")).decode()
+    assert text == "=1\trefused\t'=1\n"
+    line = json.loads(written(Format(kind="jsonl"), NotDone("g", "1", None, "refused", "=1")))
+    assert line["reason"] == "=1"
 
 
 def test_formulas_stay_what_they_are_and_odd_cells_are_quoted():

@@ -577,17 +577,58 @@ def test_a_file_that_is_no_journal_is_refused(tmp_path):
 # ------------------------------------------------------------------------------ rows
 
 
-def test_what_the_platform_says_is_no_formula_and_what_the_input_says_stays_as_it_is(book):
-    texts = ["=1+1", "+1", "-1", "@x", "\tx", "\rx", "plain", 'a "quoted", 原因\nnext line']
-    for seq, text in enumerate(texts, 1):
-        book.account(
-            seq, "=group", f"+86{seq}", user_name="@me", state=2, request=7, reason=book.reason(text, text[:2], "E")
-        )
-    _, *lines = book.csv()
-    assert {tuple(line[i] for i in (1, 3, 4, 7, 8)) for line in lines} == {("=group", "@me", "refused", "E", "7")}
-    assert [line[2] for line in lines] == [f"+86{seq}" for seq in range(1, len(texts) + 1)]
-    assert [line[5] for line in lines] == [f"'{text}" for text in texts[:6]] + texts[6:]
-    assert [line[6] for line in lines] == [f"'{text[:2]}" for text in texts[:6]] + [text[:2] for text in texts[6:]]
+FORMULAS = [
+    "=",
+    "=1+1",
+    "+1+1",
+    "-1+cmd|' /C calc'!A0",
+    "@SUM(1)",
+    "\t=1",
+    "\r=1",
+    "\n=1",
+    " =1",
+    "\u3000@x",
+    "\uff1d1",
+    "\uff0bx",
+    "\uff0dx",
+    "\uff20x",
+]
+HARMLESS = ["plain", 'a "quoted", 原因\nnext line', "+8613800138000", "-5", "1=1", "a+b", "'=1"]
+
+
+def is_formula(cell):
+    """Whether a spreadsheet may evaluate a cell, by another road than the code: it trims, and folds full-width signs."""
+    plain = unicodedata.normalize("NFKC", cell).strip()
+    return plain[:1] in set("=+-@") and not plain.lstrip("+-").isdecimal()
+
+
+def test_no_cell_of_a_report_is_a_formula(book):
+    for seq, text in enumerate([*FORMULAS, *HARMLESS], 1):
+        reason = book.reason(text, text, "E")
+        book.account(seq, text, f"{text}{seq}x", user_name=text, state=2, request=7, reason=reason)
+    book.bad(99, "=1", "a;=1")
+    head, *lines = book.csv()
+    assert len(lines) == len(FORMULAS) + len(HARMLESS) + 1
+    assert not [cell for line in lines for cell in line if is_formula(cell)]
+    rows = {line[5]: line for line in lines}
+    for text in HARMLESS:
+        assert [rows[text][head.index(name)] for name in ("group", "user_name", "code")] == [text] * 3
+    for line, text in zip(lines, FORMULAS, strict=False):
+        assert [line[head.index(name)].replace("'", "") for name in ("group", "reason")] == [text.replace("'", "")] * 2
+
+
+def test_accounts_that_are_numbers_stay_as_they_are(book):
+    for seq, account in enumerate(["+8613800138000", "-5", "1001", "00", "张三"], 1):
+        book.account(seq, "g", account, state=1, request=1)
+    assert [line[2] for line in book.csv()[1:]] == ["+8613800138000", "-5", "1001", "00", "张三"]
+
+
+@pytest.mark.parametrize("separator", [";", "|", "\t"])
+def test_no_cell_is_a_formula_in_a_spreadsheet_with_another_separator(book, separator):
+    for seq, text in enumerate(FORMULAS, 1):
+        book.account(seq, f"g{separator}{text}", state=2, request=7, reason=book.reason(f'x"{separator} "{text}', "c", "E"))
+    text = "\n".join(",".join(line) for line in book.csv())
+    assert not [cell for line in text.splitlines() for cell in line.split(separator) if is_formula(cell.strip(' "'))]
 
 
 def test_rows_not_done_are_chosen_by_state(book):
