@@ -120,13 +120,13 @@ def _quoted(text: str) -> str:
 class Response:
     """One HTTP response: ``status``, ``headers`` and raw ``body``.
 
-    Header names are in lower case; repeated headers are joined by a comma. The repr shows no header value: the ``Location``
-    of a redirect can repeat the signed URL.
+    Header names are in lower case; repeated headers are joined by a comma. The repr shows no header value and no byte of the
+    body: the ``Location`` of a redirect and the page of a proxy can repeat the signed URL.
     """
 
     status: int
     headers: Mapping[str, str] = field(factory=empty, repr=_names)
-    body: bytes = b""
+    body: bytes = field(default=b"", repr=_length)
 
 
 class Transport(Protocol):
