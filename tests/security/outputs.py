@@ -129,6 +129,14 @@ async def _empty_inbox(path):
         pass
 
 
+@output("command callback send, to URLs that fail")
+def _failing_urls(world):
+    user = f"user:{SECRETS['password in the base URL']}"
+    with environment(world.environment):
+        for url in (f"http://{user}@127.0.0.1:1/x", f"http://{user}@127.0.0.1:99999/", f"ftp://{user}@h//x", f"{user}@h"):
+            yield command("callback", "send", "TEXT", "--to", "1", "--sender", "2", "--url", url)
+
+
 for _name in WORDS:
     output(f"command {_name}")(
         partial(lambda name, world: _in_each_environment(name, _words(name, world), world), _name),

@@ -132,7 +132,7 @@ async def _send(options: SendOptions, bodies: list[bytes], target: Request, cred
             try:
                 response = await transport.send(request, timeout=RESPONSE_TIMEOUT)
             except TransportError as error:
-                print_error(f"delivery to {target.origin} failed: {error}")
+                print_error(f"delivery to {_without_user(target.origin)} failed: {error}")
                 return BY_OUTCOME[error.outcome]
             took = (time.perf_counter() - began) * 1000
             shown = excerpt(response.body) if response.status != OK and response.body else ""
@@ -155,4 +155,10 @@ def _target(url: str) -> Request:
             return Request(origin=f"{parts.scheme}://{parts.netloc}", path=parts.path or "/", query=query)
     except ValueError:  # an invalid port or IPv6 address
         pass
-    raise InvalidRequest(f"--url: invalid URL {url!r}: use an http or https URL", field="--url")
+    raise InvalidRequest(f"--url: invalid URL {_without_user(url)!r}: use an http or https URL", field="--url")
+
+
+def _without_user(url: str) -> str:
+    """Return a URL, which may be invalid, without its user and password."""
+    scheme, slashes, rest = url.partition("//") if "//" in url else ("", "", url)
+    return f"{scheme}{slashes}{rest.rpartition('@')[2]}"
