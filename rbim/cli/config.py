@@ -178,12 +178,14 @@ def _project_file(file: Path | None) -> ConfigPlace:
 def _permissions(file: ConfigFile) -> dict[str, str]:
     """Return the settings, as text, that the file sets because it is trusted."""
     from rbim.client.settings import KEYS, TOKEN, TOKEN_FORMS
+    from rbim.config.config import place_of_token
 
     found = {} if file.default is None else {"profile": file.default}
     for profile, settings in ((None, file.shared), *file.profiles.items()):
         for key, value in settings.items():
             if key not in KEYS or not KEYS[key].harmless:
-                shown = MASK if key == TOKEN else str(value) if key in TOKEN_FORMS else _spelled(key, value)
+                named = key in TOKEN_FORMS and key != TOKEN
+                shown = place_of_token(key, value) if named else _spelled(key, value)
                 found[f"{'' if profile is None else f'profiles.{profile}.'}{key}"] = shown
     return found
 
@@ -218,6 +220,8 @@ def _document(key: str, value: Any) -> Any:  # JSON
         return MASK
     if key == "rates":
         return [f"{rate.limit:g}/{UNITS.get(rate.per, f'{rate.per:g}s')}" for rate in value]
+    if key == "callback_credentials_file" and not value.exists():
+        return "a file that does not exist"  # its name may be a token, by mistake
     return value if isinstance(value, (str, int, float)) else str(value)
 
 

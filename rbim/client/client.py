@@ -17,7 +17,7 @@ from rbim.credentials import Credentials
 from rbim.errors import InvalidRequest
 from rbim.operations.groups import Groups
 from rbim.validators import require, require_clock, require_methods
-from rbim.wire.codec import Codec
+from rbim.wire.codec import Codec, wrong_origin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -67,6 +67,8 @@ class View:
         self._settings = settings
 
     def __repr__(self) -> str:
+        if "_settings" not in vars(self):  # its constructor raises: a traceback may show its local variables
+            return f"<{type(self).__name__}, not made>"
         user = f" as {self._settings.user_name}" if self._settings.user_name else ""
         return f"<{type(self).__name__} of {self._shared.codec.app_id}{user}, {self._shared.state}>"
 
@@ -189,14 +191,15 @@ class AsyncClient(View):
         observers: Iterable[Observer] = (),
         hooks: Callable[[Converter], None] | None = None,
     ) -> None:
-        if dialect is None:
-            from rbim.dialect import Dialect
-
-            dialect = Dialect()
+        dialect = _dialect(dialect)
+        wrong = wrong_origin(base_url, call_base_url, dialect.version)
+        if wrong is not None:
+            base_url = call_base_url = ""  # a traceback with local variables must not show a password in it
+            raise wrong
         limits = Limits() if limits is None else limits
         retry = Retry() if retry is None else retry
         clock = SystemClock() if clock is None else clock
-        _check(dialect=dialect, limits=limits, clock=clock, hooks=hooks)
+        _check(limits=limits, clock=clock, hooks=hooks)
         signer = _signer(credentials, signer, clock, dialect)
         shared = SharedState(
             transport=_transport(transport),
@@ -323,10 +326,16 @@ def _signer(credentials: Credentials | None, signer: Signer | None, clock: Clock
     return AppSigner(credentials, clock=clock, zone=dialect.zone)
 
 
-def _check(*, dialect: object, limits: object, clock: object, hooks: object) -> None:
+def _dialect(dialect: Dialect | None) -> Dialect:
     from rbim.dialect import Dialect
 
+    if dialect is None:
+        return Dialect()
     require("dialect", dialect, Dialect, "Dialect(...)")
+    return dialect
+
+
+def _check(*, limits: object, clock: object, hooks: object) -> None:
     require("limits", limits, Limits, "Limits(concurrency=..., rates=[...])")
     require_clock(clock)
     if hooks is not None:

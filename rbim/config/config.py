@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from rbim.client.limits import Rate
     from rbim.config.files import ConfigFile, ConfigPlace, Ignored
 
-__all__ = ["Config", "ConfigOptions", "Setting", "Source", "load"]
+__all__ = ["Config", "ConfigOptions", "Setting", "Source", "load", "place_of_token"]
 
 logger = logging.getLogger("rbim")
 
@@ -99,12 +99,17 @@ class Setting:
     def __str__(self) -> str:
         if self.key not in TOKEN_FORMS or self.key == TOKEN:
             return str(self.source)
-        # a missing file or variable is not named: its name may be the token itself, by mistake
-        if self.key == "token_file":
-            where = f"the file {self.value}" if Path(self.value).exists() else "a file that does not exist"
-        else:
-            where = f"environment variable {self.value}" if self.value in os.environ else "an environment variable not set"
-        return f"{where}, named by {self.source}"
+        return f"{place_of_token(self.key, self.value)}, named by {self.source}"
+
+
+def place_of_token(key: str, value: Any) -> str:  # a path or the name of a variable
+    """Return where ``token_file`` or ``token_env`` says that the token is.
+
+    A missing file or variable is not named: its name may be the token itself, by mistake.
+    """
+    if key == "token_file":
+        return f"the file {value}" if Path(value).exists() else "a file that does not exist"
+    return f"environment variable {value}" if value in os.environ else "an environment variable not set"
 
 
 @frozen(kw_only=True)

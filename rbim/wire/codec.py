@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from rbim.dialect import Dialect
     from rbim.http import Request, Response
 
-__all__ = ["SUCCESS", "Codec"]
+__all__ = ["SUCCESS", "Codec", "wrong_origin"]
 
 
 R = TypeVar("R")
@@ -104,11 +104,9 @@ class Codec:
     ) -> None:
         from rbim.wire.converter import converters_for  # imports cattrs: not before there is a client
 
-        call_origin = base_url if call_base_url is None or call_base_url == "" else call_base_url
         self.app_id = app_id
         self.origins = {
-            "base_url": _origin(base_url, "base_url", dialect.version),
-            "call_base_url": _origin(call_origin, "call_base_url", dialect.version),
+            name: _origin(url, name, dialect.version) for name, url in _addresses(base_url, call_base_url).items()
         }
         self.dialect = dialect
         self.clock = clock
@@ -286,6 +284,26 @@ def _other_code_field(kind: type[Operation[Any]]) -> str | None:
     other = CODE_FIELDS[not CODE_FIELDS.index(kind.endpoint.code)]
     answer = kind.spec.answer
     return other if issubclass(answer, Answer) and other not in wire_names(answer).values() else None
+
+
+def wrong_origin(base_url: object, call_base_url: object, version: str) -> InvalidRequest | None:
+    """Return the error of the first address that is not an origin, or None; no traceback of it shows the address."""
+    for name, url in _addresses(base_url, call_base_url).items():
+        try:
+            _origin(url, name, version)
+        except InvalidRequest as error:
+            message = error.message
+        else:
+            continue
+        return InvalidRequest(message, field=name)  # a new one, without the frames of the first
+    return None
+
+
+def _addresses(base_url: object, call_base_url: object) -> dict[str, object]:
+    return {
+        "base_url": base_url,
+        "call_base_url": base_url if call_base_url is None or call_base_url == "" else call_base_url,
+    }
 
 
 def _origin(url: object, name: str, version: str) -> str:

@@ -59,6 +59,8 @@ WORDS = {
     "dialect": ["dialect"],
     "config show": ["config", "show"],
     "config path": ["config", "path"],
+    "config trust": ["config", "trust"],
+    "config untrust": ["config", "untrust"],
     "completion": ["completion", "bash"],
     "groups create": ["groups", "create", "--name", "n", "--type", "2"],
     "groups modify": ["groups", "modify", "g1", "--name", "n", "--permission", "open"],
@@ -109,6 +111,13 @@ def _in_each_environment(name, words, world):
 def _words(name, world):
     """Return the words of a command, with a file or address of this world at the end where it needs one."""
     words = WORDS[name]
+    if name in {"config trust", "config untrust"}:
+        file = world.path("rbim.toml")
+        token = SECRETS["application token"]
+        keys = {"app_token": token, "token_file": token, "callback_credentials_file": token}
+        profiles = [f'[profiles.{key}]\nbase_url = "http://x"\n{key} = "{value}"\n' for key, value in keys.items()]
+        file.write_text("".join(profiles))
+        return [*words, file]
     if name == "callback send":
         password = SECRETS["password in the base URL"]
         return [*words, f"{world.url.replace('://', f'://user:{password}@')}/echo"]

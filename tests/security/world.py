@@ -96,6 +96,7 @@ class World:
             "RBIM_APP_TOKEN": SECRETS["application token"],
             "RBIM_USER_NAME": "admin",
             "RBIM_DEADLINE": "0.5",
+            "XDG_DATA_HOME": str(self.path("data")),
             "AWS_SECRET_ACCESS_KEY": SECRETS["token of an unrelated variable"],
         }
 
