@@ -11,7 +11,8 @@ from anyio.lowlevel import checkpoint
 
 from rbim import AsyncClient, Credentials
 from rbim.bulk import InviteJob, Row
-from rbim.bulk.journal.journal import JobFacts, Journal
+from rbim.bulk.journal.facts import JobFacts
+from rbim.bulk.journal.journal import Journal
 from rbim.bulk.journal.loading import Loaded
 from rbim.bulk.work import Chunk
 from rbim.clock import SystemClock

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         RunOptions as RunOptions,
         open_job as open_job,
     )
+    from rbim.bulk.journal.forget import forget_job as forget_job
     from rbim.bulk.progress import Snapshot as Snapshot
     from rbim.bulk.report.model import Report as Report
     from rbim.bulk.report.reading import read_report as read_report

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar
 from anyio.to_thread import run_sync
 from attrs import frozen
 
-from rbim.bulk.journal.journal import DIALECT, Journal, OnUnknown
+from rbim.bulk.journal.facts import DIALECT, job_facts
+from rbim.bulk.journal.journal import Journal, OnUnknown
 from rbim.bulk.journal.loading import Loader, batches
 from rbim.bulk.progress import FailureLimit
 from rbim.bulk.report.reading import read_report
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from os import PathLike
     from typing import Unpack
 
-    from rbim.bulk.journal.journal import JobFacts
     from rbim.bulk.journal.loading import Rows
     from rbim.bulk.report.model import Report
     from rbim.client.limits import Rate
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from rbim.operations.base import Operation
     from rbim.operations.namespace import Sender
 
-__all__ = ["Estimate", "InviteJob", "Job", "JobOptions", "RemoveJob", "RunOptions", "job_facts", "open_job"]
+__all__ = ["Estimate", "InviteJob", "Job", "JobOptions", "RemoveJob", "RunOptions", "open_job"]
 
 R = TypeVar("R")
 
@@ -313,6 +313,7 @@ def open_job(sender: Sender, journal: str | PathLike[str], **settings: Unpack[Ru
     require_path("journal", journal)
     path = Path(journal).absolute()
     facts = job_facts(path)
+    facts.require_accounts(path)
     by_name = {entry.operation.spec.name: entry.operation for entry in catalogue.entries()}
     operation = by_name.get(facts.operation)
     if operation is None:
@@ -326,18 +327,3 @@ def open_job(sender: Sender, journal: str | PathLike[str], **settings: Unpack[Ru
     work = Work[Any].of(operation, facts.options, facts.chunk, dialect)
     given: dict[str, Any] = JobSettings.from_json(facts.settings, by_name) | {**settings}
     return Job(sender, work.operation, journal=path, options=work.options, chunk=work.chunk, dialect=dialect, **given)
-
-
-def job_facts(path: Path) -> JobFacts:
-    """Return the facts of the job in a journal. Raises InvalidRequest if there is no job."""
-    if not path.is_file():
-        raise InvalidRequest(f"{path}: no such journal: check the path, or begin the job first", field="journal")
-    journal = Journal(path, clock=SystemClock())
-    journal.open()
-    try:
-        facts = journal.facts()
-    finally:
-        journal.close()
-    if facts is None:
-        raise InvalidRequest(f"{path}: the journal holds no job: begin one first", field="journal")
-    return facts

@@ -29,7 +29,8 @@ from rbim._support.task_errors import TaskErrors
 from rbim.bulk.dispatcher import Dispatcher
 from rbim.bulk.input.file import RowFile
 from rbim.bulk.input.format import Format
-from rbim.bulk.journal.journal import DIALECT, JobFacts, Journal
+from rbim.bulk.journal.facts import DIALECT, JobFacts
+from rbim.bulk.journal.journal import Journal
 from rbim.bulk.journal.loading import Loaded, Loader, batches
 from rbim.bulk.journal.lock import JobLock
 from rbim.bulk.pace.controller import PaceController
@@ -210,7 +211,7 @@ class Run:
     async def _run_locked(self) -> None:
         path = self._parts.journal
         if self._rows is None and not path.is_file():
-            raise InvalidRequest(f"{path}: no such journal: check the path, or begin the job first", field="journal")
+            raise InvalidRequest(f"{path}: there is no journal: check the path, or begin the job first", field="journal")
         lock = JobLock(path)
         lock.acquire()
         try:
@@ -228,6 +229,8 @@ class Run:
     async def _prepare(self, journal: Journal, commits: GroupCommit) -> None:
         """Load the input, or check it against the journal and settle the requests that an ended run left open."""
         facts = await commits.read(journal.facts)
+        if facts is not None:
+            facts.require_accounts(journal.path)
         if self._rows is not None and (facts is None or facts.loaded is None):
             await self._load(journal, commits, self._rows)
             return

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import field, frozen
 
 from rbim._support.text import quoted
-from rbim.bulk.journal.journal import DIALECT
+from rbim.bulk.journal.facts import DIALECT
 from rbim.bulk.progress import FailureLimit
 from rbim.client.limits import Rate
 from rbim.client.retry import Retry

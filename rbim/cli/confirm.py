@@ -28,15 +28,15 @@ def at_terminal() -> bool:
     return all(stream is not None and stream.isatty() for stream in cast("list[IO[str] | None]", [sys.stdin, sys.stderr]))
 
 
-def confirmed(action: str, unasked: str) -> bool:
+def confirmed(action: str, unasked: str, *, unchanged: str = "nothing was sent") -> bool:
     """Ask for a confirmation of ``action``, such as "delete group g8", and return whether it was given.
 
-    Without a terminal, or if it is refused, print that nothing was sent. ``unasked`` is the command with the flag that skips
-    the question.
+    Without a terminal, or if it is refused, print that nothing was sent, or the text of ``unchanged``. ``unasked`` is the
+    command with the flag that skips the question.
     """
     if not at_terminal():
         print_error(
-            f"nothing was sent: this would permanently {action}, and there is no terminal to confirm it",
+            f"{unchanged}: this would permanently {action}, and there is no terminal to confirm it",
             f"To skip the confirmation: {unasked}",
         )
         return False
@@ -47,5 +47,5 @@ def confirmed(action: str, unasked: str) -> bool:
         sys.stderr.write("\n")
     if answer.strip().lower() in AGREED:
         return True
-    print_error("not confirmed: nothing was sent")
+    print_error(f"not confirmed: {unchanged}")
     return False

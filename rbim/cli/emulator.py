@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import sys
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from rbim._support import json as rbim_json
+from rbim._support.private_files import replace_private
 from rbim.cli.errors import print_error, report_error
 from rbim.cli.exit_codes import Exit
 from rbim.cli.extras import require
@@ -185,12 +185,10 @@ def _document(path: Path) -> Any:  # JSON
 
 def _save(box: Emulator, path: Path) -> Exit:
     """Write the state atomically: an existing file is replaced as a whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        temporary.write_text(json.dumps(box.export(), ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-        temporary.replace(path)
+        with replace_private(path) as stream:
+            stream.write(f"{json.dumps(box.export(), ensure_ascii=False, indent=1)}\n".encode())
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         print_error(f"cannot write the state to {path}: {error.strerror}")
         return Exit.USAGE
     return Exit.DONE

@@ -5,30 +5,29 @@ Threads share one connection; processes share the file.
 
 from __future__ import annotations
 
-import os
 import sqlite3
-import threading
 import time
-from contextlib import suppress
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from attrs import frozen
 
+from rbim._support.private_files import create_private, require_trusted
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-__all__ = ["CommandFailure", "Database", "FileKind"]
+__all__ = ["LOGS", "CommandFailure", "Database", "FileKind", "require_trusted_logs", "schema_version"]
 
 T = TypeVar("T")
 
 NAMES = {b"rbim": "an inbox", b"rbsp": "a spool", b"rbjb": "a job's journal"}
 """The kinds of files by their mark, which is SQLite's ``application_id``."""
 
-_CREATING = threading.Lock()
+LOGS = ("-wal", "-shm", "-journal")
+"""Endings of the files that SQLite keeps beside a database."""
 
 BUSY = 0.05  # seconds that SQLite waits for another process before SQLITE_BUSY
 PAUSE = 0.001  # seconds between two such waits, in which other threads can use the connection
@@ -64,6 +63,8 @@ class _CommandFailed(Exception):
 class Database:
     """One connection for all threads of a process, open from the first ``open`` to the last ``close``.
 
+    What a transaction deletes stays in unused parts of the file, and in the log, until :meth:`rewrite` and
+    :meth:`truncate_log`.
     ``now`` is the time of the current transaction, in epoch seconds. If a command sets ``news``, the listeners are called
     after the commit.
     """
@@ -97,6 +98,11 @@ class Database:
             if not self._users and self._connection is not None:
                 self._connection.close()  # the last connection of all processes writes the log back into the file
                 self._connection = None
+
+    @property
+    def users(self) -> int:
+        """How often the file is open in this process."""
+        return self._users
 
     def listen(self, call: Callable[[], object]) -> None:
         """Call a function, in any thread, after each transaction with ``news``."""
@@ -151,6 +157,21 @@ class Database:
             if not apart and failed.__cause__ is not None:
                 raise failed.__cause__ from None
             return self._transaction([self._apart(each) for each in commands], last, hurried)
+
+    def rewrite(self) -> None:
+        """Write every page anew, so that no unused part of the file has deleted content.
+
+        SQLite's ``secure_delete`` is not enough: it leaves copies in pages that it has divided or joined. Takes disk space
+        for two more copies, and seconds for a gigabyte. Raises ``sqlite3.Error``, also while another process writes.
+        """
+        with self._lock:
+            self.execute("VACUUM")
+
+    def truncate_log(self) -> bool:
+        """Write the log back into the file and empty it; return False if another process uses the file now."""
+        with self._lock:
+            ((blocked, _, _),) = self.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        return not blocked
 
     def _transaction(
         self, commands: Sequence[Callable[[], Any]], last: Callable[[], object], hurried: Callable[[], bool]
@@ -253,14 +274,15 @@ def _unusable(path: Path, kind: FileKind, cause: str) -> InvalidRequest:
 
 
 def _opened(path: Path, kind: FileKind) -> sqlite3.Connection:
-    _create(path)
+    _require_private(path, kind)
     connection = sqlite3.connect(path, timeout=BUSY, isolation_level=None, check_same_thread=False)
     try:
         connection.execute("BEGIN")  # another process may be creating the file now
-        version = _version(connection, path, kind)
+        version = schema_version(connection, path, kind)
         connection.execute("COMMIT")
         if version < len(kind.schema):
             _migrate(connection, path, kind)
+        _require_private(path, kind)  # again: the log files exist now, so that no other user can take their names any more
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute(f"PRAGMA cache_size = -{kind.cache}")
     except BaseException:
@@ -269,18 +291,34 @@ def _opened(path: Path, kind: FileKind) -> sqlite3.Connection:
     return connection
 
 
-def _create(path: Path) -> None:
-    """Create the file if it is missing, with mode 0600: other users must not read accounts and messages.
+def _require_private(path: Path, kind: FileKind) -> None:
+    """Create the file if it is missing, with mode 0600, and refuse one that belongs to another user."""
+    try:
+        create_private(path)
+        require_trusted_logs(path)
+    except OSError as error:
+        raise _unusable(path, kind, error.strerror or str(error)) from error
 
-    An existing file is not opened: on POSIX, closing any descriptor of a file releases all locks of the process on it,
-    including SQLite's. For the same reason only one thread at a time does this.
+
+def require_trusted_logs(path: Path) -> None:
+    """Raise PermissionError if another user, who does not own the file either, owns one of its log files.
+
+    SQLite gives the log files the mode of the file, but it opens by name, and believes, those that exist already.
     """
-    with _CREATING, suppress(OSError):  # it exists, or SQLite reports the error later
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+    real = path.resolve()  # they are beside the file, not beside a link to it
+    for suffix in LOGS:
+        log = real.with_name(f"{real.name}{suffix}")
+        try:
+            require_trusted(log, real.stat().st_uid)
+        except PermissionError as error:
+            raise PermissionError(error.errno, f"{log} is in its way: {error.strerror}", str(log)) from error
 
 
-def _version(connection: sqlite3.Connection, path: Path, kind: FileKind) -> int:
-    """Return the version of a file's schema, 0 for an empty file."""
+def schema_version(connection: sqlite3.Connection, path: Path, kind: FileKind) -> int:
+    """Return the version of a file's schema, 0 for an empty file.
+
+    Raises InvalidRequest for a file of another kind, and for one of a newer rbim.
+    """
 
     def value(statement: str) -> int:
         ((found,),) = connection.execute(statement)
@@ -302,7 +340,7 @@ def _migrate(connection: sqlite3.Connection, path: Path, kind: FileKind) -> None
     if mode != "wal":
         raise _unusable(path, kind, f"its file system supports no write-ahead log (journal mode {mode})")
     connection.execute("BEGIN IMMEDIATE")
-    for number in range(_version(connection, path, kind), len(kind.schema)):  # another process may have migrated it
+    for number in range(schema_version(connection, path, kind), len(kind.schema)):  # another process may have migrated it
         for statement in kind.schema[number]:
             connection.execute(statement)
         connection.execute(f"PRAGMA user_version = {number + 1}")

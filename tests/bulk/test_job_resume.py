@@ -476,9 +476,9 @@ async def test_files_that_hold_no_job(tmp_path):
     with pytest.raises(InvalidRequest, match="the journal holds no job"):
         open_job(sending, empty)
     for missing in (tmp_path / "nowhere", tmp_path / "no" / "folder"):
-        with pytest.raises(InvalidRequest, match="no such journal"):
+        with pytest.raises(InvalidRequest, match="there is no journal"):
             open_job(sending, missing)
-        with pytest.raises(InvalidRequest, match="no such journal"):
+        with pytest.raises(InvalidRequest, match="there is no journal"):
             await sending.job(missing).resume()
     with pytest.raises(InvalidRequest, match="there is no directory"):
         await sending.job(tmp_path / "no" / "folder").run(rows_of(1, 1))

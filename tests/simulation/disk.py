@@ -206,8 +206,24 @@ async def _run_in_thread(
             return await future
 
 
+def _note_locks() -> None:
+    """Let a process know the locks of jobs that it takes, so that they end with it."""
+    from rbim.bulk.journal import lock
+
+    take: Any = lock._take
+
+    def noted(journal: Path) -> Any:
+        held, process = take(journal), current_process.get()
+        if held is not None and process is not None:
+            process.locks.append(held)
+        return held
+
+    lock._take = noted
+
+
 def install() -> None:
-    """Put SQLite and anyio's threads on the simulated disk."""
+    """Put SQLite, the locks of jobs and anyio's threads on the simulated disk."""
+    _note_locks()
     sqlite3.connect = _connect
     anyio_backend.AsyncIOBackend.run_sync_in_worker_thread = classmethod(_run_in_thread)
 

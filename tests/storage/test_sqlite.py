@@ -379,7 +379,7 @@ def test_a_file_that_may_only_be_read_is_read_but_not_written_migrated_or_made(s
             "2 SQLITE_READONLY",
             "InvalidRequest: attempt to write a readonly database",
             "InvalidRequest: attempt to write a readonly database",
-            "InvalidRequest: unable to open database file",
+            "InvalidRequest: Permission denied",
         ]
         assert [(folder / each / "file.db").read_bytes() for each in ("free", "held")] == contents
         (folder / "held").chmod(0o755)

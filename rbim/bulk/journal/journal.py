@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import json
+import time
+from errno import ENOENT
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
-from rbim.bulk.journal.loading import Loaded, Loader
+from rbim.bulk.journal.facts import facts_in
+from rbim.bulk.journal.loading import Loader
 from rbim.bulk.journal.planning import Planner
 from rbim.bulk.journal.schema import JOURNAL
 from rbim.bulk.states import AccountState
 from rbim.bulk.work import FailureReason
-from rbim.dialect_text import client_document, dialect_differences
-from rbim.errors import InvalidRequest
 from rbim.storage.sqlite import Database
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from rbim.bulk.journal.facts import JobFacts
     from rbim.bulk.work import Chunk, Settlement
     from rbim.clock import Clock
-    from rbim.dialect import Dialect
 
-__all__ = ["DIALECT", "JobFacts", "Journal", "OnUnknown", "Sample"]
+__all__ = ["Journal", "OnUnknown", "Sample"]
 
-DIALECT = "dialect"
-"""The key of the settings for the job's dialect: the fields of the client that differ from their defaults."""
+LOOK_EVERY = 1.0
+"""Seconds between two looks whether the file is still in its place."""
 
 OnUnknown = Literal["auto", "resend", "report"]
 
@@ -48,37 +50,6 @@ SEND_AGAIN = "UPDATE request SET outcome = ?, todo = 1 WHERE id = ?"
 GIVE_UP = "UPDATE request SET outcome = ?, reason = coalesce(reason, ?), todo = 0 WHERE id = ?"
 SAMPLE = """INSERT INTO sample (run, at, seconds, requests, accounts, throttled, failed, in_flight, concurrency, rate)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
-
-
-class JobFacts(NamedTuple):
-    """Facts of a job in its journal. ``loaded`` is None if the input was not read completely: nothing was sent then.
-
-    ``settings`` includes the dialect, except in journals of versions that did not keep it.
-    """
-
-    operation: str
-    options: dict[str, Any]
-    chunk: int
-    settings: dict[str, Any]
-    source: dict[str, Any]
-    created: float
-    loaded: float | None
-    input: Loaded
-
-    def require_dialect(self, path: Path, dialect: Dialect) -> None:
-        """Raise InvalidRequest that names the fields in which a dialect is not the job's."""
-        if DIALECT not in self.settings:
-            return
-        different = [
-            f"{name} is {kept} in the journal and {given} here"
-            for name, (kept, given) in dialect_differences(self.settings[DIALECT], client_document(dialect)).items()
-        ]
-        if different:
-            raise InvalidRequest(
-                f"{path}: the job was begun with another dialect: {'; '.join(different)}. Use the dialect of the journal, or"
-                " begin another job with another journal",
-                field=DIALECT,
-            )
 
 
 class Sample(NamedTuple):
@@ -104,6 +75,8 @@ class Journal:
         self._planner: Planner | None = None
         self._run = 0
         self._failed: Exception | None = None
+        self._seen: os.stat_result | None = None
+        self._seen_at = -LOOK_EVERY
 
     def open(self) -> None:
         """Open the file, create it if needed. Raises InvalidRequest if it is something else or of a newer rbim."""
@@ -121,36 +94,43 @@ class Journal:
         if self._failed is not None:
             raise self._failed
         try:
+            self._require_in_place()
             return self.database.commit(commands, hurried=hurried, apart=False)
         except Exception as error:
             self._failed = error
             raise
 
+    def _require_in_place(self) -> None:
+        """Raise FileNotFoundError, within a second, if the file was deleted, replaced or cut.
+
+        The same command would begin the job anew beside this run, which writes into a file without a name.
+        """
+        if time.monotonic() - self._seen_at < LOOK_EVERY:
+            return
+        self._seen_at = time.monotonic()
+        try:
+            found = self.path.stat()
+        except FileNotFoundError:
+            found = None
+        before, self._seen = self._seen, found
+        if found is None or (
+            before is not None
+            and ((found.st_dev, found.st_ino) != (before.st_dev, before.st_ino) or found.st_size < before.st_size)
+        ):
+            raise FileNotFoundError(ENOENT, "the journal was deleted, replaced or cut during the run", str(self.path))
+
     # The job and its input.
 
     def facts(self) -> JobFacts | None:
         """Return the facts of the job, or None if the file is new."""
-        row = self.database.read(lambda: self.database.execute("SELECT * FROM job").fetchone())
-        if row is None:
-            return None
-        operation, options, chunk, settings, source, created, loaded, rows, bad, duplicates, digest = row
-        return JobFacts(
-            operation=operation,
-            options=json.loads(options),
-            chunk=chunk,
-            settings=json.loads(settings),
-            source=json.loads(source),
-            created=created,
-            loaded=loaded,
-            input=Loaded(rows=rows, bad=bad, duplicates=duplicates, digest=digest),
-        )
+        return self.database.read(lambda: facts_in(self.database))
 
     def create(self, facts: JobFacts, done: str) -> Loader:
         """Make this the journal of a job whose input is loaded next; remove the rest of an unfinished loading."""
         for table in ("job", "party", "lane", "account", "bad_row", "duplicate"):
             self.database.execute(f"DELETE FROM {table}")  # noqa: S608  # a constant
         self.database.execute("UPDATE account_state SET name = ? WHERE id = ?", (done, AccountState.DONE))
-        texts = [json.dumps(each, ensure_ascii=False) for each in (facts.options, facts.settings, facts.source)]
+        texts = [json.dumps(each) for each in (facts.options, facts.settings, facts.source)]
         self.database.execute(
             "INSERT INTO job (operation, options, chunk, settings, source, created) VALUES (?, ?, ?, ?, ?, ?)",
             (facts.operation, texts[0], facts.chunk, texts[1], texts[2], self.database.now),
@@ -176,7 +156,7 @@ class Journal:
                 found.bad,
                 found.duplicates,
                 found.digest,
-                json.dumps(source, ensure_ascii=False),
+                json.dumps(source),
             ),
         )
 

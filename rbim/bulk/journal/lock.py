@@ -1,15 +1,24 @@
-"""Lock of a job: one process at a time runs it, by an exclusive SQLite lock on a small file beside the journal.
+"""Lock of a job: one process at a time runs it, by a lock on the journal itself.
 
-The system releases it when its holder ends in any way. The file is never deleted: two processes could otherwise lock two
-files of the same name.
+The lock belongs to the file, not to its name: a hard link or a symbolic link meets the same lock. It is an open file
+description lock of one byte far beyond the end of the file, so that it does not meet SQLite's locks. Only the journal's
+owner can open the file, so no other user can take it. The system releases it when its holder ends in any way.
+
+Where the system has no such locks (outside Linux), the lock is an exclusive SQLite lock on a small file beside the journal;
+this file is never deleted, because two processes could otherwise lock two files of the same name.
 """
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import struct
+import sys
 from contextlib import closing
-from typing import TYPE_CHECKING
+from threading import Lock
+from typing import TYPE_CHECKING, Protocol
 
+from rbim._support.private_files import create_private, require_trusted
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -17,56 +26,170 @@ if TYPE_CHECKING:
 
 __all__ = ["JobLock", "is_locked"]
 
-PATIENCE = 0.2  # seconds: `is_locked` holds the lock for a moment
-
-
-def _lock_path(journal: Path) -> Path:
-    resolved = journal.resolve()  # another name of the file is the same job
-    return resolved.with_name(f"{resolved.name}-lock")
+RUNS = "another process runs this job: wait for it, or stop it"
 
 
 class JobLock:
-    """The right to run the job of a journal, between :meth:`acquire` and :meth:`release`; any thread may call them."""
+    """The right to run the job of a journal, between :meth:`acquire` and :meth:`release`; any thread may call them.
+
+    SQLite must open the journal after ``acquire`` and close it before ``release``: closing a descriptor of a file releases
+    SQLite's locks on it.
+    """
 
     def __init__(self, journal: Path) -> None:
         self._journal = journal
-        self._connection: sqlite3.Connection | None = None
+        self._held: _Held | None = None
 
     def acquire(self) -> None:
-        """Take the lock. Raises InvalidRequest if another process holds it or the file cannot be created."""
-        path = _lock_path(self._journal)
-        if not path.parent.is_dir():
-            raise InvalidRequest(f"{self._journal}: there is no directory {path.parent}: create it first", field="journal")
+        """Take the lock; create the journal, empty and with mode 0600, if it is missing.
+
+        Raises InvalidRequest if another run has the lock, or if the journal cannot be opened or belongs to another user.
+        """
+        parent = self._journal.parent
+        if not parent.is_dir():
+            raise InvalidRequest(f"{self._journal}: there is no directory {parent}: create it first", field="journal")
         try:
-            connection = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
-            try:
-                connection.execute("BEGIN EXCLUSIVE")
-            except BaseException:
-                connection.close()
-                raise
-        except sqlite3.OperationalError as error:
-            busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
-            cause = "another process runs this job: wait for it, or stop it" if busy else f"{path}: {error}"
-            raise InvalidRequest(f"{self._journal}: {cause}", field="journal") from error
-        self._connection = connection
+            create_private(self._journal)
+            self._held = _take(self._journal)
+        except (OSError, sqlite3.Error) as error:
+            raise InvalidRequest(f"{self._journal}: {_cause(error)}", field="journal") from error
+        if self._held is None:
+            raise InvalidRequest(f"{self._journal}: {RUNS}", field="journal")
 
     def release(self) -> None:
         """Release the lock."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        if self._held is not None:
+            self._held.close()
+            self._held = None
 
 
 def is_locked(journal: Path) -> bool:
-    """Return whether a process runs the job now."""
-    path = _lock_path(journal)
-    if not path.exists():
+    """Return whether a process runs the job now. Raises InvalidRequest if this cannot be found out."""
+    try:
+        return _is_taken(journal)
+    except FileNotFoundError:
         return False
-    with closing(
-        sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=0, isolation_level=None)
-    ) as connection:
+    except (OSError, sqlite3.Error) as error:
+        raise InvalidRequest(
+            f"{journal}: cannot find out whether a process runs this job: {_cause(error)}", field="journal"
+        ) from error
+
+
+def _cause(error: OSError | sqlite3.Error) -> str:
+    return getattr(error, "strerror", None) or str(error)
+
+
+class _Held(Protocol):
+    def close(self) -> None:
+        """Release the lock."""
+        ...
+
+
+if sys.platform == "linux":
+    import fcntl
+
+    PLACE = 1 << 62  # of the locked byte; SQLite locks bytes between 2**30 and 2**30 + 512
+
+    _held: dict[tuple[int, int], _Descriptor] = {}
+    """The locks of this process, by device and inode: their files must not be opened again."""
+    _changing = Lock()
+
+    class _Descriptor:
+        """A descriptor of a journal whose byte is locked."""
+
+        def __init__(self, number: int, key: tuple[int, int]) -> None:
+            self.number = number
+            self._key = key
+
+        def close(self) -> None:
+            with _changing:
+                if _held.get(self._key) is self:
+                    del _held[self._key]
+                    os.close(self.number)
+
+    def _take(journal: Path) -> _Held | None:
+        with _changing:
+            key = _key(journal.stat())
+            if key in _held:
+                return None
+            number = os.open(journal, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                fcntl.fcntl(number, fcntl.F_OFD_SETLK, _request())
+                if _key(os.fstat(number)) == key == _key(journal.stat()):  # it was not replaced meanwhile
+                    found = _held[key] = _Descriptor(number, key)
+                    return found
+            except BlockingIOError:
+                pass
+            except BaseException:
+                os.close(number)
+                raise
+            os.close(number)
+            return None
+
+    def _is_taken(journal: Path) -> bool:
+        with _changing:
+            if _key(journal.stat()) in _held:
+                return True
+            number = os.open(journal, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                answer = fcntl.fcntl(number, fcntl.F_OFD_GETLK, _request())
+            finally:
+                os.close(number)
+        return bool(struct.unpack(FLOCK, answer)[0] != fcntl.F_UNLCK)
+
+    FLOCK = "hhqqi"  # struct flock: type, whence, start, length, process
+
+    def _request() -> bytes:
+        return struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, PLACE, 1, 0)
+
+    def _key(found: os.stat_result) -> tuple[int, int]:
+        return found.st_dev, found.st_ino
+
+    def _leave_to_parent() -> None:
+        """Close the descriptors in a forked child, so that the locks end with the parent."""
+        for each in _held.values():
+            os.close(each.number)
+        _held.clear()
+        _changing.release()
+
+    os.register_at_fork(before=_changing.acquire, after_in_parent=_changing.release, after_in_child=_leave_to_parent)
+
+else:
+    PATIENCE = 0.2  # seconds: `is_locked` holds the lock for a moment
+
+    def _lock_path(journal: Path) -> Path:
+        resolved = journal.resolve()  # a symbolic link to the file is the same job
+        return resolved.with_name(f"{resolved.name}-lock")
+
+    def _take(journal: Path) -> _Held | None:
+        path = _lock_path(journal)
+        create_private(path)
+        connection = _connected(path, PATIENCE)
+        if connection is None:
+            return None
+        return connection
+
+    def _is_taken(journal: Path) -> bool:
+        path = _lock_path(journal)
+        if not path.exists():
+            return False
+        require_trusted(path)
+        connection = _connected(path, 0)
+        if connection is None:
+            return True
+        with closing(connection):
+            return False
+
+    def _connected(path: Path, timeout: float) -> sqlite3.Connection | None:
+        connection = sqlite3.connect(path, timeout=timeout, isolation_level=None, check_same_thread=False)
         try:
             connection.execute("BEGIN EXCLUSIVE")
-        except sqlite3.OperationalError:
-            return True
-    return False
+        except sqlite3.OperationalError as error:
+            connection.close()
+            if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
+                return None
+            raise
+        except BaseException:
+            connection.close()
+            raise
+        return connection

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from rbim.storage.sqlite import FileKind
 
-__all__ = ["JOURNAL", "STATEMENTS"]
+__all__ = ["ERASING", "JOURNAL", "STATEMENTS"]
 
 
 STATEMENTS = (
@@ -114,7 +114,15 @@ STATEMENTS = (
         FROM request JOIN lane ON lane.id = request.lane JOIN party ON party.id = lane.party
         JOIN request_outcome ON request_outcome.id = request.outcome LEFT JOIN reason ON reason.id = request.reason""",
 )
-"""The statements that turn an empty file into a journal."""
+"""The statements that turn an empty file into a journal of version 1."""
 
-JOURNAL = FileKind(name="a job's journal", mark=b"rbjb", schema=(STATEMENTS,), cache=4_000)
+ERASING = 0.0
+"""Value of ``job.erased`` from the beginning of the erasure to its end, when it becomes the time."""
+
+JOURNAL = FileKind(
+    name="a job's journal",
+    mark=b"rbjb",
+    schema=(STATEMENTS, ("ALTER TABLE job ADD COLUMN erased REAL",)),
+    cache=4_000,
+)
 """The file of a job."""

@@ -194,7 +194,8 @@ class Report:
     job's options, its accounts per request, the origin of the rows. ``dialect``: the fields that differ from their defaults,
     as in ``rbim.toml``. ``reasons`` and ``codes``: the 50 most frequent;
     ``reasons_left_off`` counts the others. ``over_time``: at most 120 intervals. ``seconds``: running time of all runs.
-    ``anomalies`` is their number; lists of first entries (``first_bad_rows``) have at most 20.
+    ``anomalies`` is their number; lists of first entries (``first_bad_rows``) have at most 20. ``erased``: when the accounts
+    were erased (:func:`forget_job`), None if they are there; the counts are those from before.
     """
 
     operation: str
@@ -218,6 +219,7 @@ class Report:
     first_anomalies: tuple[Anomaly, ...]
     first_duplicates: tuple[DuplicateRow, ...]
     first_bad_rows: tuple[BadRow, ...]
+    erased: datetime | None = None
 
     @property
     def source_name(self) -> str:
@@ -272,6 +274,7 @@ class Report:
                 "dialect": dict(self.dialect),
                 "source": dict(self.source),
                 "created": self.created.isoformat(),
+                "erased": self.erased.isoformat() if self.erased else None,
             },
             "reasons": [_plain(each) for each in self.reasons],
             "reasons_left_off": _plain(left_off) if left_off else None,

@@ -7,6 +7,7 @@ from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rbim._support.private_files import private_stream
 from rbim._support.text import missing_extra, one_line
 from rbim.errors import InvalidRequest
 
@@ -84,7 +85,8 @@ def plot_report(report: Report, path: str | Path) -> None:
     title, font = _title(report)
     figure.suptitle(title, font=font, fontsize=13, parse_math=False)
     about = {"Title": title} | ({"Date": None} if ending == ".svg" else {})
-    figure.savefig(path, format=ending[1:], metadata=about)
+    with private_stream(path) as stream:
+        figure.savefig(stream, format=ending[1:], metadata=about)
 
 
 class _Timeline:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rbim.bulk.journal.journal import DIALECT
-from rbim.bulk.journal.schema import JOURNAL
+from rbim.bulk.journal.facts import DIALECT, facts_in, open_to_read, reading
 from rbim.bulk.report import queries as report_queries
 from rbim.bulk.report.model import Report
 from rbim.bulk.states import AccountState
@@ -22,10 +20,6 @@ if TYPE_CHECKING:
 __all__ = ["read_report"]
 
 
-PATIENCE = 10.0
-"""Seconds that a reader waits for a writer that locks the file."""
-
-
 def read_report(journal: str | Path | sqlite3.Connection, *, running: bool = False) -> Report:
     """Read the report of a job from its journal; ``running``: whether the job runs now (default: False).
 
@@ -34,45 +28,10 @@ def read_report(journal: str | Path | sqlite3.Connection, *, running: bool = Fal
     """
     if isinstance(journal, sqlite3.Connection):
         with _read_transaction(journal):
-            return _read(journal, running=running)
-    with closing(_opened(Path(journal))) as connection, _read_transaction(connection):
-        return _read(connection, running=running)
-
-
-def _opened(path: Path) -> sqlite3.Connection:
-    if not path.is_file():
-        raise InvalidRequest(f"there is no journal {path}: check the path", field="journal")
-    cause = "it is not a job's journal"
-    try:
-        connection = _reader(path)
-        try:
-            ((mark,),) = connection.execute("PRAGMA application_id")
-            ((version,),) = connection.execute("PRAGMA user_version")
-            if mark.to_bytes(4, "big", signed=True) == JOURNAL.mark and 1 <= version <= len(JOURNAL.schema):
-                return connection
-        except BaseException:
-            connection.close()
-            raise
-        connection.close()
-    except sqlite3.DatabaseError as error:
-        cause = str(error)
-    raise InvalidRequest(f"{path} cannot be read: {cause}", field="journal")
-
-
-def _reader(path: Path) -> sqlite3.Connection:
-    """Open a file for reading. If it may be written, closing it removes SQLite's log files beside it."""
-    for mode in ("rw", "ro"):
-        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=PATIENCE)
-        try:
-            connection.execute("PRAGMA query_only = ON")
-            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        except BaseException as error:
-            connection.close()
-            if mode == "ro" or not isinstance(error, sqlite3.OperationalError):
-                raise
-        else:
-            return connection
-    raise AssertionError  # not reached: one mode returned or raised
+            return _read(journal, Path("the journal"), running=running)
+    path = Path(journal)
+    with closing(open_to_read(path)) as connection, reading(path), _read_transaction(connection):
+        return _read(connection, path, running=running)
 
 
 @contextmanager
@@ -87,27 +46,27 @@ def _read_transaction(connection: sqlite3.Connection) -> Generator[None]:
         connection.execute("ROLLBACK")  # nothing was written
 
 
-def _read(connection: sqlite3.Connection, *, running: bool) -> Report:
-    facts = connection.execute("SELECT operation, options, chunk, settings, source, created, loaded FROM job").fetchone()
+def _read(connection: sqlite3.Connection, path: Path, *, running: bool) -> Report:
+    facts = facts_in(connection)
     if facts is None:
         raise InvalidRequest("the journal holds no job: begin one first", field="journal")
-    operation, options, chunk, settings, source, created, loaded = facts
+    facts.require_erased_completely(path)
     ((done_word,),) = connection.execute("SELECT name FROM account_state WHERE id = ?", (AccountState.DONE,))
     settled = report_queries.accounts_and_reasons(connection, running=running)
     runs = report_queries.runs(connection)
     seconds = sum(run.seconds for run in runs)
     ((again,),) = connection.execute("SELECT EXISTS (SELECT 1 FROM request WHERE todo = 1)")
-    complete = loaded is not None and not settled.waiting and not again
-    state = "loading" if loaded is None else "running" if running else "complete" if complete else "incomplete"
+    complete = facts.loaded is not None and not settled.waiting and not again
+    state = "loading" if facts.loaded is None else "running" if running else "complete" if complete else "incomplete"
     anomalies, first_anomalies = report_queries.anomalies(connection)
     return Report(
-        operation=operation,
+        operation=facts.operation,
         done_word=done_word,
-        options=json.loads(options),
-        chunk=chunk,
-        dialect=json.loads(settings).get(DIALECT, {}),
-        source=json.loads(source),
-        created=report_queries.utc_time(created),
+        options=facts.options,
+        chunk=facts.chunk,
+        dialect=facts.settings.get(DIALECT, {}),
+        source=facts.source,
+        created=report_queries.utc_time(facts.created),
         state=state,
         complete=complete,
         seconds=seconds,
@@ -119,7 +78,8 @@ def _read(connection: sqlite3.Connection, *, running: bool) -> Report:
         runs=runs,
         over_time=report_queries.over_time(connection),
         anomalies=anomalies,
-        first_anomalies=first_anomalies,
-        first_duplicates=report_queries.duplicates(connection),
-        first_bad_rows=report_queries.bad_rows(connection),
+        first_anomalies=() if facts.erased else first_anomalies,
+        first_duplicates=() if facts.erased else report_queries.duplicates(connection),
+        first_bad_rows=() if facts.erased else report_queries.bad_rows(connection),
+        erased=None if facts.erased is None else report_queries.utc_time(facts.erased),
     )

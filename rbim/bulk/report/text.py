@@ -67,6 +67,8 @@ def _accounts(report: Report) -> Iterator[str]:
     source = f" of {_clean(report.source_name)}" if report.source_name else ""
     yield _fit(f"{report.operation}: {_count(accounts.total, 'row')}{source}", WIDTH)
     yield STATES[report.state]
+    if report.erased:
+        yield f"The accounts were erased on {report.erased:{TIME}}; the counts are from before."
     yield ""
     skipped = [(accounts.not_sent, "not sent"), (accounts.bad, "cannot be used")]
     notes = {"skipped": _listed(skipped)}

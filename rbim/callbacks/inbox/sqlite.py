@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from rbim.storage.group_commit import GroupCommit
     from rbim.storage.sqlite import FileKind
 
-__all__ = ["SqliteInbox"]
+__all__ = ["WEEK", "SqliteInbox"]
 
-WEEK = 7 * 24 * 3600.0
+WEEK = 7 * 24 * 3600.0  # seconds
 
 
 def _path(given: str | PathLike[str]) -> Path:
@@ -60,10 +60,11 @@ def _store(inbox: SqliteInbox) -> InboxStore:
 class SqliteInbox:
     """An inbox in an SQLite file, created if missing (its directory must exist). For asyncio and trio.
 
-    ``retention``: seconds after handling for which resends of an event are recognised (default: 7 days). ``lease``: seconds
-    that a claim holds without renewal (default: 30). ``poll``: seconds between two checks for changes by other processes
-    (default: 0.25). Due times, leases and the retention use ``clock``; all processes that share the file should agree on the
-    time.
+    ``retention``: seconds after handling for which resends of an event are recognised (default: 7 days). The event is
+    deleted an hour later, and its bytes leave the file within another day, while a worker or receiver runs. ``lease``:
+    seconds that a claim holds without renewal (default: 30). ``poll``: seconds between two checks for changes by other
+    processes (default: 0.25). Due times, leases and the retention use ``clock``; all processes that share the file should
+    agree on the time.
 
     Accepted events survive a crash of the process and of the machine. Entering opens the file and raises InvalidRequest if
     it belongs to another application or a newer rbim, or is not a database. Leaving completes pending transactions. Except
@@ -235,6 +236,8 @@ class _Backlog:
             if self._news.is_set():
                 self._news = anyio.Event()
             news = self._news  # taken before the read: a change that the read misses sets it
+            if self._store.purge_due():
+                await self._group_commit.run(bool)  # each transaction deletes what is old: without events there is none
             ready, due = await self._group_commit.read(partial(self._store.availability, frozenset(self._held)))
             if ready:
                 return

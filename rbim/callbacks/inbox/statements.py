@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import suppress
 from datetime import UTC, datetime
+from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from attrs import evolve, frozen
@@ -25,7 +28,9 @@ __all__ = ["INBOX", "SPOOL", "Availability", "Counts", "DeadLetter", "InboxStore
 #   waiting (0)      accepted, not settled; one of its conversation's queue
 #   leased (0)       the oldest waiting event of a conversation whose row in ``lane`` has a fence (see inbox/protocols.py)
 #   retrying (0)     failed; ``error`` has the last traceback, and the conversation's ``ready`` lies in the future
-#   done (1)         handled; kept so that a resend is recognised, deleted after the retention and MARGIN
+#   done (1)         handled; kept so that a resend is recognised, deleted after the retention and MARGIN by the next
+#                    transaction, at most PURGE_EVERY later while a worker waits. Its bytes leave the file and its log at the
+#                    first such deletion of a process, then once a day, and on the last close
 #   dead letter (2)  its last attempt failed; kept until a replay
 #   quarantined (3)  authentic, but unreadable or of another application (``error``); kept until a replay
 #
@@ -82,6 +87,7 @@ SLACK = 0.001  # seconds that a due time may be early: conversion between float 
 MARGIN = 3600.0  # seconds that a key is kept after the retention: the clock that signs a resend may be ahead
 PURGE_EVERY = 60.0  # seconds
 PURGE_STEP = 500
+ERASE_EVERY = 24 * 3600.0  # seconds
 REPLAY_STEP = 1000
 NO_END = 2**63 - 1
 
@@ -169,6 +175,9 @@ class InboxStore:
         self._lease = lease
         self._database = Database(path, kind, clock=lambda: clock.now().timestamp())
         self._purged: float | None = None
+        self._deleted = False  # the file or its log still has bytes of deleted events
+        self._rewritten = False  # only the log has
+        self._erased = -inf
 
     def open(self) -> None:
         """Open the file, or create it. Raises InvalidRequest if it is not an inbox, or one of a newer rbim."""
@@ -176,6 +185,8 @@ class InboxStore:
 
     def close(self) -> None:
         """Undo one ``open``; the last one closes the file."""
+        if self._database.users == 1:
+            self._erase_deleted(inf)
         self._database.close()
 
     def listen(self, call: Callable[[], object]) -> None:
@@ -188,14 +199,40 @@ class InboxStore:
 
     def commit(self, commands: Sequence[Callable[[], Any]], *, hurried: Callable[[], bool] = bool) -> list[Any]:
         """Run commands in one transaction, like :meth:`Database.commit`."""
-        return self._database.commit(commands, last=self._purge, hurried=hurried)
+        results = self._database.commit(commands, last=self._purge, hurried=hurried)
+        now = self._database.now
+        if self._purged == now:
+            self._erase_deleted(now)
+        return results
+
+    def _erase_deleted(self, now: float) -> None:
+        """Remove the bytes of deleted events from the file and its log, at most once a day."""
+        if not self._deleted or 0 <= now - self._erased < ERASE_EVERY:
+            return
+        with suppress(sqlite3.Error):  # the commands are committed; the next purge tries again
+            if not self._rewritten:
+                self._database.rewrite()
+                self._rewritten = True
+            if self._database.truncate_log():
+                self._erased, self._deleted, self._rewritten = now, False, False
+
+    def purge_due(self) -> bool:
+        """Return whether the next transaction looks for events to delete; one without commands does it, too."""
+        return not self._recently(self._purged, self._database.clock())
 
     def _purge(self) -> None:
         """Delete up to 500 done events older than the retention; later transactions delete the rest."""
-        if self._purged is not None and 0 <= self._database.now - self._purged < PURGE_EVERY:
+        now = self._database.now
+        if self._recently(self._purged, now):
             return
-        purged = self._database.execute(PURGE, (self._database.now - self._retention - MARGIN, PURGE_STEP)).rowcount
-        self._purged = self._database.now if purged < PURGE_STEP else None
+        purged = self._database.execute(PURGE, (now - self._retention - MARGIN, PURGE_STEP)).rowcount
+        self._purged = now if purged < PURGE_STEP else None
+        if purged:
+            self._deleted, self._rewritten = True, False
+
+    @staticmethod
+    def _recently(purged: float | None, now: float) -> bool:
+        return purged is not None and 0 <= now - purged < PURGE_EVERY
 
     # ------------------------------------------------------------------------------- commands
 
@@ -340,6 +377,7 @@ class InboxStore:
                 readmitted += 1
             else:
                 self._database.execute("DELETE FROM event WHERE seq = ?", (letter.number,))
+                self._deleted, self._rewritten = True, False
         return readmitted
 
     # ---------------------------------------------------------------------------------- reads

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from rbim.callbacks.delivery import delivery_of
-from rbim.callbacks.inbox.sqlite import SqliteInbox
+from rbim.callbacks.inbox.sqlite import WEEK, SqliteInbox
 from rbim.callbacks.inbox.statements import SPOOL
 from rbim.callbacks.worker.backoff import Backoff
 from rbim.callbacks.worker.router import HandlerCall
@@ -52,7 +52,8 @@ class Spool:
     """
 
     def __init__(self, path: Path, sink: Sink, *, clock: Clock, budget: float) -> None:
-        self._inbox = _SpoolInbox(path, clock=clock)
+        # forwarded deliveries are known to the sink: keep them no longer than the sink does
+        self._inbox = _SpoolInbox(path, retention=min(sink.retention or WEEK, WEEK), clock=clock)
         self._sink = sink
         self._clock = clock
         self._budget = budget

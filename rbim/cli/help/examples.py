@@ -33,6 +33,7 @@ EXAMPLES = {
     "job": ("rbim job status members.csv.invite.journal", "rbim job resume members.csv.invite.journal"),
     "job status": ("rbim job status members.csv.invite.journal", "rbim job status members.csv.invite.journal --json"),
     "job resume": ("rbim job resume members.csv.invite.journal", "rbim job resume members.csv.invite.journal --rate 20/s"),
+    "job forget": ("rbim job forget members.csv.invite.journal",),
     "job retry": ("rbim job retry members.csv.invite.journal", "rbim job retry members.csv.invite.journal --only failed"),
     "job report": (
         "rbim job report members.csv.invite.journal",

@@ -5,8 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, TypeVar
 
-from rbim.bulk.job import job_facts
-from rbim.bulk.journal.journal import DIALECT
+from rbim.bulk.journal.facts import DIALECT, job_facts
 from rbim.dialect_text import NAMES, client_document, dialect_differences, flag_of
 from rbim.errors import InvalidRequest, RbimError
 

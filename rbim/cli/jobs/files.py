@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import sqlite3
 import sys
 from codecs import getwriter
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from rbim._support.private_files import private_stream
 from rbim.bulk.input.format import Format, write_rows
+from rbim.bulk.journal.facts import open_to_read
 from rbim.bulk.report.plot import ENDINGS, plot_report
 from rbim.bulk.report.rows import not_done, write_report_csv
 from rbim.cli.extras import require
@@ -18,6 +18,7 @@ from rbim.cli.jobs.input import STANDARD
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
+    import sqlite3
     from collections.abc import Generator
     from typing import IO
 
@@ -73,7 +74,7 @@ class Files:
                 plot_report(report, self._plot)
 
     def _opened(self) -> sqlite3.Connection:
-        return sqlite3.connect(f"{self._journal.absolute().as_uri()}?mode=ro", uri=True)
+        return open_to_read(self._journal)
 
 
 def _check(path: Path, flag: str, protected: list[Path]) -> None:
@@ -100,18 +101,8 @@ def _written(path: Path, flag: str) -> Generator[IO[bytes]]:
         yield cast("IO[bytes]", sys.stdout.buffer)
         sys.stdout.buffer.flush()
         return
-    with _naming(path, flag):
-        if path.exists() and not path.is_file():  # a pipe
-            with path.open("wb") as stream:
-                yield stream
-            return
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            with temporary.open("xb") as stream:
-                yield stream
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+    with _naming(path, flag), private_stream(path) as stream:
+        yield stream
 
 
 @contextmanager

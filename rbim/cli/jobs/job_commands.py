@@ -1,4 +1,4 @@
-"""``rbim job``: show, resume or retry a job from its journal alone. Heavy imports happen when it is called."""
+"""``rbim job``: show, resume, retry or forget a job from its journal alone. Heavy imports happen when it is called."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
+from rbim.cli.confirm import Yes  # noqa: TC001  # cyclopts reads it
 from rbim.cli.exit_codes import JOB_EXITS
 from rbim.cli.global_flags import GLOBAL_FLAGS_HELP
-from rbim.cli.jobs.flags import OnUnknown, OutputFlags, PaceFlags, ResultFlags
+from rbim.cli.jobs.flags import Flag, OnUnknown, OutputFlags, PaceFlags, ResultFlags
 
-__all__ = ["job", "report", "resume", "retry", "status"]
+__all__ = ["forget", "job", "report", "resume", "retry", "status"]
 
 HELP = """\
-Show, resume or retry a job that was started with `rbim invite` or `rbim remove`. Only its journal is needed, and to send
-requests the configuration of the application.
+Show, resume, retry or forget a job that was started with `rbim invite` or `rbim remove`. Only its journal is needed, and to
+send requests the configuration of the application.
 """
 EXITS = f"{JOB_EXITS}\n\n{GLOBAL_FLAGS_HELP}"
+FORGET_EXITS = f"Exit code 0 if no accounts are left in the journal, else 2.\n\n{GLOBAL_FLAGS_HELP}"
 READ_EXITS = f"Exit code 0 if the journal can be read, else 2.\n\n{GLOBAL_FLAGS_HELP}"
 
 Json = Annotated[bool, Parameter(name="--json", negative=(), show_default=False)]
@@ -130,3 +132,23 @@ def report(
     from rbim.cli.jobs.report import print_report
 
     return print_report(journal, as_json=as_json, csv=csv, rows=not_done, plot=plot)
+
+
+@job.command(sort_key=4, help_epilogue=FORGET_EXITS)
+def forget(journal: Path, /, *, unfinished: Flag = False, yes: Yes = False) -> int:
+    """Erase all accounts and other personal data in a journal; the counts stay.
+
+    Erased are accounts, acting accounts, groups, the texts of reasons, rows that cannot be used, and the name and path of
+    the input. Afterwards the job can be reported, but not resumed or retried. The input and written reports are other
+    files: delete them yourself. If it is interrupted, run it again.
+
+    Parameters
+    ----------
+    journal
+        The journal of the job.
+    unfinished
+        Erase the journal of a job that is not complete; its remaining accounts are never sent.
+    """
+    from rbim.cli.jobs.forget import forget_accounts
+
+    return forget_accounts(journal, unfinished=unfinished, yes=yes)

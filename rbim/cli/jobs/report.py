@@ -6,6 +6,7 @@ import sqlite3
 import sys
 from typing import TYPE_CHECKING, Any
 
+from rbim.bulk.journal.facts import job_facts
 from rbim.bulk.journal.lock import is_locked
 from rbim.bulk.report.reading import read_report
 from rbim.bulk.report.text import report_text
@@ -51,6 +52,7 @@ def _document(journal: Path, report: Report, *, running: bool) -> dict[str, Any]
         **{name: full[name] for name in ("state", "complete", "accounts", "in_flight")},
         "running": running,
         "last_run": full["runs"][-1] if full["runs"] else None,
+        "erased": full["job"]["erased"],
     }
 
 
@@ -66,6 +68,8 @@ def _lines(report: Report, *, running: bool) -> list[str]:
     ]
     if accounts.in_flight:
         lines.append(f"{accounts.in_flight:,} of the unknown are in flight")
+    if report.erased:
+        lines.append(f"the accounts were erased on {report.erased:%Y-%m-%d %H:%M:%S} UTC")
     if report.runs:
         last = report.runs[-1]
         end = last.why or ("still running" if running else "was killed")
@@ -82,6 +86,8 @@ def print_report(journal: Path, *, as_json: bool, csv: Path | None, rows: Path |
         print_error(f"{' and '.join(flags)}: only one can use standard output; give the others a file name")
         return JobExit.USAGE
     try:
+        if rows is not None or csv is not None:
+            job_facts(journal).require_accounts(journal)
         report = read_report(journal, running=is_locked(journal))
         files = Files(journal, rows=rows, csv=csv, plot=plot, source=report.source.get("path"), standard=True)
         if as_json:

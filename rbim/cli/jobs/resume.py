@@ -5,7 +5,8 @@ from __future__ import annotations
 import sqlite3
 from typing import TYPE_CHECKING, Any
 
-from rbim.bulk.job import job_facts, open_job
+from rbim.bulk.job import open_job
+from rbim.bulk.journal.facts import job_facts
 from rbim.cli.context import make_client
 from rbim.cli.errors import print_error, report_error
 from rbim.cli.exit_codes import JobExit

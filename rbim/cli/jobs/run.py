@@ -16,6 +16,7 @@ import anyio
 from attrs import define
 
 from rbim._support.task_errors import TaskErrors
+from rbim.bulk.journal.facts import damage_of
 from rbim.bulk.report.reading import read_report
 from rbim.bulk.report.text import report_text
 from rbim.cli.errors import print_error, report_bug, report_error
@@ -156,13 +157,17 @@ def _finish(job_run: JobRun, result: _RunResult) -> int:
     if isinstance(error, RbimError):
         report_error(error, job_run.command)
     elif isinstance(error, (sqlite3.Error, OSError)):
-        print_error(f"{job_run.journal}: {error}", error=error)
+        print_error(f"{job_run.journal}: {getattr(error, 'strerror', None) or error}", error=error)
+    elif error is not None and (damage := damage_of(job_run.journal)) is not None:
+        result.error = damage
+        print_error(damage.message, error=error)
     elif error is not None:
         report_bug(error)
     report = _read(job_run.journal)
     code = _code(result, report)
     if report is None and result.run is not None and result.run.began:
-        print_error(f"{job_run.journal}: the journal was deleted during the run: there is no record of what was sent")
+        state = "cannot be read any more" if job_run.journal.exists() else "was deleted during the run"
+        print_error(f"{job_run.journal}: the journal {state}: there is no record of what was sent")
         return JobExit.GAVE_UP
     if report is None:
         print_error("nothing was sent: run the same command again")

@@ -19,7 +19,8 @@ from hypothesis import given, settings, strategies as st
 from rbim import InvalidRequest
 from rbim.bulk.input.rows import BadRow, Row
 from rbim.bulk.journal import loading
-from rbim.bulk.journal.journal import JobFacts, Journal, Sample
+from rbim.bulk.journal.facts import JobFacts
+from rbim.bulk.journal.journal import Journal, Sample
 from rbim.bulk.journal.loading import BATCH, Loaded, Loader, batches, row_of
 from rbim.bulk.journal.lock import JobLock, is_locked
 from rbim.bulk.states import AccountState, RequestState
@@ -515,7 +516,8 @@ def test_a_lock_is_held_against_other_processes_until_its_holder_is_gone(tmp_pat
     lock.release()
     lock.release()
     assert not is_locked(journal)
-    assert not journal.exists()
+    assert [each.name for each in tmp_path.iterdir()] == ["journal"]
+    assert journal.read_bytes() == b""
 
 
 async def test_any_thread_may_give_it_back(tmp_path):
@@ -528,8 +530,8 @@ async def test_any_thread_may_give_it_back(tmp_path):
 def test_a_lock_needs_a_place(tmp_path):
     with pytest.raises(InvalidRequest, match="there is no directory"):
         JobLock(tmp_path / "no" / "journal").acquire()
-    (tmp_path / "folder-lock").mkdir()
-    with pytest.raises(InvalidRequest, match="unable to open"):
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(InvalidRequest, match="directory"):
         JobLock(tmp_path / "folder").acquire()
 
 
@@ -547,3 +549,25 @@ def test_who_looks_with_a_plain_connection_sees_names(tmp_path):
             ((begun,),) = connection.execute("SELECT abs(julianday('now') - julianday(min(begun))) * 86400 FROM requests")
             assert begun < 60
     assert path.stat().st_mode & 0o777 == 0o600 or os.name == "nt"
+
+
+@pytest.mark.parametrize("harm", ["deleted", "replaced", "cut"])
+@pytest.mark.skipif(os.name == "nt", reason="an open file cannot be deleted")
+def test_a_journal_that_is_not_in_its_place_any_more_ends_the_run(tmp_path, monkeypatch, harm):
+    monkeypatch.setattr("rbim.bulk.journal.journal.LOOK_EVERY", 0.0)
+    path = tmp_path / "journal"
+    with book([("g", f"a{number}") for number in range(500)], path=path, clock=SystemClock()) as made:
+        with closing(sqlite3.connect(path)) as plain:
+            plain.execute("PRAGMA wal_checkpoint")
+        made.journal.commit([])
+        if harm == "cut":
+            os.truncate(path, 4096)
+        else:
+            path.rename(tmp_path / "elsewhere")
+        if harm == "replaced":
+            path.write_bytes((tmp_path / "elsewhere").read_bytes())
+        ran = []
+        for _ in range(2):  # and it stays so
+            with pytest.raises(FileNotFoundError, match="deleted, replaced or cut during the run"):
+                made.journal.commit([lambda: ran.append(1)])
+        assert not ran

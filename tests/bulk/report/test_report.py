@@ -568,8 +568,15 @@ def test_a_file_that_is_no_journal_is_refused(tmp_path):
         other.execute(f"PRAGMA application_id = {mark}")
         other.execute(f"PRAGMA user_version = {version}")
         other.close()
-    for name in ("text.db", "empty.db", "inbox.db", "newer.db", "none.db"):
-        with pytest.raises(InvalidRequest, match="cannot be read") as caught:
+    causes = {
+        "text.db": "cannot be read: it is damaged",
+        "empty.db": "the journal holds no job",
+        "inbox.db": "it is an inbox",
+        "newer.db": "its schema has version 99",
+        "none.db": "it is a database of another application",
+    }
+    for name, cause in causes.items():
+        with pytest.raises(InvalidRequest, match=cause) as caught:
             read_report(tmp_path / name)
         assert caught.value.field == "journal"
 

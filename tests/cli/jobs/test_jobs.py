@@ -659,6 +659,7 @@ def test_status_says_how_far_a_job_is_and_who_runs_it(finished, cli):
         "in_flight",
         "running",
         "last_run",
+        "erased",
     ]
     assert (document["journal"], document["state"], document["running"]) == (str(finished), "complete", False)
     assert list(document["accounts"]) == ACCOUNTS
