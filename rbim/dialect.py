@@ -196,10 +196,10 @@ def _reasons(value: Iterable[str]) -> frozenset[str]:
 
 
 def _mapping(name: str, value: object, form: str) -> Mapping[str, Any]:
-    found = cast("Mapping[object, object] | None", value if isinstance(value, Mapping) else None)
-    if found is None or not all(isinstance(key, str) for key in found):
-        raise InvalidRequest(f"{name}: a mapping of {form} is needed, not {quoted(value)}", field=name)
-    return cast("Mapping[str, Any]", found)
+    given = value
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in cast("Mapping[object, object]", value)):
+        raise InvalidRequest(f"{name}: a mapping of {form} is needed, not {quoted(given)}", field=name)
+    return cast("Mapping[str, Any]", value)
 
 
 def _sets(name: str, value: Mapping[str, Iterable[str]], form: str) -> Mapping[str, frozenset[str]]:
