@@ -1,8 +1,9 @@
 """Files that only their owner can read, whatever the umask, links and other users' names say.
 
-A file is trusted if it belongs to the user of this process or to root. In a directory that others can write, such as /tmp,
-another user can take a name first: such a file, and a symbolic link of another user, is refused. Where files have no owner
-in this sense (Windows), only the directory protects them.
+A file is trusted if it belongs to the user of this process or to root, or if only the owner of its directory could have put
+it there. In a directory that others can write, such as /tmp, another user can take a name first: such a file, and a symbolic
+link of another user, is refused. (Linux has a similar rule for regular files, ``fs.protected_regular``.) Where files have no
+owner in this sense (Windows), only the directory protects them.
 """
 
 from __future__ import annotations
@@ -22,24 +23,29 @@ if TYPE_CHECKING:
 __all__ = ["create_private", "private_stream", "replace_private", "require_trusted"]
 
 OWNER_ONLY = 0o600
+SHARED = stat.S_IWGRP | stat.S_IWOTH
+"""The modes of a directory in which other users can make files."""
 
 _CREATING = Lock()
 """One thread at a time creates a file: closing the descriptor would release the locks of a thread that uses it already."""
 
 
 def require_trusted(path: Path, *owners: int) -> None:
-    """Raise PermissionError if a file, or a symbolic link by which it is named, belongs to another user.
+    """Raise PermissionError if another user could have planted a file, or a symbolic link by which it is named.
 
     A missing file is trusted, and so are those of the users ``owners``. Nothing is opened: closing any descriptor of a file
     would release SQLite's locks on it.
     """
     for found in (os.lstat, os.stat):
         with suppress(FileNotFoundError):
-            _require_owner(found(path), path, *owners)
+            _require_owner(found(path), path if found is os.lstat else path.resolve(), *owners)
 
 
 def _require_owner(found: os.stat_result, path: Path, *owners: int) -> None:
-    if hasattr(os, "geteuid") and found.st_uid not in {os.geteuid(), 0, *owners}:
+    if not hasattr(os, "geteuid") or found.st_uid in {os.geteuid(), 0, *owners}:
+        return
+    directory = path.parent.stat()
+    if directory.st_mode & SHARED and found.st_uid != directory.st_uid:
         kind = "a symbolic link" if stat.S_ISLNK(found.st_mode) else "a file"
         raise PermissionError(
             errno.EPERM, f"it is {kind} of another user (uid {found.st_uid}): use a directory of your own", str(path)

@@ -47,6 +47,7 @@ class FileKind:
     schema: tuple[tuple[str, ...], ...]
     harmless: tuple[type[Exception], ...] = ()
     cache: int = 2000  # KiB of pages that SQLite keeps in memory
+    secure_delete: bool = False  # overwrite what is deleted
 
 
 @frozen
@@ -157,6 +158,14 @@ class Database:
             if not apart and failed.__cause__ is not None:
                 raise failed.__cause__ from None
             return self._transaction([self._apart(each) for each in commands], last, hurried)
+
+    @property
+    def size(self) -> int:
+        """The size of the file in bytes."""
+        with self._lock:
+            ((pages,),) = self.execute("PRAGMA page_count").fetchall()
+            ((each,),) = self.execute("PRAGMA page_size").fetchall()
+        return cast("int", pages) * cast("int", each)
 
     def rewrite(self) -> None:
         """Write every page anew, so that no unused part of the file has deleted content.
@@ -285,6 +294,7 @@ def _opened(path: Path, kind: FileKind) -> sqlite3.Connection:
         _require_private(path, kind)  # again: the log files exist now, so that no other user can take their names any more
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute(f"PRAGMA cache_size = -{kind.cache}")
+        connection.execute(f"PRAGMA secure_delete = {'ON' if kind.secure_delete else 'OFF'}")
     except BaseException:
         connection.close()
         raise

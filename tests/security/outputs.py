@@ -158,6 +158,7 @@ for _name in WORDS:
 @output("command job report")
 @output("command job resume")
 @output("command job retry")
+@output("command job forget")
 @output("file job")
 def _jobs(world):
     """The commands of jobs, and every file that they write."""
@@ -178,6 +179,9 @@ def _jobs(world):
             if name in {"works", "quoted"}:
                 yield command("job", "report", journal, "--plot", plot)
                 yield command("job", "report", journal, "--plot", plot.with_suffix(".png"))
+                yield command("job", "forget", journal, "--debug")
+                yield command("job", "forget", journal, "--unfinished", "--yes", "--debug")
+                yield command("job", "report", journal, "--json")
         written = {file.name: file.read_bytes() for file in source.parent.iterdir()}
         yield from written.values()
         if name == "works":

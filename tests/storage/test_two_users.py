@@ -234,3 +234,32 @@ def test_a_predictable_temporary_name_is_not_used(shared):
     script = f"os.close(os.open(Path(arguments[0]) / f'.report.{{os.getpid()}}', os.O_CREAT | os.O_EXCL, 0o600))\n{WRITE}"
     assert lines(OWNER, script, shared, imports="import rbim._support.private_files") == ["written"]
     assert (shared / "report").read_bytes() == b"accounts"
+
+
+TRUST = """
+from rbim._support.private_files import require_trusted
+"""
+
+TRY = """
+try:
+    require_trusted(Path(arguments[0]))
+except PermissionError as error:
+    print(error.strerror)
+else:
+    print("trusted")
+"""
+
+
+@pytest.mark.parametrize(("mode", "trusted"), [(0o755, True), (0o775, True), (0o1777, False)])
+def test_a_file_of_another_user_is_trusted_where_only_the_owner_of_the_directory_makes_files(shared, mode, trusted):
+    """An inbox that several users share: one of them made it, in a directory of that user or in one that all can write."""
+    folder = shared / "folder"
+    folder.mkdir()
+    folder.chmod(mode)
+    inbox = folder / "inbox"
+    inbox.touch()
+    os.chown(inbox, OWNER, OWNER)
+    if trusted:
+        os.chown(folder, OWNER, OWNER)
+    (said,) = lines(OTHER, TRY, inbox, imports=TRUST)
+    assert said == "trusted" if trusted else said.startswith("it is a file of another user (uid 12345)")

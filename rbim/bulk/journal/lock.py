@@ -4,12 +4,13 @@ The lock belongs to the file, not to its name: a hard link or a symbolic link me
 description lock of one byte far beyond the end of the file, so that it does not meet SQLite's locks. Only the journal's
 owner can open the file, so no other user can take it. The system releases it when its holder ends in any way.
 
-Where the system has no such locks (outside Linux), the lock is an exclusive SQLite lock on a small file beside the journal;
-this file is never deleted, because two processes could otherwise lock two files of the same name.
+Where there are no such locks (outside Linux, in some sandboxes), the lock is an exclusive SQLite lock on a small file beside
+the journal. That file is never deleted, because two processes could otherwise lock two files of the same name.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 import struct
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 __all__ = ["JobLock", "is_locked"]
 
 RUNS = "another process runs this job: wait for it, or stop it"
+UNSUPPORTED = frozenset({errno.EINVAL, errno.ENOTSUP, errno.ENOSYS})
+PATIENCE = 0.2  # seconds: `is_locked` holds the lock for a moment
 
 
 class JobLock:
@@ -107,7 +110,7 @@ if sys.platform == "linux":
                     del _held[self._key]
                     os.close(self.number)
 
-    def _take(journal: Path) -> _Held | None:
+    def _take_file(journal: Path) -> _Held | None:
         with _changing:
             key = _key(journal.stat())
             if key in _held:
@@ -126,7 +129,7 @@ if sys.platform == "linux":
             os.close(number)
             return None
 
-    def _is_taken(journal: Path) -> bool:
+    def _is_file_taken(journal: Path) -> bool:
         with _changing:
             if _key(journal.stat()) in _held:
                 return True
@@ -155,41 +158,71 @@ if sys.platform == "linux":
     os.register_at_fork(before=_changing.acquire, after_in_parent=_changing.release, after_in_child=_leave_to_parent)
 
 else:
-    PATIENCE = 0.2  # seconds: `is_locked` holds the lock for a moment
 
-    def _lock_path(journal: Path) -> Path:
-        resolved = journal.resolve()  # a symbolic link to the file is the same job
-        return resolved.with_name(f"{resolved.name}-lock")
+    def _take_file(_: Path) -> _Held | None:
+        raise OSError(errno.ENOTSUP, "no locks of open files on this system")
 
-    def _take(journal: Path) -> _Held | None:
-        path = _lock_path(journal)
-        create_private(path)
-        connection = _connected(path, PATIENCE)
-        if connection is None:
+    def _is_file_taken(_: Path) -> bool:
+        raise OSError(errno.ENOTSUP, "no locks of open files on this system")
+
+
+def _take(journal: Path) -> _Held | None:
+    try:
+        return _take_file(journal)
+    except OSError as error:
+        if error.errno not in UNSUPPORTED:
+            raise
+    return _take_beside(journal)
+
+
+def _is_taken(journal: Path) -> bool:
+    try:
+        return _is_file_taken(journal)
+    except OSError as error:
+        if error.errno not in UNSUPPORTED:
+            raise
+    return _is_beside_taken(journal)
+
+
+# ------------------------------------------------------------------------------ where files have no such locks
+
+
+def _lock_path(journal: Path) -> Path:
+    resolved = journal.resolve()  # a symbolic link to the file is the same job
+    return resolved.with_name(f"{resolved.name}-lock")
+
+
+def _take_beside(journal: Path) -> _Held | None:
+    path = _lock_path(journal)
+    create_private(path)
+    connection = _connected(path, PATIENCE)
+    if connection is None:
+        return None
+    return connection
+
+
+def _is_beside_taken(journal: Path) -> bool:
+    path = _lock_path(journal)
+    if not path.exists():
+        return False
+    require_trusted(path)
+    connection = _connected(path, 0)
+    if connection is None:
+        return True
+    with closing(connection):
+        return False
+
+
+def _connected(path: Path, timeout: float) -> sqlite3.Connection | None:
+    connection = sqlite3.connect(path, timeout=timeout, isolation_level=None, check_same_thread=False)
+    try:
+        connection.execute("BEGIN EXCLUSIVE")
+    except sqlite3.OperationalError as error:
+        connection.close()
+        if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
             return None
-        return connection
-
-    def _is_taken(journal: Path) -> bool:
-        path = _lock_path(journal)
-        if not path.exists():
-            return False
-        require_trusted(path)
-        connection = _connected(path, 0)
-        if connection is None:
-            return True
-        with closing(connection):
-            return False
-
-    def _connected(path: Path, timeout: float) -> sqlite3.Connection | None:
-        connection = sqlite3.connect(path, timeout=timeout, isolation_level=None, check_same_thread=False)
-        try:
-            connection.execute("BEGIN EXCLUSIVE")
-        except sqlite3.OperationalError as error:
-            connection.close()
-            if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
-                return None
-            raise
-        except BaseException:
-            connection.close()
-            raise
-        return connection
+        raise
+    except BaseException:
+        connection.close()
+        raise
+    return connection

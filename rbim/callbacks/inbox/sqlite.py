@@ -61,8 +61,8 @@ class SqliteInbox:
     """An inbox in an SQLite file, created if missing (its directory must exist). For asyncio and trio.
 
     ``retention``: seconds after handling for which resends of an event are recognised (default: 7 days). The event is
-    deleted an hour later, and its bytes leave the file within another day, while a worker or receiver runs. ``lease``:
-    seconds that a claim holds without renewal (default: 30). ``poll``: seconds between two checks for changes by other
+    deleted and overwritten an hour later, while a worker or receiver runs. ``lease``: seconds that a claim holds without
+    renewal (default: 30). ``poll``: seconds between two checks for changes by other
     processes (default: 0.25). Due times, leases and the retention use ``clock``; all processes that share the file should
     agree on the time.
 
@@ -237,7 +237,7 @@ class _Backlog:
                 self._news = anyio.Event()
             news = self._news  # taken before the read: a change that the read misses sets it
             if self._store.purge_due():
-                await self._group_commit.run(bool)  # each transaction deletes what is old: without events there is none
+                await self._group_commit.run(self._store.look_for_old)
             ready, due = await self._group_commit.read(partial(self._store.availability, frozenset(self._held)))
             if ready:
                 return

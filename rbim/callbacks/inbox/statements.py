@@ -77,7 +77,7 @@ SCHEMA = (
     ),
 )
 
-INBOX = FileKind(name="an inbox", mark=b"rbim", schema=SCHEMA, harmless=(LeaseLost,))
+INBOX = FileKind(name="an inbox", mark=b"rbim", schema=SCHEMA, harmless=(LeaseLost,), secure_delete=True)
 """The file of a :class:`~rbim.callbacks.SqliteInbox`."""
 
 SPOOL = evolve(INBOX, name="a spool", mark=b"rbsp")
@@ -88,6 +88,7 @@ MARGIN = 3600.0  # seconds that a key is kept after the retention: the clock tha
 PURGE_EVERY = 60.0  # seconds
 PURGE_STEP = 500
 ERASE_EVERY = 24 * 3600.0  # seconds
+ERASE_SIZE = 64 * 1024 * 1024  # bytes of a file that is rewritten within a second or so
 REPLAY_STEP = 1000
 NO_END = 2**63 - 1
 
@@ -178,6 +179,7 @@ class InboxStore:
         self._deleted = False  # the file or its log still has bytes of deleted events
         self._rewritten = False  # only the log has
         self._erased = -inf
+        self._looked = False  # a worker that waits looked for old events
 
     def open(self) -> None:
         """Open the file, or create it. Raises InvalidRequest if it is not an inbox, or one of a newer rbim."""
@@ -200,17 +202,26 @@ class InboxStore:
     def commit(self, commands: Sequence[Callable[[], Any]], *, hurried: Callable[[], bool] = bool) -> list[Any]:
         """Run commands in one transaction, like :meth:`Database.commit`."""
         results = self._database.commit(commands, last=self._purge, hurried=hurried)
-        now = self._database.now
-        if self._purged == now:
-            self._erase_deleted(now)
+        idle = not commands or (self._looked and len(commands) == 1)
+        self._looked = False
+        if idle and self._purged == self._database.now:  # nothing waits for this transaction, and all old events are deleted
+            self._erase_deleted(self._database.now)
         return results
 
+    def look_for_old(self) -> None:
+        """A command that does nothing: its transaction deletes old events, and without others the file is rewritten."""
+        self._looked = True
+
     def _erase_deleted(self, now: float) -> None:
-        """Remove the bytes of deleted events from the file and its log, at most once a day."""
+        """Remove the last bytes of deleted events from the file and its log, at most once a day.
+
+        SQLite overwrites what it deletes, but leaves a few copies in pages that it has divided or joined. A rewrite holds up
+        deliveries, so a file of more than ERASE_SIZE keeps these copies.
+        """
         if not self._deleted or 0 <= now - self._erased < ERASE_EVERY:
             return
         with suppress(sqlite3.Error):  # the commands are committed; the next purge tries again
-            if not self._rewritten:
+            if not self._rewritten and self._database.size <= ERASE_SIZE:
                 self._database.rewrite()
                 self._rewritten = True
             if self._database.truncate_log():

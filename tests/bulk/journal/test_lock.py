@@ -1,5 +1,6 @@
 """The lock of a job: of the journal's file, whatever its name, and of no one but a living holder."""
 
+import errno
 import os
 import signal
 import sqlite3
@@ -175,3 +176,26 @@ def test_a_journal_is_private_from_its_first_byte(journal):
     assert journal.stat().st_mode & 0o777 == 0o600 or os.name == "nt"
     with closing(sqlite3.connect(journal)) as plain:
         assert plain.execute("SELECT * FROM sqlite_master").fetchall() == []
+
+
+@pytest.mark.parametrize("code", [errno.EINVAL, errno.ENOTSUP, errno.ENOSYS])
+def test_where_files_have_no_such_locks_a_file_beside_the_journal_is_locked(tmp_path, monkeypatch, code):
+    """Some sandboxes refuse locks of open files with one of these errors."""
+
+    def refuse(_):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr("rbim.bulk.journal.lock._take_file", refuse)
+    monkeypatch.setattr("rbim.bulk.journal.lock._is_file_taken", refuse)
+    journal = tmp_path / "job"
+    first, second = JobLock(journal), JobLock(journal)
+    assert not is_locked(journal)
+    first.acquire()
+    assert is_locked(journal)
+    with pytest.raises(InvalidRequest, match="another process runs this job"):
+        second.acquire()
+    first.release()
+    assert not is_locked(journal)
+    second.acquire()
+    second.release()
+    assert (tmp_path / "job-lock").stat().st_mode & 0o777 == 0o600

@@ -15,6 +15,7 @@ from rbim.callbacks import SqliteInbox
 from rbim.callbacks.inbox.statements import ERASE_EVERY, MARGIN, PURGE_EVERY, InboxStore, ReplayFilter
 from rbim.callbacks.receiver.spool import Spool
 from rbim.emulator import EmulatedClock
+from rbim.storage.sqlite import Database
 
 RETENTION = 3600.0
 DAY = 24 * 3600.0
@@ -146,6 +147,34 @@ def test_dead_letters_stay_until_they_are_handled(kept, folder, stepped):
     kept.commit([partial(kept.done, claim, more=False) for claim in claims])
     pass_days(kept, stepped)
     assert people(folder) == set()
+
+
+def test_a_rewrite_waits_for_a_transaction_that_no_delivery_waits_for(kept, folder, stepped, monkeypatch):
+    rewrites = []
+    real = Database.rewrite
+    monkeypatch.setattr(Database, "rewrite", lambda self: rewrites.append(self) or real(self))
+    handled(kept, random.Random(6), 0, 200)
+    stepped.seconds += RETENTION + MARGIN + ERASE_EVERY
+    handled(kept, random.Random(7), 200, 5)  # deletes, and has a delivery in it
+    assert rewrites == []
+    kept.commit([kept.look_for_old, partial(kept.accept, next(letters(random.Random(8), 205, 1)))])
+    assert rewrites == []
+    kept.commit([kept.look_for_old])
+    assert len(rewrites) == 1
+    assert people(folder) == remaining(folder / "inbox")
+
+
+def test_a_large_file_is_not_rewritten_but_overwritten_and_its_log_is_emptied(kept, folder, stepped, monkeypatch):
+    monkeypatch.setattr("rbim.callbacks.inbox.statements.ERASE_SIZE", 0)
+    monkeypatch.setattr(Database, "rewrite", lambda _: pytest.fail("rewritten"))
+    for step in range(20):
+        handled(kept, random.Random(step), step * 50, 50)
+    before = len(people(folder))
+    pass_days(kept, stepped)
+    left = remaining(folder / "inbox")
+    assert before > 900
+    assert len(people(folder) - left) < 10
+    assert (folder / "inbox-wal").stat().st_size == 0
 
 
 def test_the_last_close_erases_too(folder, stepped):
