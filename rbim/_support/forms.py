@@ -101,7 +101,10 @@ class _Number(Form):
     def read(self, document: object) -> float:
         if isinstance(document, bool) or not isinstance(document, (int, self.kind)):
             raise self.wrong(document)
-        return self.kind(document)
+        try:
+            return self.kind(document)
+        except OverflowError:
+            raise self.wrong(document) from None
 
     def spell(self, document: Any) -> str:
         return str(document).removesuffix(".0")
@@ -236,7 +239,7 @@ class _Table(Form):
         if not changes:
             return self.default
         every = changes.pop(EVERY, None)
-        if every not in {None, NONE}:
+        if every is not None and every != NONE:
             raise ValueError(f"{EVERY}: only {NONE} is allowed, which removes every entry of the default")
         entries = {} if every else dict(self.default)
         for name, each in changes.items():

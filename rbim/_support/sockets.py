@@ -7,7 +7,7 @@ import os
 import socket
 from typing import Any
 
-__all__ = ["bound", "bound_to"]
+__all__ = ["bound", "bound_to", "reserve"]
 
 
 async def bound_to(host: str, port: int) -> socket.socket:
@@ -35,3 +35,12 @@ def bound(family: int, address: Any) -> socket.socket:  # an address in the form
         made.close()
         raise
     return made
+
+
+def reserve(kept: socket.socket, *, alone: bool) -> None:
+    """Let no other process bind the address of a bound socket that does not listen; ``alone=False`` takes that back.
+
+    Linux lets two sockets with SO_REUSEADDR share an address until one of them listens.
+    """
+    if os.name == "posix":
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(not alone))

@@ -50,13 +50,20 @@ def report_error(error: RbimError, command: str, *, flags: Mapping[str, str] = _
         code, message, hint = Exit.USAGE, _in_flags(error, flags), f"See: {command} --help"
     else:
         code, message = BY_OUTCOME[error.outcome], str(error)
-        refused = isinstance(error, AuthenticationError) and code is Exit.REFUSED
+        refused = isinstance(error, AuthenticationError) and code is Exit.REFUSED and not _is_unreadable(error)
         hint = CREDENTIALS if refused else REPEATABLE if safe and code is Exit.UNKNOWN else HINTS.get(code, "")
     hints = [*getattr(error, "__notes__", [hint])]
     if code is not Exit.USAGE or current_flags().debug:  # the help of the command explains a wrong value
         hints.append(f"Documentation: {error.docs}")
     print_error(message, *hints, error=error)
     return code
+
+
+def _is_unreadable(error: AuthenticationError) -> bool:
+    """Return whether an emulator refused the request before it looked at the signature."""
+    from rbim.codes import MALFORMED
+
+    return error.code == MALFORMED
 
 
 def _in_flags(error: InvalidRequest, flags: Mapping[str, str]) -> str:

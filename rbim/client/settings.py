@@ -95,6 +95,8 @@ class SettingKey(NamedTuple):
             return None, str(error)
         except RecursionError:
             return None, "the value is nested too deeply"
+        except (ArithmeticError, TypeError):
+            return None, "the value is of the wrong kind or too large"
 
     def from_text(self, text: Sealed, base: Path) -> tuple[Any, str]:
         """Return the setting from the text of an environment variable and "", or None and the cause."""
@@ -163,13 +165,17 @@ def _variable(value: object, base: Path) -> str:
 
 
 def _seconds(value: object, _: Path) -> float:
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < float("inf"):
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value <= MOST_SECONDS:
         raise ValueError(f"a number of seconds above zero is needed, not {quoted(value)}")
     return float(value)
 
 
+MOST_SECONDS = 1e9  # some thirty years
+MOST = 2**31 - 1  # of a whole number
+
+
 def _whole(value: object, _: Path) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MOST:
         raise ValueError(f"a whole number from 1 is needed, not {quoted(value)}")
     return value
 

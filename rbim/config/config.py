@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from attrs import field, frozen
 
-from rbim._support.text import quoted
+from rbim._support.text import one_line, quoted
 from rbim.client.limits import Limits
 from rbim.client.settings import (
     DIALECT,
@@ -119,7 +119,8 @@ class Config:
     ``values`` has a :class:`Setting` for every key; the forms of the token (``app_token``, ``token_file``, ``token_env``)
     are one key, ``app_token``; a field of the dialect has a key such as ``dialect.version``. A value that is not configured
     is None. ``profile`` is the chosen profile or None, ``places`` are the files that were searched for, ``ignored`` the
-    settings of a file that is not trusted. Tokens in files and variables are read on use.
+    settings of a file that is not trusted. ``profile_given``: an argument or a variable chose the profile. Tokens in files
+    and variables are read on use.
     """
 
     profile: str | None
@@ -127,6 +128,7 @@ class Config:
     profiles: tuple[str, ...]
     values: Mapping[str, Setting]
     ignored: tuple[Ignored, ...] = ()
+    profile_given: bool = False
 
     def __getitem__(self, key: str) -> Any:  # the value of a key
         return self.values[key].value
@@ -188,7 +190,21 @@ class Config:
     def _needed(self, key: str) -> Any:  # the value of a key
         if self[key] is None:
             raise _missing(key, self)
+        found = self.values[key].source.file
+        if found is not None and (other := self._would_replace(key)) is not None:
+            raise InvalidRequest(
+                f"{key} would be from {_shown(found)}, because {_shown(other.file)} is not trusted, which says otherwise: "
+                f"trust it (rbim config trust), or choose with --profile or {KEYS[key].variable}",
+                field=key,
+            )
         return self[key]
+
+    def _would_replace(self, key: str) -> Ignored | None:
+        """Return the setting of a file without trust in whose place a key has a value of the user's file, or None."""
+        for each in self.ignored:
+            if (each.key == "profile" and not self.profile_given) or (each.key == key and each.profile == self.profile):
+                return each
+        return None
 
     def _token(self) -> Secret:
         setting = self.values[TOKEN]
@@ -250,9 +266,10 @@ def load(
     given |= {f"{DIALECT}.{name}": Sealed(value) for name, value in (dialect or {}).items()}
     dialect = None
     searched = places(file)
-    files = _files(searched)
+    files = sorted(_files(searched), key=lambda file: not file.trusted)  # without trust, a file fills gaps only
     names = tuple(dict.fromkeys(each for one in files for each in one.profiles))
-    name, cause = _chosen(profile or os.environ.get("RBIM_PROFILE"), files, names, searched)
+    chosen = profile or os.environ.get("RBIM_PROFILE")
+    name, cause = _chosen(chosen, files, names, searched)
     if cause:
         raise InvalidRequest(cause, field="profile")
     found = _defaults() | {key: Setting(key, value, Source()) for key, value in (defaults or {}).items()}
@@ -260,12 +277,19 @@ def load(
         for setting in layer:
             found[TOKEN if setting.key in TOKEN_FORMS else setting.key] = setting
     ignored = tuple(each for file in files for each in file.ignored)
-    config = Config(profile=name, places=searched, profiles=names, values=MappingProxyType(found), ignored=ignored)
+    config = Config(
+        profile=name,
+        places=searched,
+        profiles=names,
+        values=MappingProxyType(found),
+        ignored=ignored,
+        profile_given=bool(chosen),
+    )
     for message in _ignored_now(config):
         warn(message)
     for path in _exposed(files, config):
         command = shlex.join(["chmod", "600", str(path)])
-        warn(f"{path}: other users can read this file, which contains a token. To fix it: {command}")
+        warn(f"{_shown(path)}: other users can read this file, which contains a token. To fix it: {command}")
     return config
 
 
@@ -286,8 +310,17 @@ def _ignored_now(config: Config) -> Iterable[str]:
         keys = dict.fromkeys((each.key or "").partition(".")[0] for each in found)
         if found:
             what = f"its {', '.join(keys)}" if all(keys) else "it"
-            command = shlex.join(["rbim", "config", "trust", str(path)])
-            yield f"{path}: {found[0].cause}, so rbim ignores {what}. Read the file; to trust it: {command}"
+            command = shlex.join(["rbim", "config", "trust", *([str(path)] if _shown(path) == str(path) else [])])
+            hint = f" Read the file; to trust it: {command}" if found[0].readable else ""
+            yield f"{_shown(path)}: {found[0].cause}, so rbim ignores {what}.{hint}"
+
+
+def _shown(path: Path) -> str:
+    """Return a path as one line that changes no terminal and forges no line of a log."""
+    return one_line(str(path), LONGEST_PATH)
+
+
+LONGEST_PATH = 4096
 
 
 def _chosen(
@@ -305,7 +338,7 @@ def _chosen(
 def _missing(key: str, config: Config) -> InvalidRequest:
     cause = f"the environment variable {KEYS[key].variable} is not set"
     if untrusted := next((each for each in config.ignored if _is_of(each, key)), None):
-        cause += f", and that of {untrusted.file} is ignored until you trust the file (rbim config trust)"
+        cause += f", and that of {_shown(untrusted.file)} is ignored until you trust the file (rbim config trust)"
     elif config.profile is not None:
         cause += f", and the profile {config.profile!r} has no {'token_file' if key == TOKEN else key}"
     elif config.profiles:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 from pathlib import Path
 from types import MappingProxyType
@@ -38,7 +39,11 @@ __all__ = [
 NAME = "rbim.toml"
 OTHERS_READ = stat.S_IRGRP | stat.S_IROTH
 TOP = ("profile", "profiles", DIALECT)
-LONGEST = 1024 * 1024  # bytes of a file
+LONGEST = 64 * 1024  # bytes of a file
+MOST_DOTS = 1000  # in a line: the time for a dotted key grows with the square of its parts
+POSSIBLE_TOKEN = re.compile(r"'[^']{12,}'")
+LONG_NAME = re.compile(r"(?=\S*[0-9])\S{14,}")
+"""A name of a profile that may be a token; names of words only, such as production-europe, are shown."""
 
 
 class ConfigPlace(NamedTuple):
@@ -53,13 +58,15 @@ class ConfigPlace(NamedTuple):
 class Ignored:
     """A setting that a project's file has and that rbim does not use, and the reason.
 
-    ``key`` is None for the whole file, ``profile`` for a key outside of the profiles.
+    ``key`` is None for the whole file, ``profile`` for a key outside of the profiles. ``readable``: it would count if the
+    user trusted the file.
     """
 
     file: Path
     key: str | None = None
     profile: str | None = None
     cause: str
+    readable: bool = True
 
     def __str__(self) -> str:
         place = str(self.file) if self.profile is None else f"{self.file} [profiles.{self.profile}]"
@@ -71,7 +78,8 @@ class ConfigFile:
     """The content of one file: the name of its default profile, and the settings of each profile by key.
 
     ``shared`` are the settings of every profile: the table of the dialect at the top. ``ignored`` are the settings that the
-    file may not make. ``exposed``: it contains a token, and other users can read it.
+    file may not make. ``exposed``: it contains a token, and other users can read it. ``trusted``: it is not limited to
+    harmless settings.
     """
 
     path: Path
@@ -80,13 +88,14 @@ class ConfigFile:
     shared: Mapping[str, Any] = MappingProxyType({})
     ignored: tuple[Ignored, ...] = ()
     exposed: bool = False
+    trusted: bool = True
 
 
 def places(given: str | os.PathLike[str] | None = None) -> tuple[ConfigPlace, ...]:
     """Return the paths that are searched for files, in order of precedence.
 
     If ``given`` (default: ``RBIM_CONFIG``) is set, it is the only one. Otherwise: the nearest ``rbim.toml`` in the working
-    directory or above it, and the user's.
+    directory or above it (if the user does not trust it, also the nearest one above that the user trusts), and the user's.
     """
     only = given or os.environ.get("RBIM_CONFIG")
     if only:
@@ -94,14 +103,24 @@ def places(given: str | os.PathLike[str] | None = None) -> tuple[ConfigPlace, ..
         return (ConfigPlace("given", path.absolute(), path.is_file() or path.is_fifo()),)
     project, user = place_of_project(), _user()
     found = [] if project is None or (user is not None and _is_same(project.path, user)) else [project]
+    if found and found[0].exists and not has_trust(found[0]) and (above := _trusted_above(found[0].path)) is not None:
+        found.insert(0, above)  # a file in a folder of a trusted project must not take its place
     if user is not None:
         found.append(ConfigPlace("user", user, os.path.isfile(user)))  # noqa: PTH113  # never raises
     return tuple(found)
 
 
+def _trusted_above(nearest: Path) -> ConfigPlace | None:
+    above = (ConfigPlace("project", folder / NAME, exists=True) for folder in nearest.parent.parents)
+    return next((place for place in above if has_trust(place)), None)
+
+
 def place_of_project(file: Path | None = None) -> ConfigPlace | None:
     """Return a file as that of a project (default: the nearest one); None if the working directory does not exist."""
-    path = _project() if file is None else file.parent.resolve() / file.name
+    try:
+        path = _project() if file is None else file.parent.resolve() / file.name
+    except OSError:
+        path = None
     return None if path is None else ConfigPlace("project", path, os.path.isfile(path))  # noqa: PTH113  # never raises
 
 
@@ -184,12 +203,14 @@ def _read(place: ConfigPlace, *, trusting: bool = False) -> tuple[ConfigFile | N
         cause = error.strerror or "it cannot be read"
         if not of_project or trusting:
             return None, cause
-        return _unused(path, cause), ""  # it may belong to another user, who must not stop every command here
+        return _unused(path, cause, readable=False), ""  # of another user, maybe, who must not stop every command here
     trusted = not of_project or trusting or is_trusted(path, opened.content)
     if opened.unsafe and place.kind == "user":
         return None, f"{opened.unsafe}; correct that, or name the file (--config, RBIM_CONFIG) to use it"
     if opened.unsafe and not trusted:
-        return _unused(path, opened.unsafe), ""
+        return _unused(path, opened.unsafe, readable=opened.unsafe != NO_FILE), ""
+    if opened.unsafe == NO_FILE:
+        return None, NO_FILE
     if len(opened.content) > LONGEST:
         return None, f"it is longer than {LONGEST} bytes"
     found, cause = _parsed(path, opened.content)
@@ -201,8 +222,8 @@ def _read(place: ConfigPlace, *, trusting: bool = False) -> tuple[ConfigFile | N
     return found if trusted else _harmless(found), ""
 
 
-def _unused(path: Path, cause: str) -> ConfigFile:
-    return ConfigFile(path=path, ignored=(Ignored(file=path, cause=cause),))
+def _unused(path: Path, cause: str, *, readable: bool) -> ConfigFile:
+    return ConfigFile(path=path, ignored=(Ignored(file=path, cause=cause, readable=readable),), trusted=False)
 
 
 def _open(place: ConfigPlace) -> _Opened:
@@ -224,14 +245,16 @@ def _open(place: ConfigPlace) -> _Opened:
         unsafe = "" if place.kind == "given" else _unsafe(found)
         if linked and place.kind == "project":
             unsafe = unsafe or "it is a symbolic link"
-        content = b"" if unsafe.startswith("it is no file") else stream.read(LONGEST + 1)
+        if place.kind != "given" and not unsafe and found.st_mode & stat.S_IWGRP and _has_acl(descriptor):
+            unsafe = UNSAFE_GROUP
+        content = b"" if unsafe == NO_FILE else stream.read(LONGEST + 1)
     return _Opened(content, unsafe, os.name == "posix" and bool(found.st_mode & OTHERS_READ))
 
 
 def _unsafe(found: os.stat_result) -> str:
     """Return the reason why another user could have written a file. Empty if there is none."""
     if not stat.S_ISREG(found.st_mode):
-        return "it is no file"
+        return NO_FILE
     if os.name != "posix":
         return ""
     if found.st_uid not in {os.getuid(), 0}:
@@ -239,35 +262,54 @@ def _unsafe(found: os.stat_result) -> str:
     if found.st_mode & stat.S_IWOTH:
         return "all users can write to it"
     if found.st_mode & stat.S_IWGRP and not _is_private_group(found.st_gid, found.st_uid):
-        return "its group can write to it"
+        return UNSAFE_GROUP
     return ""
 
 
+NO_FILE = "it is no file"
+UNSAFE_GROUP = "its group can write to it"
+
+
+def _has_acl(descriptor: int) -> bool:
+    """Return whether an access control list says more than the mode, whose group bits are then a mask for other users."""
+    try:
+        return bool(os.getxattr(descriptor, "system.posix_acl_access")) if hasattr(os, "getxattr") else False
+    except OSError:
+        return False
+
+
 def _is_private_group(group: int, user: int) -> bool:
-    """Return whether a user is the only member of a group: many systems give each user such a group."""
+    """Return whether a group is the one that many systems give each user: of the user's name, with no other member."""
     import grp
     import pwd
 
     try:
-        name, members = pwd.getpwuid(user).pw_name, set(grp.getgrgid(group).gr_mem)
+        owner, found = pwd.getpwuid(user), grp.getgrgid(group)
     except KeyError:
         return False
-    return members <= {name} and {each.pw_name for each in pwd.getpwall() if each.pw_gid == group} <= {name}
+    if owner.pw_gid != group or owner.pw_name != found.gr_name or not set(found.gr_mem) <= {owner.pw_name}:
+        return False
+    return not any(each.pw_gid == group and each.pw_uid != user for each in pwd.getpwall())
 
 
 def _parsed(path: Path, content: bytes) -> tuple[ConfigFile | None, str]:
     import tomllib
 
+    for number, line in enumerate(content.splitlines(), 1):
+        if line.count(b".") > MOST_DOTS:
+            return None, f"line {number} has too many dots"
     try:
         return _checked(path, tomllib.loads(content.decode("utf-8-sig")))
     except UnicodeDecodeError:
         return None, "it is not UTF-8"
     except tomllib.TOMLDecodeError as error:
-        return None, str(error).partition("\n")[0]
+        return None, POSSIBLE_TOKEN.sub("'***'", str(error).partition("\n")[0])
     except RecursionError:
         return None, "it is nested too deeply"
     except ValueError:  # an integer with thousands of digits
         return None, "it has a number with too many digits"
+    except Exception as error:  # a traceback from here would show the content
+        return None, f"it cannot be used ({type(error).__name__})"
 
 
 def _harmless(file: ConfigFile) -> ConfigFile:
@@ -279,7 +321,7 @@ def _harmless(file: ConfigFile) -> ConfigFile:
     for name, settings in file.profiles.items():
         profiles[name] = MappingProxyType({key: value for key, value in settings.items() if _is_harmless(key)})
         ignored += _ignored(settings, file.path, name, cause)
-    return ConfigFile(path=file.path, profiles=MappingProxyType(profiles), ignored=tuple(ignored), exposed=file.exposed)
+    return evolve(file, default=None, shared={}, profiles=MappingProxyType(profiles), ignored=tuple(ignored), trusted=False)
 
 
 def _ignored(settings: Mapping[str, Any], path: Path, profile: str | None, cause: str) -> Iterator[Ignored]:
@@ -312,12 +354,16 @@ def _checked(path: Path, document: dict[str, Any]) -> tuple[ConfigFile | None, s
     read: dict[str, Mapping[str, Any]] = {}
     for name, table in cast("dict[str, object]", profiles).items():
         if not isinstance(table, dict):
-            return None, f"profiles.{name}: a table is needed, [profiles.{name}]"
+            return None, f"profiles.{_named(name)}: a table is needed, [profiles.{_named(name)}]"
         settings, cause = _settings(name, cast("dict[str, object]", table), path.parent)
         if settings is None:
-            return None, f"profiles.{name}.{cause}"
+            return None, f"profiles.{_named(name)}.{cause}"
         read[name] = MappingProxyType(settings)
     return ConfigFile(path=path, default=default, profiles=MappingProxyType(read), shared=shared), ""
+
+
+def _named(profile: str) -> str:
+    return "***" if LONG_NAME.fullmatch(profile) else profile
 
 
 def _settings(profile: str, table: dict[str, object], base: Path) -> tuple[dict[str, Any] | None, str]:
@@ -328,7 +374,7 @@ def _settings(profile: str, table: dict[str, object], base: Path) -> tuple[dict[
         if name == DIALECT:
             continue
         if name not in KEYS:
-            place = _misplaced(name, f"[profiles.{profile}.{DIALECT}]")
+            place = _misplaced(name, f"[profiles.{_named(profile)}.{DIALECT}]")
             known = (*KEYS, *DIALECT_KEYS.values(), DIALECT) if place else (*KEYS, DIALECT)
             return None, f"{unknown_key(name, known)}: unknown key; {place or nearest(name, known)}"
         settings[name], cause = KEYS[name].value(Sealed(value), base)

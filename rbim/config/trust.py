@@ -43,7 +43,9 @@ def user_folder(variable: str, default: str, kind: str) -> Path | None:
 def is_trusted(path: Path, content: bytes) -> bool:
     """Return whether the user trusts this content of a file."""
     folder = _folder()
-    return folder is not None and _path_in(folder / _name(path, content)) == _encoded(path)
+    if folder is None or _is_inside(folder, path):
+        return False
+    return _path_in(folder / _name(path, content)) == _encoded(path)
 
 
 def remember(path: Path, content: bytes) -> None:
@@ -51,6 +53,12 @@ def remember(path: Path, content: bytes) -> None:
     folder = _folder()
     if folder is None:
         raise InvalidRequest("there is no folder for the list of trusted files: set HOME or XDG_DATA_HOME", field="config")
+    if _is_inside(folder, path):
+        raise InvalidRequest(
+            f"the list of trusted files, {folder}, is inside of the project, whose authors could write it: set "
+            "XDG_DATA_HOME to another folder",
+            field="config",
+        )
     entry = folder / _name(path, content)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -75,6 +83,11 @@ def revoke(path: Path) -> bool:
 def _folder() -> Path | None:
     folder = user_folder("XDG_DATA_HOME", "~/.local/share", "data")
     return None if folder is None else folder / "trusted"
+
+
+def _is_inside(folder: Path, file: Path) -> bool:
+    """Return whether the folder with the list, as XDG_DATA_HOME names it, belongs to the project of a file."""
+    return bool(os.environ.get("XDG_DATA_HOME")) and folder.is_relative_to(file.parent)
 
 
 def _entries() -> Iterator[Path]:

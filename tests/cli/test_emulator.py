@@ -378,6 +378,17 @@ def test_names_are_allowed_by_a_flag(refused):
     assert refused("--allowed-host", "http://box") == (Exit.USAGE, f"rbim: --allowed-host: {why}\n")
 
 
+def test_a_client_that_uses_another_name_is_not_told_to_compare_its_token(monkeypatch, capsys):
+    with running() as emulator:
+        monkeypatch.setenv("RBIM_BASE_URL", emulator.url.replace("127.0.0.1", "0.0.0.0"))
+        monkeypatch.setenv("RBIM_APP_ID", "app")
+        monkeypatch.setenv("RBIM_APP_TOKEN", "token")
+        assert run(["groups", "search", "--name", "x"]) == Exit.REFUSED
+    err = capsys.readouterr().err
+    assert "is not a name of this server" in err
+    assert "Compare RBIM_APP_ID" not in err
+
+
 def test_an_outage_of_an_emulated_clock_does_not_lock_out_the_control_interface():
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

@@ -2,9 +2,11 @@
 
 import grp
 import os
+import pwd
 import re
 import socket
 import stat
+import struct
 import subprocess
 import sys
 import threading
@@ -347,17 +349,34 @@ def test_a_user_file_may_be_a_link_of_the_user(user_file, tmp_path):
 
 
 @root_only
-@pytest.mark.parametrize("members", ["alone", "shared"])
-def test_a_group_of_one_user_alone_counts_as_that_user(user_file, monkeypatch, members):
+@pytest.mark.parametrize(("name", "members", "fits"), [("root", [], True), ("root", ["guest"], False), ("users", [], False)])
+def test_a_group_of_one_user_alone_counts_as_that_user(user_file, monkeypatch, name, members, fits):
     user_file.write_text('[profiles.p]\nbase_url = "https://mine.example"\n')
     user_file.chmod(0o660)
-    os.chown(user_file, -1, 100)
-    names = ["root"] if members == "alone" else ["root", "guest"]
-    real = grp.getgrgid
-    monkeypatch.setattr(grp, "getgrgid", lambda gid: grp.struct_group(("g", "x", gid, names)) if gid == 100 else real(gid))
-    if members == "alone":
+    os.chown(user_file, -1, 54321)
+    monkeypatch.setattr(grp, "getgrgid", lambda gid: grp.struct_group((name, "x", gid, members)))
+    owner = pwd.struct_passwd(("root", "x", 0, 54321, "", "/", "/bin/sh"))
+    monkeypatch.setattr(pwd, "getpwuid", lambda _: owner)
+    if fits:
         assert load("p")["base_url"] == "https://mine.example"
         return
+    with pytest.raises(InvalidRequest, match="its group can write to it"):
+        load("p")
+
+
+@root_only
+def test_an_access_control_list_is_not_taken_for_a_group_of_one(user_file, monkeypatch):
+    """With a list, the group's bits of the mode are a mask for other users."""
+    user_file.write_text('[profiles.p]\nbase_url = "https://mine.example"\n')
+    user_file.chmod(0o660)
+    monkeypatch.setattr("rbim.config.files._is_private_group", lambda *_: True)
+    assert load("p")["base_url"] == "https://mine.example"
+    entries = [(0x01, 6, -1), (0x02, 6, OTHER_USER), (0x04, 0, -1), (0x10, 6, -1), (0x20, 0, -1)]  # see acl(5)
+    packed = struct.pack("<I", 2) + b"".join(struct.pack("<HHi", *each) for each in entries)
+    try:
+        os.setxattr(user_file, "system.posix_acl_access", packed)
+    except OSError:
+        monkeypatch.setattr(os, "getxattr", lambda *_: packed)  # a file system without such lists
     with pytest.raises(InvalidRequest, match="its group can write to it"):
         load("p")
 
@@ -410,3 +429,88 @@ def test_a_file_of_another_user_stops_no_command(project, capsys, content):
     shown = capsys.readouterr()
     assert "RBIM_APP_TOKEN" in shown.out
     assert f"{project}: it belongs to another user, so rbim ignores it." in shown.err
+
+
+# ------------------------------------------------------------------------------ a file without trust fills gaps only
+
+
+def test_without_trust_a_project_does_not_lift_the_users_limits(project, user_file):
+    user_file.write_text('[profiles.p]\nrates = ["5/s"]\nconcurrency = 2\n')
+    text = "[profiles.p]\nrates = []\nconcurrency = 100000\ntimeout = 3\n"
+    project.write_text(text)
+    config = load("p")
+    assert ([str(rate.limit) for rate in config["rates"]], config["concurrency"], config["timeout"]) == (["5.0"], 2, 3.0)
+    write_project(project, text)
+    assert load("p")["concurrency"] == 100000
+
+
+@pytest.mark.parametrize("says", ['profile = "test"\n[profiles.test]\n', "[profiles.production]\n"])
+def test_a_project_that_lost_its_trust_does_not_send_to_another_platform(project, user_file, monkeypatch, says):
+    """A comment in the trusted file, and the same command would have gone to the user's own default profile."""
+    monkeypatch.delenv("RBIM_APP_ID")
+    lines = ('profile = "production"', "[profiles.production]", 'base_url = "https://production"', 'app_id = "a"')
+    user_file.write_text("\n".join((*lines, f'app_token = "{TOKEN}"')))
+    user_file.chmod(0o600)
+    write_project(project, f'{says}base_url = "https://test"\napp_id = "a"\n')
+    assert load()["base_url"] == "https://test"
+    project.write_text(project.read_text() + "# a comment\n")
+
+    config = load(warn=lambda _: None)
+
+    with pytest.raises(InvalidRequest, match=r"base_url would be from .*, because .* is not trusted, which says otherwise"):
+        config.client()
+    assert any("is not trusted" in line for line in config.missing)
+    if says.startswith("profile"):
+        load("production", warn=lambda _: None).client()  # chosen by the user
+    load(base_url="https://mine", app_id="a", warn=lambda _: None).client()
+
+
+def test_a_file_in_a_folder_of_a_trusted_project_does_not_take_its_place(project, monkeypatch):
+    write_project(project, 'profile = "p"\n[profiles.p]\nbase_url = "https://test"\ntimeout = 3\n')
+    below = project.parent / "vendored" / "rbim.toml"
+    below.parent.mkdir()
+    below.write_text('profile = "q"\n[profiles.q]\nbase_url = "http://attacker"\n[profiles.p]\ntimeout = 9\ndeadline = 20\n')
+    monkeypatch.chdir(below.parent)
+
+    config = load(warn=lambda _: None)
+
+    assert (config.profile, config["base_url"], config["timeout"], config["deadline"]) == ("p", "https://test", 3.0, 20.0)
+    assert {each.file for each in config.ignored} == {below}
+    write_project(below, 'profile = "q"\n[profiles.q]\nbase_url = "https://nearer"\n')
+    assert load()["base_url"] == "https://nearer"
+
+
+def test_a_list_inside_of_the_project_is_none(project, monkeypatch):
+    """The clone may carry it."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(project.parent / ".data"))
+    project.write_text('[profiles.p]\nbase_url = "http://attacker"\n')
+    with pytest.raises(InvalidRequest, match="is inside of the project"):
+        trust(place_of_project(project))
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr("rbim.config.trust._is_inside", lambda *_: False)
+        trust(place_of_project(project))
+        assert load("p")["base_url"] == "http://attacker"
+    assert load("p", warn=lambda _: None)["base_url"] is None
+
+
+def test_only_files_can_be_trusted(project, capsys, monkeypatch, tmp_path):
+    os.mkfifo(project)
+    for name in ("rbim.toml", "/dev/zero", "."):
+        assert run(["config", "trust", name]) == Exit.USAGE
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert run(["config", "trust", "rbim.toml"]) == Exit.USAGE
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_warning_changes_no_terminal_and_forges_no_line_of_a_log(tmp_path, bare_environment, caplog):
+    folder = tmp_path / "x\x1b[31m\nERROR forged\u202e"
+    folder.mkdir()
+    bare_environment.chdir(folder)
+    (folder / "rbim.toml").write_text('[profiles.p]\nbase_url = "http://attacker"\n')
+    load("p")
+    (record,) = caplog.records
+    assert record.getMessage().isprintable()
+    assert record.getMessage().endswith("to trust it: rbim config trust")

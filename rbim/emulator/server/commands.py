@@ -295,7 +295,10 @@ def _outage(context: ControlContext, body: _Seconds) -> Any:
 @command("DELETE", "outage")
 async def _end_outage(context: ControlContext, _: str) -> Any:
     """End an outage at once, through the control port."""
-    await _outages(context).accept()
+    try:
+        await _outages(context).accept()
+    except OSError as error:
+        raise CommandError(f"cannot listen again ({error.strerror}): the outage ends when the other process ends") from None
     return None
 
 

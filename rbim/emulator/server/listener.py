@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from rbim._support.sockets import bound, bound_to
+from rbim._support.sockets import bound, bound_to, reserve
 from rbim.emulator.server.protocol import Config, Protocol, ServerState
 
 if TYPE_CHECKING:
@@ -64,16 +64,18 @@ class Listener:
         await self.listen()
 
     async def listen(self) -> None:
-        """Accept connections, if it does not already."""
+        """Accept connections, if it does not already. Raises OSError if another process listens at the address by now."""
         if self._server is not None or self._socket is None:
             return
-        self._server = await asyncio.get_running_loop().create_server(
+        reserve(self._socket, alone=False)
+        self._socket.listen(self._config.backlog)  # before asyncio knows the socket: a failure changes nothing
+        server = self._server = await asyncio.get_running_loop().create_server(
             lambda: Protocol(self._config, self._state, lambda: self.listening),
             sock=self._socket,
             backlog=self._config.backlog,
             start_serving=False,
         )
-        await self._server.start_serving()
+        await server.start_serving()
 
     def refuse(self) -> None:
         """Refuse connections from now on; existing ones stay."""
@@ -84,6 +86,7 @@ class Listener:
             self._server.close()
             self._server = None
             self._socket = bound(family, address)  # bound, not listening: it refuses connections and keeps the port
+            reserve(self._socket, alone=True)
 
     async def close(self) -> None:
         """Give the port away and close all connections."""

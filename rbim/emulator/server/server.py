@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Server", "run", "serve"]
 
+RETRY = 0.2  # seconds between two tries to listen again after an outage
+
 
 class Server:
     """Serves an emulator while its ``async with`` block runs; :func:`serve` creates one.
@@ -107,9 +109,13 @@ class Server:
         await self.begin_outage(seconds)()
 
     async def accept(self) -> None:
-        """End an outage; without one, do nothing."""
+        """End an outage; without one, do nothing. Raises OSError if another process took the address meanwhile."""
         self._cancel_outage()
-        await self._platform.listen()
+        try:
+            await self._platform.listen()
+        except OSError:
+            self._outage = asyncio.create_task(self._listen_after(0.0))
+            raise
 
     def begin_outage(self, seconds: float) -> Callable[[], Awaitable[None]]:
         """Refuse connections from now on; return a function that closes the existing ones."""
@@ -130,7 +136,13 @@ class Server:
 
     async def _listen_after(self, seconds: float) -> None:
         await self.emulator.clock.sleep(seconds)
-        await self._platform.listen()
+        while True:
+            try:
+                await self._platform.listen()
+            except OSError:  # another process took the address meanwhile: wait until it leaves
+                await asyncio.sleep(RETRY)
+            else:
+                return
 
 
 def serve(  # noqa: PLR0913  # options, each by keyword and with a default

@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 
+import anyio
 import httpx
 import pytest
 
@@ -154,8 +155,31 @@ async def test_an_outage_takes_the_place_of_another(emulator, server):
 
 async def test_during_an_outage_the_port_is_nobody_elses(server):
     await server.refuse(1)
-    with socket.socket() as other, pytest.raises(OSError, match="in use"):
-        other.bind((server.host, server.port))
+    for reuse in (0, 1):
+        with socket.socket() as other:
+            other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, reuse)
+            with pytest.raises(OSError, match="in use"):
+                other.bind((server.host, server.port))
+
+
+async def test_an_outage_ends_when_a_process_ends_that_took_the_port(emulator, server, monkeypatch):
+    """On a system that cannot reserve an address, another process may listen there during an outage."""
+    monkeypatch.setattr("rbim.emulator.server.listener.reserve", lambda *_, **__: None)
+    await server.refuse(10)
+    with socket.socket() as thief:
+        thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        thief.bind((server.host, server.port))
+        thief.listen()
+        await emulator.clock.advance(10)
+        await asyncio.sleep(0)
+        assert not server.listening
+        with pytest.raises(OSError, match="in use"):
+            await server.accept()
+        assert not server.listening
+    with anyio.fail_after(10):
+        while not server.listening:
+            await asyncio.sleep(0.01)
+    assert (await ask(server, create(emulator))).status == 200
 
 
 async def test_a_server_can_be_left_during_an_outage(emulator):
