@@ -82,14 +82,6 @@ EXPECTED: tuple[ExpectedFailure, ...] = (
         finding="a job that is only throttled any more never ends, whatever its patience",
         seeds=(13, 43),
     ),
-    ExpectedFailure(
-        name="lost-journal",
-        scenario="job",
-        invariant="nothing is sent without a journal",
-        trouble="lost-journal",
-        finding="a job whose journal was deleted goes on sending",
-        seeds=(32, 37),
-    ),
     # The inbox.
     ExpectedFailure(
         name="killing-message-buries-others",
