@@ -272,6 +272,14 @@ def _report(document, journal):
     assert len(Path("rows.csv").read_text(encoding="utf-8").splitlines()) == 121
 
 
+@runs("job forget")
+def _forget(cli, document, journal):
+    code, out, _ = cli("job", "forget", journal, "--yes")
+    assert (code, out.startswith("the accounts were erased on ")) == (Exit.DONE, True)
+    assert document("job", "status", journal)["accounts"]["invited"] == 120
+    assert b"1000" not in journal.read_bytes()
+
+
 @runs("callback serve")
 def _serve(cli, receiver):
     url, _, popen = receiver
@@ -307,6 +315,26 @@ def _config(document, environment):
     values = document("config", "show")["values"]
     assert values["base_url"]["value"] == environment["RBIM_BASE_URL"]
     assert environment["RBIM_APP_TOKEN"] not in json.dumps(values)
+
+
+@runs("config trust")
+def _trust(document):
+    Path("rbim.toml").write_text('profile = "p"\n[profiles.p]\nuser_name = "boss"\n')
+    assert document("config", "show")["values"]["user_name"]["value"] is None
+    assert document("config", "trust")["sets"] == {"profile": "p", "profiles.p.user_name": "boss"}
+    assert document("config", "show")["values"]["user_name"]["value"] == "boss"
+
+
+@runs("config untrust")
+def _untrust(document):
+    Path("rbim.toml").write_text("[profiles.p]\n")
+    assert not document("config", "untrust")["was_trusted"]
+    document("config", "trust")
+    assert document("config", "untrust", "rbim.toml") == {
+        "path": str(Path("rbim.toml").resolve()),
+        "trusted": False,
+        "was_trusted": True,
+    }
 
 
 @runs("config path")
@@ -444,6 +472,7 @@ WRONG = {
     "job resume": ["there-is-no-such.journal"],
     "job retry": ["there-is-no-such.journal"],
     "job report": ["there-is-no-such.journal"],
+    "job forget": ["there-is-no-such.journal"],
     "callback serve": ["--inbox", "there/is/no/such.db", "--port", "0"],
     "callback send": [*COPY, "--url", "ftp://nobody/"],
     "callback explain": ["there-is-no-such.http"],
@@ -451,6 +480,8 @@ WRONG = {
     "dialect": ["there-is-no-such-field"],
     "config show": ["--profile", "nobody"],
     "config path": ["--config"],
+    "config trust": ["there-is-no-such.toml"],
+    "config untrust": ["--there-is-no-such-flag"],
     "emulator": ["--faults", "there-is-no-such.json"],
     "demo": ["--csv", "there-is-no-such.csv"],
     "completion": ["tcsh"],
