@@ -6,6 +6,7 @@ Threads share one connection; processes share the file.
 from __future__ import annotations
 
 import sqlite3
+import stat
 import time
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -16,6 +17,7 @@ from rbim._support.private_files import create_private, require_trusted
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
@@ -313,15 +315,27 @@ def _require_private(path: Path, kind: FileKind) -> None:
 def require_trusted_logs(path: Path) -> None:
     """Raise PermissionError if another user, who does not own the file either, owns one of its log files.
 
-    SQLite gives the log files the mode of the file, but it opens by name, and believes, those that exist already.
+    SQLite gives the log files the mode of the file, but it opens by name, and believes, those that exist already. Users who
+    can write to the file may own them, too: they share it.
     """
     real = path.resolve()  # they are beside the file, not beside a link to it
+    found = real.stat()
     for suffix in LOGS:
         log = real.with_name(f"{real.name}{suffix}")
+        if _is_shared_by_group(found, log):
+            continue
         try:
-            require_trusted(log, real.stat().st_uid)
+            require_trusted(log, found.st_uid)
         except PermissionError as error:
             raise PermissionError(error.errno, f"{log} is in its way: {error.strerror}", str(log)) from error
+
+
+def _is_shared_by_group(found: os.stat_result, log: Path) -> bool:
+    try:
+        beside = log.lstat()
+    except FileNotFoundError:
+        return False
+    return stat.S_ISREG(beside.st_mode) and bool(found.st_mode & stat.S_IWGRP) and beside.st_gid == found.st_gid
 
 
 def schema_version(connection: sqlite3.Connection, path: Path, kind: FileKind) -> int:

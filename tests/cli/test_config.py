@@ -690,3 +690,24 @@ def test_a_wrong_value_of_a_flag_is_said_of_the_flag(cli, command, flag, value, 
     assert (code, out) == (Exit.USAGE, "")
     assert err.startswith(f"rbim: {flag}: {cause}")
     assert err.splitlines()[1:] == ["See: rbim --help"]
+
+
+@pytest.mark.parametrize("how", ["variables", "profile"])
+def test_the_columns_of_an_input_can_be_configured(cli, folder, monkeypatch, how):
+    columns = {"group_column": "gruppe", "account_column": "konto", "user_name_column": "wer"}
+    if how == "variables":
+        for key, value in columns.items():
+            monkeypatch.setenv(f"RBIM_{key.upper()}", value)
+    else:  # without trust, too
+        lines = [f'{key} = "{value}"' for key, value in columns.items()]
+        (folder / "rbim.toml").write_text("\n".join(["[profiles.p]", *lines]))
+        monkeypatch.setenv("RBIM_PROFILE", "p")
+    (folder / "rows.csv").write_text("gruppe,konto,wer\ng1,a,boss\ng1,b,boss\ng2,a,boss\n")
+    (folder / "plain.csv").write_text("group,account,boss\ng1,a,b\n")
+
+    _, out, err = cli("invite", "rows.csv", "--dry-run", "--json")
+    assert (json.loads(out)["rows"], json.loads(out)["groups"], err) == (3, 2, "")
+    code, _, err = cli("invite", "plain.csv", "--dry-run")
+    assert (code, "no column 'konto' among 'group', 'account', 'boss'" in err) == (Exit.USAGE, True)
+    flags = ("--group-column", "group", "--account-column", "account", "--user-name-column", "boss")
+    assert cli("invite", "plain.csv", "--dry-run", *flags)[0] == Exit.DONE

@@ -52,6 +52,8 @@ REPLACE_TEXTS = (
     "UPDATE party SET name = 'group ' || id",
     "UPDATE lane SET user_name = hex(randomblob(16)) WHERE user_name <> ''",
     "UPDATE lane SET user_name = 'acting account ' || id WHERE user_name <> ''",
+    # a code of the platform has six digits; a longer one, or a text, may name an account
+    "UPDATE reason SET text = hex(randomblob(16)), code = 'other' WHERE length(code) > 6 OR code GLOB '*[^0-9]*'",
     "CREATE TEMP TABLE merged AS SELECT id, min(id) OVER (PARTITION BY code, error) AS first FROM reason",
     "CREATE UNIQUE INDEX temp.merged_id ON merged (id)",
     "UPDATE account SET reason = (SELECT first FROM merged WHERE id = reason) WHERE reason IS NOT NULL",

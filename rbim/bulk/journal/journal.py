@@ -76,6 +76,7 @@ class Journal:
         self._run = 0
         self._failed: Exception | None = None
         self._seen: os.stat_result | None = None
+        self._seen_log: tuple[int, int] | None = None
         self._seen_at = -LOOK_EVERY
 
     def open(self) -> None:
@@ -101,7 +102,7 @@ class Journal:
             raise
 
     def _require_in_place(self) -> None:
-        """Raise FileNotFoundError, within a second, if the file was deleted, replaced or cut.
+        """Raise FileNotFoundError, within a second, if the file was deleted, replaced or cut, or if its log was deleted.
 
         The same command would begin the job anew beside this run, which writes into a file without a name.
         """
@@ -118,6 +119,21 @@ class Journal:
             and ((found.st_dev, found.st_ino) != (before.st_dev, before.st_ino) or found.st_size < before.st_size)
         ):
             raise FileNotFoundError(ENOENT, "the journal was deleted, replaced or cut during the run", str(self.path))
+        log = self._log_of()
+        before_log, self._seen_log = self._seen_log, log
+        if before_log is not None and log != before_log:
+            raise FileNotFoundError(
+                ENOENT, "the journal's log (-wal) was deleted or replaced during the run", str(self.path)
+            )
+
+    def _log_of(self) -> tuple[int, int] | None:
+        """Return device and inode of the log, or None before the first transaction."""
+        real = self.path.resolve()
+        try:
+            found = real.with_name(f"{real.name}-wal").stat()
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
 
     # The job and its input.
 

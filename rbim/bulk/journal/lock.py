@@ -2,7 +2,8 @@
 
 The lock belongs to the file, not to its name: a hard link or a symbolic link meets the same lock. It is an open file
 description lock of one byte far beyond the end of the file, so that it does not meet SQLite's locks. Only the journal's
-owner can open the file, so no other user can take it. The system releases it when its holder ends in any way.
+owner can open the file, so no other user can take it. The system releases it when its holder ends in any way. Descriptors
+stay open in the process, because closing one would release SQLite's locks on the same file.
 
 Where there are no such locks (outside Linux, in some sandboxes), the lock is an exclusive SQLite lock on a small file beside
 the journal. That file is never deleted, because two processes could otherwise lock two files of the same name.
@@ -15,15 +16,13 @@ import os
 import sqlite3
 import struct
 import sys
-from contextlib import closing
+from contextlib import closing, suppress
+from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from rbim._support.private_files import create_private, require_trusted
 from rbim.errors import InvalidRequest
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 __all__ = ["JobLock", "is_locked"]
 
@@ -35,8 +34,7 @@ PATIENCE = 0.2  # seconds: `is_locked` holds the lock for a moment
 class JobLock:
     """The right to run the job of a journal, between :meth:`acquire` and :meth:`release`; any thread may call them.
 
-    SQLite must open the journal after ``acquire`` and close it before ``release``: closing a descriptor of a file releases
-    SQLite's locks on it.
+    Neither closes a descriptor of the journal while this process may have connections of SQLite to it.
     """
 
     def __init__(self, journal: Path) -> None:
@@ -92,66 +90,90 @@ if sys.platform == "linux":
     import fcntl
 
     PLACE = 1 << 62  # of the locked byte; SQLite locks bytes between 2**30 and 2**30 + 512
+    MOST_IDLE = 64  # descriptors that stay open without a look whether they can be closed
 
-    _held: dict[tuple[int, int], _Descriptor] = {}
-    """The locks of this process, by device and inode: their files must not be opened again."""
+    _files: dict[tuple[int, int, int], int] = {}
+    """Descriptors of journals by device, inode and access. They stay open after use: see :func:`_close_idle`."""
+    _held: set[tuple[int, int]] = set()
+    """Journals whose lock this process has, by device and inode."""
     _changing = Lock()
 
-    class _Descriptor:
-        """A descriptor of a journal whose byte is locked."""
+    class _ByteLock:
+        """The lock of a journal's byte."""
 
         def __init__(self, number: int, key: tuple[int, int]) -> None:
-            self.number = number
+            self._number = number
             self._key = key
 
         def close(self) -> None:
             with _changing:
-                if _held.get(self._key) is self:
-                    del _held[self._key]
-                    os.close(self.number)
+                if self._key in _held:
+                    _held.remove(self._key)
+                    fcntl.fcntl(self._number, fcntl.F_OFD_SETLK, _request(fcntl.F_UNLCK))
+                    _close_idle()
 
     def _take_file(journal: Path) -> _Held | None:
         with _changing:
-            key = _key(journal.stat())
+            number, key = _opened(journal, os.O_RDWR)
             if key in _held:
                 return None
-            number = os.open(journal, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
             try:
-                fcntl.fcntl(number, fcntl.F_OFD_SETLK, _request())
-                if _key(os.fstat(number)) == key == _key(journal.stat()):  # it was not replaced meanwhile
-                    found = _held[key] = _Descriptor(number, key)
-                    return found
+                fcntl.fcntl(number, fcntl.F_OFD_SETLK, _request(fcntl.F_WRLCK))
             except BlockingIOError:
-                pass
-            except BaseException:
-                os.close(number)
-                raise
-            os.close(number)
-            return None
+                return None
+            if key != _key(journal.stat()):  # it was replaced meanwhile
+                fcntl.fcntl(number, fcntl.F_OFD_SETLK, _request(fcntl.F_UNLCK))
+                return None
+            _held.add(key)
+            return _ByteLock(number, key)
 
     def _is_file_taken(journal: Path) -> bool:
         with _changing:
-            if _key(journal.stat()) in _held:
-                return True
-            number = os.open(journal, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            try:
-                answer = fcntl.fcntl(number, fcntl.F_OFD_GETLK, _request())
-            finally:
+            number, key = _opened(journal, os.O_RDONLY)
+            answer = fcntl.fcntl(number, fcntl.F_OFD_GETLK, _request(fcntl.F_WRLCK))
+            return key in _held or bool(struct.unpack(FLOCK, answer)[0] != fcntl.F_UNLCK)
+
+    def _opened(journal: Path, access: int) -> tuple[int, tuple[int, int]]:
+        """Return a descriptor of a journal, and its device and inode."""
+        number = _files.get((*_key(journal.stat()), access))
+        if number is None:
+            number = os.open(journal, access | os.O_NONBLOCK | os.O_CLOEXEC)
+            key = _key(os.fstat(number))
+            _files[(*key, access)] = number  # another one of the same file, if there is one, stays open, too
+        return number, _key(os.fstat(number))
+
+    def _close_idle() -> None:
+        """Close descriptors of many journals, if this process has no other descriptor of them.
+
+        Closing any descriptor of a file releases all POSIX locks of the process on it, and SQLite has such locks while a
+        connection is open: without them, another process would delete the log that this one reads or writes.
+        """
+        if len(_files) <= MOST_IDLE:
+            return
+        used = set[tuple[int, int]](_held)
+        own = set(_files.values())
+        for each in Path("/proc/self/fd").iterdir():
+            with suppress(OSError):
+                if int(each.name) not in own:
+                    used.add(_key(os.fstat(int(each.name))))
+        for (device, inode, access), number in list(_files.items()):
+            if (device, inode) not in used:
+                del _files[device, inode, access]
                 os.close(number)
-        return bool(struct.unpack(FLOCK, answer)[0] != fcntl.F_UNLCK)
 
     FLOCK = "hhqqi"  # struct flock: type, whence, start, length, process
 
-    def _request() -> bytes:
-        return struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, PLACE, 1, 0)
+    def _request(kind: int) -> bytes:
+        return struct.pack(FLOCK, kind, os.SEEK_SET, PLACE, 1, 0)
 
     def _key(found: os.stat_result) -> tuple[int, int]:
         return found.st_dev, found.st_ino
 
     def _leave_to_parent() -> None:
         """Close the descriptors in a forked child, so that the locks end with the parent."""
-        for each in _held.values():
-            os.close(each.number)
+        for number in _files.values():
+            os.close(number)
+        _files.clear()
         _held.clear()
         _changing.release()
 

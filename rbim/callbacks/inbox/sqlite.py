@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+import sqlite3
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from datetime import datetime
 from functools import partial
 from math import inf
@@ -237,7 +238,8 @@ class _Backlog:
                 self._news = anyio.Event()
             news = self._news  # taken before the read: a change that the read misses sets it
             if self._store.purge_due():
-                await self._group_commit.run(self._store.look_for_old)
+                with suppress(sqlite3.Error):  # a full disk, for example: the next look is in a minute
+                    await self._group_commit.run(self._store.look_for_old)
             ready, due = await self._group_commit.read(partial(self._store.availability, frozenset(self._held)))
             if ready:
                 return

@@ -177,6 +177,22 @@ async def test_an_interrupted_erasure_is_said_and_completed_by_the_next(tmp_path
     assert counts(read_report(journal)) == counts(before)
 
 
+@pytest.mark.parametrize("code", [f"E-{MARK}", "13800138000", "1234567", "x"])
+async def test_a_code_that_may_name_an_account_is_erased(tmp_path, code):
+    """The platform's codes have six digits; what stands in place of one can be anything."""
+    journal, before = await finished(tmp_path, rows=60)
+    with closing(sqlite3.connect(journal)) as plain, plain:
+        plain.execute("UPDATE reason SET code = ? WHERE id = (SELECT min(id) FROM reason)", (code,))
+        kept = [each for (each,) in plain.execute("SELECT code FROM reason WHERE code <> ?", (code,))]
+    forget_job(journal)
+    assert leaks(tmp_path) == []
+    codes = {each.code for each in read_report(journal).reasons}
+    assert code not in codes
+    assert "other" in codes
+    assert codes - {"other"} <= set(kept)
+    assert counts(read_report(journal)) == counts(before)
+
+
 async def test_a_reader_that_stays_is_said(tmp_path, monkeypatch):
     journal, _ = await finished(tmp_path, rows=30)
     monkeypatch.setattr("rbim.bulk.journal.forget.PATIENCE", 0.1)

@@ -571,3 +571,20 @@ def test_a_journal_that_is_not_in_its_place_any_more_ends_the_run(tmp_path, monk
             with pytest.raises(FileNotFoundError, match="deleted, replaced or cut during the run"):
                 made.journal.commit([lambda: ran.append(1)])
         assert not ran
+
+
+@pytest.mark.skipif(os.name == "nt", reason="an open file cannot be deleted")
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_log_that_was_deleted_ends_the_run(tmp_path, monkeypatch, replaced):
+    """What the run writes would be lost with its process."""
+    monkeypatch.setattr("rbim.bulk.journal.journal.LOOK_EVERY", 0.0)
+    path = tmp_path / "journal"
+    with book([("g", "a")], path=path, clock=SystemClock()) as made:
+        made.journal.commit([])
+        made.journal.commit([])
+        log = tmp_path / "journal-wal"
+        log.rename(tmp_path / "elsewhere")
+        if replaced:
+            log.write_bytes((tmp_path / "elsewhere").read_bytes())
+        with pytest.raises(FileNotFoundError, match="was deleted or replaced during the run"):
+            made.journal.commit([])

@@ -63,7 +63,7 @@ def taken(path):
 
 @linux
 def test_every_name_of_a_journal_meets_its_lock(journal, tmp_path):
-    JobLock(journal).acquire()  # it makes the file; the lock is given up with the object's file below
+    JobLock(journal).acquire()
     os.link(journal, tmp_path / "hard")
     (tmp_path / "soft").symlink_to(journal)
     names = [journal, tmp_path / "hard", tmp_path / "soft"]
@@ -124,6 +124,47 @@ def test_looking_at_a_lock_does_not_release_the_locks_of_sqlite(journal):
     assert journal.with_name("journal-wal").exists()  # the last connection would have removed it
     mine.close()
     lock.release()
+
+
+@linux
+@pytest.mark.parametrize("act", ["release", "refused", "look", "many journals"])
+def test_nothing_that_the_lock_does_releases_the_locks_of_sqlite_in_another_thread(journal, tmp_path, monkeypatch, act):
+    """A report is read while a run ends: if its lock went, another process would delete the log of the next run."""
+    lock = JobLock(journal)
+    lock.acquire()
+    mine = Journal(journal, clock=SystemClock())
+    mine.open()
+    with closing(sqlite3.connect(journal)) as reader:
+        assert reader.execute("SELECT count(*) FROM job").fetchone() == (0,)
+        mine.close()
+        lock.release()
+        if act == "refused":
+            with holder(tmp_path / "other"), pytest.raises(InvalidRequest, match="another process runs"):
+                JobLock(tmp_path / "other").acquire()
+        elif act == "look":
+            assert not is_locked(journal)
+        elif act == "many journals":
+            monkeypatch.setattr("rbim.bulk.journal.lock.MOST_IDLE", 0)
+            for number in range(3):
+                another = JobLock(tmp_path / f"another {number}")
+                another.acquire()
+                another.release()
+        other = "import sys, sqlite3; c = sqlite3.connect(sys.argv[1]); c.execute('SELECT * FROM job').fetchall(); c.close()"
+        subprocess.run([sys.executable, "-c", other, journal], check=True)
+        assert journal.with_name("journal-wal").exists()  # the last connection of all processes would have removed it
+
+
+@linux
+def test_descriptors_of_many_journals_are_closed_again(tmp_path, monkeypatch):
+    monkeypatch.setattr("rbim.bulk.journal.lock.MOST_IDLE", 8)
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208  # as the code
+    for number in range(40):
+        lock = JobLock(tmp_path / f"{number}")
+        lock.acquire()
+        assert is_locked(tmp_path / f"{number}")
+        lock.release()
+        assert not is_locked(tmp_path / f"{number}")
+    assert len(os.listdir("/proc/self/fd")) <= before + 20  # noqa: PTH208
 
 
 @linux
