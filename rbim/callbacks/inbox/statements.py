@@ -29,8 +29,8 @@ __all__ = ["INBOX", "SPOOL", "Availability", "Counts", "DeadLetter", "InboxStore
 #   leased (0)       the oldest waiting event of a conversation whose row in ``lane`` has a fence (see inbox/protocols.py)
 #   retrying (0)     failed; ``error`` has the last traceback, and the conversation's ``ready`` lies in the future
 #   done (1)         handled; kept so that a resend is recognised, deleted after the retention and MARGIN by the next
-#                    transaction, at most PURGE_EVERY later while a worker waits. Its bytes leave the file and its log at the
-#                    first such deletion of a process, then once a day, and on the last close
+#                    transaction, at most PURGE_EVERY later while a worker waits. It is overwritten; its last bytes leave
+#                    the file in a transaction that nothing waits for, at most once a day, and on the last close
 #   dead letter (2)  its last attempt failed; kept until a replay
 #   quarantined (3)  authentic, but unreadable or of another application (``error``); kept until a replay
 #
