@@ -38,19 +38,20 @@ anyio.run(all_files)
 """
 
 REPORTS = """
-folder = Path(arguments[0])
-box = Emulator()
-async def job():
-    options = {"credentials": box.credentials, "user_name": "admin", "transport": box}
-    async with AsyncClient(base_url="http://emulator", **options) as client:
-        group = await client.groups.create(name="x", type=GroupType.VIP)
-        return await InviteJob(client, journal=folder / "job").run([(group.group_id, "u1"), ("g80000000000404", "u2")])
-report = anyio.run(job)
-files = Files(folder / "job", rows=folder / "rows.csv", csv=folder / "all.csv", plot=folder / "job.svg")
-files.write(report)
-files.write(report)  # and over those that exist
-assert _save(box, folder / "state.json") == 0
-print("made")
+def write(folder):
+    box = Emulator()
+    async def job():
+        options = {"credentials": box.credentials, "user_name": "admin", "transport": box}
+        async with AsyncClient(base_url="http://emulator", **options) as client:
+            group = await client.groups.create(name="x", type=GroupType.VIP)
+            return await InviteJob(client, journal=folder / "job").run([(group.group_id, "u1"), ("g80000000000404", "u2")])
+    report = anyio.run(job)
+    files = Files(folder / "job", rows=folder / "rows.csv", csv=folder / "all.csv", plot=folder / "job.svg")
+    files.write(report)
+    files.write(report)  # and over those that exist
+    assert _save(box, folder / "state.json") == 0
+with tempfile.TemporaryDirectory() as tried:
+    write(Path(tried))  # everything is loaded now, also fonts, which the user may not be able to read
 """
 
 READ = """
@@ -91,7 +92,8 @@ def test_the_other_user_reads_no_report(shared, umask):
     for name in names[2:]:
         (shared / name).touch(0o644)
         os.chown(shared / name, OWNER, OWNER)
-    assert lines(OWNER, REPORTS, shared, umask=umask, imports=RBIM) == ["made"]
+    script = "write(Path(arguments[0]))\nprint('made')"
+    assert lines(OWNER, script, shared, umask=umask, imports=RBIM + REPORTS) == ["made"]
     assert lines(OTHER, READ, shared) == [f"{name} unreadable" for name in names]
     assert {path.stat().st_mode & 0o7777 for path in shared.iterdir()} == {0o600}
 
