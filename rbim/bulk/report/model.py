@@ -195,7 +195,7 @@ class Report:
     as in ``rbim.toml``. ``reasons`` and ``codes``: the 50 most frequent;
     ``reasons_left_off`` counts the others. ``over_time``: at most 120 intervals. ``seconds``: running time of all runs.
     ``anomalies`` is their number; lists of first entries (``first_bad_rows``) have at most 20. ``erased``: when the accounts
-    were erased (:func:`forget_job`), None if they are there; the counts are those from before.
+    were erased (:func:`rbim.bulk.forget_job`), None if they are there; the counts are those from before.
     """
 
     operation: str
