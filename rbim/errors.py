@@ -86,7 +86,8 @@ _CERTAINTY = (Outcome.NOT_SENT, Outcome.REFUSED, Outcome.UNKNOWN)
 class RbimError(Exception):
     """The base class of all errors that rbim raises.
 
-    ``operation`` is the operation's name on the wire (None without an operation). ``attempts`` are the attempts in order.
+    ``operation`` is the operation's name on the wire (None without an operation), ``client`` the name of the client that
+    made the call (empty without one). ``attempts`` are the attempts in order.
     ``outcome`` is the outcome of the whole call: if one attempt has an unknown outcome, so has the call, whatever a later
     attempt returned. ``docs`` is the section of the documentation about the class: ``docs/errors.md#throttled``; for a
     class of your own it is that of its base. Errors survive ``pickle`` and ``copy``; none holds a token, a ``sig`` or an
@@ -99,6 +100,7 @@ class RbimError(Exception):
         super().__init__(message)
         self.message = message
         self.operation: str | None = None
+        self.client = ""
         self.attempts: tuple[Attempt, ...] = ()
         if outcome is not None:
             self.outcome = outcome
@@ -113,7 +115,7 @@ class RbimError(Exception):
         return _revived, (type(self), self.args), self.__dict__
 
     def __str__(self) -> str:
-        text = f"{self.operation}: {self.message}" if self.operation else self.message
+        text = ": ".join(part for part in (self.client, self.operation, self.message) if part)
         if not self.attempts:
             return text
         made = "1 attempt" if len(self.attempts) == 1 else f"{len(self.attempts)} attempts"

@@ -34,6 +34,7 @@ __all__ = [
     "require",
     "require_clock",
     "require_methods",
+    "require_name",
     "require_path",
     "text",
 ]
@@ -197,6 +198,18 @@ def require_path(name: str, path: object) -> None:
     if path == "":
         raise InvalidRequest(f"{name}: the path of a file is needed, not an empty text", field=name)
     require(name, path, (str, os.PathLike), "the path of a file")
+
+
+MOST_OF_NAME = 100
+"""Characters of a name that its user gives to an object."""
+
+
+def require_name(name: str, value: object) -> None:
+    """Raise InvalidRequest unless ``value`` is a name for logs and metrics: a printable text of at most 100 characters."""
+    require(name, value, str, "a text")
+    text = cast("str", value)
+    if len(text) > MOST_OF_NAME or not text.isprintable():
+        raise InvalidRequest(f"{name}: a printable text of at most {MOST_OF_NAME} characters is needed", field=name)
 
 
 def require_clock(clock: object) -> None:

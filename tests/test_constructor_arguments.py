@@ -98,6 +98,7 @@ RIGHT = {
     ("client", "clock"): (None,),
     ("client", "observers"): ([], {}, ""),
     ("client", "hooks"): (None,),
+    ("client", "name"): ("", "50/s", "asyncioo"),
     ("receiver", "credentials"): (),
     ("receiver", "sink"): (),
     ("receiver", "mode"): (),

@@ -176,7 +176,7 @@ class Call(Generic[R]):
         """Notify the observers, and return the unsigned request. Raises ClientClosed if the client is not open."""
         shared = self._shared
         if shared.observers is not None:
-            shared.observers.call_started(call=self._number, operation=self._operation)
+            shared.observers.call_started(client=shared.name, call=self._number, operation=self._operation)
         if shared.state != "open":
             early = shared.state in {"new", "opening"}
             cause = "is not open yet: use it with `async with`" if early else "is already closed"
@@ -303,6 +303,7 @@ class Call(Generic[R]):
     def _completed(self, error: RbimError) -> RbimError:
         """Return the error with its operation, its attempts and the outcome of the whole call."""
         error.operation = self._op.spec.name
+        error.client = self._shared.name
         error.attempts = tuple(self._history)
         for made in self._history:
             if made.outcome is not None:
@@ -311,7 +312,7 @@ class Call(Generic[R]):
 
     def _event_fields(self) -> dict[str, Any]:
         """Return the fields that all events for observers share."""
-        return {"call": self._number, "operation": self._operation, "path": self._path}
+        return {"client": self._shared.name, "call": self._number, "operation": self._operation, "path": self._path}
 
     @property
     def _operation(self) -> str:

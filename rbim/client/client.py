@@ -16,7 +16,7 @@ from rbim.clock import SystemClock
 from rbim.credentials import Credentials
 from rbim.errors import InvalidRequest
 from rbim.operations.groups import Groups
-from rbim.validators import require, require_clock, require_methods
+from rbim.validators import require, require_clock, require_methods, require_name
 from rbim.wire.codec import Codec, wrong_origin
 
 if TYPE_CHECKING:
@@ -70,7 +70,13 @@ class View:
         if "_settings" not in vars(self):  # its constructor raises: a traceback may show its local variables
             return f"<{type(self).__name__}, not made>"
         user = f" as {self._settings.user_name}" if self._settings.user_name else ""
-        return f"<{type(self).__name__} of {self._shared.codec.app_id}{user}, {self._shared.state}>"
+        name = f" {self.name}" if self.name else ""
+        return f"<{type(self).__name__}{name} of {self._shared.codec.app_id}{user}, {self._shared.state}>"
+
+    @property
+    def name(self) -> str:
+        """The client's name; empty if it has none."""
+        return self._shared.name
 
     @property
     def dialect(self) -> Dialect:
@@ -152,6 +158,7 @@ class ClientOptions(TypedDict, total=False):
     clock: Clock | None
     observers: Iterable[Observer]
     hooks: Callable[[Converter], None] | None
+    name: str
 
 
 class AsyncClient(View):
@@ -168,6 +175,7 @@ class AsyncClient(View):
       (default: 30); ``retry``: the retry policy (default: at most 3 attempts).
     - ``clock``: for tests; ``observers``: receive events of calls and attempts; ``hooks``: called with each cattrs
       converter, for the types of newly declared operations.
+    - ``name``: the client's name in logs, events, spans, metrics and errors, for a process with several (default: none).
 
     Use it with ``async with``, once, and share it between any number of tasks. On exit, calls in flight end with
     ``ClientClosed``.
@@ -190,6 +198,7 @@ class AsyncClient(View):
         clock: Clock | None = None,
         observers: Iterable[Observer] = (),
         hooks: Callable[[Converter], None] | None = None,
+        name: str = "",
     ) -> None:
         dialect = _dialect(dialect)
         wrong = wrong_origin(base_url, call_base_url, dialect.version)
@@ -199,7 +208,7 @@ class AsyncClient(View):
         limits = Limits() if limits is None else limits
         retry = Retry() if retry is None else retry
         clock = SystemClock() if clock is None else clock
-        _check(limits=limits, clock=clock, hooks=hooks)
+        _check(limits=limits, clock=clock, hooks=hooks, name=name)
         signer = _signer(credentials, signer, clock, dialect)
         shared = SharedState(
             transport=_transport(transport),
@@ -215,6 +224,7 @@ class AsyncClient(View):
             clock=clock,
             limits=limits,
             observers=_observers(observers),
+            name=name,
         )
         settings = CallSettings(user_name=user_name, timeout=timeout, deadline=deadline, retry=retry)
         super().__init__(shared, settings)
@@ -335,7 +345,8 @@ def _dialect(dialect: Dialect | None) -> Dialect:
     return dialect
 
 
-def _check(*, limits: object, clock: object, hooks: object) -> None:
+def _check(*, limits: object, clock: object, hooks: object, name: object) -> None:
+    require_name("name", name)
     require("limits", limits, Limits, "Limits(concurrency=..., rates=[...])")
     require_clock(clock)
     if hooks is not None:

@@ -24,10 +24,14 @@ logger = logging.getLogger("rbim")
 
 @frozen(kw_only=True)
 class CallStarted:
-    """Call ``call`` (a number unique within the client) begins; its request does not exist yet."""
+    """Call ``call`` (a number unique within the client) begins; its request does not exist yet.
+
+    ``client`` is the name of the client, in all events; empty if it has none.
+    """
 
     call: int
     operation: str
+    client: str = ""
 
 
 @frozen(kw_only=True)
@@ -47,6 +51,7 @@ class AttemptStarted:
     method: str
     origin: str
     template: str
+    client: str = ""
 
 
 @frozen(kw_only=True)
@@ -57,6 +62,7 @@ class AttemptEnded:
     operation: str
     path: str
     attempt: Attempt
+    client: str = ""
 
     @property
     def cancelled(self) -> bool:
@@ -85,6 +91,7 @@ class CallEnded:
     error: Exception | None = None
     cancelled: bool = False
     confirmed_by_repeat: bool = False
+    client: str = ""
 
     @property
     def outcome(self) -> Outcome | None:
@@ -180,6 +187,7 @@ class LoggingObserver(Observer):
 
     =============================  ====================================================================================
     ``rbim_event``                 ``attempt`` or ``call``
+    ``rbim_client``                the client's name; empty if it has none
     ``rbim_call``                  the call's number within the client
     ``rbim_operation``             the operation's name on the wire
     ``rbim_path``                  the path of the request, without its query; empty if there was no request
@@ -233,7 +241,8 @@ class LoggingObserver(Observer):
         status = record["rbim_status"]
         self.logger.log(
             level,
-            "%s %s status=%s code=%s attempt=%d %.1f ms %s",
+            "%s%s %s status=%s code=%s attempt=%d %.1f ms %s",
+            f"{record['rbim_client']}: " if record["rbim_client"] else "",
             record["rbim_operation"],
             record["rbim_path"],
             "-" if status is None else status,
@@ -251,6 +260,7 @@ def _record_fields(
     """Return the fields that the records of attempts and of calls have in common."""
     return {
         "rbim_event": kind,
+        "rbim_client": event.client,
         "rbim_call": event.call,
         "rbim_operation": event.operation,
         "rbim_path": event.path,

@@ -92,7 +92,9 @@ class SharedState:
         clock: Clock,
         limits: Limits,
         observers: Observers | None,
+        name: str = "",
     ) -> None:
+        self.name = name
         self.transport = transport
         self.signer = signer
         self.codec = codec

@@ -370,7 +370,7 @@ async def test_each_line_carries_its_facts_under_the_same_keys(caplog):
         await client.send(READ)
         caplog.clear()
         await client.send(INVITE)
-    alike = {"rbim_call": 2, "rbim_operation": "InviteJoinGroup", "rbim_path": f"{PATH}/InviteJoinGroup"}
+    alike = {"rbim_client": "", "rbim_call": 2, "rbim_operation": "InviteJoinGroup", "rbim_path": f"{PATH}/InviteJoinGroup"}
     ended = {"rbim_confirmed_by_repeat": False, "rbim_cancelled": False, "rbim_waited_ms": None}
     assert extras(caplog) == [
         {
