@@ -101,6 +101,7 @@ RIGHT = {
     ("client", "name"): ("", "50/s", "asyncioo"),
     ("receiver", "credentials"): (),
     ("receiver", "sink"): (),
+    ("receiver", "name"): ("", "50/s", "asyncioo"),
     ("receiver", "mode"): (),
     ("receiver", "policy"): (None,),
     ("receiver", "dialect"): (None,),

@@ -63,8 +63,13 @@ if TYPE_CHECKING:
     from rbim.callbacks.observers import (
         Accepted as Accepted,
         DeadLettered as DeadLettered,
+        DeliveryEnded as DeliveryEnded,
+        DeliveryStarted as DeliveryStarted,
         Handled as Handled,
+        HandlingEnded as HandlingEnded,
         HandlingFailed as HandlingFailed,
+        HandlingStarted as HandlingStarted,
+        LoopBlocked as LoopBlocked,
         Observation as Observation,
         OldToken as OldToken,
         Quarantined as Quarantined,

@@ -1,15 +1,15 @@
 """Observations for the observers of a receiver and its worker: frozen, without tokens or message texts.
 
-The text of a handler's exception is included, with whatever it quotes.
+Each has the ``receiver``'s name ("" without one). The text of a handler's exception is included, with whatever it quotes.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from attrs import frozen
+from attrs import field, fields, frozen
 
 from rbim.callbacks.signature import Reason
 
@@ -21,12 +21,18 @@ if TYPE_CHECKING:
 __all__ = [
     "Accepted",
     "DeadLettered",
+    "DeliveryEnded",
+    "DeliveryStarted",
     "Handled",
+    "HandlingEnded",
     "HandlingFailed",
+    "HandlingStarted",
+    "LoopBlocked",
     "Observation",
     "Observers",
     "OldToken",
     "Quarantined",
+    "ReceiverLog",
     "Refused",
     "Skewed",
     "Spooled",
@@ -39,7 +45,62 @@ SKEW_LOG_PAUSE = 60.0
 
 
 @frozen(kw_only=True)
-class Accepted:
+class _Observed:
+    """The fields of every observation."""
+
+    receiver: str = field(default="", repr=False)  # records have it in front
+
+
+@frozen(kw_only=True)
+class DeliveryStarted(_Observed):
+    """A delivery has begun to arrive. For observers only, like the three that follow: none of them is logged.
+
+    Each is followed by its ``Ended``, also after errors and cancellation. Both are given in the task, and in the context,
+    that runs the delivery or the handler: a context variable that an observer sets at the start is seen by the handler,
+    also by a plain function in a thread, and can be reset at the end.
+    """
+
+
+@frozen(kw_only=True)
+class DeliveryEnded(_Observed):
+    """The answer to a delivery is known, and is sent next.
+
+    ``key`` is None if the delivery was refused or is a probe, ``status`` if there is no answer: cancelled, or the client has
+    disconnected. ``elapsed`` is in seconds.
+    """
+
+    key: str | None
+    status: int | None
+    elapsed: float
+
+
+@frozen(kw_only=True)
+class HandlingStarted(_Observed):
+    """A handler is called next. ``event``: the name of the event's class; ``handler``: the function's qualified name."""
+
+    key: str
+    attempt: int
+    event: str
+    handler: str
+    app_id: str
+
+
+@frozen(kw_only=True)
+class HandlingEnded(_Observed):
+    """A handler has ended; its result is recorded next. ``elapsed`` is in seconds.
+
+    ``error`` is None if it succeeded or was ``cancelled``, as by the end of the worker; then it is called again.
+    """
+
+    key: str
+    attempt: int
+    elapsed: float
+    error: BaseException | None
+    cancelled: bool
+
+
+@frozen(kw_only=True)
+class Accepted(_Observed):
     """A delivery was answered 200; ``new`` is False if its event was accepted before. ``elapsed`` is in seconds."""
 
     key: str
@@ -48,7 +109,7 @@ class Accepted:
 
 
 @frozen(kw_only=True)
-class Refused:
+class Refused(_Observed):
     """A delivery was refused; ``detail`` explains the ``reason`` without secrets."""
 
     reason: Reason
@@ -56,7 +117,7 @@ class Refused:
 
 
 @frozen(kw_only=True)
-class Skewed:
+class Skewed(_Observed):
     """The time of an authentic delivery is outside the limits: one of the two clocks is wrong, or it was held up.
 
     ``skew`` is the seconds by which this machine's clock is ahead of the delivery's ``CurTime`` (negative: behind it).
@@ -76,14 +137,14 @@ class Skewed:
 
 
 @frozen(kw_only=True)
-class OldToken:
+class OldToken(_Observed):
     """A delivery was signed with an older token of the application: the token rotation is not finished."""
 
     key: Key
 
 
 @frozen(kw_only=True)
-class Quarantined:
+class Quarantined(_Observed):
     """An authentic delivery is stored but will not be handled; ``problem`` is the reason."""
 
     key: str
@@ -91,7 +152,7 @@ class Quarantined:
 
 
 @frozen(kw_only=True)
-class Spooled:
+class Spooled(_Observed):
     """The sink was too slow or failed (``why``). ``kept``: the spool stored the delivery; otherwise the answer was 503."""
 
     key: str
@@ -100,7 +161,7 @@ class Spooled:
 
 
 @frozen(kw_only=True)
-class Handled:
+class Handled(_Observed):
     """A handler succeeded, and the success is recorded. ``elapsed`` is in seconds."""
 
     key: str
@@ -109,25 +170,69 @@ class Handled:
 
 
 @frozen(kw_only=True)
-class HandlingFailed:
-    """A handler failed; the next attempt follows after ``pause`` seconds. ``error`` is one line."""
+class HandlingFailed(_Observed):
+    """A handler failed; the next attempt follows after ``pause`` seconds.
+
+    ``error`` is one line, ``trace`` the traceback. ``event``, ``handler`` and ``app_id`` as in :class:`HandlingStarted`.
+    """
 
     key: str
     attempt: int
     error: str
     pause: float
+    event: str = ""
+    handler: str = ""
+    app_id: str = ""
+    trace: str = field(default="", repr=False)
 
 
 @frozen(kw_only=True)
-class DeadLettered:
-    """An event became a dead letter after its last attempt. ``error`` is one line."""
+class LoopBlocked(_Observed):
+    """An async handler blocked the event loop of the receiver for ``seconds``; ``stack`` shows where (file, line, function).
+
+    Answers waited meanwhile. Make the handler a plain ``def``, which runs in a thread, or set ``own_thread=True``. For
+    observers, after the handler went on; the log has its record, with the stack, while the handler blocks.
+    """
+
+    handler: str
+    seconds: float
+    stack: str = field(repr=False)
+
+
+@frozen(kw_only=True)
+class DeadLettered(_Observed):
+    """An event became a dead letter after its last attempt. Fields as in :class:`HandlingFailed`.
+
+    ``event`` and ``handler`` are empty if no handler could be called.
+    """
 
     key: str
     attempt: int
     error: str
+    event: str = ""
+    handler: str = ""
+    app_id: str = ""
+    trace: str = field(default="", repr=False)
 
 
-Observation = Accepted | Refused | Skewed | OldToken | Quarantined | Spooled | Handled | HandlingFailed | DeadLettered
+Observation = (
+    DeliveryStarted
+    | DeliveryEnded
+    | HandlingStarted
+    | HandlingEnded
+    | Accepted
+    | Refused
+    | Skewed
+    | OldToken
+    | Quarantined
+    | Spooled
+    | Handled
+    | HandlingFailed
+    | DeadLettered
+    | LoopBlocked
+)
+
+_NOT_LOGGED = (DeliveryStarted, DeliveryEnded, HandlingStarted, HandlingEnded, LoopBlocked)
 
 _LEVELS: dict[type[Observation], int] = {
     Accepted: logging.DEBUG,
@@ -142,48 +247,88 @@ _LEVELS: dict[type[Observation], int] = {
 }
 
 
+class ReceiverLog(logging.LoggerAdapter[logging.Logger]):
+    """The logger ``rbim.callbacks``, with a receiver's name before the text and as ``rbim_receiver`` of each record."""
+
+    def __init__(self, receiver: str) -> None:
+        super().__init__(logger, {"rbim_receiver": receiver})
+        self._receiver = receiver
+
+    def log(self, level: int, msg: object, *args: object, **options: Any) -> None:
+        """Log a record; ``extra`` is added to the receiver's."""
+        if self.isEnabledFor(level):
+            options["extra"] = {"rbim_receiver": self._receiver, **(options.get("extra") or {})}
+            if self._receiver:
+                msg, args = f"receiver %s: {msg}", (self._receiver, *args)
+            options["stacklevel"] = options.get("stacklevel", 1) + 1
+            self.logger.log(level, msg, *args, **options)
+
+
 class Observers:
     """Logs each observation to the logger ``rbim.callbacks`` and passes it to the observers.
 
     An exception from an observer is logged and affects nothing else. A worker's observers are called in the worker's thread.
     Of :class:`Skewed`, one record a minute is logged, with the number of those left out; a refusal for the time alone is
-    logged at DEBUG beside it. Observers get all of them. ``monotonic`` returns seconds.
+    logged at DEBUG beside it. Observers get all of them. ``monotonic`` returns seconds; ``receiver`` is its name.
     """
 
     def __init__(
         self,
         observers: Iterable[Callable[[Observation], object]] = (),
         monotonic: Callable[[], float] = time.monotonic,
+        *,
+        receiver: str = "",
     ) -> None:
         self._observers = tuple(observers)
         self._monotonic = monotonic
         self._skew_logged: float | None = None
         self._skews_left_out = 0
+        self.receiver = receiver
+        self.log = ReceiverLog(receiver)
+
+    @property
+    def present(self) -> bool:
+        """Whether there are observers; if not, what is not logged need not be created."""
+        return bool(self._observers)
 
     @property
     def wants_successes(self) -> bool:
         """Whether success observations are wanted; if not, they need not be created."""
         return bool(self._observers) or logger.isEnabledFor(logging.DEBUG)
 
-    def notify(self, observation: Observation) -> None:
-        """Log one observation and pass it to each observer."""
+    def notify(self, observation: Observation, error: BaseException | None = None) -> None:
+        """Log one observation, with the traceback of ``error`` (or its ``trace``), and pass it to each observer."""
         if isinstance(observation, Skewed):
             self._log_skew(observation)
-        elif logger.isEnabledFor(level := _level(observation)):
-            logger.log(level, "%s", observation)
-        for observer in self._observers:
+        elif not isinstance(observation, _NOT_LOGGED) and logger.isEnabledFor(level := _level(observation)):
+            trace = "" if error is not None else getattr(observation, "trace", "")
+            text = f"{observation}\n{trace}" if trace else str(observation)
+            self.log.log(level, "%s", text, extra=_extra(observation), exc_info=error)
+        ends = isinstance(observation, (DeliveryEnded, HandlingEnded))  # as context managers are left
+        for observer in reversed(self._observers) if ends else self._observers:
             try:
                 observer(observation)
             except Exception:
-                logger.exception("an observer failed")
+                self.log.exception("an observer failed")
 
     def _log_skew(self, skewed: Skewed) -> None:
         now = self._monotonic()
         if self._skew_logged is not None and now - self._skew_logged < SKEW_LOG_PAUSE:
             self._skews_left_out += 1
             return
-        logger.log(_level(skewed), "%s (and %d more since the last record)", skewed, self._skews_left_out)
-        self._skew_logged, self._skews_left_out = now, 0
+        left_out, self._skews_left_out = self._skews_left_out, 0
+        self._skew_logged = now
+        text = "%s (and %d more since the last record)"
+        self.log.log(_level(skewed), text, skewed, left_out, extra=_extra(skewed))
+
+
+def _extra(observation: Observation) -> dict[str, object]:
+    """Return the fields of a record, each with ``rbim_`` before its name: numbers and booleans, the rest as text."""
+    found: dict[str, object] = {"rbim_observation": type(observation).__name__}
+    for each in fields(type(observation)):
+        value = getattr(observation, each.name)
+        found[f"rbim_{each.name}"] = value if isinstance(value, (bool, int, float)) else str(value)
+    return found
 
 
 def _level(observation: Observation) -> int:

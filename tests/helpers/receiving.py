@@ -4,7 +4,7 @@ import json
 
 from helpers.credentials import APP_ID, CREDENTIALS
 from rbim import Credentials
-from rbim.callbacks import sign
+from rbim.callbacks import DeliveryEnded, DeliveryStarted, HandlingEnded, HandlingStarted, sign
 
 OLD = Credentials(app_id=APP_ID, app_token="0" * 32)
 
@@ -17,3 +17,13 @@ def body(**fields):
 async def post(receiver, content, *, credentials=CREDENTIALS, at=None, **changed):
     headers = sign(content, credentials=credentials, now=at or receiver.clock.now()) | changed
     return await receiver.receive(headers, content)
+
+
+def results_for(append):
+    """An observer that is given what became of deliveries and events, and not where each begins and ends."""
+
+    def observe(observation):
+        if not isinstance(observation, (DeliveryStarted, DeliveryEnded, HandlingStarted, HandlingEnded)):
+            append(observation)
+
+    return observe

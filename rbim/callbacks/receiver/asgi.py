@@ -6,14 +6,15 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from rbim._support.asgi import TooLarge, body_of, lifespan
-from rbim.callbacks.receiver.replies import INCOMPLETE, NOT_POST, Reply
+from rbim.callbacks.receiver.replies import INCOMPLETE, NOT_POST
 from rbim.callbacks.signature import Reason, Rejected
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from rbim._support.asgi import Receive, Scope, Send
-    from rbim.callbacks.receiver.intake import Intake
+    from rbim.callbacks.receiver.intake import Arrival, Intake
+    from rbim.callbacks.receiver.replies import Reply
 
 __all__ = ["ReceiverApp"]
 
@@ -36,17 +37,20 @@ class ReceiverApp:
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1000})
         else:
-            reply = await self._post(scope, receive) if scope["method"] == "POST" else NOT_POST
+            reply: Reply | None = NOT_POST
+            if scope["method"] == "POST":
+                with self._intake.arriving() as arrival:
+                    reply = await self._post(scope, receive, arrival)
+                    arrival.status = None if reply is None else reply.status
             if reply is not None:
                 start, body = reply.asgi
                 await send(start)
                 await send(body)
 
-    async def _post(self, scope: Scope, receive: Receive) -> Reply | None:
+    async def _post(self, scope: Scope, receive: Receive, arrival: Arrival) -> Reply | None:
         """Read, check and store one delivery; body and sink share one budget. Return None if the client has disconnected."""
         intake = self._intake
         limit = intake.policy.max_body
-        began = intake.clock.monotonic()
         whole = False
         body: bytes | None = None
         with intake.reading():
@@ -57,5 +61,4 @@ class ReceiverApp:
             whole = True
         if body is None:  # it did not arrive in time, or the client has disconnected
             return None if whole else INCOMPLETE
-        checked = intake.check(scope["headers"], body)
-        return checked if isinstance(checked, Reply) else await intake.store(checked, began)
+        return await intake.answer(scope["headers"], body, arrival)

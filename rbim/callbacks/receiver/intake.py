@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-import logging
 from collections import deque
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
 from anyio import Event
-from attrs import evolve
+from attrs import define, evolve
 
 from rbim.callbacks.delivery import delivery_of
-from rbim.callbacks.observers import Accepted, OldToken, Quarantined, Refused, Skewed, Spooled
+from rbim.callbacks.observers import (
+    Accepted,
+    DeliveryEnded,
+    DeliveryStarted,
+    OldToken,
+    Quarantined,
+    Refused,
+    Skewed,
+    Spooled,
+)
 from rbim.callbacks.receiver.replies import ACCEPTED, UNAVAILABLE, Reply, refusal
 from rbim.callbacks.signature import Policy, Rejected, verify
 from rbim.callbacks.worker.attempt import caller_error
@@ -18,7 +27,7 @@ from rbim.dialect import OutOfTime
 from rbim.timeouts import deadlines_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
     from contextlib import AbstractContextManager
 
     from rbim.callbacks.delivery import Delivery
@@ -29,9 +38,7 @@ if TYPE_CHECKING:
     from rbim.clock import Clock
     from rbim.timeouts import Deadlines
 
-__all__ = ["Intake"]
-
-logger = logging.getLogger("rbim.callbacks")
+__all__ = ["Arrival", "Intake"]
 
 # Theory of operation: the answer to one delivery.
 #
@@ -65,6 +72,15 @@ SPOOL_BUDGET = 1.0  # seconds that the spool has to store a delivery
 CANCEL_EVERY = 0.05  # seconds between two cancellations of a body that does not end
 LONGEST_RETENTION = 3650 * 86_400.0  # seconds: a policy's limits are finite
 MOST_OF_PROBE = 16  # bytes of a probe's body: an empty object with white space
+
+
+@define
+class Arrival:
+    """A delivery from its first byte to its answer: when it began, by the clock, and what became of it."""
+
+    began: float
+    key: str | None = None
+    status: int | None = None
 
 
 class Intake:
@@ -114,6 +130,30 @@ class Intake:
         self.open = False
         self._deadlines = None
 
+    @contextmanager
+    def arriving(self) -> Generator[Arrival, None, None]:
+        """Return a context manager around one delivery; observers see its start and its end."""
+        arrival = Arrival(self.clock.monotonic())
+        if not self._observers.present:
+            yield arrival
+            return
+        receiver = self._observers.receiver
+        self._observers.notify(DeliveryStarted(receiver=receiver))
+        try:
+            yield arrival
+        finally:
+            elapsed = self.clock.monotonic() - arrival.began
+            self._observers.notify(DeliveryEnded(receiver=receiver, key=arrival.key, status=arrival.status, elapsed=elapsed))
+
+    async def answer(self, headers: Headers, body: bytes, arrival: Arrival) -> Reply:
+        """Check and store a delivery whose body has been read, and return the answer."""
+        checked = self.check(headers, body)
+        if not isinstance(checked, Reply):
+            arrival.key = checked.key
+            checked = await self.store(checked, arrival.began)
+        arrival.status = checked.status
+        return checked
+
     def reading(self) -> AbstractContextManager[object, bool]:
         """Return a context manager that limits the reading of a body to the budget; on expiry it ends without an error.
 
@@ -130,13 +170,13 @@ class Intake:
         if isinstance(verified, Rejected):
             return self.refuse(verified)
         if not verified.key.current:
-            self._observers.notify(OldToken(key=verified.key))
+            self._observers.notify(OldToken(receiver=self._observers.receiver, key=verified.key))
         delivery = delivery_of(body, app_id=verified.key.app_id, received=now)
         outside = self.policy.rejection(verified.age)
         if outside is not None:
             if self._out_of_time is OutOfTime.RESENDS and not delivery.resent:
                 return self.refuse(outside)
-            self._observers.notify(Skewed(skew=verified.age, accepted=True))
+            self._observers.notify(Skewed(receiver=self._observers.receiver, skew=verified.age, accepted=True))
         if len(body) <= MOST_OF_PROBE and b"".join(body.split()) == b"{}":
             return ACCEPTED
         return delivery if self.open else UNAVAILABLE
@@ -144,8 +184,8 @@ class Intake:
     def refuse(self, rejected: Rejected) -> Reply:
         """Notify the observers of a refused delivery and return the answer."""
         if rejected.age is not None:
-            self._observers.notify(Skewed(skew=rejected.age, accepted=False))
-        self._observers.notify(Refused(reason=rejected.reason, detail=rejected.detail))
+            self._observers.notify(Skewed(receiver=self._observers.receiver, skew=rejected.age, accepted=False))
+        self._observers.notify(Refused(receiver=self._observers.receiver, reason=rejected.reason, detail=rejected.detail))
         return refusal(rejected.reason)
 
     async def store(self, delivery: Delivery, began: float) -> Reply:
@@ -215,7 +255,7 @@ class Intake:
         except BaseException as error:
             if (ending := caller_error(error)) is not None:
                 raise ending from None
-            logger.warning("the sink failed", exc_info=True)
+            self._observers.log.warning("the sink failed", exc_info=True)
             return f"the sink failed: {type(error).__name__}: {error}"
         return self._accepted(delivery, began, new=new)
 
@@ -223,14 +263,20 @@ class Intake:
         """Return the answer to a delivery that the sink has not stored. An empty ``cause`` means that it was too slow."""
         kept = await self._spooled(delivery)
         cause = cause or f"the sink took longer than {self.budget:g} s"
-        self._observers.notify(Spooled(key=delivery.key, why=cause, kept=kept))
+        self._observers.notify(Spooled(receiver=self._observers.receiver, key=delivery.key, why=cause, kept=kept))
         return self._accepted(delivery, began, new=True) if kept else UNAVAILABLE
 
     def _accepted(self, delivery: Delivery, began: float, *, new: bool) -> Reply:
         if new and delivery.problem is not None:
-            self._observers.notify(Quarantined(key=delivery.key, problem=delivery.problem))
+            self._observers.notify(
+                Quarantined(receiver=self._observers.receiver, key=delivery.key, problem=delivery.problem)
+            )
         if self._observers.wants_successes:
-            self._observers.notify(Accepted(key=delivery.key, new=new, elapsed=self.clock.monotonic() - began))
+            self._observers.notify(
+                Accepted(
+                    receiver=self._observers.receiver, key=delivery.key, new=new, elapsed=self.clock.monotonic() - began
+                )
+            )
         return ACCEPTED
 
     async def _spooled(self, delivery: Delivery) -> bool:
@@ -242,7 +288,7 @@ class Intake:
             except BaseException as error:
                 if (ending := caller_error(error)) is not None:
                     raise ending from None
-                logger.warning("the spool failed", exc_info=True)
+                self._observers.log.warning("the spool failed", exc_info=True)
             else:
                 return True
         return False

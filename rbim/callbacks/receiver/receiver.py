@@ -25,7 +25,6 @@ from rbim._support.text import quoted
 from rbim.callbacks.observers import Observers
 from rbim.callbacks.receiver.asgi import ReceiverApp
 from rbim.callbacks.receiver.intake import Intake
-from rbim.callbacks.receiver.replies import Reply
 from rbim.callbacks.receiver.spool import Spool
 from rbim.callbacks.signature import Keys, Policy, keys_of
 from rbim.callbacks.worker.backoff import Backoff
@@ -38,7 +37,7 @@ from rbim.credentials import Credentials, callback_credentials_from_env
 from rbim.dialect import Dialect
 from rbim.dialect_text import dialect_from_env
 from rbim.errors import InvalidRequest
-from rbim.validators import require, require_clock, require_methods, require_path
+from rbim.validators import require, require_clock, require_methods, require_name, require_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
 
     from rbim.callbacks.inbox.protocols import Inbox, Sink
     from rbim.callbacks.observers import Observation
+    from rbim.callbacks.receiver.replies import Reply
     from rbim.callbacks.signature import Headers
     from rbim.clock import Clock
 
@@ -61,6 +61,7 @@ class ReceiverOptions(TypedDict, total=False):
     """The arguments of :class:`Receiver` that have a default, or a variable of the environment."""
 
     credentials: Credentials | Iterable[Credentials] | Keys
+    name: str
     mode: Mode
     policy: Policy | None
     dialect: Dialect | None
@@ -87,7 +88,8 @@ class Receiver:
     handlers share, entered in that loop (``around=lambda: client``). With ``own_thread=False`` handlers run in the
     receiver's loop, and a handler that blocks delays answers.
 
-    ``credentials``: of one application or several, the current token of each first. ``mode``: the mode set on the platform,
+    ``credentials``: of one application or several, the current token of each first. ``name``: stands in log records
+    (``rbim_receiver``), observations and errors (default: none). ``mode``: the mode set on the platform,
     "normal" (default) or "high-guarantee". ``policy``: the limits for accepted deliveries (default: the dialect's).
     ``dialect``: the choices that the interface leaves open; a ``router`` that is given has its own. ``budget``: seconds for
     body and sink (default: 2). ``spool``: the overflow file for deliveries that the sink does not store in time (default:
@@ -102,6 +104,7 @@ class Receiver:
         *,
         credentials: Credentials | Iterable[Credentials] | Keys,
         sink: Sink,
+        name: str = "",
         mode: Mode = "normal",
         policy: Policy | None = None,
         dialect: Dialect | None = None,
@@ -117,6 +120,7 @@ class Receiver:
         backoff: Backoff | None = None,
         drain: float = 10.0,
     ) -> None:
+        require_name("name", name)
         if mode not in get_args(Mode):
             raise InvalidRequest(f"mode: use 'normal' or 'high-guarantee', not {quoted(mode)}", field="mode")
         if not isinstance(cast("object", budget), (int, float)) or isinstance(budget, bool) or not budget > 0:
@@ -133,7 +137,8 @@ class Receiver:
         self.router = router if router is not None else Router(dialect)
         self.on = self.router.on
         self.fallback = self.router.fallback
-        notified = Observers(_callables(observers), self.clock.monotonic)
+        self.name = name
+        notified = Observers(_callables(observers), self.clock.monotonic, receiver=name)
         self._spool = self._spool_for(spool, budget, needed=mode == "normal")
         self._intake = Intake(
             keys=_keys(credentials),
@@ -175,10 +180,13 @@ class Receiver:
         given: dict[str, Any] = dict(options)
         return cls(sink=sink, **given)
 
+    def __repr__(self) -> str:
+        return f"<Receiver {self.name}>" if self.name else "<Receiver>"
+
     async def __aenter__(self) -> Self:
         """Start. Raises InvalidRequest for handlers without a fallback, or with a sink that is not an inbox."""
         if self._running is not None:
-            raise RuntimeError("this receiver is entered already: leave it first, or create another one")
+            raise RuntimeError(f"{self!r} is entered already: leave it first, or create another one")
         worker = self._worker() if self.router else None
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self.sink)
@@ -205,9 +213,8 @@ class Receiver:
 
         Never raises for any delivery. Outside the ``async with`` block nothing is stored: the answer is 503 instead of 200.
         """
-        began = self.clock.monotonic()
-        checked = self._intake.check(headers, body)
-        return checked if isinstance(checked, Reply) else await self._intake.store(checked, began)
+        with self._intake.arriving() as arrival:
+            return await self._intake.answer(headers, body, arrival)
 
     def _spool_for(self, path: str | PathLike[str] | None, budget: float, *, needed: bool) -> Spool | None:
         """Return the spool, or None. If none is needed but its file exists, return it so that it is emptied."""
@@ -218,7 +225,7 @@ class Receiver:
             raise InvalidRequest(f"spool: {path} is the inbox itself; use another file", field="spool")
         if path is None or not (needed or Path(path).exists()):
             return None
-        return Spool(Path(path), self.sink, clock=self.clock, budget=budget)
+        return Spool(Path(path), self.sink, clock=self.clock, budget=budget, receiver=self.name)
 
     def _worker(self) -> Worker:
         self.router.check()

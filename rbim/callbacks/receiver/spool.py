@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections import Counter
 from contextlib import AsyncExitStack
@@ -14,6 +13,7 @@ import anyio
 from rbim.callbacks.delivery import delivery_of
 from rbim.callbacks.inbox.sqlite import WEEK, SqliteInbox
 from rbim.callbacks.inbox.statements import SPOOL
+from rbim.callbacks.observers import Observers
 from rbim.callbacks.worker.backoff import Backoff
 from rbim.callbacks.worker.router import HandlerCall
 from rbim.callbacks.worker.runner import WorkerTask
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from rbim.clock import Clock
 
 __all__ = ["Spool"]
-
-logger = logging.getLogger("rbim.callbacks")
 
 FOREVER = Backoff(attempts=sys.maxsize, first=0.5, factor=2.0, most=5.0)
 MOST_CONVERSATIONS = 10_000  # that are tracked one by one
@@ -51,12 +49,13 @@ class Spool:
     processes add to the same file are seen within 0.25 seconds. ``budget`` is the sink's limit for one try, in seconds.
     """
 
-    def __init__(self, path: Path, sink: Sink, *, clock: Clock, budget: float) -> None:
+    def __init__(self, path: Path, sink: Sink, *, clock: Clock, budget: float, receiver: str = "") -> None:
         # forwarded deliveries are known to the sink: keep them no longer than the sink does
         self._inbox = _SpoolInbox(path, retention=min(sink.retention or WEEK, WEEK), clock=clock)
         self._sink = sink
         self._clock = clock
         self._budget = budget
+        self._observers = Observers(receiver=receiver)
         self._held: set[str] = set()
         self._all_held = False  # too many conversations to track each
         self._writing: Counter[str] = Counter()
@@ -82,7 +81,15 @@ class Spool:
     def _forwarding(self) -> Worker:
         # drain=0 loses nothing: deliveries that the sink has not stored stay here
         forward = _ForwardToSink(self._sink)
-        return Worker(self._inbox, forward, clock=self._clock, timeout=self._budget, backoff=FOREVER, drain=0)
+        return Worker(
+            self._inbox,
+            forward,
+            clock=self._clock,
+            timeout=self._budget,
+            backoff=FOREVER,
+            observers=self._observers,
+            drain=0,
+        )
 
     def holds(self, conversation: str) -> bool:
         """Whether deliveries of the conversation wait here."""
@@ -114,7 +121,7 @@ class Spool:
             try:
                 await self._refresh()
             except Exception:  # until the next read succeeds, the last known conversations count as held
-                logger.warning("the spool cannot be read; next try in %g s", POLL, exc_info=True)
+                self._observers.log.warning("the spool cannot be read; next try in %g s", POLL, exc_info=True)
 
 
 class _ForwardToSink:
@@ -128,4 +135,4 @@ class _ForwardToSink:
 
     def handler_call(self, claim: Claim, /) -> HandlerCall:
         delivery = delivery_of(claim.body, app_id=claim.app_id, received=claim.received)
-        return HandlerCall(run=partial(self._sink.accept, delivery))
+        return HandlerCall(run=partial(self._sink.accept, delivery), handler=f"{type(self._sink).__name__}.accept")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 from anyio import current_effective_deadline, get_cancelled_exc_class, to_thread
 from anyio.lowlevel import checkpoint
-from attrs import frozen
+from attrs import field, frozen
 
 from rbim._support.text import one_line
 
@@ -31,18 +31,25 @@ MOST_OF_LINE = 300
 
 @frozen
 class HandlerFailure:
-    """The failure of an attempt: the whole traceback, and one line."""
+    """The failure of an attempt: the whole traceback, one line, and the exception (None if no handler was called).
+
+    ``shown``: the exception if a log can show its traceback whole; otherwise it shows ``trace``.
+    """
 
     trace: str
     line: str
+    error: BaseException | None = field(default=None, repr=False, eq=False)
+    shown: BaseException | None = field(default=None, repr=False, eq=False)
 
 
 def failure_of(error: BaseException) -> HandlerFailure:
     """Return an exception as texts that any store can hold."""
-    trace = _storable("".join(traceback.format_exception(error)))
+    whole = "".join(traceback.format_exception(error))
+    trace = _storable(whole)
     if len(trace) > MOST_OF_TRACE:
         trace = f"{trace[: MOST_OF_TRACE // 2]}\n[...]\n{trace[-MOST_OF_TRACE // 2 :]}"
-    return HandlerFailure(trace, one_line(_storable("".join(traceback.format_exception_only(error))), MOST_OF_LINE))
+    line = one_line(_storable("".join(traceback.format_exception_only(error))), MOST_OF_LINE)
+    return HandlerFailure(trace, line, error, error if trace == whole else None)
 
 
 def _storable(text: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,7 +11,7 @@ from attrs import field, frozen
 
 from rbim._support.text import quoted
 from rbim.callbacks.inbox.protocols import LeaseLost
-from rbim.callbacks.observers import DeadLettered, Handled, HandlingFailed
+from rbim.callbacks.observers import DeadLettered, Handled, HandlingEnded, HandlingFailed, HandlingStarted
 from rbim.callbacks.worker.attempt import HandlerFailure, being_cancelled, failure_of, perform
 from rbim.errors import InvalidRequest
 from rbim.validators import above_zero, at_least_one
@@ -25,12 +24,10 @@ if TYPE_CHECKING:
     from rbim.callbacks.inbox.protocols import Backlog, Claim
     from rbim.callbacks.observers import Observers
     from rbim.callbacks.worker.backoff import Backoff
-    from rbim.callbacks.worker.router import HandlerCalls
+    from rbim.callbacks.worker.router import HandlerCall, HandlerCalls
     from rbim.clock import Clock
 
 __all__ = ["FIRST_PAUSE", "GRACE", "LONGEST_PAUSE", "MOST_IN_A_ROW", "ConversationRunner", "SharedRun", "WorkerSettings"]
-
-logger = logging.getLogger("rbim.callbacks")
 
 # Theory of operation: a conversation while this worker has its lease.
 #
@@ -121,6 +118,7 @@ class ConversationRunner:
         self.claim = claim
         self._shared = shared
         self._settings = shared.settings
+        self._log = shared.settings.observers.log
         self._handled = 0
 
     @property
@@ -142,11 +140,11 @@ class ConversationRunner:
                 following = await self._handle(following)
         except LeaseLost:
             lost = "event %d (%s): the lease was lost to another worker; does an async handler block?"
-            logger.warning(lost, self.claim.number, self.claim.key)
+            self._log.warning(lost, self.claim.number, self.claim.key)
         except BaseException as error:
             await self._release()
             if isinstance(error, anyio.get_cancelled_exc_class()) and not being_cancelled():
-                logger.exception(
+                self._log.exception(
                     "event %d (%s): a stray cancellation; its claim is released", self.claim.number, self.claim.key
                 )
                 return
@@ -156,29 +154,60 @@ class ConversationRunner:
         """Handle one event, record the result, and return the next claim of the conversation. Raises LeaseLost."""
         settings, began = self._settings, self._settings.clock.monotonic()
         if claim.attempt > settings.backoff.attempts:
-            return await self._dead_letter(claim, HandlerFailure(ENDED, ENDED))
+            return await self._dead_letter(claim, None, HandlerFailure(ENDED, ENDED))
         try:
             call = settings.handlers.handler_call(claim)
         except Exception as error:  # an older version may have accepted a body that this one cannot read
-            return await self._dead_letter(claim, failure_of(error))
-        failure = await perform(call, clock=settings.clock, timeout=settings.timeout, limiter=self._shared.limiter)
+            return await self._dead_letter(claim, None, failure_of(error))
+        failure = await self._attempt(claim, call)
         if failure is None:
             elapsed = settings.clock.monotonic() - began
             following = await self._record(lambda: self._shared.backlog.done(claim, more=self._more()))
-            settings.observers.notify(Handled(key=claim.key, attempt=claim.attempt, elapsed=elapsed))
+            receiver = settings.observers.receiver
+            settings.observers.notify(Handled(receiver=receiver, key=claim.key, attempt=claim.attempt, elapsed=elapsed))
             return following
         pause = settings.backoff.pause(claim.attempt)
         if pause is None:
-            return await self._dead_letter(claim, failure)
+            return await self._dead_letter(claim, call, failure)
         await self._record(lambda: self._shared.backlog.retry(claim, error=failure.trace, pause=pause))
-        settings.observers.notify(HandlingFailed(key=claim.key, attempt=claim.attempt, error=failure.line, pause=pause))
+        facts = self._failed(claim, call, failure)
+        settings.observers.notify(HandlingFailed(pause=pause, **facts), failure.shown)
         return None
 
-    async def _dead_letter(self, claim: Claim, failure: HandlerFailure) -> Claim | None:
+    async def _attempt(self, claim: Claim, call: HandlerCall) -> HandlerFailure | None:
+        """Call the handler, between the observations of its start and its end; return its failure, or None."""
+        settings, failure, cancelled = self._settings, None, True
+        observers, began = settings.observers, settings.clock.monotonic()
+        facts: dict[str, Any] = {"receiver": observers.receiver, "key": claim.key, "attempt": claim.attempt}
+        if observers.present:
+            observers.notify(HandlingStarted(event=call.event, handler=call.handler, app_id=claim.app_id, **facts))
+        try:
+            failure = await perform(call, clock=settings.clock, timeout=settings.timeout, limiter=self._shared.limiter)
+            cancelled = False
+        finally:
+            if observers.present:
+                error, elapsed = None if failure is None else failure.error, settings.clock.monotonic() - began
+                observers.notify(HandlingEnded(elapsed=elapsed, error=error, cancelled=cancelled, **facts))
+        return failure
+
+    def _failed(self, claim: Claim, call: HandlerCall | None, failure: HandlerFailure) -> dict[str, Any]:
+        """Return the fields of an observation on a failure."""
+        return {
+            "receiver": self._settings.observers.receiver,
+            "key": claim.key,
+            "attempt": claim.attempt,
+            "error": failure.line,
+            "event": call.event if call else "",
+            "handler": call.handler if call else "",
+            "app_id": claim.app_id,
+            "trace": failure.trace,
+        }
+
+    async def _dead_letter(self, claim: Claim, call: HandlerCall | None, failure: HandlerFailure) -> Claim | None:
         following = await self._record(
             lambda: self._shared.backlog.dead_letter(claim, error=failure.trace, more=self._more())
         )
-        self._settings.observers.notify(DeadLettered(key=claim.key, attempt=claim.attempt, error=failure.line))
+        self._settings.observers.notify(DeadLettered(**self._failed(claim, call, failure)), failure.shown)
         return following
 
     def _more(self) -> bool:
@@ -194,7 +223,9 @@ class ConversationRunner:
             except LeaseLost:
                 raise
             except Exception:
-                logger.exception("the result of event %d could not be recorded; next try in %g s", self.claim.number, pause)
+                self._log.exception(
+                    "the result of event %d could not be recorded; next try in %g s", self.claim.number, pause
+                )
             await self._settings.clock.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE)
 
@@ -203,4 +234,6 @@ class ConversationRunner:
             with self._shared.shielded():
                 await self._shared.backlog.release(self.claim)
         except Exception:
-            logger.exception("event %d (%s) could not be released; its lease will expire", self.claim.number, self.claim.key)
+            self._log.exception(
+                "event %d (%s) could not be released; its lease will expire", self.claim.number, self.claim.key
+            )

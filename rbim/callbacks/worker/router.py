@@ -50,6 +50,7 @@ class HandlerRoute:
     handler: Callable[..., Any]
     blocking: bool
     wants_handling: bool
+    name: str = ""
 
     def call(self, event: Event, handling: HandlerContext) -> Any:
         """Call the handler. The caller must await the result if it is awaitable, as it always is if not ``blocking``."""
@@ -58,10 +59,15 @@ class HandlerRoute:
 
 @frozen(kw_only=True)
 class HandlerCall:
-    """A prepared call of a handler with one event: ``run`` returns an awaitable, or does all the work if ``blocking``."""
+    """A prepared call of a handler with one event: ``run`` returns an awaitable, or does all the work if ``blocking``.
+
+    ``event`` is the name of the event's class, ``handler`` the function's qualified name.
+    """
 
     run: Callable[[], Any]
     blocking: bool = False
+    event: str = ""
+    handler: str = ""
 
 
 class HandlerCalls(Protocol):
@@ -186,7 +192,12 @@ class Router:
             number=claim.number,
             app_id=claim.app_id,
         )
-        return HandlerCall(run=partial(route.call, event, handling), blocking=route.blocking)
+        return HandlerCall(
+            run=partial(route.call, event, handling),
+            blocking=route.blocking,
+            event=type(event).__name__,
+            handler=route.name,
+        )
 
 
 def _check(kind: object, conv_type: object) -> None:
@@ -197,7 +208,7 @@ def _check(kind: object, conv_type: object) -> None:
 
 
 def _route(handler: Callable[..., Any]) -> HandlerRoute:
-    name = getattr(handler, "__qualname__", repr(handler))
+    name = getattr(handler, "__qualname__", type(handler).__qualname__)
     try:
         signature = inspect.signature(handler)
     except (TypeError, ValueError):
@@ -206,7 +217,7 @@ def _route(handler: Callable[..., Any]) -> HandlerRoute:
     if not two and not _binds(signature, 1):
         raise InvalidRequest(f"{name}: a handler takes (event) or (event, handling), not {signature}", field="handler")
     wants_handling = two and (not _binds(signature, 1) or _second_parameter(signature) == "handling")
-    return HandlerRoute(handler=handler, blocking=not _is_async(handler), wants_handling=wants_handling)
+    return HandlerRoute(handler=handler, blocking=not _is_async(handler), wants_handling=wants_handling, name=name)
 
 
 def _binds(signature: inspect.Signature, count: int) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from contextlib import AsyncExitStack, nullcontext
 from threading import Thread
 from typing import TYPE_CHECKING
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
     from rbim.callbacks.worker.worker import Worker
 
 __all__ = ["THREAD_GRACE", "WorkerTask", "WorkerThread"]
-
-logger = logging.getLogger("rbim.callbacks")
 
 THREAD_GRACE = 2 * GRACE + 1.0
 """Seconds that the thread has to end after the worker's ``drain``: to cancel handlers, record results, release claims."""
@@ -69,7 +66,9 @@ class _WorkerMain(TaskStatus[None]):
             self.error = RuntimeError(f"the worker was ended by {error!r}")
             self.error.__cause__ = error
         if self.runs and error is not None:
-            logger.error("the worker ended with an error: no more events are handled until the next start", exc_info=error)
+            self._worker.log.error(
+                "the worker ended with an error: no more events are handled until the next start", exc_info=error
+            )
         self._call_soon(self.ended.set)
         self._call_soon(self.begun.set)
 
@@ -119,7 +118,9 @@ class WorkerThread:
         with anyio.move_on_after(seconds, shield=True):
             await main.ended.wait()
         if not main.ended.is_set():
-            logger.error("the worker's thread has not ended after %g s: a handler blocks; it is left running", seconds)
+            self._worker.log.error(
+                "the worker's thread has not ended after %g s: a handler blocks; it is left running", seconds
+            )
 
 
 def _run(main: _WorkerMain, kind: str) -> None:

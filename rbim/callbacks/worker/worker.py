@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from math import isfinite
 from typing import TYPE_CHECKING
 
@@ -28,12 +27,11 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup, TaskStatus
 
     from rbim.callbacks.inbox.protocols import Backlog, Inbox
+    from rbim.callbacks.observers import ReceiverLog
     from rbim.callbacks.worker.router import HandlerCalls
     from rbim.clock import Clock
 
 __all__ = ["Worker"]
-
-logger = logging.getLogger("rbim.callbacks")
 
 
 class Worker:
@@ -73,6 +71,11 @@ class Worker:
         self._stopped = False
         self._running = False
         self._call_stop: Callable[[], None] | None = None
+
+    @property
+    def log(self) -> ReceiverLog:
+        """The log of its receiver."""
+        return self._settings.observers.log
 
     @property
     def drain(self) -> float:
@@ -118,6 +121,7 @@ class _Run:
         self._shared = shared
         self._backlog: Backlog = shared.backlog
         self._clock = shared.settings.clock
+        self._log = shared.settings.observers.log
         self._concurrency = shared.settings.concurrency
         self._lease = lease
         self._runners: set[ConversationRunner] = set()
@@ -151,7 +155,7 @@ class _Run:
                 await self._claim(tasks)
                 pause = FIRST_PAUSE
             except Exception:
-                logger.exception("no events could be claimed; next try in %g s", pause)
+                self._log.exception("no events could be claimed; next try in %g s", pause)
                 await self._wait_until(self._clock.sleep(pause))
                 pause = min(pause * 2, LONGEST_PAUSE)
 
@@ -210,7 +214,7 @@ class _Run:
                 try:
                     await self._backlog.renew([runner.claim for runner in self._runners])
                 except Exception:
-                    logger.exception("the leases could not be renewed; next try in %g s", self._lease / 3)
+                    self._log.exception("the leases could not be renewed; next try in %g s", self._lease / 3)
 
     async def _end_in_time(self) -> None:
         """Cancel a stopped run when its ``drain`` is over, and end its shields when ``GRACE`` is over, too."""

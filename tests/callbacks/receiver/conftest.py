@@ -3,6 +3,7 @@
 import pytest
 
 from helpers.credentials import CREDENTIALS
+from helpers.receiving import results_for
 from helpers.receiving_asgi import Sink
 from rbim.callbacks import Receiver
 
@@ -19,4 +20,4 @@ def facts():
 
 @pytest.fixture
 def receiver(sink, facts):
-    return Receiver(credentials=CREDENTIALS, sink=sink, observers=[facts.append])
+    return Receiver(credentials=CREDENTIALS, sink=sink, observers=[results_for(facts.append)])

@@ -7,6 +7,7 @@ import anyio
 import pytest
 
 from helpers.credentials import CREDENTIALS
+from helpers.receiving import results_for
 from helpers.receiving_asgi import LIMIT, SOON, TINY, Peer, Server, Sink, call, content, nothing, scope_of, signed
 from rbim import InvalidRequest
 from rbim.callbacks import Policy, Reason, Receiver, Refused, SqliteInbox, Text
@@ -167,7 +168,7 @@ HANGING = {"at once": (), "after a part": (b"{",), "after many": (b"x",) * 50, "
 @pytest.mark.parametrize("parts", HANGING.values(), ids=HANGING)
 async def test_a_body_that_does_not_come_whole_within_the_budget_is_answered_400(sink, facts, parts):
     clock = EmulatedClock()
-    receiver = Receiver(credentials=CREDENTIALS, sink=sink, clock=clock, budget=2, observers=[facts.append])
+    receiver = Receiver(credentials=CREDENTIALS, sink=sink, clock=clock, budget=2, observers=[results_for(facts.append)])
     peer = Peer(*parts, then="hang", whole=False)
     if not parts:
         peer.messages.clear()

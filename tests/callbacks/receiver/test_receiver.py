@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from helpers.credentials import APP_ID, CREDENTIALS, TOKEN
-from helpers.receiving import OLD, body, post
+from helpers.receiving import OLD, body, post, results_for
 from helpers.waiting import until
 from helpers.workers import Panic
 from rbim import Credentials, Dialect, InvalidRequest
@@ -64,7 +64,12 @@ class Sink:
 @pytest.fixture
 def make(clock, facts):
     def make(sink=None, **options):
-        settings = {"credentials": CREDENTIALS, "sink": sink or Sink(), "clock": clock, "observers": [facts.append]}
+        settings = {
+            "credentials": CREDENTIALS,
+            "sink": sink or Sink(),
+            "clock": clock,
+            "observers": [results_for(facts.append)],
+        }
         return Receiver(**settings | options)
 
     return make

@@ -12,6 +12,7 @@ import pytest
 from anyio.lowlevel import checkpoint
 from hypothesis import given, settings, strategies as st
 
+from helpers.receiving import results_for
 from helpers.waiting import until
 from helpers.workers import NOON, moment, router_of, text
 from rbim import InvalidRequest, SystemClock
@@ -69,7 +70,7 @@ class Facts:
 
     def __init__(self):
         self.told = []
-        self.observers = Observers([self.told.append])
+        self.observers = Observers([results_for(self.told.append)])
 
     def of(self, kind):
         return [fact for fact in self.told if isinstance(fact, kind)]
