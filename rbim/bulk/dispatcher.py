@@ -6,12 +6,14 @@ One task decides what is sent next, so halts, rates and the number in flight nee
 # Theory of operation
 #
 # A chunk in memory is READY (planned), HELD (its group's own rate is used up), SCHEDULED (to be sent at a given time: a
-# resend, a half, or the first held chunk of a group) or IN FLIGHT. After IN FLIGHT it is settled, scheduled again or split.
+# resend, a half, or the first held chunk of a group), RESERVED (it waits for its place in the sender's limits) or IN FLIGHT.
+# After IN FLIGHT it is settled, scheduled again or split. A run that stops drops what is not in flight.
 #
 # A request in the journal (RequestState):
 #   PLANNED -> OPEN               a half of a refused request is sent
-#   (new)   -> OPEN               the intent is committed; only then does the request leave
-#   OPEN    -> ANSWERED | REFUSED | NOT_SENT | UNKNOWN      the settlement is committed
+#   (new)   -> OPEN               it has its place, and the intent is committed; only then does the request leave
+#   OPEN    -> ANSWERED | REFUSED | NOT_SENT | UNKNOWN      the settlement is committed; NOT_SENT also when it is
+#                                                           interrupted before the platform may have acted
 #   OPEN stays OPEN               the run was interrupted or killed; the next run's `recover` makes it UNKNOWN
 # A request to be sent again is marked `todo` until the intent of the resend, a new request, is recorded.
 #
@@ -19,7 +21,8 @@ One task decides what is sent next, so halts, rates and the number in flight nee
 #   WAITING | AGAIN -> DONE | REFUSED | FAILED | UNKNOWN    by one settlement, or `recover`; unchanged while it is resent
 #   FAILED -> WAITING, UNKNOWN -> AGAIN                     only by `Journal.retry`, between two runs
 #
-# Always true: intents are committed in the order of dispatch. No two requests that are open or to be sent share an account.
+# Always true: intents of one group are committed in the order of dispatch. No two requests that are open or to be sent share
+# an account.
 # New chunks of a group leave in the order in which they were planned; the journal's cursors depend on it.
 
 from __future__ import annotations
@@ -38,6 +41,7 @@ from attrs import evolve
 from rbim.bulk.failure_policy import Decision, Signal, Step, failed, judge
 from rbim.bulk.states import RequestState
 from rbim.bulk.work import FailureReason, Settlement
+from rbim.client.senders import in_background, reserve
 from rbim.errors import InvalidRequest, RbimError
 
 if TYPE_CHECKING:
@@ -50,6 +54,7 @@ if TYPE_CHECKING:
     from rbim.bulk.progress import Phase, RunCounts
     from rbim.bulk.settings import JobSettings
     from rbim.bulk.work import Chunk, Work
+    from rbim.client.senders import Reserved
     from rbim.clock import Clock
     from rbim.operations.namespace import Sender
     from rbim.storage.group_commit import GroupCommit
@@ -68,6 +73,23 @@ MAX_DELAYED = 1000
 """Chunks that wait (to be sent again, or for their group's rate) beyond which no new chunk is started."""
 
 
+class _Sending:
+    """The sending of a chunk: since when it could leave but for rates and halts, and what it holds.
+
+    ``invalid``: the error of its values, if it cannot be sent; then nothing is ``reserved``. ``intent`` waits until the
+    intent is durable; None until the chunk has its place.
+    """
+
+    __slots__ = ("chunk", "intent", "invalid", "ready_since", "reserved")
+
+    def __init__(self, chunk: Chunk, ready_since: float, invalid: InvalidRequest | None) -> None:
+        self.chunk = chunk
+        self.ready_since = ready_since
+        self.invalid = invalid
+        self.intent: Callable[[], Awaitable[None]] | None = None
+        self.reserved: Reserved[Any] | None = None
+
+
 class Dispatcher:
     """The sending loop of one run, from its first request to its end."""
 
@@ -84,7 +106,7 @@ class Dispatcher:
         clock: Clock,
     ) -> None:
         self._work = work
-        self._sender = sender
+        self._sender = in_background(sender)
         self._journal = journal
         self._commits = commits
         self._pace = pace
@@ -100,6 +122,9 @@ class Dispatcher:
         self._end_reason = ""  # set when the run is to end early
         self._error: Exception | None = None
         self._tasks = 0
+        self._places = 0  # chunks that are reserved or in flight
+        self._interrupted = False
+        self._reserved: set[anyio.CancelScope] = set()
         self._isolate_left = settings.isolate
         self._cancelled = anyio.get_cancelled_exc_class()
         self._changed = anyio.Event()
@@ -116,6 +141,8 @@ class Dispatcher:
     def stop(self, reason: str = "stopped") -> None:
         """Send nothing more; the run ends when the requests in flight have ended."""
         self._end_reason = self._end_reason or reason
+        for scope in self._reserved:
+            scope.cancel()
         self._notify()
 
     async def run(self) -> str:
@@ -152,7 +179,7 @@ class Dispatcher:
         ready_since = clock.monotonic()  # when the next chunk could have left but for rates and halts
         while not self._end_reason:
             now = clock.monotonic()
-            if self._counts.in_flight >= pace.concurrency(now):
+            if self._places >= pace.concurrency(now):
                 await self._wait_for_change(None)
                 ready_since = clock.monotonic()
                 continue
@@ -179,11 +206,15 @@ class Dispatcher:
                     continue
                 pace.sent(chunk.operation, now)
             self._release_group(chunk, now)
-            chunk.waited, ready_since = now - ready_since, now
-            self._counts.change_in_flight(1, now)
+            self._places += 1
             self._tasks += 1
-            intent = self._commits.begin(partial(self._journal.begin, chunk))  # not in the task: intents keep their order
-            tasks.start_soon(self._run_request, chunk, intent, invalid)
+            sending = _Sending(chunk, ready_since, invalid)
+            ready_since = now
+            if invalid is None:
+                sending.reserved = reserve(self._sender, chunk.operation, partial(self._begin, sending))
+            else:
+                self._begin(sending)
+            tasks.start_soon(self._run_request, sending)
             chunk = None
 
     def _make_operation(self, chunk: Chunk) -> InvalidRequest | None:
@@ -286,49 +317,84 @@ class Dispatcher:
 
     # One request.
 
-    async def _run_request(
-        self, chunk: Chunk, intent: Callable[[], Awaitable[None]], invalid: InvalidRequest | None
-    ) -> None:
+    def _begin(self, sending: _Sending) -> None:
+        """Record the intent of a chunk that has its place. Called at that moment: intents of a group keep their order."""
+        if self._interrupted or self._end_reason:
+            return
+        now = self._clock.monotonic()
+        sending.chunk.waited = now - sending.ready_since
+        sending.intent = self._commits.begin(partial(self._journal.begin, sending.chunk))
+        self._counts.change_in_flight(1, now)
+
+    async def _run_request(self, sending: _Sending) -> None:
         try:
-            await self._stop_on_error(partial(self._send, chunk, intent, invalid))
+            await self._stop_on_error(partial(self._send, sending))
         finally:
             self._tasks -= 1
             self._notify()
 
-    async def _send(self, chunk: Chunk, intent: Callable[[], Awaitable[None]], invalid: InvalidRequest | None) -> None:
-        """Send a chunk once its intent is durable. If the run is interrupted meanwhile, the request stays OPEN."""
-        clock, failure = self._clock, None
+    async def _send(self, sending: _Sending) -> None:
+        """Send a chunk once it has its place and its intent is durable.
+
+        If the run is interrupted after the request has left, the request stays OPEN.
+        """
+        clock, chunk, failure = self._clock, sending.chunk, None
         try:
-            await self._wait_for_intent(chunk, intent)
+            if not await self._has_place(sending):
+                return
+            await self._wait_for_intent(sending)
             began = clock.monotonic()
             try:
-                decision = await self._call_sender(chunk, invalid)
+                decision = await self._call_sender(sending)
             except RbimError as error:
                 failure, decision = error, self._judge(chunk, error)
             elapsed = clock.monotonic() - began
-            if invalid is None:
+            if sending.invalid is None:
                 self._update_pace(decision, elapsed)
+        except self._cancelled:
+            if sending.intent is not None and (sending.reserved is None or not sending.reserved.may_have_acted):
+                self._record(partial(self._journal.settle, chunk, NOT_SENT, 0.0))
+            raise
         finally:
-            self._counts.change_in_flight(-1, clock.monotonic())
+            if sending.reserved is not None:
+                sending.reserved.withdraw()
+            if sending.intent is not None:
+                self._counts.change_in_flight(-1, clock.monotonic())
+            self._places -= 1
             self._notify()
         await self._settle(chunk, decision, elapsed)
         if decision.step is Step.STOP and failure is not None:
             raise failure
 
-    async def _wait_for_intent(self, chunk: Chunk, intent: Callable[[], Awaitable[None]]) -> None:
-        """Return when the intent is durable; on cancellation record that the chunk was not sent."""
-        try:
-            await intent()
-            if anyio.current_effective_deadline() == -inf:
-                await checkpoint()
-        except self._cancelled:
-            self._record(partial(self._journal.settle, chunk, NOT_SENT, 0.0))
-            raise
+    async def _has_place(self, sending: _Sending) -> bool:
+        """Wait for the place in the sender's limits; return False if the run is to stop before."""
+        if sending.intent is None and sending.reserved is not None:
+            with anyio.CancelScope() as scope:
+                self._reserved.add(scope)
+                try:
+                    await sending.reserved.granted()
+                except BaseException:
+                    self._interrupted = True  # no chunk behind this one begins: intents of a group keep their order
+                    raise
+                finally:
+                    self._reserved.discard(scope)
+        if sending.intent is None:
+            self._pace.withdrawn()
+        return sending.intent is not None
 
-    async def _call_sender(self, chunk: Chunk, invalid: InvalidRequest | None) -> Decision:
-        if invalid is not None:
-            raise invalid
-        answer = await self._sender.send(chunk.operation)
+    async def _wait_for_intent(self, sending: _Sending) -> None:
+        """Return when the intent is durable."""
+        assert sending.intent is not None  # noqa: S101  # it has its place
+        await sending.intent()
+        if anyio.current_effective_deadline() == -inf:
+            await checkpoint()
+
+    async def _call_sender(self, sending: _Sending) -> Decision:
+        chunk, reserved = sending.chunk, sending.reserved
+        if reserved is None:
+            assert sending.invalid is not None  # noqa: S101  # all others are reserved
+            raise sending.invalid
+        answer = await reserved.send()
         return Decision(step=Step.SETTLED, signal=Signal.ANSWERED, settlement=self._work.answered(chunk, answer))
 
     def _judge(self, chunk: Chunk, error: RbimError) -> Decision:

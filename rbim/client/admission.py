@@ -9,7 +9,7 @@ States of a waiting call (``Waiter.state``):
 
 - ``waiting``: it stands in the queue and holds nothing.
 - ``granted``: it has a place, and its tokens are promised; its task has not run since. From here it sends, or gives
-  everything back: if it was cancelled, or if it is too late now.
+  everything back: if it was cancelled, or if it is too late now. A reserved request stays here until its holder sends it.
 - ``refused``: its answer cannot come in time any more; its task raises.
 - ``left``: it sends.
 
@@ -26,8 +26,9 @@ from rbim._support.lazy_names import late_anyio
 from rbim.client.attempt_times import LEAST, RECENT, AttemptTimes
 from rbim.client.demands import Demands
 from rbim.client.halts import Halts
-from rbim.client.limits import ROUNDING
-from rbim.client.queue import Queue, Room, Waiter
+from rbim.client.lanes import Waiter
+from rbim.client.limits import LOW, NORMAL, ROUNDING
+from rbim.client.queue import Queue, Room
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
     from anyio import Event
 
-    from rbim.client.demands import Kind
+    from rbim.client.demands import Demand, Kind
     from rbim.client.limits import Limits
     from rbim.clock import Clock, Scope
     from rbim.operations.base import Operation
@@ -116,31 +117,81 @@ class Admission:
         self._at_once = self._unlimited and not self._halts.watching(now)
         return now
 
-    async def enter(self, op: Operation[Any], *, latest: float, deadline: float, attempt: float) -> float:
+    async def enter(
+        self, op: Operation[Any], *, latest: float, deadline: float, attempt: float, level: int = NORMAL
+    ) -> float:
         """Wait until the request may leave, take a place and tokens, and return the time. Raises Refused.
 
         It must be answered before ``latest``. ``deadline`` is the seconds of its call, ``attempt`` those of one attempt.
         """
         now = self._clock.monotonic()
-        demand = self._demands.of(op, now)
-        self._learns, self._learns_until = True, now + RECENT
-        self.times.expire(now)
-        demand.kind.times.expire(now)
-        waiter = Waiter(demand, now=now, latest=latest, deadline=deadline, attempt=attempt)
+        demand = self._waiting_demand(op, now)
+        waiter = Waiter(demand, now=now, latest=latest, deadline=deadline, attempt=attempt, level=level)
         if self._is_hopeless(waiter, now):
             self.refused += 1
             raise Refused
         self._add(waiter, now)
-        self._at_once = False
+        return await self.leave_queue(waiter, now)
+
+    def reserve(self, op: Operation[Any], granted: Callable[[], object], *, level: int = LOW) -> Waiter:
+        """Let a request wait for its place and the promise of its tokens, without a deadline.
+
+        ``granted`` is called once, at the moment at which it gets them: at once, or later while another task runs. Of the
+        same operation and group, those that came first get them first. Then :meth:`leave_queue` lets it leave.
+        """
+        now = self._clock.monotonic()
+        if self._at_once and self.free:
+            waiter = Waiter(self._demands.of(op, now), now=now, level=level)
+        else:
+            waiter = Waiter(self._waiting_demand(op, now), now=now, level=level)
+        waiter.granted = granted
+        if self.free and not self._queue and waiter.demand.ready_at(now) <= now:
+            self._give(waiter)
+        else:
+            self._add(waiter, now)
+            self._grant(now)
+            self._keep_watch(now)
+        return waiter
+
+    async def wait_for_grant(self, waiter: Waiter) -> None:
+        """Wait until a reserved request has its place. If this is cancelled, :meth:`withdraw` it before anything else."""
+        now = self._clock.monotonic()
+        while waiter.state == "waiting":
+            await self._wait(waiter, now)
+            now = self._clock.monotonic()
+            self._grant(now)
+        self._keep_watch(now)
+
+    async def leave_queue(self, waiter: Waiter, now: float) -> float:
+        """Wait until the request may leave now, take its tokens, and return the time. Raises Refused."""
         try:
             while not self._admitted(waiter, now):
                 await self._wait(waiter, now)
                 now = self._clock.monotonic()
         except BaseException:
-            self._withdraw(waiter)
+            self.withdraw(waiter)
             raise
         self._keep_watch(now)
         return now
+
+    def withdraw(self, waiter: Waiter) -> None:
+        """Give back everything that a call holds which will not be sent."""
+        now = self._clock.monotonic()
+        state, waiter.state = waiter.state, "withdrawn"
+        if state == "granted":
+            self._release(waiter)
+            self._queue.settled(waiter.demand)
+            self.free += 1
+        elif state == "waiting":
+            self._queue.remove(waiter)
+            if now >= waiter.latest:
+                self.refused += 1
+            elif waiter.level == NORMAL:
+                self._queue.gave_up(now - waiter.since, now)
+        if self._sleeper is waiter:
+            self._sleeper, self._alarm = None, inf
+        self._grant(now)
+        self._keep_watch(now)
 
     def leave(self, op: Operation[Any], started: float, *, answered: bool) -> None:
         """Give a place back: an attempt that started then has ended, with or without an answer."""
@@ -203,12 +254,21 @@ class Admission:
             if now >= self._last_start(waiter):
                 self._refuse(waiter)
                 continue
-            waiter.state = "granted"
-            self.free -= 1
-            for bucket in waiter.demand.buckets:
-                bucket.granted += 1
+            self._give(waiter)
             if waiter.wake is not None:
                 waiter.wake()
+
+    def _give(self, waiter: Waiter) -> None:
+        """Give a call its place, and promise its tokens."""
+        waiter.state = "granted"
+        if self._sleeper is waiter and waiter.wake is None:  # a reserved request that nothing awaits yet
+            self._sleeper, self._alarm = None, inf
+        self.free -= 1
+        for bucket in waiter.demand.buckets:
+            bucket.granted += 1
+        if waiter.granted is not None:
+            granted, waiter.granted = waiter.granted, None
+            granted()
 
     @staticmethod
     def _refuse(waiter: Waiter) -> None:
@@ -242,7 +302,16 @@ class Admission:
                     self._next_at = next_at  # the promised tokens are taken
                 return True
 
+    def _waiting_demand(self, op: Operation[Any], now: float) -> Demand:
+        """Return the demand of a call that may have to wait, and note times of attempts from now on."""
+        demand = self._demands.of(op, now)
+        self._learns, self._learns_until = True, now + RECENT
+        self.times.expire(now)
+        demand.kind.times.expire(now)
+        return demand
+
     def _add(self, waiter: Waiter, now: float) -> None:
+        self._at_once = False
         self._queue.add(waiter)
         self._next_at = min(self._next_at, waiter.demand.ready_at(now))
 
@@ -252,26 +321,10 @@ class Admission:
             bucket.granted -= 1
         self._next_at = -inf
 
-    def _withdraw(self, waiter: Waiter) -> None:
-        """Give back everything that a call holds which will not be sent."""
-        now = self._clock.monotonic()
-        if waiter.state == "granted":
-            self._release(waiter)
-            self._queue.settled(waiter.demand)
-            self.free += 1
-        elif waiter.state == "waiting" and now >= waiter.latest:
-            self._queue.remove(waiter)
-            self.refused += 1
-        elif waiter.state == "waiting":
-            self._queue.remove(waiter)
-            self._queue.gave_up(now - waiter.since, now)
-        if self._sleeper is waiter:
-            self._sleeper, self._alarm = None, inf
-        self._grant(now)
-        self._keep_watch(now)
-
     async def _wait(self, waiter: Waiter, now: float) -> None:
         """Wait until the call is woken; sleep until the next call may leave, if no other one does."""
+        if self._sleeper is waiter:  # it was to sleep before it waited here
+            self._sleeper, self._alarm = None, inf
         if self.free and self._next_at < self._alarm:
             self._sleeper, self._alarm = waiter, self._next_at
             with self.scope(inf) as scope:

@@ -24,6 +24,7 @@ from rbim.wire.codec import SUCCESS
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from rbim.client.lanes import Waiter
     from rbim.client.observers import Observers
     from rbim.client.shared import CallSettings, SharedState
     from rbim.http import Request, Response
@@ -69,6 +70,7 @@ class Call(Generic[R]):
         "_number",
         "_op",
         "_path",
+        "_reserved",
         "_settings",
         "_shared",
         "_started",
@@ -77,8 +79,11 @@ class Call(Generic[R]):
         "response",
     )
 
-    def __init__(self, shared: SharedState, settings: CallSettings, op: Operation[R]) -> None:
+    def __init__(
+        self, shared: SharedState, settings: CallSettings, op: Operation[R], reserved: Waiter | None = None
+    ) -> None:
         self._shared = shared
+        self._reserved = reserved
         self._settings = settings
         self._op = op
         self._path = ""
@@ -108,7 +113,7 @@ class Call(Generic[R]):
             failure = error if isinstance(error, Exception) else None
             if self._handed_over:
                 self._ended(error)
-            if failure is None and self._waited:
+            if failure is None and self._waited and not self._settings.level:
                 shared.admission.gave_up(self._began, self._started)
             raise
         else:
@@ -122,7 +127,9 @@ class Call(Generic[R]):
     async def _attempts(self, request: Request) -> R:
         shared = self._shared
         while True:
-            if shared.admission.take():
+            if self._reserved is not None:
+                await self._interruptible(0.0, self._leave_reserved, self._reserved)
+            elif shared.admission.take():
                 self._started = shared.clock.monotonic()
             elif (now := shared.admission.enter_at_once(self._op, self._latest)) is not None:
                 self._started = now
@@ -218,12 +225,20 @@ class Call(Generic[R]):
         start = shared.clock.monotonic()
         try:
             self._started = await shared.admission.enter(
-                self._op, latest=self._latest, deadline=self._settings.deadline, attempt=self._settings.timeout
+                self._op,
+                latest=self._latest,
+                deadline=self._settings.deadline,
+                attempt=self._settings.timeout,
+                level=self._settings.level,
             )
         except Refused:
             raise self._not_admitted() from self._failure
         finally:
             self._waited += shared.clock.monotonic() - start
+
+    async def _leave_reserved(self, reserved: Waiter) -> None:
+        self._started = await self._shared.admission.leave_queue(reserved, self._shared.clock.monotonic())
+        self._reserved = None
 
     def _begin_attempt(self, signed: Request) -> float:
         """Notify the observers, and return the seconds that the attempt may take. Raises ClientClosed."""
@@ -313,6 +328,11 @@ class Call(Generic[R]):
     def _event_fields(self) -> dict[str, Any]:
         """Return the fields that all events for observers share."""
         return {"client": self._shared.name, "call": self._number, "operation": self._operation, "path": self._path}
+
+    @property
+    def may_have_acted(self) -> bool:
+        """Whether the platform may have acted on one of the attempts, as far as it is known now."""
+        return self._handed_over or any(made.outcome in {None, Outcome.UNKNOWN} for made in self._history)
 
     @property
     def _operation(self) -> str:

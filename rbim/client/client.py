@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from cattrs import Converter
 
     from rbim.client.observers import Observer, Observers
-    from rbim.client.shared import Load
+    from rbim.client.reservation import Reservation
+    from rbim.client.shared import Load, Priority
     from rbim.clock import Clock
     from rbim.dialect import Dialect
     from rbim.http import Signer, Transport
@@ -89,6 +90,11 @@ class View:
         return self._shared.clock
 
     @property
+    def priority(self) -> Priority | None:
+        """The priority of this view's calls while they wait, if it was given: "normal" or "low"."""
+        return self._settings.priority
+
+    @property
     def load(self) -> Load:
         """The current load of the client and all its views: requests in flight, waiting calls, retry budget."""
         return self._shared.load
@@ -128,16 +134,36 @@ class View:
         call = Call(self._shared, self._settings, operation)
         return call.exchange(await call.run())
 
+    def reserve(self, operation: Operation[R], granted: Callable[[], object], /) -> Reservation[R]:
+        """Reserve a request: it waits for its place and its rates before its call begins, without a deadline.
+
+        For senders that keep a journal: ``granted`` is called when the request has its place and may be written down, at
+        once or later while another task runs; then :meth:`Reservation.send` sends it. Requests of one operation and group
+        get their places in the order in which they were reserved.
+        """
+        from rbim.client.reservation import Reservation
+
+        return Reservation(self._shared, self._settings, operation, granted)
+
     def acting_as(self, user_name: str | None) -> View:
         """Return a view whose operations act as ``user_name``, unless they name an account themselves."""
         return View(self._shared, evolve(self._settings, user_name=user_name))
 
-    def tuned(self, *, timeout: float | None = None, deadline: float | None = None, retry: Retry | None = None) -> View:
-        """Return a view with other timeouts or another retry policy; None keeps the current value.
+    def tuned(
+        self,
+        *,
+        timeout: float | None = None,
+        deadline: float | None = None,
+        retry: Retry | None = None,
+        priority: Priority | None = None,
+    ) -> View:
+        """Return a view with other timeouts, another retry policy or another priority; None keeps the current value.
 
-        ``timeout`` is in seconds per attempt, ``deadline`` in seconds per call.
+        ``timeout`` is in seconds per attempt, ``deadline`` in seconds per call. While calls wait for the client's limits,
+        those of ``priority`` "normal" (default) go before those of "low", the default in jobs and fan-outs; if the oldest
+        "low" one has waited for 5 seconds, it has one turn in eight.
         """
-        given: dict[str, Any] = {"timeout": timeout, "deadline": deadline, "retry": retry}
+        given: dict[str, Any] = {"timeout": timeout, "deadline": deadline, "retry": retry, "priority": priority}
         return View(self._shared, evolve(self._settings, **{k: v for k, v in given.items() if v is not None}))
 
 

@@ -13,6 +13,7 @@ from attrs import frozen
 
 from rbim._support.task_errors import TaskErrors
 from rbim._support.text import quoted
+from rbim.client.senders import in_background
 from rbim.errors import AuthenticationError, InvalidRequest, RbimError
 
 if TYPE_CHECKING:
@@ -63,7 +64,8 @@ async def fan_out(
             async for outcome in outcomes:
                 ...
 
-    At most ``workers`` operations (default: 100) run at once. The input is read on demand, at most ``workers`` ahead of the
+    At most ``workers`` operations (default: 100) run at once. Over a client they have low priority, unless its view has a
+    priority (``client.tuned(priority="normal")``). The input is read on demand, at most ``workers`` ahead of the
     outcomes that the block has read. Leaving the block cancels running operations. An AuthenticationError stops everything
     and is raised, since further requests would fail too; so is an exception of the input. It is raised directly, not in an
     exception group; other errors at the same time are its notes. An exception of the block is raised unchanged.
@@ -72,6 +74,7 @@ async def fan_out(
         raise InvalidRequest(
             f"workers: a whole number of at least 1 is needed, not {quoted(workers)}", field="workers", limit=1
         )
+    sender = in_background(sender)
     source = _Source(operations)
     tasks = anyio.create_task_group()
     failures = TaskErrors(tasks)

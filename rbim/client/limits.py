@@ -19,7 +19,10 @@ from rbim.validators import above_zero, at_least_one
 if TYPE_CHECKING:
     from rbim.operations.base import Operation
 
-__all__ = ["Bucket", "Buckets", "Limits", "Rate", "RateLimiter"]
+__all__ = ["LOW", "NORMAL", "Bucket", "Buckets", "Limits", "Rate", "RateLimiter"]
+
+NORMAL, LOW = 0, 1
+"""The levels of priority of calls that wait."""
 
 
 _RATE = r"([0-9]+(?:\.[0-9]+)?)\s*/\s*([0-9]+(?:\.[0-9]+)?)?\s*(s|sec|second|m|min|minute|h|hour)"
@@ -121,8 +124,8 @@ class Bucket:
         self.slack = self.interval * (rate.burst - 1) if rate.burst > 1 else 0.0  # the interval may be infinite
         self.due = -inf
         self.granted = 0
-        self.waiting: list[float] = []
-        """The deadlines of the waiting calls that this rate counts, sorted."""
+        self.waiting: tuple[list[float], list[float]] = ([], [])
+        """By level: the deadlines of the waiting calls that this rate counts, sorted."""
 
     def ready_at(self, now: float, ahead: int = 0) -> float:
         """Return when one more request may leave, after those that are granted and ``ahead`` others; -inf if now."""
@@ -157,7 +160,7 @@ class Buckets:
         bucket = self._by_key.get(key)
         if bucket is None:
             if len(self._by_key) >= self._prune_at:  # full buckets are not needed; the growing threshold amortizes the cost
-                self._by_key = {k: b for k, b in self._by_key.items() if b.due > now or b.granted or b.waiting}
+                self._by_key = {k: b for k, b in self._by_key.items() if b.due > now or b.granted or any(b.waiting)}
                 self._prune_at = max(PRUNE, 2 * len(self._by_key))
             bucket = self._by_key[key] = Bucket(self.rate)
         return bucket

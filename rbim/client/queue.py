@@ -13,7 +13,8 @@ It only computes with times that are arguments; :mod:`rbim.client.admission` wai
 # of their own (the rate or the halt of a group) stand aside until that time. So a choice looks at a few operations, and
 # in each at the top of a heap of lines: O(log n).
 #
-# Two orders:
+# There are two levels of priority. A call of the level LOW leaves when none of the level NORMAL can, and one in `TURN`
+# choices is a low call, if the oldest of them has waited for `LOW_PATIENCE`. Within a level there are two orders:
 #
 # EARLIEST   the call whose deadline is nearest; with equal deadlines first come, first served. A call that
 #            cannot be answered before its deadline, behind the calls ahead of it, is refused at once. So the queue is never
@@ -23,6 +24,9 @@ It only computes with times that are arguments; :mod:`rbim.client.admission` wai
 #
 # EARLIEST -> NEWEST   when a call is cancelled that waits or has waited, while others wait
 # NEWEST -> EARLIEST   when none was cancelled for twice the age that such a call had; or the queue is empty
+#
+# The level LOW is always in the order EARLIEST: no one looks at a clock behind those calls. A request that a job has
+# reserved waits without a deadline; of one group they leave in the order in which they came.
 #
 # No call starves: one in eight choices is the call that has waited longest, if that is longer than half its deadline or
 # `PATIENCE`, or in the order NEWEST clearly longer than the calls that gave up.
@@ -35,18 +39,19 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
 from functools import partial
-from heapq import heapify, heappop, heappush
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
-from rbim.client.limits import ROUNDING
+from rbim.client.lanes import EARLIEST, NEWEST, OLDEST, Lane, Line
+from rbim.client.limits import LOW, NORMAL
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sized
+    from collections.abc import Callable, Iterator
 
     from rbim.client.demands import Demand, Kind
+    from rbim.client.lanes import Waiter
 
-__all__ = ["Queue", "Room", "Waiter"]
+__all__ = ["Queue", "Room"]
 
 PATIENCE = 60.0
 """Seconds that a call waits at most until it has turns before calls with nearer deadlines."""
@@ -54,8 +59,11 @@ PATIENCE = 60.0
 STEPS = 16
 """Parts in which the calls ahead of a new one are looked at."""
 
+LOW_PATIENCE = 5.0
+"""Seconds that a call of low priority waits at most until it has turns before calls of normal priority."""
+
 TURN = 8
-"""One in so many choices is the call that has waited longest, if it has waited long."""
+"""One in so many choices is the call that has waited longest, if it has waited long; and so for a call of low priority."""
 
 PATIENT = 1.5
 """In the order NEWEST: how many times as long as the calls that gave up it must have waited."""
@@ -68,11 +76,6 @@ FADE = 0.9
 
 FRESH = 0.95
 """Share of its deadline that a call has left when it waits for the first time, at least."""
-
-EARLIEST, NEWEST, OLDEST = "earliest", "newest", "oldest"
-
-COMPACT = 64
-"""Entries of calls that are gone, which a heap may have at least."""
 
 
 class Room(NamedTuple):
@@ -88,184 +91,15 @@ class Room(NamedTuple):
         return self.free + self.places * (until - self.need - now) / self.typical if self.typical else inf
 
 
-class Waiter:
-    """A call that waits since ``since`` and must be answered before ``latest``.
+class _Level:
+    """The waiting calls of one priority, the ``number`` of the level; the calls of lower numbers go first."""
 
-    ``deadline`` is the seconds of its whole call, ``attempt`` those of one attempt.
-    """
-
-    __slots__ = ("attempt", "deadline", "demand", "latest", "line", "number", "since", "state", "wake")
-
-    def __init__(self, demand: Demand, *, now: float, latest: float, deadline: float, attempt: float) -> None:
-        self.demand = demand
-        self.since = now
-        self.latest = latest
-        self.deadline = deadline
-        self.attempt = attempt
-        self.number = 0
-        self.line: _Line | None = None
-        self.state = "new"  # the states are explained in rbim.client.admission
-        self.wake: Callable[[], object] | None = None
-
-
-_LineKey = tuple[object, float, bool]
-
-
-class _Line:
-    """The waiting calls of one operation, group and deadline, in the order in which they came.
-
-    Calls that wait again, for a retry, have lines of their own: less of their deadline is left.
-    """
-
-    __slots__ = ("aside", "demand", "key", "number", "waiters")
-
-    def __init__(self, demand: Demand, key: _LineKey, number: int) -> None:
-        self.demand = demand
-        self.key = key
-        self.number = number
-        self.waiters: OrderedDict[Waiter, None] = OrderedDict()
-        self.aside = False
-
-    def first(self) -> Waiter:
-        return next(iter(self.waiters))
-
-    def last(self) -> Waiter:
-        return next(reversed(self.waiters))
-
-    def earliest(self) -> tuple[float, int]:
-        first = self.first()
-        return first.latest, first.number
-
-    def oldest(self) -> tuple[float, int]:
-        return 0.0, self.first().number
-
-    def newest(self) -> tuple[float, int]:
-        number = self.last().number
-        return -number, number
-
-
-class _Heads:
-    """Lines by the rank of the call that would leave first: a heap whose ranks are checked when they come to the top."""
-
-    def __init__(self, rank: Callable[[_Line], tuple[float, int]], lines: Sized) -> None:
-        self._rank = rank
-        self._lines = lines
-        self._heap: list[tuple[tuple[float, int], _Line]] = []
-        self._listed: dict[_Line, tuple[float, int]] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._listed)
-
-    def push(self, line: _Line) -> None:
-        """Add a line, or raise it if its rank has become better."""
-        rank, before = self._rank(line), self._listed.get(line)
-        if before is not None and before <= rank:
-            return
-        self._listed[line] = rank
-        heappush(self._heap, (rank, line))
-        if len(self._heap) > 2 * len(self._lines) + COMPACT:  # entries of former ranks, and of lines that are gone
-            self._listed = {line: rank for line, rank in self._listed.items() if line.waiters}
-            self._heap = [(rank, line) for line, rank in self._listed.items()]
-            heapify(self._heap)
-
-    def top(self) -> _Line | None:
-        """Return the best line, or None if there is none."""
-        while self._heap:
-            rank, line = self._heap[0]
-            if self._listed.get(line) != rank:  # it was raised, or popped
-                heappop(self._heap)
-            elif not line.waiters:
-                self.pop(line)
-            elif (now_ranked := self._rank(line)) != rank:
-                self.pop(line)
-                self._listed[line] = now_ranked
-                heappush(self._heap, (now_ranked, line))
-            else:
-                return line
-        return None
-
-    def pop(self, line: _Line) -> None:
-        """Remove the line at the top."""
-        heappop(self._heap)
-        del self._listed[line]
-
-
-class _Lane:
-    """The waiting calls of one operation: their lines, by the call that goes first in each order."""
-
-    def __init__(self, kind: Kind) -> None:
-        self.kind = kind
-        self.lines: dict[_LineKey, _Line] = {}
-        self._heads = {
-            EARLIEST: _Heads(_Line.earliest, self.lines),
-            NEWEST: _Heads(_Line.newest, self.lines),
-            OLDEST: _Heads(_Line.oldest, self.lines),
-        }
-        self._held: dict[object, list[_Line]] = {}
-        """By group: lines that only promised tokens keep from leaving."""
-        self._aside: list[tuple[float, int, _Line]] = []
-        """Lines that wait for something of their own, by the earliest time at which they may be ready."""
-
-    def push(self, line: _Line) -> None:
-        """Let a line be chosen, after a call has come to it."""
-        if not line.aside:
-            for heads in self._heads.values():
-                heads.push(line)
-
-    def best(self, order: str, now: float) -> _Line | None:
-        """Return the line whose call leaves first, if one may leave now."""
-        if self.kind.ready_at(now) > now + ROUNDING:
-            return None
-        while self._aside and self._aside[0][0] <= now + ROUNDING:
-            back = heappop(self._aside)[2]
-            back.aside = False
-            if back.waiters:
-                self.push(back)
-        heads = self._heads[order]
-        while (line := heads.top()) is not None:
-            ready = line.demand.own_ready_at(now)
-            if ready <= now + ROUNDING:
-                return line
-            heads.pop(line)
-            self._put_aside(line, ready, now)
-        return None
-
-    def settled(self, group: object) -> bool:
-        """List the lines of a group again whose promised tokens were taken or given back; return whether there are any."""
-        held = self._held.pop(group, ())
-        for line in held:
-            line.aside = False
-            if line.waiters:
-                self.push(line)
-        return bool(held)
-
-    def due(self, order: str, now: float) -> float:
-        """Return the earliest time at which a call may leave, after :meth:`best` has found none."""
-        shared = self.kind.ready_at(now)
-        if self._heads[order]:
-            return shared
-        return max(self._aside[0][0], shared) if self._aside else inf
-
-    def _put_aside(self, line: _Line, until: float, now: float) -> None:
-        if line.aside:
-            return
-        line.aside = True
-        if line.demand.lacks_only_promised(now):
-            self._held.setdefault(line.demand.group, []).append(line)
-            return
-        heappush(self._aside, (until, line.number, line))
-        if len(self._aside) > 2 * len(self.lines) + COMPACT:  # lines that are gone
-            self._aside = [each for each in self._aside if each[2].waiters]
-            heapify(self._aside)
-
-
-class Queue:
-    """The waiting calls of one client."""
-
-    def __init__(self) -> None:
+    def __init__(self, number: int, patience: float) -> None:
+        self._level = number
+        self._patience = patience
         self._waiters: OrderedDict[Waiter, None] = OrderedDict()
         self._ranks: list[float] = []
-        self._lanes: dict[Kind, _Lane] = {}
+        self._lanes: dict[Kind, Lane] = {}
         """The operations that wait."""
         self._number = 0
         self._newest_until = -inf
@@ -281,7 +115,7 @@ class Queue:
         return next(iter(self._waiters))
 
     def __iter__(self) -> Iterator[Waiter]:
-        return iter(tuple(self._waiters))
+        return iter(self._waiters)
 
     def add(self, waiter: Waiter) -> None:
         """Let a call wait."""
@@ -291,10 +125,10 @@ class Queue:
         waiter.number = self._number
         lane = self._lanes.get(demand.kind)
         if lane is None:
-            lane = self._lanes[demand.kind] = _Lane(demand.kind)
+            lane = self._lanes[demand.kind] = Lane(demand.kind)
         line = lane.lines.get(key)
         if line is None:
-            line = lane.lines[key] = _Line(demand, key, self._number)
+            line = lane.lines[key] = Line(demand, key, self._number)
         waiter.line, waiter.state = line, "waiting"
         line.waiters[waiter] = None
         self._waiters[waiter] = None
@@ -330,25 +164,27 @@ class Queue:
         """Return whether the order is NEWEST."""
         return now < self._newest_until
 
-    def earliest_start(self, waiter: Waiter, now: float, room: Room, *, exact: bool) -> float:
+    def earliest_start(self, waiter: Waiter, now: float, room: Room, *, exact: bool, before: int) -> float:
         """Return when a new call can leave at the earliest, if none of the calls ahead of it gives up.
 
-        Without ``exact`` it is an upper bound that is found faster: it counts also those calls ahead that cannot be
-        answered in time themselves.
+        ``before`` calls of other levels go first. Without ``exact`` it is an upper bound that is found faster: it counts
+        also those calls ahead that cannot be answered in time themselves.
         """
         demand = waiter.demand
         if self.newest_first(now):
             return max(now, demand.ready_at(now))
         start = max(now, demand.halted_until)
         for bucket in demand.buckets:
-            ahead = bisect_right(bucket.waiting, waiter.latest)
+            waiting = bucket.waiting[self._level]
+            ahead = bisect_right(waiting, waiter.latest)
             if exact:
-                ahead = self._served(bucket.waiting, ahead, partial(bucket.fits, now=now, need=room.need))
+                ahead = self._served(waiting, ahead, partial(bucket.fits, now=now, need=room.need))
+            ahead += sum(len(level) for level in bucket.waiting[: self._level])
             start = max(start, bucket.ready_at(now, ahead))
         ahead = bisect_right(self._ranks, waiter.latest)
         if exact:
             ahead = self._served(self._ranks, ahead, partial(room.fits, now=now))
-        return max(start, now + (ahead + 1 - room.free) / room.places * room.typical)
+        return max(start, now + (ahead + before + 1 - room.free) / room.places * room.typical)
 
     @staticmethod
     def _served(ranks: list[float], ahead: int, fits: Callable[[float], float]) -> int:
@@ -380,12 +216,12 @@ class Queue:
         return waiter
 
     def _has_waited_long(self, waiter: Waiter, now: float) -> bool:
-        long = PATIENT * self._gave_up_after if self.newest_first(now) else min(PATIENCE, waiter.deadline / 2)
+        long = PATIENT * self._gave_up_after if self.newest_first(now) else min(self._patience, waiter.deadline / 2)
         return now - waiter.since >= long
 
     def settled(self, demand: Demand) -> bool:
         """Note that promised tokens were taken or given back; return whether lines were held for them."""
-        return bool(demand.own) and sum(lane.settled(demand.group) for lane in self._lanes.values()) > 0
+        return sum(lane.settled(demand.group) for lane in self._lanes.values()) > 0
 
     def due(self, now: float) -> float:
         """Return the earliest time at which a call may leave, after :meth:`next` has found none: inf if none waits."""
@@ -393,7 +229,7 @@ class Queue:
         return min((lane.due(order, now) for lane in self._lanes.values()), default=inf)
 
     def _choose(self, order: str, now: float) -> Waiter | None:
-        best: _Line | None = None
+        best: Line | None = None
         rank: tuple[float, int] = (inf, 0)
         for lane in self._lanes.values():
             line = lane.best(order, now)
@@ -408,4 +244,66 @@ class Queue:
     def _rank_lists(self, waiter: Waiter) -> Iterator[list[float]]:
         yield self._ranks
         for bucket in waiter.demand.buckets:
-            yield bucket.waiting
+            yield bucket.waiting[self._level]
+
+
+class Queue:
+    """The waiting calls of one client, of both priorities."""
+
+    def __init__(self) -> None:
+        self._normal, self._low = self._levels = (_Level(NORMAL, PATIENCE), _Level(LOW, LOW_PATIENCE))
+        self._turn = 0
+
+    def __len__(self) -> int:
+        return len(self._normal) + len(self._low)
+
+    def __iter__(self) -> Iterator[Waiter]:
+        yield from tuple(self._normal)
+        yield from tuple(self._low)
+
+    @property
+    def oldest(self) -> Waiter:
+        """The call that has waited longest."""
+        return min((level.oldest for level in self._levels if level), key=lambda waiter: waiter.since)
+
+    def add(self, waiter: Waiter) -> None:
+        """Let a call wait."""
+        self._levels[waiter.level].add(waiter)
+
+    def remove(self, waiter: Waiter) -> None:
+        """Let a call wait no longer."""
+        self._levels[waiter.level].remove(waiter)
+
+    def gave_up(self, age: float, now: float) -> None:
+        """Note that the caller of a call of normal priority gave up, ``age`` seconds after it came."""
+        self._normal.gave_up(age, now)
+
+    def earliest_start(self, waiter: Waiter, now: float, room: Room, *, exact: bool) -> float:
+        """Return when a new call can leave at the earliest, if none of the calls ahead of it gives up.
+
+        Without ``exact`` it is an upper bound that is found faster: it counts also those calls ahead that cannot be
+        answered in time themselves.
+        """
+        before = len(self._normal) if waiter.level == LOW else 0
+        return self._levels[waiter.level].earliest_start(waiter, now, room, exact=exact, before=before)
+
+    def next(self, now: float) -> Waiter | None:
+        """Return the call that is to leave now, if there is one. It still waits: :meth:`remove` it."""
+        if self._low and self._turn + 1 >= TURN and now - self._low.oldest.since >= LOW_PATIENCE:
+            waiter = self._low.next(now)
+            if waiter is not None:
+                self._turn = 0
+                return waiter
+        waiter = self._normal.next(now)
+        if waiter is None:
+            return self._low.next(now)
+        self._turn += 1
+        return waiter
+
+    def settled(self, demand: Demand) -> bool:
+        """Note that promised tokens were taken or given back; return whether lines were held for them."""
+        return bool(demand.own) and sum(level.settled(demand) for level in self._levels) > 0
+
+    def due(self, now: float) -> float:
+        """Return the earliest time at which a call may leave, after :meth:`next` has found none: inf if none waits."""
+        return min(level.due(now) for level in self._levels)

@@ -13,12 +13,13 @@ States of a client: ``new`` -> ``opening`` -> ``open`` -> ``closing`` -> ``close
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from attrs import Attribute, field, frozen
 
 from rbim._support.text import quoted
 from rbim.client.admission import Admission
+from rbim.client.limits import LOW, NORMAL
 from rbim.client.retry import Retry, RetryBudget
 from rbim.errors import InvalidRequest
 from rbim.validators import above_zero
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from rbim.http import Signer, Transport
     from rbim.wire.codec import Codec
 
-__all__ = ["CallSettings", "Load", "SharedState"]
+__all__ = ["CallSettings", "Load", "Priority", "SharedState"]
 
 
 def _account(_: object, attribute: Attribute[Any], value: object) -> None:
@@ -47,14 +48,27 @@ def _retry(_: object, attribute: Attribute[Any], value: object) -> None:
         raise InvalidRequest(f"{attribute.name}: Retry(attempts=...) is needed, not {quoted(value)}", field=attribute.name)
 
 
+def _priority(_: object, attribute: Attribute[Any], value: object) -> None:
+    if value is not None and value not in get_args(Priority):
+        raise InvalidRequest(f"{attribute.name}: use 'normal' or 'low', not {quoted(value)}", field=attribute.name)
+
+
+Priority = Literal["normal", "low"]
+
+
 @frozen(kw_only=True)
 class CallSettings:
-    """The settings of one view: acting account, seconds per attempt, seconds per call, retry policy."""
+    """The settings of one view: acting account, seconds per attempt, seconds per call, retry policy, priority."""
 
     user_name: str | None = field(validator=_account)
     timeout: float = field(validator=above_zero)
     deadline: float = field(validator=above_zero)
     retry: Retry = field(validator=_retry)
+    priority: Priority | None = field(default=None, validator=_priority)
+    level: int = field(init=False, default=NORMAL)
+
+    def __attrs_post_init__(self) -> None:
+        object.__setattr__(self, "level", LOW if self.priority == "low" else NORMAL)
 
 
 @frozen(kw_only=True)

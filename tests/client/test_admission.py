@@ -329,7 +329,7 @@ async def test_a_queue_that_never_empties_forgets_the_groups_that_are_gone():
             with CancelScope() as scope:
                 scope.cancel()
                 await limiter.enter(JoinGroup(group_id=f"g{number}"), **FOREVER)
-        (lane,) = [lane for lane in limiter._queue._lanes.values() if lane.lines]
+        (lane,) = [lane for lane in limiter._queue._normal._lanes.values() if lane.lines]
         assert max(len(heads._heap) for heads in lane._heads.values()) <= 200
         tasks.cancel_scope.cancel()
 

@@ -149,23 +149,6 @@ EXPECTED: tuple[ExpectedFailure, ...] = (
         finding="a renewal of leases that failed is not tried again before the next third of the lease",
         seeds=(12, 15),
     ),
-    # The service.
-    ExpectedFailure(
-        name="job-in-doubt-about-what-never-left",
-        scenario="service",
-        invariant="a job is in doubt only about what left",
-        trouble="job-beside",
-        finding="a job that is interrupted reports as unknown what waited for the client's rate and never left",
-        seeds=(6, 8),
-    ),
-    ExpectedFailure(
-        name="job-starves-callers",
-        scenario="service",
-        invariant="a job costs the callers beside it little",
-        trouble="job-beside",
-        finding="calls wait behind the requests of a job that shares their client's rate",
-        seeds=(6, 8),
-    ),
 )
 
 

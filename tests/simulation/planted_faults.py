@@ -102,7 +102,7 @@ def intent_not_awaited() -> None:
     """A request leaves before its intent is in the journal."""
     from rbim.bulk.dispatcher import Dispatcher
 
-    async def wait_for_intent(self: Any, chunk: Any, intent: Any) -> None: ...
+    async def wait_for_intent(self: Any, sending: Any) -> None: ...
 
     _replace(Dispatcher, "_wait_for_intent", wait_for_intent)
 
@@ -272,13 +272,13 @@ def place_kept_on_cancellation() -> None:
     """A call that is cancelled at the moment in which it gets a place keeps it."""
     from rbim.client.admission import Admission
 
-    withdraw = Admission._withdraw
+    withdraw = Admission.withdraw
 
     def faulty(self: Any, waiter: Any) -> None:
         if waiter.state != "granted":
             withdraw(self, waiter)
 
-    _replace(Admission, "_withdraw", faulty)
+    _replace(Admission, "withdraw", faulty)
 
 
 @_fault("service")
@@ -286,14 +286,14 @@ def token_kept_on_cancellation() -> None:
     """A call that is cancelled while it waits for a rate takes its token all the same."""
     from rbim.client.admission import Admission
 
-    withdraw = Admission._withdraw
+    withdraw = Admission.withdraw
 
     def faulty(self: Any, waiter: Any) -> None:
         if waiter.state == "waiting":
             waiter.demand.take(self._clock.monotonic())
         withdraw(self, waiter)
 
-    _replace(Admission, "_withdraw", faulty)
+    _replace(Admission, "withdraw", faulty)
 
 
 @_fault("service")
@@ -365,9 +365,37 @@ def need_ignored() -> None:
 @_fault("service")
 def always_first_come() -> None:
     """Calls are always served in the order in which they came, also when callers give up."""
-    from rbim.client.queue import Queue
+    from rbim.client.queue import _Level  # pyright: ignore[reportPrivateUsage]
 
-    _replace(Queue, "newest_first", lambda self, now: False)  # noqa: ARG005
+    _replace(_Level, "newest_first", lambda self, now: False)  # noqa: ARG005
+
+
+@_fault("service")
+def intent_before_its_place() -> None:
+    """A job writes down what it will send before the client's limits have a place for it."""
+    from rbim.client.admission import Admission
+
+    reserve = Admission.reserve
+
+    def faulty(self: Any, op: Any, granted: Any, *, level: int) -> Any:
+        granted()
+        return reserve(self, op, lambda: None, level=level)
+
+    _replace(Admission, "reserve", faulty)
+
+
+@_fault("service")
+def jobs_wait_like_callers() -> None:
+    """The requests of a job have the priority of calls."""
+    from rbim.client.shared import CallSettings
+
+    after = CallSettings.__attrs_post_init__
+
+    def faulty(self: Any) -> None:
+        after(self)
+        object.__setattr__(self, "level", 0)
+
+    _replace(CallSettings, "__attrs_post_init__", faulty)
 
 
 @_fault("service")

@@ -1,0 +1,64 @@
+"""Reservation: a request gets its place and the promise of its rates before its call begins."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from rbim.client.call import Call
+from rbim.errors import ClientClosed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rbim.client.lanes import Waiter
+    from rbim.client.shared import CallSettings, SharedState
+    from rbim.operations.base import Operation
+
+__all__ = ["Reservation"]
+
+R = TypeVar("R")
+
+
+class Reservation(Generic[R]):
+    """A request that waits for its place in a client's limits, or has it: :meth:`View.reserve` makes it.
+
+    Await :meth:`granted`, then :meth:`send`, once. :meth:`withdraw` it in any case as soon as it is no longer needed, also
+    when one of them raises: until then it keeps its turn.
+    """
+
+    def __init__(self, shared: SharedState, settings: CallSettings, op: Operation[R], granted: Callable[[], object]) -> None:
+        self._shared = shared
+        self._settings = settings
+        self._op = op
+        self._call: Call[R] | None = None
+        self._waiter: Waiter = shared.admission.reserve(op, granted, level=settings.level)
+
+    @property
+    def may_have_acted(self) -> bool:
+        """Whether the platform may have acted on the request, as far as it is known now."""
+        return self._call is not None and self._call.may_have_acted
+
+    async def granted(self) -> None:
+        """Wait until the request has its place. Raises ClientClosed if the client is closed meanwhile."""
+        shared = self._shared
+        if self._waiter.state != "waiting":
+            return
+        with shared.scope(inf) as scope:
+            shared.scopes.add(scope)
+            try:
+                await shared.admission.wait_for_grant(self._waiter)
+            finally:
+                shared.scopes.discard(scope)
+        if self._waiter.state != "granted":
+            raise ClientClosed("the client was closed before this request was sent")
+
+    async def send(self) -> R:
+        """Send the request and return its answer, as :meth:`View.send` does; its deadline begins now."""
+        self._call = Call(self._shared, self._settings, self._op, self._waiter)
+        return await self._call.run()
+
+    def withdraw(self) -> None:
+        """Give the place back, unless the request was sent."""
+        if self._waiter.state in {"waiting", "granted"}:
+            self._shared.admission.withdraw(self._waiter)

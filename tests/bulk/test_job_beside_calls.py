@@ -1,0 +1,281 @@
+"""A job on a client with limits, beside other calls: what it writes down before it may send, and who waits for whom."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import anyio
+import pytest
+from hypothesis import given, strategies as st
+
+from helpers.credentials import APP_ID, TOKEN
+from helpers.jobs import DONE, SHORT, UNKNOWN, read, states, world
+from rbim import (
+    AsyncClient,
+    Credentials,
+    GroupType,
+    InvalidRequest,
+    InviteJoinGroup,
+    JoinGroup,
+    Limits,
+    QueryGroupDetail,
+    Rate,
+    fan_out,
+)
+from rbim.bulk.job import InviteJob, open_job
+from rbim.emulator import Emulator
+from rbim.emulator.faults.requests import Latency, Throttle
+from rbim.emulator.server.server import serve
+
+LIMITS = [
+    Limits(rates=[Rate(5)]),
+    Limits(rates=[Rate(2, each_group=True)]),
+    Limits(concurrency=2),
+    Limits(concurrency=1, rates=[Rate(50)]),
+]
+
+
+def open_requests(journal):
+    ((number,),) = read(journal, "SELECT count(*) FROM request WHERE begun IS NOT NULL AND ended IS NULL")
+    return number
+
+
+async def run_for(run, seconds, clock, how):
+    """Run a job for some emulated seconds, then end it."""
+    if how == "wait_for":
+        with clock.scope(seconds):
+            await run
+        return
+    async with run:
+        await clock.sleep(seconds)
+        getattr(run, how)()
+
+
+@pytest.mark.parametrize("how", ["wait_for", "interrupt", "stop"])
+@pytest.mark.parametrize("limits", LIMITS, ids=repr)
+async def test_an_end_leaves_unknown_only_what_was_in_flight(journal, limits, how):
+    async with world(2, limits=limits) as it:
+        it.plan(Latency(0.3))
+        rows = [(it.groups[n % 2], f"a{n}") for n in range(1000)]
+        job = InviteJob(it.client, journal=journal, chunk=50, needs_confirmation=True, adaptive=False)
+        await run_for(job.run(rows), 1.0, it.clock, how)
+        arrived = {(record.operation.group_id, each) for record in it.sent() for each in record.operation.members}
+        in_flight = {
+            (record.operation.group_id, each)
+            for record in it.sent()
+            if record.at > it.clock.elapsed - 0.3 - 1e-9
+            for each in record.operation.members
+        }
+        await job.resume(on_unknown="report")
+    found = states(journal)
+    unknown = {row for row, state in found.items() if state == UNKNOWN}
+    assert unknown <= in_flight
+    assert len(arrived) < 500
+    if how == "stop":
+        assert not unknown
+    assert Counter(found.values()) == {DONE: 1000 - len(unknown)} | ({UNKNOWN: len(unknown)} if unknown else {})
+
+
+@pytest.mark.parametrize("limits", LIMITS, ids=repr)
+async def test_an_intent_is_written_only_for_what_has_its_place(journal, limits):
+    async with world(2, limits=limits) as it:
+        it.plan(Latency(0.3))
+        rows = [(it.groups[n % 2], f"a{n}") for n in range(300)]
+        run = InviteJob(it.client, journal=journal, adaptive=False, chunk=1).run(rows)
+        most = 0
+        async with run:
+            for _ in range(40):
+                await it.clock.sleep(0.05)
+                most = max(most, open_requests(journal))
+                assert open_requests(journal) <= it.client.load.in_flight
+            run.interrupt()
+        assert 1 <= most <= 6  # at 5/s and 0.3 s each, at most 3 are in flight; at 2/s for each of two groups, 2
+
+
+async def test_the_clients_rate_holds_and_is_used_while_intents_are_written(journal):
+    async with world(1, limits=Limits(rates=[Rate(5)])) as it:
+        rows = [(it.groups[0], f"a{n}") for n in range(50)]
+        await InviteJob(it.client, journal=journal, chunk=1, adaptive=False).run(rows)
+        times = [record.at for record in it.sent()]
+    assert len(times) == 50
+    assert min(later - earlier for earlier, later in pairwise(times)) >= 0.2 - 1e-6
+    assert times[-1] - times[0] <= 49 * 0.2 * 1.02
+
+
+@SHORT
+@given(
+    rows=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 11)), max_size=40),
+    limits=st.sampled_from(LIMITS),
+    ends=st.lists(st.tuples(st.floats(0.01, 4), st.sampled_from(["wait_for", "interrupt", "stop"])), max_size=4),
+    throttled=st.booleans(),
+)
+async def test_wherever_it_is_ended_nothing_is_forgotten_and_groups_keep_their_order(rows, limits, ends, throttled):
+    async with world(3, limits=limits) as it:
+        it.plan(Latency(0.1))
+        if throttled:
+            it.plan(Throttle(per_second=3, retry_after=2))
+        rows = [(it.groups[group], f"a{account}") for group, account in rows]
+        with TemporaryDirectory() as folder:
+            path = Path(folder) / "journal"
+            job = InviteJob(it.client, journal=path, chunk=2, concurrency=3, adaptive=False)
+            for number, (seconds, how) in enumerate(ends):
+                await run_for(job.resume() if number else job.run(rows), seconds, it.clock, how)
+            await (job.resume(on_unknown="resend") if ends else job.run(rows))
+            assert states(path) == dict.fromkeys(rows, DONE)
+            firsts = read(path, "SELECT lane, first FROM request WHERE repeats IS NULL ORDER BY id")
+            by_lane = {}
+            for lane, first in firsts:
+                by_lane.setdefault(lane, []).append(first)
+            assert all(each == sorted(each) for each in by_lane.values())
+        for group in it.groups:
+            assert it.members(group) == {account for at, account in rows if at == group}
+
+
+# ----------------------------------------------------------------------------------------- who waits for whom
+
+
+async def latencies(it, calls, gap):
+    """Make calls one after another, ``gap`` seconds apart, and return how long each took."""
+    found = []
+    for _ in range(calls):
+        began = it.clock.elapsed
+        await it.client.send(QueryGroupDetail(group_id=it.groups[0]))
+        found.append(it.clock.elapsed - began)
+        await it.clock.sleep(gap)
+    return found
+
+
+@pytest.mark.parametrize("kind", ["job", "fan_out"])
+@pytest.mark.parametrize("per_second", [5, 50])
+async def test_a_call_waits_one_more_interval_at_most_for_a_job_on_the_same_rate(journal, kind, per_second):
+    async with world(1, limits=Limits(rates=[Rate(per_second, burst=1)])) as it:
+        rows = [(it.groups[0], f"a{n}") for n in range(18 * per_second)]  # 18 seconds of work
+        async with anyio.create_task_group() as tasks:
+            if kind == "job":
+                run = InviteJob(it.client, journal=journal, chunk=1, adaptive=False).run(rows)
+
+                async def background():
+                    await run
+            else:
+
+                async def background():
+                    calls = (JoinGroup(group_id=group, user_name=account) for group, account in rows)
+                    async with fan_out(it.client.tuned(deadline=20), calls) as outcomes:
+                        async for _ in outcomes:
+                            pass
+
+            tasks.start_soon(background)
+            await it.clock.sleep(2)
+            before = len(it.emulator.requests)
+            began = it.clock.elapsed
+            found = await latencies(it, 8, 1.7)
+            sent = len(it.emulator.requests) - before
+            assert max(found) <= 2 / per_second + 1e-6  # its own interval, and one of the job
+            assert sent >= 0.95 * per_second * (it.clock.elapsed - began)  # the job has all the rest
+            tasks.cancel_scope.cancel()
+
+
+async def test_a_call_gets_the_next_free_place_before_a_job(journal):
+    async with world(1, limits=Limits(concurrency=4)) as it:
+        it.plan(Latency(0.4))
+        rows = [(it.groups[0], f"a{n}") for n in range(1000)]
+        run = InviteJob(it.client, journal=journal, chunk=1, adaptive=False).run(rows)
+        async with run:
+            await it.clock.sleep(2.05)
+            found = await latencies(it, 10, 0.9)
+            run.interrupt()
+        assert max(found) <= 0.4 + 1e-6
+
+
+async def test_a_job_is_not_starved_by_calls_that_use_up_the_rate(journal):
+    async with world(1, limits=Limits(rates=[Rate(10)])) as it:
+        run = InviteJob(it.client, journal=journal, chunk=1, adaptive=False).run(
+            [(it.groups[0], f"a{n}") for n in range(500)]
+        )
+
+        async def caller():
+            while True:
+                await it.client.send(QueryGroupDetail(group_id=it.groups[0]))
+
+        async with run, anyio.create_task_group() as tasks:
+            for _ in range(20):
+                tasks.start_soon(caller)
+            await it.clock.sleep(10)
+            before = Counter(type(record.operation) for record in it.emulator.requests)
+            await it.clock.sleep(60)
+            share = Counter(type(record.operation) for record in it.emulator.requests) - before
+            tasks.cancel_scope.cancel()
+            run.interrupt()
+        assert 0.1 * 600 <= share[InviteJoinGroup] <= 0.15 * 600
+        assert share[QueryGroupDetail] >= 0.8 * 600
+
+
+async def test_a_view_with_a_priority_keeps_it_in_a_fan_out(journal):
+    """Given the priority of calls, the operations of a fan-out wait in one line with them."""
+    async with world(1, limits=Limits(rates=[Rate(10, burst=1)])) as it:
+        calls = [JoinGroup(group_id=it.groups[0], user_name=f"a{n}") for n in range(100)]
+        async with fan_out(it.client.tuned(deadline=100, priority="normal"), calls):
+            await it.clock.sleep(0.05)
+            (waited,) = await latencies(it, 1, 0)
+        assert waited <= 30  # its deadline is nearer
+        del journal
+
+
+@pytest.mark.parametrize("priority", ["high", "", 1, True, b"low"])
+def test_an_unknown_priority_is_refused(priority):
+    client = AsyncClient(base_url="https://im.example", credentials=Credentials(app_id=APP_ID, app_token=TOKEN))
+    with pytest.raises(InvalidRequest, match="priority: use 'normal' or 'low'"):
+        client.tuned(priority=priority)
+
+
+# ----------------------------------------------------------------------------------------- kill -9
+
+
+PROGRAM = """
+import anyio, sys
+from rbim import AsyncClient, Limits, Rate
+from rbim.bulk import InviteJob
+
+async def main():
+    rows = [(sys.argv[2], f"a{n}") for n in range(1000)]
+    async with AsyncClient.from_env(limits=Limits(rates=[Rate(5)])) as client:
+        await InviteJob(client, journal=sys.argv[1], chunk=50, needs_confirmation=True).run(rows)
+
+anyio.run(main)
+"""
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_after_kill_9_nothing_is_unknown_that_did_not_arrive(journal):
+    emulator = Emulator(credentials=Credentials(app_id=APP_ID, app_token=TOKEN))
+    async with serve(emulator) as server:
+        environment = os.environ | {"RBIM_BASE_URL": server.url, "RBIM_APP_ID": APP_ID, "RBIM_APP_TOKEN": TOKEN}
+        async with AsyncClient(base_url=server.url, credentials=emulator.credentials) as client:
+            group = (await client.groups.create(name="g", type=GroupType.VIP)).group_id
+            process = await anyio.to_thread.run_sync(
+                lambda: subprocess.Popen([sys.executable, "-c", PROGRAM, str(journal), group], env=environment)
+            )
+            try:
+                with anyio.fail_after(30):
+                    while sum(isinstance(each.operation, InviteJoinGroup) for each in emulator.requests) < 4:
+                        await anyio.sleep(0.02)
+            finally:
+                process.send_signal(signal.SIGKILL)
+                process.wait()
+            arrived = {
+                each
+                for record in emulator.requests
+                if isinstance(record.operation, InviteJoinGroup)
+                for each in record.operation.members
+            }
+            run = open_job(client, journal).resume(on_unknown="report")
+            async with run:
+                await anyio.sleep(0.1)
+                run.interrupt()
+    unknown = {account for (_, account), state in states(journal).items() if state == UNKNOWN}
+    assert len(unknown - arrived) <= 50  # the one request whose turn was about to come
