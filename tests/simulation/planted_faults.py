@@ -202,15 +202,17 @@ def lock_not_taken() -> None:
 @_fault("job")
 def place_leaked() -> None:
     """Now and then the place of a request that has ended stays taken."""
-    from rbim.bulk.progress import RunCounts
+    from rbim.bulk.dispatcher import Dispatcher
 
-    change_in_flight = RunCounts.change_in_flight
+    send = Dispatcher._send
 
-    def faulty(self: Any, by: Any, now: Any) -> None:
-        if by > 0 or _uses % 40:
-            change_in_flight(self, by, now)
+    async def faulty(self: Any, sending: Any) -> None:
+        try:
+            await send(self, sending)
+        finally:
+            self._places += not _uses % 40
 
-    _replace(RunCounts, "change_in_flight", faulty)
+    _replace(Dispatcher, "_send", faulty)
 
 
 @_fault("job")
@@ -371,31 +373,16 @@ def always_first_come() -> None:
 
 
 @_fault("service")
-def intent_before_its_place() -> None:
-    """A job writes down what it will send before the client's limits have a place for it."""
-    from rbim.client.admission import Admission
+def jobs_go_first() -> None:
+    """The requests of a job leave before the calls beside it."""
+    from rbim.client.queue import Queue
 
-    reserve = Admission.reserve
+    choose = Queue.next
 
-    def faulty(self: Any, op: Any, granted: Any, *, level: int) -> Any:
-        granted()
-        return reserve(self, op, lambda: None, level=level)
+    def faulty(self: Any, now: float) -> Any:
+        return self._low.next(now) or choose(self, now)
 
-    _replace(Admission, "reserve", faulty)
-
-
-@_fault("service")
-def jobs_wait_like_callers() -> None:
-    """The requests of a job have the priority of calls."""
-    from rbim.client.shared import CallSettings
-
-    after = CallSettings.__attrs_post_init__
-
-    def faulty(self: Any) -> None:
-        after(self)
-        object.__setattr__(self, "level", 0)
-
-    _replace(CallSettings, "__attrs_post_init__", faulty)
+    _replace(Queue, "next", faulty)
 
 
 @_fault("service")
