@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
 
 from attrs import frozen
 
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Credentials",
+    "CredentialsProvider",
     "Secret",
+    "SecretText",
     "callback_credentials_from_env",
     "credentials_from_env",
     "credentials_in",
@@ -169,6 +172,21 @@ class Secret:
         raise TypeError("a secret cannot be pickled; read it again in the other process (AsyncClient.from_env)")
 
 
+class SecretText(Protocol):
+    """A secret of another library, such as pydantic's ``SecretStr``."""
+
+    def get_secret_value(self) -> str:
+        """Return the text itself."""
+        ...
+
+
+def _secret(token: str | Secret | SecretText) -> Secret:
+    if isinstance(token, Secret):
+        return token
+    reveal = getattr(token, "get_secret_value", None)
+    return Secret(reveal() if reveal is not None else cast("str", token))
+
+
 def _fits(text: object) -> bool:
     return isinstance(text, str) and text.isascii() and text.isprintable() and text.split() == [text]
 
@@ -185,11 +203,15 @@ class Credentials:
     app_id: str
     app_token: Secret
 
-    def __init__(self, *, app_id: str, app_token: str | Secret) -> None:
+    def __init__(self, *, app_id: str, app_token: str | Secret | SecretText) -> None:
         # Rebound at once, so that a traceback that shows local variables shows no token.
-        app_token = app_token if isinstance(app_token, Secret) else Secret(app_token)
+        app_token = _secret(app_token)
         object.__setattr__(self, "app_id", app_id)
         object.__setattr__(self, "app_token", app_token)
         for name, fits in (("app_id", _fits(app_id)), ("app_token", _fits(app_token.reveal()))):
             if not fits:
                 raise InvalidRequest(f"{name}: ASCII text without white space is needed", field=name)
+
+
+CredentialsProvider = Callable[[], Credentials | Awaitable[Credentials]]
+"""A function that returns the current credentials of an application, or an async one."""

@@ -11,12 +11,14 @@ from rbim.client.admission import Refused
 from rbim.errors import (
     ApiError,
     Attempt,
+    AuthenticationError,
     ClientClosed,
     DeadlineExceeded,
     Outcome,
     ProtocolError,
     RbimError,
     Throttled,
+    TimestampExpired,
     TransportError,
 )
 from rbim.wire.codec import SUCCESS
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from rbim.client.lanes import Waiter
     from rbim.client.observers import Observers
     from rbim.client.shared import CallSettings, SharedState
-    from rbim.http import Request, Response
+    from rbim.http import Request, Response, Signer
     from rbim.operations.base import Operation
 
 __all__ = ["Call", "Exchange"]
@@ -70,6 +72,7 @@ class Call(Generic[R]):
         "_number",
         "_op",
         "_path",
+        "_renewal",
         "_reserved",
         "_settings",
         "_shared",
@@ -90,6 +93,7 @@ class Call(Generic[R]):
         self._began = self._started = shared.clock.monotonic()
         self._latest = self._began + settings.deadline
         self._handed_over = False
+        self._renewal = False
         self._history: list[Attempt] = []
         self._failure: RbimError | None = None
         self._waited = 0.0
@@ -127,16 +131,16 @@ class Call(Generic[R]):
     async def _attempts(self, request: Request) -> R:
         shared = self._shared
         while True:
-            if self._reserved is not None:
-                await self._interruptible(0.0, self._leave_reserved, self._reserved)
-            elif shared.admission.take():
+            waits = self._reserved is not None
+            if not waits and shared.admission.take():
                 self._started = shared.clock.monotonic()
-            elif (now := shared.admission.enter_at_once(self._op, self._latest)) is not None:
+            elif not waits and (now := shared.admission.enter_at_once(self._op, self._latest)) is not None:
                 self._started = now
             else:
                 await self._interruptible(0.0, self._wait_for_admission)
             try:
-                signed = shared.signer.sign(request)
+                signer = shared.signer
+                signed = signer.sign(request)
                 timeout = self._begin_attempt(signed)
                 try:
                     if shared.timed_by_transport:
@@ -158,7 +162,8 @@ class Call(Generic[R]):
             if confirmed is not None:
                 return confirmed
             self._failure = failure
-            await self._interruptible(0.0, shared.clock.sleep, self._pause_after(failure))
+            if not await self._renewed(failure, signer):
+                await self._interruptible(0.0, shared.clock.sleep, self._pause_after(failure))
 
     async def _interruptible(self, backstop: float, wait: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Await ``wait(...)`` until the deadline, or until the client is closed; then raise the error for it.
@@ -201,6 +206,17 @@ class Call(Generic[R]):
         self.confirmed = answer is not None
         return answer
 
+    async def _renewed(self, failure: RbimError, refused: Signer) -> bool:
+        """Return whether the credentials were refused and there are other ones now; once in a call."""
+        renewed = self._shared.renewed
+        if renewed is None or self._renewal or not isinstance(failure, AuthenticationError):
+            return False
+        if isinstance(failure, TimestampExpired) or failure.outcome is not Outcome.REFUSED:
+            return False
+        self._renewal = True
+        enough = self._shared.clock.monotonic() < self._latest - self._need()
+        return enough and await self._interruptible(0.0, renewed, refused)
+
     def _pause_after(self, failure: TransportError | ApiError | ProtocolError) -> float:
         """Return the seconds until the next attempt. Raises an error if there is none."""
         shared, settings = self._shared, self._settings
@@ -224,6 +240,10 @@ class Call(Generic[R]):
         shared = self._shared
         start = shared.clock.monotonic()
         try:
+            if self._reserved is not None:
+                self._started = await shared.admission.leave_queue(self._reserved, start)
+                self._reserved = None
+                return
             self._started = await shared.admission.enter(
                 self._op,
                 latest=self._latest,
@@ -235,10 +255,6 @@ class Call(Generic[R]):
             raise self._not_admitted() from self._failure
         finally:
             self._waited += shared.clock.monotonic() - start
-
-    async def _leave_reserved(self, reserved: Waiter) -> None:
-        self._started = await self._shared.admission.leave_queue(reserved, self._shared.clock.monotonic())
-        self._reserved = None
 
     def _begin_attempt(self, signed: Request) -> float:
         """Notify the observers, and return the seconds that the attempt may take. Raises ClientClosed."""

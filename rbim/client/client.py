@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
 
 from attrs import evolve
 
+from rbim.client.arguments import Unasked, check, dialect_of, observers_of, signer_of, signing, transport_of, url_text
 from rbim.client.call import Call, Exchange
 from rbim.client.limits import Limits
 from rbim.client.retry import Retry
 from rbim.client.shared import CallSettings, SharedState
 from rbim.clock import SystemClock
-from rbim.credentials import Credentials
-from rbim.errors import InvalidRequest
+from rbim.errors import ClientClosed, InvalidRequest
 from rbim.operations.groups import Groups
-from rbim.validators import require, require_clock, require_methods, require_name
 from rbim.wire.codec import Codec, wrong_origin
 
 if TYPE_CHECKING:
@@ -27,10 +26,13 @@ if TYPE_CHECKING:
 
     from cattrs import Converter
 
-    from rbim.client.observers import Observer, Observers
+    from rbim.client.arguments import Url
+    from rbim.client.observers import Observer
     from rbim.client.reservation import Reservation
+    from rbim.client.rotation import Rotation
     from rbim.client.shared import Load, Priority
     from rbim.clock import Clock
+    from rbim.credentials import Credentials, CredentialsProvider
     from rbim.dialect import Dialect
     from rbim.http import Signer, Transport
     from rbim.operations.base import Operation
@@ -72,7 +74,7 @@ class View:
             return f"<{type(self).__name__}, not made>"
         user = f" as {self._settings.user_name}" if self._settings.user_name else ""
         name = f" {self.name}" if self.name else ""
-        return f"<{type(self).__name__}{name} of {self._shared.codec.app_id}{user}, {self._shared.state}>"
+        return f"<{type(self).__name__}{name} of {self._shared.codec.app_id or '?'}{user}, {self._shared.state}>"
 
     @property
     def name(self) -> str:
@@ -170,9 +172,9 @@ class View:
 class ClientOptions(TypedDict, total=False):
     """The arguments of :class:`AsyncClient`, for functions that pass them on."""
 
-    base_url: str
-    call_base_url: str | None
-    credentials: Credentials | None
+    base_url: str | Url
+    call_base_url: str | Url | None
+    credentials: Credentials | CredentialsProvider | None
     signer: Signer | None
     user_name: str | None
     transport: Transport | str | None
@@ -191,8 +193,9 @@ class AsyncClient(View):
     """The client of one application.
 
     - ``base_url``: URL of the group operations (``https://host:8883``); ``call_base_url``: URL of the call tasks (default:
-      ``base_url``).
-    - ``credentials`` or ``signer``: exactly one of them.
+      ``base_url``). Texts, or URL objects of pydantic, httpx or yarl.
+    - ``credentials`` or ``signer``: exactly one of them. The credentials may be a function that returns them, also an async
+      one: it is called on entering, and again when the platform refuses the credentials (:mod:`rbim.client.rotation`).
     - ``user_name``: the acting account of operations that name none.
     - ``transport``: sends the requests; or its name: ``httpx`` (default), ``auto``, ``asyncio``, ``aiohttp``, ``pyreqwest``,
       ``httpx2``. ``dialect``: the choices that the interface leaves open.
@@ -210,9 +213,9 @@ class AsyncClient(View):
     def __init__(  # noqa: PLR0913  # options, each by keyword and with a default
         self,
         *,
-        base_url: str,
-        call_base_url: str | None = None,
-        credentials: Credentials | None = None,
+        base_url: str | Url,
+        call_base_url: str | Url | None = None,
+        credentials: Credentials | CredentialsProvider | None = None,
         signer: Signer | None = None,
         user_name: str | None = None,
         transport: Transport | str | None = None,
@@ -226,7 +229,8 @@ class AsyncClient(View):
         hooks: Callable[[Converter], None] | None = None,
         name: str = "",
     ) -> None:
-        dialect = _dialect(dialect)
+        dialect = dialect_of(dialect)
+        base_url, call_base_url = cast("str", url_text(base_url)), url_text(call_base_url)
         wrong = wrong_origin(base_url, call_base_url, dialect.version)
         if wrong is not None:
             base_url = call_base_url = ""  # a traceback with local variables must not show a password in it
@@ -234,10 +238,11 @@ class AsyncClient(View):
         limits = Limits() if limits is None else limits
         retry = Retry() if retry is None else retry
         clock = SystemClock() if clock is None else clock
-        _check(limits=limits, clock=clock, hooks=hooks, name=name)
-        signer = _signer(credentials, signer, clock, dialect)
+        check(limits=limits, clock=clock, hooks=hooks, name=name)
+        sign_with = signing(clock, dialect)
+        signer = signer_of(credentials, signer, sign_with)
         shared = SharedState(
-            transport=_transport(transport),
+            transport=transport_of(transport),
             signer=signer,
             codec=Codec(
                 app_id=signer.app_id,
@@ -249,9 +254,14 @@ class AsyncClient(View):
             ),
             clock=clock,
             limits=limits,
-            observers=_observers(observers),
+            observers=observers_of(observers),
             name=name,
         )
+        self._rotation: Rotation | None = None
+        if isinstance(signer, Unasked):
+            from rbim.client.rotation import Rotation
+
+            self._rotation = Rotation(signer.provider, shared, sign_with)
         settings = CallSettings(user_name=user_name, timeout=timeout, deadline=deadline, retry=retry)
         super().__init__(shared, settings)
         self._deadlines: Deadlines | None = None
@@ -285,6 +295,8 @@ class AsyncClient(View):
             raise RuntimeError("a client is entered once: create a new one")
         self._shared.state = "opening"
         try:
+            if self._rotation is not None:
+                await self._rotation.begin()
             await self._shared.transport.__aenter__()
         except BaseException:
             self._shared.state = "new"
@@ -296,6 +308,28 @@ class AsyncClient(View):
             self._shared.timed_by_transport = bool(vars(type(self._shared.transport)).get("keeps_timeouts"))
         self._shared.state = "open"
         return self
+
+    async def open(self) -> Self:
+        """Enter the client, for code that has no block: the same as ``async with``. Leave it with :meth:`aclose`."""
+        return await self.__aenter__()
+
+    async def aclose(self) -> None:
+        """Leave the client, as at the end of ``async with``; nothing happens if it was not entered, or was left."""
+        if self._shared.state == "open":
+            await self.__aexit__(None, None, None)
+
+    async def warm_up(self) -> None:
+        """Prepare everything that a first call of each operation needs, so that no call stalls the event loop for it.
+
+        It imports modules and compiles converters, some tens of milliseconds in small steps, and opens no connection.
+        Raises ClientClosed outside the client's ``async with`` block.
+        """
+        from rbim.client.warm_up import warm_up
+
+        if self._shared.state != "open":
+            raise ClientClosed("the client is not open: warm it up in its `async with` block")
+
+        await warm_up(self._shared)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
@@ -344,62 +378,3 @@ async def _calls_ended(shared: SharedState) -> None:
         shared.all_ended = Event()
         with shared.clock.scope(GRACE):
             await shared.all_ended.wait()
-
-
-def _signer(credentials: Credentials | None, signer: Signer | None, clock: Clock, dialect: Dialect) -> Signer:
-    if signer is not None and credentials is None:
-        require_methods("signer", signer, ("sign",), "a signer such as AppSigner(credentials)")
-        require("signer.app_id", getattr(signer, "app_id", None), str, "a text")
-        return signer
-    if credentials is None or signer is not None:
-        raise InvalidRequest(
-            "credentials: give either credentials=Credentials(app_id=..., app_token=...) or signer=, not both",
-            field="credentials",
-        )
-    require("credentials", credentials, Credentials, "Credentials(app_id=..., app_token=...)")
-    from rbim.wire.signing import AppSigner
-
-    return AppSigner(credentials, clock=clock, zone=dialect.zone)
-
-
-def _dialect(dialect: Dialect | None) -> Dialect:
-    from rbim.dialect import Dialect
-
-    if dialect is None:
-        return Dialect()
-    require("dialect", dialect, Dialect, "Dialect(...)")
-    return dialect
-
-
-def _check(*, limits: object, clock: object, hooks: object, name: object) -> None:
-    require_name("name", name)
-    require("limits", limits, Limits, "Limits(concurrency=..., rates=[...])")
-    require_clock(clock)
-    if hooks is not None:
-        require_methods("hooks", hooks, ("__call__",), "a function of a cattrs converter")
-
-
-EVENTS = ("call_started", "attempt_started", "attempt_ended", "call_ended")
-
-
-def _observers(observers: Iterable[Observer]) -> Observers | None:
-    require_methods("observers", observers, ("__iter__",), "a list of observers, such as [LoggingObserver()],")
-    listed = tuple(observers)
-    for each in listed:
-        if isinstance(each, type) or not any(hasattr(each, name) for name in EVENTS):
-            require_methods("observers", each, EVENTS, "a list of observers, such as [LoggingObserver()],")
-    if not listed:
-        return None
-    from rbim.client.observers import Observers
-
-    return Observers(listed)
-
-
-def _transport(given: Transport | str | None) -> Transport:
-    if given is not None and not isinstance(given, str):
-        form = "a transport, such as HttpxTransport(), or a name, such as 'httpx',"
-        require_methods("transport", given, ("send", "__aenter__", "__aexit__"), form)
-        return given
-    from rbim.transports.by_name import transport_named
-
-    return transport_named("httpx" if given is None else given)

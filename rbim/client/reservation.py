@@ -42,7 +42,7 @@ class Reservation(Generic[R]):
     async def granted(self) -> None:
         """Wait until the request has its place. Raises ClientClosed if the client is closed meanwhile."""
         shared = self._shared
-        if self._waiter.state != "waiting":
+        if self._is("granted"):
             return
         with shared.scope(inf) as scope:
             shared.scopes.add(scope)
@@ -50,7 +50,7 @@ class Reservation(Generic[R]):
                 await shared.admission.wait_for_grant(self._waiter)
             finally:
                 shared.scopes.discard(scope)
-        if self._waiter.state != "granted":
+        if not self._is("granted"):
             raise ClientClosed("the client was closed before this request was sent")
 
     async def send(self) -> R:
@@ -60,5 +60,8 @@ class Reservation(Generic[R]):
 
     def withdraw(self) -> None:
         """Give the place back, unless the request was sent."""
-        if self._waiter.state in {"waiting", "granted"}:
+        if self._is("waiting") or self._is("granted"):
             self._shared.admission.withdraw(self._waiter)
+
+    def _is(self, state: str) -> bool:
+        return self._waiter.state == state

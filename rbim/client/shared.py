@@ -25,6 +25,8 @@ from rbim.errors import InvalidRequest
 from rbim.validators import above_zero
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from anyio import Event
 
     from rbim.client.limits import Limits
@@ -120,6 +122,8 @@ class SharedState:
         """The number of running calls."""
         self.scopes: set[Scope] = set()
         """The scopes in which calls wait; closing the client cancels them."""
+        self.renewed: Callable[[Signer], Awaitable[bool]] | None = None
+        """If the credentials may change: asks for other ones than a signer's, and returns whether there are any."""
         self.state = "new"  # then "opening", "open", "closing", "closed"
         self.calls = 0
         self.all_ended: Event | None = None

@@ -81,8 +81,8 @@ class Emulator(Membership, Messaging):
         self.copier = Copier(self.world, self.credentials, seed)
         self.deliveries = self.copier.dispatch.deliveries
         self.copy_faults = self.copier.faults
-        signature_check = SignatureCheck(self.credentials, self.clock, self.dialect)
-        self.platform = Platform(self.world, signature_check, self.faults, self.requests)
+        self._signature_check = SignatureCheck(self.credentials, self.clock, self.dialect)
+        self.platform = Platform(self.world, self._signature_check, self.faults, self.requests)
         self.asgi = EmulatorApp(self.platform, self.clock)
 
     def never_logged_in(self, *accounts: str) -> None:
@@ -91,6 +91,15 @@ class Emulator(Membership, Messaging):
         Interface: "An invited member must be a user who has already logged in".
         """
         self.state.never_logged_in.update(accounts)
+
+    def change_token(self, app_token: str) -> Credentials:
+        """Give the application another token at once, as its console may, and return the new ``credentials``.
+
+        Requests that are signed with the token before are refused from now on, and copies are signed with the new one.
+        """
+        self.credentials = Credentials(app_id=self.credentials.app_id, app_token=app_token)
+        self._signature_check.credentials = self.copier.dispatch.credentials = self.credentials
+        return self.credentials
 
     def snapshot(self) -> Snapshot:
         """Return a snapshot of the state, to :meth:`restore` it or to compare it: equal states have equal snapshots."""

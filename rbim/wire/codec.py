@@ -142,6 +142,11 @@ class Codec:
             headers = {**headers, **fields, **own}
         return filled("POST", plan.origin, plan.path, UNSIGNED, headers, body, repeatable=op.repeat != Repeat.NEVER)
 
+    def prepare(self, kind: type[Operation[Any]]) -> None:
+        """Compile the conversions of an operation class; otherwise its first call does so."""
+        if kind not in self._plans:
+            self._plan(kind)
+
     def _plan_of(self, op: Operation[Any]) -> _Plan:
         return self._plans.get(type(op)) or self._plan(type(op))
 

@@ -74,7 +74,7 @@ class Dispatch:
         self.deliveries = DeliveryLog()
         self._clock = clock
         self._dialect = dialect
-        self._credentials = credentials
+        self.credentials = credentials
         self._destination: Destination | None = None
         self._patience = 0.0
         self._active: set[_ActiveAttempt] = set()
@@ -181,7 +181,7 @@ class Dispatch:
             body = json.dumps({**delivery.document, **RESENT})
         if delivery.stamp is None or self._dialect.resend_signed_anew:
             delivery.stamp = milliseconds(self._clock.now())
-        headers = signed(body, self._credentials, delivery.stamp - round(injection.stale * 1000))
+        headers = signed(body, self.credentials, delivery.stamp - round(injection.stale * 1000))
         if injection.tampered is not None:
             at = int(injection.tampered * len(body))
             body = body[:at] + bytes([body[at] ^ 1]) + body[at + 1 :] if body else b" "

@@ -14,7 +14,7 @@ from hmac import compare_digest
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from attrs import frozen
+from attrs import define
 
 from rbim.emulator.platform.rules import Refusal
 from rbim.errors import AuthenticationError, TimestampExpired
@@ -32,7 +32,7 @@ __all__ = ["SignatureCheck"]
 _STAMP = re.compile(r"([0-9]{4})([0-9]{2})([0-9]{2})([0-9]{2})([0-9]{2})([0-9]{2})")
 
 
-@frozen
+@define
 class SignatureCheck:
     """Checks signatures against the credentials of the one application, and timestamps against the clock."""
 

@@ -1,0 +1,58 @@
+"""What a service hands to a client: URL and secret types of other libraries; opening and closing without a block."""
+
+import httpx
+import pytest
+import yarl
+from pydantic import AnyHttpUrl, AnyUrl, HttpUrl, SecretStr
+
+from helpers.stubs import CREDENTIALS, READ, TOKEN, Stub, client_over, failing
+from rbim import AsyncClient, ClientClosed, Credentials, InvalidRequest
+
+
+@pytest.mark.parametrize("kind", [AnyHttpUrl, HttpUrl, AnyUrl, httpx.URL, yarl.URL])
+@pytest.mark.parametrize("url", ["https://im.example:8883", "https://im.example/prefix", "http://[::1]:8080"])
+async def test_urls_of_other_libraries_are_addresses(kind, url):
+    stub = Stub()
+    async with AsyncClient(base_url=kind(url), call_base_url=kind(url), credentials=CREDENTIALS, transport=stub) as client:
+        await client.send(READ)
+    assert stub.requests[0].origin == url
+
+
+@pytest.mark.parametrize("url", ["ftp://im.example", "https://user:word@im.example", "https://im.example?x=1"])
+def test_an_unfit_url_object_is_refused_without_its_text(url):
+    with pytest.raises(InvalidRequest, match="base_url: an address such as") as refused:
+        AsyncClient(base_url=yarl.URL(url), credentials=CREDENTIALS, transport=Stub())
+    assert "word" not in str(refused.value)
+
+
+def test_a_secret_of_pydantic_is_a_token():
+    made = Credentials(app_id=CREDENTIALS.app_id, app_token=SecretStr(TOKEN))
+    assert made == CREDENTIALS
+    assert TOKEN not in repr(made)
+
+
+@pytest.mark.parametrize("wrong", [None, 7, b"a token of bytes", object(), SecretStr("two words"), SecretStr("")])
+def test_a_wrong_token_is_refused_by_name_without_its_text(wrong):
+    with pytest.raises(InvalidRequest, match="app_token") as refused:
+        Credentials(app_id="a", app_token=wrong)
+    assert "words" not in str(refused.value)
+    assert "bytes" not in str(refused.value)
+
+
+async def test_a_client_can_be_opened_and_closed_without_a_block():
+    stub = Stub()
+    client = await client_over(stub).open()
+    await client.send(READ)
+    assert (stub.entered, stub.left) == (1, 0)
+    await client.aclose()
+    await client.aclose()
+    assert (stub.entered, stub.left) == (1, 1)
+    assert isinstance(await failing(client.send(READ)), ClientClosed)
+    with pytest.raises(RuntimeError, match="entered once"):
+        await client.open()
+
+
+async def test_a_client_that_was_never_opened_can_be_closed():
+    stub = Stub()
+    await client_over(stub).aclose()
+    assert (stub.entered, stub.left) == (0, 0)
