@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from rbim.clock import Clock, Scope
 
-__all__ = ["Deadlines", "deadlines_of"]
+__all__ = ["Deadlines", "EndableTasks", "deadlines_of"]
 
 REST = 1e-6
 """Seconds between two firings of the timer for each entered scope, at least: walking through one takes a tenth of it."""
@@ -125,3 +125,35 @@ class _Scope:
         ours = task.cancelling() <= self._before
         self.cancelled_caught = ours and kind is not None and issubclass(kind, asyncio.CancelledError)
         return self.cancelled_caught
+
+
+class EndableTasks:
+    """A block that many tasks of one event loop are in at the same time, without a timer: :meth:`end` ends all of them.
+
+    A task whose block was ended continues after the block.
+    """
+
+    def __init__(self) -> None:
+        self._tasks: dict[asyncio.Task[object], int] = {}  # with the cancellations before the block
+        self._ended: set[asyncio.Task[object]] = set()
+
+    def end(self) -> None:
+        """Cancel each block, once."""
+        for task in self._tasks:
+            self._ended.add(task)
+            task.cancel()
+
+    def __enter__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101  # a coroutine of asyncio runs in a task
+        self._tasks[task] = task.cancelling()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101  # it entered the block
+        before = self._tasks.pop(task)
+        if task not in self._ended:
+            return False
+        self._ended.discard(task)
+        # a cancellation that another source requested at the same time must pass
+        return task.uncancel() <= before and kind is not None and issubclass(kind, asyncio.CancelledError)

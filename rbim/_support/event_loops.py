@@ -11,12 +11,25 @@ if TYPE_CHECKING:
 
     from trio.lowlevel import TrioToken
 
-__all__ = ["backend", "waker"]
+__all__ = ["backend", "current_loop", "waker"]
 
 
 def backend() -> Literal["asyncio", "trio"]:
     """Return the caller's async backend, as the ``backend`` argument of ``anyio.run``."""
     return "asyncio" if _trio_token() is None else "trio"
+
+
+def current_loop() -> object:
+    """Return an object that stands for the caller's event loop: asyncio's loop, or trio's token.
+
+    Raises RuntimeError without a running event loop.
+    """
+    token = _trio_token()
+    if token is not None:
+        return token
+    from asyncio import get_running_loop
+
+    return get_running_loop()
 
 
 def waker() -> Callable[[Callable[[], object]], None]:

@@ -143,8 +143,11 @@ class Call(Generic[R]):
                 signed = signer.sign(request)
                 timeout = self._begin_attempt(signed)
                 try:
-                    if shared.timed_by_transport:
-                        self.response = await shared.transport.send(signed, timeout=timeout)
+                    if shared.unscoped is not None:
+                        with shared.unscoped:
+                            self.response = await shared.transport.send(signed, timeout=timeout)
+                        if self.response is None:
+                            raise self._client_closed(Outcome.UNKNOWN)
                     else:
                         self.response = await self._interruptible(BACKSTOP, shared.transport.send, signed, timeout=timeout)
                     answer = self._decode(signed, self.response)

@@ -289,7 +289,7 @@ class AsyncClient(View):
             raise
 
     async def __aenter__(self) -> Self:
-        from rbim.timeouts import deadlines_of  # imports asyncio
+        from rbim.timeouts import EndableTasks, deadlines_of  # imports asyncio
 
         if self._shared.state != "new":
             raise RuntimeError("a client is entered once: create a new one")
@@ -305,7 +305,8 @@ class AsyncClient(View):
         if self._deadlines is not None:
             self._shared.scope = self._shared.admission.scope = self._deadlines.scope
             # declared by its own class: a subclass or a wrapper may wait outside of the transport's timers
-            self._shared.timed_by_transport = bool(vars(type(self._shared.transport)).get("keeps_timeouts"))
+            if vars(type(self._shared.transport)).get("keeps_timeouts"):
+                self._shared.unscoped = EndableTasks()
         self._shared.state = "open"
         return self
 
@@ -357,24 +358,17 @@ def _shield(deadlines: Deadlines | None) -> AbstractContextManager[object]:
 
 
 async def _end(shared: SharedState, *error: Any) -> None:
-    """End the running calls, and leave the transport with this exception."""
+    """End the running calls, and leave the transport with this exception; other clients may still use it."""
     for scope in tuple(shared.scopes):
         scope.cancel()
+    if shared.unscoped is not None:
+        shared.unscoped.end()
     try:
-        if not shared.timed_by_transport:
-            await _calls_ended(shared)
+        if shared.running:
+            from anyio import Event
+
+            shared.all_ended = Event()
+            with shared.clock.scope(GRACE):
+                await shared.all_ended.wait()
     finally:  # asyncio's Task.cancel() passes every shield of anyio
-        try:
-            await shared.transport.__aexit__(*error)
-        finally:
-            await _calls_ended(shared)
-
-
-async def _calls_ended(shared: SharedState) -> None:
-    """Wait until no call is running; all waits together last GRACE seconds at most."""
-    if shared.running and shared.all_ended is None:
-        from anyio import Event
-
-        shared.all_ended = Event()
-        with shared.clock.scope(GRACE):
-            await shared.all_ended.wait()
+        await shared.transport.__aexit__(*error)

@@ -4,8 +4,7 @@ States of a client: ``new`` -> ``opening`` -> ``open`` -> ``closing`` -> ``close
 
 - ``async with`` moves it from new to opening; then to open, or back to new if the transport cannot be entered.
 - Leaving moves it from open to closing, cancels the scopes in which calls wait, and waits for the calls (``GRACE`` seconds
-  at most); then to closed, even if the transport raises. The transport is left after the calls; but first if it keeps
-  timeouts, because then it ends the calls that have no scope.
+  at most); then to closed, even if the transport raises. The transport is left after the calls; other clients may use it.
 - A call starts only in open; in any other state it raises ClientClosed before anything is sent. A call that is ended by
   closing raises ClientClosed too.
 - A client is entered once: there is no way from closed back to new.
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from rbim.client.observers import Observers
     from rbim.clock import Clock, Scope
     from rbim.http import Signer, Transport
+    from rbim.timeouts import EndableTasks
     from rbim.wire.codec import Codec
 
 __all__ = ["CallSettings", "Load", "Priority", "SharedState"]
@@ -129,8 +129,8 @@ class SharedState:
         self.all_ended: Event | None = None
         self.scope = clock.scope
         """The factory of a call's cancel scope; the client sets a faster one on asyncio."""
-        self.timed_by_transport = False
-        """Whether the transport ends each request in time and when it is left, so that no scope is needed for that."""
+        self.unscoped: EndableTasks | None = None
+        """Where requests wait without a scope, if the transport ends each of them in time; closing the client ends them."""
 
     @property
     def load(self) -> Load:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from rbim.errors import InvalidRequest, NotSent
 from rbim.transports._shared.network import proxies_from_env
+from rbim.transports._shared.reference_count import ReferenceCounted
 
 if TYPE_CHECKING:
     import ssl
-    from types import TracebackType
-    from typing import Self, TypedDict
+    from typing import TypedDict
 
     from rbim.http import Request, Response, Transport
 
@@ -31,7 +31,7 @@ ANSWER_LIMIT = 8 * 1024 * 1024
 KEEPALIVE = 5.0
 
 
-class AutoTransport:
+class AutoTransport(ReferenceCounted):
     """AsyncioTransport on asyncio and uvloop, HttpxTransport on trio; also HttpxTransport if a proxy is not ``http://``.
 
     The choice is made when the transport is entered, from ``proxy``, or with ``trust_env`` from the proxies of the
@@ -77,7 +77,7 @@ class AutoTransport:
         self.chosen: Transport | None = None
         """The transport that was chosen, from when this one is entered."""
 
-    async def __aenter__(self) -> Self:
+    async def _open(self) -> None:
         chosen = self._asyncio_transport() if self._asyncio_can_serve() else None
         if chosen is None:
             from rbim.transports.httpx import HttpxTransport
@@ -85,13 +85,10 @@ class AutoTransport:
             chosen = HttpxTransport(**self._options)
         await chosen.__aenter__()
         self.chosen = chosen
-        return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
-    ) -> None:
+    async def _close(self) -> None:
         if self.chosen is not None:
-            await self.chosen.__aexit__(kind, error, trace)
+            await self.chosen.__aexit__(None, None, None)
 
     async def send(self, request: Request, /, *, timeout: float) -> Response:  # noqa: ASYNC109  # enforced by the chosen one
         """Send one request and return its response; ``timeout`` is in seconds.

@@ -30,6 +30,7 @@ from rbim.transports._shared.connecting import no_answer, no_connection, too_lat
 from rbim.transports._shared.head_cache import HeadCache
 from rbim.transports._shared.network import proxy_for, rounded_up
 from rbim.transports._shared.redaction import LogRedactor, redacted
+from rbim.transports._shared.reference_count import ReferenceCounted
 
 try:
     from pyreqwest.client import ClientBuilder
@@ -44,7 +45,7 @@ except ModuleNotFoundError as missing:
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Generator, Iterable
-    from typing import Any, Self
+    from typing import Any
 
     from pyreqwest.client import Client
     from pyreqwest.request import StreamRequest
@@ -72,7 +73,7 @@ CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE--
 BODILESS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 
 
-class PyreqwestTransport:
+class PyreqwestTransport(ReferenceCounted):
     """A transport that uses pyreqwest: HTTP/1.1, on asyncio. On trio, use HttpxTransport.
 
     - ``verify``: the path of a CA bundle, added to the authorities that reqwest knows, or False for no verification.
@@ -113,18 +114,15 @@ class PyreqwestTransport:
         self._library_requests: HeadCache[StreamRequest] = HeadCache()
         self._log = LogRedactor("reqwest.connect", "reqwest.async_impl.client", "hyper_util.client.legacy.client")
 
-    async def __aenter__(self) -> Self:
+    async def _open(self) -> None:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
             raise RuntimeError("PyreqwestTransport runs on asyncio only: on trio, use HttpxTransport") from None
         self._client = self._new_client()
         self._log.attach()
-        return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None, /
-    ) -> None:
+    async def _close(self) -> None:
         client, self._client = self._client, None
         self._library_requests.clear()  # they keep the client's connections open
         self._log.detach()

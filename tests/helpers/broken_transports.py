@@ -153,6 +153,13 @@ class IsAlwaysOpen(Handmade):
         self.open = True
 
 
+@fails("shared: entered twice and left once, it keeps its connections open")
+class IsLeftByTheFirstOne(Handmade):
+    async def __aexit__(self, *_):
+        self.users = 1
+        await super().__aexit__()
+
+
 # Failures.
 
 

@@ -79,12 +79,17 @@ class Handmade:
         self.answer_limit = answer_limit
         self.idle = defaultdict(list)
         self.open = False
+        self.users = 0
 
     async def __aenter__(self):
+        self.users += 1
         self.open = True
         return self
 
     async def __aexit__(self, *_):
+        self.users -= 1
+        if self.users:
+            return
         self.open = False
         for connections in self.idle.values():
             for connection in connections:

@@ -19,6 +19,7 @@ from rbim.transports._shared.connecting import no_answer, no_connection, too_lat
 from rbim.transports._shared.head_cache import HeadCache
 from rbim.transports._shared.network import proxy_for, rounded_up, tls_context
 from rbim.transports._shared.redaction import LogRedactor, redacted, sanitized, strip_frames
+from rbim.transports._shared.reference_count import ReferenceCounted
 
 try:
     import aiohttp
@@ -39,8 +40,6 @@ from rbim.transports.aiohttp.connections import (
 
 if TYPE_CHECKING:
     import ssl
-    from types import TracebackType
-    from typing import Self
 
 __all__ = ["AiohttpTransport"]
 
@@ -67,7 +66,7 @@ ERRORS: tuple[tuple[type[Exception], type[TransportError]], ...] = (
 )
 
 
-class AiohttpTransport:
+class AiohttpTransport(ReferenceCounted):
     """A transport that uses aiohttp: HTTP/1.1, on asyncio. On trio, use HttpxTransport.
 
     - ``verify``: an ``ssl.SSLContext``, the path of a CA bundle, or False for no verification. Default: verify against the
@@ -109,7 +108,7 @@ class AiohttpTransport:
         self._client_timeout = aiohttp.ClientTimeout()
         self._log = LogRedactor("aiohttp.client", "aiohttp.internal")
 
-    async def __aenter__(self) -> Self:
+    async def _open(self) -> None:
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
@@ -122,11 +121,8 @@ class AiohttpTransport:
             auto_decompress=False,
         )
         self._log.attach()
-        return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
-    ) -> None:
+    async def _close(self) -> None:
         session, self._session = self._session, None
         self._urls.clear()
         self._log.detach()

@@ -17,14 +17,13 @@ from rbim.transports._shared.connecting import no_connection, too_late
 from rbim.transports._shared.link import MAX_TIMER, Links, take
 from rbim.transports._shared.network import proxy_for, tls_context
 from rbim.transports._shared.redaction import sanitized
+from rbim.transports._shared.reference_count import ReferenceCounted
 from rbim.transports.asyncio.answer import KnownHeads
 from rbim.transports.asyncio.connection import Connection
 from rbim.transports.asyncio.route import Proxy, Route
 
 if TYPE_CHECKING:
     import ssl
-    from types import TracebackType
-    from typing import Self
 
     from rbim.http import Request
 
@@ -34,7 +33,7 @@ ANSWER_LIMIT = 8 * 1024 * 1024
 KEEPALIVE = 5.0
 
 
-class AsyncioTransport:
+class AsyncioTransport(ReferenceCounted):
     """A transport built on asyncio itself: HTTP/1.1, on asyncio and uvloop.
 
     - ``verify``: an ``ssl.SSLContext``, the path of a CA bundle, or False for no verification. Default: verify against the
@@ -54,7 +53,7 @@ class AsyncioTransport:
     """
 
     keeps_timeouts = True
-    """Requests end in time, by a timer of each connection, and when the transport is left: a client adds no scope."""
+    """Requests end in time, by a timer of each connection: a client adds no scope."""
 
     def __init__(  # noqa: PLR0913  # options, each by keyword and with a default
         self,
@@ -87,18 +86,13 @@ class AsyncioTransport:
         """The longest response body in bytes."""
         return self._known.limit
 
-    async def __aenter__(self) -> Self:
-        if self._links is not None:
-            raise RuntimeError("the transport is already open: it can be entered once, in one event loop")
+    async def _open(self) -> None:
         try:
             self._links = Links()
         except RuntimeError:
             raise RuntimeError("AsyncioTransport runs on asyncio and uvloop only: on trio, use HttpxTransport") from None
-        return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
-    ) -> None:
+    async def _close(self) -> None:
         links, self._links = self._links, None
         self._routes.clear()
         if links is not None:

@@ -22,6 +22,7 @@ from rbim.transports._shared.connecting import too_late
 from rbim.transports._shared.link import MAX_IDLE, Links, take
 from rbim.transports._shared.network import proxy_for, tls_context
 from rbim.transports._shared.redaction import LogRedactor, sanitized, strip_frames
+from rbim.transports._shared.reference_count import ReferenceCounted
 from rbim.transports.httpx_slots.asyncio_slot import Late
 from rbim.transports.httpx_slots.carrier import Carriage, failure
 from rbim.transports.httpx_slots.exchange import Stale
@@ -30,8 +31,7 @@ from rbim.transports.httpx_slots.route import PLAIN, Route
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable
-    from types import ModuleType, TracebackType
-    from typing import Self
+    from types import ModuleType
 
     from rbim.http import Request, Response
     from rbim.transports.httpx_slots.carrier import Body
@@ -46,7 +46,7 @@ ANSWER_LIMIT = 8 * 1024 * 1024
 KEEPALIVE = 5.0
 
 
-class HttpxSlots(Generic[C]):
+class HttpxSlots(ReferenceCounted, Generic[C]):
     """The base of HttpxTransport and Httpx2Transport; ``C`` is the library's AsyncBaseTransport.
 
     - ``verify``: an ``ssl.SSLContext``, the path of a CA bundle, or False for no verification. Default: verify against the
@@ -96,10 +96,10 @@ class HttpxSlots(Generic[C]):
         self._core: ModuleType | None = None
         self._links: Links | None = None
         self._routes: dict[str, Route] = {}
-        self._open = False
+        self._is_open = False
         self._log = LogRedactor(*(f"{self.engine}.{name}" for name in ("http11", "connection", "proxy", "socks")))
 
-    async def __aenter__(self) -> Self:
+    async def _open(self) -> None:
         if self._carrier is not None:
             await self._carrier.__aenter__()
         else:
@@ -108,22 +108,20 @@ class HttpxSlots(Generic[C]):
             with suppress(RuntimeError):  # on trio there is no loop
                 self._links = Links()
         self._log.attach()
-        self._open = True
-        return self
+        self._is_open = True
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
-    ) -> None:
-        self._open = False
+    async def _close(self) -> None:
+        self._is_open = False
         self._log.detach()
         if self._carrier is not None:
-            await self._carrier.__aexit__(kind, error, trace)
+            await self._carrier.__aexit__(None, None, None)
         for route in self._routes.values():
             for slot in [*route.idle]:
                 slot.close()
         self._routes.clear()
-        if self._links is not None:
-            await self._links.close()
+        links, self._links = self._links, None
+        if links is not None:
+            await links.close()
 
     async def send(self, request: Request, /, *, timeout: float) -> Response:  # noqa: ASYNC109  # enforced here
         """Send one request and return its response; ``timeout`` is in seconds.
@@ -139,7 +137,7 @@ class HttpxSlots(Generic[C]):
             raise
 
     async def _exchange(self, request: Request, seconds: float) -> Response:
-        if not self._open:
+        if not self._is_open:
             raise NotSent("the transport is not open: use it inside 'async with'")
         if seconds <= 0:
             raise NotSent(too_late(request, seconds))
@@ -207,7 +205,7 @@ class HttpxSlots(Generic[C]):
 
     def _release(self, route: Route, slot: Slot) -> None:
         """Put the slot on its stack, or close it; also close the bottom slot if it was idle for too long."""
-        if not self._open or not slot.rest():
+        if not self._is_open or not slot.rest():
             slot.abort()
             return
         route.idle[slot] = None

@@ -1,0 +1,332 @@
+"""One transport under many clients: opened by the first one, closed by the last one, and each client has its own limits."""
+
+import asyncio
+import gc
+import importlib
+import ssl
+import threading
+
+import anyio
+import httpx
+import pytest
+from anyio import create_task_group, move_on_after, to_thread
+
+from helpers.exchanges import ENOUGH, became, failure, is_left, request
+from helpers.transports import ASYNCIO, LOOPS, TRANSPORTS, TRIO
+from rbim import AsyncClient, ClientClosed, Credentials, Limits, NotSent, Outcome, Retry
+from rbim.operations.groups import QueryGroupDetail
+from rbim.testing.conformance.server import RawServer, reply
+from rbim.testing.conformance.suite import Conformance
+from rbim.testing.conformance.tls import authority
+from rbim.transports._shared.reference_count import ReferenceCounted
+from rbim.transports.by_name import transport_named
+from rbim.transports.httpx import HttpxTransport
+
+pytestmark = pytest.mark.usefixtures("no_proxy_of_this_machine")
+
+READ = QueryGroupDetail(group_id="g1")
+ANSWER = reply(b'{"statusCode":"000000","data":{"groupId":"g1","name":"n"}}')
+EACH = pytest.mark.parametrize(
+    ("name", "anyio_backend"),
+    [
+        pytest.param(name, loop, id=f"{name} on {loop}")
+        for name, (_, _, loops) in TRANSPORTS.items()
+        for loop in loops
+        if loop in LOOPS and loop in (ASYNCIO, TRIO)
+    ],
+)
+
+
+def client(transport, server, **options):
+    return AsyncClient(
+        base_url=server.url(),
+        credentials=Credentials(app_id="a", app_token="t"),
+        transport=transport,
+        retry=Retry(attempts=1),
+        **options,
+    )
+
+
+class Held:
+    """A server's script that answers when it may, and counts the requests it has."""
+
+    def __init__(self):
+        self.may_answer = threading.Event()
+
+    def __call__(self, peer, _):
+        self.may_answer.wait(ENOUGH)
+        peer.send(ANSWER)
+
+
+@EACH
+@pytest.mark.parametrize("leaves", [0, 1], ids=["the first one leaves", "the second one leaves"])
+async def test_a_client_that_leaves_ends_its_own_calls_and_no_others(name, leaves):
+    outcomes, held = {}, Held()
+
+    async def call(each, which):
+        try:
+            outcomes[which] = (await each.exchange(READ)).response.status
+        except ClientClosed as error:
+            outcomes[which] = error.outcome
+
+    transport = transport_named(name)
+    with RawServer(held) as server:
+        clients = [client(transport, server) for _ in range(2)]
+        for each in clients:
+            await each.__aenter__()
+        async with create_task_group() as tasks:
+            for which, each in enumerate(clients):
+                tasks.start_soon(call, each, which)
+            assert await became(server, lambda server: len(server.requests) == 2)
+            with anyio.fail_after(ENOUGH / 2):
+                await clients[leaves].__aexit__(None, None, None)
+            await anyio.sleep(0)
+            assert outcomes == {leaves: Outcome.UNKNOWN}
+            held.may_answer.set()
+        assert outcomes == {leaves: Outcome.UNKNOWN, 1 - leaves: 200}
+        assert (await clients[1 - leaves].exchange(READ)).response.status == 200
+        await clients[1 - leaves].__aexit__(None, None, None)
+        assert await is_left(server)
+        assert await failure(transport, request(server.url())) is NotSent
+    gc.collect()  # an open session or socket warns
+
+
+@EACH
+async def test_a_transport_that_all_have_left_is_entered_again(name):
+    transport = transport_named(name)
+    with RawServer(ANSWER) as server:
+        for _ in range(2):
+            async with client(transport, server) as one, client(transport, server) as two:
+                await one.send(READ)
+                await two.send(READ)
+            assert await is_left(server)
+    assert server.accepted == 2
+
+
+@EACH
+async def test_each_client_keeps_its_own_limits(name):
+    held, transport = Held(), transport_named(name)
+    with RawServer(held) as server:
+        async with (
+            client(transport, server, limits=Limits(concurrency=1)) as one,
+            client(transport, server, limits=Limits(concurrency=2)) as two,
+            create_task_group() as tasks,
+        ):
+            for each in (one, one, two, two, two):
+                tasks.start_soon(each.send, READ)
+            assert await became(server, lambda server: len(server.requests) == 3)
+            await anyio.sleep(0.02)
+            assert [(each.load.in_flight, each.load.waiting) for each in (one, two)] == [(1, 1), (2, 1)]
+            assert len(server.requests) == 3
+            held.may_answer.set()
+
+
+@EACH
+async def test_sockets_and_tls_are_made_once_for_all_clients(name, monkeypatch):
+    contexts, handshakes = [], []
+    create = ssl.create_default_context
+
+    def counted(*args, **given):
+        contexts.append(1)
+        return create(*args, **given)
+
+    monkeypatch.setattr(ssl, "create_default_context", counted)
+    context = authority().of_a_server()
+
+    def greet(peer):
+        peer.start_tls(context)
+        handshakes.append(peer)
+
+    kind = getattr(importlib.import_module(f"rbim.transports.{name}"), TRANSPORTS[name][0])
+    transport = kind(**authority().trusted_by(Conformance(kind, bundle=True)))
+    with RawServer(ANSWER, greet=greet) as server:
+        clients = [
+            AsyncClient(
+                base_url=server.url("https"), credentials=Credentials(app_id=f"a{n}", app_token="t"), transport=transport
+            )
+            for n in range(20)
+        ]
+        for each in clients:
+            await each.__aenter__()
+        for each in clients:
+            await each.send(READ)
+        for each in clients:
+            await each.__aexit__(None, None, None)
+        assert await is_left(server)
+    assert (server.accepted, len(handshakes), len(server.requests)) == (1, 1, 20)
+    assert len(contexts) == (name != "pyreqwest")  # pyreqwest's TLS is not Python's
+
+
+@EACH
+async def test_an_event_loop_of_another_thread_is_refused_until_all_have_left(name, anyio_backend):
+    transport = transport_named(name)
+
+    async def enters():
+        async with transport:
+            return True
+
+    def elsewhere():
+        return anyio.run(enters, backend=anyio_backend)
+
+    async with transport:
+        with pytest.raises(RuntimeError, match="open in another event loop: use one transport per event loop"):
+            await to_thread.run_sync(elsewhere)
+        async with transport:
+            pass
+    assert await to_thread.run_sync(elsewhere)
+
+
+async def test_a_carrier_is_entered_once_and_left_once():
+    class Carrier(httpx.MockTransport):
+        entered = left = 0
+
+        async def __aenter__(self):
+            self.entered += 1
+            return self
+
+        async def __aexit__(self, *_):
+            self.left += 1
+
+    carrier = Carrier(lambda _: httpx.Response(200, content=b"{}"))
+    transport = HttpxTransport(carrier=carrier)
+    async with transport, transport:
+        await transport.send(request("http://127.0.0.1"), timeout=ENOUGH)
+    assert (carrier.entered, carrier.left) == (1, 1)
+
+
+# Entering and leaving at the same moment, failing, cancelled.
+
+
+class Counted(ReferenceCounted):
+    """Opens and closes in steps; counts how often, and how often it was open."""
+
+    def __init__(self, *opens, steps=3):
+        self.opens = [*opens]
+        self.steps = steps
+        self.opened = self.closed = self.began = 0
+        self.is_open = False
+
+    async def _open(self):
+        assert not self.is_open
+        self.began += 1
+        for _ in range(self.steps):
+            await anyio.lowlevel.checkpoint()
+        if self.opens and (error := self.opens.pop(0)):
+            raise error
+        self.opened += 1
+        self.is_open = True
+
+    async def _close(self, *_):
+        assert self.is_open
+        self.is_open = False
+        for _ in range(self.steps):
+            await anyio.lowlevel.checkpoint()
+        self.closed += 1
+
+
+async def test_of_many_that_enter_at_the_same_moment_one_opens():
+    transport, inside = Counted(), []
+
+    async def use():
+        async with transport:
+            inside.append(transport.is_open)
+            await anyio.sleep(0.01)
+            inside.append(transport.is_open)
+
+    async with create_task_group() as tasks:
+        for _ in range(10):
+            tasks.start_soon(use)
+    assert inside == [True] * 20
+    assert (transport.began, transport.opened, transport.closed) == (1, 1, 1)
+
+
+async def test_where_opening_fails_the_next_one_tries():
+    transport, ends = Counted(OSError("no file")), []
+
+    async def use():
+        try:
+            async with transport:
+                ends.append(transport.is_open)
+                await anyio.sleep(0.01)
+        except OSError as error:
+            ends.append(str(error))
+
+    async with create_task_group() as tasks:
+        for _ in range(3):
+            tasks.start_soon(use)
+    assert sorted(ends, key=str) == [True, True, "no file"]
+    assert (transport.began, transport.opened, transport.closed) == (2, 1, 1)
+
+
+@pytest.mark.parametrize("cancelled", ["who opens", "who waits"])
+async def test_a_cancellation_in_entering_hurts_no_other_one(cancelled):
+    transport, inside, scopes = Counted(), [], []
+
+    async def use():
+        with anyio.CancelScope() as scope:
+            scopes.append(scope)
+            async with transport:
+                inside.append(transport.is_open)
+
+    async with create_task_group() as tasks:
+        tasks.start_soon(use)
+        tasks.start_soon(use)
+        while not (transport.began and len(scopes) == 2):
+            await anyio.lowlevel.checkpoint()
+        scopes[0 if transport.began == 1 and cancelled == "who opens" else 1].cancel()
+    assert inside == [True]
+    assert transport.opened == transport.closed == 1
+
+
+async def test_who_enters_while_the_last_one_leaves_opens_it_anew():
+    transport, inside = Counted(steps=5), []
+
+    async def use():
+        async with transport:
+            inside.append(transport.is_open)
+
+    async with create_task_group() as tasks:
+        async with transport:
+            pass  # the transport closes in steps
+        tasks.start_soon(use)
+        await transport.__aenter__()
+        tasks.start_soon(transport.__aexit__, None, None, None)
+    assert inside == [True]
+    assert not transport.is_open
+    assert transport.opened == transport.closed
+
+
+async def test_cancelled_in_leaving_it_is_closed_and_can_be_entered_again():
+    transport = Counted(steps=0)
+    await transport.__aenter__()
+    transport.steps = 1000
+    with move_on_after(0) as scope:
+        await transport.__aexit__(None, None, None)
+    assert scope.cancelled_caught
+    transport.steps = 0
+    async with transport:
+        assert transport.is_open
+    assert not transport.is_open
+
+
+async def test_leaving_what_was_not_entered_does_nothing():
+    transport = Counted()
+    await transport.__aexit__(None, None, None)
+    assert transport.closed == 0
+
+
+@pytest.mark.parametrize("anyio_backend", [ASYNCIO])
+async def test_a_call_that_ends_while_its_client_leaves_passes_a_cancellation_from_elsewhere():
+    held, transport = Held(), transport_named("asyncio")
+    with RawServer(held) as server:
+        async with transport:
+            one = client(transport, server)
+            await one.__aenter__()
+            call = asyncio.create_task(one.send(READ))
+            assert await became(server, lambda server: server.requests)
+            call.cancel()
+            await one.__aexit__(None, None, None)
+            with pytest.raises(asyncio.CancelledError):
+                await call
+            assert call.cancelling() == 1
+            held.may_answer.set()
