@@ -128,32 +128,31 @@ class _Scope:
 
 
 class EndableTasks:
-    """A block that many tasks of one event loop are in at the same time, without a timer: :meth:`end` ends all of them.
+    """Tasks of one event loop that wait without a scope and without a timer, until :meth:`end` cancels all of them."""
 
-    A task whose block was ended continues after the block.
-    """
+    __slots__ = ("_ending", "_tasks")
 
     def __init__(self) -> None:
-        self._tasks: dict[asyncio.Task[object], int] = {}  # with the cancellations before the block
-        self._ended: set[asyncio.Task[object]] = set()
+        self._ending = False
+        self._tasks: dict[asyncio.Task[object], int] = {}  # with the cancellations before
 
     def end(self) -> None:
-        """Cancel each block, once."""
+        """Cancel all of them, once."""
+        self._ending = True
         for task in self._tasks:
-            self._ended.add(task)
             task.cancel()
 
-    def __enter__(self) -> None:
+    def enter(self) -> asyncio.Task[object]:
+        """Add the caller's task, and return it."""
         task = asyncio.current_task()
         assert task is not None  # noqa: S101  # a coroutine of asyncio runs in a task
         self._tasks[task] = task.cancelling()
+        return task
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
-        task = asyncio.current_task()
-        assert task is not None  # noqa: S101  # it entered the block
+    def left(self, task: asyncio.Task[object], error: BaseException | None = None) -> bool:
+        """Remove a task that waits no longer; return whether it ended with this error because of :meth:`end`."""
         before = self._tasks.pop(task)
-        if task not in self._ended:
+        if not self._ending:
             return False
-        self._ended.discard(task)
         # a cancellation that another source requested at the same time must pass
-        return task.uncancel() <= before and kind is not None and issubclass(kind, asyncio.CancelledError)
+        return task.uncancel() <= before and isinstance(error, asyncio.CancelledError)

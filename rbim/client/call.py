@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from rbim.client.shared import CallSettings, SharedState
     from rbim.http import Request, Response, Signer
     from rbim.operations.base import Operation
+    from rbim.timeouts import EndableTasks
 
 __all__ = ["Call", "Exchange"]
 
@@ -143,13 +144,10 @@ class Call(Generic[R]):
                 signed = signer.sign(request)
                 timeout = self._begin_attempt(signed)
                 try:
-                    if shared.unscoped is not None:
-                        with shared.unscoped:
-                            self.response = await shared.transport.send(signed, timeout=timeout)
-                        if self.response is None:
-                            raise self._client_closed(Outcome.UNKNOWN)
-                    else:
+                    if shared.unscoped is None:
                         self.response = await self._interruptible(BACKSTOP, shared.transport.send, signed, timeout=timeout)
+                    else:
+                        self.response = await self._unscoped(shared.unscoped, signed, timeout)
                     answer = self._decode(signed, self.response)
                 except RbimError as error:
                     self._ended(error)
@@ -167,6 +165,18 @@ class Call(Generic[R]):
             self._failure = failure
             if not await self._renewed(failure, signer):
                 await self._interruptible(0.0, shared.clock.sleep, self._pause_after(failure))
+
+    async def _unscoped(self, tasks: EndableTasks, signed: Request, timeout: float) -> Response:  # noqa: ASYNC109  # the transport's
+        """Send over a transport that keeps the time-out, until the client is closed; then raise ClientClosed."""
+        task = tasks.enter()
+        try:
+            response = await self._shared.transport.send(signed, timeout=timeout)
+        except BaseException as error:
+            if tasks.left(task, error):
+                raise self._client_closed(Outcome.UNKNOWN) from None
+            raise
+        tasks.left(task)
+        return response
 
     async def _interruptible(self, backstop: float, wait: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Await ``wait(...)`` until the deadline, or until the client is closed; then raise the error for it.

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         trust_env: bool
         uds: str | None
         keepalive_expiry: float
+        max_idle: float
         answer_limit: int
 
 
@@ -29,6 +30,7 @@ __all__ = ["AutoTransport"]
 
 ANSWER_LIMIT = 8 * 1024 * 1024
 KEEPALIVE = 5.0
+MAX_IDLE = 60.0
 
 
 class AutoTransport(ReferenceCounted):
@@ -45,6 +47,7 @@ class AutoTransport(ReferenceCounted):
     - ``uds``: the path of a UNIX socket; all origins are reached through it, without a proxy.
     - ``keepalive_expiry``: seconds (default: 5). A connection that was idle for longer is not used for a request that must
       not be repeated, because the server may be closing it.
+    - ``max_idle``: seconds (default: 60) after which an idle connection is closed.
     - ``answer_limit``: bytes (default: 8 MiB). A longer response body raises AnswerTooLarge.
 
     Raises InvalidRequest if both ``proxy`` and ``uds`` are given.
@@ -59,6 +62,7 @@ class AutoTransport(ReferenceCounted):
         trust_env: bool = True,
         uds: str | None = None,
         keepalive_expiry: float = KEEPALIVE,
+        max_idle: float = MAX_IDLE,
         answer_limit: int = ANSWER_LIMIT,
     ) -> None:
         if proxy is not None and uds is not None:
@@ -72,6 +76,7 @@ class AutoTransport(ReferenceCounted):
             "trust_env": trust_env,
             "uds": uds,
             "keepalive_expiry": keepalive_expiry,
+            "max_idle": max_idle,
             "answer_limit": answer_limit,
         }
         self.chosen: Transport | None = None

@@ -35,6 +35,7 @@ class HttpxTransport(HttpxSlots[httpx.AsyncBaseTransport]):
     - ``uds``: the path of a UNIX socket; all origins are reached through it, without a proxy.
     - ``keepalive_expiry``: seconds (default: 5). A connection that was idle for longer is not used for a request that must
       not be repeated, because the server may be closing it.
+    - ``max_idle``: seconds (default: 60) after which an idle connection is closed.
     - ``answer_limit``: bytes (default: 8 MiB). A longer response body raises AnswerTooLarge.
     - ``carrier``: an ``httpx.AsyncBaseTransport``, such as a ``MockTransport``, to use in place of the slots.
 

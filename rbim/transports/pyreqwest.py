@@ -57,6 +57,7 @@ R = TypeVar("R")
 
 ANSWER_LIMIT = 8 * 1024 * 1024
 KEEPALIVE = 5.0
+MAX_IDLE = 60.0
 CONNECT_TIMEOUT = 5.0
 MIN_TIMEOUT = 0.001  # seconds; with less time no request is sent
 MAX_TIMEOUT = 1e9  # seconds; a longer time-out, such as an infinite one, is none: pyreqwest cannot take it
@@ -81,7 +82,8 @@ class PyreqwestTransport(ReferenceCounted):
     - ``cert``: the path of a client certificate with its key, or a pair of paths.
     - ``proxy``: the address of an HTTP proxy. Without it, ``trust_env`` (default: True) lets reqwest read ``HTTP_PROXY``,
       ``HTTPS_PROXY``, ``ALL_PROXY`` and ``NO_PROXY`` when the transport is entered.
-    - ``keepalive_expiry``: seconds (default: 5) after which an idle connection is closed.
+    - ``keepalive_expiry``: seconds (default: 5) after which an idle connection is closed, if that is less than ``max_idle``
+      (default: 60).
     - ``connect_timeout``: seconds (default: 5). If connecting takes longer, the request is NotSent; if the time-out of the
       attempt ends first, it is Unanswered.
     - ``answer_limit``: bytes (default: 8 MiB). A longer response body raises AnswerTooLarge.
@@ -99,10 +101,12 @@ class PyreqwestTransport(ReferenceCounted):
         proxy: str | None = None,
         trust_env: bool = True,
         keepalive_expiry: float = KEEPALIVE,
+        max_idle: float = MAX_IDLE,
         connect_timeout: float = CONNECT_TIMEOUT,
         answer_limit: int = ANSWER_LIMIT,
     ) -> None:
         self.keepalive_expiry = keepalive_expiry
+        self.max_idle = max_idle
         self.connect_timeout = connect_timeout
         self.answer_limit = answer_limit
         self._verify: bool = verify is not False
@@ -234,7 +238,7 @@ class PyreqwestTransport(ReferenceCounted):
             .zstd(enable=False)
             .deflate(enable=False)
             .user_agent("rbim")
-            .pool_idle_timeout(timedelta(seconds=min(self.keepalive_expiry, MAX_TIMEOUT)))
+            .pool_idle_timeout(timedelta(seconds=min(self.keepalive_expiry, self.max_idle, MAX_TIMEOUT)))
             .danger_accept_invalid_certs(enable=not self._verify)
         )
         if self.connect_timeout < MAX_TIMEOUT:

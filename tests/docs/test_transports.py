@@ -14,7 +14,22 @@ from helpers.transports import TRANSPORTS, UVLOOP
 from rbim.testing.conformance.suite import CASES
 
 PAGE = (DOCS / "transports.md").read_text(encoding="utf-8")
-USE, WRITE, TRY = [block.text for block in blocks_of("docs/transports.md", "python")]
+USE, SHARE, WRITE, TRY = [block.text for block in blocks_of("docs/transports.md", "python")]
+BY_TWO = """
+import os
+import anyio
+from rbim import GroupType
+
+async def main():
+    tenant = Credentials(app_id=os.environ["RBIM_APP_ID"], app_token=os.environ["RBIM_APP_TOKEN"])
+    async with AsyncExitStack() as stack:
+        clients = await clients_of({"a": tenant, "b": tenant}, os.environ["RBIM_BASE_URL"], stack)
+        group = await clients["a"].groups.create(name="客户交流", type=GroupType.VIP)
+        found = await clients["b"].groups.detail(group_id=group.group_id)
+        print(found.name, len({each._shared.transport for each in clients.values()}))
+
+anyio.run(main)
+"""
 
 
 def rows(heading):
@@ -31,6 +46,7 @@ def transport(module):
     ("program", "printed"),
     [
         pytest.param(USE, "客户交流\n", id="using one"),
+        pytest.param(SHARE + BY_TWO, "客户交流 1\n", id="sharing one"),
         pytest.param(WRITE, "{'200': 1, 'slow': 0}\n", id="writing one"),
         pytest.param(TRY, f"{len(CASES)} of {len(CASES)} passed\n", id="testing it"),
     ],

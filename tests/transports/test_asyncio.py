@@ -425,10 +425,9 @@ async def test_a_timer_that_goes_off_before_the_deadline_of_the_day_ends_nothing
                 may_answer.set()
 
 
-async def test_a_connection_that_nobody_needs_is_closed_without_being_asked(monkeypatch):
-    monkeypatch.setattr(link, "MAX_IDLE", 0.05)
+async def test_a_connection_that_nobody_needs_is_closed_without_being_asked():
     with RawServer(reply(WHOLE)) as server:
-        async with AsyncioTransport() as transport:
+        async with AsyncioTransport(max_idle=0.05) as transport:
             with suppress(Unanswered):
                 await answered(transport, request(server.url()), timeout=SHORT)
             assert await is_left(server)

@@ -8,7 +8,6 @@ import socket
 import ssl
 import threading
 from contextlib import asynccontextmanager, suppress
-from functools import partial
 
 import anyio
 import httpx
@@ -195,25 +194,6 @@ async def test_connections_idle_for_too_long_do_not_pile_up():
             for _ in range(5):
                 await transport.send(request(server.url(), repeatable=False), timeout=ENOUGH)
                 assert await became(server, lambda server: len(server.open) == 1)
-
-
-async def test_connections_that_nobody_needs_any_more_are_closed(monkeypatch):
-    both_there = threading.Barrier(2)
-
-    def together(peer, _):
-        both_there.wait(ENOUGH)
-        peer.send(reply(b"{}"))
-
-    monkeypatch.setattr("rbim.transports.httpx_slots.transport.MAX_IDLE", 0.02)
-    with RawServer(together, together, reply(b"{}")) as server:
-        async with HttpxTransport() as transport:
-            async with create_task_group() as tasks:
-                for _ in range(2):
-                    tasks.start_soon(partial(transport.send, request(server.url()), timeout=ENOUGH))
-            await anyio.sleep(0.03)
-            await transport.send(request(server.url()), timeout=ENOUGH)
-            assert await became(server, lambda server: len(server.open) == 1)
-            assert server.accepted == 2
 
 
 async def test_each_origin_has_connections_of_its_own():

@@ -6,7 +6,7 @@
 #   busy -> idle       ``rest``: the exchange is complete; its owner puts the link on the stack of idle links
 #   idle -> busy       ``take`` removes a link from the stack; then ``expect``
 #   busy -> closed     ``abort``, a lost connection; the deadline calls ``late``, which decides
-#   idle -> closed     any byte or end of file, MAX_IDLE seconds without an exchange, a lost connection
+#   idle -> closed     any byte or end of file, ``max_idle`` seconds without an exchange, a lost connection
 #
 # Always true: only an idle link is on the stack ``idle``. From ``register`` (it is open) to ``connection_lost`` a link is in
 # ``links``. There is at most one timer. It is not moved when an exchange begins unless it would fire too late; when it fires
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["MAX_IDLE", "MAX_TIMER", "READ_SIZE", "Link", "Links", "take"]
 
 MAX_IDLE = 60.0
-"""Seconds after which an idle connection is closed."""
+"""Seconds after which an idle connection is closed, by default."""
 
 MAX_TIMER = 3600.0
 """The longest timer in seconds: a time-out may be infinite, but a timer of uvloop may not."""
@@ -48,10 +48,11 @@ L = TypeVar("L", bound="Link")
 class Links:
     """The open links of one transport, in one event ``loop``, and the buffer into which they read.
 
-    ``opening`` are the timeouts of those that are being opened.
+    ``opening`` are the timeouts of those that are being opened. Links that were idle for ``max_idle`` seconds are closed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, max_idle: float = MAX_IDLE) -> None:
+        self.max_idle = max_idle
         self.loop = asyncio.get_running_loop()
         self.open: set[Link] = set()
         self.opening: set[asyncio.Timeout] = set()
@@ -86,6 +87,7 @@ class Link(asyncio.BufferedProtocol, ABC):
         "_idle",
         "_links",
         "_loop",
+        "_max_idle",
         "_poll",
         "_secure",
         "_timer",
@@ -98,6 +100,7 @@ class Link(asyncio.BufferedProtocol, ABC):
     def __init__(self, links: Links, idle: dict[Any, None]) -> None:
         self._loop = links.loop
         self._links = links.open
+        self._max_idle = links.max_idle
         self._buffer = links.read_buffer()
         self._idle = idle
         self._timer: asyncio.TimerHandle | None = None
@@ -180,8 +183,9 @@ class Link(asyncio.BufferedProtocol, ABC):
             self.abort()
             return False
         self.idle_since = time.monotonic()
-        if self._timer is None:
-            self._set_timer(self.idle_since + MAX_IDLE)
+        until = self.idle_since + self._max_idle
+        if self._timer is None or self._timer_at > until:
+            self._set_timer(until)
         return True
 
     def abort(self) -> None:
@@ -271,7 +275,7 @@ class Link(asyncio.BufferedProtocol, ABC):
 
     def _on_timer(self) -> None:
         self._timer = None
-        due = self._deadline if self.busy else self.idle_since + MAX_IDLE
+        due = self._deadline if self.busy else self.idle_since + self._max_idle
         if due > time.monotonic():
             self._set_timer(due)
         elif self.busy:

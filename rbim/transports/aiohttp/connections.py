@@ -7,8 +7,7 @@
 #   returned   still the same owner: aiohttp put it back into its pool, but the sender has not run since
 #   idle       owner None, idle_since set: ``RequestProgress.finish(whole=True)``
 #   closed     by ``finish(whole=False)`` (error, time-out, cancellation), by data behind a response or while idle, by
-#              ``Connector.connect`` or ``RequestBody`` when it is not usable, or by aiohttp after max(MAX_IDLE, ``expiry``)
-#              seconds idle
+#              ``Connector.connect`` or ``RequestBody`` when it is not usable, or by aiohttp after ``max_idle`` seconds idle
 #
 # Always true: one request owns a connection at a time, and only the owner may end it (``owns_connection``: a returned
 # connection can have a new owner before the sender runs again). A request is attached to a connection at most once: a
@@ -53,7 +52,6 @@ __all__ = [
 ]
 
 MAX_TIMER = 1e9  # seconds; aiohttp takes no infinite one
-MAX_IDLE = 60.0  # seconds after which an idle connection is closed, at the earliest
 READ_SIZE = 64 * 1024  # bytes per read
 PIECE = 64 * 1024  # bytes; a longer body is written in pieces of this length
 TICK = 0.002  # seconds, at least, between two checks of the deadlines
@@ -310,8 +308,8 @@ class DeadlineTimer:
 class Connector(aiohttp.TCPConnector):
     """A pool that reuses no connection that was closed, has unread data, or is too old for the request."""
 
-    def __init__(self, expiry: float) -> None:
-        super().__init__(limit=0, keepalive_timeout=min(max(expiry, MAX_IDLE), MAX_TIMER))  # pyright: ignore[reportUnknownMemberType]
+    def __init__(self, expiry: float, max_idle: float) -> None:
+        super().__init__(limit=0, keepalive_timeout=min(max_idle, MAX_TIMER))  # pyright: ignore[reportUnknownMemberType]
         self._expiry = expiry
         self._time = asyncio.get_running_loop().time
         self._factory = cast("partial[ResponseHandler]", partial(ConnectionHandler, loop=asyncio.get_running_loop()))

@@ -45,6 +45,7 @@ __all__ = ["AiohttpTransport"]
 
 ANSWER_LIMIT = 8 * 1024 * 1024
 KEEPALIVE = 5.0
+MAX_IDLE = 60.0
 MIN_TIMEOUT = 0.001  # seconds; with less time no request is sent
 MAX_ERROR_TEXT = 300  # characters of an aiohttp message
 
@@ -76,6 +77,7 @@ class AiohttpTransport(ReferenceCounted):
       ``HTTPS_PROXY``, ``ALL_PROXY`` and ``NO_PROXY``.
     - ``keepalive_expiry``: seconds (default: 5). A connection that was idle for longer is not used for a request that must
       not be repeated, because the server may be closing it.
+    - ``max_idle``: seconds (default: 60) after which an idle connection is closed; aiohttp may take up to twice as long.
     - ``answer_limit``: bytes (default: 8 MiB). A longer response body raises AnswerTooLarge.
 
     Importing this module raises ModuleNotFoundError if aiohttp is not installed. Entering the transport raises RuntimeError
@@ -90,9 +92,11 @@ class AiohttpTransport(ReferenceCounted):
         proxy: str | None = None,
         trust_env: bool = True,
         keepalive_expiry: float = KEEPALIVE,
+        max_idle: float = MAX_IDLE,
         answer_limit: int = ANSWER_LIMIT,
     ) -> None:
         self.keepalive_expiry = keepalive_expiry
+        self.max_idle = max_idle
         self.answer_limit = answer_limit
         self._verify = verify
         self._cert = cert
@@ -115,7 +119,7 @@ class AiohttpTransport(ReferenceCounted):
             raise RuntimeError("AiohttpTransport runs on asyncio only: on trio, use HttpxTransport") from None
         self._deadlines = DeadlineTimer(loop)
         self._session = aiohttp.ClientSession(
-            connector=Connector(self.keepalive_expiry),
+            connector=Connector(self.keepalive_expiry, self.max_idle),
             request_class=BareRequest,
             cookie_jar=NoCookies(),
             auto_decompress=False,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from rbim.errors import InvalidRequest, NotSent, Unanswered
 from rbim.http import Response
 from rbim.transports._shared.connecting import no_connection, too_late
-from rbim.transports._shared.link import MAX_TIMER, Links, take
+from rbim.transports._shared.link import MAX_IDLE, MAX_TIMER, Links, take
 from rbim.transports._shared.network import proxy_for, tls_context
 from rbim.transports._shared.redaction import sanitized
 from rbim.transports._shared.reference_count import ReferenceCounted
@@ -43,7 +43,8 @@ class AsyncioTransport(ReferenceCounted):
       ``HTTP_PROXY``, ``HTTPS_PROXY``, ``ALL_PROXY`` and ``NO_PROXY``.
     - ``uds``: the path of a UNIX socket; all origins are reached through it, without a proxy.
     - ``keepalive_expiry``: seconds (default: 5). A connection that was idle for longer is not used for a request that must
-      not be repeated, because the server may be closing it. After 60 seconds idle it is closed.
+      not be repeated, because the server may be closing it.
+    - ``max_idle``: seconds (default: 60) after which an idle connection is closed.
     - ``answer_limit``: bytes (default: 8 MiB). A longer response body raises AnswerTooLarge.
 
     A response with a head longer than 64 KiB raises Unanswered, as does every response that is not HTTP/1.1. With httptools
@@ -64,6 +65,7 @@ class AsyncioTransport(ReferenceCounted):
         trust_env: bool = True,
         uds: str | None = None,
         keepalive_expiry: float = KEEPALIVE,
+        max_idle: float = MAX_IDLE,
         answer_limit: int = ANSWER_LIMIT,
     ) -> None:
         if proxy is not None and uds is not None:
@@ -71,6 +73,7 @@ class AsyncioTransport(ReferenceCounted):
                 "proxy: a proxy and a UNIX socket exclude each other: give proxy or uds, not both", field="proxy"
             )
         self.keepalive_expiry = keepalive_expiry
+        self.max_idle = max_idle
         self._verify = verify
         self._cert = cert
         self._proxy = None if proxy is None else Proxy(proxy)
@@ -88,7 +91,7 @@ class AsyncioTransport(ReferenceCounted):
 
     async def _open(self) -> None:
         try:
-            self._links = Links()
+            self._links = Links(self.max_idle)
         except RuntimeError:
             raise RuntimeError("AsyncioTransport runs on asyncio and uvloop only: on trio, use HttpxTransport") from None
 

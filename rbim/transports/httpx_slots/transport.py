@@ -27,6 +27,7 @@ from rbim.transports.httpx_slots.asyncio_slot import Late
 from rbim.transports.httpx_slots.carrier import Carriage, failure
 from rbim.transports.httpx_slots.exchange import Stale
 from rbim.transports.httpx_slots.route import PLAIN, Route
+from rbim.transports.httpx_slots.sweeper import Sweeper
 
 if TYPE_CHECKING:
     import ssl
@@ -57,6 +58,7 @@ class HttpxSlots(ReferenceCounted, Generic[C]):
     - ``uds``: the path of a UNIX socket; all origins are reached through it, without a proxy.
     - ``keepalive_expiry``: seconds (default: 5). A connection that was idle for longer is not used for a request that must
       not be repeated, because the server may be closing it.
+    - ``max_idle``: seconds (default: 60) after which an idle connection is closed.
     - ``answer_limit``: bytes (default: 8 MiB). A longer response body raises AnswerTooLarge.
     - ``carrier``: a transport of the library, such as a ``MockTransport``, to use in place of the slots.
 
@@ -76,6 +78,7 @@ class HttpxSlots(ReferenceCounted, Generic[C]):
         trust_env: bool = True,
         uds: str | None = None,
         keepalive_expiry: float = KEEPALIVE,
+        max_idle: float = MAX_IDLE,
         answer_limit: int = ANSWER_LIMIT,
         carrier: C | None = None,
     ) -> None:
@@ -84,6 +87,7 @@ class HttpxSlots(ReferenceCounted, Generic[C]):
                 "proxy: a proxy and a UNIX socket exclude each other: give proxy or uds, not both", field="proxy"
             )
         self.keepalive_expiry = keepalive_expiry
+        self.max_idle = max_idle
         self.answer_limit = answer_limit
         self._verify = verify
         self._cert = cert
@@ -95,6 +99,7 @@ class HttpxSlots(ReferenceCounted, Generic[C]):
         self._context: ssl.SSLContext | None = None
         self._core: ModuleType | None = None
         self._links: Links | None = None
+        self._sweeper: Sweeper | None = None  # on trio
         self._routes: dict[str, Route] = {}
         self._is_open = False
         self._log = LogRedactor(*(f"{self.engine}.{name}" for name in ("http11", "connection", "proxy", "socks")))
@@ -105,8 +110,10 @@ class HttpxSlots(ReferenceCounted, Generic[C]):
         else:
             with suppress(ImportError):
                 self._core = import_module(self.engine)
-            with suppress(RuntimeError):  # on trio there is no loop
-                self._links = Links()
+            try:
+                self._links = Links(self.max_idle)
+            except RuntimeError:  # trio
+                self._sweeper = Sweeper(self._sweep, self.max_idle)
         self._log.attach()
         self._is_open = True
 
@@ -119,6 +126,9 @@ class HttpxSlots(ReferenceCounted, Generic[C]):
             for slot in [*route.idle]:
                 slot.close()
         self._routes.clear()
+        sweeper, self._sweeper = self._sweeper, None
+        if sweeper is not None:
+            sweeper.stop()
         links, self._links = self._links, None
         if links is not None:
             await links.close()
@@ -204,15 +214,23 @@ class HttpxSlots(ReferenceCounted, Generic[C]):
             raise NotSent(too_late(request, seconds, proxy=self._proxy_address(request.origin), uds=self._uds))
 
     def _release(self, route: Route, slot: Slot) -> None:
-        """Put the slot on its stack, or close it; also close the bottom slot if it was idle for too long."""
+        """Put the slot on its stack, or close it."""
         if not self._is_open or not slot.rest():
             slot.abort()
             return
         route.idle[slot] = None
-        oldest: Slot = next(iter(route.idle))
-        if oldest.idle_since <= slot.idle_since - MAX_IDLE:
-            route.idle.pop(oldest)
-            oldest.close()
+        if self._sweeper is not None:
+            self._sweeper.start()
+
+    def _sweep(self) -> bool:
+        """Close the slots that were idle for too long, or whose server has closed; return whether there are others."""
+        latest = time.monotonic() - self.max_idle
+        for route in self._routes.values():
+            for slot in [*route.idle]:
+                if slot.idle_since <= latest or slot.stale:
+                    route.idle.pop(slot)
+                    slot.close()
+        return any(route.idle for route in self._routes.values())
 
     def _new_route(self, origin: str) -> Route:
         proxy = self._proxy_for(origin)
