@@ -6,14 +6,16 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from rbim.errors import InvalidRequest, NotSent
+from rbim.transports._shared.base import BaseTransport
 from rbim.transports._shared.network import proxies_from_env
-from rbim.transports._shared.reference_count import ReferenceCounted
 
 if TYPE_CHECKING:
     import ssl
     from typing import TypedDict
 
-    from rbim.http import Request, Response, Transport
+    from rbim.http import Request, Response
+    from rbim.transports.asyncio.transport import AsyncioTransport
+    from rbim.transports.httpx import HttpxTransport
 
     class _Options(TypedDict):
         verify: ssl.SSLContext | str | bool
@@ -33,7 +35,7 @@ KEEPALIVE = 5.0
 MAX_IDLE = 60.0
 
 
-class AutoTransport(ReferenceCounted):
+class AutoTransport(BaseTransport):
     """AsyncioTransport on asyncio and uvloop, HttpxTransport on trio; also HttpxTransport if a proxy is not ``http://``.
 
     The choice is made when the transport is entered, from ``proxy``, or with ``trust_env`` from the proxies of the
@@ -79,11 +81,11 @@ class AutoTransport(ReferenceCounted):
             "max_idle": max_idle,
             "answer_limit": answer_limit,
         }
-        self.chosen: Transport | None = None
+        self.chosen: AsyncioTransport | HttpxTransport | None = None
         """The transport that was chosen, from when this one is entered."""
 
     async def _open(self) -> None:
-        chosen = self._asyncio_transport() if self._asyncio_can_serve() else None
+        chosen: AsyncioTransport | HttpxTransport | None = self._asyncio_transport() if self._asyncio_can_serve() else None
         if chosen is None:
             from rbim.transports.httpx import HttpxTransport
 
@@ -104,6 +106,12 @@ class AutoTransport(ReferenceCounted):
             raise NotSent("the transport is not open: use it inside 'async with'")
         return await self.chosen.send(request, timeout=timeout)
 
+    async def warm_up(self, *origins: str) -> None:
+        """Prepare the transport that was chosen (see its own ``warm_up``)."""
+        if self.chosen is None:
+            raise RuntimeError("the transport is not open: use it inside 'async with'")
+        await self.chosen.warm_up(*origins)
+
     def _asyncio_can_serve(self) -> bool:
         try:
             asyncio.get_running_loop()
@@ -118,7 +126,7 @@ class AutoTransport(ReferenceCounted):
             proxies = []
         return all("://" not in each or each.startswith("http://") for each in proxies)
 
-    def _asyncio_transport(self) -> Transport | None:
+    def _asyncio_transport(self) -> AsyncioTransport | None:
         try:
             from rbim.transports.asyncio.transport import AsyncioTransport
         except ImportError:  # neither httptools nor h11

@@ -26,11 +26,11 @@ from typing import TYPE_CHECKING, TypeVar
 from rbim._support.text import missing_extra, one_line
 from rbim.errors import AnswerTooLarge, InvalidRequest, NotSent, TransportError, Unanswered
 from rbim.http import Request, Response
+from rbim.transports._shared.base import BaseTransport
 from rbim.transports._shared.connecting import no_answer, no_connection, too_late
 from rbim.transports._shared.head_cache import HeadCache
 from rbim.transports._shared.network import proxy_for, rounded_up
 from rbim.transports._shared.redaction import LogRedactor, redacted
-from rbim.transports._shared.reference_count import ReferenceCounted
 
 try:
     from pyreqwest.client import ClientBuilder
@@ -74,7 +74,7 @@ CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE--
 BODILESS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 
 
-class PyreqwestTransport(ReferenceCounted):
+class PyreqwestTransport(BaseTransport):
     """A transport that uses pyreqwest: HTTP/1.1, on asyncio. On trio, use HttpxTransport.
 
     - ``verify``: the path of a CA bundle, added to the authorities that reqwest knows, or False for no verification.

@@ -18,7 +18,7 @@ from rbim.operations.groups import QueryGroupDetail
 from rbim.testing.conformance.server import RawServer, reply
 from rbim.testing.conformance.suite import Conformance
 from rbim.testing.conformance.tls import authority
-from rbim.transports._shared.reference_count import ReferenceCounted
+from rbim.transports._shared.base import BaseTransport
 from rbim.transports.by_name import transport_named
 from rbim.transports.httpx import HttpxTransport
 
@@ -197,7 +197,7 @@ async def test_a_carrier_is_entered_once_and_left_once():
 # Entering and leaving at the same moment, failing, cancelled.
 
 
-class Counted(ReferenceCounted):
+class Counted(BaseTransport):
     """Opens and closes in steps; counts how often, and how often it was open."""
 
     def __init__(self, *opens, steps=3):

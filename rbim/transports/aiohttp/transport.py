@@ -15,11 +15,11 @@ from urllib.parse import SplitResult
 from rbim._support.text import missing_extra, one_line
 from rbim.errors import AnswerTooLarge, NotSent, TransportError, Unanswered
 from rbim.http import Request, Response
+from rbim.transports._shared.base import BaseTransport
 from rbim.transports._shared.connecting import no_answer, no_connection, too_late
 from rbim.transports._shared.head_cache import HeadCache
 from rbim.transports._shared.network import proxy_for, rounded_up, tls_context
 from rbim.transports._shared.redaction import LogRedactor, redacted, sanitized, strip_frames
-from rbim.transports._shared.reference_count import ReferenceCounted
 
 try:
     import aiohttp
@@ -40,6 +40,7 @@ from rbim.transports.aiohttp.connections import (
 
 if TYPE_CHECKING:
     import ssl
+    from collections.abc import Iterable
 
 __all__ = ["AiohttpTransport"]
 
@@ -67,7 +68,7 @@ ERRORS: tuple[tuple[type[Exception], type[TransportError]], ...] = (
 )
 
 
-class AiohttpTransport(ReferenceCounted):
+class AiohttpTransport(BaseTransport):
     """A transport that uses aiohttp: HTTP/1.1, on asyncio. On trio, use HttpxTransport.
 
     - ``verify``: an ``ssl.SSLContext``, the path of a CA bundle, or False for no verification. Default: verify against the
@@ -263,6 +264,12 @@ class AiohttpTransport(ReferenceCounted):
             except (OSError, ValueError) as error:  # a missing CA bundle, an invalid proxy address
                 raise NotSent(f"cannot connect: {error}") from sanitized(error)
         return self._routes[origin]
+
+    def _prepare(self, origins: Iterable[str], *, secure: bool) -> None:
+        for origin in origins:
+            self._route_to(origin)
+        if secure:
+            self._secure_context()
 
     def _secure_context(self) -> ssl.SSLContext | bool:
         if self._verify is True and self._cert is None:

@@ -13,17 +13,18 @@ from typing import TYPE_CHECKING
 
 from rbim.errors import InvalidRequest, NotSent, Unanswered
 from rbim.http import Response
+from rbim.transports._shared.base import BaseTransport
 from rbim.transports._shared.connecting import no_connection, too_late
 from rbim.transports._shared.link import MAX_IDLE, MAX_TIMER, Links, take
 from rbim.transports._shared.network import proxy_for, tls_context
 from rbim.transports._shared.redaction import sanitized
-from rbim.transports._shared.reference_count import ReferenceCounted
 from rbim.transports.asyncio.answer import KnownHeads
 from rbim.transports.asyncio.connection import Connection
 from rbim.transports.asyncio.route import Proxy, Route
 
 if TYPE_CHECKING:
     import ssl
+    from collections.abc import Iterable
 
     from rbim.http import Request
 
@@ -33,7 +34,7 @@ ANSWER_LIMIT = 8 * 1024 * 1024
 KEEPALIVE = 5.0
 
 
-class AsyncioTransport(ReferenceCounted):
+class AsyncioTransport(BaseTransport):
     """A transport built on asyncio itself: HTTP/1.1, on asyncio and uvloop.
 
     - ``verify``: an ``ssl.SSLContext``, the path of a CA bundle, or False for no verification. Default: verify against the
@@ -178,6 +179,13 @@ class AsyncioTransport(ReferenceCounted):
             raise NotSent("the connection was closed before the request was sent")
         connection.register()
         return connection
+
+    def _prepare(self, origins: Iterable[str], *, secure: bool) -> None:
+        for origin in origins:
+            if origin not in self._routes:
+                self._new_route(origin)
+        if secure:
+            self._secure_context()
 
     def _secure_context(self) -> ssl.SSLContext:
         if self._context is None:

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 import anyio
 
 from rbim.errors import InvalidRequest, NotSent, TransportError, Unanswered
+from rbim.transports._shared.base import BaseTransport
 from rbim.transports._shared.connecting import too_late
 from rbim.transports._shared.link import MAX_IDLE, Links, take
 from rbim.transports._shared.network import proxy_for, tls_context
 from rbim.transports._shared.redaction import LogRedactor, sanitized, strip_frames
-from rbim.transports._shared.reference_count import ReferenceCounted
 from rbim.transports.httpx_slots.asyncio_slot import Late
 from rbim.transports.httpx_slots.carrier import Carriage, failure
 from rbim.transports.httpx_slots.exchange import Stale
@@ -31,7 +31,7 @@ from rbim.transports.httpx_slots.sweeper import Sweeper
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from types import ModuleType
 
     from rbim.http import Request, Response
@@ -47,7 +47,7 @@ ANSWER_LIMIT = 8 * 1024 * 1024
 KEEPALIVE = 5.0
 
 
-class HttpxSlots(ReferenceCounted, Generic[C]):
+class HttpxSlots(BaseTransport, Generic[C]):
     """The base of HttpxTransport and Httpx2Transport; ``C`` is the library's AsyncBaseTransport.
 
     - ``verify``: an ``ssl.SSLContext``, the path of a CA bundle, or False for no verification. Default: verify against the
@@ -264,6 +264,17 @@ class HttpxSlots(ReferenceCounted, Generic[C]):
     def _context_for(self, origin: str, proxy: Any) -> ssl.SSLContext:
         secure = origin.startswith("https:") or (proxy is not None and proxy.url.scheme == "https")
         return self._secure_context() if secure else PLAIN
+
+    def _prepare(self, origins: Iterable[str], *, secure: bool) -> None:
+        if self._carrier is not None:
+            return
+        if self._sweeper is not None:
+            import_module("rbim.transports.httpx_slots.anyio_slot")
+        for origin in origins:
+            if self._core is not None and origin not in self._routes:
+                self._new_route(origin)
+        if secure:
+            self._secure_context()
 
     def _secure_context(self) -> ssl.SSLContext:
         if self._context is None:

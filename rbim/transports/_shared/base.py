@@ -1,4 +1,4 @@
-"""Sharing a transport: the first of its users opens it, and the last one closes it."""
+"""The base of all transports: the first of its users opens it, and the last one closes it; a warm-up."""
 
 # States of a transport, and what moves it between them:
 #
@@ -13,24 +13,32 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from rbim._support.event_loops import current_loop
 from rbim._support.lazy_names import late_anyio
+from rbim.errors import NotSent
+from rbim.transports._shared.redaction import sanitized
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from types import TracebackType
     from typing import Self
 
     from anyio import Event
 
-__all__ = ["ReferenceCounted"]
+__all__ = ["BaseTransport"]
 
 CLAIM = threading.Lock()
 """Held while an event loop becomes that of a transport: two threads may enter one at the same moment."""
 
 
-class ReferenceCounted(ABC):
+IMPORTED_LATE = ("concurrent.futures.thread", "encodings.idna")
+"""Modules that the standard library imports when it looks a host up."""
+
+
+class BaseTransport(ABC):
     """A transport that may be entered by many clients of one event loop.
 
     It is opened once, by the first client that enters it, and closed when the last client has left it; then it can be
@@ -71,6 +79,21 @@ class ReferenceCounted(ABC):
         finally:
             self._end_of_change()
 
+    async def warm_up(self, *origins: str) -> None:
+        """Import and prepare what a first request needs, so that it does not hold up the event loop; connect to nothing.
+
+        ``origins``, such as ``https://host:8883``, are prepared, with TLS only if one of them needs it; without any, TLS is
+        prepared. Raises RuntimeError if the transport is not open, and NotSent for an option or origin that cannot be used.
+        """
+        if not self._users:
+            raise RuntimeError("the transport is not open: use it inside 'async with'")
+        for module in IMPORTED_LATE:
+            import_module(module)
+        try:
+            self._prepare(origins, secure=not origins or any(origin.startswith("https:") for origin in origins))
+        except (OSError, ValueError) as error:
+            raise NotSent(f"cannot connect: {error}") from sanitized(error)
+
     @abstractmethod
     async def _open(self) -> None:
         """Open the transport. It stays closed if this raises."""
@@ -78,6 +101,9 @@ class ReferenceCounted(ABC):
     @abstractmethod
     async def _close(self) -> None:
         """Close the transport. It is closed even if this raises."""
+
+    def _prepare(self, origins: Iterable[str], *, secure: bool) -> None:  # noqa: B027  # pyreqwest has nothing to prepare
+        """Prepare routes to these origins, and TLS if ``secure``. Raises OSError or ValueError if that is not possible."""
 
     def _join(self) -> bool:
         """Make the caller's event loop that of the transport; return whether it is opening or closing.
