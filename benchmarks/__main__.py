@@ -20,7 +20,19 @@ if TYPE_CHECKING:
 
 __all__ = ["PARTS", "main", "merged"]
 
-PARTS = ("throughput", "core", "rates", "lateness", "bulk", "loading", "callbacks", "import_time", "memory", "instructions")
+PARTS = (
+    "throughput",
+    "core",
+    "rates",
+    "lateness",
+    "bulk",
+    "loading",
+    "callbacks",
+    "import_time",
+    "memory",
+    "tenants",
+    "instructions",
+)
 PACKAGES = (
     "rbim",
     "httpx",

@@ -41,6 +41,7 @@ TABLES = {
     "instructions": ("instructions", "Thousand instructions"),
     "start": ("import_time", "CPU ms"),
     "memory": ("memory", "Resident memory"),
+    "tenants": ("tenants", "Tenants"),
     "job memory": ("bulk", "MiB"),
     "job speed": ("bulk", "Rows and requests"),
     "journal": ("bulk", "Seconds"),

@@ -70,6 +70,15 @@ def test_what_memory_is_taken():
     assert [(goal["value"], goal["met"]) for goal in goals.values()] == [(growth, growth <= 256)]
 
 
+def test_what_tenants_cost():
+    (rows,), goals = quick("tenants")
+    (_, own, one, shared) = rows.values()
+    assert (own[1:3], shared[2]) == ([5, 5], 1)
+    assert one[1:3] == [1, 1]
+    assert 1 <= shared[1] <= 5
+    assert goals["TLS contexts of all clients over one transport"]["met"]
+
+
 def test_what_a_job_costs():
     (sizes, rates, journal), goals = quick("bulk")
     ((idle, _, peak, file),) = sizes.values()
@@ -226,6 +235,7 @@ def test_no_charts_without_figures(tmp_path):
         ("import_time", "--rounds", "1"),
         ("memory", "--calls", "500", "--in-flight", "50"),
         ("steering", "--calls", "1000"),
+        ("tenants", "--clients", "1", "3"),
     ],
     ids=" ".join,
 )

@@ -68,6 +68,7 @@ ELSEWHERE = {
     "docs/observability.md": ("docs/test_observability.py", {"python"}),
     "docs/operations.md": ("docs/test_docs.py", {"python", "json"}),
     "docs/quickstart.md": ("docs/test_docs.py", {"sh"}),
+    "docs/reloads.md": ("docs/test_reloads.py", {"python", "nginx"}),
     "docs/testing.md": ("testing/test_pytest_plugin.py", {"python"}),
     "docs/transports.md": ("docs/test_transports.py", {"python"}),
 }
