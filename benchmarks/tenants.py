@@ -2,9 +2,9 @@
 
 Run: python -m benchmarks.tenants [--clients 1 50 200 1000]
 
-Each row is a process of its own, with clients of the default transport. A server in another process speaks TLS, and the clients
-trust certifi's certificates and its own, as a service that calls a public host does. Memory is what the process has grown by after
-each client has sent one call, ten clients at a time, while all are open. Linux only.
+Each row is a process of its own, with clients of the default transport. A server in another process speaks TLS, and the
+clients trust certifi's certificates and its own, as a service that calls a public host does. Memory is what the process has
+grown by after each client has sent one call, ten clients at a time, while all are open. Linux only.
 """
 
 from __future__ import annotations
@@ -130,9 +130,7 @@ def measured(numbers: tuple[int, ...]) -> Result:
             ),
         ),
         goals=(
-            Goal(
-                name="memory of all clients, one transport / a transport each", value=_ratio(least[1], most[1]), at_most=0.5
-            ),
+            Goal(name="memory, one transport / a transport each", value=_ratio(least[1], most[1]), at_most=0.5),
             Goal(name="TLS contexts of all clients over one transport", value=float(least[3] or 0), at_most=1),
         ),
     )
