@@ -52,7 +52,11 @@ LEAST_SLEEP = 0.001
 
 
 class Refused(Exception):
-    """The limits do not let the request leave in time; nothing was sent for it now."""
+    """The limits do not let the request leave in time (``at``: this was known then); nothing was sent for it now."""
+
+    def __init__(self, at: float) -> None:
+        super().__init__(at)
+        self.at = at
 
 
 class Admission:
@@ -117,19 +121,27 @@ class Admission:
         self._at_once = self._unlimited and not self._halts.watching(now)
         return now
 
-    async def enter(
-        self, op: Operation[Any], *, latest: float, deadline: float, attempt: float, level: int = NORMAL
+    async def enter(  # noqa: PLR0913  # what is known of a call, by keyword
+        self,
+        op: Operation[Any],
+        *,
+        latest: float,
+        deadline: float,
+        attempt: float,
+        level: int = NORMAL,
+        now: float | None = None,
     ) -> float:
         """Wait until the request may leave, take a place and tokens, and return the time. Raises Refused.
 
         It must be answered before ``latest``. ``deadline`` is the seconds of its call, ``attempt`` those of one attempt.
+        ``now``: the time, if it is known; exactly this is returned if the request need not wait.
         """
-        now = self._clock.monotonic()
+        now = self._clock.monotonic() if now is None else now
         demand = self._waiting_demand(op, now)
         waiter = Waiter(demand, now=now, latest=latest, deadline=deadline, attempt=attempt, level=level)
         if self._is_hopeless(waiter, now):
             self.refused += 1
-            raise Refused
+            raise Refused(now)
         self._add(waiter, now)
         return await self.leave_queue(waiter, now)
 
@@ -282,7 +294,7 @@ class Admission:
             self._grant(now)
             if waiter.state == "refused":
                 self.refused += 1
-                raise Refused
+                raise Refused(now)
             if waiter.state != "granted":
                 return False
             next_at = self._next_at

@@ -250,24 +250,29 @@ class Call(Generic[R]):
 
     async def _wait_for_admission(self) -> None:
         """Wait until the client's limits let the request leave."""
-        shared = self._shared
-        start = shared.clock.monotonic()
+        shared, settings = self._shared, self._settings
+        start = end = shared.clock.monotonic()
         try:
             if self._reserved is not None:
-                self._started = await shared.admission.leave_queue(self._reserved, start)
+                end = self._started = await shared.admission.leave_queue(self._reserved, start)
                 self._reserved = None
                 return
-            self._started = await shared.admission.enter(
+            end = self._started = await shared.admission.enter(
                 self._op,
                 latest=self._latest,
-                deadline=self._settings.deadline,
-                attempt=self._settings.timeout,
-                level=self._settings.level,
+                deadline=settings.deadline,
+                attempt=settings.timeout,
+                level=settings.level,
+                now=start,
             )
-        except Refused:
+        except Refused as refused:
+            end = refused.at
             raise self._not_admitted() from self._failure
+        except BaseException:  # only a call that waits can be cancelled
+            end = shared.clock.monotonic()
+            raise
         finally:
-            self._waited += shared.clock.monotonic() - start
+            self._waited += end - start  # exactly 0 if it did not wait
 
     def _begin_attempt(self, signed: Request) -> float:
         """Notify the observers, and return the seconds that the attempt may take. Raises ClientClosed."""
