@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import Meter
 
     from rbim.callbacks.observers import Observation
+    from rbim.otel.attributes import CommonAttributes
 
 __all__ = ["PLATFORM_TIMEOUT", "CallbackMetrics"]
 
@@ -33,7 +34,8 @@ HEADROOM_BUCKETS = (0.0, 0.5, 1.0, 2.0, 3.0, 3.5, 4.0, 4.5, 4.75, 4.9, 4.95, 5.0
 class CallbackMetrics:
     """Records observations; called in the receiver's and in the worker's thread."""
 
-    def __init__(self, meter: Meter) -> None:
+    def __init__(self, meter: Meter, common: CommonAttributes) -> None:
+        self._common = common
         self._deliveries = meter.create_counter("rbim.receiver.deliveries", "{delivery}", "Deliveries by result.")
         self._headroom = meter.create_histogram(
             "rbim.receiver.headroom",
@@ -62,24 +64,25 @@ class CallbackMetrics:
 
     def record(self, observation: Observation) -> None:
         """Record one observation."""
+        about = self._common.constants
         match observation:
             case Accepted(new=new, elapsed=elapsed):
-                self._deliveries.add(1, {"rbim.result": "accepted" if new else "known"})
-                self._headroom.record(max(0.0, PLATFORM_TIMEOUT - elapsed))  # 0: the platform has given up
+                self._deliveries.add(1, {**about, "rbim.result": "accepted" if new else "known"})
+                self._headroom.record(max(0.0, PLATFORM_TIMEOUT - elapsed), about)  # 0: the platform has given up
             case Refused(reason=reason):
-                self._deliveries.add(1, {"rbim.result": "refused", "error.type": str(reason)})
+                self._deliveries.add(1, {**about, "rbim.result": "refused", "error.type": str(reason)})
             case Spooled(kept=True):
-                self._spooled.add(1)
+                self._spooled.add(1, about)
             case Spooled():
-                self._deliveries.add(1, {"rbim.result": "unavailable"})
+                self._deliveries.add(1, {**about, "rbim.result": "unavailable"})
             case Skewed(accepted=accepted):
-                self._skewed.add(1, {"rbim.result": "accepted" if accepted else "refused"})
+                self._skewed.add(1, {**about, "rbim.result": "accepted" if accepted else "refused"})
             case Quarantined() | OldToken():
-                (self._old if isinstance(observation, OldToken) else self._quarantined).add(1)
+                (self._old if isinstance(observation, OldToken) else self._quarantined).add(1, about)
             case Handled(elapsed=elapsed):
-                self._handled.record(elapsed)
+                self._handled.record(elapsed, about)
             case HandlingFailed():
-                self._failed.add(1)
+                self._failed.add(1, about)
             case DeadLettered():
-                self._failed.add(1)
-                self._dead.add(1)
+                self._failed.add(1, about)
+                self._dead.add(1, about)

@@ -1,4 +1,4 @@
-"""OtelObserver: spans and metrics of calls and attempts, metrics of callbacks."""
+"""OtelObserver: spans and metrics of calls, attempts and callbacks."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ try:
 except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(missing_extra("rbim.otel", missing.name, "otel"), name=missing.name) from None
 
+from rbim.otel.attributes import CommonAttributes
 from rbim.otel.callback_metrics import CallbackMetrics
-from rbim.otel.metrics import CallMetrics, Levels, ObservedInbox, RequestInFlight
+from rbim.otel.levels import Levels, ObservedInbox
+from rbim.otel.metrics import CallMetrics, RequestInFlight
+from rbim.otel.sources import Provider
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,7 +37,8 @@ if TYPE_CHECKING:
     from rbim.client.client import View
     from rbim.client.observers import AttemptEnded, AttemptStarted, CallEnded, CallStarted
     from rbim.errors import Attempt
-    from rbim.otel.metrics import Attributes, Observed
+    from rbim.otel.attributes import Attributes, Value
+    from rbim.otel.levels import Observed
 
 __all__ = ["OtelObserver"]
 
@@ -75,23 +79,37 @@ class OtelObserver(Observer):
 
     One observer serves any number of clients, and receivers too (:meth:`on_callback`). The default of both providers is the
     global one of the process. During an attempt its span is the current span, between attempts that of the call, so log
-    records can be correlated. Raises nothing; needs ``rbim[otel]``, and an SDK to export anything.
+    records can be correlated. Several observers of one provider add up.
+
+    ``attributes``: constants on all spans and metrics, at most 8. The names of clients and receivers are attributes of spans
+    and metrics; ``names_in_metrics=False`` leaves them out of the metrics of calls and callbacks, for hundreds of tenants.
+    Raises InvalidRequest for wrong arguments; needs ``rbim[otel]``, and an SDK to export anything.
     """
 
-    def __init__(self, tracer_provider: TracerProvider | None = None, meter_provider: MeterProvider | None = None) -> None:
+    def __init__(
+        self,
+        tracer_provider: TracerProvider | None = None,
+        meter_provider: MeterProvider | None = None,
+        *,
+        attributes: Mapping[str, Value] | None = None,
+        names_in_metrics: bool = True,
+    ) -> None:
+        self._attributes = CommonAttributes(attributes, names_in_metrics=names_in_metrics)
         self._tracer = trace.get_tracer("rbim", rbim.__version__, tracer_provider, SCHEMA)
         meter = metrics.get_meter("rbim", rbim.__version__, meter_provider, SCHEMA)
-        self._metrics = CallMetrics(meter)
-        self._callback_metrics = CallbackMetrics(meter)
-        self._levels = Levels(meter)
+        provider = Provider(meter_provider)
+        self._metrics = CallMetrics(meter, provider, self._attributes)
+        self._callback_metrics = CallbackMetrics(meter, self._attributes)
+        self._levels = Levels(meter, provider)
         self._key = context.create_key("rbim-call")
-        self._common: dict[tuple[str, str, str], Attributes] = {}
+        self._requests: dict[tuple[str, str, str, str], Attributes] = {}
 
     # Events of the client.
 
     def call_started(self, event: CallStarted, /) -> None:
         """Start the span of a call, as a child of the caller's current span."""
-        attributes: Attributes = {"rbim.operation": event.operation, "rbim.call": event.call}
+        attributes = self._attributes.of_span("rbim.client", event.client)
+        attributes |= {"rbim.operation": event.operation, "rbim.call": event.call}
         call = _Call(event.call, self._tracer.start_span(f"rbim {event.operation}", attributes=attributes))
         call.context = context.set_value(self._key, call, trace.set_span_in_context(call.span))
         call.token = context.attach(call.context)
@@ -102,7 +120,8 @@ class OtelObserver(Observer):
         if call is None:
             return
         common = self._request_attributes(event)
-        attributes = {**common, "rbim.operation": event.operation, "rbim.attempt": event.number}
+        attributes = {**common, **self._attributes.of_span("rbim.client", event.client)}
+        attributes |= {"rbim.operation": event.operation, "rbim.attempt": event.number}
         if event.number > 1:
             attributes["http.request.resend_count"] = event.number - 1
         name = f"{event.method} {common['url.template']}"
@@ -156,12 +175,13 @@ class OtelObserver(Observer):
         return call if isinstance(call, _Call) and call.number == number else None
 
     def _request_attributes(self, event: AttemptStarted) -> Attributes:
-        """Return the attributes that all requests of one operation to one origin share."""
-        key = (event.method, event.origin, event.template)
-        attributes = self._common.get(key)
+        """Return the attributes that all requests of a client share for one operation and one origin."""
+        key = (event.method, event.origin, event.template, event.client)
+        attributes = self._requests.get(key)
         if attributes is None:
             origin = urlsplit(event.origin)
-            attributes = self._common[key] = {
+            attributes = self._requests[key] = {
+                **self._attributes.of_metric("rbim.client", event.client),
                 "http.request.method": event.method,
                 "server.address": origin.hostname or "",
                 "server.port": origin.port or PORTS.get(origin.scheme, 0),
@@ -176,26 +196,35 @@ class OtelObserver(Observer):
         """Record an observation of a receiver or its worker: ``Receiver(observers=[otel.on_callback])``."""
         self._callback_metrics.record(observation)
 
-    def observe_client(self, client: View, name: str = "client") -> Observed:
+    def observe_client(self, client: View, name: str | None = None) -> Observed:
         """Report the load of a client on every collection of metrics, until it is deleted or the result is closed.
 
-        The result is also a context manager. ``name`` becomes the attribute ``rbim.name``: give each client its own.
+        The result is also a context manager. ``name`` becomes the attribute ``rbim.client`` (default: the client's name).
+        Clients of one name are one series: their loads are added, and of waits and pauses the longest counts.
         """
-        return self._levels.observe("client", client, name)
+        name = client.name if name is None else name
+        return self._levels.observe("client", client, self._level_attributes("rbim.client", name))
 
     def observe_job(self, run: Run, name: str = "job") -> Observed:
-        """Report the progress of a job's run (rows by state, pace), in the same way as :meth:`observe_client`."""
-        return self._levels.observe("job", run, name)
+        """Report the progress of a job's run (rows by state, pace), in the same way as :meth:`observe_client`.
+
+        ``name`` becomes the attribute ``rbim.job``.
+        """
+        return self._levels.observe("job", run, self._level_attributes("rbim.job", name))
 
     def observe_inbox(
         self, inbox: SqliteInbox, name: str | None = None, *, every: float = 15.0
     ) -> AbstractAsyncContextManager[None]:
         """Return a context manager that reports an inbox: its events by state, and its lag.
 
-        Enter the inbox first. It is read every ``every`` seconds (default: 15). ``name``: default: the name of its file.
-        Entering raises the inbox's error if it cannot be counted.
+        Enter the inbox first. It is read every ``every`` seconds (default: 15). ``name`` becomes the attribute
+        ``rbim.inbox`` (default: the name of its file). Entering raises the inbox's error if it cannot be counted.
         """
-        return ObservedInbox(self._levels, inbox, inbox.path.name if name is None else name, every)
+        attributes = self._level_attributes("rbim.inbox", inbox.path.name if name is None else name)
+        return ObservedInbox(self._levels, inbox, attributes, every)
+
+    def _level_attributes(self, key: str, name: str) -> Attributes:
+        return {**self._attributes.constants, key: name} if name else {**self._attributes.constants}
 
 
 def _error_of(made: Attempt) -> str | None:

@@ -16,7 +16,7 @@ from rbim.otel import OtelObserver
 PAGE = "docs/observability.md"
 TEXT = (ROOT / PAGE).read_text(encoding="utf-8")
 SPANS = blocks_of(PAGE, "text")[-1].text
-PRINTED = [r"0\n", None, None, re.escape(SPANS), r"0 500\n", r"", r""]
+PRINTED = [r"0\n", None, None, re.escape(SPANS), r"0 500\n", r"0\n", r"", r""]
 """What each program prints; None where it writes to its log, and nothing else."""
 PROGRAMS = blocks_of(PAGE, "python")
 
@@ -102,7 +102,7 @@ def test_the_metrics_of_the_page_are_those_there_are():
 async def test_the_attributes_of_the_page_are_those_of_spans():
     telemetry = Telemetry()
     for script in ((GARBAGE, OK), (Unanswered, ALREADY_MEMBER), (REFUSED,)):
-        async with client_over(Stub(*script), observers=[telemetry.observer]) as client:
+        async with client_over(Stub(*script), observers=[telemetry.observer], name="a") as client:
             await ending(client.send(INVITE))
     seen = {"call": set(), "attempt": set()}
     for span in telemetry.ended:

@@ -32,7 +32,7 @@ from rbim.callbacks import (
     SqliteInbox,
 )
 from rbim.emulator.clock import START
-from rbim.otel.metrics import LEVELS
+from rbim.otel.levels import LEVELS
 
 
 def test_every_level_has_a_name_of_its_own_and_a_unit():
@@ -60,7 +60,7 @@ async def test_how_far_a_job_is_while_it_runs_and_when_it_has_ended(telemetry, t
                     read = rows(telemetry)
                     assert sum(read.values()) == snapshot.total
                     seen.append(read)
-                assert telemetry.points("rbim.job.eta") == [({"rbim.name": "customers"}, 0)]
+                assert telemetry.points("rbim.job.eta") == [({"rbim.job": "customers"}, 0)]
                 requests = telemetry.points("rbim.job.requests")
             assert telemetry.points("rbim.job.requests") == []
     assert seen[-1] == {
@@ -72,7 +72,7 @@ async def test_how_far_a_job_is_while_it_runs_and_when_it_has_ended(telemetry, t
         "skipped": 1,
         "duplicate": 1,
     }
-    assert requests == [({"rbim.name": "customers"}, 20)]
+    assert requests == [({"rbim.job": "customers"}, 20)]
 
 
 async def test_a_jobs_pace_and_its_throttled_requests(telemetry, tmp_path):
@@ -85,8 +85,8 @@ async def test_a_jobs_pace_and_its_throttled_requests(telemetry, tmp_path):
         async for _ in progress:
             for name, value in most.items():
                 points = telemetry.points(f"rbim.job.{name}")
-                most[name] = max([value, *(point for about, point in points if about == {"rbim.name": "job"})])
-        assert telemetry.points("rbim.job.throttled") == [({"rbim.name": "job"}, 2)]
+                most[name] = max([value, *(point for about, point in points if about == {"rbim.job": "job"})])
+        assert telemetry.points("rbim.job.throttled") == [({"rbim.job": "job"}, 2)]
         assert rows(telemetry)["failed"] + rows(telemetry)["refused"] == 1
     assert (most["in_flight"], most["concurrency"]) == (4, 4)
     assert 0 < most["rate"] <= 4.5
@@ -131,7 +131,7 @@ async def test_an_inbox_is_counted_again_and_again_and_its_lag_is_the_age_of_wha
         await inbox.accept(unreadable(at=START - timedelta(seconds=500)))
         async with telemetry.observer.observe_inbox(inbox, every=10):
             assert events(telemetry) == {"waiting": 0, "done": 0, "dead": 0, "quarantined": 1}
-            assert telemetry.points("rbim.inbox.lag") == [({"rbim.name": "events.db"}, 0)]
+            assert telemetry.points("rbim.inbox.lag") == [({"rbim.inbox": "events.db"}, 0)]
             await inbox.accept(delivery(1, at=START - timedelta(seconds=90)))
             await inbox.accept(delivery(2, "c", at=START - timedelta(seconds=20)))
             assert events(telemetry)["waiting"] == 0
@@ -169,7 +169,7 @@ async def test_an_inbox_that_cannot_be_counted_has_no_numbers_rather_than_old_on
             Failing.fails = False
             await clock.advance(10)
             await until(lambda: events(telemetry))
-            assert telemetry.points("rbim.inbox.lag") == [({"rbim.name": "mine"}, 0)]
+            assert telemetry.points("rbim.inbox.lag") == [({"rbim.inbox": "mine"}, 0)]
         (record,) = [record for record in caplog.records if record.name == "rbim"]
         assert record.levelname == "WARNING"
         assert "events.db could not be counted" in record.getMessage()

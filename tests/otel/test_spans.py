@@ -480,11 +480,11 @@ async def test_what_a_client_is_busy_with_is_read_when_it_is_asked_for(telemetry
         levels = ("places", "in_flight", "waiting", "calls", "retries_left", "halted")
         read = {level: telemetry.points(f"rbim.client.{level}") for level in levels}
         assert read == {
-            level: [({"rbim.name": "front"}, value)] for level, value in zip(levels, (2, 2, 3, 5, 50, 0), strict=True)
+            level: [({"rbim.client": "front"}, value)] for level, value in zip(levels, (2, 2, 3, 5, 50, 0), strict=True)
         }
         assert telemetry.points("http.client.active_requests") == [(request_of(), 2)]
         await until(lambda: not client.load.calls, clock)
-        assert telemetry.points("rbim.client.calls") == [({"rbim.name": "front"}, 0)]
+        assert telemetry.points("rbim.client.calls") == [({"rbim.client": "front"}, 0)]
         assert telemetry.points("http.client.active_requests") == [(request_of(), 0)]
         watched.close()
         watched.close()
@@ -499,21 +499,21 @@ async def test_retries_that_were_spent_and_a_halt_show(telemetry):
         call = Background(tasks, client.tuned(retry=Retry(attempts=3, random=lambda: 0.0)).send(READ))
         await until(lambda: call.ended, clock)
         ((about, left),) = telemetry.points("rbim.client.retries_left")
-        assert (about, left) == ({"rbim.name": "client"}, 48)
+        assert (about, left) == ({}, 48)
         ((_, halted),) = telemetry.points("rbim.client.halted")
         assert halted == pytest.approx(60 - (clock.elapsed - stub.times[-1]))
         await clock.advance(90)
-        assert telemetry.points("rbim.client.halted") == [({"rbim.name": "client"}, 0)]
+        assert telemetry.points("rbim.client.halted") == [({}, 0)]
 
 
 async def test_what_is_gone_is_watched_no_more_and_names_keep_several_apart(telemetry):
     clients = [client_over(Stub()) for _ in range(2)]
     telemetry.observer.observe_client(clients[0], "a")
     with telemetry.observer.observe_client(clients[1], "b"):
-        assert [about["rbim.name"] for about, _ in telemetry.points("rbim.client.calls")] == ["a", "b"]
+        assert [about["rbim.client"] for about, _ in telemetry.points("rbim.client.calls")] == ["a", "b"]
         del clients[0]
         gc.collect()
-        assert [about["rbim.name"] for about, _ in telemetry.points("rbim.client.calls")] == ["b"]
+        assert [about["rbim.client"] for about, _ in telemetry.points("rbim.client.calls")] == ["b"]
     assert telemetry.points("rbim.client.calls") == []
 
 
