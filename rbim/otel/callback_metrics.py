@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import Meter
 
     from rbim.callbacks.observers import Observation
-    from rbim.otel.attributes import CommonAttributes
+    from rbim.otel.attributes import Attributes, CommonAttributes
 
 __all__ = ["PLATFORM_TIMEOUT", "CallbackMetrics"]
 
@@ -64,7 +64,7 @@ class CallbackMetrics:
 
     def record(self, observation: Observation) -> None:
         """Record one observation."""
-        about = self._common.constants
+        about = self._common.of_metric("rbim.receiver", observation.receiver)
         match observation:
             case Accepted(new=new, elapsed=elapsed):
                 self._deliveries.add(1, {**about, "rbim.result": "accepted" if new else "known"})
@@ -81,8 +81,14 @@ class CallbackMetrics:
                 (self._old if isinstance(observation, OldToken) else self._quarantined).add(1, about)
             case Handled(elapsed=elapsed):
                 self._handled.record(elapsed, about)
-            case HandlingFailed():
-                self._failed.add(1, about)
-            case DeadLettered():
-                self._failed.add(1, about)
-                self._dead.add(1, about)
+            case HandlingFailed(handler=handler):
+                self._failed.add(1, _by_handler(about, handler))
+            case DeadLettered(handler=handler):
+                self._failed.add(1, _by_handler(about, handler))
+                self._dead.add(1, _by_handler(about, handler))
+            case _:
+                pass  # it has spans only
+
+
+def _by_handler(about: Attributes, handler: str) -> Attributes:
+    return {**about, "rbim.handler": handler} if handler else about

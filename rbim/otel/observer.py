@@ -18,6 +18,7 @@ except ModuleNotFoundError as missing:
 
 from rbim.otel.attributes import CommonAttributes
 from rbim.otel.callback_metrics import CallbackMetrics
+from rbim.otel.callback_spans import CallbackSpans
 from rbim.otel.levels import Levels, ObservedInbox
 from rbim.otel.metrics import CallMetrics, RequestInFlight
 from rbim.otel.sources import Provider
@@ -100,6 +101,7 @@ class OtelObserver(Observer):
         provider = Provider(meter_provider)
         self._metrics = CallMetrics(meter, provider, self._attributes)
         self._callback_metrics = CallbackMetrics(meter, self._attributes)
+        self._callback_spans = CallbackSpans(self._tracer, self._attributes)
         self._levels = Levels(meter, provider)
         self._key = context.create_key("rbim-call")
         self._requests: dict[tuple[str, str, str, str], Attributes] = {}
@@ -193,8 +195,13 @@ class OtelObserver(Observer):
     # Callbacks, clients, jobs and inboxes.
 
     def on_callback(self, observation: Observation, /) -> None:
-        """Record an observation of a receiver or its worker: ``Receiver(observers=[otel.on_callback])``."""
+        """Record an observation of a receiver or its worker: ``Receiver(observers=[otel.on_callback])``.
+
+        A delivery is a span (INTERNAL), and so is each attempt to handle an event (CONSUMER), which is the current span of
+        the handler: calls that it makes are its children.
+        """
         self._callback_metrics.record(observation)
+        self._callback_spans.record(observation)
 
     def observe_client(self, client: View, name: str | None = None) -> Observed:
         """Report the load of a client on every collection of metrics, until it is deleted or the result is closed.

@@ -11,12 +11,21 @@ from helpers.paths import ROOT
 from helpers.stubs import ALREADY_MEMBER, GARBAGE, INVITE, OK, REFUSED, Stub, client_over, ending
 from helpers.telemetry import Telemetry
 from rbim import LoggingObserver, Unanswered
+from rbim.callbacks import (
+    Accepted,
+    DeliveryEnded,
+    DeliveryStarted,
+    HandlingEnded,
+    HandlingStarted,
+    Reason,
+    Refused,
+)
 from rbim.otel import OtelObserver
 
 PAGE = "docs/observability.md"
 TEXT = (ROOT / PAGE).read_text(encoding="utf-8")
 SPANS = blocks_of(PAGE, "text")[-1].text
-PRINTED = [r"0\n", None, None, re.escape(SPANS), r"0 500\n", r"0\n", r"", r""]
+PRINTED = [r"0\n", None, None, re.escape(SPANS), r"0 500\n", r"[01]\n", r"", r""]
 """What each program prints; None where it writes to its log, and nothing else."""
 PROGRAMS = blocks_of(PAGE, "python")
 
@@ -110,5 +119,27 @@ async def test_the_attributes_of_the_page_are_those_of_spans():
     listed = {"call": set(), "attempt": set()}
     for names, where, *_ in rows("attribute", "span", "meaning"):
         for kind in ("call", "attempt") if where == "both" else (where,):
+            listed[kind] |= set(re.findall(r"`([^`]+)`", names))
+    assert listed == seen
+
+
+async def test_the_attributes_of_the_page_are_those_of_callback_spans():
+    telemetry = Telemetry()
+    observe = telemetry.observer.on_callback
+    for end in (
+        Accepted(key="k", new=True, elapsed=0.1),
+        Refused(reason=Reason.STALE, detail="d"),
+    ):
+        observe(DeliveryStarted(receiver="r"))
+        observe(end)
+        observe(DeliveryEnded(key="k", status=503, elapsed=0.1))
+    observe(HandlingStarted(receiver="r", key="k", attempt=1, event="Text", handler="f", app_id="a"))
+    observe(HandlingEnded(key="k", attempt=1, elapsed=0.1, error=ValueError(), cancelled=False))
+    seen = {"delivery": set(), "handling": set()}
+    for span in telemetry.ended:
+        seen["delivery" if span.name == "rbim delivery" else "handling"] |= set(span.attributes)
+    listed = {"delivery": set(), "handling": set()}
+    for names, where, *_ in rows("attribute", "callback span", "meaning"):
+        for kind in listed if where == "both" else (where,):
             listed[kind] |= set(re.findall(r"`([^`]+)`", names))
     assert listed == seen

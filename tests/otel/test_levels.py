@@ -264,8 +264,9 @@ async def test_what_a_worker_came_to(telemetry):
         await post(receiver, body(msgId="m2", body="fails"))
         await until(lambda: sink.dead and telemetry.points("rbim.worker.handling.duration"))
         await until(lambda: telemetry.points("rbim.worker.dead_letters"))
-    assert telemetry.points("rbim.worker.failures") == [({}, 2)]
-    assert telemetry.points("rbim.worker.dead_letters") == [({}, 1)]
+    about = {"rbim.handler": handle.__qualname__}
+    assert telemetry.points("rbim.worker.failures") == [(about, 2)]
+    assert telemetry.points("rbim.worker.dead_letters") == [(about, 1)]
     ((_, (handled, _)),) = telemetry.points("rbim.worker.handling.duration")
     assert handled == 1
 
