@@ -48,6 +48,7 @@ EXPECTED = {
         "No secrets in errors and logs": [r"Credentials\(app_id='\w+', app_token=Secret\(\*\*\*\)\) False\n"],
         "Signatures": [r"AuthenticationError\n"],
     },
+    "docs/alerts.md": {"What to alert on": [r"1\n"]},
     "docs/dialect.md": {"How to change it": [r"Throttled 5\n"]},
     "docs/CONTRIBUTING.md": {
         "Adding an operation": [r"\[\('admin', <Role.CREATOR: '0'>\), \('1001', <Role.MEMBER: '2'>\)\]\n"],
