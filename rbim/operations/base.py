@@ -184,9 +184,17 @@ class Operation(Generic[R_co]):
 
 
 class Answer:
-    """The base class of answers: attrs classes whose fields are read tolerantly (see ``rbim.wire.hooks``)."""
+    """The base class of answers: attrs classes whose fields are read tolerantly (see ``rbim.wire.hooks``).
+
+    Notebooks show an answer as a table.
+    """
 
     __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        from rbim._support.html import record_html
+
+        return record_html(self)
 
 
 def operation(
