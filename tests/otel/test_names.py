@@ -4,8 +4,10 @@ import math
 
 import pytest
 
+from helpers.jobs import World
 from helpers.stubs import BUSY, GARBAGE, NEVER, NO_PAUSES, READ, Stub, client_over, ending
 from rbim import InvalidRequest, Limits, Rate
+from rbim.bulk.job import InviteJob
 from rbim.emulator.clock import EmulatedClock
 from rbim.otel import OtelObserver
 
@@ -121,3 +123,20 @@ def test_wrong_constants_are_refused_with_the_reason(attributes, message):
 )
 def test_attributes_within_the_bounds_are_accepted(attributes):
     OtelObserver(attributes=attributes)
+
+
+async def test_spans_of_a_job_are_below_the_callers_span_and_have_the_clients_name(telemetry, tmp_path):
+    world = World(observers=[telemetry.observer], name="nightly")
+    async with world.client:
+        group = await world.group()
+        before = len(telemetry.ended)
+        with telemetry.tracer.start_as_current_span("caller") as caller:
+            job = InviteJob(world.client, journal=tmp_path / "journal", chunk=5, rates=[])
+            await job.run([(group, f"u{number}") for number in range(20)])
+    spans = [span for span in telemetry.ended[before:] if span.name != "caller"]
+    calls = [span for span in spans if span.kind.name == "INTERNAL"]
+    assert len(calls) == 4
+    assert {span.parent.span_id for span in calls} == {caller.get_span_context().span_id}
+    assert {span.context.trace_id for span in spans} == {caller.get_span_context().trace_id}
+    assert {span.name for span in calls} == {"rbim InviteJoinGroup"}
+    assert {span.attributes["rbim.client"] for span in spans} == {"nightly"}
