@@ -9,3 +9,9 @@ def speaks_ipv6():
     except OSError:
         return False
     return True
+
+
+def free_port():
+    """A port that was free a moment ago."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return taken.getsockname()[1]

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast, get_args
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, cast, get_args
 
 from rbim._support.text import quoted
 from rbim.callbacks.observers import Observers
@@ -29,7 +29,7 @@ from rbim.callbacks.receiver.spool import Spool
 from rbim.callbacks.signature import Keys, Policy, keys_of
 from rbim.callbacks.worker.backoff import Backoff
 from rbim.callbacks.worker.conversation import WorkerSettings
-from rbim.callbacks.worker.router import Router
+from rbim.callbacks.worker.router import Resource, Router
 from rbim.callbacks.worker.runner import WorkerTask, WorkerThread
 from rbim.callbacks.worker.worker import Worker
 from rbim.clock import SystemClock
@@ -69,8 +69,8 @@ class ReceiverOptions(TypedDict, total=False):
     spool: str | PathLike[str] | None
     clock: Clock | None
     observers: Iterable[Callable[[Observation], object]]
-    router: Router | None
-    around: Callable[[], AbstractAsyncContextManager[object]] | None
+    router: Router[Any] | None
+    around: Callable[[], AbstractAsyncContextManager[Any]] | None
     own_thread: bool
     concurrency: int
     timeout: float
@@ -78,15 +78,19 @@ class ReceiverOptions(TypedDict, total=False):
     drain: float
 
 
-class Receiver:
+class Receiver(Generic[Resource]):
     """Receives callbacks, as an ASGI application (``asgi``) or from any framework (:meth:`receive`).
 
     ``async with receiver`` enters the ``sink`` and starts to handle events if there are handlers
     (``@receiver.on(TeamKick)``, ``@receiver.fallback``; see :class:`~rbim.callbacks.Router`). Without handlers it only
-    stores deliveries, and another process can handle them from the same inbox. Handlers run in a separate thread with its
-    own event loop, so a handler that blocks delays no answer. ``around`` returns an async context manager for resources that
-    handlers share, entered in that loop (``around=lambda: client``). With ``own_thread=False`` handlers run in the
-    receiver's loop, and a handler that blocks delays answers.
+    stores deliveries, and another process can handle them from the same inbox.
+
+    An ``async def`` handler runs in the current event loop, as the rest of the application, and may use its pools and
+    clients. One that blocks delays answers; it is reported (:class:`~rbim.callbacks.LoopBlocked`) and slowed down. A plain
+    ``def`` runs in a thread. With ``own_thread=True`` handlers have a thread and an event loop of their own: nothing in them
+    delays answers, and they may use nothing that belongs to another loop. ``around`` returns an async context manager for
+    what handlers share; it is entered in their loop, and its value is their ``HandlerContext.resource``
+    (``around=lambda: asyncpg.create_pool(dsn)``).
 
     ``credentials``: of one application or several, the current token of each first. ``name``: stands in log records
     (``rbim_receiver``), observations and errors (default: none). ``mode``: the mode set on the platform,
@@ -112,9 +116,9 @@ class Receiver:
         spool: str | PathLike[str] | None = None,
         clock: Clock | None = None,
         observers: Iterable[Callable[[Observation], object]] = (),
-        router: Router | None = None,
-        around: Callable[[], AbstractAsyncContextManager[object]] | None = None,
-        own_thread: bool = True,
+        router: Router[Resource] | None = None,
+        around: Callable[[], AbstractAsyncContextManager[Resource]] | None = None,
+        own_thread: bool = False,
         concurrency: int = 16,
         timeout: float = 60.0,
         backoff: Backoff | None = None,
@@ -134,7 +138,7 @@ class Receiver:
         if around is not None:
             require_methods("around", around, ("__call__",), "a function that returns an async context manager")
         self.sink = sink
-        self.router = router if router is not None else Router(dialect)
+        self.router: Router[Resource] = router if router is not None else Router(dialect)
         self.on = self.router.on
         self.fallback = self.router.fallback
         self.name = name
@@ -162,6 +166,7 @@ class Receiver:
             "backoff": backoff or Backoff(),
             "observers": notified,
             "drain": drain,
+            "budget": None if own_thread else budget,
         }
         WorkerSettings(handlers=self.router, **self._worker_options)  # validates them
 

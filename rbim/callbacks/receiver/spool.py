@@ -133,6 +133,7 @@ class _ForwardToSink:
     def check(self) -> None:
         pass
 
-    def handler_call(self, claim: Claim, /) -> HandlerCall:
+    def handler_call(self, claim: Claim, resource: object = None, /) -> HandlerCall:
+        del resource
         delivery = delivery_of(claim.body, app_id=claim.app_id, received=claim.received)
         return HandlerCall(run=partial(self._sink.accept, delivery), handler=f"{type(self._sink).__name__}.accept")

@@ -4,29 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import re
 import traceback
 from math import inf
 from threading import current_thread, main_thread
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from anyio import current_effective_deadline, get_cancelled_exc_class, to_thread
+from anyio import CancelScope, CapacityLimiter, current_effective_deadline, get_cancelled_exc_class, to_thread
 from anyio.lowlevel import checkpoint
 from attrs import field, frozen
 
 from rbim._support.text import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Callable
 
-    from anyio import CapacityLimiter
-
+    from rbim.callbacks.worker.loop_guard import LoopGuard
     from rbim.callbacks.worker.router import HandlerCall
     from rbim.clock import Clock
 
-__all__ = ["HandlerFailure", "being_cancelled", "caller_error", "failure_of", "perform"]
+__all__ = ["HandlerFailure", "ThreadAbandoned", "Threads", "being_cancelled", "caller_error", "failure_of", "perform"]
 
 MOST_OF_TRACE = 20_000  # characters of a traceback that are kept, half of them from each end
 MOST_OF_LINE = 300
+
+# asyncio's words for a future or a lock of another loop, and asyncpg's for a connection that two loops use
+_FOREIGN_LOOP = re.compile("different (event )?loop|loop other than the current|another operation is in progress")
+FOREIGN_LOOP = (
+    "rbim: a pool or client works in the event loop that made it only. With Receiver(own_thread=True) handlers have another"
+    " one: make it in around=, or leave own_thread out"
+)
 
 
 @frozen
@@ -43,12 +50,15 @@ class HandlerFailure:
 
 
 def failure_of(error: BaseException) -> HandlerFailure:
-    """Return an exception as texts that any store can hold."""
+    """Return an exception as texts that any store can hold; one that names a foreign event loop gets a hint."""
+    line = one_line(_storable("".join(traceback.format_exception_only(error))), MOST_OF_LINE)
+    if _FOREIGN_LOOP.search(str(error)):
+        error.add_note(FOREIGN_LOOP)
+        line = f"{line} ({FOREIGN_LOOP})"
     whole = "".join(traceback.format_exception(error))
     trace = _storable(whole)
     if len(trace) > MOST_OF_TRACE:
         trace = f"{trace[: MOST_OF_TRACE // 2]}\n[...]\n{trace[-MOST_OF_TRACE // 2 :]}"
-    line = one_line(_storable("".join(traceback.format_exception_only(error))), MOST_OF_LINE)
     return HandlerFailure(trace, line, error, error if trace == whole else None)
 
 
@@ -77,29 +87,64 @@ def caller_error(error: BaseException) -> BaseException | None:
 _PROCESS_ENDS = (KeyboardInterrupt, SystemExit, GeneratorExit)
 
 
+class ThreadAbandoned(Exception):
+    """A plain function did not end in time after the worker's end: its thread is left running, its result unknown."""
+
+
+class Threads:
+    """Threads for plain functions, at most ``limit`` at once. They are waited for until :meth:`abandon` is called."""
+
+    def __init__(self, limit: int) -> None:
+        self._limiter = CapacityLimiter(limit)
+        self._waiting: set[CancelScope] = set()
+
+    async def run(self, function: Callable[[], Any]) -> Any:
+        """Return what a function returns. Raises ThreadAbandoned."""
+        with CancelScope(shield=True) as scope:
+            self._waiting.add(scope)
+            try:
+                # in a tuple, because trio's threads refuse to return an awaitable
+                (result,) = await to_thread.run_sync(lambda: (function(),), limiter=self._limiter, abandon_on_cancel=True)
+            finally:
+                self._waiting.discard(scope)
+            return result
+        raise ThreadAbandoned
+
+    def abandon(self) -> None:
+        """Wait for no thread any more."""
+        for scope in self._waiting:
+            scope.cancel()
+
+
+def _guarded(run: Callable[[], Awaitable[object]], call: HandlerCall, guard: LoopGuard | None) -> Awaitable[object]:
+    return run() if guard is None else guard.steps_of(run, call.handler)
+
+
 async def perform(
     call: HandlerCall,
     *,
     clock: Clock,
     timeout: float,  # noqa: ASYNC109  # by the clock
-    limiter: CapacityLimiter,
+    threads: Threads,
+    guard: LoopGuard | None = None,
 ) -> HandlerFailure | None:
-    """Call a handler and return its failure, or None. Raises only errors that also end the worker.
+    """Call a handler and return its failure, or None. Raises only errors that also end the worker, and ThreadAbandoned.
 
-    A coroutine has ``timeout`` seconds by the clock. A plain function runs in a thread and cannot be stopped: it is always
-    waited for.
+    A coroutine has ``timeout`` seconds by the clock; ``guard`` watches its steps. A plain function runs in a thread and
+    cannot be stopped: it is waited for, until the threads are abandoned.
     """
     cancels = _cancel_count()
     try:
         if call.blocking:
-            # in a tuple, because trio's threads refuse to return an awaitable
-            (result,) = await to_thread.run_sync(lambda: (call.run(),), limiter=limiter)
+            result = await threads.run(call.run)
             if inspect.isawaitable(result):  # a decorator hid the async function
-                await _in_time(result, clock, timeout)
+                await _in_time(_guarded(lambda: result, call, guard), clock, timeout)
         else:
-            await _in_time(call.run(), clock, timeout)
+            await _in_time(_guarded(call.run, call, guard), clock, timeout)
         if _cancel_count() > cancels and not being_cancelled():
             await checkpoint()  # the handler cancelled its own task; the cancellation is delivered here
+    except ThreadAbandoned:
+        raise
     except get_cancelled_exc_class() as error:
         if being_cancelled():
             raise

@@ -12,9 +12,9 @@ from attrs import field, frozen
 from rbim._support.text import quoted
 from rbim.callbacks.inbox.protocols import LeaseLost
 from rbim.callbacks.observers import DeadLettered, Handled, HandlingEnded, HandlingFailed, HandlingStarted
-from rbim.callbacks.worker.attempt import HandlerFailure, being_cancelled, failure_of, perform
+from rbim.callbacks.worker.attempt import HandlerFailure, ThreadAbandoned, Threads, being_cancelled, failure_of, perform
 from rbim.errors import InvalidRequest
-from rbim.validators import above_zero, at_least_one
+from rbim.validators import above_zero, at_least_one, or_none
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rbim.callbacks.inbox.protocols import Backlog, Claim
     from rbim.callbacks.observers import Observers
     from rbim.callbacks.worker.backoff import Backoff
+    from rbim.callbacks.worker.loop_guard import LoopGuard
     from rbim.callbacks.worker.router import HandlerCall, HandlerCalls
     from rbim.clock import Clock
 
@@ -80,16 +81,19 @@ class WorkerSettings:
     concurrency: int = field(validator=at_least_one)
     timeout: float = field(validator=above_zero)
     drain: float = field(validator=_not_below_zero)
+    budget: float | None = field(default=None, validator=or_none(above_zero))
 
 
 class SharedRun:
     """State that the runners of one run share: the backlog, the stop flag, and shields against cancellation."""
 
-    def __init__(self, settings: WorkerSettings, backlog: Backlog) -> None:
+    def __init__(self, settings: WorkerSettings, backlog: Backlog, resource: object, guard: LoopGuard | None) -> None:
         self.settings = settings
         self.backlog = backlog
+        self.resource = resource
+        self.guard = guard
         self.stopping = False
-        self.limiter = anyio.CapacityLimiter(settings.concurrency)
+        self.threads = Threads(settings.concurrency)
         self._shields: set[anyio.CancelScope] = set()
         self._over = False
 
@@ -141,6 +145,9 @@ class ConversationRunner:
         except LeaseLost:
             lost = "event %d (%s): the lease was lost to another worker; does an async handler block?"
             self._log.warning(lost, self.claim.number, self.claim.key)
+        except ThreadAbandoned:
+            left = "event %d (%s): its handler did not end and is left running in its thread; the lease will expire"
+            self._log.error(left, self.claim.number, self.claim.key)
         except BaseException as error:
             await self._release()
             if isinstance(error, anyio.get_cancelled_exc_class()) and not being_cancelled():
@@ -156,10 +163,12 @@ class ConversationRunner:
         if claim.attempt > settings.backoff.attempts:
             return await self._dead_letter(claim, None, HandlerFailure(ENDED, ENDED))
         try:
-            call = settings.handlers.handler_call(claim)
+            call = settings.handlers.handler_call(claim, self._shared.resource)
         except Exception as error:  # an older version may have accepted a body that this one cannot read
             return await self._dead_letter(claim, None, failure_of(error))
-        failure = await self._attempt(claim, call)
+        guard = self._shared.guard
+        async with guard.turn(call.handler) if guard is not None else nullcontext():
+            failure = await self._attempt(claim, call)
         if failure is None:
             elapsed = settings.clock.monotonic() - began
             following = await self._record(lambda: self._shared.backlog.done(claim, more=self._more()))
@@ -182,7 +191,13 @@ class ConversationRunner:
         if observers.present:
             observers.notify(HandlingStarted(event=call.event, handler=call.handler, app_id=claim.app_id, **facts))
         try:
-            failure = await perform(call, clock=settings.clock, timeout=settings.timeout, limiter=self._shared.limiter)
+            failure = await perform(
+                call,
+                clock=settings.clock,
+                timeout=settings.timeout,
+                threads=self._shared.threads,
+                guard=self._shared.guard,
+            )
             cancelled = False
         finally:
             if observers.present:

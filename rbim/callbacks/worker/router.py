@@ -22,17 +22,25 @@ if TYPE_CHECKING:
 
 __all__ = ["HandlerCall", "HandlerCalls", "HandlerContext", "HandlerRoute", "Router"]
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    Resource = TypeVarWithDefault("Resource", default=Any)
+else:
+    Resource = TypeVar("Resource")
+
 E = TypeVar("E", bound=Event)
 R = TypeVar("R")
 
 
 @frozen(kw_only=True)
-class HandlerContext:
+class HandlerContext(Generic[Resource]):
     """The context of a handler call: facts about the event that are not in its body.
 
     ``key`` is the same for every attempt and every delivery of the event: use it to make a handler idempotent. ``attempt``
     counts from 1. ``received`` is the time of the delivery (with a time zone), ``replays`` the number of replays after the
     event had been handled, ``number`` its place in the order of acceptance, ``app_id`` the application that signed it.
+    ``resource`` is the value of the receiver's ``around`` (None without one): ``HandlerContext[Pool]`` has a ``Pool``.
     """
 
     key: str
@@ -41,6 +49,7 @@ class HandlerContext:
     replays: int
     number: int
     app_id: str
+    resource: Resource
 
 
 @frozen(kw_only=True)
@@ -77,12 +86,12 @@ class HandlerCalls(Protocol):
         """Raise InvalidRequest if some event could have no handler."""
         ...
 
-    def handler_call(self, claim: Claim, /) -> HandlerCall:
+    def handler_call(self, claim: Claim, resource: Any = None, /) -> HandlerCall:
         """Return the handler call for a claimed event. If this raises, the event becomes a dead letter at once."""
         ...
 
 
-class _On(Generic[E]):
+class _On(Generic[E, Resource]):
     """The decorator that :meth:`Router.on` returns."""
 
     def __init__(self, add: Callable[[HandlerRoute], None]) -> None:
@@ -92,14 +101,16 @@ class _On(Generic[E]):
     def __call__(self, handler: Callable[[E], R], /) -> Callable[[E], R]: ...
 
     @overload
-    def __call__(self, handler: Callable[[E, HandlerContext], R], /) -> Callable[[E, HandlerContext], R]: ...
+    def __call__(
+        self, handler: Callable[[E, HandlerContext[Resource]], R], /
+    ) -> Callable[[E, HandlerContext[Resource]], R]: ...
 
     def __call__(self, handler: Callable[..., Any], /) -> Callable[..., Any]:
         self._add(_route(handler))
         return handler
 
 
-class Router:
+class Router(Generic[Resource]):
     """The handlers of a receiver, each for a class of events.
 
     ::
@@ -121,6 +132,7 @@ class Router:
 
     The most specific handler gets the event: that of the event's class, then those of its base classes (``Message``,
     ``Notification``, ``UnknownEvent``, ``Event``); within one class, the one for its ``conv_type`` before the one without.
+    A ``Router[Pool]`` is for a receiver whose ``around`` gives a ``Pool``.
     ``dialect`` has the unit of ``msgTimestamp`` (default: milliseconds).
     """
 
@@ -133,7 +145,7 @@ class Router:
         """Whether there is any handler."""
         return bool(self._routes) or self._fallback is not None
 
-    def on(self, kind: type[E], /, *, conv_type: ConvType | str | None = None) -> _On[E]:
+    def on(self, kind: type[E], /, *, conv_type: ConvType | str | None = None) -> _On[E, Resource]:
         """Register a handler for the events of a class; with ``conv_type``, only for one kind of conversation.
 
         Raises InvalidRequest if there is one already, or if ``kind``, ``conv_type`` or the handler's signature is invalid.
@@ -152,7 +164,9 @@ class Router:
     def fallback(self, handler: Callable[[Event], R], /) -> Callable[[Event], R]: ...
 
     @overload
-    def fallback(self, handler: Callable[[Event, HandlerContext], R], /) -> Callable[[Event, HandlerContext], R]: ...
+    def fallback(
+        self, handler: Callable[[Event, HandlerContext[Resource]], R], /
+    ) -> Callable[[Event, HandlerContext[Resource]], R]: ...
 
     def fallback(self, handler: Callable[..., Any], /) -> Callable[..., Any]:
         """Register the handler for all other events. Raises InvalidRequest if there is one already."""
@@ -180,7 +194,7 @@ class Router:
         assert self._fallback is not None  # noqa: S101  # checked
         return self._fallback
 
-    def handler_call(self, claim: Claim, /) -> HandlerCall:
+    def handler_call(self, claim: Claim, resource: Any = None, /) -> HandlerCall:
         """Return the handler call for a claimed event. Raises CallbackRejected if its body cannot be read."""
         event = parse(claim.body, dialect=self._dialect)
         route = self.find(event)
@@ -191,6 +205,7 @@ class Router:
             replays=claim.replays,
             number=claim.number,
             app_id=claim.app_id,
+            resource=resource,
         )
         return HandlerCall(
             run=partial(route.call, event, handling),

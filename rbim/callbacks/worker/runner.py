@@ -53,8 +53,8 @@ class _WorkerMain(TaskStatus[None]):
         self._call_soon(self.begun.set)
 
     async def run(self) -> None:
-        async with self._around() if self._around is not None else nullcontext():
-            await self._worker.run(task_status=self)
+        async with self._around() if self._around is not None else nullcontext() as resource:
+            await self._worker.run(resource=resource, task_status=self)
 
     def end(self, error: BaseException | None) -> None:
         if error is None and not self.runs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from math import isfinite
 from typing import TYPE_CHECKING
 
@@ -18,11 +19,13 @@ from rbim.callbacks.worker.conversation import (
     SharedRun,
     WorkerSettings,
 )
+from rbim.callbacks.worker.loop_guard import LoopGuard
 from rbim.clock import SystemClock
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from contextlib import AbstractAsyncContextManager
 
     from anyio.abc import TaskGroup, TaskStatus
 
@@ -34,6 +37,10 @@ if TYPE_CHECKING:
 __all__ = ["Worker"]
 
 
+ABANDON_AFTER = GRACE + 1.0
+"""Seconds that functions in threads have, where the loop goes on, to end after ``drain`` and ``GRACE``."""
+
+
 class Worker:
     """Handles an inbox's events with ``handlers``, a :class:`~rbim.callbacks.Router`. Workers may share an inbox.
 
@@ -42,6 +49,10 @@ class Worker:
     again according to ``backoff`` and delays only its own conversation; after the last attempt the event becomes a dead
     letter, with the traceback. Plain functions run in threads: neither the timeout nor the worker's end stops them, and the
     worker waits for them. ``observers`` get the results (default: none). ``drain`` is in seconds (default: 10).
+
+    ``budget`` is for a worker in the event loop of a server that must answer within so many seconds (default: None). Then
+    async handlers that block the loop rest afterwards, and are reported (:class:`~rbim.callbacks.LoopBlocked`); and the
+    worker's end waits for plain functions ``drain`` and 7 seconds only, and leaves their threads running.
 
     An event is handled again if the process ends, or the lease is lost, after the handler's end and before its record.
     """
@@ -57,6 +68,7 @@ class Worker:
         backoff: Backoff | None = None,
         observers: Observers | None = None,
         drain: float = 10.0,
+        budget: float | None = None,
     ) -> None:
         self._inbox = inbox
         self._settings = WorkerSettings(
@@ -67,6 +79,7 @@ class Worker:
             concurrency=concurrency,
             timeout=timeout,
             drain=drain,
+            budget=budget,
         )
         self._stopped = False
         self._running = False
@@ -82,9 +95,10 @@ class Worker:
         """Seconds that running handlers have to finish after :meth:`stop`."""
         return self._settings.drain
 
-    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+    async def run(self, *, resource: object = None, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Handle events until :meth:`stop` is called. Cancelling it cancels the running handlers and releases their events.
 
+        Handlers get ``resource`` as :attr:`~rbim.callbacks.HandlerContext.resource`.
         Raises InvalidRequest if the router has no fallback or the worker runs already, and any error of opening the inbox.
         Errors of handlers, and later errors of the inbox, are not raised. Returns at once if it was stopped before.
         """
@@ -94,14 +108,20 @@ class Worker:
         self._running = True
         try:
             call_soon = waker()
-            async with self._inbox.backlog() as backlog:
-                run = _Run(SharedRun(self._settings, backlog), self._inbox.lease)
+            async with self._guard() as guard, self._inbox.backlog() as backlog:
+                run = _Run(SharedRun(self._settings, backlog, resource, guard), self._inbox.lease)
                 self._call_stop = lambda: call_soon(run.stop)
                 if not self._stopped:
                     task_status.started()
                     await run.run()
         finally:
             self._running, self._call_stop = False, None
+
+    def _guard(self) -> AbstractAsyncContextManager[LoopGuard | None]:
+        settings = self._settings
+        if settings.budget is None:
+            return nullcontext()
+        return LoopGuard(clock=settings.clock, observers=settings.observers, budget=settings.budget)
 
     def stop(self) -> None:
         """Start no more handlers, and let :meth:`run` return when the running ones have ended.
@@ -228,3 +248,7 @@ class _Run:
                 with self._clock.scope(GRACE):
                     await self._over.wait()
             self._shared.end_shields()
+            if self._shared.settings.budget is not None:
+                with anyio.CancelScope(shield=True), self._clock.scope(ABANDON_AFTER):
+                    await self._over.wait()
+                self._shared.threads.abandon()

@@ -179,7 +179,12 @@ def test_a_handler_that_misbehaves_never_delays_an_answer(tmp_path, kind, what, 
     misbehaving = Misbehaving()
     sink = MemorySink() if kind == "memory" else SqliteInbox(tmp_path / "events.db")
     receiver = Receiver(
-        credentials=CREDENTIALS, sink=sink, concurrency=4, drain=0.05, backoff=Backoff(attempts=3, first=0.001, most=0.01)
+        credentials=CREDENTIALS,
+        sink=sink,
+        concurrency=4,
+        drain=0.05,
+        backoff=Backoff(attempts=3, first=0.001, most=0.01),
+        own_thread=what == "block_the_loop",
     )
     receiver.fallback(misbehaving.fallback(what))
     with serving(receiver) as port:

@@ -653,7 +653,7 @@ async def test_a_cancelled_delivery_is_cancelled(make):
 # ------------------------------------------------------------------------------------ handling
 
 
-async def test_handlers_run_in_a_thread_with_what_they_share_around_them(make, inbox):
+async def test_with_own_thread_handlers_run_in_a_thread_with_what_they_share_around_them(make, inbox):
     from threading import current_thread
 
     handled = []
@@ -665,7 +665,7 @@ async def test_handlers_run_in_a_thread_with_what_they_share_around_them(make, i
         yield
         order.append(("out", current_thread().name))
 
-    receiver = make(inbox, around=around)
+    receiver = make(inbox, around=around, own_thread=True)
 
     @receiver.on(TeamKick)
     async def kicked(event: TeamKick) -> None:
