@@ -101,6 +101,8 @@ RIGHT = {
     ("client", "name"): ("", "50/s", "asyncioo"),
     ("receiver", "credentials"): (),
     ("receiver", "sink"): (),
+    ("receiver", "grace"): (0, 7, 2.5),
+    ("receiver", "refresh_pause"): (0, 7, 2.5),
     ("receiver", "name"): ("", "50/s", "asyncioo"),
     ("receiver", "mode"): (),
     ("receiver", "policy"): (None,),

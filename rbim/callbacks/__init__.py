@@ -77,6 +77,10 @@ if TYPE_CHECKING:
         Skewed as Skewed,
         Spooled as Spooled,
     )
+    from rbim.callbacks.receiver.key_ring import (
+        CallbackCredentials as CallbackCredentials,
+        CallbackCredentialsProvider as CallbackCredentialsProvider,
+    )
     from rbim.callbacks.receiver.receiver import Receiver as Receiver, ReceiverOptions as ReceiverOptions
     from rbim.callbacks.receiver.replies import Reply as Reply
     from rbim.callbacks.signature import (

@@ -153,11 +153,12 @@ class Rejected:
 class Keys:
     """The tokens that deliveries may be signed with, hashed once.
 
-    Accepts several applications and several tokens of each: first the current one, then older ones during a rotation. Raises
-    InvalidRequest if none is given.
+    Accepts several applications and several tokens of each: first the current one, then older ones during a rotation.
+    ``retired`` tokens are accepted as older ones, too, even if their application has no other. Raises InvalidRequest if none
+    is given.
     """
 
-    def __init__(self, *credentials: Credentials) -> None:
+    def __init__(self, *credentials: Credentials, retired: Iterable[Credentials] = ()) -> None:
         if not credentials:
             raise InvalidRequest("credentials: none given; pass at least one application's Credentials", field="credentials")
         count: dict[str, int] = {}
@@ -166,6 +167,9 @@ class Keys:
             index = count.setdefault(each.app_id, 0)
             count[each.app_id] += 1
             self._keys.append((Key(each.app_id, index), _hashed(each)))
+        for each in retired:
+            index = count[each.app_id] = max(count.get(each.app_id, 0), 1) + 1
+            self._keys.append((Key(each.app_id, index - 1), _hashed(each)))
 
     def __repr__(self) -> str:
         return f"Keys({', '.join(str(key) for key, _ in self._keys)})"

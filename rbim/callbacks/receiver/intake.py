@@ -21,7 +21,7 @@ from rbim.callbacks.observers import (
     Spooled,
 )
 from rbim.callbacks.receiver.replies import ACCEPTED, UNAVAILABLE, Reply, refusal
-from rbim.callbacks.signature import Policy, Rejected, verify
+from rbim.callbacks.signature import Policy, Reason, Rejected, verify
 from rbim.callbacks.worker.attempt import caller_error
 from rbim.dialect import OutOfTime
 from rbim.timeouts import deadlines_of
@@ -33,8 +33,9 @@ if TYPE_CHECKING:
     from rbim.callbacks.delivery import Delivery
     from rbim.callbacks.inbox.protocols import Sink
     from rbim.callbacks.observers import Observers
+    from rbim.callbacks.receiver.key_ring import KeyRing
     from rbim.callbacks.receiver.spool import Spool
-    from rbim.callbacks.signature import Headers, Keys
+    from rbim.callbacks.signature import Headers, Verified
     from rbim.clock import Clock
     from rbim.timeouts import Deadlines
 
@@ -50,7 +51,7 @@ __all__ = ["Arrival", "Intake"]
 #                conversation in the spool; the spool stored it: 200. The spool forwards it to the sink later.
 #   unavailable  Nothing stored it, or the intake is closed: 503. In high-guarantee mode the platform resends.
 #
-# check() ends in refused, probe, unavailable (closed) or a delivery; store() takes that delivery to accepted, spooled or
+# _checked() ends in refused, probe, unavailable (closed) or a delivery; store() takes that delivery to accepted, spooled or
 # unavailable. What must always hold:
 #
 # - Apart from a probe, 200 means that the sink or the spool has the delivery.
@@ -93,7 +94,7 @@ class Intake:
     def __init__(  # noqa: PLR0913  # the parts that the receiver puts together
         self,
         *,
-        keys: Keys,
+        ring: KeyRing,
         policy: Policy,
         out_of_time: OutOfTime,
         sink: Sink,
@@ -108,7 +109,7 @@ class Intake:
         self.budget = budget
         self.clock = clock
         self._deadlines: Deadlines | None = None
-        self._keys = keys
+        self._ring = ring
         self._sink = sink
         self._spool = spool
         self._spools = spools
@@ -147,7 +148,13 @@ class Intake:
 
     async def answer(self, headers: Headers, body: bytes, arrival: Arrival) -> Reply:
         """Check and store a delivery whose body has been read, and return the answer."""
-        checked = self.check(headers, body)
+        verified = self._verified(headers, body)
+        question = self._ring.arrived()
+        if question is not None and _no_key_matched(verified):
+            with self.clock.scope(self.budget - (self.clock.monotonic() - arrival.began)):
+                while _no_key_matched(verified) and await self._ring.changed(question):
+                    verified = self._verified(headers, body)
+        checked = self._checked(verified, body)
         if not isinstance(checked, Reply):
             arrival.key = checked.key
             checked = await self.store(checked, arrival.began)
@@ -163,15 +170,21 @@ class Intake:
         scopes = self._deadlines or self.clock
         return cast("AbstractContextManager[object, bool]", scopes.scope(self.budget))
 
-    def check(self, headers: Headers, body: bytes) -> Delivery | Reply:
+    def _verified(self, headers: Headers, body: bytes) -> Verified | Rejected | None:
+        keys = self._ring.keys
+        if keys is None:
+            return None
+        return verify(headers, body, credentials=keys, now=self.clock.now(), policy=self._window)
+
+    def _checked(self, verified: Verified | Rejected | None, body: bytes) -> Delivery | Reply:
         """Return the delivery to store, or the answer if there is nothing to store."""
-        now = self.clock.now()
-        verified = verify(headers, body, credentials=self._keys, now=now, policy=self._window)
+        if verified is None:
+            return UNAVAILABLE
         if isinstance(verified, Rejected):
             return self.refuse(verified)
         if not verified.key.current:
             self._observers.notify(OldToken(receiver=self._observers.receiver, key=verified.key))
-        delivery = delivery_of(body, app_id=verified.key.app_id, received=now)
+        delivery = delivery_of(body, app_id=verified.key.app_id, received=self.clock.now())
         outside = self.policy.rejection(verified.age)
         if outside is not None:
             if self._out_of_time is OutOfTime.RESENDS and not delivery.resent:
@@ -292,6 +305,10 @@ class Intake:
             else:
                 return True
         return False
+
+
+def _no_key_matched(verified: Verified | Rejected | None) -> bool:
+    return isinstance(verified, Rejected) and verified.reason is Reason.CHECKSUM_MISMATCH
 
 
 def _widened(policy: Policy, retention: float) -> Policy:

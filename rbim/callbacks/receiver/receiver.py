@@ -25,15 +25,16 @@ from rbim._support.text import quoted
 from rbim.callbacks.observers import Observers
 from rbim.callbacks.receiver.asgi import ReceiverApp
 from rbim.callbacks.receiver.intake import Intake
+from rbim.callbacks.receiver.key_ring import key_ring
 from rbim.callbacks.receiver.spool import Spool
-from rbim.callbacks.signature import Keys, Policy, keys_of
+from rbim.callbacks.signature import Policy
 from rbim.callbacks.worker.backoff import Backoff
 from rbim.callbacks.worker.conversation import WorkerSettings
 from rbim.callbacks.worker.router import Resource, Router
 from rbim.callbacks.worker.runner import WorkerTask, WorkerThread
 from rbim.callbacks.worker.worker import Worker
 from rbim.clock import SystemClock
-from rbim.credentials import Credentials, callback_credentials_from_env
+from rbim.credentials import callback_credentials_from_env
 from rbim.dialect import Dialect
 from rbim.dialect_text import dialect_from_env
 from rbim.errors import InvalidRequest
@@ -48,8 +49,9 @@ if TYPE_CHECKING:
 
     from rbim.callbacks.inbox.protocols import Inbox, Sink
     from rbim.callbacks.observers import Observation
+    from rbim.callbacks.receiver.key_ring import CallbackCredentials, CallbackCredentialsProvider
     from rbim.callbacks.receiver.replies import Reply
-    from rbim.callbacks.signature import Headers
+    from rbim.callbacks.signature import Headers, Keys
     from rbim.clock import Clock
 
 __all__ = ["Receiver", "ReceiverOptions"]
@@ -57,10 +59,12 @@ __all__ = ["Receiver", "ReceiverOptions"]
 Mode = Literal["normal", "high-guarantee"]
 
 
-class ReceiverOptions(TypedDict, total=False):
+class ReceiverOptions(TypedDict, Generic[Resource], total=False):
     """The arguments of :class:`Receiver` that have a default, or a variable of the environment."""
 
-    credentials: Credentials | Iterable[Credentials] | Keys
+    credentials: CallbackCredentials | Keys | CallbackCredentialsProvider
+    grace: float
+    refresh_pause: float
     name: str
     mode: Mode
     policy: Policy | None
@@ -69,8 +73,8 @@ class ReceiverOptions(TypedDict, total=False):
     spool: str | PathLike[str] | None
     clock: Clock | None
     observers: Iterable[Callable[[Observation], object]]
-    router: Router[Any] | None
-    around: Callable[[], AbstractAsyncContextManager[Any]] | None
+    router: Router[Resource] | None
+    around: Callable[[], AbstractAsyncContextManager[Resource]] | None
     own_thread: bool
     concurrency: int
     timeout: float
@@ -92,7 +96,10 @@ class Receiver(Generic[Resource]):
     what handlers share; it is entered in their loop, and its value is their ``HandlerContext.resource``
     (``around=lambda: asyncpg.create_pool(dsn)``).
 
-    ``credentials``: of one application or several, the current token of each first. ``name``: stands in log records
+    ``credentials``: of one application or several, the current token of each first; or a provider, a plain or async function
+    that returns them. A provider is asked on entering, when a delivery matches no key (which waits for the answer, within
+    its ``budget``), and once in five minutes; but at most once in ``refresh_pause`` seconds (default: 1). Keys that it no
+    longer returns are accepted for ``grace`` seconds (default: one day). ``name``: stands in log records
     (``rbim_receiver``), observations and errors (default: none). ``mode``: the mode set on the platform,
     "normal" (default) or "high-guarantee". ``policy``: the limits for accepted deliveries (default: the dialect's).
     ``dialect``: the choices that the interface leaves open; a ``router`` that is given has its own. ``budget``: seconds for
@@ -106,8 +113,10 @@ class Receiver(Generic[Resource]):
     def __init__(  # noqa: PLR0913  # options, each by keyword and with a default
         self,
         *,
-        credentials: Credentials | Iterable[Credentials] | Keys,
+        credentials: CallbackCredentials | Keys | CallbackCredentialsProvider,
         sink: Sink,
+        grace: float = 86_400.0,
+        refresh_pause: float = 1.0,
         name: str = "",
         mode: Mode = "normal",
         policy: Policy | None = None,
@@ -127,8 +136,9 @@ class Receiver(Generic[Resource]):
         require_name("name", name)
         if mode not in get_args(Mode):
             raise InvalidRequest(f"mode: use 'normal' or 'high-guarantee', not {quoted(mode)}", field="mode")
-        if not isinstance(cast("object", budget), (int, float)) or isinstance(budget, bool) or not budget > 0:
-            raise InvalidRequest(f"budget: use a number of seconds above 0, not {quoted(budget)}", field="budget")
+        _check_seconds("budget", budget, zero=False)
+        _check_seconds("grace", grace, zero=True)
+        _check_seconds("refresh_pause", refresh_pause, zero=True)
         self.clock = SystemClock() if clock is None else clock
         dialect = Dialect() if dialect is None else dialect
         _check(sink, policy=policy, dialect=dialect, clock=self.clock, router=router, backoff=backoff)
@@ -143,9 +153,10 @@ class Receiver(Generic[Resource]):
         self.fallback = self.router.fallback
         self.name = name
         notified = Observers(_callables(observers), self.clock.monotonic, receiver=name)
+        self._ring = key_ring(credentials, clock=self.clock, log=notified.log, grace=grace, pause=refresh_pause)
         self._spool = self._spool_for(spool, budget, needed=mode == "normal")
         self._intake = Intake(
-            keys=_keys(credentials),
+            ring=self._ring,
             policy=policy or Policy.of(dialect),
             out_of_time=dialect.normal_out_of_time if mode == "normal" else dialect.high_guarantee_out_of_time,
             sink=sink,
@@ -171,7 +182,7 @@ class Receiver(Generic[Resource]):
         WorkerSettings(handlers=self.router, **self._worker_options)  # validates them
 
     @classmethod
-    def from_env(cls, *, sink: Sink, **options: Unpack[ReceiverOptions]) -> Self:
+    def from_env(cls, *, sink: Sink, **options: Unpack[ReceiverOptions[Resource]]) -> Self:
         """Return a receiver with the credentials in ``RBIM_APP_ID`` and ``RBIM_APP_TOKEN`` (or ``RBIM_APP_TOKEN_FILE``).
 
         ``RBIM_CALLBACK_CREDENTIALS_FILE`` may name a file with more credentials (:mod:`rbim.credentials`). Each field of the
@@ -194,6 +205,7 @@ class Receiver(Generic[Resource]):
             raise RuntimeError(f"{self!r} is entered already: leave it first, or create another one")
         worker = self._worker() if self.router else None
         async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self._ring)
             await stack.enter_async_context(self.sink)
             if self._spool is not None:
                 await stack.enter_async_context(self._spool)
@@ -241,6 +253,13 @@ class Receiver(Generic[Resource]):
         return Worker(cast("Inbox", self.sink), self.router, **self._worker_options)
 
 
+def _check_seconds(field: str, seconds: object, *, zero: bool) -> None:
+    number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+    if not number or not (cast(float, seconds) > 0 or (zero and seconds == 0)):
+        form = "from 0 on" if zero else "above 0"
+        raise InvalidRequest(f"{field}: use a number of seconds {form}, not {quoted(seconds)}", field=field)
+
+
 def _check(sink: object, **given: object) -> None:
     """Raise InvalidRequest for an argument of the wrong type."""
     form = 'a sink such as SqliteInbox("events.db")'
@@ -252,18 +271,6 @@ def _check(sink: object, **given: object) -> None:
     for name, kind in (("policy", Policy), ("router", Router), ("backoff", Backoff)):
         if given[name] is not None:
             require(name, given[name], kind, f"{kind.__name__}(...)")
-
-
-def _keys(credentials: Credentials | Iterable[Credentials] | Keys) -> Keys:
-    """Return the keys of the credentials. No message shows one of a wrong type: it may be a token."""
-    form = "Credentials(app_id=..., app_token=...), or a list of them,"
-    if isinstance(credentials, (Credentials, Keys)):
-        return keys_of(credentials)
-    require_methods("credentials", credentials, ("__iter__",), form)
-    listed = tuple(credentials)
-    for each in listed:
-        require("credentials", each, Credentials, form)
-    return keys_of(listed)
 
 
 def _callables(observers: Iterable[Callable[[Observation], object]]) -> tuple[Callable[[Observation], object], ...]:
