@@ -28,6 +28,7 @@ PARTS = (
     "bulk",
     "loading",
     "callbacks",
+    "handlers",
     "import_time",
     "memory",
     "tenants",

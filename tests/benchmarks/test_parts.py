@@ -131,6 +131,15 @@ def test_how_late_deadlines_are():
 
 
 @pytest.mark.slow
+def test_how_long_answers_wait_for_handlers():
+    (rows,), goals = quick("handlers")
+    assert len(rows) == len(goals) == 8
+    for _, middle, most, last in rows.values():
+        assert 0 < middle <= most <= last
+    assert [goal["value"] for goal in goals.values()] == [pytest.approx(row[3] / 1000) for row in rows.values()]
+
+
+@pytest.mark.slow
 def test_what_message_copies_cost():
     (costs, accepts), goals = quick("callbacks")
     constant, memory, endpoint, inbox, threaded, *others = costs.values()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, cast
 import anyio
 
 from rbim.callbacks.signature import Keys, keys_of
+from rbim.callbacks.worker.router import is_async
 from rbim.credentials import Credentials
 from rbim.errors import InvalidRequest, RbimError
 from rbim.validators import require, require_methods
@@ -138,7 +139,7 @@ class KeyRing:
     async def _ask(self, provider: CallbackCredentialsProvider) -> tuple[Credentials, ...]:
         self._asked_at = self._clock.monotonic()
         with self._clock.scope(ASK_LIMIT):
-            if inspect.iscoroutinefunction(provider):
+            if is_async(provider):
                 answer: object = provider()
             else:
                 # in a list, because trio's threads refuse to return an awaitable

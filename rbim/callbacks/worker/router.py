@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rbim.callbacks.inbox.protocols import Claim
     from rbim.dialect import Dialect
 
-__all__ = ["HandlerCall", "HandlerCalls", "HandlerContext", "HandlerRoute", "Router"]
+__all__ = ["HandlerCall", "HandlerCalls", "HandlerContext", "HandlerRoute", "Resource", "Router", "is_async"]
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
@@ -232,7 +232,7 @@ def _route(handler: Callable[..., Any]) -> HandlerRoute:
     if not two and not _binds(signature, 1):
         raise InvalidRequest(f"{name}: a handler takes (event) or (event, handling), not {signature}", field="handler")
     wants_handling = two and (not _binds(signature, 1) or _second_parameter(signature) == "handling")
-    return HandlerRoute(handler=handler, blocking=not _is_async(handler), wants_handling=wants_handling, name=name)
+    return HandlerRoute(handler=handler, blocking=not is_async(handler), wants_handling=wants_handling, name=name)
 
 
 def _binds(signature: inspect.Signature, count: int) -> bool:
@@ -247,5 +247,6 @@ def _second_parameter(signature: inspect.Signature) -> str | None:
     return next(iter(list(signature.parameters)[1:2]), None)
 
 
-def _is_async(handler: Callable[..., Any]) -> bool:
+def is_async(handler: Callable[..., Any]) -> bool:
+    """Return whether a function, or an object that can be called, is declared with ``async def``."""
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004
