@@ -17,6 +17,7 @@ language = "en"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "_derive.references"]
 exclude_patterns = ["README.zh.md", "examples"]
 nitpicky = True
+nitpick_ignore = [("py:class", "Resource")]  # a type variable
 show_warning_types = True
 
 myst_enable_extensions = ["attrs_inline", "colon_fence"]

@@ -139,6 +139,19 @@ def test_each_wrong_use_is_wrong_for_both_checkers():
     assert all(re.search(r"# type: ignore\[[\w, -]+\]  # pyright: ignore\[[\w, ]+\]$", line) for line in wrong)
 
 
+def test_every_mount_of_the_page_is_checked():
+    """The forms that stand in docs/callbacks.md are those that both checkers read in tests/typing/mounts.py."""
+
+    page = (ROOT / "docs" / "callbacks.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
+    mounts = {line.strip() for block in blocks for line in block.splitlines() if "receiver.asgi" in line}
+    checked = (ROOT / "tests" / "typing" / "mounts.py").read_text(encoding="utf-8")
+    asgi = {line for line in mounts if "Route(" in line}
+    assert len(asgi) == 2
+    assert all(line in checked for line in asgi)
+    assert mounts - asgi == {'await (receiver.asgi if scope["type"] == "lifespan" else django)(scope, receive, send)'}
+
+
 # A right use that both are told to pass over, and a wrong one that neither is.
 RIGHT = """
 

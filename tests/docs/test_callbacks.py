@@ -10,15 +10,21 @@ import subprocess
 import sys
 import time
 
+import anyio
+import asyncpg
 import pytest
 
 from helpers.credentials import APP_ID, TOKEN
 from helpers.pages import blocks_of, run_program
+from helpers.postgres import INITDB, postgres
 
 BLOCKS = {block.title: block.text for block in blocks_of("docs/callbacks.md", "python")}
+DATABASE = "With a database"
 SERVED = {"With FastAPI": "asgi", "With Starlette": "asgi", "With aiohttp": "aiohttp", "With Django": "asgi"}
 PROGRAMS = {
     "Delivery guarantees": r"",
+    "Tokens that change": r"",
+    "What handlers share": r"",
     "Inspecting and replaying events": r"Counts\(waiting=0, done=0, dead=0, quarantined=0\)\n0 events are handled again\n",
     "Absent, null and empty fields": r"False False ''\nTrue\nabsent None\n",
     "Verifying without the receiver": r"Verified\(key=.*\)\n你好\nbody_mismatch\n",
@@ -54,7 +60,7 @@ asyncio.run(main())
 
 
 def test_every_block_is_run_here():
-    assert set(BLOCKS) == {*SERVED, *PROGRAMS}
+    assert set(BLOCKS) == {*SERVED, *PROGRAMS, DATABASE}
 
 
 @pytest.fixture
@@ -95,9 +101,30 @@ SAID = {
 
 @pytest.mark.parametrize("title", SERVED)
 def test_a_recipe_receives_refuses_and_handles(title, environment, tmp_path):
+    receives_refuses_and_handles(title, environment, tmp_path)
+
+
+async def copies_of(address, sql):
+    connection = await asyncpg.connect(address)
+    try:
+        return await connection.fetch(sql)
+    finally:
+        await connection.close()
+
+
+@pytest.mark.skipif(INITDB is None and not os.environ.get("CI"), reason="PostgreSQL is not installed")
+def test_the_recipe_with_a_database_stores_what_came(environment, tmp_path):
+    with postgres() as address:
+        anyio.run(copies_of, address, "CREATE TABLE copies (key text PRIMARY KEY, kind text)")
+        receives_refuses_and_handles(DATABASE, environment | {"DATABASE_URL": address}, tmp_path)
+        rows = anyio.run(copies_of, address, "SELECT kind FROM copies ORDER BY kind")
+    assert [row["kind"] for row in rows] == ["TEAM_JOIN", "TEAM_KICK", "TEXT"]
+
+
+def receives_refuses_and_handles(title, environment, tmp_path):
     (tmp_path / "recipe.py").write_text(BLOCKS[title], encoding="utf-8")
     server = subprocess.Popen(
-        [sys.executable, "-c", SERVE[SERVED[title]]],
+        [sys.executable, "-c", SERVE[SERVED.get(title, "asgi")]],
         cwd=tmp_path,
         env=environment | {"PYTHONPATH": str(tmp_path)},
         stdout=subprocess.PIPE,

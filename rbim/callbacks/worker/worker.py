@@ -98,7 +98,7 @@ class Worker:
     async def run(self, *, resource: object = None, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Handle events until :meth:`stop` is called. Cancelling it cancels the running handlers and releases their events.
 
-        Handlers get ``resource`` as :attr:`~rbim.callbacks.HandlerContext.resource`.
+        Handlers get ``resource`` in their :class:`~rbim.callbacks.HandlerContext`.
         Raises InvalidRequest if the router has no fallback or the worker runs already, and any error of opening the inbox.
         Errors of handlers, and later errors of the inbox, are not raised. Returns at once if it was stopped before.
         """
