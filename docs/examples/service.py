@@ -1,19 +1,27 @@
 # noqa: INP001  # a folder of examples is no package
-"""A web service in FastAPI that calls the platform and receives its callbacks: one client, one receiver.
+"""A web service for several tenants: FastAPI, PostgreSQL, one client for each tenant, jobs, callbacks, telemetry.
 
-    python -m pip install "rbim[server]" fastapi
+    python -m pip install "rbim[server,otel]" fastapi asyncpg
     uvicorn --factory service:create_app --port 8000
 
-RBIM_BASE_URL, RBIM_APP_ID and RBIM_APP_TOKEN (or RBIM_APP_TOKEN_FILE) select the platform.
+DATABASE_URL names the database. A tenant is a row of its table ``tenant``: to rotate a token, move ``app_token`` to
+``old_token`` and write the new one. JOBS is the folder of the jobs' journals (default: ``jobs``).
 """
 
 import logging
+import os
+from asyncio import Lock
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from math import ceil
+from pathlib import Path
 from typing import Annotated
+from uuid import uuid4
 
-from fastapi import APIRouter, Depends, FastAPI, Header, Request
+import anyio
+from anyio.abc import TaskGroup
+from asyncpg import Pool, create_pool
+from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.routing import Route
@@ -23,37 +31,100 @@ from rbim import (
     ApiError,
     AsyncClient,
     AuthenticationError,
+    Credentials,
     GroupType,
     InvalidRequest,
+    Limits,
     NotFound,
     NotMember,
     Outcome,
     RbimError,
     Throttled,
+    Transport,
     View,
 )
-from rbim.callbacks import ConvType, Event, Receiver, Router, SqliteInbox, TeamKick, Text
+from rbim.bulk import InviteJob, Run, open_job
+from rbim.callbacks import Event, HandlerContext, Receiver, Router, SqliteInbox, Text
+from rbim.otel import OtelObserver
+from rbim.transports.httpx import HttpxTransport
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS tenant (
+    name text PRIMARY KEY, base_url text NOT NULL, app_id text NOT NULL, app_token text NOT NULL, old_token text);
+CREATE TABLE IF NOT EXISTS copy (
+    key text PRIMARY KEY, tenant text NOT NULL, kind text NOT NULL, author text NOT NULL, received timestamptz NOT NULL);
+"""
 
 log = logging.getLogger("uvicorn.error")  # uvicorn shows this logger
+otel = OtelObserver(attributes={"service.part": "groups"})  # records nothing until the process has an OpenTelemetry SDK
 api = APIRouter()
-copies = Router()
+copies: Router[Pool] = Router()
 
 
-# ------------------------------------------------------------------- routes of the service
+# ------------------------------------------------------------------------------ tenants
+
+
+class Tenants:
+    """The clients of all tenants: each with its own name, limits and credentials, over one transport."""
+
+    def __init__(self, pool: Pool, transport: Transport) -> None:
+        self._pool = pool
+        self._transport = transport
+        self._clients: dict[str, AsyncClient] = {}
+        self._entered = AsyncExitStack()
+        self._lock = Lock()
+
+    async def client(self, name: str) -> AsyncClient:
+        """Return the client of a tenant; the first call opens it."""
+        async with self._lock:
+            if name not in self._clients:
+                base_url = await self._pool.fetchval("SELECT base_url FROM tenant WHERE name = $1", name)
+                if base_url is None:
+                    raise HTTPException(404, f"there is no tenant {name}")
+                client = AsyncClient(
+                    name=name,
+                    base_url=base_url,
+                    credentials=lambda: self._credentials(name),  # asked again when the platform refuses a token
+                    transport=self._transport,
+                    limits=Limits(concurrency=20, rates=["20/s"]),
+                    observers=[otel],
+                )
+                self._clients[name] = await self._entered.enter_async_context(client)
+                await client.warm_up()
+        return self._clients[name]
+
+    async def _credentials(self, name: str) -> Credentials:
+        row = await self._pool.fetchrow("SELECT app_id, app_token FROM tenant WHERE name = $1", name)
+        if row is None:
+            raise LookupError(name)
+        return Credentials(app_id=row["app_id"], app_token=row["app_token"])
+
+    async def all_credentials(self) -> list[Credentials]:
+        """Return what callbacks may be signed with: each tenant's token, and the one before."""
+        rows = await self._pool.fetch("SELECT app_id, app_token, old_token FROM tenant")
+        tokens = ((row["app_id"], row[column]) for column in ("app_token", "old_token") for row in rows)
+        return [Credentials(app_id=app_id, app_token=token) for app_id, token in tokens if token]
+
+    async def aclose(self) -> None:
+        """Close all clients: calls in flight end with ClientClosed."""
+        await self._entered.aclose()
 
 
 async def platform(
     request: Request,
-    account: Annotated[str | None, Header(alias="X-Account")] = None,  # in a real service: from the session
+    tenant: Annotated[str, Header(alias="X-Tenant")],  # in a real service: from the session
+    account: Annotated[str | None, Header(alias="X-Account")] = None,
     seconds: Annotated[float, Header(alias="X-Deadline", gt=0, le=30)] = 10,
 ) -> View:
-    """Return a view of the shared client for this request: its acting account, and its deadline for all attempts."""
-    client: AsyncClient = request.app.state.client
-    view = client.tuned(deadline=seconds)
-    return view if account is None else view.acting_as(account)
+    """Return a view of the tenant's client for this request: its acting account, and its deadline for all attempts."""
+    tenants: Tenants = request.app.state.tenants
+    return (await tenants.client(tenant)).tuned(deadline=seconds).acting_as(account)
 
 
 Platform = Annotated[View, Depends(platform)]
+
+
+# ------------------------------------------------------------------------------ routes
 
 
 class NewGroup(BaseModel):
@@ -83,10 +154,20 @@ class Invitation(BaseModel):
     refused: dict[str, str]
 
 
+class Progress(BaseModel):
+    """The progress of a job: accounts by state."""
+
+    job: str
+    phase: str
+    waiting: int
+    done: int
+    not_invited: int
+
+
 @api.post("/groups", status_code=201)
 async def create_group(new: NewGroup, platform: Platform) -> Group:
     """Create a group. rbim never sends this request twice: if the answer is lost, the route answers 504."""
-    created = await platform.groups.create(name=new.name, type=GroupType.PAID_500)
+    created = await platform.groups.create(name=new.name, type=GroupType.VIP)
     return await show_group(created.group_id, platform)
 
 
@@ -104,7 +185,76 @@ async def invite(group_id: str, who: Accounts, platform: Platform) -> Invitation
     return Invitation(refused={fail.member: fail.reason for fail in invited.fails})
 
 
-# -------------------------------------------------------------------------------- errors
+@api.post("/groups/{group_id}/invitations", status_code=202)
+async def invite_many(group_id: str, who: Accounts, platform: Platform, request: Request) -> Progress:
+    """Invite any number of accounts in the background. Calls of the tenant go before the job's requests."""
+    jobs: Jobs = request.app.state.jobs
+    return await jobs.begin(platform, [(group_id, account) for account in who.accounts])
+
+
+@api.get("/invitations/{job}")
+async def progress(job: str, request: Request) -> Progress:
+    """Show the progress of a job that runs in this process."""
+    jobs: Jobs = request.app.state.jobs
+    return jobs.progress(job)
+
+
+# ------------------------------------------------------------------------------ jobs in the background
+
+
+class Jobs:
+    """The jobs of this process. A journal is a file; one that a former process left open is resumed at the start."""
+
+    def __init__(self, tasks: TaskGroup, folder: Path) -> None:
+        self._tasks = tasks
+        self._folder = folder
+        folder.mkdir(exist_ok=True)
+        self._runs: dict[str, Run] = {}
+
+    async def begin(self, platform: View, rows: list[tuple[str, str]]) -> Progress:
+        """Begin a job, and return when its input is in the journal."""
+        name = f"{platform.name}--{uuid4().hex}"
+        run = InviteJob(platform, journal=self._folder / f"{name}.journal").run(rows)
+        await self._tasks.start(self._keep, name, run)
+        return self.progress(name)
+
+    async def resume(self, tenants: Tenants) -> None:
+        """Resume the jobs that are not over."""
+        for path in sorted(self._folder.glob("*--*.journal")):
+            job = open_job(await tenants.client(path.stem.partition("--")[0]), path)
+            if not (await job.report()).complete:
+                await self._tasks.start(self._keep, path.stem, job.resume())
+
+    async def _keep(self, name: str, run: Run, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+        started = False
+        try:
+            async with run:
+                self._runs[name] = run
+                with otel.observe_job(run, name):
+                    async for _ in run:
+                        if run.began and not started:
+                            started = True
+                            task_status.started()
+        except (RbimError, OSError) as error:  # refused credentials, or another process has this journal
+            log.warning("the job %s ended: %s", name, error)
+        if not started:
+            task_status.started()
+
+    def progress(self, name: str) -> Progress:
+        """Return the progress of a job."""
+        if name not in self._runs:
+            raise HTTPException(404, f"no job {name} runs here")
+        now = self._runs[name].snapshot
+        rest = now.refused + now.failed + now.unknown + now.skipped
+        return Progress(job=name, phase=now.phase, waiting=now.waiting, done=now.done, not_invited=rest)
+
+    def stop(self) -> None:
+        """Let the requests in flight end, and send no others; the next process resumes."""
+        for run in self._runs.values():
+            run.stop()
+
+
+# ------------------------------------------------------------------------------ errors
 
 ADVICE = {
     Outcome.NOT_SENT: "Nothing was done, and it can be sent again.",
@@ -136,7 +286,7 @@ async def failed(request: Request, error: Exception) -> JSONResponse:
     """Return the answer for an error of rbim."""
     assert isinstance(error, RbimError)  # noqa: S101  # registered only for RbimError
     status = status_of(error)
-    log.warning("%s %s: %d: %s", request.method, request.url.path, status, error)  # no error shows a token
+    log.warning("%s %s: %d: %s", request.method, request.url.path, status, error)  # names the tenant; shows no token
     wait = error.retry_after if isinstance(error, Throttled) else None
     return JSONResponse(
         {"error": type(error).__name__, "detail": error.message, "outcome": error.outcome, "advice": ADVICE[error.outcome]},
@@ -145,43 +295,67 @@ async def failed(request: Request, error: Exception) -> JSONResponse:
     )
 
 
-# ----------------------------------------------------------------- callbacks: handlers
+# ------------------------------------------------------------------------------ callbacks: handlers
+
+STORE = """
+INSERT INTO copy (key, tenant, kind, author, received)
+SELECT $1, name, $3, $4, $5 FROM tenant WHERE app_id = $2 ON CONFLICT DO NOTHING
+"""
 
 
-@copies.on(TeamKick)
-async def kicked(event: TeamKick) -> None:
-    """Log the removed members. The handler is called again if it raises, and not after it has returned."""
-    log.info("%s lost %s", event.group_id, ", ".join(member.user for member in event.t_members))
-
-
-@copies.on(Text, conv_type=ConvType.TEAM)
-async def said(event: Text) -> None:
-    """Log the text messages in groups."""
-    log.info("%s said %r in %s", event.from_account.user, event.body, event.group_id)
+@copies.on(Text)
+async def said(event: Text, handling: HandlerContext[Pool]) -> None:
+    """Store who said something. A handler may be called again for the same event: its key makes that harmless."""
+    await store(event, handling, event.from_account.user)
 
 
 @copies.fallback
-async def anything_else(event: Event) -> None:
-    """Log all other events: each event needs a handler."""
-    log.info("ignored: %s", event.msg_type)
+async def anything_else(event: Event, handling: HandlerContext[Pool]) -> None:
+    """Store all other events: each event needs a handler."""
+    await store(event, handling, "")
 
 
-# ------------------------------------------------------------------------ the application
+async def store(event: Event, handling: HandlerContext[Pool], author: str) -> None:
+    """Store an event once, in the pool that the application and its handlers share."""
+    values = (handling.key, handling.app_id, event.msg_type, author, handling.received)
+    await handling.resource.execute(STORE, *values)
 
 
-def create_app(client: AsyncClient | None = None, receiver: Receiver | None = None) -> FastAPI:
-    """Make the application; a test passes its own client and receiver."""
-    client = client or AsyncClient.from_env()
-    receiver = receiver or Receiver.from_env(sink=SqliteInbox("events.db"), router=copies)
+# ------------------------------------------------------------------------------ the application
+
+
+def create_app(database: str | None = None, inbox: SqliteInbox | None = None, transport: Transport | None = None) -> FastAPI:
+    """Make the application; a test passes its own parts."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
-        async with client, receiver:
-            app.state.client = client
+        async with AsyncExitStack() as stack:
+            pool = await stack.enter_async_context(create_pool(database or os.environ["DATABASE_URL"]))
+            await pool.execute(SCHEMA)
+            tenants = app.state.tenants = Tenants(pool, transport or HttpxTransport())
+            stack.push_async_callback(tenants.aclose)
+
+            @asynccontextmanager
+            async def shared() -> AsyncGenerator[Pool]:
+                yield pool  # the handlers' resource; the application closes it
+
+            receiver = Receiver(
+                name="copies",
+                credentials=tenants.all_credentials,
+                sink=inbox or SqliteInbox("events.db"),
+                router=copies,
+                around=shared,
+                observers=[otel.on_callback],
+            )
+            app.router.routes.append(Route("/copies", receiver.asgi, methods=["POST"]))  # a mount redirects to /copies/
+            await stack.enter_async_context(receiver)
+            tasks = await stack.enter_async_context(anyio.create_task_group())
+            jobs = app.state.jobs = Jobs(tasks, Path(os.environ.get("JOBS", "jobs")))
+            stack.callback(jobs.stop)
+            await jobs.resume(tenants)
             yield
 
     app = FastAPI(title="Groups", lifespan=lifespan)
     app.include_router(api)
     app.add_exception_handler(RbimError, failed)
-    app.routes.append(Route("/copies", receiver.asgi, methods=["POST"]))  # a mount would redirect to /copies/
     return app

@@ -16,7 +16,7 @@ import pytest
 
 from helpers.credentials import APP_ID, TOKEN
 from helpers.pages import blocks_of, run_program
-from helpers.postgres import INITDB, postgres
+from helpers.postgres import needs_postgres, postgres
 
 BLOCKS = {block.title: block.text for block in blocks_of("docs/callbacks.md", "python")}
 DATABASE = "With a database"
@@ -112,7 +112,7 @@ async def copies_of(address, sql):
         await connection.close()
 
 
-@pytest.mark.skipif(INITDB is None and not os.environ.get("CI"), reason="PostgreSQL is not installed")
+@needs_postgres
 def test_the_recipe_with_a_database_stores_what_came(environment, tmp_path):
     with postgres() as address:
         anyio.run(copies_of, address, "CREATE TABLE copies (key text PRIMARY KEY, kind text)")

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from contextlib import contextmanager
 
 import anyio
@@ -16,6 +17,7 @@ import pytest
 from attrs import define
 
 from helpers.paths import ROOT
+from helpers.postgres import needs_postgres, postgres
 from helpers.serving import served
 from rbim import CreateGroup, InviteJoinGroup, QueryGroupDetail, SearchPublicGroups
 from rbim.emulator import Emulator
@@ -50,6 +52,21 @@ def platform():
 
 # ---------------------------------------------------------------------------------- the service
 
+SCHEMA = re.search(r'SCHEMA = """(.*?)"""', (EXAMPLES / "service.py").read_text(encoding="utf-8"), re.DOTALL)[1]
+
+
+async def execute(database, *statements):
+    """Run statements, and return the rows of the last one."""
+    import asyncpg
+
+    connection = await asyncpg.connect(database)
+    try:
+        for each in statements:
+            rows = await connection.fetch(each)
+    finally:
+        await connection.close()
+    return [tuple(row.values()) for row in rows]
+
 
 @define
 class Service:
@@ -57,6 +74,7 @@ class Service:
 
     http: httpx.Client
     platform: Emulator
+    database: str
     url: str
     lines: list[str]
     more: threading.Condition
@@ -87,21 +105,33 @@ def reading(stream, service):
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory):
-    """The service as its first lines say it is started, but for the port."""
+def database():
+    """A real PostgreSQL."""
+    with postgres() as address:
+        yield address
+
+
+@pytest.fixture(scope="module", params=[pytest.param(loop, marks=needs_postgres) for loop in ("asyncio", "uvloop")])
+def service(tmp_path_factory, database, request):
+    """The service as its first lines say it is started, but for the port and the kind of event loop; with one tenant."""
     emulator = Emulator()
     text = (EXAMPLES / "service.py").read_text(encoding="utf-8")
     command = re.search(r"^ +uvicorn (--factory service:create_app) --port 8000$", text, re.MULTILINE)[1].split()
     with served(emulator.asgi) as base_url:
+        own = emulator.credentials
+        tenant = (base_url, own.app_id, own.app_token.reveal())
+        anyio.run(execute, database, "DROP TABLE IF EXISTS tenant, copy", *SCHEMA.strip().split(";\n"))
+        anyio.run(execute, database, "INSERT INTO tenant VALUES ('north', '{}', '{}', '{}', NULL)".format(*tenant))
         process = subprocess.Popen(
-            [sys.executable, "-W", "error", "-m", "uvicorn", *command, "--port", "0"],
+            [sys.executable, "-W", "error", "-m", "uvicorn", *command, "--port", "0", "--loop", request.param],
             cwd=tmp_path_factory.mktemp("service"),
-            env=environment_of(emulator, base_url),
+            env=environment_of(emulator, base_url) | {"DATABASE_URL": database},
             stderr=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             encoding="utf-8",
         )
-        made = Service(httpx.Client(timeout=PATIENCE, trust_env=False), emulator, "", [], threading.Condition())
+        http = httpx.Client(timeout=PATIENCE, trust_env=False, headers={"X-Tenant": "north"})
+        made = Service(http, emulator, database, "", [], threading.Condition())
         with process, made.http, reading(process.stderr, made):
             try:
                 assert made.logs("running on http://"), made.lines
@@ -179,7 +209,10 @@ def test_copies_are_received_and_handled_and_forgeries_are_not(service, group_id
 
     anyio.run(emulator.deliver)
 
-    assert service.logs(f"1001 said '大家好' in {group_id}")
+    until = time.monotonic() + PATIENCE
+    while ("north", "1001") not in anyio.run(execute, service.database, "SELECT tenant, author FROM copy"):
+        assert time.monotonic() < until
+        time.sleep(0.05)
     assert [delivery.status for delivery in emulator.deliveries] == [200] * len(emulator.deliveries)
     assert service.http.post("/copies", content=b"{}").status_code == 401
 
@@ -246,7 +279,8 @@ print(json.dumps([table(None), table(errors.Outcome.UNKNOWN)]))
     }
 
 
-def test_the_examples_tests_pass(tmp_path):
+@needs_postgres
+def test_the_examples_tests_pass(tmp_path, database):
     for name in ("service.py", "test_service.py"):
         shutil.copy(EXAMPLES / name, tmp_path)
     command = [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:asyncio", "-p", "no:cacheprovider"]
@@ -255,7 +289,7 @@ def test_the_examples_tests_pass(tmp_path):
     done = subprocess.run(
         [*command, "test_service.py"],
         cwd=tmp_path,
-        env=clean | {"PYTHONUTF8": "1"},
+        env=clean | {"PYTHONUTF8": "1", "DATABASE_URL": database},
         capture_output=True,
         encoding="utf-8",
         timeout=PATIENCE,
@@ -263,7 +297,7 @@ def test_the_examples_tests_pass(tmp_path):
     )
 
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
-    assert re.search(r"^4 passed", done.stdout, re.MULTILINE)
+    assert re.search(r"^8 passed", done.stdout, re.MULTILINE)
 
 
 # ----------------------------------------------------------------------------------- the script

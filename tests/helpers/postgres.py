@@ -13,12 +13,14 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from helpers.sockets import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["INITDB", "postgres"]
+__all__ = ["needs_postgres", "postgres"]
 
 
 def _found(program: str) -> str | None:
@@ -28,6 +30,9 @@ def _found(program: str) -> str | None:
 
 INITDB = _found("initdb")
 """The program that makes a database, or None if PostgreSQL is not installed."""
+
+needs_postgres = pytest.mark.skipif(INITDB is None and not os.environ.get("CI"), reason="PostgreSQL is not installed")
+"""The mark of tests that need a server; CI installs one, and they fail there without it."""
 
 
 @cache

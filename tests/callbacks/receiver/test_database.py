@@ -1,6 +1,5 @@
 """Handlers with a database: PostgreSQL, and a pool of asyncpg that the application or `around` made."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -14,12 +13,10 @@ import pytest
 
 from helpers.credentials import CREDENTIALS
 from helpers.paths import ROOT
-from helpers.postgres import INITDB, postgres
+from helpers.postgres import needs_postgres, postgres
 from helpers.receiving import body, post
 from helpers.waiting import until
 from rbim.callbacks import Backoff, Event, HandlerContext, HandlingFailed, Receiver, SqliteInbox
-
-needs_postgres = pytest.mark.skipif(INITDB is None and not os.environ.get("CI"), reason="PostgreSQL is not installed")
 
 LOOPS = [
     "asyncio",
