@@ -21,6 +21,8 @@ EXPECTED = {
         "Errors": [r""],
     },
     "docs/client.md": {
+        "Many clients in one process": [r""],
+        "Credentials that change": [r""],
         "Fan-out": [r""],
         "Synchronous code": [r"\['g8\d+'.*\]\n"],
         "Custom operations": [r"900501 .*QueryGroupMembers.*\n"],

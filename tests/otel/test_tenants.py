@@ -60,7 +60,7 @@ def clients(transport, telemetry, url, **options):
         )
 
 
-async def calls_of(client, calls, seconds, elapsed, gap=0.5):
+async def calls_of(client, calls, seconds, elapsed, gap):
     """Make a tenant's calls, a burst of five every ``gap`` seconds, and keep how long each took and how it ended."""
 
     async def one(op):
@@ -140,7 +140,7 @@ async def test_over_real_sockets_too():
             opened = [await client.open() for client in clients(transport, telemetry, url, deadline=6.0)]
             async with anyio.create_task_group() as tasks:
                 for client in opened:
-                    tasks.start_soon(calls_of, client, 100, seconds, time.monotonic)
+                    tasks.start_soon(calls_of, client, 40, seconds, time.monotonic, 2.0)
             for client in opened:
                 await client.aclose()
             others = sorted(took for name in NAMES if name not in {WRONG, SLOW} for took, _ in seconds[name])
