@@ -27,10 +27,7 @@ One task decides what is sent next, so halts, rates and the number in flight nee
 
 from __future__ import annotations
 
-import heapq
-from collections import deque
 from functools import partial
-from itertools import count
 from math import inf
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -38,6 +35,7 @@ import anyio
 from anyio.lowlevel import checkpoint
 from attrs import evolve
 
+from rbim.bulk.chunk_queue import ChunkQueue
 from rbim.bulk.failure_policy import Decision, Signal, Step, failed, judge
 from rbim.bulk.states import RequestState
 from rbim.bulk.work import FailureReason, Settlement
@@ -69,8 +67,6 @@ NOT_SENT = Settlement(
 
 PLAN_AHEAD = 4  # chunks planned ahead for each request that may be in flight
 SAMPLE_INTERVAL = 1.0  # seconds
-MAX_DELAYED = 1000
-"""Chunks that wait (to be sent again, or for their group's rate) beyond which no new chunk is started."""
 
 
 class _Sending:
@@ -113,11 +109,7 @@ class Dispatcher:
         self._counts = counts
         self._settings = settings
         self._clock = clock
-        self._ready: deque[Chunk] = deque()
-        self._scheduled: list[tuple[float, int, Chunk | str]] = []  # heap: chunks to send, and groups with held chunks
-        self._held: dict[str, deque[Chunk]] = {}  # by group: chunks that its own rate holds back, in order
-        self._held_count = 0
-        self._order = count()
+        self._queue = ChunkQueue()
         self._all_planned = False
         self._end_reason = ""  # set when the run is to end early
         self._error: Exception | None = None
@@ -186,12 +178,12 @@ class Dispatcher:
             if chunk is None and (chunk := self._next_chunk(now)) is None:
                 if self._is_over:
                     return
-                await self._wait_for_change(self._scheduled[0][0] - now if self._scheduled else None)
+                await self._wait_for_change(None if (due := self._queue.due) is None else due - now)
                 ready_since = clock.monotonic()
                 continue
             invalid = self._make_operation(chunk)
-            if invalid is not None and self._is_behind(chunk):
-                self._hold_back(chunk, now)
+            if invalid is not None and self._queue.is_behind(chunk):
+                self._queue.hold_back(chunk, now)
                 chunk = None
                 continue
             if invalid is None:
@@ -200,12 +192,12 @@ class Dispatcher:
                     await self._wait_for_change(at - now)
                     continue
                 at = pace.earliest(chunk.operation, now)
-                if at > now or self._is_behind(chunk):  # only its group is held back: send others first
-                    self._hold_back(chunk, at)
+                if at > now or self._queue.is_behind(chunk):  # only its group is held back: send others first
+                    self._queue.hold_back(chunk, at)
                     chunk = None
                     continue
                 pace.sent(chunk.operation, now)
-            self._release_group(chunk, now)
+            self._queue.leaves(chunk, now)
             self._places += 1
             self._tasks += 1
             sending = _Sending(chunk, ready_since, invalid)
@@ -227,13 +219,10 @@ class Dispatcher:
         return None
 
     def _next_chunk(self, now: float) -> Chunk | None:
-        """Return the next chunk that is due, resends before new ones; None if there is none."""
-        if self._scheduled and self._scheduled[0][0] <= now:
-            due = heapq.heappop(self._scheduled)[2]
-            return self._held[due][0] if isinstance(due, str) else due
-        if len(self._ready) <= self._low_mark and not self._all_planned:
+        """Return the next chunk that is due, if there is one, and let more be planned in time."""
+        if len(self._queue.ready) <= self._low_mark and not self._all_planned:
             self._more_wanted.set()
-        return self._ready.popleft() if self._ready and len(self._scheduled) + self._held_count < MAX_DELAYED else None
+        return self._queue.next(now)
 
     @property
     def _low_mark(self) -> int:
@@ -241,39 +230,7 @@ class Dispatcher:
 
     @property
     def _is_over(self) -> bool:
-        return self._all_planned and not (self._ready or self._scheduled or self._tasks)
-
-    def _schedule(self, chunk: Chunk | str, until: float) -> None:
-        heapq.heappush(self._scheduled, (until, next(self._order), chunk))
-
-    # Held chunks of a group leave in the order in which they were planned: the journal's cursors depend on it.
-
-    def _is_behind(self, chunk: Chunk) -> bool:
-        held = self._held.get(chunk.group)
-        return held is not None and held[0] is not chunk
-
-    def _hold_back(self, chunk: Chunk, until: float) -> None:
-        if self._is_behind(chunk):
-            held = self._held[chunk.group]
-            held.insert(1 if chunk.repeats or chunk.planned else len(held), chunk)  # resends before new chunks
-            self._held_count += 1
-            return
-        if chunk.group not in self._held:
-            self._held[chunk.group] = deque([chunk])
-            self._held_count += 1
-        self._schedule(chunk.group, until)
-
-    def _release_group(self, chunk: Chunk, now: float) -> None:
-        """Schedule the next held chunk of the group, now that this one leaves."""
-        held = self._held.get(chunk.group)
-        if held is None or held[0] is not chunk:
-            return
-        held.popleft()
-        self._held_count -= 1
-        if held:
-            self._schedule(chunk.group, now)
-        else:
-            del self._held[chunk.group]
+        return self._all_planned and not (self._queue or self._tasks)
 
     async def _wait_for_change(self, seconds: float | None) -> None:
         """Wait until something changes, at most ``seconds`` (None: without a limit)."""
@@ -295,11 +252,11 @@ class Dispatcher:
         while True:
             await self._more_wanted.wait()
             self._more_wanted = anyio.Event()
-            room = window - len(self._ready)
+            room = window - len(self._queue.ready)
             if room < 1:  # it was requested twice
                 continue
             chunks = await self._commits.read(partial(self._journal.plan, room))
-            self._ready.extend(chunks)
+            self._queue.ready.extend(chunks)
             self._all_planned = not chunks
             self._notify()
             if not chunks:
@@ -437,13 +394,13 @@ class Dispatcher:
             self.stop("fuse")
         now = self._clock.monotonic()
         for half in halves:
-            self._schedule(half, now)
+            self._queue.schedule(half, now)
         if decision.step is Step.AGAIN and settlement is not None:
             chunk.resent = chunk.resent or settlement.outcome is RequestState.UNKNOWN
             chunk.expired = chunk.expired or decision.expired
             chunk.repeats, chunk.planned, chunk.attempt = chunk.number, None, chunk.attempt + 1
             chunk.unknown_attempts += settlement.outcome is RequestState.UNKNOWN
-            self._schedule(chunk, now + decision.pause)
+            self._queue.schedule(chunk, now + decision.pause)
 
     def _record(self, command: Callable[[], object]) -> None:
         """Queue a journal command without waiting for it. If it fails, every later command fails too."""

@@ -140,7 +140,7 @@ class View:
         """Reserve a request: it waits for its place and its rates before its call begins, without a deadline.
 
         For senders that keep a journal: ``granted`` is called when the request has its place and may be written down, at
-        once or later while another task runs; then :meth:`~rbim.client.reservation.Reservation.send` sends it. Requests of one operation and group
+        once or later while another task runs; then the reservation's ``send`` sends it. Requests of one operation and group
         get their places in the order in which they were reserved.
         """
         from rbim.client.reservation import Reservation

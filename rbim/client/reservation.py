@@ -21,7 +21,7 @@ R = TypeVar("R")
 
 
 class Reservation(Generic[R]):
-    """A request that waits for its place in a client's limits, or has it: :meth:`View.reserve() <rbim.View.reserve>` makes it.
+    """A request that waits for its place in a client's limits, or has it; :meth:`rbim.View.reserve` makes it.
 
     Await :meth:`granted`, then :meth:`send`, once. :meth:`withdraw` it in any case as soon as it is no longer needed, also
     when one of them raises: until then it keeps its turn.
@@ -54,7 +54,7 @@ class Reservation(Generic[R]):
             raise ClientClosed("the client was closed before this request was sent")
 
     async def send(self) -> R:
-        """Send the request and return its answer, as :meth:`View.send() <rbim.View.send>` does; its deadline begins now."""
+        """Send the request and return its answer, as :meth:`rbim.View.send` does; its deadline begins now."""
         self._call = Call(self._shared, self._settings, self._op, self._waiter)
         return await self._call.run()
 

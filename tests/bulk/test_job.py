@@ -289,7 +289,7 @@ async def test_groups_are_served_in_turn(journal, concurrency):
 
 async def test_no_more_is_planned_than_a_few_chunks_for_each_request_in_flight(journal):
     ready = []
-    sending = Sending(lambda _: ready.append(len(run._dispatcher._ready)))
+    sending = Sending(lambda _: ready.append(len(run._dispatcher._queue.ready)))
     async with sending.job(journal, chunk=1, concurrency=5).run(rows_of(3, 100)) as run:
         pass
     assert len(ready) == 300
