@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from trio.lowlevel import TrioToken
 
-__all__ = ["backend", "current_loop", "waker"]
+__all__ = ["backend", "current_loop", "spawn", "waker"]
 
 
 def backend() -> Literal["asyncio", "trio"]:
@@ -45,6 +45,20 @@ def waker() -> Callable[[Callable[[], object]], None]:
     from asyncio import get_running_loop
 
     return _quiet(get_running_loop().call_soon_threadsafe, RuntimeError)
+
+
+def spawn(run: Callable[[], Coroutine[Any, Any, None]]) -> object:
+    """Run a function in a task that no block waits for, and return the task: keep it until it has ended.
+
+    It must raise nothing.
+    """
+    if _trio_token() is not None:
+        from trio.lowlevel import spawn_system_task
+
+        return spawn_system_task(run)
+    from asyncio import get_running_loop
+
+    return get_running_loop().create_task(run())
 
 
 def _trio_token() -> TrioToken | None:

@@ -1,7 +1,9 @@
-"""Collect the errors of tasks before their task group wraps them in an exception group."""
+"""Errors of tasks before their task group wraps them in an exception group, and cancellations that no one requested."""
 
 from __future__ import annotations
 
+from asyncio import CancelledError, current_task
+from math import inf
 from typing import TYPE_CHECKING, NoReturn
 
 import anyio
@@ -11,7 +13,20 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskGroup
 
-__all__ = ["TaskErrors"]
+__all__ = ["TaskErrors", "is_being_cancelled"]
+
+
+def is_being_cancelled() -> bool:
+    """Return whether the current task is cancelled, by a scope around it or by asyncio.
+
+    If not, a cancellation that it gets is that of something it awaited, such as a future that was cancelled.
+    """
+    if anyio.current_effective_deadline() == -inf:
+        return True
+    if anyio.get_cancelled_exc_class() is not CancelledError:
+        return False  # trio: only scopes cancel
+    task = current_task()
+    return task is not None and task.cancelling() > 0
 
 
 class TaskErrors:

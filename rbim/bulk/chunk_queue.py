@@ -28,6 +28,7 @@ class ChunkQueue:
         self._scheduled: list[tuple[float, int, Chunk | str]] = []  # heap: chunks to send, and groups with held chunks
         self._held: dict[str, deque[Chunk]] = {}  # by group: chunks that its own rate holds back, in order
         self._held_count = 0
+        self._blocked: set[str] = set()  # groups of which nothing leaves until they are released
         self._order = count()
 
     def __bool__(self) -> bool:
@@ -52,22 +53,34 @@ class ChunkQueue:
     def _schedule(self, chunk: Chunk | str, at: float) -> None:
         heapq.heappush(self._scheduled, (at, next(self._order), chunk))
 
+    def block(self, group: str) -> None:
+        """Keep the chunks of a group back until it is released."""
+        self._blocked.add(group)
+
+    def release(self, group: str, now: float) -> None:
+        """Let the chunks of a group leave again, if it is blocked."""
+        if group in self._blocked:
+            self._blocked.discard(group)
+            if group in self._held:
+                self._schedule(group, now)
+
     def is_behind(self, chunk: Chunk) -> bool:
-        """Return whether other chunks of its group are held back and go first."""
+        """Return whether its group is blocked, or other chunks of it are held back and go first."""
         held = self._held.get(chunk.group)
-        return held is not None and held[0] is not chunk
+        return chunk.group in self._blocked or (held is not None and held[0] is not chunk)
 
     def hold_back(self, chunk: Chunk, until: float) -> None:
         """Keep a chunk until its group may send, or behind those of its group that wait for that."""
-        if self.is_behind(chunk):
-            held = self._held[chunk.group]
+        held = self._held.get(chunk.group)
+        if held is not None and held[0] is not chunk:
             held.insert(1 if chunk.repeats or chunk.planned else len(held), chunk)  # resends before new chunks
             self._held_count += 1
             return
-        if chunk.group not in self._held:
+        if held is None:
             self._held[chunk.group] = deque([chunk])
             self._held_count += 1
-        self._schedule(chunk.group, until)
+        if chunk.group not in self._blocked:
+            self._schedule(chunk.group, until)
 
     def leaves(self, chunk: Chunk, now: float) -> None:
         """Let the next held chunk of its group be due, now that this one leaves."""
@@ -76,7 +89,7 @@ class ChunkQueue:
             return
         held.popleft()
         self._held_count -= 1
-        if held:
-            self._schedule(chunk.group, now)
-        else:
+        if not held:
             del self._held[chunk.group]
+        elif chunk.group not in self._blocked:
+            self._schedule(chunk.group, now)

@@ -35,6 +35,7 @@ import anyio
 from anyio.lowlevel import checkpoint
 from attrs import evolve
 
+from rbim._support.task_errors import is_being_cancelled
 from rbim.bulk.chunk_queue import ChunkQueue
 from rbim.bulk.failure_policy import Decision, Signal, Step, failed, judge
 from rbim.bulk.states import RequestState
@@ -67,6 +68,9 @@ NOT_SENT = Settlement(
 
 PLAN_AHEAD = 4  # chunks planned ahead for each request that may be in flight
 SAMPLE_INTERVAL = 1.0  # seconds
+LEAD = 2.0  # times the smoothed time that intents take to be durable, before a request can leave
+LONGEST_LEAD = 0.25  # seconds
+NEWEST = 0.25  # share of the newest in the smoothed time
 
 
 class _Sending:
@@ -76,11 +80,11 @@ class _Sending:
     intent is durable; None until the chunk has its place.
     """
 
-    __slots__ = ("chunk", "intent", "invalid", "ready_since", "reserved")
+    __slots__ = ("begun", "chunk", "intent", "invalid", "ready_since", "reserved")
 
     def __init__(self, chunk: Chunk, ready_since: float, invalid: InvalidRequest | None) -> None:
         self.chunk = chunk
-        self.ready_since = ready_since
+        self.ready_since = self.begun = ready_since
         self.invalid = invalid
         self.intent: Callable[[], Awaitable[None]] | None = None
         self.reserved: Reserved[Any] | None = None
@@ -116,6 +120,7 @@ class Dispatcher:
         self._tasks = 0
         self._places = 0  # chunks that are reserved or in flight
         self._interrupted = False
+        self._lead = 0.0  # seconds before a request can leave at which its intent is written
         self._reserved: set[anyio.CancelScope] = set()
         self._isolate_left = settings.isolate
         self._cancelled = anyio.get_cancelled_exc_class()
@@ -162,6 +167,12 @@ class Dispatcher:
         except Exception as error:
             self._error = self._error or error
             self.stop("error")
+        except self._cancelled as error:
+            if is_being_cancelled():
+                raise
+            self._error = self._error or RuntimeError("a request was cancelled by its sender")
+            self._error.__cause__ = error
+            self.stop("error")
 
     # Choice of the next chunk.
 
@@ -181,31 +192,28 @@ class Dispatcher:
                 await self._wait_for_change(None if (due := self._queue.due) is None else due - now)
                 ready_since = clock.monotonic()
                 continue
-            invalid = self._make_operation(chunk)
-            if invalid is not None and self._queue.is_behind(chunk):
+            if self._queue.is_behind(chunk):
                 self._queue.hold_back(chunk, now)
                 chunk = None
                 continue
+            invalid = self._make_operation(chunk)
             if invalid is None:
                 at = pace.earliest_any_group(chunk.operation, now)
                 if at > now:
                     await self._wait_for_change(at - now)
                     continue
                 at = pace.earliest(chunk.operation, now)
-                if at > now or self._queue.is_behind(chunk):  # only its group is held back: send others first
+                if at > now:  # only its group is held back: send others first
                     self._queue.hold_back(chunk, at)
                     chunk = None
                     continue
-                pace.sent(chunk.operation, now)
-            self._queue.leaves(chunk, now)
+                pace.reserved(chunk.operation, now)
             self._places += 1
             self._tasks += 1
             sending = _Sending(chunk, ready_since, invalid)
             ready_since = now
-            if invalid is None:
-                sending.reserved = reserve(self._sender, chunk.operation, partial(self._begin, sending))
-            else:
-                self._begin(sending)
+            self._reserve(sending)
+            self._queue.leaves(chunk, now)
             tasks.start_soon(self._run_request, sending)
             chunk = None
 
@@ -274,14 +282,26 @@ class Dispatcher:
 
     # One request.
 
+    def _reserve(self, sending: _Sending) -> None:
+        """Let a chunk wait for its turn in the sender's limits; what cannot be sent has it at once."""
+        chunk = sending.chunk
+        if sending.invalid is None:
+            sending.reserved = reserve(self._sender, chunk.operation, partial(self._begin, sending), lead=self._lead)
+        else:
+            self._begin(sending)
+        if sending.intent is None:
+            self._queue.block(chunk.group)  # the others of its group may not overtake it
+
     def _begin(self, sending: _Sending) -> None:
         """Record the intent of a chunk that has its place. Called at that moment: intents of a group keep their order."""
         if self._interrupted or self._end_reason:
             return
         now = self._clock.monotonic()
         sending.chunk.waited = now - sending.ready_since
-        sending.intent = self._commits.begin(partial(self._journal.begin, sending.chunk))
+        sending.begun, sending.intent = now, self._commits.begin(partial(self._journal.begin, sending.chunk))
         self._counts.change_in_flight(1, now)
+        self._queue.release(sending.chunk.group, now)
+        self._notify()
 
     async def _run_request(self, sending: _Sending) -> None:
         try:
@@ -301,6 +321,9 @@ class Dispatcher:
                 return
             await self._wait_for_intent(sending)
             began = clock.monotonic()
+            self._lead += NEWEST * (min(LEAD * (began - sending.begun), LONGEST_LEAD) - self._lead)
+            if sending.invalid is None:
+                self._pace.left(began)
             try:
                 decision = await self._call_sender(sending)
             except RbimError as error:
@@ -308,7 +331,7 @@ class Dispatcher:
             elapsed = clock.monotonic() - began
             if sending.invalid is None:
                 self._update_pace(decision, elapsed)
-        except self._cancelled:
+        except BaseException:
             if sending.intent is not None and (sending.reserved is None or not sending.reserved.may_have_acted):
                 self._record(partial(self._journal.settle, chunk, NOT_SENT, 0.0))
             raise
@@ -325,6 +348,9 @@ class Dispatcher:
 
     async def _has_place(self, sending: _Sending) -> bool:
         """Wait for the place in the sender's limits; return False if the run is to stop before."""
+        if self._end_reason and sending.intent is None:
+            self._pace.withdrawn(left=False)
+            return False
         if sending.intent is None and sending.reserved is not None:
             with anyio.CancelScope() as scope:
                 self._reserved.add(scope)
@@ -336,7 +362,7 @@ class Dispatcher:
                 finally:
                     self._reserved.discard(scope)
         if sending.intent is None:
-            self._pace.withdrawn()
+            self._pace.withdrawn(left=False)
         return sending.intent is not None
 
     async def _wait_for_intent(self, sending: _Sending) -> None:

@@ -9,7 +9,9 @@ States of a waiting call (``Waiter.state``):
 
 - ``waiting``: it stands in the queue and holds nothing.
 - ``granted``: it has a place, and its tokens are promised; its task has not run since. From here it sends, or gives
-  everything back: if it was cancelled, or if it is too late now. A reserved request stays here until its holder sends it.
+  everything back: if it was cancelled, or if it is too late now.
+- ``promised``: a reserved request that may be written down, because it can leave soon. A promise counts only against other
+  promises: calls take places and tokens all the same. When the request is to leave, it takes its own, or waits as a call.
 - ``refused``: its answer cannot come in time any more; its task raises.
 - ``left``: it sends.
 
@@ -27,7 +29,7 @@ from rbim.client.attempt_times import LEAST, RECENT, AttemptTimes
 from rbim.client.demands import Demands
 from rbim.client.halts import Halts
 from rbim.client.lanes import Waiter
-from rbim.client.limits import LOW, NORMAL, ROUNDING
+from rbim.client.limits import NORMAL, RESERVED, ROUNDING
 from rbim.client.queue import Queue, Room
 
 if TYPE_CHECKING:
@@ -67,6 +69,8 @@ class Admission:
         self.places = limits.concurrency
         self.free = limits.concurrency
         """Places in flight that are not taken."""
+        self.promised = 0
+        """Reserved requests that were promised a place."""
         self.refused = 0
         """The number of calls that could not be sent in time."""
         self.times = AttemptTimes()
@@ -110,7 +114,7 @@ class Admission:
 
     def enter_at_once(self, op: Operation[Any], latest: float) -> float | None:
         """Take a place and tokens if the request may leave now, and return the time; None if it must wait."""
-        if not self.free or self._queue:
+        if not self.free or self._queue.calls:
             return None
         now = self._clock.monotonic()
         demand = self._demands.of(op, now)
@@ -142,37 +146,55 @@ class Admission:
         if self._is_hopeless(waiter, now):
             self.refused += 1
             raise Refused(now)
-        self._add(waiter, now)
+        self._add(waiter, demand.ready_at(now))
         return await self.leave_queue(waiter, now)
 
-    def reserve(self, op: Operation[Any], granted: Callable[[], object], *, level: int = LOW) -> Waiter:
-        """Let a request wait for its place and the promise of its tokens, without a deadline.
+    def reserve(self, op: Operation[Any], granted: Callable[[], object], *, lead: float = 0.0) -> Waiter:
+        """Let a request wait for the promise of a place and of its tokens, without a deadline.
 
-        ``granted`` is called once, at the moment at which it gets them: at once, or later while another task runs. Of the
-        same operation and group, those that came first get them first. Then :meth:`leave_queue` lets it leave.
+        ``granted`` is called once, when it gets the promise: at once, or later while another task runs. The promise comes
+        ``lead`` seconds before the request could leave. :meth:`send_reserved` lets it leave.
         """
         now = self._clock.monotonic()
-        if self._at_once and self.free:
-            waiter = Waiter(self._demands.of(op, now), now=now, level=level)
-        else:
-            waiter = Waiter(self._waiting_demand(op, now), now=now, level=level)
+        self._queue.lead(lead)
+        if self._at_once and self.free > self.promised:
+            waiter = Waiter(self._demands.of(op, now), now=now, level=RESERVED)
+            waiter.granted = granted
+            self._promise(waiter)
+            return waiter
+        waiter = Waiter(self._waiting_demand(op, now), now=now, level=RESERVED)
         waiter.granted = granted
-        if self.free and not self._queue and waiter.demand.ready_at(now) <= now:
-            self._give(waiter)
+        ready = waiter.demand.ready_at(now, reserved=True)
+        if self.free > self.promised and not self._queue and ready <= now + lead:
+            self._promise(waiter)
         else:
-            self._add(waiter, now)
+            self._add(waiter, ready - lead)
             self._grant(now)
             self._keep_watch(now)
         return waiter
 
     async def wait_for_grant(self, waiter: Waiter) -> None:
-        """Wait until a reserved request has its place. If this is cancelled, :meth:`withdraw` it before anything else."""
+        """Wait until a reserved request has its promise. If this is cancelled, :meth:`withdraw` it before anything else."""
         now = self._clock.monotonic()
         while waiter.state == "waiting":
             await self._wait(waiter, now)
             now = self._clock.monotonic()
             self._grant(now)
         self._keep_watch(now)
+
+    async def send_reserved(self, waiter: Waiter, now: float, *, level: int) -> float:
+        """Let a request leave that has its promise, or wait for that as a call of this priority; return the time."""
+        self._take_back(waiter)
+        if self.free and not self._queue.calls and waiter.demand.ready_at(now) <= now + ROUNDING:
+            self.free -= 1
+            waiter.demand.take(now)
+            waiter.state = "left"
+            self._grant(now)
+            self._keep_watch(now)
+            return now
+        waiter.level = level
+        self._add(waiter, waiter.demand.ready_at(now))
+        return await self.leave_queue(waiter, now)
 
     async def leave_queue(self, waiter: Waiter, now: float) -> float:
         """Wait until the request may leave now, take its tokens, and return the time. Raises Refused."""
@@ -194,6 +216,8 @@ class Admission:
             self._release(waiter)
             self._queue.settled(waiter.demand)
             self.free += 1
+        elif state == "promised":
+            self._take_back(waiter)
         elif state == "waiting":
             self._queue.remove(waiter)
             if now >= waiter.latest:
@@ -258,29 +282,43 @@ class Admission:
     def _grant(self, now: float) -> None:
         """Give places and tokens to the waiting calls that may leave now, and wake them."""
         while self.free and now + ROUNDING >= self._next_at:
-            waiter = self._queue.next(now)
+            promises = self.free > self.promised
+            waiter = self._queue.next(now, promises=promises)
             if waiter is None:
-                self._next_at = self._queue.due(now)
+                self._next_at = self._queue.due(now, promises=promises)
                 return
             self._queue.remove(waiter)
+            if waiter.level == RESERVED:
+                self._promise(waiter)
+                continue
             if now >= self._last_start(waiter):
                 self._refuse(waiter)
                 continue
-            self._give(waiter)
+            waiter.state = "granted"
+            self.free -= 1
+            for bucket in waiter.demand.buckets:
+                bucket.granted += 1
             if waiter.wake is not None:
                 waiter.wake()
 
-    def _give(self, waiter: Waiter) -> None:
-        """Give a call its place, and promise its tokens."""
-        waiter.state = "granted"
-        if self._sleeper is waiter and waiter.wake is None:  # a reserved request that nothing awaits yet
-            self._sleeper, self._alarm = None, inf
-        self.free -= 1
+    def _promise(self, waiter: Waiter) -> None:
+        """Promise a reserved request a place and its tokens."""
+        waiter.state, wake, waiter.wake = "promised", waiter.wake, None
+        self.promised += 1
         for bucket in waiter.demand.buckets:
-            bucket.granted += 1
+            bucket.promised += 1
         if waiter.granted is not None:
-            granted, waiter.granted = waiter.granted, None
-            granted()
+            waiter.granted()
+        if wake is not None:
+            wake()
+
+    def _take_back(self, waiter: Waiter) -> None:
+        """Take a promise back."""
+        self.promised -= 1
+        for bucket in waiter.demand.buckets:
+            bucket.promised -= 1
+        self._next_at = -inf
+        self._queue.settled(waiter.demand)
 
     @staticmethod
     def _refuse(waiter: Waiter) -> None:
@@ -306,7 +344,7 @@ class Admission:
             elif waiter.demand.ready_at(now) > now + ROUNDING:  # a halt came
                 self.free += 1
                 self._queue.settled(waiter.demand)
-                self._add(waiter, now)
+                self._add(waiter, waiter.demand.ready_at(now))
             else:
                 waiter.demand.take(now)
                 waiter.state = "left"
@@ -322,10 +360,10 @@ class Admission:
         demand.kind.times.expire(now)
         return demand
 
-    def _add(self, waiter: Waiter, now: float) -> None:
+    def _add(self, waiter: Waiter, ready: float) -> None:
         self._at_once = False
         self._queue.add(waiter)
-        self._next_at = min(self._next_at, waiter.demand.ready_at(now))
+        self._next_at = min(self._next_at, ready)
 
     def _release(self, waiter: Waiter) -> None:
         """Give the promised tokens back."""
@@ -335,8 +373,6 @@ class Admission:
 
     async def _wait(self, waiter: Waiter, now: float) -> None:
         """Wait until the call is woken; sleep until the next call may leave, if no other one does."""
-        if self._sleeper is waiter:  # it was to sleep before it waited here
-            self._sleeper, self._alarm = None, inf
         if self.free and self._next_at < self._alarm:
             self._sleeper, self._alarm = waiter, self._next_at
             with self.scope(inf) as scope:
@@ -354,6 +390,7 @@ class Admission:
         if not self._queue:
             self._at_once = self._unlimited and not self._halts.watching(now)
         elif self.free and self._next_at < self._alarm:
-            self._sleeper, self._alarm = self._queue.oldest, self._next_at
-            if self._sleeper.wake is not None:
-                self._sleeper.wake()
+            awake = self._queue.awake
+            if awake is not None and awake.wake is not None:
+                self._sleeper, self._alarm = awake, self._next_at
+                awake.wake()

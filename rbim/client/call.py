@@ -227,8 +227,13 @@ class Call(Generic[R]):
         if isinstance(failure, TimestampExpired) or failure.outcome is not Outcome.REFUSED:
             return False
         self._renewal = True
-        enough = self._shared.clock.monotonic() < self._latest - self._need()
-        return enough and await self._interruptible(0.0, renewed, refused)
+        if self._shared.clock.monotonic() >= self._latest - self._need():
+            return False
+        try:
+            return await self._interruptible(0.0, renewed, refused)
+        except DeadlineExceeded:
+            failure.add_note("the provider of credentials has not answered in time")
+            return False
 
     def _pause_after(self, failure: TransportError | ApiError | ProtocolError) -> float:
         """Return the seconds until the next attempt. Raises an error if there is none."""
@@ -254,7 +259,7 @@ class Call(Generic[R]):
         start = end = shared.clock.monotonic()
         try:
             if self._reserved is not None:
-                end = self._started = await shared.admission.leave_queue(self._reserved, start)
+                end = self._started = await shared.admission.send_reserved(self._reserved, start, level=settings.level)
                 self._reserved = None
                 return
             end = self._started = await shared.admission.enter(

@@ -136,16 +136,17 @@ class View:
         call = Call(self._shared, self._settings, operation)
         return call.exchange(await call.run())
 
-    def reserve(self, operation: Operation[R], granted: Callable[[], object], /) -> Reservation[R]:
-        """Reserve a request: it waits for its place and its rates before its call begins, without a deadline.
+    def reserve(self, operation: Operation[R], granted: Callable[[], object], /, *, lead: float = 0.0) -> Reservation[R]:
+        """Reserve a request: it waits for its turn in the client's limits before its call begins, without a deadline.
 
-        For senders that keep a journal: ``granted`` is called when the request has its place and may be written down, at
-        once or later while another task runs; then the reservation's ``send`` sends it. Requests of one operation and group
-        get their places in the order in which they were reserved.
+        For senders that keep a journal: ``granted`` is called when it is the request's turn and it may be written down, at
+        once or later while another task runs; then the reservation's ``send`` sends it. There are never more turns than
+        places. Calls do not wait for them; a request whose place or token was taken meanwhile waits for the next one. A turn
+        begins ``lead`` seconds (default: 0) before the request could leave: the time that writing takes.
         """
         from rbim.client.reservation import Reservation
 
-        return Reservation(self._shared, self._settings, operation, granted)
+        return Reservation(self._shared, self._settings, operation, granted, lead)
 
     def acting_as(self, user_name: str | None) -> View:
         """Return a view whose operations act as ``user_name``, unless they name an account themselves."""
@@ -162,8 +163,8 @@ class View:
         """Return a view with other timeouts, another retry policy or another priority; None keeps the current value.
 
         ``timeout`` is in seconds per attempt, ``deadline`` in seconds per call. While calls wait for the client's limits,
-        those of ``priority`` "normal" (default) go before those of "low", the default in jobs and fan-outs; if the oldest
-        "low" one has waited for 5 seconds, it has one turn in eight.
+        those of ``priority`` "normal" (default) go before those of "low", the default in jobs and fan-outs; one turn in
+        eight is one of a "low" call.
         """
         given: dict[str, Any] = {"timeout": timeout, "deadline": deadline, "retry": retry, "priority": priority}
         return View(self._shared, evolve(self._settings, **{k: v for k, v in given.items() if v is not None}))
@@ -316,8 +317,7 @@ class AsyncClient(View):
 
     async def aclose(self) -> None:
         """Leave the client, as at the end of ``async with``; nothing happens if it was not entered, or was left."""
-        if self._shared.state == "open":
-            await self.__aexit__(None, None, None)
+        await self.__aexit__(None, None, None)
 
     async def warm_up(self) -> None:
         """Prepare everything that a first call of each operation needs, so that no call stalls the event loop for it.
@@ -335,6 +335,10 @@ class AsyncClient(View):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
+        if self._shared.state == "opening":
+            raise RuntimeError("the client is being opened by another task: leave it after that")
+        if self._shared.state != "open":  # the transport is left once: other clients may use it
+            return
         self._shared.state = "closing"
         with _shield(self._deadlines):  # also a cancelled task closes everything
             try:

@@ -35,16 +35,19 @@ class Kind:
         self.wide: object = min(named, key=lambda rate: len(rate.operations), default=operation)
         self.narrow: object = self.per_group[0].rate if self.per_group else operation
 
-    def ready_at(self, now: float) -> float:
-        """Return when the rates and halts of the whole operation let one more request leave."""
+    def ready_at(self, now: float, *, reserved: bool = False) -> float:
+        """Return when the rates and halts of the whole operation let one more request leave; see :class:`Demand`."""
         when = self._halts.until(self.wide)
         for bucket in self.shared:
-            when = max(when, bucket.ready_at(now))
+            when = max(when, bucket.ready_at(now, bucket.promised if reserved else 0))
         return when
 
 
 class Demand:
-    """The tokens and halts that a request needs: those of its ``kind``, and those of its group."""
+    """The tokens and halts that a request needs: those of its ``kind``, and those of its group.
+
+    With ``reserved``, times are those for one more promise: after all requests that were promised a token.
+    """
 
     __slots__ = ("_halts", "buckets", "group", "kind", "narrow", "own")
 
@@ -62,11 +65,11 @@ class Demand:
             return False
         return all(bucket.due - bucket.slack <= now + ROUNDING for bucket in self.own)
 
-    def own_ready_at(self, now: float) -> float:
+    def own_ready_at(self, now: float, *, reserved: bool = False) -> float:
         """Return when the rates and halts of the group let one more request leave."""
         when = self._halts.until(self.narrow)
         for bucket in self.own:
-            when = max(when, bucket.ready_at(now))
+            when = max(when, bucket.ready_at(now, bucket.promised if reserved else 0))
         return when
 
     @property
@@ -74,11 +77,11 @@ class Demand:
         """The end of the halts; -inf if there is none."""
         return max(self._halts.until(self.narrow), self._halts.until(self.kind.wide))
 
-    def ready_at(self, now: float) -> float:
+    def ready_at(self, now: float, *, reserved: bool = False) -> float:
         """Return when all rates and halts let one more request leave."""
         when = self.halted_until
         for bucket in self.buckets:
-            when = max(when, bucket.ready_at(now))
+            when = max(when, bucket.ready_at(now, bucket.promised if reserved else 0))
         return when
 
     def take(self, now: float) -> None:

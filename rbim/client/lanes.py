@@ -141,8 +141,9 @@ class _Heads:
 class Lane:
     """The waiting calls of one operation: their lines, by the call that goes first in each order."""
 
-    def __init__(self, kind: Kind) -> None:
+    def __init__(self, kind: Kind, *, reserved: bool) -> None:
         self.kind = kind
+        self._reserved = reserved
         self.lines: dict[LineKey, Line] = {}
         self._heads = {
             EARLIEST: _Heads(Line.earliest, self.lines),
@@ -160,22 +161,23 @@ class Lane:
             for heads in self._heads.values():
                 heads.push(line)
 
-    def best(self, order: str, now: float) -> Line | None:
-        """Return the line whose call leaves first, if one may leave now."""
-        if self.kind.ready_at(now) > now + ROUNDING:
+    def best(self, order: str, now: float, lead: float) -> Line | None:
+        """Return the line whose call leaves first, if one may leave in ``lead`` seconds."""
+        soon = now + lead + ROUNDING
+        if self.kind.ready_at(now, reserved=self._reserved) > soon:
             return None
-        while self._aside and self._aside[0][0] <= now + ROUNDING:
+        while self._aside and self._aside[0][0] <= soon:
             back = heappop(self._aside)[2]
             back.aside = False
             if back.waiters:
                 self.push(back)
         heads = self._heads[order]
         while (line := heads.top()) is not None:
-            ready = line.demand.own_ready_at(now)
-            if ready <= now + ROUNDING:
+            ready = line.demand.own_ready_at(now, reserved=self._reserved)
+            if ready <= soon:
                 return line
             heads.pop(line)
-            self._put_aside(line, ready, now)
+            self._put_aside(line, ready, now + lead)
         return None
 
     def settled(self, group: object) -> bool:
@@ -189,7 +191,7 @@ class Lane:
 
     def due(self, order: str, now: float) -> float:
         """Return the earliest time at which a call may leave, after :meth:`best` has found none."""
-        shared = self.kind.ready_at(now)
+        shared = self.kind.ready_at(now, reserved=self._reserved)
         if self._heads[order]:
             return shared
         return max(self._aside[0][0], shared) if self._aside else inf

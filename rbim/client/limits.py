@@ -19,10 +19,10 @@ from rbim.validators import above_zero, at_least_one
 if TYPE_CHECKING:
     from rbim.operations.base import Operation
 
-__all__ = ["LOW", "NORMAL", "Bucket", "Buckets", "Limits", "Rate", "RateLimiter"]
+__all__ = ["LOW", "NORMAL", "RESERVED", "Bucket", "Buckets", "Limits", "Rate", "RateLimiter"]
 
-NORMAL, LOW = 0, 1
-"""The levels of priority of calls that wait."""
+NORMAL, LOW, RESERVED = 0, 1, 2
+"""The levels of what waits: calls of normal and of low priority, and requests that want to be promised a place."""
 
 
 _RATE = r"([0-9]+(?:\.[0-9]+)?)\s*/\s*([0-9]+(?:\.[0-9]+)?)?\s*(s|sec|second|m|min|minute|h|hour)"
@@ -114,18 +114,24 @@ class Bucket:
     """A token bucket in the form of GCRA: ``due`` is when an even stream would send its next request.
 
     A request that was admitted and has not left yet is ``granted``: it counts as if it left now, and takes its token
-    only when it leaves (:meth:`take`).
+    only when it leaves (:meth:`take`). Requests that were ``promised`` a token count for other promises only.
     """
 
-    __slots__ = ("due", "granted", "interval", "slack", "waiting")
+    __slots__ = ("due", "granted", "interval", "promised", "slack", "waiting")
 
     def __init__(self, rate: Rate) -> None:
         self.interval = rate.per / rate.limit
         self.slack = self.interval * (rate.burst - 1) if rate.burst > 1 else 0.0  # the interval may be infinite
         self.due = -inf
         self.granted = 0
-        self.waiting: tuple[list[float], list[float]] = ([], [])
+        self.promised = 0
+        self.waiting: tuple[list[float], list[float], list[float]] = ([], [], [])
         """By level: the deadlines of the waiting calls that this rate counts, sorted."""
+
+    @property
+    def is_used(self) -> bool:
+        """Whether requests have or want its tokens."""
+        return bool(self.granted or self.promised or any(self.waiting))
 
     def ready_at(self, now: float, ahead: int = 0) -> float:
         """Return when one more request may leave, after those that are granted and ``ahead`` others; -inf if now."""
@@ -160,7 +166,7 @@ class Buckets:
         bucket = self._by_key.get(key)
         if bucket is None:
             if len(self._by_key) >= self._prune_at:  # full buckets are not needed; the growing threshold amortizes the cost
-                self._by_key = {k: b for k, b in self._by_key.items() if b.due > now or b.granted or any(b.waiting)}
+                self._by_key = {k: b for k, b in self._by_key.items() if b.due > now or b.is_used}
                 self._prune_at = max(PRUNE, 2 * len(self._by_key))
             bucket = self._by_key[key] = Bucket(self.rate)
         return bucket

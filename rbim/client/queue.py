@@ -13,8 +13,10 @@ It only computes with times that are arguments; :mod:`rbim.client.admission` wai
 # of their own (the rate or the halt of a group) stand aside until that time. So a choice looks at a few operations, and
 # in each at the top of a heap of lines: O(log n).
 #
-# There are two levels of priority. A call of the level LOW leaves when none of the level NORMAL can, and one in `TURN`
-# choices is a low call, if the oldest of them has waited for `LOW_PATIENCE`. Within a level there are two orders:
+# There are three levels. A call of the level LOW leaves when none of the level NORMAL can, and in one of `TURN` choices.
+# What waits in the level RESERVED is promised a place and tokens `lead` seconds before it could leave, when no call can
+# leave, or in those turns; calls do not wait for promises. When it is to leave, it takes them, or waits as a call. Within a
+# level there are two orders:
 #
 # EARLIEST   the call whose deadline is nearest; with equal deadlines first come, first served. A call that
 #            cannot be answered before its deadline, behind the calls ahead of it, is refused at once. So the queue is never
@@ -43,7 +45,7 @@ from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from rbim.client.lanes import EARLIEST, NEWEST, OLDEST, Lane, Line
-from rbim.client.limits import LOW, NORMAL
+from rbim.client.limits import LOW, NORMAL, RESERVED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -58,9 +60,6 @@ PATIENCE = 60.0
 
 STEPS = 16
 """Parts in which the calls ahead of a new one are looked at."""
-
-LOW_PATIENCE = 5.0
-"""Seconds that a call of low priority waits at most until it has turns before calls of normal priority."""
 
 TURN = 8
 """One in so many choices is the call that has waited longest, if it has waited long; and so for a call of low priority."""
@@ -94,9 +93,9 @@ class Room(NamedTuple):
 class _Level:
     """The waiting calls of one priority, the ``number`` of the level; the calls of lower numbers go first."""
 
-    def __init__(self, number: int, patience: float) -> None:
+    def __init__(self, number: int) -> None:
         self._level = number
-        self._patience = patience
+        self.lead = 0.0
         self._waiters: OrderedDict[Waiter, None] = OrderedDict()
         self._ranks: list[float] = []
         self._lanes: dict[Kind, Lane] = {}
@@ -125,7 +124,7 @@ class _Level:
         waiter.number = self._number
         lane = self._lanes.get(demand.kind)
         if lane is None:
-            lane = self._lanes[demand.kind] = Lane(demand.kind)
+            lane = self._lanes[demand.kind] = Lane(demand.kind, reserved=self._level == RESERVED)
         line = lane.lines.get(key)
         if line is None:
             line = lane.lines[key] = Line(demand, key, self._number)
@@ -216,7 +215,7 @@ class _Level:
         return waiter
 
     def _has_waited_long(self, waiter: Waiter, now: float) -> bool:
-        long = PATIENT * self._gave_up_after if self.newest_first(now) else min(self._patience, waiter.deadline / 2)
+        long = PATIENT * self._gave_up_after if self.newest_first(now) else min(PATIENCE, waiter.deadline / 2)
         return now - waiter.since >= long
 
     def settled(self, demand: Demand) -> bool:
@@ -226,13 +225,13 @@ class _Level:
     def due(self, now: float) -> float:
         """Return the earliest time at which a call may leave, after :meth:`next` has found none: inf if none waits."""
         order = NEWEST if self.newest_first(now) else EARLIEST
-        return min((lane.due(order, now) for lane in self._lanes.values()), default=inf)
+        return min((lane.due(order, now) for lane in self._lanes.values()), default=inf) - self.lead
 
     def _choose(self, order: str, now: float) -> Waiter | None:
         best: Line | None = None
         rank: tuple[float, int] = (inf, 0)
         for lane in self._lanes.values():
-            line = lane.best(order, now)
+            line = lane.best(order, now, self.lead)
             if line is not None:
                 its_rank = getattr(line, order)()
                 if best is None or its_rank < rank:
@@ -248,23 +247,35 @@ class _Level:
 
 
 class Queue:
-    """The waiting calls of one client, of both priorities."""
+    """What waits for the limits of one client."""
 
     def __init__(self) -> None:
-        self._normal, self._low = self._levels = (_Level(NORMAL, PATIENCE), _Level(LOW, LOW_PATIENCE))
+        self._levels = (_Level(NORMAL), _Level(LOW), _Level(RESERVED))
+        self._normal, self._low, self._reserved = self._levels
         self._turn = 0
 
     def __len__(self) -> int:
-        return len(self._normal) + len(self._low)
+        return sum(map(len, self._levels))
 
     def __iter__(self) -> Iterator[Waiter]:
-        yield from tuple(self._normal)
-        yield from tuple(self._low)
+        for level in self._levels:
+            yield from tuple(level)
+
+    @property
+    def calls(self) -> int:
+        """The number of waiting calls, without the requests that want a promise."""
+        return len(self._normal) + len(self._low)
 
     @property
     def oldest(self) -> Waiter:
-        """The call that has waited longest."""
+        """The one that has waited longest."""
         return min((level.oldest for level in self._levels if level), key=lambda waiter: waiter.since)
+
+    @property
+    def awake(self) -> Waiter | None:
+        """One whose task waits here and can be woken; None if there is none."""
+        oldest = self.oldest
+        return oldest if oldest.wake is not None else next((each for each in self if each.wake is not None), None)
 
     def add(self, waiter: Waiter) -> None:
         """Let a call wait."""
@@ -278,6 +289,10 @@ class Queue:
         """Note that the caller of a call of normal priority gave up, ``age`` seconds after it came."""
         self._normal.gave_up(age, now)
 
+    def lead(self, seconds: float) -> None:
+        """Promise so many seconds before a request can leave."""
+        self._reserved.lead = seconds
+
     def earliest_start(self, waiter: Waiter, now: float, room: Room, *, exact: bool) -> float:
         """Return when a new call can leave at the earliest, if none of the calls ahead of it gives up.
 
@@ -287,23 +302,28 @@ class Queue:
         before = len(self._normal) if waiter.level == LOW else 0
         return self._levels[waiter.level].earliest_start(waiter, now, room, exact=exact, before=before)
 
-    def next(self, now: float) -> Waiter | None:
-        """Return the call that is to leave now, if there is one. It still waits: :meth:`remove` it."""
-        if self._low and self._turn + 1 >= TURN and now - self._low.oldest.since >= LOW_PATIENCE:
-            waiter = self._low.next(now)
-            if waiter is not None:
+    def next(self, now: float, *, promises: bool) -> Waiter | None:
+        """Return the one that is to leave now, or to get its promise, if there is one. It still waits: :meth:`remove` it.
+
+        ``promises``: whether places may be promised.
+        """
+        if self._turn + 1 >= TURN:
+            if (waiter := self._low.next(now)) is not None:
                 self._turn = 0
                 return waiter
+            if promises and (waiter := self._reserved.next(now)) is not None:
+                return waiter  # a promise takes no token from anyone
         waiter = self._normal.next(now)
-        if waiter is None:
-            return self._low.next(now)
-        self._turn += 1
-        return waiter
+        if waiter is not None:
+            self._turn += 1
+            return waiter
+        waiter = self._low.next(now)
+        return self._reserved.next(now) if waiter is None and promises else waiter
 
     def settled(self, demand: Demand) -> bool:
         """Note that promised tokens were taken or given back; return whether lines were held for them."""
         return bool(demand.own) and sum(level.settled(demand) for level in self._levels) > 0
 
-    def due(self, now: float) -> float:
-        """Return the earliest time at which a call may leave, after :meth:`next` has found none: inf if none waits."""
-        return min(level.due(now) for level in self._levels)
+    def due(self, now: float, *, promises: bool) -> float:
+        """Return the earliest time at which :meth:`next` may find one, after it has found none: inf if none waits."""
+        return min(level.due(now) for level in self._levels if promises or level is not self._reserved)

@@ -21,18 +21,20 @@ R = TypeVar("R")
 
 
 class Reservation(Generic[R]):
-    """A request that waits for its place in a client's limits, or has it; :meth:`rbim.View.reserve` makes it.
+    """A request that waits for its turn in a client's limits, or has it; :meth:`rbim.View.reserve` makes it.
 
     Await :meth:`granted`, then :meth:`send`, once. :meth:`withdraw` it in any case as soon as it is no longer needed, also
     when one of them raises: until then it keeps its turn.
     """
 
-    def __init__(self, shared: SharedState, settings: CallSettings, op: Operation[R], granted: Callable[[], object]) -> None:
+    def __init__(
+        self, shared: SharedState, settings: CallSettings, op: Operation[R], granted: Callable[[], object], lead: float
+    ) -> None:
         self._shared = shared
         self._settings = settings
         self._op = op
         self._call: Call[R] | None = None
-        self._waiter: Waiter = shared.admission.reserve(op, granted, level=settings.level)
+        self._waiter: Waiter = shared.admission.reserve(op, granted, lead=lead)
 
     @property
     def may_have_acted(self) -> bool:
@@ -40,17 +42,19 @@ class Reservation(Generic[R]):
         return self._call is not None and self._call.may_have_acted
 
     async def granted(self) -> None:
-        """Wait until the request has its place. Raises ClientClosed if the client is closed meanwhile."""
+        """Wait until it is the request's turn. Raises ClientClosed if the client is closed, or is not open."""
         shared = self._shared
-        if self._is("granted"):
+        if self._is("promised"):
             return
+        if shared.state != "open":
+            raise ClientClosed("the client is not open")
         with shared.scope(inf) as scope:
             shared.scopes.add(scope)
             try:
                 await shared.admission.wait_for_grant(self._waiter)
             finally:
                 shared.scopes.discard(scope)
-        if not self._is("granted"):
+        if not self._is("promised"):
             raise ClientClosed("the client was closed before this request was sent")
 
     async def send(self) -> R:
@@ -59,8 +63,8 @@ class Reservation(Generic[R]):
         return await self._call.run()
 
     def withdraw(self) -> None:
-        """Give the place back, unless the request was sent."""
-        if self._is("waiting") or self._is("granted"):
+        """Give up its turn, unless the request was sent."""
+        if self._is("waiting") or self._is("promised"):
             self._shared.admission.withdraw(self._waiter)
 
     def _is(self, state: str) -> bool:

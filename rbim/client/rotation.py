@@ -11,6 +11,7 @@ import logging
 from inspect import isawaitable
 from typing import TYPE_CHECKING
 
+from rbim._support.event_loops import spawn
 from rbim._support.lazy_names import late_anyio
 from rbim.credentials import Credentials
 from rbim.errors import InvalidRequest
@@ -19,7 +20,7 @@ from rbim.validators import require
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from anyio import Lock
+    from anyio import Event
 
     from rbim.client.shared import SharedState
     from rbim.credentials import CredentialsProvider
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 __all__ = ["Rotation"]
 
 logger = logging.getLogger("rbim")
+
+LONGEST = 10.0
+"""Seconds that the provider has for an answer while the client runs."""
 
 PAUSE = 1.0
 """Seconds in which the provider is not asked again after it had nothing new."""
@@ -43,35 +47,51 @@ class Rotation:
         self._shared = shared
         self._sign_with = sign_with
         self._credentials: Credentials | None = None
-        self._lock: Lock | None = None
+        self._answered: Event | None = None
+        self._task: object = None
         self._ask_after = -1e9
 
     async def begin(self) -> None:
         """Ask the provider for the first time. Raises what it raises, and InvalidRequest for anything but credentials."""
-        self._lock = late_anyio().Lock()
         self._use(await self._ask())
         self._shared.renewed = self.renewed
 
     async def renewed(self, refused: Signer) -> bool:
-        """Return whether there are other credentials than those that were refused; the provider is asked if need be."""
+        """Return whether there are other credentials than those that were refused; the provider is asked if need be.
+
+        The question has a task of its own: a caller that does not wait for the answer leaves it to the next one.
+        """
         shared = self._shared
-        assert self._lock is not None  # noqa: S101  # it has begun
-        async with self._lock:
-            if shared.signer is not refused:
-                return True
+        if shared.signer is not refused:
+            return True
+        if self._answered is None:
             if shared.clock.monotonic() < self._ask_after:
                 return False
-            credentials: Credentials | None = None
-            try:
-                credentials = await self._ask()
-            except Exception as error:
-                # without the text and the traceback of the error: they are not ours, and may hold a token
-                logger.warning("%sthe provider of credentials failed: %s", _prefix(shared.name), type(error).__name__)
-            if credentials is None or credentials == self._credentials:
-                self._ask_after = shared.clock.monotonic() + PAUSE
-                return False
+            self._answered = late_anyio().Event()
+            self._task = spawn(self._renew)
+        await self._answered.wait()
+        return shared.signer is not refused
+
+    async def _renew(self) -> None:
+        shared, answered = self._shared, self._answered
+        credentials: Credentials | None = None
+        try:
+            with shared.clock.scope(LONGEST) as scope:
+                shared.scopes.add(scope)  # closing the client ends the question
+                try:
+                    credentials = await self._ask()
+                finally:
+                    shared.scopes.discard(scope)
+        except BaseException as error:  # also a cancelled future, or the end of the process, of the provider
+            # without the text and the traceback of the error: they are not ours, and may hold a token
+            logger.warning("%sthe provider of credentials failed: %s", _prefix(shared.name), type(error).__name__)
+        if credentials is None or credentials == self._credentials:
+            self._ask_after = shared.clock.monotonic() + PAUSE
+        else:
             self._use(credentials)
-            return True
+        self._answered = None
+        if answered is not None:
+            answered.set()
 
     async def _ask(self) -> Credentials:
         given = self._provider()

@@ -22,7 +22,7 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class Reserved(Protocol[R_co]):
-    """A request that waits for its place, or has it; :class:`~rbim.client.reservation.Reservation` is one."""
+    """A request that waits for its turn, or has it; :class:`~rbim.client.reservation.Reservation` is one."""
 
     @property
     def may_have_acted(self) -> bool:
@@ -30,7 +30,7 @@ class Reserved(Protocol[R_co]):
         ...
 
     async def granted(self) -> None:
-        """Wait until the request has its place."""
+        """Wait until it is the request's turn."""
         ...
 
     async def send(self) -> R_co:
@@ -38,7 +38,7 @@ class Reserved(Protocol[R_co]):
         ...
 
     def withdraw(self) -> None:
-        """Give the place back, unless the request was sent."""
+        """Give up its turn, unless the request was sent."""
         ...
 
 
@@ -66,10 +66,13 @@ def in_background(sender: Sender) -> Sender:
     return sender if view is None or view.priority is not None else view.tuned(priority="low")
 
 
-def reserve(sender: Sender, op: Operation[R], granted: Callable[[], object]) -> Reserved[R]:
-    """Reserve a request; ``granted`` is called once when it has its place, at once or later while another task runs."""
+def reserve(sender: Sender, op: Operation[R], granted: Callable[[], object], *, lead: float) -> Reserved[R]:
+    """Reserve a request; ``granted`` is called once when it is its turn, at once or later while another task runs.
+
+    ``lead``: seconds before it could leave at which its turn begins.
+    """
     view = _view(sender)
-    return _AtOnce(sender, op, granted) if view is None else view.reserve(op, granted)
+    return _AtOnce(sender, op, granted) if view is None else view.reserve(op, granted, lead=lead)
 
 
 def _view(sender: Sender) -> View | None:

@@ -5,18 +5,22 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import anyio
 import pytest
+from attrs import field, frozen
 from hypothesis import given, strategies as st
 
 from helpers.credentials import APP_ID, TOKEN
 from helpers.jobs import DONE, SHORT, UNKNOWN, read, states, world
+from helpers.stubs import Stub
 from rbim import (
     AsyncClient,
+    ClientClosed,
     Credentials,
     GroupType,
     InvalidRequest,
@@ -25,12 +29,17 @@ from rbim import (
     Limits,
     QueryGroupDetail,
     Rate,
+    RbimError,
+    Retry,
     fan_out,
 )
-from rbim.bulk.job import InviteJob, open_job
+from rbim.bulk.job import InviteJob, Job, open_job
 from rbim.emulator import Emulator
-from rbim.emulator.faults.requests import Latency, Throttle
+from rbim.emulator.faults.requests import Latency, ResetAfter, Status, Throttle
 from rbim.emulator.server.server import serve
+from rbim.operations.base import Repeat, operation
+from rbim.operations.groups import GroupOperation, Invited, Role, SetMemberRole
+from rbim.storage.group_commit import GroupCommit
 
 LIMITS = [
     Limits(rates=[Rate(5)]),
@@ -279,3 +288,174 @@ async def test_after_kill_9_nothing_is_unknown_that_did_not_arrive(journal):
                 run.interrupt()
     unknown = {account for (_, account), state in states(journal).items() if state == UNKNOWN}
     assert len(unknown - arrived) <= 50  # the one request whose turn was about to come
+
+
+# ----------------------------------------------------------------------------------------- what hurts most
+
+
+async def test_values_that_cannot_be_sent_do_not_overtake_what_waits(journal):
+    """A row whose values are refused here must not move the journal's cursor past rows of its group that wait."""
+    async with world(1, limits=Limits(rates=[Rate(1)])) as it:
+        (group,) = it.groups
+        rows = [(group, f"a{n}") for n in range(5)] + [(group, "x" * 10_000)] + [(group, f"b{n}") for n in range(5)]
+
+        @operation("LimitedInvite", repeat=Repeat.IDEMPOTENT)
+        @frozen(kw_only=True)
+        class LimitedInvite(GroupOperation[Invited]):
+            """Invite short names only."""
+
+            group_id: str
+            members: tuple[str, ...] = field(converter=tuple, validator=short)
+
+            @classmethod
+            def path(cls, dialect):
+                return InviteJoinGroup.path(dialect)
+
+        job = Job(it.client, LimitedInvite, journal=journal, chunk=1, adaptive=False, retry=Retry(attempts=1))
+        await run_for(job.run(rows), 2.5, it.clock, "interrupt")
+        report = await job.resume()
+    assert report.accounts.not_sent == 0
+    (left,) = read(journal, "SELECT count(*) FROM account WHERE state = 0")
+    assert left == (0,)
+
+
+def short(_, attribute, value):
+    if any(len(each) > 1000 for each in value):
+        raise InvalidRequest(f"{attribute.name}: too long", field=attribute.name)
+
+
+async def test_callers_that_give_up_do_not_change_the_order_of_a_job_with_their_priority(journal):
+    async with world(1, limits=Limits(rates=[Rate(20)])) as it:
+        rows = [(it.groups[0], f"a{n}") for n in range(200)]
+
+        async def impatient():
+            while True:
+                with it.clock.scope(0.3):
+                    await it.client.send(QueryGroupDetail(group_id=it.groups[0]))
+
+        job = InviteJob(it.client.tuned(priority="normal"), journal=journal, chunk=1, adaptive=False)
+        async with anyio.create_task_group() as tasks:
+            for _ in range(30):
+                tasks.start_soon(impatient)
+            await run_for(job.run(rows), 6, it.clock, "interrupt")
+            tasks.cancel_scope.cancel()
+        firsts = [first for (first,) in read(journal, "SELECT first FROM request WHERE repeats IS NULL ORDER BY id")]
+        assert firsts == sorted(firsts)
+        assert len(firsts) > 10
+        await job.resume(on_unknown="resend")
+    assert states(journal) == dict.fromkeys(rows, DONE)
+
+
+@pytest.mark.parametrize("beside", ["halt", "rate"])
+async def test_one_group_that_must_wait_holds_up_no_other(journal, beside):
+    """One of four groups is halted for two minutes, or its own rate is used up by calls; the others go on."""
+    rates = [Rate(20)] if beside == "halt" else [Rate(2, each_group=True)]
+    async with world(4, limits=Limits(rates=rates), retry=Retry(attempts=1)) as it:
+        slow = it.groups[0]
+        if beside == "halt":
+            it.plan(Status(429, retry_after=120), operation=QueryGroupDetail)
+            for _ in range(4):
+                with suppress(RbimError):
+                    await it.client.groups.detail(group_id=slow)
+            it.client._shared.admission.throttled(InviteJoinGroup(group_id=slow, members=["a"]), 120.0, calls=1)
+
+        async def caller():
+            while True:
+                with suppress(RbimError):
+                    await it.client.send(SetMemberRole(group_id=slow, member="admin", role=Role.ADMINISTRATOR))
+
+        rows = [(group, f"a{n}") for n in range(300) for group in it.groups]
+        run = InviteJob(it.client, journal=journal, chunk=1, concurrency=20, adaptive=False).run(rows)
+        async with run, anyio.create_task_group() as tasks:
+            if beside == "rate":
+                tasks.start_soon(caller)
+            await it.clock.sleep(30)
+            sent = Counter(record.operation.group_id for record in it.sent())
+            tasks.cancel_scope.cancel()
+            run.interrupt()
+        others = [sent[group] for group in it.groups[1:]]
+        assert sum(others) >= 0.95 * 30 * (20 if beside == "halt" else 6)
+
+
+async def test_a_journal_that_cannot_be_written_holds_up_no_call(journal, monkeypatch):
+    async with world(1, limits=Limits(concurrency=4)) as it:
+        rows = [(it.groups[0], f"a{n}") for n in range(200)]
+
+        async def never():
+            await it.clock.sleep(50)
+
+        begin = GroupCommit.begin
+
+        def slow(self, command):
+            begin(self, command)
+            return never
+
+        async with InviteJob(it.client, journal=journal, chunk=1, adaptive=False).run(rows) as run:
+            await it.clock.sleep(0.05)
+            monkeypatch.setattr(GroupCommit, "begin", slow)
+            await it.clock.sleep(2)
+            assert max(await latencies(it, 5, 0.1)) <= 0.05
+            run.interrupt()
+
+
+async def test_silence_begins_when_a_request_leaves_not_when_it_is_reserved(journal):
+    """At twenty requests an hour, one lost request is no reason to end a job for want of an answer."""
+    async with world(1, limits=Limits(rates=[Rate(20, per=3600)])) as it:
+        it.plan(ResetAfter(), times=1)
+        rows = [(it.groups[0], f"a{n}") for n in range(6)]
+        run = InviteJob(it.client, journal=journal, chunk=1).run(rows)
+        await run
+    assert run.why == "done"
+    assert states(journal) == dict.fromkeys(rows, DONE)
+
+
+@pytest.mark.parametrize("kind", ["signer", "future"])
+async def test_an_error_before_anything_left_makes_nothing_unknown(journal, kind, anyio_backend_name):
+    class Signer:
+        app_id = "an-application"
+        calls = 0
+
+        def sign(self, request):
+            self.calls += 1
+            if self.calls > 3 and kind == "signer":
+                raise OSError("no key")
+            return request
+
+    class Cancels(Stub):
+        async def respond(self, request, timeout):
+            if len(self.requests) > 3 and kind == "future":
+                raise anyio.get_cancelled_exc_class() if anyio_backend_name == "asyncio" else OSError("no socket")
+            return await super().respond(request, timeout)
+
+    stub = Cancels()
+    async with AsyncClient(base_url="https://im.example", signer=Signer(), transport=stub, clock=stub.clock) as client:
+        job = InviteJob(client, journal=journal, chunk=1, adaptive=False, concurrency=1)
+        run = job.run([("g", f"a{n}") for n in range(20)])
+        with pytest.raises((OSError, RuntimeError)):
+            await run
+        assert run.why == "error"
+    found = Counter(state for (state,) in read(journal, "SELECT outcome FROM request"))
+    assert found[1] == 3
+    if kind == "signer":
+        assert found[0] == 0  # no request is left open
+
+
+async def test_a_job_that_stops_waits_for_no_turn(journal):
+    async with world(1, limits=Limits(rates=[Rate(1, per=600)])) as it:
+        run = InviteJob(it.client, journal=journal, chunk=1, adaptive=False).run(
+            [(it.groups[0], f"a{n}") for n in range(50)]
+        )
+        began = it.clock.elapsed
+        async with run:
+            await it.clock.sleep(1)
+            run.stop()
+        assert it.clock.elapsed - began <= 1.5
+
+
+async def test_a_job_on_a_closed_client_says_so_at_once(journal):
+    async with world(1, limits=Limits(rates=[Rate(1, per=600)])) as it:
+        pass  # its group has used up the rate
+    began = it.clock.elapsed
+    with pytest.raises(ClientClosed):
+        await InviteJob(it.client, journal=journal, chunk=1).run([(it.groups[0], "a")])
+    assert it.clock.elapsed - began <= 1

@@ -1,5 +1,6 @@
 """What a service hands to a client: URL and secret types of other libraries; opening and closing without a block."""
 
+import anyio
 import httpx
 import pytest
 import yarl
@@ -56,3 +57,30 @@ async def test_a_client_that_was_never_opened_can_be_closed():
     stub = Stub()
     await client_over(stub).aclose()
     assert (stub.entered, stub.left) == (0, 0)
+
+
+async def test_a_client_that_is_left_twice_leaves_its_transport_once():
+    """Other clients may use the transport: a hook that closes the client inside its block must not close it for them."""
+    stub = Stub()
+    async with client_over(stub) as client:
+        await client.aclose()
+        await client.__aexit__(None, None, None)
+    assert (stub.entered, stub.left) == (1, 1)
+    await client_over(stub).__aexit__(None, None, None)  # never entered
+    assert stub.left == 1
+
+
+async def test_a_client_that_is_being_opened_cannot_be_closed():
+    class Slow(Stub):
+        async def __aenter__(self):
+            opening.set()
+            await self.clock.sleep(10)
+            return await super().__aenter__()
+
+    opening, client = anyio.Event(), client_over(Slow())
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(client.open)
+        await opening.wait()
+        with pytest.raises(RuntimeError, match="being opened by another task"):
+            await client.aclose()
+    await client.aclose()

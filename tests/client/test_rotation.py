@@ -1,5 +1,6 @@
 """Credentials from a provider: asked on entering and after a refusal, under load, by many calls, and when it fails."""
 
+import asyncio
 import base64
 import hashlib
 import logging
@@ -14,7 +15,6 @@ from rbim import (
     AuthenticationError,
     ClientClosed,
     Credentials,
-    DeadlineExceeded,
     GroupType,
     InvalidRequest,
     Limits,
@@ -181,10 +181,41 @@ async def test_a_provider_that_hangs_costs_a_call_its_deadline_and_the_others_go
         provider.seconds = 1e6
         began = platform.clock.elapsed
         error = await failing(client.send(READ))
-        assert isinstance(error, (DeadlineExceeded, AuthenticationError))
+        assert isinstance(error, AuthenticationError)
+        assert error.__notes__ == ["the provider of credentials has not answered in time"]
         assert platform.clock.elapsed - began <= 2.1
         provider.seconds = 0.1
+        await platform.clock.sleep(10)  # for so long it is waited for
         await client.send(READ)  # who was cancelled while asking leaves nothing behind
+
+
+async def test_callers_that_do_not_wait_leave_the_question_to_the_next_one():
+    """Each gives up sooner than the provider answers; the question goes on, once."""
+    platform = Platform()
+    provider = Provider(platform.clock, 0.0)
+    async with client_of(provider.later, platform) as client:
+        platform.token = provider.token = NEW
+        provider.seconds = 0.5
+        answered = 0
+        for _ in range(20):
+            with platform.clock.scope(0.2):
+                await client.send(READ)
+                answered += 1
+        assert provider.asked == 2
+        assert answered >= 16
+
+
+@pytest.mark.parametrize("kind", [asyncio.CancelledError, SystemExit, KeyboardInterrupt, GeneratorExit])
+async def test_whatever_a_provider_raises_is_its_failure_alone(kind):
+    platform = Platform()
+    provider = Provider(platform.clock, 0.0)
+    async with client_of(provider.later, platform) as client:
+        platform.token = provider.token = NEW
+        provider.error = kind()
+        assert isinstance(await failing(client.send(READ)), AuthenticationError)
+        provider.error = None
+        await platform.clock.sleep(1)
+        await client.send(READ)
 
 
 async def test_closing_ends_a_call_that_waits_for_the_provider():

@@ -59,7 +59,8 @@ class PaceController:
         self._limiter = RateLimiter(limits.rates)
         self._rate = AdaptiveRate() if adaptive else None
         self._concurrency = AdaptiveConcurrency(self._max_concurrency) if adaptive else None
-        self._in_flight = 0
+        self._in_flight = 0  # with those that are reserved
+        self._left = 0
         self._silent_since: float | None = None
         self._losses = 0  # in a row
         self._probing_since: float | None = None
@@ -123,8 +124,17 @@ class PaceController:
 
     def sent(self, op: Operation[Any], now: float) -> None:
         """Count a request that leaves now."""
-        if self._silent_since is None or not (self._in_flight or self._losses):
+        self.reserved(op, now)
+        self.left(now)
+
+    def left(self, now: float) -> None:
+        """Note that a request that was counted leaves now: from now on the platform may be silent."""
+        if self._silent_since is None or not (self._left or self._losses):
             self._silent_since = now
+        self._left += 1
+
+    def reserved(self, op: Operation[Any], now: float) -> None:
+        """Count a request that leaves as soon as the sender's limits allow it."""
         self._in_flight += 1
         self._limiter.take(op, now)
         if self._rate is not None:
@@ -162,7 +172,7 @@ class PaceController:
 
         Many in a row are an outage. Requests sent before the end of the last outage do not count.
         """
-        self._in_flight = max(0, self._in_flight - 1)
+        self._ended()
         if self._rate is not None:
             self._rate.passed(now, now - latency)
         if self._probing_since is None and now - latency >= self._resumed:
@@ -172,9 +182,13 @@ class PaceController:
                 self._probe_interval = FIRST_PROBE
                 self._next_probe = now + FIRST_PROBE
 
-    def withdrawn(self) -> None:
-        """Note that a request was not sent, for a reason that says nothing of the platform."""
+    def withdrawn(self, *, left: bool = True) -> None:
+        """Note that a request was not sent, for a reason that says nothing of the platform; ``left``: it had left here."""
+        self._ended(left=left)
+
+    def _ended(self, *, left: bool = True) -> None:
         self._in_flight = max(0, self._in_flight - 1)
+        self._left = max(0, self._left - left)
 
     def _is_outage(self, now: float) -> bool:
         silence = now - (now if (since := self.silent_since) is None else since)
@@ -186,7 +200,7 @@ class PaceController:
 
     def _note_answer(self, now: float, sent_at: float) -> None:
         """Note an answer of any kind. It ends an outage if its request was sent during the outage."""
-        self._in_flight = max(0, self._in_flight - 1)
+        self._ended()
         self._silent_since = now
         self._losses = 0
         if self._probing_since is not None and sent_at >= self._probing_since:
