@@ -302,8 +302,8 @@ class Observers:
             self._log_skew(observation)
         elif not isinstance(observation, _NOT_LOGGED) and logger.isEnabledFor(level := _level(observation)):
             trace = "" if error is not None else getattr(observation, "trace", "")
-            text = f"{observation}\n{trace}" if trace else str(observation)
-            self.log.log(level, "%s", text, extra=_extra(observation), exc_info=error)
+            args = (observation, trace) if trace else (observation,)
+            self.log.log(level, "\n".join("%s" for _ in args), *args, extra=_extra(observation), exc_info=error)
         ends = isinstance(observation, (DeliveryEnded, HandlingEnded))  # as context managers are left
         for observer in reversed(self._observers) if ends else self._observers:
             try:

@@ -220,10 +220,10 @@ points = {
     metric.name: [point.value for point in metric.data.data_points]
     for metric in reader.get_metrics_data().resource_metrics[0].scope_metrics[0].metrics
 }
-print(names(reader), points.get("rbim.job.in_flight"), points["http.client.active_requests"], flush=True)
 if child:
     os.waitpid(child, 0)
-else:
+print(names(reader), points.get("rbim.job.in_flight"), points["http.client.active_requests"], flush=True)
+if not child:
     os._exit(0)
 """
 

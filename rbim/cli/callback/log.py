@@ -88,9 +88,9 @@ class RateLimitedHandler(QueueHandler):
 
     def prepare(self, record: logging.LogRecord) -> Line:
         """Return a record as a line: an observation as text, any other record unchanged."""
-        observation = record.args[0] if isinstance(record.args, tuple) and record.args else None
-        words = MESSAGES.get(type(observation))
-        text = record.getMessage() if words is None else words(observation)
+        args = record.args if isinstance(record.args, tuple) else ()
+        observation = next((each for each in args if type(each) in MESSAGES), None)
+        text = record.getMessage() if observation is None else MESSAGES[type(observation)](observation)
         if record.exc_info and record.exc_info[1] is not None:
             text = f"{text}: {type(record.exc_info[1]).__name__}: {record.exc_info[1]}"
         return Line(f"rbim: {printable(text)}\n")
