@@ -19,8 +19,11 @@ if TYPE_CHECKING:
 __all__ = ["MOST_ROWS", "record_html", "table_html"]
 
 MOST_ROWS = 50
+MOST_INSIDE = 5
+"""Rows of a table that is deeper than the list of an answer."""
+
 MOST_CHARACTERS = 300
-DEEPEST = 3
+DEEPEST = 2
 """Tables inside tables; below, a value is text."""
 
 _CELL = ' style="text-align:left;vertical-align:top"'
@@ -33,18 +36,18 @@ def table_html(
 
     ``depth``: the number of tables around it.
     """
-    parts = ["<table>"]
+    parts, most = ["<table>"], MOST_ROWS if depth <= 1 else MOST_INSIDE
     if caption:
         parts.append(f'<caption style="text-align:left;white-space:nowrap">{_text(caption)}</caption>')
     if heading:
         parts.append(f"<thead><tr>{''.join(f'<th{_CELL}>{_text(each)}</th>' for each in heading)}</tr></thead>")
     parts.append("<tbody>")
     columns = len(heading)
-    for row in islice(rows, MOST_ROWS):
+    for row in islice(rows, most):
         columns = max(columns, len(row))
         parts.append(f"<tr>{''.join(f'<td{_CELL}>{_value(each, depth + 1)}</td>' for each in row)}</tr>")
-    if total > MOST_ROWS:
-        parts.append(f'<tr><td colspan="{columns}"{_CELL}>… and {total - MOST_ROWS:,} more</td></tr>')
+    if total > most:
+        parts.append(f'<tr><td colspan="{columns}"{_CELL}>… and {total - most:,} more</td></tr>')
     return "".join([*parts, "</tbody></table>"])
 
 
@@ -60,6 +63,13 @@ def _shown(record: object) -> dict[str, Any]:
 
 
 def _value(value: object, depth: int) -> str:
+    try:
+        return _cell(value, depth)
+    except Exception:  # a class of one's own whose text cannot be made, or a number with thousands of digits
+        return _text(f"<{type(value).__name__}>")
+
+
+def _cell(value: object, depth: int) -> str:
     if value is None:
         return ""
     if isinstance(value, Enum):

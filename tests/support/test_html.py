@@ -9,6 +9,7 @@ from IPython.core.formatters import DisplayFormatter
 
 from helpers.jobs import World
 from rbim import Created, GroupDetail, GroupFound, GroupsFound, GroupType, Invited, Success
+from rbim._support.html import table_html
 from rbim.bulk.job import InviteJob
 from rbim.operations.base import Answer
 from rbim.operations.call_tasks import CallTaskCreated
@@ -143,3 +144,18 @@ async def test_a_report_is_tables_of_its_counts_without_accounts(tmp_path):
     assert read.cells[at : at + len(names)] == names
     assert read.cells[at + len(names)] == f"{report.requests.sent}"
     assert not any("account0" in cell or group in cell for cell in read.cells)
+
+
+def test_a_value_whose_text_cannot_be_made_is_shown_by_its_class():
+    class Silent:
+        def __str__(self):
+            raise ValueError("no")
+
+    shown = table_html([(1, Silent()), (2, 10**5000)], total=2)
+    assert "&lt;Silent&gt;" in shown
+    assert "&lt;int&gt;" in shown
+
+
+def test_tables_inside_tables_are_short():
+    inner = [[["x" * 400] * 1000] * 1000] * 1000
+    assert len(table_html([(inner,)] * 1000, total=1000)) < 10_000_000
