@@ -49,6 +49,8 @@ LONGEST_NEED = 0.9
 """Share of a call's deadline that an attempt is expected to take at most: a call that need not wait is always sent."""
 
 
+ALIKE = 1.5
+
 LEAST_SLEEP = 0.001
 """Seconds; some event loops wake up a little too early again and again when they are to sleep for less."""
 
@@ -272,8 +274,14 @@ class Admission:
         return waiter.latest - self._need(waiter.demand.kind, waiter.deadline, waiter.attempt)
 
     def _is_hopeless(self, waiter: Waiter, now: float) -> bool:
-        """Return whether a new call cannot leave in time, if none of the calls ahead of it gives up."""
-        room, last = Room(self.places, self.free, self.times.typical, self.times.need), self._last_start(waiter)
+        """Return whether a new call cannot leave in time, if none of the calls ahead of it gives up.
+
+        In overload the queue is just as long as calls can wait, and the least difference of what their attempts need would
+        refuse all calls of one operation: what differs by less than ``ALIKE`` times counts as equal here.
+        """
+        room = Room(self.places, self.free, self.times.typical, self.times.need)
+        need = self._need(waiter.demand.kind, waiter.deadline, waiter.attempt)
+        last = waiter.latest - max(need, min(ALIKE * need, self._demands.most_need))
         return (
             self._queue.earliest_start(waiter, now, room, exact=False) >= last
             and self._queue.earliest_start(waiter, now, room, exact=True) >= last

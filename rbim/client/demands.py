@@ -102,6 +102,11 @@ class Demands:
         self._halts = halts
         self._kinds: dict[type[Operation[Any]], Kind] = {}
 
+    @property
+    def most_need(self) -> float:
+        """The seconds that an attempt needs of the operation whose attempts need most."""
+        return max((kind.times.need for kind in self._kinds.values()), default=0.0)
+
     def of(self, op: Operation[Any], now: float) -> Demand:
         """Return the demand of an operation."""
         return Demand(self.kind_of(op, now), getattr(op, "group_id", None), self._halts, now)

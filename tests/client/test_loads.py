@@ -5,7 +5,7 @@ import math
 import random
 
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import HealthCheck, example, given, settings, strategies as st
 
 from helpers.loads import Call, Platform, excess, in_time, offered, possible, run, unknown
 from helpers.stubs import BUSY, answer
@@ -359,8 +359,23 @@ def check(calls: list[Call], limits: Limits, done: Platform, client: AsyncClient
     assert (client._shared.admission.free, client._shared.admission.waiting) == (limits.concurrency, 0)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+STARVED = {
+    "seed": 1766,
+    "rates": [Rate(2.0, operations=(CreateGroup,)), Rate(50.0, burst=1), Rate(20.0, burst=10, each_group=True)],
+    "concurrency": 100,
+    "overload": 10.0,
+    "deadlines": (2.0,),
+    "groups": 3,
+    "hot": 0.0,
+    "kinds": {"join", "search", "detail"},
+    "crowd": 1,
+}
+"""In this load one operation was always refused, because its attempts seemed to need a little more time than the others'."""
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(drawn=LOADS, backend=st.sampled_from(("asyncio", "asyncio", "trio")))
+@example(drawn=STARVED, backend="asyncio")
 def test_in_every_mixture_the_client_does_what_is_possible(drawn, backend):
     calls, limits = load(drawn, 15)
     done = platform(random.Random(drawn["seed"]))
