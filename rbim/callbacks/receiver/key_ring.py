@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, cast
 import anyio
 
 from rbim.callbacks.signature import Keys, keys_of
+from rbim.callbacks.worker.attempt import ForeignCode, outcome
 from rbim.callbacks.worker.router import is_async
 from rbim.credentials import Credentials
 from rbim.errors import InvalidRequest, RbimError
@@ -42,6 +43,8 @@ CallbackCredentialsProvider = Callable[[], CallbackCredentials | Awaitable[Callb
 # asking -> idle     an answer, an error, or the limit; pausing again if a delivery wants a later answer meanwhile
 #
 # What must always hold:
+# - Whatever a provider raises, also an exit or a stray cancellation, is a failed question; Ctrl-C is not.
+# - A plain provider is in one thread at most: while one runs that took too long, questions fail at once.
 # - However many forged deliveries arrive, the provider is asked once in `pause` seconds.
 # - A delivery that matches no key is refused only after an answer that was asked for after it arrived, or at the end of its
 #   budget: a token may have changed while the provider was asked.
@@ -76,6 +79,7 @@ class KeyRing:
         self._begun = self._ended = 0  # questions
         self._changes = 0
         self._tasks: anyio.abc.TaskGroup | None = None
+        self._in_its_thread = False
 
     async def __aenter__(self) -> Self:
         """Ask the provider. Raises its error."""
@@ -138,14 +142,35 @@ class KeyRing:
 
     async def _ask(self, provider: CallbackCredentialsProvider) -> tuple[Credentials, ...]:
         self._asked_at = self._clock.monotonic()
-        with self._clock.scope(ASK_LIMIT):
-            if is_async(provider):
-                answer: object = provider()
-            else:
-                # in a list, because trio's threads refuse to return an awaitable
-                answer = (await anyio.to_thread.run_sync(_in_list, provider, abandon_on_cancel=True))[0]
-            return _listed(await answer if inspect.isawaitable(answer) else answer)
+        code = ForeignCode()
+        try:
+            with self._clock.scope(ASK_LIMIT):
+                answer: object = provider() if is_async(provider) else await self._in_thread(provider)
+                return _listed(await answer if inspect.isawaitable(answer) else answer)
+        except Exception:
+            raise
+        except BaseException as error:
+            if not code.failed(error):
+                raise
+            raise InvalidRequest(f"credentials: the provider raised {type(error).__name__}", field="credentials") from error
         raise TimeoutError(f"it took longer than {ASK_LIMIT:g} s")
+
+    async def _in_thread(self, provider: CallbackCredentialsProvider) -> object:
+        if self._in_its_thread:
+            raise TimeoutError("it has not ended since the last question")
+        answer, error = await anyio.to_thread.run_sync(
+            self._call, provider, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1)
+        )
+        if error is not None:
+            raise error
+        return answer
+
+    def _call(self, provider: CallbackCredentialsProvider) -> tuple[object, GeneratorExit | None]:
+        self._in_its_thread = True
+        try:
+            return outcome(provider)
+        finally:
+            self._in_its_thread = False
 
     def _use(self, current: tuple[Credentials, ...]) -> None:
         self._logged_at = -inf
@@ -171,10 +196,6 @@ class KeyRing:
             self._logged_at = now
             text = str(error) if isinstance(error, RbimError) else type(error).__name__
             self._log.error("the credentials provider failed (%s); the keys that it returned before go on", text)
-
-
-def _in_list(provider: CallbackCredentialsProvider) -> list[object]:
-    return [provider()]
 
 
 def key_ring(

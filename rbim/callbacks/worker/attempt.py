@@ -10,7 +10,14 @@ from math import inf
 from threading import current_thread, main_thread
 from typing import TYPE_CHECKING, Any, cast
 
-from anyio import CancelScope, CapacityLimiter, current_effective_deadline, get_cancelled_exc_class, to_thread
+from anyio import (
+    CancelScope,
+    CapacityLimiter,
+    current_effective_deadline,
+    get_cancelled_exc_class,
+    get_current_task,
+    to_thread,
+)
 from anyio.lowlevel import checkpoint
 from attrs import field, frozen
 
@@ -23,7 +30,17 @@ if TYPE_CHECKING:
     from rbim.callbacks.worker.router import HandlerCall
     from rbim.clock import Clock
 
-__all__ = ["HandlerFailure", "ThreadAbandoned", "Threads", "being_cancelled", "caller_error", "failure_of", "perform"]
+__all__ = [
+    "ForeignCode",
+    "HandlerFailure",
+    "ThreadAbandoned",
+    "Threads",
+    "being_cancelled",
+    "caller_error",
+    "failure_of",
+    "outcome",
+    "perform",
+]
 
 MOST_OF_TRACE = 20_000  # characters of a traceback that are kept, half of them from each end
 MOST_OF_LINE = 300
@@ -87,6 +104,33 @@ def caller_error(error: BaseException) -> BaseException | None:
 _PROCESS_ENDS = (KeyboardInterrupt, SystemExit, GeneratorExit)
 
 
+class ForeignCode:
+    """Judges what a handler or a provider raised, in the task that calls it. Make one before the call."""
+
+    def __init__(self) -> None:
+        self._task = _task_id()
+        self._cancels = _cancel_count()
+
+    @property
+    def cancelled_itself(self) -> bool:
+        """Whether it cancelled its own task, and the cancellation is yet to come."""
+        return _cancel_count() > self._cancels and not being_cancelled()
+
+    def failed(self, error: BaseException) -> bool:
+        """Return whether an error is its own failure, which takes back a cancellation of the task that no scope requested.
+
+        Otherwise it must be raised again: Ctrl-C, the cancellation of a scope around it, or the end of the coroutine.
+        """
+        if isinstance(error, KeyboardInterrupt):
+            return current_thread() is not main_thread()
+        if isinstance(error, GeneratorExit):
+            return _task_id() == self._task  # the coroutine is not closed from outside
+        if being_cancelled() and _has_no_error(error):
+            return False
+        _uncancel(self._cancels)
+        return True
+
+
 class ThreadAbandoned(Exception):
     """A plain function did not end in time after the worker's end: its thread is left running, its result unknown."""
 
@@ -103,10 +147,11 @@ class Threads:
         with CancelScope(shield=True) as scope:
             self._waiting.add(scope)
             try:
-                # in a tuple, because trio's threads refuse to return an awaitable
-                (result,) = await to_thread.run_sync(lambda: (function(),), limiter=self._limiter, abandon_on_cancel=True)
+                result, error = await to_thread.run_sync(outcome, function, limiter=self._limiter, abandon_on_cancel=True)
             finally:
                 self._waiting.discard(scope)
+            if error is not None:
+                raise error
             return result
         raise ThreadAbandoned
 
@@ -114,6 +159,17 @@ class Threads:
         """Wait for no thread any more."""
         for scope in self._waiting:
             scope.cancel()
+
+
+def outcome(function: Callable[[], Any]) -> tuple[Any, GeneratorExit | None]:
+    """Call a function in a thread: return what it returns (trio's threads refuse a bare awaitable) or its GeneratorExit.
+
+    An event loop that raised it would close the coroutine that waits for the thread.
+    """
+    try:
+        return function(), None
+    except GeneratorExit as error:
+        return None, error
 
 
 def _guarded(run: Callable[[], Awaitable[object]], call: HandlerCall, guard: LoopGuard | None) -> Awaitable[object]:
@@ -133,7 +189,7 @@ async def perform(
     A coroutine has ``timeout`` seconds by the clock; ``guard`` watches its steps. A plain function runs in a thread and
     cannot be stopped: it is waited for, until the threads are abandoned.
     """
-    cancels = _cancel_count()
+    code = ForeignCode()
     try:
         if call.blocking:
             result = await threads.run(call.run)
@@ -141,32 +197,29 @@ async def perform(
                 await _in_time(_guarded(lambda: result, call, guard), clock, timeout)
         else:
             await _in_time(_guarded(call.run, call, guard), clock, timeout)
-        if _cancel_count() > cancels and not being_cancelled():
-            await checkpoint()  # the handler cancelled its own task; the cancellation is delivered here
+        if code.cancelled_itself:
+            await checkpoint()  # the cancellation is delivered here
     except ThreadAbandoned:
         raise
-    except get_cancelled_exc_class() as error:
-        if being_cancelled():
-            raise
-        _uncancel(cancels)
-        return failure_of(error)
     except BaseException as error:  # sys.exit() in a handler is that handler's failure and ends no other
-        ends = isinstance(error, GeneratorExit) or (isinstance(error, KeyboardInterrupt) and _in_main_thread())
-        if ends or (being_cancelled() and _has_no_error(error)):
+        if not code.failed(error):
             raise
         return failure_of(error)
     return None
 
 
 def _has_no_error(error: BaseException) -> bool:
-    """Return whether an exception group of a cancelled task group (on trio) holds only the cancellation."""
-    if not isinstance(error, BaseExceptionGroup):
-        return False
-    return cast("BaseExceptionGroup[BaseException]", error).subgroup(Exception) is None
+    """Return whether it is a cancellation, or the exception group of a cancelled task group (on trio) with nothing else."""
+    if isinstance(error, BaseExceptionGroup):
+        return cast("BaseExceptionGroup[BaseException]", error).subgroup(Exception) is None
+    return isinstance(error, get_cancelled_exc_class())
 
 
-def _in_main_thread() -> bool:
-    return current_thread() is main_thread()
+def _task_id() -> int | None:
+    try:
+        return get_current_task().id
+    except Exception:  # outside an event loop
+        return None
 
 
 async def _in_time(handler: Awaitable[object], clock: Clock, seconds: float) -> None:

@@ -10,6 +10,7 @@ import anyio
 from anyio.abc import TaskStatus
 
 from rbim._support.event_loops import backend, waker
+from rbim.callbacks.worker.attempt import ForeignCode
 from rbim.callbacks.worker.conversation import GRACE
 from rbim.errors import InvalidRequest
 
@@ -165,13 +166,16 @@ class WorkerTask:
         self._main.settle(error)
 
     async def _run(self, main: _WorkerMain) -> None:
+        code = ForeignCode()
         try:
             await main.run()
-        except anyio.get_cancelled_exc_class():
-            main.end(None)
-            raise
         except Exception as error:
             main.end(error)
+        except BaseException as error:
+            if not code.failed(error):
+                main.end(None)
+                raise
+            main.end(error)  # a cancellation that no scope requested: it must not cancel the block
         else:
             main.end(None)
 

@@ -15,6 +15,7 @@ from helpers.receiving_asgi import Sink
 from helpers.waiting import until
 from rbim import Credentials
 from rbim.callbacks import Accepted, Keys, OldToken, Receiver, Refused, SqliteInbox
+from rbim.callbacks.receiver import key_ring
 from rbim.clock import SystemClock
 from rbim.credentials import callback_credentials_from_env
 from rbim.errors import InvalidRequest
@@ -235,3 +236,65 @@ async def test_a_token_file_that_changes_under_load_costs_no_genuine_delivery(tm
     assert len(forged) > 20
     assert {each.detail for each in of(facts, Refused)} == {"CheckSum matches none of the tokens"}
     assert threading.active_count() < 20
+
+
+class Ending(BaseException):
+    """Neither an exit nor a cancellation, and no Exception."""
+
+
+class Cancellation:
+    """Makes the cancellation of the event loop."""
+
+    def __new__(cls):
+        return anyio.get_cancelled_exc_class().__new__(anyio.get_cancelled_exc_class())
+
+
+@pytest.mark.parametrize("kind", [Cancellation, SystemExit, GeneratorExit, Ending])
+async def test_whatever_a_provider_raises_is_a_failed_question_and_the_receiver_goes_on(kind, facts, caplog):
+    provider = Provider(OLD)
+    async with make(provider, facts) as receiver:
+        provider.error = kind()
+        assert await send(receiver, FORGED) == 401
+        assert await send(receiver, OLD) == 200
+        provider.error, provider.credentials = None, (CREDENTIALS,)
+        assert await send(receiver, CREDENTIALS) == 200
+    assert f"the provider raised {type(kind()).__name__}" in caplog.text
+    provider.error = kind()
+    with pytest.raises(InvalidRequest, match="the provider raised"):
+        await make(provider, facts).__aenter__()
+
+
+async def test_a_plain_provider_that_hangs_holds_one_thread_and_is_asked_again_when_it_has_ended(monkeypatch, facts):
+    monkeypatch.setattr(key_ring, "ASK_LIMIT", 0.05)
+    hangs, over, asked = threading.Event(), threading.Event(), []
+
+    def provider():
+        asked.append(threading.get_ident())
+        if hangs.is_set():
+            over.wait(10)
+        return CREDENTIALS if over.is_set() else OLD
+
+    async with make(provider, facts, refresh_pause=0.001, budget=0.3) as receiver:
+        hangs.set()
+        try:
+            assert [await send(receiver, FORGED) for _ in range(6)] == [401] * 6
+            assert len(asked) == 2  # on entering, and the one that hangs
+        finally:
+            over.set()
+        await anyio.sleep(0.05)
+        assert await send(receiver, CREDENTIALS) == 200
+    assert len(asked) == 3
+
+
+async def test_a_plain_provider_is_asked_while_all_other_threads_are_taken(facts):
+    over, limiter = threading.Event(), anyio.to_thread.current_default_thread_limiter()
+    async with anyio.create_task_group() as tasks:
+        for _ in range(int(limiter.total_tokens)):
+            tasks.start_soon(anyio.to_thread.run_sync, over.wait, 10)
+        await until(lambda: limiter.available_tokens == 0)
+        try:
+            with anyio.fail_after(2):
+                async with make(plain(Provider(CREDENTIALS)), facts) as receiver:
+                    assert await send(receiver, CREDENTIALS) == 200
+        finally:
+            over.set()

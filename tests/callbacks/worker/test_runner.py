@@ -218,7 +218,7 @@ async def test_a_cancelled_block_gives_its_events_back(runs):
     assert len(sink.events) == 1
 
 
-@pytest.mark.parametrize("ending", [SystemExit(1), Panic(), KeyboardInterrupt()], ids=["exit", "panic", "interrupt"])
+@pytest.mark.parametrize("ending", [SystemExit(1), Panic(), KeyboardInterrupt(), GeneratorExit()], ids=repr)
 @pytest.mark.parametrize("blocking", [True, False])
 async def test_a_handler_that_wants_to_end_everything_only_fails(ending, blocking):
     """In the worker's own thread, where no Ctrl-C arrives."""
