@@ -17,13 +17,14 @@ of the limits extends to half of the sink's ``retention``. The observers and the
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, cast, get_args
 
 from rbim._support.text import quoted
 from rbim.callbacks.observers import Observers
 from rbim.callbacks.receiver.asgi import ReceiverApp
+from rbim.callbacks.receiver.host_task import HostTask
 from rbim.callbacks.receiver.intake import Intake
 from rbim.callbacks.receiver.key_ring import key_ring
 from rbim.callbacks.receiver.spool import Spool
@@ -41,7 +42,7 @@ from rbim.errors import InvalidRequest
 from rbim.validators import require, require_clock, require_methods, require_name, require_path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import AsyncGenerator, Callable, Iterable
     from contextlib import AbstractAsyncContextManager
     from os import PathLike
     from types import TracebackType
@@ -153,6 +154,7 @@ class Receiver(Generic[Resource]):
         self.fallback = self.router.fallback
         self.name = name
         notified = Observers(_callables(observers), self.clock.monotonic, receiver=name)
+        self._log = notified.log
         self._ring = key_ring(credentials, clock=self.clock, log=notified.log, grace=grace, pause=refresh_pause)
         self._spool = self._spool_for(spool, budget, needed=mode == "normal")
         self._intake = Intake(
@@ -167,7 +169,7 @@ class Receiver(Generic[Resource]):
             observers=notified,
         )
         self.asgi = ReceiverApp(self._intake, self)
-        self._running: AsyncExitStack | None = None
+        self._running: HostTask | None = None
         self._around = around
         self._own_thread = own_thread
         self._worker_options: dict[str, Any] = {
@@ -204,6 +206,14 @@ class Receiver(Generic[Resource]):
         if self._running is not None:
             raise RuntimeError(f"{self!r} is entered already: leave it first, or create another one")
         worker = self._worker() if self.router else None
+        running = HostTask(self._parts(worker), self._log)
+        await running.__aenter__()
+        self._running = running
+        self._intake.begin()
+        return self
+
+    @asynccontextmanager
+    async def _parts(self, worker: Worker | None) -> AsyncGenerator[None, None]:
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._ring)
             await stack.enter_async_context(self.sink)
@@ -212,14 +222,12 @@ class Receiver(Generic[Resource]):
             if worker is not None:
                 runner = WorkerThread if self._own_thread else WorkerTask
                 await stack.enter_async_context(runner(worker, around=self._around))
-            self._running = stack.pop_all()
-        self._intake.begin()
-        return self
+            yield
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
-        """Answer 503 from now on, let running handlers finish, and close spool and sink."""
+        """Answer 503 from now on, let running handlers finish, and close spool and sink. Any task may leave."""
         self._intake.end()
         running, self._running = self._running, None
         if running is not None:

@@ -1,0 +1,159 @@
+"""Receivers may be left by any task and in any order, and nothing of them is left behind."""
+
+import asyncio
+from contextvars import ContextVar
+
+import anyio
+import pytest
+
+from helpers.credentials import CREDENTIALS
+from helpers.receiving import body, post
+from helpers.waiting import until
+from helpers.workers import Panic
+from rbim._support.event_loops import backend
+from rbim.callbacks import MemorySink, Receiver
+
+TENANT = ContextVar("TENANT", default="")
+
+
+async def provider():
+    return CREDENTIALS
+
+
+@pytest.fixture(params=[CREDENTIALS, provider], ids=["credentials", "provider"])
+def credentials(request):
+    return request.param
+
+
+class Closing(MemorySink):
+    closed = False
+
+    async def __aexit__(self, *details):
+        self.closed = True
+        return await super().__aexit__(*details)
+
+
+def made(log, credentials=CREDENTIALS, *, seconds=0.05, **options):
+    receiver = Receiver(sink=Closing(), credentials=credentials, **options)
+
+    @receiver.fallback
+    async def handle(_):
+        log.append("begins")
+        try:
+            await anyio.sleep(seconds)
+            log.append("ends")
+        except BaseException:
+            log.append("cancelled")
+            raise
+
+    return receiver
+
+
+async def other_task(function, *arguments):
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(function, *arguments)
+
+
+def tasks_of_receivers():
+    return [each for each in anyio.get_running_tasks() if each.name == "rbim-receiver"]
+
+
+@pytest.mark.parametrize("own_thread", [False, True])
+async def test_receivers_may_be_left_in_the_order_in_which_they_were_entered(credentials, own_thread):
+    logs = [], []
+    receivers = [made(log, credentials, own_thread=own_thread) for log in logs]
+    for number, each in enumerate(receivers):
+        await each.__aenter__()
+        assert (await post(each, body(msgId=str(number)))).status == 200
+    await until(lambda: all(logs))
+    for each in receivers:
+        await each.__aexit__(None, None, None)
+    assert logs == (["begins", "ends"],) * 2  # each had its drain
+    assert all(each.sink.closed for each in receivers)
+    await anyio.sleep(0)  # this task is not cancelled
+    if backend() == "asyncio":
+        assert tasks_of_receivers() == []
+
+
+async def test_a_receiver_may_be_left_by_another_task_than_the_one_that_entered_it(credentials):
+    log = []
+    receiver = made(log, credentials)
+    await other_task(receiver.__aenter__)
+    await post(receiver, body())
+    await until(lambda: log)
+    await other_task(receiver.__aexit__, None, None, None)
+    assert log == ["begins", "ends"]
+    assert receiver.sink.closed
+
+
+async def test_handlers_see_the_context_variables_of_the_task_that_entered():
+    seen = []
+    receiver = Receiver(sink=MemorySink(), credentials=CREDENTIALS)
+
+    @receiver.fallback
+    async def handle(_):
+        seen.append(TENANT.get())
+
+    TENANT.set("a")
+    async with receiver:
+        TENANT.set("b")
+        await post(receiver, body())
+        await until(lambda: seen)
+    assert seen == ["a"]
+
+
+async def test_a_block_that_is_cancelled_cancels_the_handlers_and_waits_for_their_end(credentials):
+    log = []
+    receiver = made(log, credentials, seconds=10, drain=10)
+    with anyio.fail_after(2):
+        with anyio.CancelScope() as scope:
+            async with receiver:
+                await post(receiver, body())
+                await until(lambda: log)
+                scope.cancel()
+                await anyio.sleep(10)
+        assert scope.cancelled_caught
+    assert log == ["begins", "cancelled"]
+    assert receiver.sink.closed
+    assert len(receiver.sink.events) == 1
+
+
+async def test_an_error_of_the_block_reaches_the_sink_and_the_caller():
+    class Seeing(MemorySink):
+        async def __aexit__(self, kind, error, trace):
+            self.error = error
+            return await super().__aexit__(kind, error, trace)
+
+    receiver = Receiver(sink=Seeing(), credentials=CREDENTIALS)
+    with pytest.raises(KeyError) as raised:
+        async with receiver:
+            raise KeyError
+    assert receiver.sink.error is raised.value
+
+
+async def test_what_ends_the_parts_of_a_receiver_is_logged_at_once_and_does_not_cancel_the_block(caplog):
+    class Broken(MemorySink):
+        def backlog(self):
+            parent = super().backlog()
+
+            class Claims:
+                async def __aenter__(self):
+                    self.inside = await parent.__aenter__()
+                    return self
+
+                async def __aexit__(self, *details):
+                    return await parent.__aexit__(*details)
+
+                async def claim(self, _):
+                    raise asyncio.CancelledError if backend() == "asyncio" else Panic
+
+            return Claims()
+
+    receiver = Receiver(sink=Broken(), credentials=CREDENTIALS)
+    receiver.fallback(print)
+    await receiver.__aenter__()
+    await until(lambda: "no more events are handled" in caplog.text)
+    await anyio.sleep(0.01)
+    assert (await post(receiver, body())).status == 200
+    with pytest.raises(RuntimeError, match="ended by"):
+        await receiver.__aexit__(None, None, None)
