@@ -166,9 +166,12 @@ class ConversationRunner:
             call = settings.handlers.handler_call(claim, self._shared.resource)
         except Exception as error:  # an older version may have accepted a body that this one cannot read
             return await self._dead_letter(claim, None, failure_of(error))
-        guard = self._shared.guard
-        async with guard.turn(call.handler) if guard is not None else nullcontext():
-            failure = await self._attempt(claim, call)
+        if not call.blocking and self._shared.guard is not None:
+            await self._shared.guard.rested()
+            if self._shared.stopping:
+                await self._release()
+                return None
+        failure = await self._attempt(claim, call)
         if failure is None:
             elapsed = settings.clock.monotonic() - began
             following = await self._record(lambda: self._shared.backlog.done(claim, more=self._more()))

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import sys
 import traceback
-from contextlib import asynccontextmanager
 from math import isfinite
 from threading import Event, Thread, get_ident
 from typing import TYPE_CHECKING, Any
 
 import anyio
-from attrs import Factory, define
 
-from rbim._support.event_loops import waker
+from rbim._support.event_loops import backend, waker
 from rbim.callbacks.observers import LoopBlocked
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+    from collections.abc import Awaitable, Callable, Generator
     from types import TracebackType
     from typing import Self
 
@@ -36,26 +34,17 @@ __all__ = ["LoopGuard"]
 #
 # What must always hold:
 # - An answer waits for one step that is longer than SHORT, not for several in a row: after each the loop has as much time.
-# - A handler that had a step longer than SHORT is called once at a time, until FORGIVEN calls in a row had none: its other
-#   calls wait before they begin, where no timeout runs.
-# - An exception, such as a cancellation, reaches a handler at once.
+# - Nothing else makes a handler slower: while it waits, others run. Calls wait before they begin, where no timeout runs.
+# - A cancellation ends a rest at once. What the handler has waited for is not lost: on trio it gets that first, and the
+#   cancellation at its next checkpoint. On asyncio a wait that has succeeded can be cancelled, and its code expects that.
 
 SHORT = 0.05
 """Seconds for which handlers may hold the loop in one turn without a rest."""
 
 COUNTED = 0.001  # seconds of a step that counts: to measure turns for shorter ones would cost more than they do
-FORGIVEN = 16  # calls without a step longer than SHORT
 POLLS = 3  # looks of the watch at one step before it reports it
 LONGEST_LIMIT = 1.0  # seconds of a step that is not reported
 SHORTEST_POLL = 0.01  # seconds
-
-
-@define
-class _Serial:
-    """A handler that has blocked: its calls take turns."""
-
-    lock: anyio.Lock = Factory(anyio.Lock)
-    good: int = 0  # calls in a row without a long step
 
 
 class LoopGuard:
@@ -71,12 +60,13 @@ class LoopGuard:
         self._spent = 0.0  # seconds that the steps of this turn took
         self._open_at = 0.0
         self._queue = anyio.Lock()
-        self._serial: dict[str, _Serial] = {}
+        self.late_cancellations = False  # whether no wait that has succeeded may be cancelled
         self._call_soon: Callable[[Callable[[], object]], None] = _not_entered
         self._watch = _Watch(observers, min(self._budget / 4, LONGEST_LIMIT))
 
     async def __aenter__(self) -> Self:
         self._call_soon = waker()
+        self.late_cancellations = backend() == "trio"
         self._watch.start()
         return self
 
@@ -84,19 +74,6 @@ class LoopGuard:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
         self._watch.stop()
-
-    @asynccontextmanager
-    async def turn(self, handler: str) -> AsyncGenerator[None, None]:
-        """Wait for the turn of a call, if its handler has blocked before."""
-        serial = self._serial.get(handler)
-        if serial is None:
-            yield
-            return
-        async with serial.lock:
-            serial.good += 1
-            yield
-            if serial.good >= FORGIVEN:
-                self._serial.pop(handler, None)
 
     def steps_of(self, run: Callable[[], Awaitable[Any]], handler: str) -> Awaitable[Any]:
         """Return an awaitable that does what ``run()`` does, with a look at each step."""
@@ -130,8 +107,6 @@ class LoopGuard:
         self._spent += took
         if self._spent > SHORT:
             self._open_at, self._spent = now + min(self._spent, self._budget), 0.0
-        if took > SHORT:
-            self._serial.setdefault(handler, _Serial()).good = 0
         if stack is not None:
             self._observers.notify(
                 LoopBlocked(receiver=self._observers.receiver, handler=handler, seconds=took, stack=stack)
@@ -154,12 +129,15 @@ class _Steps:
         steps = _called(self._run).__await__()
         value: Any = None
         error: BaseException | None = None
+        begun = False
         while True:
             if guard.resting and error is None:
                 try:
                     yield from guard.rested().__await__()
-                except BaseException as raised:  # for the handler, which waits
-                    error = raised
+                except BaseException as raised:
+                    if not (begun and guard.late_cancellations):
+                        error = raised
+            begun = True
             began = guard.begin(handler)
             try:
                 wait = steps.send(value) if error is None else steps.throw(error)

@@ -1,20 +1,24 @@
 """Async handlers in the loop of the application: one that blocks holds up everything else for no longer than it must."""
 
+import asyncio
 import logging
 import threading
 import time
 
 import anyio
 import pytest
+import trio
+from anyio.lowlevel import checkpoint
 
 from helpers.credentials import CREDENTIALS
 from helpers.receiving import body, post
 from helpers.waiting import until
 from helpers.workers import router_of, text
-from rbim.callbacks import Handled, LoopBlocked, MemorySink, Receiver, Worker
+from rbim._support.event_loops import backend
+from rbim.callbacks import Backoff, DeadLettered, Handled, LoopBlocked, MemorySink, Receiver, Worker
 from rbim.callbacks.observers import Observers
 from rbim.callbacks.worker import conversation, worker as worker_module
-from rbim.callbacks.worker.loop_guard import FORGIVEN, SHORT, LoopGuard
+from rbim.callbacks.worker.loop_guard import SHORT, LoopGuard
 from rbim.clock import SystemClock
 
 MANY = 6
@@ -116,32 +120,76 @@ async def test_a_handler_that_only_waits_is_not_reported_nor_one_in_its_own_thre
     assert watched is not own_thread
 
 
-async def test_a_handler_that_blocked_is_called_once_at_a_time_until_it_has_not_for_a_while(receiver, told):
-    running, most = 0, []
+async def test_one_long_step_makes_no_call_wait_for_what_another_one_waits_for(receiver, told):
+    began = []
 
     @receiver.fallback
     async def works(event):
-        nonlocal running
-        running += 1
-        most.append(running)
+        began.append(time.monotonic())
         if event.body == "blocks":
             time.sleep(1.1 * SHORT)
-        await anyio.sleep(0.005)
-        running -= 1
-
-    async def send(count, text):
-        del most[:]
-        before = len(of(told, Handled))
-        for number in range(count):
-            await post(receiver, body(body=text, to=f"g{number % MANY}", msgId=f"{before}-{number}"))
-        await until(lambda: len(of(told, Handled)) == before + count)
-        return max(most)
+        await anyio.sleep(0.2)
 
     async with receiver:
-        assert await send(MANY, "good") > 1
-        await send(1, "blocks")
-        assert await send(FORGIVEN, "good") == 1
-        assert await send(2 * MANY, "good") > 1
+        await post(receiver, body(body="blocks", to="first", msgId="first"))
+        await until(lambda: began)
+        for number in range(MANY - 1):
+            await post(receiver, body(to=f"g{number}", msgId=str(number)))
+        await until(lambda: len(of(told, Handled)) == MANY)
+    assert max(began) - min(began) < 0.2  # one after the other they would begin up to 1 s later
+
+
+async def test_calls_of_a_handler_that_blocks_wait_for_their_turn_before_their_timeout_begins(told):
+    receiver = Receiver(
+        credentials=CREDENTIALS,
+        sink=MemorySink(),
+        observers=[told.append],
+        budget=4 * LONG,
+        timeout=3 * LONG,
+        backoff=Backoff(attempts=1),
+    )
+
+    @receiver.fallback
+    async def blocks(_):
+        time.sleep(LONG)
+
+    async with receiver:
+        for number in range(MANY):
+            await post(receiver, body(to=f"g{number}", msgId=str(number)))
+        await until(lambda: len(of(told, Handled)) + len(of(told, DeadLettered)) == MANY)
+    assert len(of(told, Handled)) == MANY
+
+
+async def test_a_cancellation_while_the_loop_rests_loses_nothing_that_the_handler_waited_for():
+    """A permit that was handed to the handler is returned, or its own cancellation returns it."""
+    permits = trio.Semaphore(0) if backend() == "trio" else asyncio.Semaphore(0)
+    ended = []
+
+    async def waits():
+        try:
+            async with permits:
+                await checkpoint()
+                ended.append("went on")
+        finally:
+            ended.append("cleaned up")
+
+    async def blocks():
+        await anyio.sleep(0.02)
+        permits.release()
+        time.sleep(2 * SHORT)
+
+    async with LoopGuard(clock=SystemClock(), observers=Observers(), budget=100) as guard:
+
+        async def run(function, seconds):
+            with anyio.move_on_after(seconds):
+                await guard.steps_of(function, function.__name__)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run, waits, 0.02 + 3 * SHORT)
+            tasks.start_soon(run, blocks, 1)
+    assert ended == ["cleaned up"]
+    with anyio.fail_after(0.1):
+        await permits.acquire()
 
 
 async def test_a_cancellation_reaches_a_handler_while_the_loop_rests():
