@@ -9,6 +9,7 @@ from rbim.callbacks.observers import (
     DeadLettered,
     Handled,
     HandlingFailed,
+    LoopBlocked,
     OldToken,
     Quarantined,
     Refused,
@@ -59,8 +60,12 @@ class CallbackMetrics:
             "Duration of successful attempts to handle an event.",
             explicit_bucket_boundaries_advisory=CALL_BUCKETS,
         )
-        self._failed = meter.create_counter("rbim.worker.failures", "{attempt}", "Failed attempts to handle an event.")
-        self._dead = meter.create_counter("rbim.worker.dead_letters", "{event}", "Events that became dead letters.")
+        failed = meter.create_counter("rbim.worker.failures", "{attempt}", "Failed attempts to handle an event.")
+        dead = meter.create_counter("rbim.worker.dead_letters", "{event}", "Events that became dead letters.")
+        blocked = meter.create_counter(
+            "rbim.worker.blocked", "{step}", "Steps of async handlers that blocked the event loop for too long."
+        )
+        self._of_handlers = {HandlingFailed: (failed,), DeadLettered: (failed, dead), LoopBlocked: (blocked,)}
 
     def record(self, observation: Observation) -> None:
         """Record one observation."""
@@ -81,13 +86,11 @@ class CallbackMetrics:
                 (self._old if isinstance(observation, OldToken) else self._quarantined).add(1, about)
             case Handled(elapsed=elapsed):
                 self._handled.record(elapsed, about)
-            case HandlingFailed(handler=handler):
-                self._failed.add(1, _by_handler(about, handler))
-            case DeadLettered(handler=handler):
-                self._failed.add(1, _by_handler(about, handler))
-                self._dead.add(1, _by_handler(about, handler))
+            case HandlingFailed(handler=handler) | DeadLettered(handler=handler) | LoopBlocked(handler=handler):
+                for counter in self._of_handlers[type(observation)]:
+                    counter.add(1, _by_handler(about, handler))
             case _:
-                pass  # it has spans only
+                pass  # starts and ends: they have spans only
 
 
 def _by_handler(about: Attributes, handler: str) -> Attributes:

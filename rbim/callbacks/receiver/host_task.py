@@ -6,14 +6,14 @@ import asyncio
 import signal
 import sys
 from contextvars import copy_context
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
 from rbim._support.event_loops import backend
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable, Coroutine
     from contextlib import AbstractAsyncContextManager
     from types import TracebackType
     from typing import Self
@@ -97,7 +97,7 @@ def _interrupted(error: BaseException) -> bool:
     return isinstance(error, KeyboardInterrupt)
 
 
-def _spawn(run: Callable[[], Awaitable[None]]) -> object:
+def _spawn(run: Callable[[], Coroutine[Any, Any, None]]) -> object:
     if backend() == "trio":
         from trio.lowlevel import spawn_system_task
 
