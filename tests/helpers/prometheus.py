@@ -72,13 +72,13 @@ async def _receive(otel, tmp_path):
         backoff=Backoff(first=0.001, attempts=1),
         observers=[otel.on_callback, seen.append],
         name="eu",
-        budget=0.12,
+        budget=0.4,
     )
 
     @receiver.fallback
     async def handle(event):
         if event.body == "fails":
-            time.sleep(0.12)  # reported from a quarter of the budget on
+            time.sleep(0.5)  # reported from a quarter of the budget on
             raise KeyError
 
     async with receiver:

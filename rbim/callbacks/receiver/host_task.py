@@ -6,7 +6,7 @@ import asyncio
 import signal
 import sys
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 
@@ -93,7 +93,7 @@ class HostTask:
 
 def _interrupted(error: BaseException) -> bool:
     if isinstance(error, BaseExceptionGroup):
-        return error.subgroup(KeyboardInterrupt) is not None
+        return cast("BaseExceptionGroup[BaseException]", error).subgroup(KeyboardInterrupt) is not None
     return isinstance(error, KeyboardInterrupt)
 
 

@@ -253,7 +253,7 @@ async def test_over_the_wire_a_length_that_is_too_large_is_answered_400_and_clos
     assert sink.bodies == [body]
 
 
-AT_REST = 2  # tasks of a server: itself, and the lifespan
+AT_REST = 3  # tasks of a server: itself, the lifespan, and the receiver's
 
 
 async def settled(true):
