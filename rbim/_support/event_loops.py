@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -47,18 +48,18 @@ def waker() -> Callable[[Callable[[], object]], None]:
     return _quiet(get_running_loop().call_soon_threadsafe, RuntimeError)
 
 
-def spawn(run: Callable[[], Coroutine[Any, Any, None]]) -> object:
-    """Run a function in a task that no block waits for, and return the task: keep it until it has ended.
+def spawn(run: Callable[[], Coroutine[Any, Any, None]], *, name: str) -> object:
+    """Run a function in a task that no block waits for, with the caller's context variables.
 
-    It must raise nothing.
+    Returns the task: keep it until it has ended. ``run`` must raise nothing.
     """
     if _trio_token() is not None:
         from trio.lowlevel import spawn_system_task
 
-        return spawn_system_task(run)
+        return spawn_system_task(run, context=copy_context(), name=name)
     from asyncio import get_running_loop
 
-    return get_running_loop().create_task(run())
+    return get_running_loop().create_task(run(), name=name)
 
 
 def _trio_token() -> TrioToken | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from inspect import isawaitable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from rbim._support.event_loops import spawn
 from rbim._support.lazy_names import late_anyio
@@ -64,12 +64,13 @@ class Rotation:
         shared = self._shared
         if shared.signer is not refused:
             return True
-        if self._answered is None:
+        answered = self._answered
+        if answered is None:
             if shared.clock.monotonic() < self._ask_after:
                 return False
-            self._answered = late_anyio().Event()
-            self._task = spawn(self._renew)
-        await self._answered.wait()
+            answered = self._answered = cast("Event", late_anyio().Event())
+            self._task = spawn(self._renew, name="rbim-credentials")
+        await answered.wait()
         return shared.signer is not refused
 
     async def _renew(self) -> None:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 import sys
-from contextvars import copy_context
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import anyio
 
-from rbim._support.event_loops import backend
+from rbim._support.event_loops import backend, spawn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
     from contextlib import AbstractAsyncContextManager
     from types import TracebackType
     from typing import Self
@@ -41,7 +38,7 @@ class HostTask:
         self._task: object = None  # asyncio keeps no strong reference
 
     async def __aenter__(self) -> Self:
-        self._task = _spawn(self._run)
+        self._task = spawn(self._run, name="rbim-receiver")
         await self._wait(self._begun)
         return self
 
@@ -95,12 +92,3 @@ def _interrupted(error: BaseException) -> bool:
     if isinstance(error, BaseExceptionGroup):
         return cast("BaseExceptionGroup[BaseException]", error).subgroup(KeyboardInterrupt) is not None
     return isinstance(error, KeyboardInterrupt)
-
-
-def _spawn(run: Callable[[], Coroutine[Any, Any, None]]) -> object:
-    if backend() == "trio":
-        from trio.lowlevel import spawn_system_task
-
-        return spawn_system_task(run, context=copy_context(), name="rbim-receiver")
-
-    return asyncio.create_task(run(), name="rbim-receiver")
