@@ -186,8 +186,8 @@ class Admission:
 
     async def send_reserved(self, waiter: Waiter, now: float, *, level: int) -> float:
         """Let a request leave that has its promise, or wait for that as a call of this priority; return the time."""
-        self._take_back(waiter)
         if self.free and not self._queue.calls and waiter.demand.ready_at(now) <= now + ROUNDING:
+            self._take_back(waiter)
             self.free -= 1
             waiter.demand.take(now)
             waiter.state = "left"
@@ -218,14 +218,14 @@ class Admission:
             self._release(waiter)
             self._queue.settled(waiter.demand)
             self.free += 1
-        elif state == "promised":
-            self._take_back(waiter)
         elif state == "waiting":
             self._queue.remove(waiter)
             if now >= waiter.latest:
                 self.refused += 1
             elif waiter.level == NORMAL:
                 self._queue.gave_up(now - waiter.since, now)
+        if waiter.promised:
+            self._take_back(waiter)
         if self._sleeper is waiter:
             self._sleeper, self._alarm = None, inf
         self._grant(now)
@@ -312,6 +312,7 @@ class Admission:
     def _promise(self, waiter: Waiter) -> None:
         """Promise a reserved request a place and its tokens."""
         waiter.state, wake, waiter.wake = "promised", waiter.wake, None
+        waiter.promised = True
         self.promised += 1
         for bucket in waiter.demand.buckets:
             bucket.promised += 1
@@ -321,7 +322,8 @@ class Admission:
             wake()
 
     def _take_back(self, waiter: Waiter) -> None:
-        """Take a promise back."""
+        """Take a promise back: the request leaves now, or will not be sent."""
+        waiter.promised = False
         self.promised -= 1
         for bucket in waiter.demand.buckets:
             bucket.promised -= 1
@@ -356,7 +358,9 @@ class Admission:
             else:
                 waiter.demand.take(now)
                 waiter.state = "left"
-                if not self._queue.settled(waiter.demand):
+                if waiter.promised:
+                    self._take_back(waiter)
+                elif not self._queue.settled(waiter.demand):
                     self._next_at = next_at  # the promised tokens are taken
                 return True
 

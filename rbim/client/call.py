@@ -260,6 +260,7 @@ class Call(Generic[R]):
         try:
             if self._reserved is not None:
                 end = self._started = await shared.admission.send_reserved(self._reserved, start, level=settings.level)
+                self._latest = end + settings.deadline  # it begins now
                 self._reserved = None
                 return
             end = self._started = await shared.admission.enter(

@@ -33,7 +33,20 @@ class Waiter:
     ``granted`` is called when it gets its place for the first time.
     """
 
-    __slots__ = ("attempt", "deadline", "demand", "granted", "latest", "level", "line", "number", "since", "state", "wake")
+    __slots__ = (
+        "attempt",
+        "deadline",
+        "demand",
+        "granted",
+        "latest",
+        "level",
+        "line",
+        "number",
+        "promised",
+        "since",
+        "state",
+        "wake",
+    )
 
     def __init__(  # noqa: PLR0913  # the facts of a call, by keyword
         self, demand: Demand, *, now: float, latest: float = inf, deadline: float = inf, attempt: float = inf, level: int
@@ -45,6 +58,7 @@ class Waiter:
         self.attempt = attempt
         self.level = level
         self.number = 0
+        self.promised = False
         self.line: Line | None = None
         self.state = "new"  # the states are explained in rbim.client.admission
         self.wake: Callable[[], object] | None = None

@@ -398,6 +398,35 @@ async def test_a_journal_that_cannot_be_written_holds_up_no_call(journal, monkey
             run.interrupt()
 
 
+@pytest.mark.parametrize("seconds", [0.004, 0.05])
+@pytest.mark.parametrize("per_second", [5, 19])
+async def test_while_commits_take_time_few_intents_wait_and_the_rate_is_used(journal, monkeypatch, per_second, seconds):
+    async with world(1, limits=Limits(rates=[Rate(per_second, burst=1)])) as it:
+        rows = [(it.groups[0], f"a{n}") for n in range(per_second * 20)]
+        begin = GroupCommit.begin
+
+        def slow(self, command):
+            durable = begin(self, command)
+
+            async def later():
+                await it.clock.sleep(seconds)
+                await durable()
+
+            return later
+
+        async with InviteJob(it.client, journal=journal, chunk=1, adaptive=False).run(rows) as run:
+            await it.clock.sleep(0.01)
+            monkeypatch.setattr(GroupCommit, "begin", slow)
+            most = 0
+            for _ in range(200):
+                await it.clock.sleep(0.05)
+                most = max(most, open_requests(journal))
+            sent = len(it.sent())
+            run.interrupt()
+        assert most <= 4
+        assert sent >= 0.95 * 10 * per_second
+
+
 async def test_silence_begins_when_a_request_leaves_not_when_it_is_reserved(journal):
     """At twenty requests an hour, one lost request is no reason to end a job for want of an answer."""
     async with world(1, limits=Limits(rates=[Rate(20, per=3600)])) as it:

@@ -379,8 +379,8 @@ def jobs_go_first() -> None:
 
     choose = Queue.next
 
-    def faulty(self: Any, now: float) -> Any:
-        return self._low.next(now) or choose(self, now)
+    def faulty(self: Any, now: float, *, promises: bool) -> Any:
+        return self._low.next(now) or choose(self, now, promises=promises)
 
     _replace(Queue, "next", faulty)
 
