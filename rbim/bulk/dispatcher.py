@@ -68,6 +68,7 @@ NOT_SENT = Settlement(
 
 PLAN_AHEAD = 4  # chunks planned ahead for each request that may be in flight
 SAMPLE_INTERVAL = 1.0  # seconds
+SLOW_COMMIT = 0.5  # seconds
 LEAD = 2.0  # times the smoothed time that intents take to be durable, before a request can leave
 LONGEST_LEAD = 0.25  # seconds
 NEWEST = 0.25  # share of the newest in the smoothed time
@@ -120,6 +121,8 @@ class Dispatcher:
         self._tasks = 0
         self._places = 0  # chunks that are reserved or in flight
         self._interrupted = False
+        self._written: set[_Sending] = set()  # those whose intent is not durable yet
+        self._stalled = False  # an intent takes long: nothing more is reserved, and other jobs of the client go on
         self._lead = 0.0  # seconds before a request can leave at which its intent is written
         self._reserved: set[anyio.CancelScope] = set()
         self._isolate_left = settings.isolate
@@ -182,7 +185,7 @@ class Dispatcher:
         ready_since = clock.monotonic()  # when the next chunk could have left but for rates and halts
         while not self._end_reason:
             now = clock.monotonic()
-            if self._places >= pace.concurrency(now):
+            if self._stalled or self._places >= pace.concurrency(now):
                 await self._wait_for_change(None)
                 ready_since = clock.monotonic()
                 continue
@@ -274,6 +277,11 @@ class Dispatcher:
         while True:
             await self._clock.sleep(SAMPLE_INTERVAL)
             self._sample()
+            before = self._clock.monotonic() - SLOW_COMMIT
+            for sending in self._written:
+                if sending.begun < before and sending.reserved is not None:
+                    self._stalled = True
+                    sending.reserved.lapse()
 
     def _sample(self) -> None:
         now = self._clock.monotonic()
@@ -368,7 +376,14 @@ class Dispatcher:
     async def _wait_for_intent(self, sending: _Sending) -> None:
         """Return when the intent is durable."""
         assert sending.intent is not None  # noqa: S101  # it has its place
-        await sending.intent()
+        self._written.add(sending)
+        try:
+            await sending.intent()
+        finally:
+            self._written.discard(sending)
+            if self._stalled:
+                self._stalled = False
+                self._notify()
         if anyio.current_effective_deadline() == -inf:
             await checkpoint()
 

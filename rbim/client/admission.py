@@ -187,7 +187,8 @@ class Admission:
     async def send_reserved(self, waiter: Waiter, now: float, *, level: int) -> float:
         """Let a request leave that has its promise, or wait for that as a call of this priority; return the time."""
         if self.free and not self._queue.calls and waiter.demand.ready_at(now) <= now + ROUNDING:
-            self._take_back(waiter)
+            if waiter.promised:
+                self._take_back(waiter)
             self.free -= 1
             waiter.demand.take(now)
             waiter.state = "left"
@@ -197,6 +198,14 @@ class Admission:
         waiter.level = level
         self._add(waiter, waiter.demand.ready_at(now))
         return await self.leave_queue(waiter, now)
+
+    def lapse(self, waiter: Waiter) -> None:
+        """Let others be promised what this request was, because it takes long to leave; it can still leave."""
+        if waiter.promised:
+            now = self._clock.monotonic()
+            self._take_back(waiter)
+            self._grant(now)
+            self._keep_watch(now)
 
     async def leave_queue(self, waiter: Waiter, now: float) -> float:
         """Wait until the request may leave now, take its tokens, and return the time. Raises Refused."""
@@ -239,6 +248,8 @@ class Admission:
             for times in (self.times, self._demands.kind_of(op, now).times):
                 times.add(now - started, now=now, answered=answered)
             self._learns = bool(self._queue) or now < self._learns_until
+            if len(self._queue) > self._queue.calls:
+                self._next_at = -inf  # one more place may be promised
             self._grant(now)
             self._keep_watch(now)
 
@@ -322,7 +333,7 @@ class Admission:
             wake()
 
     def _take_back(self, waiter: Waiter) -> None:
-        """Take a promise back: the request leaves now, or will not be sent."""
+        """Take a promise back."""
         waiter.promised = False
         self.promised -= 1
         for bucket in waiter.demand.buckets:

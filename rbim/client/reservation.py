@@ -62,6 +62,10 @@ class Reservation(Generic[R]):
         self._call = Call(self._shared, self._settings, self._op, self._waiter)
         return await self._call.run()
 
+    def lapse(self) -> None:
+        """Let others have its turn while it takes long to be written down; it can still be sent."""
+        self._shared.admission.lapse(self._waiter)
+
     def withdraw(self) -> None:
         """Give up its turn, unless the request was sent."""
         if self._is("waiting") or self._is("promised"):

@@ -37,6 +37,10 @@ class Reserved(Protocol[R_co]):
         """Send the request, once, and return its answer. Raises what the sender raises."""
         ...
 
+    def lapse(self) -> None:
+        """Let others have its turn while it takes long to be written down; it can still be sent."""
+        ...
+
     def withdraw(self) -> None:
         """Give up its turn, unless the request was sent."""
         ...
@@ -55,6 +59,9 @@ class _AtOnce(Generic[R]):
     async def send(self) -> R:
         self.may_have_acted = True
         return await self._sender.send(self._op)
+
+    def lapse(self) -> None:
+        pass
 
     def withdraw(self) -> None:
         pass

@@ -398,6 +398,30 @@ async def test_a_journal_that_cannot_be_written_holds_up_no_call(journal, monkey
             run.interrupt()
 
 
+async def test_a_journal_that_cannot_be_written_holds_up_no_other_job(tmp_path, monkeypatch):
+    async with world(2, limits=Limits(concurrency=4)) as it:
+        it.plan(Latency(0.1))
+        begin, stalled = GroupCommit.begin, []
+
+        def slow(self, command):
+            durable = begin(self, command)
+            stalled.append(self)  # the first job's
+            return (lambda: it.clock.sleep(500)) if self is stalled[0] else durable
+
+        jobs = [InviteJob(it.client, journal=tmp_path / name, chunk=1, adaptive=False) for name in "ab"]
+        rows = [[(group, f"a{n}") for n in range(300)] for group in it.groups]
+        async with jobs[0].run(rows[0]) as first:
+            await it.clock.sleep(0.05)
+            monkeypatch.setattr(GroupCommit, "begin", slow)
+            await it.clock.sleep(2)
+            before = len(it.sent())
+            async with jobs[1].run(rows[1]) as second:
+                await it.clock.sleep(5)
+                assert len(it.sent()) - before >= 0.9 * 4 * 5 / 0.1
+                second.interrupt()
+            first.interrupt()
+
+
 @pytest.mark.parametrize("seconds", [0.004, 0.05])
 @pytest.mark.parametrize("per_second", [5, 19])
 async def test_while_commits_take_time_few_intents_wait_and_the_rate_is_used(journal, monkeypatch, per_second, seconds):
