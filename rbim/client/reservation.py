@@ -34,12 +34,13 @@ class Reservation(Generic[R]):
         self._settings = settings
         self._op = op
         self._call: Call[R] | None = None
+        self._answered = False
         self._waiter: Waiter = shared.admission.reserve(op, granted, lead=lead)
 
     @property
     def may_have_acted(self) -> bool:
         """Whether the platform may have acted on the request, as far as it is known now."""
-        return self._call is not None and self._call.may_have_acted
+        return self._answered or (self._call is not None and self._call.may_have_acted)
 
     async def granted(self) -> None:
         """Wait until it is the request's turn. Raises ClientClosed if the client is closed, or is not open."""
@@ -60,7 +61,9 @@ class Reservation(Generic[R]):
     async def send(self) -> R:
         """Send the request and return its answer, as :meth:`rbim.View.send` does; its deadline begins now."""
         self._call = Call(self._shared, self._settings, self._op, self._waiter)
-        return await self._call.run()
+        answer = await self._call.run()
+        self._answered = True
+        return answer
 
     def lapse(self) -> None:
         """Let others have its turn while it takes long to be written down; it can still be sent."""

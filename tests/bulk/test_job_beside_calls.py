@@ -34,6 +34,7 @@ from rbim import (
     fan_out,
 )
 from rbim.bulk.job import InviteJob, Job, open_job
+from rbim.bulk.work import Work
 from rbim.emulator import Emulator
 from rbim.emulator.faults.requests import Latency, ResetAfter, Status, Throttle
 from rbim.emulator.server.server import serve
@@ -491,6 +492,23 @@ async def test_an_error_before_anything_left_makes_nothing_unknown(journal, kind
     assert found[1] == 3
     if kind == "signer":
         assert found[0] == 0  # no request is left open
+
+
+async def test_an_error_behind_an_answer_is_not_taken_for_a_request_that_was_not_sent(journal, monkeypatch):
+    """The platform has acted: what goes wrong while the answer is read into accounts must not let it be sent again."""
+
+    def fails(*_):
+        raise OSError("no more memory")
+
+    async with world(1) as it:
+        monkeypatch.setattr(Work, "answered", fails)
+        job = InviteJob(it.client, journal=journal, chunk=1, adaptive=False, needs_confirmation=True)
+        with pytest.raises(OSError, match="no more memory"):
+            await job.run([(it.groups[0], "a")])
+        monkeypatch.undo()
+        await job.resume(on_unknown="report")
+        assert len(it.sent()) == 1
+    assert set(states(journal).values()) == {UNKNOWN}
 
 
 async def test_a_job_that_stops_waits_for_no_turn(journal):
