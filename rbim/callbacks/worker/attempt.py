@@ -21,6 +21,7 @@ from anyio import (
 from anyio.lowlevel import checkpoint
 from attrs import field, frozen
 
+from rbim._support.task_errors import is_being_cancelled
 from rbim._support.text import one_line
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def caller_error(error: BaseException) -> BaseException | None:
         group = cast("BaseExceptionGroup[BaseException]", error)
         return group.subgroup((get_cancelled_exc_class(), *_PROCESS_ENDS))
     if isinstance(error, get_cancelled_exc_class()):
-        return error if being_cancelled() or _cancel_count() else None
+        return error if is_being_cancelled() else None
     return error if isinstance(error, _PROCESS_ENDS) else None
 
 

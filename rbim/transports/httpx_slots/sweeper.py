@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
+
+from rbim._support.event_loops import spawn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,21 +21,20 @@ PERIOD = 1.0
 class Sweeper:
     """Calls ``sweep`` every PERIOD seconds, or every ``max_idle`` seconds if that is less, as long as it returns True.
 
-    It is a system task of trio: it does not keep the event loop running, and no nursery has to be left in order.
+    Its task does not keep the event loop running, and no block has to be left in order.
     """
 
     def __init__(self, sweep: Callable[[], bool], max_idle: float) -> None:
         self._sweep = sweep
         self._max_idle = max_idle
         self._scope: anyio.CancelScope | None = None
+        self._task: object = None
 
     def start(self) -> None:
         """Begin, if it does not run yet: there are idle connections."""
         if self._scope is None:
-            from trio.lowlevel import spawn_system_task
-
             self._scope = anyio.CancelScope()
-            spawn_system_task(self._run, self._scope)
+            self._task = spawn(partial(self._run, self._scope), name="rbim-idle")
 
     def stop(self) -> None:
         """End: there are no idle connections any more."""
