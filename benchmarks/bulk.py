@@ -1,6 +1,6 @@
-"""The cost of a job beside its requests (memory, journal), and its pace on a platform with limits and outages.
+"""The cost of a job beside its requests (memory, journal, commits, phases), and its pace on platforms with limits.
 
-Run: python -m benchmarks.bulk [memory | journal | pace] [--rows 100000 1000000] [--chunk 1 50] [--stub]
+Run: python -m benchmarks.bulk [memory | journal | commits | phases | pace] [--rows 100000 1000000] [--chunk 1 50] [--stub]
 
 *memory*: a job of invitations from a CSV file with N rows. It sends to a server in another process
 (``--stub``: to a transport with a constant answer, in the job's own process). Each job has its own process. *idle* is its
@@ -13,9 +13,10 @@ because the own cost of a slow one hides that of the journal. Turns are interlea
 round, the figures are medians. CPU is that of all threads of the process. The goals hold for the CPU of requests over
 sockets, because waits depend on the other work of the machine.
 
-*pace*: a whole job on emulated time, without a configured rate, against an emulator that accepts 200 requests per second:
-the share of this limit that the job used from second 10 to second 60; and, after an outage of 30 seconds in which every
-connection is refused, the seconds until the end of the first whole second with nine tenths of the limit.
+*commits*: the same job over ``AsyncioTransport`` while each commit of its journal takes 10 ms longer, and while it does not:
+requests per second.
+
+*phases*: see ``benchmarks.loading``. *pace*: see ``benchmarks.pace``.
 """
 
 from __future__ import annotations
@@ -39,12 +40,15 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
+from benchmarks import loading
 from benchmarks.bulk_parts import AtOnce, Unwritten, chunk_of, client_of, loaded_journal, requests
 from benchmarks.httpload import ROOT, process
+from benchmarks.pace import pace
 from benchmarks.results import Goal, Result, Table, shown
 from rbim import InviteJoinGroup
 from rbim.bulk import Done, InviteJob, RowFile, fan_out, open_job
 from rbim.bulk.dispatcher import Dispatcher
+from rbim.bulk.journal.journal import Journal
 from rbim.bulk.journal.loading import Loaded
 from rbim.bulk.pace.controller import PaceController
 from rbim.bulk.progress import RunCounts
@@ -58,14 +62,14 @@ if TYPE_CHECKING:
     from benchmarks.results import Options
     from rbim import AsyncClient
 
-__all__ = ["Journaled", "cost", "main", "memory", "pace", "run", "whole_job"]
+__all__ = ["Journaled", "commits", "cost", "main", "memory", "run", "whole_job"]
 
 MODULE = "benchmarks.bulk"
 GROUP_SIZE = 1900
 MIB = 1024 * 1024
 MEMORY_GOAL = 60  # MiB
-JOURNAL_GOAL = 1.15
-LIMIT, PACE_GOAL, RECOVERY_GOAL = 200, 0.9, 10.0
+JOURNAL_GOAL = 1.25
+SLOWER, COMMITS_GOAL = 0.01, 0.8  # seconds that a commit takes longer; share of the speed that is left
 
 
 # Memory.
@@ -120,7 +124,7 @@ async def whole_job(path: Path, port: int | None) -> dict[str, float]:
         ((created, loaded),) = file.execute("SELECT created, loaded FROM job")
         ((began, ended, why),) = file.execute("SELECT began, ended, why FROM run")
         ((requests, answered),) = file.execute("SELECT count(*), sum(outcome = 1) FROM request")
-        ((rows, done),) = file.execute("SELECT count(*), sum(state = 1) FROM account")
+        ((rows, done),) = file.execute("SELECT sum(size), sum(size * (state = 1)) FROM chunk")
     assert (why, answered, done) == ("done", requests, rows)
     return {
         "idle": idle,
@@ -308,38 +312,62 @@ def cost(plan: Journaled) -> Result:
     return Result(part="bulk: journal", tables=(table,), goals=() if plan.stub else tuple(goals))
 
 
-# The pace.
+@contextmanager
+def slow_commits(seconds: float) -> Generator[None]:
+    """Let each commit of a journal take so much longer."""
+    commit = Journal.commit
+
+    def slow(self: Journal, commands: Sequence[Callable[[], Any]], **options: Any) -> list[Any]:
+        time.sleep(seconds)
+        return commit(self, commands, **options)
+
+    Journal.commit = slow  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Journal.commit = commit  # type: ignore[method-assign]
 
 
-def pace() -> Result:
-    """Return how jobs use a limit, and how fast they recover after an outage."""
-    from tests.helpers.paced_job import PacedJob
+async def speeds(number: int, repeats: int, client: AsyncClient) -> tuple[list[float], list[float]]:
+    """Return the requests per second of jobs of ``number`` requests, without slow commits and with them, interleaved."""
+    sendings, settings = requests(number, 50), JobSettings(adaptive=False)
+    found: tuple[list[float], list[float]] = ([], [])
+    with tempfile.TemporaryDirectory() as folder:
+        template = Path(folder, "template.journal")
+        loaded_journal(template, sendings, settings)
+        async with client:
+            for _ in range(repeats):
+                for seconds, into in zip((0.0, SLOWER), found, strict=True):
+                    with slow_commits(seconds):
+                        wall, _ = await with_journal(client, sendings, settings, template)
+                    into.append(number / wall)
+    return found
 
-    rows: list[tuple[str | float, ...]] = []
-    goals: list[Goal] = []
-    for latency in (0.001, 0.1):
-        began = time.perf_counter()
-        job = PacedJob(latency=latency, limit=LIMIT)
-        asyncio.run(job.run(105, outage=(60, 90)))
-        name = f"latency {latency * 1000:.0f} ms"
-        share, throttled, recovery = job.share(10, 60), job.throttled(10, 60), job.recovery(90, PACE_GOAL)
-        rows.append((name, 100 * share, 100 * throttled, recovery, time.perf_counter() - began))
-        goals.append(Goal(name=f"share of the limit used, {name}", value=share, at_least=PACE_GOAL))
-        goals.append(Goal(name=f"seconds to recover, {name}", value=recovery, at_most=RECOVERY_GOAL))
+
+def commits(number: int = 5000, repeats: int = 5, *, stub: bool = False) -> Result:
+    """Return what slow commits cost a job."""
+    with serving(stub=stub) as port:
+        usual, slow = asyncio.run(speeds(number, repeats, client_of(port, "AsyncioTransport")))
+    share = statistics.median(one / other for one, other in zip(slow, usual, strict=True))
     table = Table(
-        title=f"Pace of a job without a configured rate; the platform accepts {LIMIT} requests per second",
-        columns=("", "% of the limit, 10 to 60 s", "% throttled", "recovery s", "real seconds"),
-        rows=tuple(rows),
+        title="Requests per second of a job, fifty accounts a request",
+        columns=("", "requests/s"),
+        rows=(
+            ("as it is", statistics.median(usual)),
+            (f"each commit {SLOWER * 1000:.0f} ms longer", statistics.median(slow)),
+        ),
+        digits=0,
     )
-    return Result(part="bulk: pace", tables=(table,), goals=tuple(goals))
+    goal = Goal(name="speed with slow commits / without", value=share, at_least=COMMITS_GOAL)
+    return Result(part="bulk: commits", tables=(table,), goals=(goal,))
 
 
 def run(options: Options) -> Result:
-    """Measure memory and the journal, as one part of the benchmarks."""
+    """Measure memory, the journal, slow commits and the pace, as one part of the benchmarks."""
     number, flying, rows = (50, 50, [2000]) if options.quick else (1000, 100, [100_000, 300_000])
     ways = ("with journal", "without journal")
     plan = Journaled(requests=number, concurrency=(flying,), repeats=options.rounds, ways=ways)
-    results = [memory(rows), cost(plan)]
+    results = [memory(rows), cost(plan), commits(20 * number, options.rounds), pace(options)]
     return Result(
         part="bulk",
         tables=tuple(table for result in results for table in result.tables),
@@ -358,6 +386,8 @@ SECTIONS: dict[str, Callable[[argparse.Namespace], Result]] = {
             stub=options.stub,
         )
     ),
+    "commits": lambda options: commits(repeats=options.repeats, stub=options.stub),
+    "phases": lambda options: loading.whole_jobs(options.rows),
     "pace": lambda _: pace(),
 }
 
@@ -376,7 +406,7 @@ if __name__ == "__main__":
     about = "Measure the cost of a job beside its requests, and its pace."
     parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", description=about)
     parser.add_argument("section", nargs="*", choices=[*SECTIONS, []], help="the sections to measure (default: all)")
-    parser.add_argument("--rows", type=int, nargs="+", default=[20_000, 100_000], help="rows of the files (memory)")
+    parser.add_argument("--rows", type=int, nargs="+", default=[20_000, 100_000], help="rows of the files (memory, phases)")
     parser.add_argument("--requests", type=int, default=1000, help="requests per turn (journal)")
     parser.add_argument("--chunk", type=int, nargs="+", default=[1, 50], help="accounts per request (journal)")
     parser.add_argument("--concurrency", type=int, nargs="+", default=[50, 100], help="requests in flight (journal)")

@@ -11,9 +11,7 @@ from anyio.lowlevel import checkpoint
 
 from rbim import AsyncClient, Credentials
 from rbim.bulk import InviteJob, Row
-from rbim.bulk.journal.facts import JobFacts
 from rbim.bulk.journal.journal import Journal
-from rbim.bulk.journal.loading import Loaded
 from rbim.bulk.work import Chunk
 from rbim.clock import SystemClock
 from rbim.http import Response
@@ -65,26 +63,23 @@ class Stub:
 
 
 class Unwritten:
-    """A journal in memory that writes nothing, with the methods that a run calls."""
+    """A journal in memory that writes nothing, with the methods that a dispatcher calls."""
 
     def __init__(self, chunks: list[Chunk]) -> None:
         self._chunks = chunks
         self._numbers = count(1)
 
-    def plan(self, most: int) -> list[Chunk]:
+    def plan(self, most: int, _accounts: int | None) -> list[Chunk]:
         """Return the next chunks."""
         found, self._chunks = self._chunks[:most], self._chunks[most:]
+        for chunk in found:
+            chunk.number = next(self._numbers)
         return found
 
-    def begin(self, chunk: Chunk) -> None:
-        """Give the chunk a number."""
-        chunk.number = next(self._numbers)
-
-    def settle(self, *_: object) -> None:
+    def mark(self, *_: object) -> None:
         """Keep nothing."""
 
-    def sample(self, _sample: object) -> None:
-        """Keep nothing."""
+    mark_done = forget_mark = settle = sample = mark
 
 
 class AtOnce:
@@ -113,27 +108,17 @@ def requests(number: int, chunk: int) -> list[Sending]:
 
 def chunk_of(number: int, group: str, inside: tuple[str, ...]) -> Chunk:
     """Return a chunk as the journal plans it."""
-    first = number * len(inside) + 1
-    return Chunk(sender_group=1, group=group, user_name=None, first=first, last=first + len(inside) - 1, accounts=inside)
+    return Chunk(id=number, group=group, user_name=None, accounts=inside)
 
 
 def loaded_journal(path: Path, sendings: list[Sending], settings: JobSettings) -> None:
     """Make a journal with a loaded input, of which nothing is sent."""
-    work = InviteJob(client_of(None), journal=path, chunk=len(sendings[0][1])).work
-    nothing = Loaded(rows=0, bad=0, duplicates=0, digest="")
-    facts = JobFacts(
-        operation=work.operation.spec.name,
-        options=work.plain_options(),
-        chunk=work.chunk,
-        settings=settings.as_json(),
-        source={},
-        created=0.0,
-        loaded=None,
-        input=nothing,
-    )
+    chunk = len(sendings[0][1])
+    parts = InviteJob(client_of(None), journal=path, chunk=chunk)._parts()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    facts = parts._replace(settings=settings).facts()
     journal = Journal(path, clock=SystemClock())
     journal.open()
-    (loader,) = journal.commit([partial(journal.create, facts, work.done_word)])
+    (loader,) = journal.commit([partial(journal.create, facts, parts.work.done_word)])
     journal.commit([partial(loader.add, [Row(group, each) for group, inside in sendings for each in inside])])
     journal.commit([partial(journal.loaded, loader, {})])
     journal.close()

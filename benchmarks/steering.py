@@ -103,7 +103,7 @@ def unlimited() -> None:
 def cost(calls: int) -> float:
     """Return the CPU microseconds of the decisions about one request."""
     pace = PaceController(concurrency=100)
-    pace.throttled(0.0, None)
+    pace.throttled(INVITE, 0.0, None)
     took: list[float] = []
     now = 1.0
     for _ in range(7):
@@ -111,8 +111,9 @@ def cost(calls: int) -> float:
         for _ in range(calls):
             pace.concurrency(now)
             now = max(now, pace.earliest(INVITE, now))
-            pace.sent(INVITE, now)
-            pace.answered(now + 0.01, 0.01)
+            pace.reserved(INVITE, now)
+            pace.left(INVITE, now)
+            pace.answered(INVITE, now + 0.01, 0.01)
         took.append((time.process_time() - began) / calls)
     return 1e6 * statistics.median(took)
 

@@ -45,7 +45,9 @@ TABLES = {
     "job memory": ("bulk", "MiB"),
     "job speed": ("bulk", "Rows and requests"),
     "journal": ("bulk", "Seconds"),
-    "loading": ("loading", "Loading"),
+    "slow commits": ("bulk", "Requests per second of a job"),
+    "pace": ("bulk", "Pace of a job"),
+    "loading": ("loading", "A whole job"),
     "deliveries": ("callbacks", "CPU us"),
     "durable accepts": ("callbacks", "Durable accepts"),
 }

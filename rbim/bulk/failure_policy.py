@@ -5,12 +5,13 @@ This module only decides; the dispatcher acts.
 ===============================  ==========================================================================
 the request                      decision
 ===============================  ==========================================================================
-was throttled                    sent again if it may be repeated; uses no attempt
+was throttled                    sent again after its Retry-After (default: 1 s) if it may be repeated; uses no
+                                 attempt
 was not sent                     sent again without a limit
 has an unknown outcome           sent again as the retry policy allows (never an operation that must not be
                                  repeated); after the last attempt its accounts are unknown
 was refused                      its accounts have failed; or its halves are sent, to find the accounts to
-                                 blame; unknown if an earlier sending may have taken effect
+                                 blame (not if the group does not exist); unknown if an earlier sending may have taken effect
 was refused, timestamp too old   signed and sent again, once
 credentials were refused         the job stops; its accounts keep waiting
 ===============================  ==========================================================================
@@ -25,12 +26,14 @@ from attrs import frozen
 
 from rbim.bulk.states import AccountState, RequestState
 from rbim.bulk.work import FailureReason, Settlement, failure_reason
+from rbim.codes import FULL
 from rbim.errors import (
     ApiError,
     AuthenticationError,
     ClientClosed,
     DeadlineExceeded,
     InvalidRequest,
+    NotFound,
     Outcome,
     RbimError,
     Throttled,
@@ -47,7 +50,7 @@ if TYPE_CHECKING:
 __all__ = ["Decision", "Signal", "Step", "failed", "judge"]
 
 SHORT_PAUSE = 1.0
-"""Seconds before a request that was not sent is tried again."""
+"""Seconds before a request that was not sent, or was throttled without a Retry-After, is tried again."""
 
 MAX_PAUSE = 300.0
 """Seconds by which one ``Retry-After`` can delay a request, at most."""
@@ -79,8 +82,8 @@ class Decision:
     """The consequence of a request's end.
 
     ``pause``: seconds before the next sending. ``retry_after``: seconds that the platform asked for, if it did. ``final``:
-    counts as a failure of the job. ``expired``: the timestamp was too old, sign again. Without a settlement the request
-    stays open, as if the process had been killed.
+    counts as a failure of the job. ``expired``: the timestamp was too old, sign again. ``whole_group``: the refusal concerns
+    every account of the group. Without a settlement the request stays open, as if the process had been killed.
     """
 
     step: Step
@@ -90,6 +93,7 @@ class Decision:
     retry_after: float | None = None
     final: bool = False
     expired: bool = False
+    whole_group: bool = False
 
 
 def judge(op: Operation[Any], chunk: Chunk, error: RbimError, *, retry: Retry, dialect: Dialect) -> Decision:
@@ -137,13 +141,15 @@ def _refused(chunk: Chunk, error: RbimError, reason: FailureReason) -> Decision:
     """Decide about a request that the platform, or a check on our side, refuses."""
     local = isinstance(error, InvalidRequest)
     outcome, signal = (RequestState.NOT_SENT, Signal.NOTHING) if local else (RequestState.REFUSED, Signal.ANSWERED)
-    if len(chunk.accounts) > 1:
-        return Decision(step=Step.SPLIT, signal=signal, settlement=Settlement(outcome=outcome, reason=reason))
+    no_group = isinstance(error, NotFound)
+    whole_group = no_group or (isinstance(error, ApiError) and error.code == FULL)
+    split = len(chunk.accounts) > 1 and not no_group
     return Decision(
-        step=Step.SETTLED,
+        step=Step.SPLIT if split else Step.SETTLED,
         signal=signal,
-        settlement=Settlement(outcome=outcome, state=failed(chunk), reason=reason),
-        final=True,
+        settlement=Settlement(outcome=outcome, state=None if split else failed(chunk), reason=reason),
+        final=not split,
+        whole_group=whole_group,
     )
 
 
@@ -157,6 +163,7 @@ def _throttled(op: Operation[Any], chunk: Chunk, error: Throttled, reason: Failu
         settlement=Settlement(
             outcome=RequestState.REFUSED, state=None if again else failed(chunk), reason=reason, again=again
         ),
+        pause=min(SHORT_PAUSE if error.retry_after is None else error.retry_after, MAX_PAUSE),
         retry_after=error.retry_after,
         final=not again,
     )

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import aclosing
+from contextlib import aclosing, closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar
 
 from anyio.to_thread import run_sync
-from attrs import frozen
+from attrs import field, frozen
 
 from rbim.bulk.journal.facts import DIALECT, job_facts
 from rbim.bulk.journal.journal import Journal, OnUnknown
-from rbim.bulk.journal.loading import Loader, batches
-from rbim.bulk.progress import FailureLimit
+from rbim.bulk.journal.loading import batches
+from rbim.bulk.journal.parts import Selection
 from rbim.bulk.report.reading import read_report
 from rbim.bulk.run import Run, RunParts
 from rbim.bulk.settings import JobSettings
 from rbim.bulk.states import AccountState
+from rbim.bulk.stop_rules import FailureLimit
 from rbim.bulk.work import Work
 from rbim.client.client import View
 from rbim.client.retry import Retry
@@ -55,6 +56,7 @@ class Estimate:
     """Size of a job: rows, rows that cannot be used, duplicates, groups, and requests for the remaining rows.
 
     ``seconds``: the shortest time that the configured rates allow; None without a rate for all groups.
+    ``accounts_by_group``: the accounts to send for each group.
     """
 
     rows: int
@@ -63,6 +65,7 @@ class Estimate:
     groups: int
     requests: int
     seconds: float | None
+    accounts_by_group: Mapping[str, int] = field(repr=False)
 
 
 class RunOptions(TypedDict, total=False):
@@ -108,11 +111,12 @@ class Job(Generic[R]):
     ``concurrency``: requests in flight, at most (default: 100). ``rates``: limits of requests, all of which apply (default:
     none); each is a :class:`~rbim.Rate` or a text such as ``50/s``. ``adaptive``: slow down below both as the platform
     requires (default: True). The run ends early when more requests have failed than ``max_failures``, a count or a share
-    (default: 0.5; None: no limit), or when there was no answer for ``patience`` seconds (default: 120). ``isolate``: the
-    requests that may be spent on halving refused requests, to find the accounts to blame (default: 0). ``retry``: how often
-    a request of unknown outcome is sent again if it may be repeated (default: 5 attempts). ``resend_within``: requests that
-    a killed run left open are sent again if they are younger than so many seconds (default: 0, they are reported as
-    unknown).
+    of the latest requests (default: 0.5; None: no limit), when no answer came or no account was settled for ``patience``
+    seconds (default: 120), or after 18 seconds without any connection. A group that is gone or full is closed: its other
+    accounts are not sent, and have failed. ``isolate``: the requests that may be spent on halving refused requests, to find
+    the accounts to blame (default: 0). ``retry``: how often a request of unknown outcome is sent again if it may be repeated
+    (default: 5 attempts). ``resend_within``: requests that a killed run left open are sent again if they are younger than so
+    many seconds (default: 0, they are reported as unknown).
 
     A job can be resumed from its journal alone, with the same dialect. Raises InvalidRequest.
     """
@@ -177,34 +181,48 @@ class Job(Generic[R]):
             clock=self._clock,
         )
 
-    def run(self, rows: Rows, on_unknown: OnUnknown = "auto") -> Run:
+    def run(self, rows: Rows, on_unknown: OnUnknown = "auto", *, limit: int | None = None) -> Run:
         """Return a run of the whole job; use it with ``async with``, or await it for its report.
 
         ``rows``: a :class:`~rbim.bulk.RowFile` or any iterable, also an asynchronous one, of ``(group, account)`` or
         ``(group, account, acting account)``. If the journal holds this job already, the run continues it; if it holds
-        another job, the block raises InvalidRequest with the differences. ``on_unknown``: see :meth:`resume`.
+        another job, the block raises InvalidRequest with the differences. ``on_unknown``: see :meth:`resume`. ``limit``:
+        accounts that this run begins at most (default: None, all); the journal holds all, :meth:`resume` sends the rest.
         """
-        return Run(self._parts(), rows=rows, on_unknown=on_unknown)
+        return Run(self._parts(), rows=rows, on_unknown=on_unknown, limit=_account_limit(limit))
 
-    def resume(self, on_unknown: OnUnknown = "auto") -> Run:
+    def resume(self, on_unknown: OnUnknown = "auto", *, limit: int | None = None) -> Run:
         """Return a run of the rest of the job in the journal.
 
         ``on_unknown`` decides about requests that an ended run left open: ``resend``, ``report`` (as unknown), or ``auto``
-        (default: by ``resend_within``). The block raises InvalidRequest if there is nothing to resume.
+        (default: by ``resend_within``). ``limit``: see :meth:`run`. The block raises InvalidRequest if there is nothing to
+        resume.
         """
-        return Run(self._parts(), on_unknown=on_unknown)
+        return Run(self._parts(), on_unknown=on_unknown, limit=_account_limit(limit))
 
-    def retry(self, *, failed: bool = True, unknown: bool = True) -> Run:
-        """Return a run that sends accounts again: failed ones, unknown ones, or both (default).
+    def retry(
+        self,
+        *,
+        failed: bool = True,
+        unknown: bool = True,
+        refused: bool = False,
+        reasons: Iterable[str] = (),
+        groups: Iterable[str] = (),
+    ) -> Run:
+        """Return a run that sends accounts again: failed ones and unknown ones (default), or refused ones.
 
-        The block raises InvalidRequest while other accounts still wait: resume the job first.
+        ``reasons``: only accounts with one of these reasons, each the whole text or the code that the report has.
+        ``groups``: only accounts of these groups. The block raises InvalidRequest while other accounts still wait (resume
+        the job first), and if no account has one of the reasons and groups.
         """
-        states = [state for state, wanted in ((AccountState.FAILED, failed), (AccountState.UNKNOWN, unknown)) if wanted]
+        selected = ((AccountState.FAILED, failed), (AccountState.UNKNOWN, unknown), (AccountState.REFUSED, refused))
+        states = tuple(state for state, wanted in selected if wanted)
         if not states:
             raise InvalidRequest(
-                "retry: neither failed nor unknown was selected: use failed=True, unknown=True or both", field="failed"
+                "retry: neither failed nor unknown nor refused was selected: use failed=True, for example", field="failed"
             )
-        return Run(self._parts(), retried=states)
+        selection = Selection(states, _texts("reasons", reasons), _texts("groups", groups))
+        return Run(self._parts(), retried=selection)
 
     async def report(self) -> Report:
         """Return the report of the job so far."""
@@ -221,11 +239,15 @@ class Job(Generic[R]):
             journal = Journal(Path(folder) / "journal", clock=self._clock)
             journal.open()
             try:
-                loader = Loader(journal.database)
-                async with aclosing(batches(rows)) as read:
-                    async for batch in read:
-                        await run_sync(journal.commit, [partial(loader.add, batch)])
-                groups, requests = await run_sync(journal.planned, self.work.chunk)
+                facts = self._parts().facts()
+                (loader,) = await run_sync(journal.commit, [partial(journal.create, facts, self.work.done_word)])
+                with closing(loader):
+                    async with aclosing(batches(rows)) as read:
+                        async for batch in read:
+                            await run_sync(journal.commit, [partial(loader.add, batch)])
+                    await run_sync(journal.commit, [partial(journal.loaded, loader, {})])
+                groups, requests = await run_sync(journal.planned)
+                sizes = await run_sync(journal.group_sizes)
             finally:
                 journal.close()
         loaded = loader.loaded
@@ -237,6 +259,7 @@ class Job(Generic[R]):
             groups=groups,
             requests=requests,
             seconds=seconds,
+            accounts_by_group=sizes,
         )
 
 
@@ -245,6 +268,25 @@ def _require_job(sender: object, operation: object, journal: object) -> None:
     if not isinstance(operation, type) or getattr(operation, "spec", None) is None:
         require("operation", operation, (), "an operation's class, such as InviteJoinGroup,")
     require_path("journal", journal)
+
+
+def _account_limit(limit: int | None) -> int | None:
+    if limit is not None:
+        require("limit", limit, int, "a number of accounts, at least 1,")
+        if isinstance(limit, bool) or limit < 1:
+            raise InvalidRequest(f"limit: invalid value {limit!r}: use a number of accounts, at least 1", field="limit")
+    return limit
+
+
+def _texts(name: str, values: Iterable[str]) -> tuple[str, ...]:
+    form = 'a list of texts, such as ["no such account"]'
+    require_methods(name, values, ("__iter__",), form)
+    texts = tuple(values)
+    if isinstance(values, str):
+        require(name, values, (), form)
+    for each in texts:
+        require(name, each, str, form)
+    return texts
 
 
 def _rates(rates: Iterable[Rate | str]) -> tuple[Rate, ...]:

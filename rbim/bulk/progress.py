@@ -1,16 +1,14 @@
-"""Progress of a run: counts that always add up, the rates of the last seconds, and the failure limit."""
+"""Progress of a run: counts that always add up, and the rates of the last seconds."""
 
 from __future__ import annotations
 
 from collections import deque
 from typing import TYPE_CHECKING, Literal
 
-from attrs import field, frozen
+from attrs import frozen
 
-from rbim._support.text import quoted
 from rbim.bulk.journal.journal import Sample
 from rbim.bulk.states import AccountState
-from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,14 +16,12 @@ if TYPE_CHECKING:
     from rbim.bulk.journal.loading import Loaded
     from rbim.bulk.work import Settlement
 
-__all__ = ["FailureLimit", "Phase", "RunCounts", "Snapshot"]
+__all__ = ["Phase", "RunCounts", "Snapshot"]
 
 Phase = Literal["loading", "running", "halted", "draining", "ended"]
 
 INSTANT = 1e-9
 RECENT_SAMPLES = 10  # samples that the present rate is calculated from
-MIN_REQUESTS = 20
-"""Requests that must have ended before a share of failures can end the job."""
 
 
 @frozen(kw_only=True)
@@ -36,7 +32,8 @@ class Snapshot:
     ``unknown``, ``skipped`` (cannot be used) or ``duplicate``; during loading ``total`` counts the rows read so far.
     ``in_flight``, ``requests`` (ended) and ``throttled`` count requests. ``rate`` is accounts per second and
     ``request_rate`` requests per second over the last ten seconds; ``concurrency`` is the present limit of requests in
-    flight. ``elapsed`` and ``eta`` (time left) are seconds; ``eta`` is None if it cannot be estimated.
+    flight. ``elapsed`` and ``eta`` (time left) are seconds; ``eta`` is None if it cannot be estimated. ``cause`` is the text
+    of the last failure since accounts were settled (throttled, not connected, no answer), empty if there is none.
     """
 
     phase: Phase
@@ -56,35 +53,7 @@ class Snapshot:
     concurrency: int
     elapsed: float
     eta: float | None
-
-
-def _check_limit(_: object, _attribute: object, value: object) -> None:
-    count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
-    share = isinstance(value, float) and 0 < value <= 1
-    if value is not None and not count and not share:
-        raise InvalidRequest(
-            f"max_failures: invalid value {quoted(value)}: use a count (0 or more), a share such as 0.2, or None",
-            field="max_failures",
-        )
-
-
-@frozen
-class FailureLimit:
-    """The failure limit of a job: more failed requests than a count, or than a share of all ended requests.
-
-    ``limit``: a count (int), a share (float, counts from the twentieth request on), or None for no limit. A request that is
-    sent again counts once, when it is settled.
-    """
-
-    limit: float | None = field(default=0.5, validator=_check_limit)
-
-    def exceeded(self, failures: int, requests: int) -> bool:
-        """Return whether the job must end."""
-        if self.limit is None:
-            return False
-        if isinstance(self.limit, int):
-            return failures > self.limit
-        return requests >= MIN_REQUESTS and failures / requests > self.limit
+    cause: str = ""
 
 
 class RunCounts:
@@ -97,8 +66,6 @@ class RunCounts:
         """Accounts that wait, those in flight included."""
         self.in_flight = 0
         self.requests = 0
-        self.settled = 0
-        """Requests that left no account waiting; a request that is sent again counts when it is settled."""
         self.failures = 0
         self._throttled = 0
         self._began = self._sampled = self._changed = now
@@ -125,11 +92,16 @@ class RunCounts:
         self.failures += final
         if settlement is None or settlement.state is None:
             return
-        self.settled += 1
         self.waiting -= accounts
         self._states[settlement.state] += accounts - len(settlement.individual)
         for _, state, _ in settlement.individual:
             self._states[state] += 1
+
+    def closed(self, accounts: Mapping[AccountState, int]) -> None:
+        """Count accounts of a closed group by their new states: they are not sent."""
+        for state, number in accounts.items():
+            self.waiting -= number
+            self._states[state] += number
 
     def sample(self, at: float, now: float, concurrency: int, rate: float | None) -> Sample:
         """Return the changes since the last sample; ``at`` is the time of day in epoch seconds."""
@@ -141,7 +113,7 @@ class RunCounts:
         self._recent.append(made)
         return made
 
-    def snapshot(self, phase: Phase, now: float, concurrency: int) -> Snapshot:
+    def snapshot(self, phase: Phase, now: float, concurrency: int, cause: str = "") -> Snapshot:
         """Return the present progress."""
         requests, accounts, _, _ = self._since_last_sample()
         recent = tuple(self._recent)  # one copy: another thread may read the progress for its metrics
@@ -167,4 +139,5 @@ class RunCounts:
             concurrency=concurrency,
             elapsed=now - self._began,
             eta=self.waiting / rate if rate > 0 and phase != "halted" else None,
+            cause=cause,
         )

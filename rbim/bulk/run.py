@@ -16,7 +16,7 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, closing
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -43,7 +43,7 @@ from rbim.errors import AuthenticationError, InvalidRequest
 from rbim.storage.group_commit import open_group_commit
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Generator, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Generator
     from contextlib import AbstractAsyncContextManager
     from pathlib import Path
     from types import TracebackType
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
     from rbim.bulk.journal.journal import OnUnknown
     from rbim.bulk.journal.loading import Rows
+    from rbim.bulk.journal.parts import Selection
     from rbim.bulk.progress import Phase, Snapshot
     from rbim.bulk.report.model import Report
     from rbim.bulk.settings import JobSettings
@@ -59,7 +60,10 @@ if TYPE_CHECKING:
     from rbim.operations.namespace import Sender
     from rbim.storage.group_commit import GroupCommit
 
-__all__ = ["Run", "RunParts", "source_of"]
+__all__ = ["ANOTHER_JOB", "Run", "RunParts", "source_of"]
+
+ANOTHER_JOB = "job"
+"""The field of the error that the journal holds a job with another input or other options."""
 
 SNAPSHOT_INTERVAL = 0.5
 """Seconds between two snapshots."""
@@ -80,6 +84,20 @@ class RunParts(NamedTuple):
         """Return the settings for the journal: those of the job, and its dialect."""
         return {**self.settings.as_json(), DIALECT: client_document(self.work.dialect)}
 
+    def facts(self) -> JobFacts:
+        """Return the facts of a new job."""
+        work = self.work
+        return JobFacts(
+            operation=work.operation.spec.name,
+            options=work.plain_options(),
+            chunk=work.chunk,
+            settings=self.settings_as_json(),
+            source={},
+            created=0.0,
+            loaded=None,
+            input=NOTHING,
+        )
+
 
 class Run:
     """One run of a job, used once: ``async with job.run(rows) as progress``, or ``report = await job.run(rows)``.
@@ -96,12 +114,14 @@ class Run:
         *,
         rows: Rows | None = None,
         on_unknown: OnUnknown = "auto",
-        retried: Sequence[AccountState] | None = None,
+        retried: Selection | None = None,
+        limit: int | None = None,
     ) -> None:
         self._parts = parts
         self._rows = rows
         self._on_unknown: OnUnknown = on_unknown
         self._retried = retried
+        self._limit = limit
         self._entered: AbstractAsyncContextManager[None] | None = None
         self._ended = anyio.Event()
         self._dispatcher: Dispatcher | None = None
@@ -115,8 +135,10 @@ class Run:
         self.why = ""
         """Reason of the end of the run.
 
-        ``done``, ``stopped``, ``interrupted``, ``fuse`` (the failure limit), ``no answer``, ``authentication`` or
-        ``error``; empty while the job loads, ``interrupted`` while it runs.
+        ``done``, ``stopped``, ``interrupted``, ``fuse`` (the failure limit), ``not connected`` (there was never a
+        connection), ``no answer`` (for ``patience`` seconds), ``no progress`` (no account was settled for ``patience``
+        seconds, such as by endless throttling), ``authentication`` or ``error``; empty while the job loads,
+        ``interrupted`` while it runs.
         """
 
     # Public interface.
@@ -163,7 +185,8 @@ class Run:
         """The present progress."""
         now = self._parts.clock.monotonic()
         phase: Phase = "ended" if self._ended.is_set() else "loading" if self._dispatcher is None else self._dispatcher.phase
-        snapshot = self._counts.snapshot(phase, now, self._pace.concurrency(now))
+        cause = "" if self._dispatcher is None else self._dispatcher.cause
+        snapshot = self._counts.snapshot(phase, now, self._pace.concurrency(now), cause)
         return (
             snapshot
             if self._dispatcher is not None or self._loader is None
@@ -243,31 +266,22 @@ class Run:
         if self._rows is not None:
             differences += _input_difference(facts.input, await self._digest(self._rows))
         if differences:
-            raise InvalidRequest(f"{journal.path} holds another job: {'; '.join(differences)}", field="journal")
+            raise InvalidRequest(f"{journal.path} holds another job: {'; '.join(differences)}", field=ANOTHER_JOB)
         facts.require_dialect(journal.path, self._parts.work.dialect)
         await commits.run(partial(journal.recover, self._on_unknown, self._parts.settings.resend_within))
         if self._retried is not None:
             await self._retry(journal, commits, self._retried)
 
     async def _load(self, journal: Journal, commits: GroupCommit, rows: Rows) -> None:
-        work = self._parts.work
-        facts = JobFacts(
-            operation=work.operation.spec.name,
-            options=work.plain_options(),
-            chunk=work.chunk,
-            settings=self._parts.settings_as_json(),
-            source={},
-            created=0.0,
-            loaded=None,
-            input=NOTHING,
-        )
+        work, facts = self._parts.work, self._parts.facts()
         await commits.read(partial(journal.set_fast_writes, loading=True))
         self._loader = loader = await commits.run(partial(journal.create, facts, work.done_word))
-        async with aclosing(batches(rows, threads=self._threads)) as read:
-            async for batch in read:
-                await commits.run(partial(loader.add, batch))
-        await commits.read(partial(journal.set_fast_writes, loading=False))
-        await commits.run(partial(journal.loaded, loader, source_of(rows)))
+        with closing(loader):
+            async with aclosing(batches(rows, threads=self._threads)) as read:
+                async for batch in read:
+                    await commits.run(partial(loader.add, batch))
+            await commits.read(partial(journal.set_fast_writes, loading=False))
+            await commits.run(partial(journal.loaded, loader, source_of(rows)))
 
     async def _digest(self, rows: Rows) -> Loaded:
         self._loader = loader = Loader(None)
@@ -287,14 +301,19 @@ class Run:
             if kept.get(name) != given.get(name)
         ]
 
-    async def _retry(self, journal: Journal, commits: GroupCommit, states: Sequence[AccountState]) -> None:
+    async def _retry(self, journal: Journal, commits: GroupCommit, selection: Selection) -> None:
         counts = await commits.read(journal.counts)
         waiting = counts[AccountState.WAITING] + counts[AccountState.AGAIN]
         if waiting:
             raise InvalidRequest(
                 f"{journal.path}: {waiting:,} accounts were not sent yet: resume the job first", field="journal"
             )
-        await commits.run(partial(journal.retry, states))
+        found = await commits.run(partial(journal.retry, selection))
+        if not found and (selection.reasons or selection.groups):
+            raise InvalidRequest(
+                f"{journal.path}: no account to retry has one of these reasons and groups: compare them with its report",
+                field="journal",
+            )
 
     async def _dispatch(self, journal: Journal, commits: GroupCommit) -> None:
         parts = self._parts
@@ -313,6 +332,7 @@ class Run:
             counts=self._counts,
             settings=parts.settings,
             clock=parts.clock,
+            limit=self._limit,
         )
         self.why = "interrupted"
         try:

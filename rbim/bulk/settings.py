@@ -8,7 +8,7 @@ from attrs import field, frozen
 
 from rbim._support.text import quoted
 from rbim.bulk.journal.facts import DIALECT
-from rbim.bulk.progress import FailureLimit
+from rbim.bulk.stop_rules import FailureLimit
 from rbim.client.limits import Rate
 from rbim.client.retry import Retry
 from rbim.errors import InvalidRequest

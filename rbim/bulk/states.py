@@ -33,7 +33,7 @@ class RequestState(IntEnum):
     """State of a request. A request is one sending."""
 
     OPEN = 0
-    """It may be on its way: the intent is recorded, the outcome is not."""
+    """It has left, and the run ended before its outcome was recorded."""
 
     ANSWERED = 1
     REFUSED = 2
@@ -42,7 +42,7 @@ class RequestState(IntEnum):
     NOT_SENT = 3
     UNKNOWN = 4
     PLANNED = 5
-    """One half of a refused request, not sent yet."""
+    """The intent is recorded. It has left if it is marked (:mod:`rbim.bulk.journal.marks`)."""
 
 
 DONE_WORDS = {"InviteJoinGroup": "invited", "DeleteGroupMember": "removed", "JoinGroup": "joined", "LogoutGroup": "left"}

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from rbim.dialect import Dialect
 
-__all__ = ["Chunk", "FailureReason", "Settlement", "Work", "failure_reason"]
+__all__ = ["ALL_DONE", "Chunk", "FailureReason", "Settlement", "Work", "failure_reason"]
 
 R = TypeVar("R")
 
@@ -49,30 +49,34 @@ def failure_reason(error: RbimError) -> FailureReason:
 
 @define(eq=False, kw_only=True)
 class Chunk:
-    """The accounts of one request: the waiting accounts of a sender group between rows ``first`` and ``last`` of the input.
+    """The accounts of one request: ``id`` in the journal, ``number`` of the request that sends it next.
 
-    A sender group is a group with an acting account (the table ``lane``). ``number`` is the id of its request once that was
-    begun. ``attempt`` counts its sendings, ``unknown_attempts`` those of unknown outcome. ``repeats`` is the id of the
-    request that this one sends again, or is a half of; ``planned`` is its own id if the journal has it already (a half).
-    ``resent``: an earlier sending may have taken effect. ``expired``: the timestamp of an earlier sending was too old.
-    ``waited``: seconds of delay by rates and halts.
+    ``attempt`` counts its sendings, ``unknown_attempts`` those of unknown outcome. ``repeats`` is the number of the request
+    that this one sends again, or is a half of. ``resent``: an earlier sending may have taken effect. ``expired``: the
+    timestamp of an earlier sending was too old. ``waited``: seconds of delay by rates and halts, since ``ready_since``.
+    ``due``: when it may be sent again. ``left``: when it left, in seconds of the run's clock, and ``begun``: in epoch
+    seconds; None before. ``mark``: the place of its mark until its outcome is durable. ``invalid``: why its operation
+    cannot be made.
     """
 
-    sender_group: int
+    id: int
     group: str
     user_name: str | None
-    first: int
-    last: int
     accounts: tuple[str, ...]
     number: int = 0
     attempt: int = 1
     unknown_attempts: int = 0
     repeats: int | None = None
-    planned: int | None = None
     resent: bool = False
     expired: bool = False
     waited: float = 0.0
+    due: float = 0.0
+    ready_since: float = 0.0
+    left: float | None = None
+    begun: float | None = None
+    mark: int | None = None
     operation: Any = field(default=None, repr=False)  # made on first use
+    invalid: InvalidRequest | None = field(default=None, repr=False)
 
 
 @frozen(kw_only=True)
@@ -80,8 +84,8 @@ class Settlement:
     """Result of a sending, for the request (``outcome``) and for its accounts.
 
     ``state`` applies to all accounts except those in ``individual`` (index in the chunk, state, reason); None: they keep
-    waiting. ``again``: the request is to be sent again. ``anomalies``: entries of the answer that name no account of the
-    request.
+    waiting. ``again``: the request is to be sent again; ``split``: its halves are sent. ``anomalies``: entries of the answer
+    that name no account of the request.
     """
 
     outcome: RequestState
@@ -90,7 +94,11 @@ class Settlement:
     individual: tuple[tuple[int, AccountState, FailureReason], ...] = ()
     anomalies: tuple[tuple[str, FailureReason], ...] = ()
     again: bool = False
+    split: bool = False
 
+
+ALL_DONE = Settlement(outcome=RequestState.ANSWERED, state=AccountState.DONE)
+"""The settlement of an answer that lists no failures."""
 
 _values = make_converter()
 
@@ -123,9 +131,7 @@ class Work(Generic[R]):
         given = {*self.options, "group_id", self.account_field}
         if missing := [name for name, each in self._fields.items() if each.default is attrs.NOTHING and name not in given]:
             raise InvalidRequest(f"{self.operation.__name__} needs {', '.join(missing)} in options", field="options")
-        self.make(
-            Chunk(sender_group=0, group="g", user_name=None, first=1, last=1, accounts=("a",))
-        )  # validates the options
+        self.make(Chunk(id=0, group="g", user_name=None, accounts=("a",)))  # validates the options
         limit = (
             1
             if self.account_field != "members"
@@ -177,11 +183,13 @@ class Work(Generic[R]):
     def answered(self, chunk: Chunk, answer: object) -> Settlement:
         """Return the settlement of a successful answer: all accounts done, except those that ``fails`` names as refused.
 
-        If an entry names no account of the request, the others are unknown: one of them may be the refused one.
+        After a lost sending, those that it names are unknown: the lost one may have added them. ``already_reasons`` has the
+        reasons that say so; then they are done. If an entry names no account of the request, the others are unknown: one of
+        them may be the refused one.
         """
         fails = _fails(answer)
         if not fails:
-            return Settlement(outcome=RequestState.ANSWERED, state=AccountState.DONE)
+            return ALL_DONE
         indexes = {account: index for index, account in enumerate(chunk.accounts)}
         individual: dict[int, tuple[int, AccountState, FailureReason]] = {}
         anomalies: list[tuple[str, FailureReason]] = []
@@ -191,9 +199,10 @@ class Work(Generic[R]):
                 reason = FailureReason(one_line(entry.reason, MAX_REASON))
                 anomalies.append((one_line(entry.member or _shown(entry.extra), MAX_REASON), reason))
             elif index not in individual:
-                # an account that the lost request added is a member already when it is sent again
-                already_done = chunk.resent and entry.reason in self.dialect.already_reasons
-                state = AccountState.DONE if already_done else AccountState.REFUSED
+                state = AccountState.REFUSED
+                if chunk.resent:  # an account that the lost request added is a member already, in words of the platform
+                    done = entry.reason in self.dialect.already_reasons
+                    state = AccountState.DONE if done else AccountState.UNKNOWN
                 individual[index] = (index, state, FailureReason(one_line(entry.reason or _shown(entry.extra), MAX_REASON)))
         return Settlement(
             outcome=RequestState.ANSWERED,

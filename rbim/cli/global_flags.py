@@ -23,6 +23,7 @@ __all__ = [
     "given_flags",
     "split_global_flags",
     "using_flags",
+    "with_flag",
 ]
 
 FLAGS = {
@@ -50,7 +51,8 @@ VERSION = "--version"  # a field of the dialect; as the whole command line, the 
 class GlobalFlags(NamedTuple):
     """The values of these flags; None for a flag that is not given.
 
-    ``dialect`` has the texts of each given field of the dialect, several if the flag of a list is repeated.
+    ``dialect`` has the texts of each given field of the dialect, several if the flag of a list is repeated. ``words``: the
+    whole command line.
     """
 
     profile: str | None = None
@@ -59,6 +61,7 @@ class GlobalFlags(NamedTuple):
     transport: str | None = None
     debug: bool = False
     dialect: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    words: tuple[str, ...] = ()
 
 
 class WrongFlag(Exception):
@@ -102,6 +105,18 @@ def given_flags() -> list[str]:
     return [word for pair in given for word in pair]
 
 
+def with_flag(words: Sequence[str], flag: str, value: str) -> list[str]:
+    """Return the words of a command line with a flag; it replaces those of the same name."""
+    end = words.index(END) if END in words else len(words)
+    kept: list[str] = []
+    before = ""
+    for word in words[:end]:
+        if flag not in {before, word, word.partition("=")[0]}:
+            kept.append(word)
+        before = word
+    return [*kept, flag, value, *words[end:]]
+
+
 def split_global_flags(tokens: Sequence[str]) -> tuple[GlobalFlags, list[str]]:
     """Return these flags, and the command line without them. Raises WrongFlag.
 
@@ -137,7 +152,7 @@ def split_global_flags(tokens: Sequence[str]) -> tuple[GlobalFlags, list[str]]:
             raise WrongFlag(f"--{name} takes no value", name)
         else:
             found[name] = True
-    return GlobalFlags(**found, dialect=tuple(dialect.items())), rest
+    return GlobalFlags(**found, dialect=tuple(dialect.items()), words=tuple(tokens)), rest
 
 
 COMMAND = 2

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-__all__ = ["console", "document_of", "exit_of", "show", "show_json", "table"]
+__all__ = ["UNFOLDED", "console", "document_of", "exit_of", "show", "show_json", "table"]
 
 UNFOLDED = 10_000  # characters in a line without a terminal, so that nothing is folded
 

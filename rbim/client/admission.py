@@ -8,10 +8,8 @@ leaves nothing behind.
 States of a waiting call (``Waiter.state``):
 
 - ``waiting``: it stands in the queue and holds nothing.
-- ``granted``: it has a place, and its tokens are promised; its task has not run since. From here it sends, or gives
+- ``granted``: it has a place, and its tokens are granted; its task has not run since. From here it sends, or gives
   everything back: if it was cancelled, or if it is too late now.
-- ``promised``: a reserved request that may be written down, because it can leave soon. A promise counts only against other
-  promises: calls take places and tokens all the same. When the request is to leave, it takes its own, or waits as a call.
 - ``refused``: its answer cannot come in time any more; its task raises.
 - ``left``: it sends.
 
@@ -29,7 +27,7 @@ from rbim.client.attempt_times import LEAST, RECENT, AttemptTimes
 from rbim.client.demands import Demands
 from rbim.client.halts import Halts
 from rbim.client.lanes import Waiter
-from rbim.client.limits import NORMAL, RESERVED, ROUNDING
+from rbim.client.limits import NORMAL, ROUNDING
 from rbim.client.queue import Queue, Room
 
 if TYPE_CHECKING:
@@ -38,7 +36,7 @@ if TYPE_CHECKING:
 
     from anyio import Event
 
-    from rbim.client.demands import Demand, Kind
+    from rbim.client.demands import Kind
     from rbim.client.limits import Limits
     from rbim.clock import Clock, Scope
     from rbim.operations.base import Operation
@@ -71,8 +69,6 @@ class Admission:
         self.places = limits.concurrency
         self.free = limits.concurrency
         """Places in flight that are not taken."""
-        self.promised = 0
-        """Reserved requests that were promised a place."""
         self.refused = 0
         """The number of calls that could not be sent in time."""
         self.times = AttemptTimes()
@@ -116,7 +112,7 @@ class Admission:
 
     def enter_at_once(self, op: Operation[Any], latest: float) -> float | None:
         """Take a place and tokens if the request may leave now, and return the time; None if it must wait."""
-        if not self.free or self._queue.calls:
+        if not self.free or self._queue:
             return None
         now = self._clock.monotonic()
         demand = self._demands.of(op, now)
@@ -143,102 +139,24 @@ class Admission:
         ``now``: the time, if it is known; exactly this is returned if the request need not wait.
         """
         now = self._clock.monotonic() if now is None else now
-        demand = self._waiting_demand(op, now)
+        demand = self._demands.of(op, now)
+        self._learns, self._learns_until = True, now + RECENT
+        self.times.expire(now)
+        demand.kind.times.expire(now)
         waiter = Waiter(demand, now=now, latest=latest, deadline=deadline, attempt=attempt, level=level)
         if self._is_hopeless(waiter, now):
             self.refused += 1
             raise Refused(now)
-        self._add(waiter, demand.ready_at(now))
-        return await self.leave_queue(waiter, now)
-
-    def reserve(self, op: Operation[Any], granted: Callable[[], object], *, lead: float = 0.0) -> Waiter:
-        """Let a request wait for the promise of a place and of its tokens, without a deadline.
-
-        ``granted`` is called once, when it gets the promise: at once, or later while another task runs. The promise comes
-        ``lead`` seconds before the request could leave. :meth:`send_reserved` lets it leave.
-        """
-        now = self._clock.monotonic()
-        self._queue.lead(lead)
-        if self._at_once and self.free > self.promised:
-            waiter = Waiter(self._demands.of(op, now), now=now, level=RESERVED)
-            waiter.granted = granted
-            self._promise(waiter)
-            return waiter
-        waiter = Waiter(self._waiting_demand(op, now), now=now, level=RESERVED)
-        waiter.granted = granted
-        ready = waiter.demand.ready_at(now, reserved=True)
-        if self.free > self.promised and not self._queue and ready <= now + lead:
-            self._promise(waiter)
-        else:
-            self._add(waiter, ready - lead)
-            self._grant(now)
-            self._keep_watch(now)
-        return waiter
-
-    async def wait_for_grant(self, waiter: Waiter) -> None:
-        """Wait until a reserved request has its promise. If this is cancelled, :meth:`withdraw` it before anything else."""
-        now = self._clock.monotonic()
-        while waiter.state == "waiting":
-            await self._wait(waiter, now)
-            now = self._clock.monotonic()
-            self._grant(now)
-        self._keep_watch(now)
-
-    async def send_reserved(self, waiter: Waiter, now: float, *, level: int) -> float:
-        """Let a request leave that has its promise, or wait for that as a call of this priority; return the time."""
-        if self.free and not self._queue.calls and waiter.demand.ready_at(now) <= now + ROUNDING:
-            if waiter.promised:
-                self._take_back(waiter)
-            self.free -= 1
-            waiter.demand.take(now)
-            waiter.state = "left"
-            self._grant(now)
-            self._keep_watch(now)
-            return now
-        waiter.level = level
-        self._add(waiter, waiter.demand.ready_at(now))
-        return await self.leave_queue(waiter, now)
-
-    def lapse(self, waiter: Waiter) -> None:
-        """Let others be promised what this request was, because it takes long to leave; it can still leave."""
-        if waiter.promised:
-            now = self._clock.monotonic()
-            self._take_back(waiter)
-            self._grant(now)
-            self._keep_watch(now)
-
-    async def leave_queue(self, waiter: Waiter, now: float) -> float:
-        """Wait until the request may leave now, take its tokens, and return the time. Raises Refused."""
+        self._add(waiter, now)
         try:
             while not self._admitted(waiter, now):
                 await self._wait(waiter, now)
                 now = self._clock.monotonic()
         except BaseException:
-            self.withdraw(waiter)
+            self._withdraw(waiter)
             raise
         self._keep_watch(now)
         return now
-
-    def withdraw(self, waiter: Waiter) -> None:
-        """Give back everything that a call holds which will not be sent."""
-        now = self._clock.monotonic()
-        state, waiter.state = waiter.state, "withdrawn"
-        if state == "granted":
-            self._release(waiter)
-            self._queue.settled(waiter.demand)
-            self.free += 1
-        elif state == "waiting":
-            self._queue.remove(waiter)
-            if now >= waiter.latest:
-                self.refused += 1
-            elif waiter.level == NORMAL:
-                self._queue.gave_up(now - waiter.since, now)
-        if waiter.promised:
-            self._take_back(waiter)
-        if self._sleeper is waiter:
-            self._sleeper, self._alarm = None, inf
-        self._grant(now)
-        self._keep_watch(now)
 
     def leave(self, op: Operation[Any], started: float, *, answered: bool) -> None:
         """Give a place back: an attempt that started then has ended, with or without an answer."""
@@ -248,10 +166,13 @@ class Admission:
             for times in (self.times, self._demands.kind_of(op, now).times):
                 times.add(now - started, now=now, answered=answered)
             self._learns = bool(self._queue) or now < self._learns_until
-            if len(self._queue) > self._queue.calls:
-                self._next_at = -inf  # one more place may be promised
             self._grant(now)
             self._keep_watch(now)
+
+    def give_back(self, op: Operation[Any]) -> None:
+        """Give back the tokens of a request that has taken them just now and does not leave; then :meth:`leave`."""
+        self._demands.of(op, self._clock.monotonic()).give_back()
+        self._next_at = -inf
 
     def gave_up(self, began: float, started: float) -> None:
         """Note that a call which had waited was cancelled in its attempt; they began and started at those times.
@@ -290,6 +211,8 @@ class Admission:
         In overload the queue is just as long as calls can wait, and the least difference of what their attempts need would
         refuse all calls of one operation: what differs by less than ``ALIKE`` times counts as equal here.
         """
+        if waiter.latest == inf:
+            return False
         room = Room(self.places, self.free, self.times.typical, self.times.need)
         need = self._need(waiter.demand.kind, waiter.deadline, waiter.attempt)
         last = waiter.latest - max(need, min(ALIKE * need, self._demands.most_need))
@@ -301,15 +224,11 @@ class Admission:
     def _grant(self, now: float) -> None:
         """Give places and tokens to the waiting calls that may leave now, and wake them."""
         while self.free and now + ROUNDING >= self._next_at:
-            promises = self.free > self.promised
-            waiter = self._queue.next(now, promises=promises)
+            waiter = self._queue.next(now)
             if waiter is None:
-                self._next_at = self._queue.due(now, promises=promises)
+                self._next_at = self._queue.due(now)
                 return
             self._queue.remove(waiter)
-            if waiter.level == RESERVED:
-                self._promise(waiter)
-                continue
             if now >= self._last_start(waiter):
                 self._refuse(waiter)
                 continue
@@ -319,27 +238,6 @@ class Admission:
                 bucket.granted += 1
             if waiter.wake is not None:
                 waiter.wake()
-
-    def _promise(self, waiter: Waiter) -> None:
-        """Promise a reserved request a place and its tokens."""
-        waiter.state, wake, waiter.wake = "promised", waiter.wake, None
-        waiter.promised = True
-        self.promised += 1
-        for bucket in waiter.demand.buckets:
-            bucket.promised += 1
-        if waiter.granted is not None:
-            waiter.granted()
-        if wake is not None:
-            wake()
-
-    def _take_back(self, waiter: Waiter) -> None:
-        """Take a promise back."""
-        waiter.promised = False
-        self.promised -= 1
-        for bucket in waiter.demand.buckets:
-            bucket.promised -= 1
-        self._next_at = -inf
-        self._queue.settled(waiter.demand)
 
     @staticmethod
     def _refuse(waiter: Waiter) -> None:
@@ -365,31 +263,39 @@ class Admission:
             elif waiter.demand.ready_at(now) > now + ROUNDING:  # a halt came
                 self.free += 1
                 self._queue.settled(waiter.demand)
-                self._add(waiter, waiter.demand.ready_at(now))
+                self._add(waiter, now)
             else:
                 waiter.demand.take(now)
                 waiter.state = "left"
-                if waiter.promised:
-                    self._take_back(waiter)
-                elif not self._queue.settled(waiter.demand):
-                    self._next_at = next_at  # the promised tokens are taken
+                if not self._queue.settled(waiter.demand):
+                    self._next_at = next_at  # the granted tokens are taken
                 return True
 
-    def _waiting_demand(self, op: Operation[Any], now: float) -> Demand:
-        """Return the demand of a call that may have to wait, and note times of attempts from now on."""
-        demand = self._demands.of(op, now)
-        self._learns, self._learns_until = True, now + RECENT
-        self.times.expire(now)
-        demand.kind.times.expire(now)
-        return demand
-
-    def _add(self, waiter: Waiter, ready: float) -> None:
+    def _add(self, waiter: Waiter, now: float) -> None:
         self._at_once = False
         self._queue.add(waiter)
-        self._next_at = min(self._next_at, ready)
+        self._next_at = min(self._next_at, waiter.demand.ready_at(now))
+
+    def _withdraw(self, waiter: Waiter) -> None:
+        """Give back everything that a call holds which will not be sent."""
+        now = self._clock.monotonic()
+        if waiter.state == "granted":
+            self._release(waiter)
+            self._queue.settled(waiter.demand)
+            self.free += 1
+        elif waiter.state == "waiting":
+            self._queue.remove(waiter)
+            if now >= waiter.latest:
+                self.refused += 1
+            elif waiter.level == NORMAL and waiter.latest < inf:
+                self._queue.gave_up(now - waiter.since, now)
+        if self._sleeper is waiter:
+            self._sleeper, self._alarm = None, inf
+        self._grant(now)
+        self._keep_watch(now)
 
     def _release(self, waiter: Waiter) -> None:
-        """Give the promised tokens back."""
+        """Give the granted tokens back."""
         for bucket in waiter.demand.buckets:
             bucket.granted -= 1
         self._next_at = -inf
@@ -407,13 +313,13 @@ class Admission:
             await event.wait()
         if self._sleeper is waiter:
             self._sleeper, self._alarm = None, inf
+        await late_anyio().lowlevel.checkpoint_if_cancelled()  # a call that is woken and cancelled at once does not leave
 
     def _keep_watch(self, now: float) -> None:
         """See to it that a call sleeps until the next one may leave."""
         if not self._queue:
             self._at_once = self._unlimited and not self._halts.watching(now)
         elif self.free and self._next_at < self._alarm:
-            awake = self._queue.awake
-            if awake is not None and awake.wake is not None:
-                self._sleeper, self._alarm = awake, self._next_at
-                awake.wake()
+            self._sleeper, self._alarm = self._queue.oldest, self._next_at
+            if self._sleeper.wake is not None:
+                self._sleeper.wake()

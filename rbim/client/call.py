@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from math import inf
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from attrs import evolve, frozen
@@ -26,7 +27,6 @@ from rbim.wire.codec import SUCCESS
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from rbim.client.lanes import Waiter
     from rbim.client.observers import Observers
     from rbim.client.shared import CallSettings, SharedState
     from rbim.http import Request, Response, Signer
@@ -70,11 +70,12 @@ class Call(Generic[R]):
         "_handed_over",
         "_history",
         "_latest",
+        "_leaves",
         "_number",
         "_op",
         "_path",
+        "_patient",
         "_renewal",
-        "_reserved",
         "_settings",
         "_shared",
         "_started",
@@ -84,15 +85,16 @@ class Call(Generic[R]):
     )
 
     def __init__(
-        self, shared: SharedState, settings: CallSettings, op: Operation[R], reserved: Waiter | None = None
+        self, shared: SharedState, settings: CallSettings, op: Operation[R], leaves: Callable[[], object] | None = None
     ) -> None:
         self._shared = shared
-        self._reserved = reserved
+        self._leaves = leaves  # called when the first attempt leaves; before that a patient call has no deadline
+        self._patient = leaves is not None
         self._settings = settings
         self._op = op
         self._path = ""
         self._began = self._started = shared.clock.monotonic()
-        self._latest = self._began + settings.deadline
+        self._latest = self._began + settings.deadline if leaves is None else inf
         self._handed_over = False
         self._renewal = False
         self._history: list[Attempt] = []
@@ -118,7 +120,7 @@ class Call(Generic[R]):
             failure = error if isinstance(error, Exception) else None
             if self._handed_over:
                 self._ended(error)
-            if failure is None and self._waited and not self._settings.level:
+            if failure is None and self._waited and not (self._settings.level or self._patient):
                 shared.admission.gave_up(self._began, self._started)
             raise
         else:
@@ -132,10 +134,9 @@ class Call(Generic[R]):
     async def _attempts(self, request: Request) -> R:
         shared = self._shared
         while True:
-            waits = self._reserved is not None
-            if not waits and shared.admission.take():
+            if shared.admission.take():
                 self._started = shared.clock.monotonic()
-            elif not waits and (now := shared.admission.enter_at_once(self._op, self._latest)) is not None:
+            elif (now := shared.admission.enter_at_once(self._op, self._latest)) is not None:
                 self._started = now
             else:
                 await self._interruptible(0.0, self._wait_for_admission)
@@ -258,15 +259,10 @@ class Call(Generic[R]):
         shared, settings = self._shared, self._settings
         start = end = shared.clock.monotonic()
         try:
-            if self._reserved is not None:
-                end = self._started = await shared.admission.send_reserved(self._reserved, start, level=settings.level)
-                self._latest = end + settings.deadline  # it begins now
-                self._reserved = None
-                return
             end = self._started = await shared.admission.enter(
                 self._op,
                 latest=self._latest,
-                deadline=settings.deadline,
+                deadline=settings.deadline if self._leaves is None else inf,
                 attempt=settings.timeout,
                 level=settings.level,
                 now=start,
@@ -280,9 +276,26 @@ class Call(Generic[R]):
         finally:
             self._waited += end - start  # exactly 0 if it did not wait
 
+    def _leave(self, leaves: Callable[[], object]) -> None:
+        """Let the sender know that the first attempt leaves, which has its place and tokens; its deadline begins.
+
+        If ``leaves`` raises, or the client was closed at this moment, the tokens are given back: nothing leaves.
+        """
+        shared = self._shared
+        try:
+            if shared.state == "open":  # else the attempt does not begin
+                leaves()
+                self._leaves = None
+                self._latest = self._started + self._settings.deadline
+        finally:
+            if self._leaves is not None:
+                shared.admission.give_back(self._op)
+
     def _begin_attempt(self, signed: Request) -> float:
         """Notify the observers, and return the seconds that the attempt may take. Raises ClientClosed."""
         shared = self._shared
+        if self._leaves is not None:
+            self._leave(self._leaves)
         if shared.state != "open":  # it was closed at the moment at which the call was admitted
             raise self._client_closed(Outcome.NOT_SENT)
         if shared.observers is not None:

@@ -11,6 +11,7 @@ from attrs import evolve
 from rbim.client.arguments import Unasked, check, dialect_of, observers_of, signer_of, signing, transport_of, url_text
 from rbim.client.call import Call, Exchange
 from rbim.client.limits import Limits
+from rbim.client.prepared import Prepared
 from rbim.client.retry import Retry
 from rbim.client.shared import CallSettings, SharedState
 from rbim.clock import SystemClock
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
     from rbim.client.arguments import Url
     from rbim.client.observers import Observer
-    from rbim.client.reservation import Reservation
     from rbim.client.rotation import Rotation
     from rbim.client.shared import Load, Priority
     from rbim.clock import Clock
@@ -136,17 +136,14 @@ class View:
         call = Call(self._shared, self._settings, operation)
         return call.exchange(await call.run())
 
-    def reserve(self, operation: Operation[R], granted: Callable[[], object], /, *, lead: float = 0.0) -> Reservation[R]:
-        """Reserve a request: it waits for its turn in the client's limits before its call begins, without a deadline.
+    def prepare(self, operation: Operation[R], leaves: Callable[[], object], /) -> Prepared[R]:
+        """Prepare a request: ``await prepared.send()`` waits for its turn without a deadline, and sends it.
 
-        For senders that keep a journal: ``granted`` is called when it is the request's turn and it may be written down, at
-        once or later while another task runs; then the reservation's ``send`` sends it. There are never more turns than
-        places. Calls do not wait for them; a request whose place or token was taken meanwhile waits for the next one. A turn
-        begins ``lead`` seconds (default: 0) before the request could leave: the time that writing takes.
+        For senders that keep a journal of their own. ``leaves`` is called at the moment at which the request leaves, once:
+        the intent was written down before, and is only marked then. What raises before, such as InvalidRequest or
+        ClientClosed, comes without a call of ``leaves``.
         """
-        from rbim.client.reservation import Reservation
-
-        return Reservation(self._shared, self._settings, operation, granted, lead)
+        return Prepared(self._shared, self._settings, operation, leaves)
 
     def acting_as(self, user_name: str | None) -> View:
         """Return a view whose operations act as ``user_name``, unless they name an account themselves."""

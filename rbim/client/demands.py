@@ -35,19 +35,16 @@ class Kind:
         self.wide: object = min(named, key=lambda rate: len(rate.operations), default=operation)
         self.narrow: object = self.per_group[0].rate if self.per_group else operation
 
-    def ready_at(self, now: float, *, reserved: bool = False) -> float:
-        """Return when the rates and halts of the whole operation let one more request leave; see :class:`Demand`."""
+    def ready_at(self, now: float) -> float:
+        """Return when the rates and halts of the whole operation let one more request leave."""
         when = self._halts.until(self.wide)
         for bucket in self.shared:
-            when = max(when, bucket.ready_at(now, bucket.promised if reserved else 0))
+            when = max(when, bucket.ready_at(now))
         return when
 
 
 class Demand:
-    """The tokens and halts that a request needs: those of its ``kind``, and those of its group.
-
-    With ``reserved``, times are those for one more promise: after all requests that were promised a token.
-    """
+    """The tokens and halts that a request needs: those of its ``kind``, and those of its group."""
 
     __slots__ = ("_halts", "buckets", "group", "kind", "narrow", "own")
 
@@ -59,17 +56,17 @@ class Demand:
         self.buckets: tuple[Bucket, ...] = (*kind.shared, *self.own)
         self.narrow = kind.wide if group is None else (kind.narrow, group)
 
-    def lacks_only_promised(self, now: float) -> bool:
-        """Whether nothing but promised tokens keeps the group from sending now."""
+    def lacks_only_granted(self, now: float) -> bool:
+        """Whether nothing but granted tokens keeps the group from sending now."""
         if self._halts.until(self.narrow) > now + ROUNDING:
             return False
         return all(bucket.due - bucket.slack <= now + ROUNDING for bucket in self.own)
 
-    def own_ready_at(self, now: float, *, reserved: bool = False) -> float:
+    def own_ready_at(self, now: float) -> float:
         """Return when the rates and halts of the group let one more request leave."""
         when = self._halts.until(self.narrow)
         for bucket in self.own:
-            when = max(when, bucket.ready_at(now, bucket.promised if reserved else 0))
+            when = max(when, bucket.ready_at(now))
         return when
 
     @property
@@ -77,11 +74,11 @@ class Demand:
         """The end of the halts; -inf if there is none."""
         return max(self._halts.until(self.narrow), self._halts.until(self.kind.wide))
 
-    def ready_at(self, now: float, *, reserved: bool = False) -> float:
+    def ready_at(self, now: float) -> float:
         """Return when all rates and halts let one more request leave."""
         when = self.halted_until
         for bucket in self.buckets:
-            when = max(when, bucket.ready_at(now, bucket.promised if reserved else 0))
+            when = max(when, bucket.ready_at(now))
         return when
 
     def take(self, now: float) -> None:
@@ -92,6 +89,11 @@ class Demand:
             self._halts.sent(self.narrow)
             if self.narrow != self.kind.wide:
                 self._halts.sent(self.kind.wide)
+
+    def give_back(self) -> None:
+        """Give the last token back to each bucket: the request does not leave."""
+        for bucket in self.buckets:
+            bucket.give_back()
 
 
 class Demands:

@@ -29,27 +29,25 @@ COMPACT = 64
 class Waiter:
     """A call that waits since ``since`` and must be answered before ``latest``.
 
-    ``deadline`` is the seconds of its whole call, ``attempt`` those of one attempt, ``level`` is its priority.
-    ``granted`` is called when it gets its place for the first time.
+    ``deadline`` is the seconds of its whole call, ``attempt`` those of one attempt, ``level`` is its priority. Without a
+    deadline it and ``latest`` are infinite.
     """
 
     __slots__ = (
         "attempt",
         "deadline",
         "demand",
-        "granted",
         "latest",
         "level",
         "line",
         "number",
-        "promised",
         "since",
         "state",
         "wake",
     )
 
     def __init__(  # noqa: PLR0913  # the facts of a call, by keyword
-        self, demand: Demand, *, now: float, latest: float = inf, deadline: float = inf, attempt: float = inf, level: int
+        self, demand: Demand, *, now: float, latest: float, deadline: float, attempt: float, level: int
     ) -> None:
         self.demand = demand
         self.since = now
@@ -58,11 +56,9 @@ class Waiter:
         self.attempt = attempt
         self.level = level
         self.number = 0
-        self.promised = False
         self.line: Line | None = None
         self.state = "new"  # the states are explained in rbim.client.admission
         self.wake: Callable[[], object] | None = None
-        self.granted: Callable[[], object] | None = None
 
 
 LineKey = tuple[object, float, bool]
@@ -91,6 +87,10 @@ class Line:
         """Return the call that came last."""
         return next(reversed(self.waiters))
 
+    def next(self, order: str) -> Waiter:
+        """Return the call that leaves next in an order."""
+        return self.last() if order == NEWEST and self.key[1] < inf else self.first()
+
     def earliest(self) -> tuple[float, int]:
         """Return the rank of the line in the order EARLIEST."""
         first = self.first()
@@ -101,7 +101,9 @@ class Line:
         return 0.0, self.first().number
 
     def newest(self) -> tuple[float, int]:
-        """Return the rank of the line in the order NEWEST."""
+        """Return the rank of the line in the order NEWEST; calls without a deadline do not give up, and keep their order."""
+        if self.key[1] == inf:
+            return self.earliest()
         number = self.last().number
         return -number, number
 
@@ -155,9 +157,8 @@ class _Heads:
 class Lane:
     """The waiting calls of one operation: their lines, by the call that goes first in each order."""
 
-    def __init__(self, kind: Kind, *, reserved: bool) -> None:
+    def __init__(self, kind: Kind) -> None:
         self.kind = kind
-        self._reserved = reserved
         self.lines: dict[LineKey, Line] = {}
         self._heads = {
             EARLIEST: _Heads(Line.earliest, self.lines),
@@ -165,7 +166,7 @@ class Lane:
             OLDEST: _Heads(Line.oldest, self.lines),
         }
         self._held: dict[object, list[Line]] = {}
-        """By group: lines that only promised tokens keep from leaving."""
+        """By group: lines that only granted tokens keep from leaving."""
         self._aside: list[tuple[float, int, Line]] = []
         """Lines that wait for something of their own, by the earliest time at which they may be ready."""
 
@@ -175,10 +176,10 @@ class Lane:
             for heads in self._heads.values():
                 heads.push(line)
 
-    def best(self, order: str, now: float, lead: float) -> Line | None:
-        """Return the line whose call leaves first, if one may leave in ``lead`` seconds."""
-        soon = now + lead + ROUNDING
-        if self.kind.ready_at(now, reserved=self._reserved) > soon:
+    def best(self, order: str, now: float) -> Line | None:
+        """Return the line whose call leaves first, if one may leave now."""
+        soon = now + ROUNDING
+        if self.kind.ready_at(now) > soon:
             return None
         while self._aside and self._aside[0][0] <= soon:
             back = heappop(self._aside)[2]
@@ -187,15 +188,15 @@ class Lane:
                 self.push(back)
         heads = self._heads[order]
         while (line := heads.top()) is not None:
-            ready = line.demand.own_ready_at(now, reserved=self._reserved)
+            ready = line.demand.own_ready_at(now)
             if ready <= soon:
                 return line
             heads.pop(line)
-            self._put_aside(line, ready, now + lead)
+            self._put_aside(line, ready, now)
         return None
 
     def settled(self, group: object) -> bool:
-        """List the lines of a group again whose promised tokens were taken or given back; return whether there are any."""
+        """List the lines of a group again whose granted tokens were taken or given back; return whether there are any."""
         held = self._held.pop(group, ())
         for line in held:
             line.aside = False
@@ -205,7 +206,7 @@ class Lane:
 
     def due(self, order: str, now: float) -> float:
         """Return the earliest time at which a call may leave, after :meth:`best` has found none."""
-        shared = self.kind.ready_at(now, reserved=self._reserved)
+        shared = self.kind.ready_at(now)
         if self._heads[order]:
             return shared
         return max(self._aside[0][0], shared) if self._aside else inf
@@ -214,7 +215,7 @@ class Lane:
         if line.aside:
             return
         line.aside = True
-        if line.demand.lacks_only_promised(now):
+        if line.demand.lacks_only_granted(now):
             self._held.setdefault(line.demand.group, []).append(line)
             return
         heappush(self._aside, (until, line.number, line))

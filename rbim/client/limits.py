@@ -19,10 +19,10 @@ from rbim.validators import above_zero, at_least_one
 if TYPE_CHECKING:
     from rbim.operations.base import Operation
 
-__all__ = ["LOW", "NORMAL", "RESERVED", "Bucket", "Buckets", "Limits", "Rate", "RateLimiter"]
+__all__ = ["LOW", "NORMAL", "Bucket", "Buckets", "Limits", "Rate", "RateLimiter"]
 
-NORMAL, LOW, RESERVED = 0, 1, 2
-"""The levels of what waits: calls of normal and of low priority, and requests that want to be promised a place."""
+NORMAL, LOW = 0, 1
+"""The levels of waiting calls: those of normal and of low priority."""
 
 
 _RATE = r"([0-9]+(?:\.[0-9]+)?)\s*/\s*([0-9]+(?:\.[0-9]+)?)?\s*(s|sec|second|m|min|minute|h|hour)"
@@ -114,24 +114,23 @@ class Bucket:
     """A token bucket in the form of GCRA: ``due`` is when an even stream would send its next request.
 
     A request that was admitted and has not left yet is ``granted``: it counts as if it left now, and takes its token
-    only when it leaves (:meth:`take`). Requests that were ``promised`` a token count for other promises only.
+    only when it leaves (:meth:`take`).
     """
 
-    __slots__ = ("due", "granted", "interval", "promised", "slack", "waiting")
+    __slots__ = ("due", "granted", "interval", "slack", "waiting")
 
     def __init__(self, rate: Rate) -> None:
         self.interval = rate.per / rate.limit
         self.slack = self.interval * (rate.burst - 1) if rate.burst > 1 else 0.0  # the interval may be infinite
         self.due = -inf
         self.granted = 0
-        self.promised = 0
-        self.waiting: tuple[list[float], list[float], list[float]] = ([], [], [])
+        self.waiting: tuple[list[float], list[float]] = ([], [])
         """By level: the deadlines of the waiting calls that this rate counts, sorted."""
 
     @property
     def is_used(self) -> bool:
         """Whether requests have or want its tokens."""
-        return bool(self.granted or self.promised or any(self.waiting))
+        return bool(self.granted or any(self.waiting))
 
     def ready_at(self, now: float, ahead: int = 0) -> float:
         """Return when one more request may leave, after those that are granted and ``ahead`` others; -inf if now."""
@@ -148,6 +147,10 @@ class Bucket:
     def take(self, now: float) -> None:
         """Count a request that leaves now."""
         self.due = max(self.due, now) + self.interval
+
+    def give_back(self) -> None:
+        """Count the last request no more: it has not left."""
+        self.due = self.due - self.interval if self.interval < inf else -inf
 
 
 class Buckets:
@@ -195,8 +198,21 @@ class RateLimiter:
                 when = max(when, ready)
         return when
 
+    def grant(self, op: Operation[Any], now: float) -> None:
+        """Count a request that will leave soon, until it leaves (:meth:`take`) or not; see :meth:`withdraw`."""
+        for bucket in self._buckets(op, now):
+            bucket.granted += 1
+
+    def withdraw(self, op: Operation[Any], now: float) -> None:
+        """Forget a request that was granted."""
+        for bucket in self._buckets(op, now):
+            bucket.granted = max(0, bucket.granted - 1)
+
     def take(self, op: Operation[Any], now: float) -> None:
         """Count a request that leaves now. The caller checks that :meth:`earliest` is not later."""
-        for buckets in self._rates:
-            if (key := buckets.rate.key(op)) is not None:
-                buckets.of(key, now).take(now)
+        for bucket in self._buckets(op, now):
+            bucket.take(now)
+
+    def _buckets(self, op: Operation[Any], now: float) -> list[Bucket]:
+        keys = ((buckets, buckets.rate.key(op)) for buckets in self._rates)
+        return [buckets.of(key, now) for buckets, key in keys if key is not None]

@@ -13,10 +13,8 @@ It only computes with times that are arguments; :mod:`rbim.client.admission` wai
 # of their own (the rate or the halt of a group) stand aside until that time. So a choice looks at a few operations, and
 # in each at the top of a heap of lines: O(log n).
 #
-# There are three levels. A call of the level LOW leaves when none of the level NORMAL can, and in one of `TURN` choices.
-# What waits in the level RESERVED is promised a place and tokens `lead` seconds before it could leave, when no call can
-# leave, or in those turns; calls do not wait for promises. When it is to leave, it takes them, or waits as a call. Within a
-# level there are two orders:
+# There are two levels. A call of the level LOW leaves when none of the level NORMAL can, and in one of `TURN` choices.
+# Within a level there are two orders:
 #
 # EARLIEST   the call whose deadline is nearest; with equal deadlines first come, first served. A call that
 #            cannot be answered before its deadline, behind the calls ahead of it, is refused at once. So the queue is never
@@ -27,13 +25,15 @@ It only computes with times that are arguments; :mod:`rbim.client.admission` wai
 # EARLIEST -> NEWEST   when a call is cancelled that waits or has waited, while others wait
 # NEWEST -> EARLIEST   when none was cancelled for twice the age that such a call had; or the queue is empty
 #
-# The level LOW is always in the order EARLIEST: no one looks at a clock behind those calls. A request that a job has
-# reserved waits without a deadline; of one group they leave in the order in which they came.
+# The level LOW is always in the order EARLIEST: no one looks at a clock behind those calls.
+#
+# A request that a sender has prepared waits without a deadline. It leaves behind all calls that have one, in either order
+# first come, first served, and in the turns below; it is never refused, and no call is refused because it waits.
 #
 # No call starves: one in eight choices is the call that has waited longest, if that is longer than half its deadline or
 # `PATIENCE`, or in the order NEWEST clearly longer than the calls that gave up.
 #
-# A line whose group has no token left stands aside until that time. If only promised tokens are missing (`Bucket.granted`),
+# A line whose group has no token left stands aside until that time. If only granted tokens are missing (`Bucket.granted`),
 # it is held until the call that has them leaves or gives them back (`settled`).
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from rbim.client.lanes import EARLIEST, NEWEST, OLDEST, Lane, Line
-from rbim.client.limits import LOW, NORMAL, RESERVED
+from rbim.client.limits import LOW, NORMAL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -90,12 +90,16 @@ class Room(NamedTuple):
         return self.free + self.places * (until - self.need - now) / self.typical if self.typical else inf
 
 
+def _with_deadline(ranks: list[float]) -> int:
+    """Return how many of these deadlines are one; a request without a deadline keeps no call from leaving in time."""
+    return bisect_left(ranks, inf)
+
+
 class _Level:
     """The waiting calls of one priority, the ``number`` of the level; the calls of lower numbers go first."""
 
     def __init__(self, number: int) -> None:
         self._level = number
-        self.lead = 0.0
         self._waiters: OrderedDict[Waiter, None] = OrderedDict()
         self._ranks: list[float] = []
         self._lanes: dict[Kind, Lane] = {}
@@ -113,6 +117,11 @@ class _Level:
         """The call that has waited longest."""
         return next(iter(self._waiters))
 
+    @property
+    def with_deadline(self) -> int:
+        """The number of waiting calls that have a deadline."""
+        return _with_deadline(self._ranks)
+
     def __iter__(self) -> Iterator[Waiter]:
         return iter(self._waiters)
 
@@ -124,7 +133,7 @@ class _Level:
         waiter.number = self._number
         lane = self._lanes.get(demand.kind)
         if lane is None:
-            lane = self._lanes[demand.kind] = Lane(demand.kind, reserved=self._level == RESERVED)
+            lane = self._lanes[demand.kind] = Lane(demand.kind)
         line = lane.lines.get(key)
         if line is None:
             line = lane.lines[key] = Line(demand, key, self._number)
@@ -178,7 +187,7 @@ class _Level:
             ahead = bisect_right(waiting, waiter.latest)
             if exact:
                 ahead = self._served(waiting, ahead, partial(bucket.fits, now=now, need=room.need))
-            ahead += sum(len(level) for level in bucket.waiting[: self._level])
+            ahead += sum(map(_with_deadline, bucket.waiting[: self._level]))
             start = max(start, bucket.ready_at(now, ahead))
         ahead = bisect_right(self._ranks, waiter.latest)
         if exact:
@@ -219,26 +228,24 @@ class _Level:
         return now - waiter.since >= long
 
     def settled(self, demand: Demand) -> bool:
-        """Note that promised tokens were taken or given back; return whether lines were held for them."""
+        """Note that granted tokens were taken or given back; return whether lines were held for them."""
         return sum(lane.settled(demand.group) for lane in self._lanes.values()) > 0
 
     def due(self, now: float) -> float:
         """Return the earliest time at which a call may leave, after :meth:`next` has found none: inf if none waits."""
         order = NEWEST if self.newest_first(now) else EARLIEST
-        return min((lane.due(order, now) for lane in self._lanes.values()), default=inf) - self.lead
+        return min((lane.due(order, now) for lane in self._lanes.values()), default=inf)
 
     def _choose(self, order: str, now: float) -> Waiter | None:
         best: Line | None = None
         rank: tuple[float, int] = (inf, 0)
         for lane in self._lanes.values():
-            line = lane.best(order, now, self.lead)
+            line = lane.best(order, now)
             if line is not None:
                 its_rank = getattr(line, order)()
                 if best is None or its_rank < rank:
                     best, rank = line, its_rank
-        if best is None:
-            return None
-        return best.last() if order == NEWEST else best.first()
+        return None if best is None else best.next(order)
 
     def _rank_lists(self, waiter: Waiter) -> Iterator[list[float]]:
         yield self._ranks
@@ -247,11 +254,10 @@ class _Level:
 
 
 class Queue:
-    """What waits for the limits of one client."""
+    """The calls that wait for the limits of one client."""
 
     def __init__(self) -> None:
-        self._levels = (_Level(NORMAL), _Level(LOW), _Level(RESERVED))
-        self._normal, self._low, self._reserved = self._levels
+        self._levels = self._normal, self._low = _Level(NORMAL), _Level(LOW)
         self._turn = 0
 
     def __len__(self) -> int:
@@ -262,20 +268,9 @@ class Queue:
             yield from tuple(level)
 
     @property
-    def calls(self) -> int:
-        """The number of waiting calls, without the requests that want a promise."""
-        return len(self._normal) + len(self._low)
-
-    @property
     def oldest(self) -> Waiter:
-        """The one that has waited longest."""
+        """The call that has waited longest."""
         return min((level.oldest for level in self._levels if level), key=lambda waiter: waiter.since)
-
-    @property
-    def awake(self) -> Waiter | None:
-        """One whose task waits here and can be woken; None if there is none."""
-        oldest = self.oldest
-        return oldest if oldest.wake is not None else next((each for each in self if each.wake is not None), None)
 
     def add(self, waiter: Waiter) -> None:
         """Let a call wait."""
@@ -289,41 +284,30 @@ class Queue:
         """Note that the caller of a call of normal priority gave up, ``age`` seconds after it came."""
         self._normal.gave_up(age, now)
 
-    def lead(self, seconds: float) -> None:
-        """Promise so many seconds before a request can leave."""
-        self._reserved.lead = seconds
-
     def earliest_start(self, waiter: Waiter, now: float, room: Room, *, exact: bool) -> float:
         """Return when a new call can leave at the earliest, if none of the calls ahead of it gives up.
 
         Without ``exact`` it is an upper bound that is found faster: it counts also those calls ahead that cannot be
         answered in time themselves.
         """
-        before = len(self._normal) if waiter.level == LOW else 0
+        before = self._normal.with_deadline if waiter.level == LOW else 0
         return self._levels[waiter.level].earliest_start(waiter, now, room, exact=exact, before=before)
 
-    def next(self, now: float, *, promises: bool) -> Waiter | None:
-        """Return the one that is to leave now, or to get its promise, if there is one. It still waits: :meth:`remove` it.
-
-        ``promises``: whether places may be promised.
-        """
-        if self._turn + 1 >= TURN:
-            if (waiter := self._low.next(now)) is not None:
-                self._turn = 0
-                return waiter
-            if promises and (waiter := self._reserved.next(now)) is not None:
-                return waiter  # a promise takes no token from anyone
-        waiter = self._normal.next(now)
-        if waiter is not None:
-            self._turn += 1
+    def next(self, now: float) -> Waiter | None:
+        """Return the call that is to leave now, if there is one. It still waits: :meth:`remove` it."""
+        if self._turn + 1 >= TURN and (waiter := self._low.next(now)) is not None:
+            self._turn = 0
             return waiter
-        waiter = self._low.next(now)
-        return self._reserved.next(now) if waiter is None and promises else waiter
+        waiter = self._normal.next(now)
+        if waiter is None:
+            return self._low.next(now)
+        self._turn += 1
+        return waiter
 
     def settled(self, demand: Demand) -> bool:
-        """Note that promised tokens were taken or given back; return whether lines were held for them."""
+        """Note that granted tokens were taken or given back; return whether lines were held for them."""
         return bool(demand.own) and sum(level.settled(demand) for level in self._levels) > 0
 
-    def due(self, now: float, *, promises: bool) -> float:
-        """Return the earliest time at which :meth:`next` may find one, after it has found none: inf if none waits."""
-        return min(level.due(now) for level in self._levels if promises or level is not self._reserved)
+    def due(self, now: float) -> float:
+        """Return the earliest time at which a call may leave, after :meth:`next` has found none: inf if none waits."""
+        return min(level.due(now) for level in self._levels)

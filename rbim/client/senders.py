@@ -1,6 +1,6 @@
-"""How jobs and fan-outs send: with low priority, and with requests that are reserved before they are written down.
+"""How jobs and fan-outs send: with low priority; jobs with requests that are prepared, and marked when they leave.
 
-A sender that is no client has no limits that could be reserved: its requests leave at once.
+A sender that is no client has no limits in which requests could wait: they leave at once.
 """
 
 from __future__ import annotations
@@ -15,56 +15,38 @@ if TYPE_CHECKING:
     from rbim.operations.base import Operation
     from rbim.operations.namespace import Sender
 
-__all__ = ["Reserved", "in_background", "reserve"]
+__all__ = ["PreparedRequest", "in_background", "prepare"]
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
 
-class Reserved(Protocol[R_co]):
-    """A request that waits for its turn, or has it; :class:`~rbim.client.reservation.Reservation` is one."""
+class PreparedRequest(Protocol[R_co]):
+    """A request that is sent once; :class:`~rbim.client.prepared.Prepared` is one."""
 
     @property
     def may_have_acted(self) -> bool:
         """Whether the platform may have acted on the request."""
         ...
 
-    async def granted(self) -> None:
-        """Wait until it is the request's turn."""
-        ...
-
     async def send(self) -> R_co:
         """Send the request, once, and return its answer. Raises what the sender raises."""
         ...
 
-    def lapse(self) -> None:
-        """Let others have its turn while it takes long to be written down; it can still be sent."""
-        ...
 
-    def withdraw(self) -> None:
-        """Give up its turn, unless the request was sent."""
-        ...
+class _Unlimited(Generic[R]):
+    """A request of a sender that is no client: it leaves as soon as it is sent."""
 
-
-class _AtOnce(Generic[R]):
-    def __init__(self, sender: Sender, op: Operation[R], granted: Callable[[], object]) -> None:
+    def __init__(self, sender: Sender, op: Operation[R], leaves: Callable[[], object]) -> None:
         self._sender = sender
         self._op = op
+        self._leaves = leaves
         self.may_have_acted = False
-        granted()
-
-    async def granted(self) -> None:
-        pass
 
     async def send(self) -> R:
+        self._leaves()
         self.may_have_acted = True
         return await self._sender.send(self._op)
-
-    def lapse(self) -> None:
-        pass
-
-    def withdraw(self) -> None:
-        pass
 
 
 def in_background(sender: Sender) -> Sender:
@@ -73,13 +55,10 @@ def in_background(sender: Sender) -> Sender:
     return sender if view is None or view.priority is not None else view.tuned(priority="low")
 
 
-def reserve(sender: Sender, op: Operation[R], granted: Callable[[], object], *, lead: float) -> Reserved[R]:
-    """Reserve a request; ``granted`` is called once when it is its turn, at once or later while another task runs.
-
-    ``lead``: seconds before it could leave at which its turn begins.
-    """
+def prepare(sender: Sender, op: Operation[R], leaves: Callable[[], object]) -> PreparedRequest[R]:
+    """Prepare a request; ``leaves`` is called at the moment at which it leaves, see :meth:`rbim.View.prepare`."""
     view = _view(sender)
-    return _AtOnce(sender, op, granted) if view is None else view.reserve(op, granted, lead=lead)
+    return _Unlimited(sender, op, leaves) if view is None else view.prepare(op, leaves)
 
 
 def _view(sender: Sender) -> View | None:

@@ -77,10 +77,11 @@ class CallSettings:
 class Load:
     """The load of a client at one moment.
 
-    ``in_flight`` of the ``places`` for requests are taken. ``waiting`` calls wait for a place, a rate or a halt, the oldest
-    of them for ``oldest`` seconds. ``calls`` is the number of running calls, including those that wait for their next
-    attempt. ``refused`` calls have ended so far because their request could not leave in time. ``attempt_time`` is the
-    seconds that an attempt takes, usually (the median of recent attempts, noted while calls wait or are refused; 0 before).
+    ``in_flight`` of the ``places`` for requests are taken. ``waiting`` calls (also requests of jobs) wait for a place, a
+    rate or a halt, the oldest of them for ``oldest`` seconds. ``calls`` is the number of running calls, including those that
+    wait for their next attempt. ``refused`` calls have ended so far because their request could not leave in time.
+    ``attempt_time`` is the seconds that an attempt takes, usually (the median of recent attempts, noted while calls wait or
+    are refused; 0 before).
     ``retries_left`` is the rest of the retry budget (of 50), ``halted`` the seconds until the last halt by ``Retry-After``
     ends (0 without a halt).
     """

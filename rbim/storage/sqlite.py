@@ -41,12 +41,13 @@ class FileKind:
     """A kind of file: its ``name`` with an article, its ``mark`` (``application_id``) and its schema.
 
     ``schema`` holds, for each version from 0 (an empty file), the statements that migrate to the next. ``harmless`` are
-    the errors that a command raises only before it has written anything.
+    the errors that a command raises only before it has written anything. Versions before ``oldest`` are refused.
     """
 
     name: str
     mark: bytes
     schema: tuple[tuple[str, ...], ...]
+    oldest: int = 1
     harmless: tuple[type[Exception], ...] = ()
     cache: int = 2000  # KiB of pages that SQLite keeps in memory
     secure_delete: bool = False  # overwrite what is deleted
@@ -341,7 +342,7 @@ def _is_shared_by_group(found: os.stat_result, log: Path) -> bool:
 def schema_version(connection: sqlite3.Connection, path: Path, kind: FileKind) -> int:
     """Return the version of a file's schema, 0 for an empty file.
 
-    Raises InvalidRequest for a file of another kind, and for one of a newer rbim.
+    Raises InvalidRequest for a file of another kind, of a newer rbim, or of one too old.
     """
 
     def value(statement: str) -> int:
@@ -356,6 +357,9 @@ def schema_version(connection: sqlite3.Connection, path: Path, kind: FileKind) -
     if version > len(kind.schema):
         newest = len(kind.schema)
         raise _unusable(path, kind, f"its schema has version {version}, and this rbim knows {newest} at most: update rbim")
+    if 0 < version < kind.oldest:
+        cause = f"its schema has version {version}, of an earlier rbim with other tables: go on with that rbim"
+        raise _unusable(path, kind, f"{cause}, or begin the job again with another journal")
     return version
 
 

@@ -80,7 +80,7 @@ def test_what_tenants_cost():
 
 
 def test_what_a_job_costs():
-    (sizes, rates, journal), goals = quick("bulk")
+    (sizes, rates, journal, commits, pace), goals = quick("bulk")
     ((idle, _, peak, file),) = sizes.values()
     assert 0 <= peak < idle < 200
     assert 0.05 < file < 5
@@ -93,6 +93,9 @@ def test_what_a_job_costs():
         with_journal = journal[f"{what}: with journal"]
         assert goals[f"CPU with the journal / without, {what}"]["value"] == with_journal[3] > 0
     assert goals["highest peak of a job above idle, MiB"]["value"] == peak
+    assert all(speed > 0 for (speed,) in commits.values())
+    assert len(pace) == 6
+    assert all(goals[f"50/s, {kind}: share used"]["value"] > 0.6 for kind in ("seconds", "a bucket"))  # of four seconds
 
 
 def test_what_a_row_costs():
@@ -102,10 +105,14 @@ def test_what_a_row_costs():
         "2,000 rows, random phone numbers, one group",
         "2,000 rows, groups in turn",
     ]
-    for cpu, kept, written in rows.values():
-        assert cpu > 0
-        assert 10 < kept <= written or not written
-    assert goals == {}  # one number of rows only
+    for load, send, both, kept, written, peak in rows.values():
+        assert load > 0
+        assert send > 0
+        assert both == pytest.approx(load + send)
+        assert kept > 10
+        assert written >= 1 or not written
+        assert peak > 20
+    assert goals == {}  # of a few rows the figures say nothing
 
 
 def test_what_a_rate_costs():

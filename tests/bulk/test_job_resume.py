@@ -22,6 +22,7 @@ from helpers.jobs import (
     UNKNOWN,
     WAITING,
     Sending,
+    accounts_of_requests,
     count,
     read,
     reasons,
@@ -34,6 +35,7 @@ from helpers.jobs import (
 from rbim import ApiError, Dialect, InvalidRequest, Retry, Throttled, Unanswered
 from rbim.bulk.job import InviteJob, RemoveJob, open_job
 from rbim.bulk.journal.loading import BATCH
+from rbim.bulk.journal.marks import marks_path
 from rbim.emulator.faults.requests import Code, Latency, ResetAfter
 from rbim.operations.fails import Fail
 from rbim.operations.groups import Invited
@@ -146,6 +148,7 @@ async def copied(journal, at):
     """Copy the journal as somebody would find it whose process was killed now."""
     with closing(sqlite3.connect(journal)) as connection:
         connection.execute("VACUUM INTO ?", (str(at),))
+    marks_path(at).write_bytes(marks_path(journal).read_bytes())
     await checkpoint()
 
 
@@ -181,7 +184,7 @@ async def test_a_killed_run_is_resumed_from_the_journal_alone(tmp_path, point, b
 
         it.emulator.restore(left["state"])
         it.emulator.requests.clear()
-        assert read(tmp_path / "copy", "SELECT count(*) > 0 FROM request WHERE outcome = 0") == [(1,)]
+        assert read(tmp_path / "copy", "SELECT count(*) > 0 FROM request WHERE outcome = 5") == [(1,)]
         job = open_job(it.client, tmp_path / "copy")
         assert job.settings.isolate == 50
         await job.resume()
@@ -202,12 +205,9 @@ async def test_a_killed_run_is_resumed_from_the_journal_alone(tmp_path, point, b
 
 def was_open(path, key):
     """Tell whether an account was in a request that was open when the run was killed: then nobody knows."""
-    return read(
-        path,
-        """SELECT 1 FROM account JOIN party ON party.id = account.party JOIN request
-        ON request.lane = account.lane AND seq BETWEEN first AND last AND resent = 1 WHERE name = ? AND account = ?""",
-        key,
-    )
+    resent = {number for (number,) in read(path, "SELECT id FROM request WHERE resent = 1")}
+    inside = accounts_of_requests(path)
+    return any(each[:2] == key for number in resent for each in inside[number])
 
 
 async def lose_three(journal, kind=InviteJob, *, age=0.0, act=None, **options):
@@ -279,7 +279,10 @@ async def test_a_repetition_that_was_stopped_in_between_is_unknown_when_it_is_ol
 
 
 async def test_those_whom_the_lost_request_has_added_are_done_when_it_comes_again(journal):
-    """They are listed as members already; who was one before the job is refused."""
+    """They are listed as members already; who was one before the job is refused.
+
+    Another reason leaves an account unknown: the lost request may have added it.
+    """
     async with world(dialect=Dialect(invited_member_fails=True)) as it:
         (group,) = it.groups
         await it.client.groups.invite(group_id=group, members=["before"])
@@ -288,12 +291,22 @@ async def test_those_whom_the_lost_request_has_added_are_done_when_it_comes_agai
         it.plan(ResetAfter(), nth=[1])
         rows = [(group, "a"), (group, "b"), (group, "ghost")]
         await InviteJob(it.client, journal=journal, retry=NO_PAUSES).run(rows)
-        assert states(journal) == {(group, "a"): DONE, (group, "b"): DONE, (group, "ghost"): REFUSED}
+        assert states(journal) == {(group, "a"): DONE, (group, "b"): DONE, (group, "ghost"): UNKNOWN}
         assert read(journal, "SELECT resent, attempt, outcome FROM request ORDER BY id") == [(0, 1, 4), (1, 2, 1)]
 
         other = journal.with_name("other")
         await InviteJob(it.client, journal=other).run([(group, "before"), (group, "c")])
         assert states(other) == {(group, "before"): REFUSED, (group, "c"): DONE}
+
+
+@pytest.mark.parametrize(("words", "state"), [("用户已在群组中", DONE), ("用户已在群组里", UNKNOWN)])
+async def test_words_for_a_member_that_the_dialect_does_not_know_leave_it_unknown_after_a_loss(journal, words, state):
+    sending = Sending(script(Unanswered("reset"), Invited(fails=(Fail(member="a1", reason=words),))))
+    job = sending.job(journal, dialect=Dialect(already_reasons={"用户已在群组中"}))
+    report = await job.run(rows_of(1, 3))
+    assert states(journal) == {("g0", "a0"): DONE, ("g0", "a1"): state, ("g0", "a2"): DONE}
+    assert report.accounts.refused == 0
+    assert reasons(journal)["a1"] == words
 
 
 async def test_only_what_is_asked_for_is_retried(journal):
@@ -361,12 +374,14 @@ async def test_a_retry_sends_exactly_those_once(accounts, chunk, failed, lost, w
             for (_, account), state in states(path).items()
             if (state == FAILED and which.get("failed", True)) or (state == UNKNOWN and which.get("unknown", True))
         }
+        # those that may be in already are not sent together with others
+        doubtful = {account for (_, account), state in states(path).items() if state == UNKNOWN}
         sending.operations.clear()
         sending.act = lambda _: None
         await open_job(sending, path, clock=sending.clock).retry(**which)
         again = [account for members in sending.members for account in members]
         assert sorted(again) == sorted(wanted)
-        assert len(sending.operations) == -(-len(wanted) // chunk)
+        assert len(sending.operations) == -(-len(wanted & doubtful) // chunk) + -(-len(wanted - doubtful) // chunk)
         assert all(state == DONE for (_, account), state in states(path).items() if account in wanted)
 
 
@@ -399,7 +414,7 @@ async def test_another_job_is_refused_with_the_difference(journal, change, rows,
     with pytest.raises(InvalidRequest) as caught:
         await sending.job(journal, **{"declared": "why"} | change).run(rows or rows_of(2, 3))
     assert str(caught.value) == f"{journal} holds another job: {message}"
-    assert caught.value.field == "journal"
+    assert caught.value.field == "job"
     assert journal.read_bytes() == before
     assert len(sending.operations) == 2
 
@@ -509,7 +524,7 @@ async def test_a_full_disk_ends_the_run_and_it_goes_on_when_there_is_room(journa
     assert 10 <= sent < 300
     assert sending.in_flight == 0
     counted = whole(await job.report())
-    assert counted.unknown <= 2
+    assert counted.unknown <= 2 + 2  # in flight, and answered but not recorded
     sending.act = lambda _: None
     await job.resume()
     assert Counter(states(journal).values()).keys() <= {DONE, REFUSED}

@@ -244,7 +244,7 @@ def test_callback_commands_use_the_profiles_credentials(profile, cli):
     ],
 )
 def test_flags_of_every_command_are_taken_out_of_a_line(tokens, flags, rest):
-    assert split_global_flags(tokens) == (GlobalFlags(**flags), rest)
+    assert split_global_flags(tokens) == (GlobalFlags(**flags, words=tuple(tokens)), rest)
 
 
 @pytest.mark.parametrize(
@@ -273,7 +273,7 @@ def test_flags_hold_for_one_command_only(cli, monkeypatch):
 
     cli("--profile", "a", "--debug")
 
-    assert seen == [GlobalFlags(profile="a", debug=True)]
+    assert seen == [GlobalFlags(profile="a", debug=True, words=("--profile", "a", "--debug"))]
     assert current_flags() == GlobalFlags()
 
 
@@ -322,10 +322,8 @@ def test_an_operations_own_flag_of_such_a_name_stays_with_it(profile, cli, folde
     profile()
     import_module("shelves")
     try:
-        assert split_global_flags(["shelves", "put", "g1", "--profile", "x"]) == (
-            GlobalFlags(),
-            ["shelves", "put", "g1", "--profile", "x"],
-        )
+        words = ["shelves", "put", "g1", "--profile", "x"]
+        assert split_global_flags(words) == (GlobalFlags(words=tuple(words)), words)
         code, _, err = cli("--profile", "test", "shelves", "put", "g1", "--profile", "flat")
         assert code == Exit.REFUSED, err
         assert "ShelveGroup" in err

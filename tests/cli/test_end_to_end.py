@@ -250,6 +250,12 @@ def _remove_many(document, journal, group, members):
     assert journal.is_file()
 
 
+@runs("job list")
+def _list(document, journal):
+    (told,) = document("job", "list", ".")
+    assert (told["journal"], told["state"], told["accounts"]["invited"]) == (str(journal.absolute()), "complete", 120)
+
+
 @runs("job status")
 def _status(document, journal):
     told = document("job", "status", journal)
@@ -262,8 +268,10 @@ def _resume(document, journal):
 
 
 @runs("job retry")
-def _retry(document, journal):
-    assert document("job", "retry", journal)["accounts"]["invited"] == 120
+def _retry(cli, document, members):
+    cli("remove", members, "--yes")  # none of them is a member yet
+    assert document("invite", members)["accounts"]["invited"] == 120
+    assert document("job", "retry", f"{members}.remove.journal", "--refused")["accounts"]["removed"] == 120
 
 
 @runs("job report")
@@ -468,6 +476,7 @@ WRONG = {
     "operations": ["groups"],
     "invite": ["there-is-no-such.csv"],
     "remove": ["there-is-no-such.csv", "--yes"],
+    "job list": ["there-is-no-such-folder"],
     "job status": ["there-is-no-such.journal"],
     "job resume": ["there-is-no-such.journal"],
     "job retry": ["there-is-no-such.journal"],
@@ -486,7 +495,8 @@ WRONG = {
     "demo": ["--csv", "there-is-no-such.csv"],
     "completion": ["tcsh"],
 }
-NEEDING = [command for command in leaves() if command.split()[0] in {"job", "invite", "remove"}] + [
+WITHOUT_ARGUMENTS = {"job list"}
+NEEDING = [c for c in leaves() if c.split()[0] in {"job", "invite", "remove"} and c not in WITHOUT_ARGUMENTS] + [
     *("callback serve", "callback explain", "callback replay", "callback send"),
     *(f"{e.namespace} {e.method}".replace("_", "-") for e in entries() if e.method != "search"),
 ]

@@ -1,8 +1,10 @@
 """What the tests of jobs share: a platform for them, a sender that is no client, and readings of the journal."""
 
+import json
 import sqlite3
 from collections import Counter, deque
 from contextlib import asynccontextmanager, closing
+from typing import NamedTuple
 
 from anyio.lowlevel import checkpoint
 from hypothesis import HealthCheck, settings, strategies as st
@@ -14,7 +16,7 @@ from rbim.emulator.faults.requests import Fault
 from rbim.operations.groups import Invited
 
 NO_PAUSES = Retry(attempts=3, random=lambda: 0.0)
-WAITING, DONE, REFUSED, FAILED, UNKNOWN, AGAIN = 0, 1, 2, 3, 4, 6
+WAITING, DONE, REFUSED, FAILED, UNKNOWN, AGAIN = 0, 1, 2, 3, 4, -1
 
 
 class World:
@@ -64,9 +66,9 @@ def read(path, statement, values=()):
 
 def states(path):
     """Read the state of each account."""
-    rows = read(path, "SELECT party.name, account, state FROM account JOIN party ON party.id = party")
-    assert len({row[:2] for row in rows}) == len(rows)
-    return {row[:2]: row[2] for row in rows}
+    found = {account[:2]: account.state for account in accounts(path)}
+    assert len(found) == len(accounts(path))
+    return found
 
 
 def count(path):
@@ -77,18 +79,71 @@ def reasons(path):
     return dict(read(path, "SELECT account, reason FROM accounts"))
 
 
-def begun(path):
-    """Read every sending: group, who acts, accounts (of a job that sent each lane in one go), outcome."""
-    sendings = {}
-    for number, group, user, outcome, account in read(
+class Account(NamedTuple):
+    """An account as the tables have it, put together by Python and not by the views."""
+
+    group: str
+    account: str
+    state: int
+    reason: str | None
+    seq: int
+    user: str | None
+    chunk: int
+
+
+def accounts(path):
+    """Read every account from the tables, in the order of the input."""
+    names = dict(read(path, "SELECT id, text FROM reason"))
+    apart = {(chunk, place): rest for chunk, place, *rest in read(path, "SELECT * FROM exception")}
+    found = []
+    for chunk, state, reason, group, user, size, first, step, given, listed in read(
         path,
-        """SELECT request.id, party.name, lane.user_name, request.outcome, account.account
-        FROM request JOIN lane ON lane.id = request.lane JOIN party ON party.id = lane.party
-        JOIN account ON account.lane = request.lane AND account.seq BETWEEN request.first AND request.last
-        WHERE request.begun IS NOT NULL ORDER BY request.id, account.seq""",
+        """SELECT chunk.id, state, reason, target_group.name, user_name, chunk.size, first, step, rows, accounts FROM chunk
+        JOIN content ON content.id = content JOIN sender_group ON sender_group.id = chunk.sender_group
+        JOIN target_group ON target_group.id = target_group""",
     ):
-        sendings.setdefault((number, group, user or None, outcome), []).append(account)
-    return [(group, user, tuple(accounts), outcome) for (_, group, user, outcome), accounts in sendings.items()]
+        inside = json.loads(listed)
+        assert len(inside) == size
+        rows = json.loads(given) if given else [first + step * place for place in range(size)]
+        for place, (account, seq) in enumerate(zip(inside, rows, strict=True)):
+            its, why = apart.pop((chunk, place), (state, reason))
+            found.append(Account(group, account, its, names.get(why), seq, user or None, chunk))
+    assert not apart
+    return sorted(found, key=lambda each: each.seq)
+
+
+def accounts_of_requests(path):
+    """Return the accounts of each request by its number: those of its chunk, or of its halves."""
+    by_chunk = {}
+    for each in accounts(path):
+        by_chunk.setdefault(each.chunk, []).append(each)
+    halves = {}
+    for chunk, whole in read(path, "SELECT id, half_of FROM chunk WHERE half_of IS NOT NULL"):
+        halves.setdefault(whole, []).append(chunk)
+    found = {}
+    for number, chunk, split in read(path, "SELECT id, chunk, split FROM request WHERE outcome <> 5 ORDER BY id DESC"):
+        if not split:
+            found[number] = by_chunk.get(chunk, [])
+            continue
+        inside = {each.seq: each for half in halves.get(number, []) for each in by_chunk[half]}
+        for other, parent, other_split in read(path, "SELECT id, repeats, split FROM request"):
+            if parent == number and other_split:
+                inside |= {each.seq: each for each in found[other]}
+        found[number] = [inside[seq] for seq in sorted(inside)]
+    return found
+
+
+def begun(path):
+    """Read every sending: group, who acts, accounts, outcome."""
+    inside = accounts_of_requests(path)
+    sendings = []
+    for number, outcome, members in read(
+        path, "SELECT id, outcome, members FROM request WHERE begun IS NOT NULL ORDER BY id"
+    ):
+        assert len(inside[number]) == members
+        named = tuple(each.account for each in inside[number])
+        sendings.append((inside[number][0].group, inside[number][0].user, named, outcome))
+    return sendings
 
 
 def whole(report):

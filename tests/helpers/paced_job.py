@@ -1,58 +1,123 @@
-"""A whole job on emulated time, to an emulator with a limit and an outage, for tests and for the benchmark."""
+"""A whole job on emulated time, to an emulator with limits and outages, for tests and for the benchmark."""
 
 from __future__ import annotations
 
+import random
 import tempfile
 from bisect import bisect_left
 from pathlib import Path
+from typing import Any
+
+from attrs import evolve
 
 from rbim import AsyncClient, Credentials, GroupType
 from rbim.bulk import InviteJob
 from rbim.emulator import EmulatedClock, Emulator
-from rbim.emulator.faults.requests import Fault, Latency, Refuse, Throttle
+from rbim.emulator.faults.requests import Fault, Latency, Refuse
+
+from .platform_simulation import Sliding
 
 CREDENTIALS = Credentials(app_id="aaf98f8947b5d6c80147b8a2b7c30123", app_token="7f0c4b9de2a14f5c8b3e6d1a90c2f4e8")
 GROUP_SIZE = 1900
 MEMORY = "/dev/shm"  # a file system in memory: emulated time does not wait for a disk, so that a test need not, either
 
 
-class PacedJob:
-    """An adaptive job, told no rate, of requests of one account each; the emulator takes ``limit`` of them in a second.
+class Limited:
+    """An effect: what a limiter does not allow is answered 429."""
 
-    ``moments`` are the times at which one took effect, by the emulator's own journal, in seconds since the job began.
+    def __init__(self, limiter: Any, retry_after: float | None = None):
+        self.limiter, self.retry_after = limiter, retry_after
+
+    def apply(self, injection: Any, _running: Any, now: float) -> Any:
+        """Throttle the request, unless the limiter allows it."""
+        if self.limiter.allows(now):
+            return injection
+        return evolve(injection, status=429, retry_after=self.retry_after)
+
+
+class Chance:
+    """A limiter that refuses a share of all requests."""
+
+    def __init__(self, share: float, seed: int = 1):
+        self.share, self.chance = share, random.Random(seed)
+
+    def allows(self, _now: float) -> bool:
+        """Return whether the request passes."""
+        return self.chance.random() >= self.share
+
+
+class PacedJob:
+    """A job that is given no rate, of requests of one account each; times are seconds since it began.
+
+    The platform takes ``limit`` requests in any second, or what ``limiter`` allows, with a ``retry_after`` if one is given.
+    ``speed``: requests in a second that it can reach at most (default: ``limit``). The first ``hot`` groups are limited to
+    ``hot_rate`` each. ``moments`` are the times at which a request took effect, by the emulator's own journal.
     """
 
-    def __init__(self, *, latency: float, limit: int) -> None:
-        """Prepare it; ``latency`` is in seconds."""
-        self.limit = limit
+    def __init__(  # what describes a platform
+        self,
+        *,
+        latency: float,
+        sigma: float = 0.0,
+        limit: int | None = None,
+        limiter: Any = None,
+        retry_after: float | None = None,
+        speed: int = 0,
+        groups: int = 0,
+        hot: int = 0,
+        hot_rate: int = 2,
+        adaptive: bool = True,
+    ) -> None:
+        """Prepare it; ``latency`` is in seconds, log-normal with ``sigma``."""
+        self.limit = limit or speed
+        self.adaptive, self.groups, self.hot, self.hot_rate = adaptive, groups, hot, hot_rate
         self.moments: list[float] = []
+        self.of_group: dict[str, list[float]] = {}
+        self.names: list[str] = []
         self._refused: list[float] = []
-        self._plan = [Fault(effect=Latency(latency)), Fault(effect=Throttle(limit))]
+        self._plan = [Fault(effect=Latency(latency, sigma))]
+        limiter = limiter or (Sliding(limit) if limit else None)
+        if limiter is not None:
+            self._plan.append(Fault(effect=Limited(limiter, retry_after)))
 
-    async def run(self, seconds: float, *, outage: tuple[float, float]) -> None:
+    async def run(self, seconds: float, *, outage: tuple[float, float] | None = None) -> None:
         """Run it for so many emulated seconds; between two of them every connection is refused."""
         clock = EmulatedClock(auto=True)
         emulator = Emulator(clock=clock, credentials=CREDENTIALS)
-        rows = int(self.limit * (seconds - outage[1] + outage[0]) * 1.1)
+        quiet = outage[1] - outage[0] if outage else 0.0
+        rows = int(self.limit * (seconds - quiet) * 1.1) + 100
         folder = MEMORY if Path(MEMORY).is_dir() else None
         async with AsyncClient(
             base_url="http://emulator", transport=emulator, credentials=CREDENTIALS, clock=clock
         ) as client:
-            groups = [await client.groups.create(name="g", type=GroupType.VIP) for _ in range(rows // GROUP_SIZE + 1)]
+            number = max(self.groups, rows // GROUP_SIZE + 1)
+            groups = [await client.groups.create(name="g", type=GroupType.VIP) for _ in range(number)]
+            self.names = [each.group_id for each in groups]
+            for name in self.names[: self.hot]:
+                self._plan.append(Fault(effect=Limited(Sliding(self.hot_rate)), match={"group_id": name}))
             emulator.requests.clear()
             emulator.faults.add(*self._plan)
             with tempfile.TemporaryDirectory(dir=folder) as journals:
-                job = InviteJob(client, journal=Path(journals, "job"), chunk=1)
+                job = InviteJob(client, journal=Path(journals, "job"), chunk=1, adaptive=self.adaptive)
                 began = clock.monotonic()
-                async with job.run((groups[row % len(groups)].group_id, f"user-{row}") for row in range(rows)) as run:
-                    await clock.sleep(outage[0])
-                    _replace(emulator, [Fault(effect=Refuse())])
-                    await clock.sleep(outage[1] - outage[0])
-                    _replace(emulator, self._plan)
-                    await clock.sleep(seconds - outage[1])
+                async with job.run((groups[row % number].group_id, f"user-{row}") for row in range(rows)) as run:
+                    if outage is not None:
+                        await clock.sleep(outage[0])
+                        _replace(emulator, [Fault(effect=Refuse())])
+                        await clock.sleep(quiet)
+                        _replace(emulator, self._plan)
+                    await clock.sleep(began + seconds - clock.monotonic())
                     run.stop()
-        self.moments = [record.at - began for record in emulator.requests if record.effect]
+        for record in emulator.requests:
+            if record.effect:
+                self.moments.append(record.at - began)
+                self.of_group.setdefault(record.operation.group_id, []).append(record.at - began)
         self._refused = [record.at - began for record in emulator.requests if "status" in record.trouble]
+
+    def rate(self, begins: float, ends: float, groups: list[str] | None = None) -> float:
+        """Return the effects in a second between two times, of all groups or of some."""
+        times = [self.moments] if groups is None else [self.of_group.get(each, []) for each in groups]
+        return sum(_number(each, begins, ends) for each in times) / (ends - begins)
 
     def share(self, begins: float, ends: float) -> float:
         """Return which share of what the limit allows took effect between two times."""
@@ -61,7 +126,7 @@ class PacedJob:
     def throttled(self, begins: float, ends: float) -> float:
         """Return which share of the requests between two times was one too many."""
         refused = _number(self._refused, begins, ends)
-        return refused / (refused + _number(self.moments, begins, ends))
+        return refused / max(1, refused + _number(self.moments, begins, ends))
 
     def recovery(self, since: float, share: float) -> float:
         """Return the seconds from a time to the end of the first whole second in which that share took effect."""

@@ -6,10 +6,10 @@ import heapq
 import math
 import random
 from bisect import bisect_left, bisect_right
-from collections import deque
+from collections import defaultdict, deque
 from dataclasses import dataclass, field
-from itertools import count, cycle
-from typing import TYPE_CHECKING
+from itertools import count
+from typing import TYPE_CHECKING, Any
 
 from rbim import InviteJoinGroup
 
@@ -22,16 +22,70 @@ INVITE = InviteJoinGroup(group_id="g1", members=["1001"])
 ANSWERED, THROTTLED, LOST = "answered", "throttled", "lost"
 
 
+class Sliding:
+    """A limit of requests in any second; ``limit`` may change with the time."""
+
+    def __init__(self, limit):
+        self.limit = limit if callable(limit) else lambda _now: limit
+        self.recent = deque()
+
+    def allows(self, now: float) -> bool:
+        """Return whether a request passes that arrives now."""
+        while self.recent and self.recent[0] <= now - 1:
+            self.recent.popleft()
+        if len(self.recent) >= self.limit(now):
+            return False
+        self.recent.append(now)
+        return True
+
+
+class Fixed:
+    """A limit of requests in each second, which begins ``phase`` seconds before that of the simulation."""
+
+    def __init__(self, limit: float, phase: float):
+        self.limit, self.phase = limit, phase
+        self.second, self.number = -1, 0
+
+    def allows(self, now: float) -> bool:
+        """Return whether a request passes that arrives now."""
+        second = math.floor(now + self.phase)
+        if second != self.second:
+            self.second, self.number = second, 0
+        self.number += 1
+        return self.number <= self.limit
+
+
+class TokenBucket:
+    """A bucket of ``burst`` tokens, full at first; ``rate`` tokens come to it in a second."""
+
+    def __init__(self, rate: float, burst: float):
+        self.rate, self.burst = rate, burst
+        self.tokens, self.at = burst, 0.0
+
+    def allows(self, now: float) -> bool:
+        """Return whether a request passes that arrives now."""
+        self.tokens, self.at = min(self.burst, self.tokens + (now - self.at) * self.rate), now
+        if self.tokens < 1:
+            return False
+        self.tokens -= 1
+        return True
+
+
 @dataclass(kw_only=True)
 class Platform:
     """What happens to a request, decided when it arrives; times are seconds.
 
-    ``limit(now)`` requests are accepted in any second. With ``servers`` each request takes ``latency`` of one of them, and
-    the others queue. ``sigma``: the spread of log-normal latencies. In an outage (from, to) connections are refused after a
-    millisecond or, with ``timeout``, time out. ``loss``: the share of requests that gets lost.
+    ``limit(now)`` requests are accepted in any second, or what ``limiter`` allows, and of a group what its entry in
+    ``groups`` allows. ``noise``: the share of requests that is throttled by chance. With ``servers`` each request takes
+    ``latency`` of one of them, and the others queue. ``sigma``: the spread of log-normal latencies. In an outage (from, to)
+    connections are refused after a millisecond or, with ``timeout``, time out. ``loss``: the share of requests that gets
+    lost.
     """
 
-    limit: Callable[[float], float] = lambda _now: math.inf
+    limit: Callable[[float], float] | None = None
+    limiter: Any = None
+    groups: dict[str, Any] = field(default_factory=dict)
+    noise: float = 0.0
     latency: float = 0.01
     sigma: float = 0.0
     retry_after: float | None = None
@@ -40,15 +94,16 @@ class Platform:
     timeout: float | None = None
     loss: float = 0.0
     seed: int = 1
-    recent: deque[float] = field(default_factory=deque)
     busy: list[float] = field(default_factory=list)
 
     def __post_init__(self):
         """Seed the chance."""
         self.chance = random.Random(self.seed)
         self.busy = [0.0] * self.servers
+        if self.limit is not None:
+            self.limiter = Sliding(self.limit)
 
-    def serve(self, now: float) -> tuple[float, str, float | None]:
+    def serve(self, now: float, op=INVITE) -> tuple[float, str, float | None]:
         """Return when the answer comes, what it is, and how long to wait."""
         for begins, ends in self.outages:
             if begins <= now < ends:
@@ -56,11 +111,11 @@ class Platform:
         latency = self.latency * math.exp(self.sigma * self.chance.gauss(0, 1)) if self.sigma else self.latency
         if self.loss and self.chance.random() < self.loss:
             return now + latency, LOST, None
-        while self.recent and self.recent[0] <= now - 1:
-            self.recent.popleft()
-        if len(self.recent) >= self.limit(now):
+        throttled = self.noise and self.chance.random() < self.noise
+        for limiter in (self.groups.get(op.group_id), self.limiter):
+            throttled = throttled or (limiter is not None and not limiter.allows(now))
+        if throttled:
             return now + latency, THROTTLED, self.retry_after
-        self.recent.append(now)
         if not self.servers:
             return now + latency, ANSWERED, None
         ends = max(now, heapq.heappop(self.busy)) + latency
@@ -76,6 +131,7 @@ class Record:
     ended: dict[str, list[float]] = field(default_factory=lambda: {ANSWERED: [], THROTTLED: [], LOST: []})
     latencies: list[tuple[float, float]] = field(default_factory=list)
     concurrency: list[tuple[float, int]] = field(default_factory=list)
+    answered_of: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
     def number(self, kind: str, begins: float, ends: float) -> int:
         """Return how many ended so from ``begins`` until ``ends``."""
@@ -102,30 +158,45 @@ class Record:
         return math.inf
 
 
-def simulate(pace: PaceController, platform: Platform, seconds: float, *, ops=(INVITE,), timer: float = 0.0) -> Record:  # noqa: C901  # a loop over events
-    """Drive the steering as a dispatcher does. Timers ring only at the multiples of ``timer`` seconds."""
+def simulate(  # noqa: C901, PLR0912  # a loop over events
+    pace: PaceController, platform: Platform, seconds: float, *, ops=(INVITE,), timer: float = 0.0
+) -> Record:
+    """Drive the pace as a dispatcher does. Timers ring only at the multiples of ``timer`` seconds.
+
+    The operations take turns; one whose group has to wait lets others go first.
+    """
     record, order, now, in_flight = Record(), count(), 0.0, 0
-    events: list[tuple[float, int, str | None, float, float | None]] = []
-    work = cycle(ops)
-    op = next(work)
+    events: list[tuple[float, int, str | None, float, float | None, Any]] = []
+    turns = deque(ops)
+    waiting: list[tuple[float, int, Any]] = []  # those whose group has to wait
     alarm = -1.0
     while True:
         while in_flight < pace.concurrency(now):
-            at = pace.earliest(op, now)
+            while waiting and waiting[0][0] <= now:
+                turns.appendleft(heapq.heappop(waiting)[2])
+            at = pace.earliest_any_group(turns[0], now) if turns else waiting[0][0]
+            if at <= now and (own := pace.earliest(turns[0], now)) > now:
+                heapq.heappush(waiting, (own, next(order), turns.popleft()))
+                continue
             if at > now:
+                at = min(at, waiting[0][0]) if waiting else at
+                if turns:
+                    pace.earliest(turns[0], now)  # as a dispatcher does: it notes that the rate holds it back
                 if timer:
                     at = max(at, math.ceil(at / timer) * timer)
                 if alarm <= now or at < alarm:
                     alarm = at
-                    heapq.heappush(events, (at, next(order), None, 0.0, None))
+                    heapq.heappush(events, (at, next(order), None, 0.0, None, None))
                 break
-            pace.sent(op, now)
+            op = turns.popleft()
+            turns.append(op)
+            pace.reserved(op, now)
+            pace.left(op, now)
             record.sent.append(now)
             in_flight += 1
-            ends, kind, retry_after = platform.serve(now)
-            heapq.heappush(events, (ends, next(order), kind, now, retry_after))
-            op = next(work)
-        now, _, kind, begun, retry_after = heapq.heappop(events)
+            ends, kind, retry_after = platform.serve(now, op)
+            heapq.heappush(events, (ends, next(order), kind, now, retry_after, op))
+        now, _, kind, begun, retry_after, op = heapq.heappop(events)
         if now > seconds:
             return record
         if kind is None:
@@ -133,12 +204,13 @@ def simulate(pace: PaceController, platform: Platform, seconds: float, *, ops=(I
         in_flight -= 1
         record.ended[kind].append(now)
         if kind == ANSWERED:
-            pace.answered(now, now - begun)
+            pace.answered(op, now, now - begun)
             record.latencies.append((now, now - begun))
+            record.answered_of[op.group_id].append(now)
         elif kind == THROTTLED:
-            pace.throttled(now, retry_after, now - begun)
+            pace.throttled(op, now, retry_after, now - begun)
         else:
-            pace.lost(now, now - begun)
+            pace.lost(op, now, now - begun)
         allowed = pace.concurrency(now)
         if not record.concurrency or record.concurrency[-1][1] != allowed:
             record.concurrency.append((now, allowed))

@@ -363,19 +363,22 @@ def check(folder, expected):
             left.unlink()
         rows = copy.execute
         if told["kind"] == "journal":
+            lost = {
+                chunk
+                for (chunk,) in rows(
+                    "SELECT chunk FROM request WHERE outcome IN (0, 5) OR todo = 1 AND (outcome = 4 OR resent)"
+                )
+            }
+            apart = {(chunk, place): state for chunk, place, state, _ in rows("SELECT * FROM exception")}
             found = rows(
-                "SELECT name, account, state, lane, seq FROM account JOIN party ON party.id = account.party"
-            ).fetchall()
-            lost = rows(
-                "SELECT lane, first, last FROM request WHERE outcome = 0 OR todo = 1 AND (outcome = 4 OR resent)"
+                """SELECT chunk.id, name, accounts, state FROM chunk JOIN content ON content.id = content
+                JOIN sender_group ON sender_group.id = chunk.sender_group
+                JOIN target_group ON target_group.id = target_group"""
             ).fetchall()
             fates = [
-                [
-                    group,
-                    account,
-                    "unknown" if any(lane == a and b <= seq <= c for a, b, c in lost) and state == 0 else STATES[state],
-                ]
-                for group, account, state, lane, seq in found
+                [group, account, "unknown" if chunk in lost and state == 0 else STATES[apart.get((chunk, place), state)]]
+                for chunk, group, accounts, state in found
+                for place, account in enumerate(json.loads(accounts))
             ]
             assert sorted(fates) == sorted(told["fates"]), name
         elif told["kind"] == "inbox":

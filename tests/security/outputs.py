@@ -154,6 +154,7 @@ for _name in WORDS:
 
 @output("command invite")
 @output("command remove")
+@output("command job list")
 @output("command job status")
 @output("command job report")
 @output("command job resume")
@@ -169,8 +170,21 @@ def _jobs(world):
         source.write_text(ROWS)
         journal, report, rest, plot = (source.with_name(each) for each in ("j.db", "report.csv", "rest.csv", "plot.svg"))
         with environment(values):
-            yield command("invite", source, "--journal", journal, "--plain", "--debug", *PATIENCE, "--not-done", rest)
+            yield command(
+                "invite",
+                source,
+                "--journal",
+                journal,
+                "--plain",
+                "--debug",
+                *PATIENCE,
+                "--not-done",
+                rest,
+                "--on-end",
+                "cat",
+            )
             yield command("remove", source, "--yes", "--plain", "--json", *PATIENCE)
+            yield command("job", "list", journal.parent, "--json")
             yield command("job", "status", journal, "--json")
             yield command("job", "report", journal, "--debug", "--csv", report)
             yield command("job", "report", journal, "--json")

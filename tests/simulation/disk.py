@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from anyio._backends import _asyncio as anyio_backend
 
+from rbim.bulk.journal import marks
+
 from .process import Killed, current_process
 from .virtual_time import TIME
 
@@ -53,6 +55,9 @@ class Disk:
         self.full: list[tuple[float, float]] = []
         self.commits = 0
         self._unsynced: dict[str, dict[str, bytes]] = {}
+        self._boots = 1
+        self._marked = set[Path]()
+        marks._boot = lambda: b"boot %d" % self._boots  # pyright: ignore[reportPrivateUsage]
         self._delays = world.stream("threads")
         _disk = self
 
@@ -68,6 +73,10 @@ class Disk:
             for end, content in before.items():
                 Path(path + end).write_bytes(content)
         self._unsynced.clear()
+        self._boots += 1
+        for path in self._marked:
+            if path.exists():
+                os.truncate(path, marks.HEADER.size)  # they are never synced
 
     def delays(self) -> tuple[float, float]:
         """Draw the seconds until a thread does its work, and from then until that is known."""
@@ -121,6 +130,7 @@ class Disk:
             raise error
 
     def _committing(self, connection: SimulatedConnection) -> None:
+        self._marked.add(marks.marks_path(Path(connection.path)))
         self.commits += 1
         if connection.syncs:
             self._unsynced.pop(connection.path, None)

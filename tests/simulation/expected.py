@@ -32,56 +32,6 @@ class ExpectedFailure:
 
 
 EXPECTED: tuple[ExpectedFailure, ...] = (
-    ExpectedFailure(
-        name="rate-before-commit",
-        scenario="job",
-        invariant="rates hold by the time of sending",
-        trouble="disk-stall",
-        finding="a job counts a request against its rates before the intent is committed: after a disk that stalled, all"
-        " that were counted meanwhile leave at once",
-        seeds=(1, 7),
-    ),
-    ExpectedFailure(
-        name="already-in-is-refused",
-        scenario="job",
-        invariant="refused is not done",
-        trouble="other-words",
-        finding="an account of a lost request that the platform lists as a member already, in words that the dialect does"
-        " not know, is reported as refused",
-        seeds=(10, 66),
-    ),
-    ExpectedFailure(
-        name="chance-throttling-slows-all",
-        scenario="job",
-        invariant="throttling by chance slows a job little",
-        trouble="random-throttling",
-        finding="throttling that has nothing to do with the rate lowers the pace of a job without limit",
-        seeds=(90, 121),
-    ),
-    ExpectedFailure(
-        name="one-slow-group-slows-all",
-        scenario="job",
-        invariant="a group that is throttled slows others little",
-        trouble="slow-group",
-        finding="throttling of one group lowers the pace of the whole job",
-        seeds=(27, 35),
-    ),
-    ExpectedFailure(
-        name="cumulative-fuse",
-        scenario="job",
-        invariant="a job ends soon when all is refused",
-        trouble="all-refused",
-        finding="the share of failures that ends a job counts from its beginning: late in a job everything may be refused",
-        seeds=(91, 144),
-    ),
-    ExpectedFailure(
-        name="endless-throttling",
-        scenario="job",
-        invariant="a job without progress ends by itself",
-        trouble="endless-throttling",
-        finding="a job that is only throttled any more never ends, whatever its patience",
-        seeds=(13, 43),
-    ),
     # The inbox.
     ExpectedFailure(
         name="killing-message-buries-others",

@@ -37,9 +37,11 @@ __all__ = [
 Pair = tuple[str, str]
 
 OPEN_INTENTS = """SELECT request.id, request.resent
-    FROM request JOIN account ON account.lane = request.lane JOIN party ON party.id = account.party
-    WHERE request.outcome = 0 AND party.name = ? AND account.account = ?
-    AND account.seq BETWEEN request.first AND request.last"""
+    FROM request JOIN chunk ON chunk.id = request.chunk JOIN content ON content.id = chunk.content
+    JOIN sender_group ON sender_group.id = chunk.sender_group
+    JOIN target_group ON target_group.id = sender_group.target_group
+    WHERE request.outcome = 5 AND target_group.name = ?
+    AND EXISTS (SELECT 1 FROM json_each(content.accounts) WHERE value = ?)"""
 
 DONE_WORDS = {"invited", "removed", "joined", "done"}
 

@@ -98,13 +98,18 @@ def never_synced() -> None:
 
 
 @_fault("job")
-def intent_not_awaited() -> None:
-    """A request leaves before its intent is in the journal."""
-    from rbim.bulk.dispatcher import Dispatcher
+def intent_not_written() -> None:
+    """A request leaves although its intent is not in the journal."""
+    from rbim.bulk.journal.planning import Planner
 
-    async def wait_for_intent(self: Any, sending: Any) -> None: ...
+    record_intents = Planner.record_intents
 
-    _replace(Dispatcher, "_wait_for_intent", wait_for_intent)
+    def faulty(self: Any, chunks: Any) -> None:
+        record_intents(self, chunks)
+        for chunk in chunks[:1]:
+            self._database.execute("DELETE FROM request WHERE id = ?", (chunk.number,))
+
+    _replace(Planner, "record_intents", faulty)
 
 
 @_fault("job")
@@ -124,11 +129,45 @@ def double_not_marked() -> None:
 
 
 @_fault("job")
-def cursor_not_moved() -> None:
-    """The journal's cursor does not move with the intent."""
-    from rbim.bulk.journal.planning import Planner
+def request_not_marked() -> None:
+    """A request leaves without a mark, and a killed process is thought not to have sent it."""
+    from rbim.bulk.journal.journal import Journal
 
-    _replace(Planner, "sent", lambda self, chunk: None)  # noqa: ARG005
+    _replace(Journal, "mark", lambda self, chunk, at: None)  # noqa: ARG005
+
+
+@_fault("job")
+def mark_released_early() -> None:
+    """The mark of a request is used again before its outcome is durable."""
+    from rbim.bulk.dispatcher import Dispatcher
+
+    settled = Dispatcher._settled
+
+    def faulty(self: Any, chunk: Any, settlement: Any, elapsed: Any, again: Any = None) -> None:
+        settled(self, chunk, settlement, elapsed, again)
+        self._journal.forget_mark(chunk)
+
+    _replace(Dispatcher, "_settled", faulty)
+
+
+@_fault("job")
+def boot_not_compared() -> None:
+    """Marks are believed after a loss of power, which has taken some of them."""
+    from rbim.bulk.journal import journal as module, marks
+
+    read_marks = module.read_marks
+
+    def faulty(journal: Any, run: Any) -> Any:
+        boot, path = marks._boot, marks.marks_path(journal)
+        if path.exists():
+            named = path.read_bytes()[8:48].rstrip(b"\0")
+            marks._boot = lambda: named
+        try:
+            return read_marks(journal, run)
+        finally:
+            marks._boot = boot
+
+    _replace(module, "read_marks", faulty)
 
 
 @_fault("job")
@@ -202,15 +241,17 @@ def lock_not_taken() -> None:
 @_fault("job")
 def place_leaked() -> None:
     """Now and then the place of a request that has ended stays taken."""
+    from rbim.bulk import dispatcher
     from rbim.bulk.dispatcher import Dispatcher
 
     send = Dispatcher._send
 
-    async def faulty(self: Any, sending: Any) -> None:
+    async def faulty(self: Any, chunk: Any) -> None:
         try:
-            await send(self, sending)
+            await send(self, chunk)
         finally:
-            self._places += not _uses % 40
+            if not _uses % 40:
+                self._workers.add(dispatcher._Worker(chunk))
 
     _replace(Dispatcher, "_send", faulty)
 
@@ -250,10 +291,10 @@ def concurrency_exceeded() -> None:
 @_fault("job")
 def half_lost() -> None:
     """Of a request that was split, the second half is not sent."""
-    from rbim.bulk.journal.planning import Planner
+    from rbim.bulk.journal import journal
 
-    halves = Planner.halves
-    _replace(Planner, "halves", lambda self, chunk: halves(self, chunk)[:1])
+    halve = journal.halve
+    _replace(journal, "halve", lambda database, whole: halve(database, whole)[:1])
 
 
 @_fault("job")
@@ -266,6 +307,25 @@ def refusal_is_failure_after_loss() -> None:
         _replace(module, "failed", lambda chunk: AccountState.FAILED)  # noqa: ARG005
 
 
+@_fault("job")
+def chance_is_a_limit() -> None:
+    """Every throttled answer lowers the rate, as if nothing were throttled by chance."""
+    from rbim.bulk.pace.rate import AdaptiveRate
+
+    _replace(AdaptiveRate, "_is_too_much", lambda self, now, halt: True)  # noqa: ARG005
+    _replace(AdaptiveRate, "_begin_test", lambda self, now, share, halt: self._lower(now, halt))  # noqa: ARG005
+
+
+@_fault("job")
+def reserved_is_not_pending() -> None:
+    """Requests that were handed out and have not left do not count against rates."""
+    from rbim.bulk.pace.rate import AdaptiveRate
+    from rbim.client.limits import RateLimiter
+
+    _replace(RateLimiter, "grant", lambda self, op, now: None)  # noqa: ARG005
+    _replace(AdaptiveRate, "earliest", lambda self, now: self._due)  # noqa: ARG005
+
+
 # The service.
 
 
@@ -274,13 +334,13 @@ def place_kept_on_cancellation() -> None:
     """A call that is cancelled at the moment in which it gets a place keeps it."""
     from rbim.client.admission import Admission
 
-    withdraw = Admission.withdraw
+    withdraw = Admission._withdraw  # pyright: ignore[reportPrivateUsage]
 
     def faulty(self: Any, waiter: Any) -> None:
         if waiter.state != "granted":
             withdraw(self, waiter)
 
-    _replace(Admission, "withdraw", faulty)
+    _replace(Admission, "_withdraw", faulty)
 
 
 @_fault("service")
@@ -288,14 +348,14 @@ def token_kept_on_cancellation() -> None:
     """A call that is cancelled while it waits for a rate takes its token all the same."""
     from rbim.client.admission import Admission
 
-    withdraw = Admission.withdraw
+    withdraw = Admission._withdraw  # pyright: ignore[reportPrivateUsage]
 
     def faulty(self: Any, waiter: Any) -> None:
         if waiter.state == "waiting":
             waiter.demand.take(self._clock.monotonic())
         withdraw(self, waiter)
 
-    _replace(Admission, "withdraw", faulty)
+    _replace(Admission, "_withdraw", faulty)
 
 
 @_fault("service")
@@ -379,8 +439,8 @@ def jobs_go_first() -> None:
 
     choose = Queue.next
 
-    def faulty(self: Any, now: float, *, promises: bool) -> Any:
-        return self._low.next(now) or choose(self, now, promises=promises)
+    def faulty(self: Any, now: float) -> Any:
+        return self._low.next(now) or choose(self, now)
 
     _replace(Queue, "next", faulty)
 

@@ -64,9 +64,9 @@ BEGIN = 0.1
 BURST = 2.0
 """Seconds after which a burst comes in a special situation."""
 
-IN_DOUBT = """SELECT account.account FROM account LEFT JOIN request ON request.lane = account.lane
-    AND account.seq BETWEEN request.first AND request.last AND request.outcome = 0
-    WHERE request.id IS NOT NULL OR account.state = 4"""
+IN_DOUBT = """SELECT each.value FROM chunk JOIN content ON content.id = chunk.content
+    JOIN json_each(content.accounts) AS each WHERE chunk.state = 4
+    OR EXISTS (SELECT 1 FROM request WHERE request.chunk = chunk.id AND request.outcome IN (0, 5))"""
 """What a job that was interrupted does not know: the accounts that are unknown, and those of open requests."""
 
 current_call: contextvars.ContextVar[Call | None] = contextvars.ContextVar("current_call", default=None)

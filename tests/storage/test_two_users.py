@@ -46,7 +46,7 @@ def write(folder):
             group = await client.groups.create(name="x", type=GroupType.VIP)
             return await InviteJob(client, journal=folder / "job").run([(group.group_id, "u1"), ("g80000000000404", "u2")])
     report = anyio.run(job)
-    files = Files(folder / "job", rows=folder / "rows.csv", csv=folder / "all.csv", plot=folder / "job.svg")
+    files = Files(folder / "job", not_done=folder / "rows.csv", csv=folder / "all.csv", plot=folder / "job.svg")
     files.write(report)
     files.write(report)  # and over those that exist
     assert _save(box, folder / "state.json") == 0

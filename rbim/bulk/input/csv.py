@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import csv
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, NamedTuple
 
+from rbim.bulk.input.columns import column_index, named_columns
+from rbim.bulk.input.damage import may_be_damaged
 from rbim.bulk.input.lines import MAX_LINE, Lines
-from rbim.bulk.input.rows import BadRow, Row, bad_row, cleaned, column_key, parse_row
-from rbim.errors import InvalidRequest
+from rbim.bulk.input.rows import BadRow, Row, bad_row, cleaned, parse_row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
-__all__ = ["DELIMITERS", "Header", "HeaderOptions", "csv_rows", "find_header"]
+__all__ = ["DELIMITERS", "Header", "HeaderOptions", "allow_long_cells", "csv_rows", "find_header"]
 
 DELIMITERS = ",;\t|"
 """Delimiters that are tried if none is given."""
@@ -30,13 +32,14 @@ _UNCLOSED = "a quote is not closed"
 
 
 class HeaderOptions(NamedTuple):
-    """Requested columns (None: the default name, if there is one), the group given, and the delimiters to try."""
+    """Requested columns (None: one of the default names), the group given, the delimiters to try, damaged cells allowed."""
 
     group: str | None
     group_column: str | None
     account_column: str | None
     user_name_column: str | None
     delimiters: str
+    allow_damaged: bool
 
 
 class Header(NamedTuple):
@@ -44,7 +47,7 @@ class Header(NamedTuple):
     0.
 
     ``default_group``: the group of rows without one. ``names``: the column names as they are spelled; empty without a
-    header.
+    header. ``allow_damaged``: whether cells that look damaged are accepted.
     """
 
     delimiter: str
@@ -55,6 +58,7 @@ class Header(NamedTuple):
     user_name: int | None
     default_group: str | None
     names: list[str]
+    allow_damaged: bool
 
 
 def find_header(lines: list[str], options: HeaderOptions) -> Header | None:
@@ -64,7 +68,6 @@ def find_header(lines: list[str], options: HeaderOptions) -> Header | None:
     is a list of accounts without a header, if the group is given and no column requested. Raises InvalidRequest if a column
     is missing.
     """
-    names = [column_key(options.account_column or "account"), column_key(options.group_column or "group")]
     best: tuple[int, int] = (-1, -1)
     found: tuple[str, int, list[str]] | None = None
     for delimiter in options.delimiters:
@@ -73,7 +76,11 @@ def find_header(lines: list[str], options: HeaderOptions) -> Header | None:
             cells = [cleaned(cell) for cell in next(reader)]
         except csv.Error:
             continue
-        score = len({column_key(cell) for cell in cells} & set(names)), len(cells)
+        named = (
+            named_columns(cells, options.account_column, "account"),
+            named_columns(cells, options.group_column, "group"),
+        )
+        score = sum(map(bool, named)), len(cells)
         if score > best:
             best, found = score, (delimiter, reader.line_num, cells)
     if found is None:
@@ -82,27 +89,18 @@ def find_header(lines: list[str], options: HeaderOptions) -> Header | None:
     unnamed = (
         options.account_column is options.group_column is options.user_name_column is None and options.group is not None
     )
-    if unnamed and len(cells) == 1 and column_key(cells[0]) != names[0]:
-        return Header(delimiter, 0, 1, 0, None, None, options.group, [])
-    account = _column_index(cells, options.account_column, "account", needed=True)
-    group = _column_index(cells, options.group_column, "group", needed=options.group is None)
-    user_name = _column_index(cells, options.user_name_column, "user_name", needed=False)
-    return Header(delimiter, count, len(cells), account or 0, group, user_name, options.group, cells)
+    if unnamed and len(cells) == 1 and not named_columns(cells, None, "account"):
+        return Header(delimiter, 0, 1, 0, None, None, options.group, [], options.allow_damaged)
+    account = column_index(cells, options.account_column, "account", needed=True)
+    group = column_index(cells, options.group_column, "group", needed=options.group is None)
+    user_name = column_index(cells, options.user_name_column, "user_name", needed=False)
+    return Header(delimiter, count, len(cells), account or 0, group, user_name, options.group, cells, options.allow_damaged)
 
 
-def _column_index(cells: list[str], requested: str | None, default: str, *, needed: bool) -> int | None:
-    name = column_key(requested or default)
-    indexes = [index for index, cell in enumerate(cells) if column_key(cell) == name]
-    if len(indexes) == 1:
-        return indexes[0]
-    if not indexes and not needed and requested is None:
-        return None
-    option = f"--{default.replace('_', '-')}-column" + (" or --group" if default == "group" else "")
-    how_many = f"{len(indexes)} columns" if indexes else "no column"
-    raise InvalidRequest(
-        f"header: {how_many} {requested or default!r} among {', '.join(map(repr, cells))}: name the column with {option}",
-        field=f"{default}_column",
-    )
+def allow_long_cells() -> None:
+    """Let the csv module read cells as long as a line may be. Its limit is the process's: it is raised, never lowered."""
+    if csv.field_size_limit() < MAX_LINE:
+        csv.field_size_limit(MAX_LINE)
 
 
 def _within_bounds(record: list[str]) -> bool:
@@ -115,16 +113,30 @@ def csv_rows(parts: Iterator[Lines], header: Header) -> Iterator[Row | BadRow]:
     A quoted cell may have several lines. If a quote is not closed, its line becomes a bad row and reading continues with
     the next line, so that the rows after it are not lost.
     """
+    return chain.from_iterable(_lists_of_rows(parts, header))
+
+
+def _lists_of_rows(parts: Iterator[Lines], header: Header) -> Iterator[Iterable[Row | BadRow]]:
     left = Lines(0, [], {})
-    for part in parts:
-        left = yield from _rows(left.followed_by(part), header, last=False)
-    yield from _rows(left, header, last=True)
+
+    def rows(part: Lines, *, last: bool) -> Iterator[Row | BadRow]:
+        nonlocal left
+        left = yield from _rows(part, header, last=last)
+
+    for each in parts:
+        part = left.followed_by(each)
+        plain = _plain_rows(part, header)
+        if plain is not None:
+            left = part.skipping(len(part.lines))
+        yield rows(part, last=False) if plain is None else plain
+    yield rows(left, last=True)
 
 
 def _rows(part: Lines, header: Header, *, last: bool) -> Generator[Row | BadRow, None, Lines]:
     """Yield the rows of these lines; return the lines of a row that has not ended."""
     lines = part.lines
-    _, _, width, account_at, group_at, user_name_at, default_group, _ = header
+    width, account_at, group_at, user_name_at, default_group = header[2:7]
+    plain = not part.faults and (header.allow_damaged or not may_be_damaged(lines))
     seen, group = "", default_group or ""
     begin = 0  # index of the line where the present row begins
     while begin < len(lines):
@@ -134,7 +146,7 @@ def _rows(part: Lines, header: Header, *, last: bool) -> Generator[Row | BadRow,
         try:
             for cells in reader:
                 end = base + reader.line_num
-                if end - begin == 1 and len(cells) == width and not part.faults:  # most rows end here
+                if plain and end - begin == 1 and len(cells) == width:  # most rows end here
                     account = cells[account_at].strip()
                     if group_at is not None and cells[group_at] != seen:
                         seen = cells[group_at]
@@ -163,6 +175,38 @@ def _rows(part: Lines, header: Header, *, last: bool) -> Generator[Row | BadRow,
     return part.skipping(begin)
 
 
+def _plain_rows(part: Lines, header: Header) -> Iterator[Row] | None:
+    """Return the rows of lines that need no further look, all at once; None if any of them does.
+
+    Such lines have no quotes, blanks or characters that cannot be printed, as many cells as the header, and no empty account
+    or group.
+    """
+    text = "".join(part.lines).replace("\r\n", "\n")
+    if part.faults or '"' in text or " " in text or not text.replace("\n", "").isprintable():
+        return None
+    if not text.endswith("\n"):
+        text += "\n"
+    if not header.allow_damaged and may_be_damaged(part.lines):
+        return None
+    width, count = header.width, text.count("\n")
+    cells = text.replace("\n", f"{header.delimiter}\n{header.delimiter}").split(header.delimiter)
+    if len(cells) != count * (width + 1) + 1 or cells[width :: width + 1].count("\n") != count:
+        return None  # a line has more cells than the header, or fewer
+    cells.pop()
+    accounts = cells[header.account :: width + 1]
+    groups: Sequence[str] = () if header.group is None else cells[header.group :: width + 1]
+    if not all(accounts) or not all(groups):
+        return None
+    if header.default_group is not None:
+        if groups and groups.count(header.default_group) != count:
+            return None
+        groups = [header.default_group] * count
+    user_names: Iterable[str | None] = repeat(None)
+    if header.user_name is not None:
+        user_names = [cell or None for cell in cells[header.user_name :: width + 1]]
+    return map(_make_row, repeat(Row), zip(groups, accounts, user_names, strict=False))
+
+
 def _plain_group(cell: str, default_group: str | None) -> str:
     """Return the group of a cell, or an empty string if it needs a full check."""
     group = cell.strip()
@@ -174,7 +218,7 @@ def _parse_record(part: Lines, begin: int, end: int, cells: list[str], header: H
     line = part.before + begin + 1
     fault = next((part.faults[index] for index in range(begin, end) if index in part.faults), None)
     if fault is not None:
-        return [BadRow(line, *fault)]
+        return [BadRow(line, fault.reason, fault.raw)]
     text = "".join(part.lines[begin:end])
     if not cleaned(text):
         return []
@@ -182,5 +226,5 @@ def _parse_record(part: Lines, begin: int, end: int, cells: list[str], header: H
         return [bad_row(line, f"{len(cells)} cells, but the header has {header.width}", text)]
     group = None if header.group is None else cells[header.group]
     user_name = None if header.user_name is None else cells[header.user_name]
-    row = parse_row(group, cells[header.account], user_name, header.default_group)
+    row = parse_row(group, cells[header.account], user_name, header.default_group, allow_damaged=header.allow_damaged)
     return [bad_row(line, row, text) if isinstance(row, str) else row]

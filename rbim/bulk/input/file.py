@@ -5,17 +5,19 @@ from __future__ import annotations
 from io import TextIOBase
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from attrs import define, evolve, field
 
-from rbim.bulk.input.csv import DELIMITERS, Header, HeaderOptions, csv_rows, find_header
+from rbim.bulk.input.columns import named_columns
+from rbim.bulk.input.content import recognised
+from rbim.bulk.input.csv import DELIMITERS, Header, HeaderOptions, allow_long_cells, csv_rows, find_header
 from rbim.bulk.input.format import Format, Kind, codec, delimiter, is_kind
-from rbim.bulk.input.lines import Lines, lines_of
+from rbim.bulk.input.lines import CHINESE, Lines, lines_of
 from rbim.bulk.input.one_per_line import json_rows, text_rows
-from rbim.bulk.input.rows import cleaned, column_key, excerpt_of
+from rbim.bulk.input.rows import BadRow, cleaned, excerpt_of
 from rbim.errors import InvalidRequest
-from rbim.validators import or_none
+from rbim.validators import or_none, require
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +25,9 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from rbim.bulk.input.rows import BadRow, Row
+    import attrs
+
+    from rbim.bulk.input.rows import Row
 
 __all__ = ["RowFile"]
 
@@ -45,6 +49,18 @@ def _to_group(value: object) -> str | None:
     raise InvalidRequest(f"group: invalid value {value!r}: use a non-empty string", field="group")
 
 
+def _limit(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    if not count and not (isinstance(value, float) and 0 <= value <= 1):
+        raise InvalidRequest(
+            f"{attribute.name}: invalid value {value!r}: use a count, or a share from 0.0 to 1.0", field=attribute.name
+        )
+
+
+def _boolean(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    require(attribute.name, value, bool, "True or False")
+
+
 def _to_codec(value: str | None) -> str:
     return codec("utf-8" if value is None else value)
 
@@ -53,19 +69,25 @@ def _to_codec(value: str | None) -> str:
 class RowFile:
     """Read a file, or a stream of bytes (``sys.stdin.buffer``), as ``Row | BadRow``, lazily and in bounded memory.
 
+    A gzip file is unpacked, whatever its name. Spreadsheets, archives and other files that are no text are refused.
+
     ``kind``: ``csv``, ``jsonl`` or ``text``; default: by the name (``.csv``, ``.tsv``, ``.jsonl``, ``.ndjson``, ``.txt``),
     or else by the first line. ``delimiter``: of CSV; default: one of ``,`` ``;`` tab ``|``, by the header. ``encoding``:
     default UTF-8 (``gb18030`` for exports of Chinese spreadsheets), with or without a byte order mark.
 
     Columns are ``group``, ``account`` and optionally ``user_name`` (the acting account), or those named by
     ``group_column``, ``account_column`` and ``user_name_column``; case and surrounding space of a name do not count, other
-    columns are ignored. ``group``: the group of rows without one, required for text; a row with another group is then a bad
-    row. A CSV file with a single column of another name is a list of accounts without a header, if ``group`` is given and
-    no column is named.
+    columns are ignored. In a CSV header the usual Chinese names (``群号``, ``账号``, ``手机号``) are found, too; if several
+    columns fit, one must be named. ``group``: the group of rows without one, required for text; a row with another group is
+    then a bad row. A CSV file with a single column of another name is a list of accounts without a header, if ``group`` is
+    given and no column is named.
 
     Any mistake in a row makes it a ``BadRow``; ``line`` is where it begins, from 1. Blank lines are skipped. A line may
-    have 1 MiB, a row 100 lines. Raises InvalidRequest when iteration begins if the file cannot be opened or lacks a column,
-    and later only if it cannot be read further.
+    have 1 MiB, a row 100 lines. An account, group or acting account that a spreadsheet or an export has damaged
+    (``1.38E+10``, ``13800138000.0``, ``#N/A``, ``NULL``) is a mistake unless ``allow_damaged`` (default: False). Raises
+    InvalidRequest when iteration begins if the file cannot be opened, is empty or lacks a column, and later only if it
+    cannot be read further or has more bad rows than ``max_bad``: a count, or a share of the rows, which is known at the end
+    (default: None, no limit).
 
     It can be read once. Leaving its block closes a file that it opened, never a stream that was passed in.
     """
@@ -78,7 +100,10 @@ class RowFile:
     group_column: str | None = field(default=None, kw_only=True)
     account_column: str | None = field(default=None, kw_only=True)
     user_name_column: str | None = field(default=None, kw_only=True)
+    allow_damaged: bool = field(default=False, kw_only=True, validator=_boolean)
+    max_bad: float | None = field(default=None, kw_only=True, validator=or_none(_limit))
     _opened: BinaryIO | None = field(default=None, init=False, repr=False)
+    _compressed: bool = field(default=False, init=False, repr=False)
     _format: Format | None = field(default=None, init=False, repr=False)
     _rows: Iterator[Row | BadRow] = field(default=iter(()), init=False, repr=False)
 
@@ -108,7 +133,23 @@ class RowFile:
 
     def __iter__(self) -> Iterator[Row | BadRow]:
         _ = self.format
-        return self._rows
+        return self._rows if self.max_bad is None else self._within(self._rows, self.max_bad)
+
+    def _within(self, rows: Iterator[Row | BadRow], limit: float) -> Iterator[Row | BadRow]:
+        """Yield the rows; raise InvalidRequest if too many of them are bad."""
+        count = bad = 0
+        for row in rows:
+            yield row
+            count += 1
+            if isinstance(row, BadRow):
+                bad += 1
+                if isinstance(limit, int) and bad > limit:
+                    raise self._too_many(f"more than {limit:,} rows are invalid, the first {bad:,} among {count:,} rows")
+        if bad > limit * count and not isinstance(limit, int):
+            raise self._too_many(f"{bad:,} of {count:,} rows are invalid, more than {limit:.4g} of all")
+
+    def _too_many(self, what: str) -> InvalidRequest:
+        return InvalidRequest(f"{self.name}: {what} (--max-bad): correct them, or allow more", field="max_bad")
 
     def __enter__(self) -> Self:
         return self
@@ -123,6 +164,12 @@ class RowFile:
         self._rows = iter(())
         if self._opened is not None:
             self._opened.close()
+
+    @property
+    def _suffix(self) -> str:
+        """The ending of the name, without that of compression."""
+        path = Path(self.name.lower())
+        return Path(path.stem).suffix if self._compressed and path.suffix == ".gz" else path.suffix
 
     def _stream(self) -> BinaryIO:
         if isinstance(self.source, TextIOBase):
@@ -141,7 +188,8 @@ class RowFile:
 
     def _parts(self) -> Iterator[Lines]:
         try:
-            yield from lines_of(self._stream(), self.encoding)
+            stream, self._compressed = recognised(self._stream(), self.name)
+            yield from lines_of(stream, self.encoding)
         except OSError as error:
             raise InvalidRequest(f"{self.name}: cannot be read: {error.strerror or error}", field="source") from error
         finally:
@@ -157,7 +205,9 @@ class RowFile:
         line_end = "\r\n" if first.endswith("\r\n") else "\r" if first.endswith("\r") else "\n"
         while (head := _from_first_row(head)) is _NO_LINES and (more := next(parts, None)) is not None:
             head = more
-        kind = self.kind or _KIND_BY_SUFFIX.get(Path(self.name).suffix.lower()) or self._kind_of(head)
+        if head is _NO_LINES:
+            raise InvalidRequest(f"{self.name}: the input is empty: check where it comes from", field="source")
+        kind = self.kind or _KIND_BY_SUFFIX.get(self._suffix) or self._kind_of(head)
         file_format = Format(
             kind=kind,
             encoding=self.encoding,
@@ -170,11 +220,10 @@ class RowFile:
             group=self.group,
         )
         if kind == "text":
-            return file_format, text_rows(chain([head], parts), file_format)
+            return file_format, text_rows(chain([head], parts), file_format, allow_damaged=self.allow_damaged)
         if kind == "jsonl":
-            return file_format, json_rows(chain([head], parts), file_format)
-        if head is _NO_LINES:
-            return file_format, iter(())
+            return file_format, json_rows(chain([head], parts), file_format, allow_damaged=self.allow_damaged)
+        allow_long_cells()
         header, head = self._header(head, parts)
         return _with_header_names(file_format, header), csv_rows(chain([head.skipping(header.lines)], parts), header)
 
@@ -186,19 +235,22 @@ class RowFile:
             return "csv"
         for character in DELIMITERS:
             line = line.replace(character, ",")
-        names = [column_key(each.strip('"')) for each in line.split(",")]
-        return "csv" if column_key(self.account_column or "account") in names else "text"
+        names = [each.strip('"') for each in line.split(",")]
+        return "csv" if named_columns(names, self.account_column, "account") else "text"
 
     def _header(self, head: Lines, parts: Iterator[Lines]) -> tuple[Header, Lines]:
         """Return the header, and all lines from its first one on that were read to find its end."""
-        default = "\t,;|" if self.name.lower().endswith(".tsv") else DELIMITERS
+        default = "\t,;|" if self._suffix == ".tsv" else DELIMITERS
         options = HeaderOptions(
             group=self.group,
             group_column=self.group_column,
             account_column=self.account_column,
             user_name_column=self.user_name_column,
             delimiters=self.delimiter or default,
+            allow_damaged=self.allow_damaged,
         )
+        if head.faults and len(head.lines) == 1:  # the message shows two lines
+            head = head.followed_by(next(parts, _NO_LINES))
         self._check_header(head, 1)
         while (header := find_header(head.lines[:_MAX_HEADER_LINES], options)) is None and len(
             head.lines
@@ -213,9 +265,18 @@ class RowFile:
 
     def _check_header(self, head: Lines, count: int) -> None:
         fault = next((fault for index, fault in head.faults.items() if index < count), None)
-        if fault is not None:
+        if fault is not None and fault.chinese:
+            first = head.faults[1].chinese if 1 in head.faults else cleaned("".join(head.lines[1:2]))
             raise InvalidRequest(
-                f"{self.name}: the header is {fault.reason} (for a Chinese spreadsheet try --encoding gb18030)",
+                f"{self.name}: the header is not {self.encoding}. As {CHINESE} it is {fault.chinese!r}"
+                + (f", and the first row is {excerpt_of(first)!r}" if first else "")
+                + f". If this is right: --encoding {CHINESE}",
+                field="encoding",
+            )
+        if fault is not None or any("\0" in line for line in head.lines[:count]):
+            what = "the header has zero bytes" if fault is None else f"the header is {fault.reason}"
+            raise InvalidRequest(
+                f"{self.name}: {what}: the input is no text, or in another encoding: name it with --encoding",
                 field="encoding",
             )
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import codecs
+import re
 from io import StringIO
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
-from rbim.bulk.input.rows import excerpt_of
+from rbim.bulk.input.rows import cleaned, excerpt_of
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -17,15 +18,26 @@ __all__ = ["MAX_LINE", "LineError", "Lines", "lines_of"]
 MAX_LINE = 1 << 20
 """Bytes of a line, at most, without its end."""
 
+CHINESE = "gb18030"
+COMMON = re.compile(rb"[\xb0-\xd7][\xa1-\xfe]")
+"""The more common Chinese characters, in GB18030."""
+
+SAMPLE = 16
+"""Bytes by which UTF-16 without a byte order mark is recognised."""
+
 _BLOCK = 1 << 17
 _EXCERPT = 1000
 
 
 class LineError(NamedTuple):
-    """Reason why a line cannot be used, and an excerpt of it."""
+    """Reason why a line cannot be used, and an excerpt of it.
+
+    ``chinese``: the excerpt as GB18030, if the line seems to be Chinese text in this encoding, else empty.
+    """
 
     reason: str
     raw: str
+    chinese: str = ""
 
 
 class Lines(NamedTuple):
@@ -88,12 +100,32 @@ def _decode_one_by_one(part: bytes, encoding: str) -> tuple[list[str], dict[int,
         except UnicodeError as error:
             where = f" at byte {error.start + 1} of the line" if isinstance(error, UnicodeDecodeError) else ""
             lines.append(line.decode(encoding, "backslashreplace"))
-            faults[index] = LineError(f"not {encoding}{where}", excerpt_of(lines[-1]))
+            chinese = excerpt_of(_as_chinese(line)) if encoding != CHINESE else ""
+            hint = f" (it seems to be {CHINESE}: --encoding {CHINESE})" if chinese else ""
+            faults[index] = LineError(f"not {encoding}{where}{hint}", excerpt_of(lines[-1]), chinese)
     return lines, faults
 
 
-def _check_order_mark(part: bytes, encoding: str) -> None:
+def _as_chinese(line: bytes) -> str:
+    """Return the line as GB18030 if half of what is not ASCII are common characters, else an empty text."""
+    try:
+        text = line.decode(CHINESE)
+    except UnicodeError:
+        return ""
+    other = sum(not character.isascii() for character in text)
+    return text if other and 2 * len(COMMON.findall(line)) >= other and cleaned(text).isprintable() else ""
+
+
+def _is_utf_16(part: bytes) -> bool:
+    """Return whether the bytes have UTF-16's byte order mark, or every second one of the first is zero."""
     if part.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return True
+    high, low = part[:SAMPLE:2], part[1:SAMPLE:2]
+    return len(part) >= SAMPLE and any(not any(each) and all(other) for each, other in ((high, low), (low, high)))
+
+
+def _check_order_mark(part: bytes, encoding: str) -> None:
+    if _is_utf_16(part):
         raise InvalidRequest(
             "encoding: the input is UTF-16: convert it first (iconv -f utf-16 -t utf-8), or save it as UTF-8",
             field="encoding",

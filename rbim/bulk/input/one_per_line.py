@@ -20,7 +20,7 @@ def _rows(parts: Iterator[Lines], read: Callable[[str], Row | str]) -> Iterator[
     for before, lines, faults in parts:
         for index, line in enumerate(lines):
             if faults and index in faults:
-                yield BadRow(before + index + 1, *faults[index])
+                yield BadRow(before + index + 1, faults[index].reason, faults[index].raw)
                 continue
             text = cleaned(line)
             if not text:
@@ -29,17 +29,17 @@ def _rows(parts: Iterator[Lines], read: Callable[[str], Row | str]) -> Iterator[
             yield bad_row(before + index + 1, row, line) if isinstance(row, str) else row
 
 
-def text_rows(parts: Iterator[Lines], file_format: Format) -> Iterator[Row | BadRow]:
+def text_rows(parts: Iterator[Lines], file_format: Format, *, allow_damaged: bool) -> Iterator[Row | BadRow]:
     """Read one account per line: the text before the first tab."""
     group = file_format.group
 
     def read(line: str) -> Row | str:
-        return parse_row(None, line.partition("\t")[0], None, group)
+        return parse_row(None, line.partition("\t")[0], None, group, allow_damaged=allow_damaged)
 
     return _rows(parts, read)
 
 
-def json_rows(parts: Iterator[Lines], file_format: Format) -> Iterator[Row | BadRow]:
+def json_rows(parts: Iterator[Lines], file_format: Format, *, allow_damaged: bool) -> Iterator[Row | BadRow]:
     """Read one JSON object per line. Keys match exactly, or else without regard to case."""
     keys = (file_format.group_column, file_format.account_column, file_format.user_name_column or "")
     default_group = file_format.group
@@ -53,7 +53,7 @@ def json_rows(parts: Iterator[Lines], file_format: Format) -> Iterator[Row | Bad
             return "not a JSON object"
         fields = cast("dict[str, Any]", document)
         group, account, user_name = (_value(fields, key) for key in keys)
-        row = parse_row(group, account, user_name, default_group)
+        row = parse_row(group, account, user_name, default_group, allow_damaged=allow_damaged)
         if account is None:
             return f"no {file_format.account_column!r} among {', '.join(map(repr, fields)) or 'no keys'}"
         if group is None and default_group is None:

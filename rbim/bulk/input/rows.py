@@ -6,6 +6,7 @@ import re
 from typing import Any, NamedTuple
 
 from rbim._support.text import one_line
+from rbim.bulk.input.damage import damage_of
 
 __all__ = ["BadRow", "Row", "bad_row", "cleaned", "column_key", "excerpt_of", "parse_row"]
 
@@ -56,10 +57,13 @@ def _text(name: str, value: Any) -> tuple[str, str | None]:
     return text, f"{name}: contains {what}"
 
 
-def parse_row(group: Any, account: Any, user_name: Any, default_group: str | None) -> Row | str:
+def parse_row(
+    group: Any, account: Any, user_name: Any, default_group: str | None, *, allow_damaged: bool = True
+) -> Row | str:
     """Return the row of these values, or the reason why they are invalid.
 
     None stands for a missing value. ``default_group``: the group of rows without one; a row with another group is invalid.
+    ``allow_damaged``: accept values that look damaged, see :func:`damage_of`.
     """
     if account is None:
         return "no account"
@@ -74,6 +78,9 @@ def parse_row(group: Any, account: Any, user_name: Any, default_group: str | Non
     if not (group := group or default_group):
         return "empty group"
     user_name, error = ("", None) if user_name is None else _text("user name", user_name)
+    if not error and not allow_damaged:
+        values = (("account", account), ("group", group), ("user name", user_name))
+        error = next((f"{name}: {damage}" for name, value in values if (damage := damage_of(value)) is not None), None)
     return error or Row(group, account, user_name or None)
 
 

@@ -22,6 +22,7 @@ from attrs import frozen
 from rbim.bulk.journal.facts import facts_in, open_to_read, reading
 from rbim.bulk.journal.journal import Journal
 from rbim.bulk.journal.lock import JobLock
+from rbim.bulk.journal.marks import marks_path
 from rbim.bulk.journal.schema import ERASING
 from rbim.clock import SystemClock
 from rbim.errors import InvalidRequest
@@ -43,20 +44,20 @@ ERASED = "erased"
 
 # names of groups and acting accounts are unique: random names first, so that none meets a name of the input
 REPLACE_TEXTS = (
-    "DROP INDEX IF EXISTS account_once",
-    "UPDATE account SET account = ''",
+    """UPDATE content SET accounts = '[' || substr(replace(hex(zeroblob(size)), '00', ',""'), 2) || ']'""",
     "UPDATE duplicate SET account = ''",
     "UPDATE anomaly SET account = ''",
     f"UPDATE bad_row SET reason = '{ERASED}', raw = ''",  # noqa: S608  # a constant
-    "UPDATE party SET name = hex(randomblob(16))",
-    "UPDATE party SET name = 'group ' || id",
-    "UPDATE lane SET user_name = hex(randomblob(16)) WHERE user_name <> ''",
-    "UPDATE lane SET user_name = 'acting account ' || id WHERE user_name <> ''",
+    "UPDATE target_group SET name = hex(randomblob(16))",
+    "UPDATE target_group SET name = 'group ' || id",
+    "UPDATE sender_group SET user_name = hex(randomblob(16)) WHERE user_name <> ''",
+    "UPDATE sender_group SET user_name = 'acting account ' || id WHERE user_name <> ''",
     # a code of the platform has six digits; a longer one, or a text, may name an account
     "UPDATE reason SET text = hex(randomblob(16)), code = 'other' WHERE length(code) > 6 OR code GLOB '*[^0-9]*'",
     "CREATE TEMP TABLE merged AS SELECT id, min(id) OVER (PARTITION BY code, error) AS first FROM reason",
     "CREATE UNIQUE INDEX temp.merged_id ON merged (id)",
-    "UPDATE account SET reason = (SELECT first FROM merged WHERE id = reason) WHERE reason IS NOT NULL",
+    "UPDATE chunk SET reason = (SELECT first FROM merged WHERE id = reason) WHERE reason IS NOT NULL",
+    "UPDATE exception SET reason = (SELECT first FROM merged WHERE id = reason) WHERE reason IS NOT NULL",
     "UPDATE request SET reason = (SELECT first FROM merged WHERE id = reason) WHERE reason IS NOT NULL",
     "UPDATE anomaly SET reason = (SELECT first FROM merged WHERE id = reason)",
     "DELETE FROM reason WHERE id NOT IN (SELECT first FROM merged)",
@@ -95,8 +96,10 @@ def _erasable(connection: sqlite3.Connection | Database, journal: Path) -> Erasa
     facts = facts_in(connection)
     if facts is None:
         raise InvalidRequest(f"{journal}: the journal holds no job, and no accounts", field="journal")
-    statement = "SELECT count(*), count(*) FILTER (WHERE state <= 0) FROM account"
-    ((accounts, waiting),) = connection.execute(statement).fetchall()
+    statement = "SELECT total(size), total(size) FILTER (WHERE state <= 0) FROM chunk"
+    if facts.loaded is None:
+        statement = "SELECT total(size), total(size) FROM content"
+    accounts, waiting = map(int, connection.execute(statement).fetchone())
     return Erasable(
         accounts=accounts,
         waiting=waiting,
@@ -129,14 +132,15 @@ def forget_job(journal: str | PathLike[str], *, unfinished: bool = False) -> dat
         opened.open()
         try:
             with reading(path):
-                return _erase(opened.database, path, unfinished=unfinished)
+                return _erase(opened, path, unfinished=unfinished)
         finally:
             opened.close()
     finally:
         lock.release()
 
 
-def _erase(database: Database, path: Path, *, unfinished: bool) -> datetime:
+def _erase(journal: Journal, path: Path, *, unfinished: bool) -> datetime:
+    database = journal.database
     found = database.read(lambda: _erasable(database, path))
     if found.unfinished and not unfinished:
         left = f"{found.waiting:,} accounts still wait to be sent" if found.loaded else "its input was not read completely"
@@ -144,7 +148,8 @@ def _erase(database: Database, path: Path, *, unfinished: bool) -> datetime:
             f"{path}: {left}, which the erasure would end: resume the job first, or erase an unfinished job (--unfinished)",
             field="journal",
         )
-    database.commit([lambda: _replace_texts(database)], apart=False)
+    database.commit([journal.adopt_marks, lambda: _replace_texts(database)], apart=False)
+    marks_path(path).unlink(missing_ok=True)
     database.rewrite()
     _empty_log(database, path)
     database.commit([lambda: database.execute("UPDATE job SET erased = ?", (database.now,))], apart=False)

@@ -1,11 +1,14 @@
-"""Loading of an input into the journal: numbers the rows and notes bad rows and duplicates."""
+"""Loading of an input into the journal: gathers the accounts of each request and notes bad rows.
+
+Duplicates are found when the whole input is there (see :mod:`rbim.bulk.journal.packing`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator, Mapping, Set as AbstractSet
 from contextlib import AsyncExitStack, aclosing, suppress
 from hashlib import sha256
-from itertools import islice
+from itertools import islice, repeat
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from anyio.lowlevel import checkpoint
@@ -13,13 +16,16 @@ from anyio.to_thread import run_sync
 
 from rbim.bulk.input.file import RowFile
 from rbim.bulk.input.rows import BadRow, Row, bad_row, parse_row
+from rbim.bulk.journal.content import Content
+from rbim.bulk.journal.duplicates import Hashes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from rbim.storage.sqlite import Database
 
-__all__ = ["BATCH", "Loaded", "Loader", "Rows", "batches", "row_of"]
+__all__ = ["BATCH", "Loaded", "Loader", "Rows", "batches", "hashes_of", "row_of"]
 
 Rows = Iterable[Any] | AsyncIterable[Any]
 
@@ -27,11 +33,10 @@ BATCH = 5000
 """Rows in one transaction."""
 
 MIN_FIELDS = 2  # fields of a row: the acting account is optional
-CACHED_GROUPS = 10_000  # groups whose numbers are cached
+MAX_HELD = 200_000  # rows that wait in memory until their request is full
+MAX_SENDER_GROUPS = 50_000  # sender groups that are kept in memory
 
-ADD = "INSERT OR IGNORE INTO account (lane, seq, party, account) VALUES (?, ?, ?, ?)"
-ADD_DUPLICATE = """INSERT INTO duplicate (seq, party, account, first)
-    SELECT ?, party, account, seq FROM account WHERE party = ? AND account = ?"""
+ADD = "INSERT INTO content (sender_group, size, first, step, rows, accounts) VALUES (?, ?, ?, ?, ?, ?)"
 
 
 class Loaded(NamedTuple):
@@ -43,71 +48,153 @@ class Loaded(NamedTuple):
     digest: str
 
 
-class Loader:
-    """Writes rows into the tables, one batch in a transaction; without a database it only counts and digests."""
+class _Part(NamedTuple):
+    """Accounts of a sender group for one request, and the numbers of their rows."""
 
-    def __init__(self, database: Database | None) -> None:
+    sender_group: int
+    group: str
+    accounts: Sequence[str]
+    rows: Sequence[int]
+
+
+class _SenderGroup:
+    """The accounts of a sender group that wait until they fill a request, and the numbers of their rows."""
+
+    __slots__ = ("accounts", "group", "number", "rows")
+
+    def __init__(self, number: int, group: str) -> None:
+        self.number = number
+        self.group = group
+        self.accounts: list[str] = []
+        self.rows: list[int] = []
+
+    def take(self, size: int, *, rest: bool = False) -> list[_Part]:
+        """Take what fills requests of ``size`` accounts; with ``rest``, all accounts."""
+        count = len(self.accounts)
+        end = count if rest else count - count % size
+        parts = [
+            _Part(self.number, self.group, self.accounts[at : min(at + size, end)], self.rows[at : min(at + size, end)])
+            for at in range(0, end, size)
+        ]
+        del self.accounts[:end], self.rows[:end]
+        return parts
+
+
+class Loader:
+    """Writes rows into the tables, ``size`` accounts at a time; without a database it only counts and digests.
+
+    ``folder`` is for temporary files (default: the system's). Close it after use.
+    """
+
+    def __init__(self, database: Database | None, size: int = 1, folder: Path | None = None) -> None:
         self._database = database
-        self._rows = self._bad = self._duplicates = 0
+        self._size = size
+        self.rows = self.bad = self.duplicates = 0
+        self.hashes = Hashes(folder)
         self._digest = sha256()
-        self._group_numbers: dict[str, int] = {}
-        self._sender_groups: dict[tuple[int, str], int] = {}
+        self._sender_groups: dict[str | tuple[str, str | None], _SenderGroup] = {}
+        self._held = 0
 
     @property
     def loaded(self) -> Loaded:
         """The counts so far."""
-        return Loaded(rows=self._rows, bad=self._bad, duplicates=self._duplicates, digest=self._digest.hexdigest())
+        return Loaded(rows=self.rows, bad=self.bad, duplicates=self.duplicates, digest=self._digest.hexdigest())
+
+    def close(self) -> None:
+        """Free the disk."""
+        self.hashes.close()
 
     def add(self, batch: Sequence[Row | BadRow]) -> None:
         """Add rows. With a database, run it as a command of its transaction."""
-        self._digest.update("\x1e".join(["\x1f".join(map(str, each)) for each in batch]).encode("utf-8", "surrogatepass"))
+        rows: Sequence[Row] = cast("Sequence[Row]", batch)
+        seqs: Sequence[int] = range(self.rows + 1, self.rows + len(batch) + 1)
+        if BadRow in set(map(type, batch)):
+            bad = [each for each in batch if isinstance(each, BadRow)]
+            places = [seq for seq, each in zip(seqs, batch, strict=True) if isinstance(each, BadRow)]
+            seqs = [seq for seq, each in zip(seqs, batch, strict=True) if not isinstance(each, BadRow)]
+            rows = [each for each in batch if not isinstance(each, BadRow)]
+            self._note(map(str, places), *(map(str, column) for column in zip(*bad, strict=True)))
+            self.bad += len(bad)
+            if self._database is not None:
+                self._database.executemany("INSERT INTO bad_row (line, reason, raw) VALUES (?, ?, ?)", bad)
+        if rows:
+            groups, accounts, user_names = zip(*rows, strict=True)
+            keys: Sequence[Any] = groups
+            if user_names.count(None) < len(rows):
+                keys = list(zip(groups, user_names, strict=True))
+                self._note(groups, accounts, map(str, user_names))
+            else:
+                self._note(groups, accounts)
+            if self._database is not None:
+                self._insert(self._database, keys, accounts, seqs)
+        self.rows += len(batch)
+
+    def _note(self, *columns: Iterable[str]) -> None:
+        """Add columns of a batch to the digest."""
+        text = "\x1d".join(["\x1e".join(column) for column in columns]) + "\x1c"
+        self._digest.update(text.encode("utf-8", "surrogatepass"))
+
+    def end(self) -> None:
+        """Write the rows that wait in memory. Run it as a command of a transaction."""
         if self._database is not None:
-            self._insert(self._database, batch)
-        self._rows += len(batch)
+            parts = [part for each in self._sender_groups.values() for part in each.take(self._size, rest=True)]
+            self._write(self._database, parts)
 
-    def _insert(self, database: Database, batch: Sequence[Row | BadRow]) -> None:
-        accounts: list[tuple[int, int, int, str]] = []
-        bad: list[BadRow] = []
-        ends: dict[int, int] = {}
-        for seq, each in enumerate(batch, self._rows + 1):
-            if isinstance(each, BadRow):
-                bad.append(each)
-                continue
-            group = self._group_numbers.get(each.group) or self._group_number(database, each.group)
-            key = (group, each.user_name or "")
-            sender_group = self._sender_groups.get(key) or self._sender_group_number(database, key)
-            ends[sender_group] = seq
-            accounts.append((sender_group, seq, group, each.account))
-        added = database.executemany(ADD, accounts) if accounts else 0
-        if added < len(accounts):
-            self._duplicates += self._find_duplicates(database, accounts)
-        database.executemany(
-            "UPDATE lane SET last = ? WHERE id = ?", [(seq, sender_group) for sender_group, seq in ends.items()]
-        )
-        database.executemany("INSERT INTO bad_row (line, reason, raw) VALUES (?, ?, ?)", bad)
-        self._bad += len(bad)
-
-    @staticmethod
-    def _find_duplicates(database: Database, accounts: list[tuple[int, int, int, str]]) -> int:
-        query = "SELECT 1 FROM account WHERE lane = ? AND seq = ?"
-        repeated = [row for row in accounts if database.execute(query, row[:2]).fetchone() is None]
-        database.executemany(ADD_DUPLICATE, [(seq, group, account) for _, seq, group, account in repeated])
-        return len(repeated)
-
-    def _group_number(self, database: Database, name: str) -> int:
-        if len(self._group_numbers) >= CACHED_GROUPS:
-            self._group_numbers.clear()
+    def _insert(self, database: Database, keys: Sequence[Any], accounts: Sequence[str], seqs: Sequence[int]) -> None:
+        """Insert accounts; ``keys`` are their sender groups."""
+        self._held += len(keys)
+        full: list[_Part] = []
+        if keys.count(keys[0]) == len(keys):  # all for one sender group
+            sender_group = self._sender_group(database, keys[0])
+            sender_group.accounts.extend(accounts)
+            sender_group.rows.extend(seqs)
+            full.extend(sender_group.take(self._size))
+        else:
+            self._distribute(database, keys, accounts, seqs, full)
+        self._write(database, full)
+        if self._held > MAX_HELD or len(self._sender_groups) > MAX_SENDER_GROUPS:
+            self.end()
             self._sender_groups.clear()
-        database.execute("INSERT OR IGNORE INTO party (name) VALUES (?)", (name,))
-        ((number,),) = database.execute("SELECT id FROM party WHERE name = ?", (name,))
-        self._group_numbers[name] = number
-        return cast("int", number)
 
-    def _sender_group_number(self, database: Database, key: tuple[int, str]) -> int:
-        database.execute("INSERT OR IGNORE INTO lane (party, user_name) VALUES (?, ?)", key)
-        ((number,),) = database.execute("SELECT id FROM lane WHERE party = ? AND user_name = ?", key)
-        self._sender_groups[key] = number
-        return cast("int", number)
+    def _distribute(
+        self, database: Database, keys: Sequence[Any], accounts: Sequence[str], seqs: Sequence[int], full: list[_Part]
+    ) -> None:
+        """Give each account to its sender group, and add the parts that are full now."""
+        size, sender_groups = self._size, self._sender_groups
+        for key, account, seq in zip(keys, accounts, seqs, strict=True):
+            sender_group = sender_groups.get(key) or self._sender_group(database, key)
+            waiting = sender_group.accounts
+            waiting.append(account)
+            sender_group.rows.append(seq)
+            if len(waiting) >= size:
+                full.extend(sender_group.take(size))
+
+    def _write(self, database: Database, parts: Sequence[_Part]) -> None:
+        values: list[tuple[Any, ...]] = []
+        for number, group, accounts, rows in parts:
+            self.hashes.add(hashes_of(group, accounts))
+            values.append((number, *Content.of(accounts, rows)))
+            self._held -= len(accounts)
+        if values:
+            database.executemany(ADD, values)
+
+    def _sender_group(self, database: Database, key: Any) -> _SenderGroup:  # a group, or a group with an acting account
+        found = self._sender_groups.get(key)
+        if found is not None:
+            return found
+        group, user_name = (key, None) if isinstance(key, str) else key
+        database.execute("INSERT OR IGNORE INTO target_group (name) VALUES (?)", (group,))
+        ((target,),) = database.execute("SELECT id FROM target_group WHERE name = ?", (group,))
+        values = (target, user_name or "")
+        database.execute("INSERT OR IGNORE INTO sender_group (target_group, user_name) VALUES (?, ?)", values)
+        ((number,),) = database.execute("SELECT id FROM sender_group WHERE target_group = ? AND user_name = ?", values)
+        made = self._sender_groups[key] = _SenderGroup(number, group)
+        return made
+
+
+def hashes_of(group: str, accounts: Sequence[str]) -> list[int]:
+    """Return a hash of each account in its group, of 64 bits, the same within a process."""
+    return list(map(hash, zip(repeat(group), accounts, strict=False)))
 
 
 def row_of(number: int, given: Any) -> Row | BadRow:

@@ -1,13 +1,11 @@
-"""Order of sending: first the requests to be sent again, then the groups in turn, one chunk of each.
-
-The sender groups (table ``lane``) of one group, one for each acting account, follow one another. The cursor of a sender
-group in the file is the end of its sent requests; chunks planned beyond it are known only here.
-"""
+"""Order of sending: first the requests to be sent again, then the chunks by number: one of each group, and again."""
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
+from rbim.bulk.journal.parts import divide
 from rbim.bulk.states import AccountState, RequestState
 from rbim.bulk.work import Chunk
 
@@ -16,127 +14,99 @@ if TYPE_CHECKING:
 
 __all__ = ["Planner"]
 
-SENDER_GROUPS = """SELECT lane.party, lane.id, lane.cursor, lane.last, party.name, lane.user_name
-    FROM lane JOIN party ON party.id = lane.party
-    WHERE lane.cursor < lane.last AND (lane.party, lane.id) > (?, ?)
-    ORDER BY lane.party, lane.id LIMIT ?"""
-SUMMARY = "SELECT count(*), min(seq), max(seq), min(state), group_concat(account, '\x1f') FROM"  # faster than 50 rows
-WAITING = "SELECT seq, account, state FROM account WHERE lane = ? AND state <= 0"
-NEXT = f"{SUMMARY} ({WAITING} AND seq > ? ORDER BY seq LIMIT ?)"
-WITHIN = f"{SUMMARY} ({WAITING} AND seq BETWEEN ? AND ? ORDER BY seq)"
-MIDDLE = f"{WAITING} AND seq BETWEEN ? AND ? ORDER BY seq LIMIT 1 OFFSET ?"
-AFTER_GROUP = 2**63 - 1  # beyond all sender groups of a group that had its turn
-LEFT_OVER = """SELECT request.id, request.lane, request.first, request.last, request.attempt, request.outcome,
-    request.resent, party.name, lane.user_name
-    FROM request JOIN lane ON lane.id = request.lane JOIN party ON party.id = lane.party
-    WHERE request.todo = 1 AND request.id > ? AND request.id <= ? ORDER BY request.id LIMIT ?"""
+COLUMNS = "chunk.id, chunk.state, target_group.name, sender_group.user_name, content.accounts"
+TABLES = """JOIN content ON content.id = chunk.content JOIN sender_group ON sender_group.id = chunk.sender_group
+    JOIN target_group ON target_group.id = sender_group.target_group"""
+WAITING = f"""SELECT {COLUMNS}, chunk.half_of FROM chunk {TABLES}
+    WHERE chunk.id > ? AND chunk.id <= ? AND chunk.state <= 0
+    AND NOT EXISTS (SELECT 1 FROM request WHERE request.todo = 1 AND request.chunk = chunk.id)
+    AND NOT EXISTS (SELECT 1 FROM request WHERE request.outcome = 5 AND request.chunk = chunk.id)
+    ORDER BY chunk.id LIMIT ?"""  # noqa: S608  # constants
+LEFT_OVER = f"""SELECT {COLUMNS}, request.id, request.attempt, request.outcome, request.resent
+    FROM request JOIN chunk ON chunk.id = request.chunk {TABLES}
+    WHERE request.todo = 1 AND request.chunk > ? ORDER BY request.chunk LIMIT ?"""  # noqa: S608  # constants
+INTENT = "INSERT INTO request (id, chunk, members, attempt, repeats, resent, outcome) VALUES (?, ?, ?, ?, ?, ?, 5)"
 
 
 class Planner:
-    """Plans chunks of at most ``size`` accounts. Call its methods in the thread of the database."""
+    """Plans chunks and records the intents of their requests. Its methods are parts of commands."""
 
-    def __init__(self, database: Database, size: int) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._size = size
-        self._position = (0, 0)  # the group and the sender group that were visited last
-        self._cursors: dict[int, int] = {}  # of sender groups with planned chunks that are not sent
-        self._finishing: dict[int, int] = {}  # sender groups that are planned completely: the end of the plan
-        self._finished: list[int] = []
-        ((latest,),) = database.execute("SELECT coalesce(max(id), 0) FROM request")
-        self._left_over_until: int = latest
-        self._left_over_after = 0
+        ((self._last,),) = database.execute("SELECT coalesce(max(id), 0) FROM chunk")  # halves come later: not planned here
+        ((self._number,),) = database.execute("SELECT coalesce(max(id), 0) FROM request")
+        self._after = 0  # the chunk that was planned last
+        self._left_over_after: int | None = 0  # the same of the requests to be sent again; None: they are all planned
 
-    def plan(self, limit: int) -> list[Chunk]:
-        """Return the next chunks, at most ``limit``; an empty list if nothing is left to plan."""
-        chunks = self._left_over(limit)
-        wraps = 0  # times the list started again since a chunk was found
-        while len(chunks) < limit and wraps < 2:  # noqa: PLR2004  # between two of them lies a whole turn
-            sender_groups = self._database.execute(SENDER_GROUPS, (*self._position, limit - len(chunks))).fetchall()
-            if not sender_groups:
-                self._position, wraps = (0, 0), wraps + 1
-            for group_number, number, sent, last, group, user_name in sender_groups:
-                if self._position == (group_number, AFTER_GROUP):
-                    continue
-                self._position = (group_number, number)
-                planned = max(sent, self._cursors.get(number, 0))
-                chunk = self._next_chunk(number, sent, planned, last) if planned < last else None
-                if chunk is not None:
-                    chunks.append(_with_names(chunk, group, user_name))
-                    self._position, wraps = (group_number, AFTER_GROUP), 0
+    def plan(self, limit: int, accounts: int | None) -> list[Chunk]:
+        """Return the next chunks, at most ``limit``, with recorded intents; an empty list if nothing is left to plan.
+
+        They have at most ``accounts`` accounts in all (None: without a limit); the rest of a chunk goes into a new one.
+        """
+        chunks = self._limited(self._left_over(limit), accounts)
+        self.record_intents(chunks)
+        if accounts is not None:
+            accounts -= sum(len(chunk.accounts) for chunk in chunks)
+        waiting = self._limited(self._waiting(limit - len(chunks)), accounts)
+        self.record_intents(waiting)
+        return chunks + waiting
+
+    def _waiting(self, limit: int) -> list[Chunk]:
+        chunks: list[Chunk] = []
+        if limit:
+            for *values, half_of in self._database.execute(WAITING, (self._after, self._last, limit)).fetchall():
+                chunk = _chunk(values)
+                chunk.repeats = half_of
+                chunks.append(chunk)
+            self._after = chunks[-1].id if chunks else self._last
         return chunks
 
-    def sent(self, chunk: Chunk) -> None:
-        """Move the file's cursor to the end of a chunk that is sent for the first time, in the command that records it."""
-        if chunk.repeats is None:
-            self._database.execute("UPDATE lane SET cursor = max(cursor, ?) WHERE id = ?", (chunk.last, chunk.sender_group))
-            if self._finishing.get(chunk.sender_group, 0) == chunk.last:
-                self._finished.append(chunk.sender_group)
-                del self._finishing[chunk.sender_group]
-            elif self._cursors.get(chunk.sender_group) == chunk.last:
-                del self._cursors[chunk.sender_group]
-        while self._finished:
-            sender_group = self._finished.pop()
-            self._database.execute("UPDATE lane SET cursor = last WHERE id = ?", (sender_group,))
-            self._cursors.pop(sender_group, None)
+    def _limited(self, chunks: list[Chunk], accounts: int | None) -> list[Chunk]:
+        """Return the first chunks with at most so many accounts; the others wait."""
+        if accounts is None:
+            return chunks
+        limited: list[Chunk] = []
+        for chunk in chunks:
+            if accounts < len(chunk.accounts) and accounts:
+                divide(self._database, chunk, accounts)
+                chunk.accounts = chunk.accounts[:accounts]
+            if accounts:
+                accounts -= len(chunk.accounts)
+                limited.append(chunk)
+            elif chunk.attempt > 1:
+                self._database.execute("UPDATE request SET todo = 1 WHERE id = ?", (chunk.repeats,))
+        return limited
 
-    def _next_chunk(self, sender_group: int, sent: int, planned: int, last: int) -> Chunk | None:
-        found = self._database.execute(NEXT, (sender_group, planned, self._size)).fetchone()
-        if not found[0]:  # only duplicates, or done by an earlier run
-            self._cursors[sender_group] = last
-            if planned > sent:
-                self._finishing[sender_group] = planned  # finished when that chunk is sent
-            else:
-                self._finished.append(sender_group)
-            return None
-        if found[0] == self._size:
-            last = found[2]
-        self._cursors[sender_group] = last
-        return _chunk(sender_group, found, (found[1], last))
-
-    def halves(self, chunk: Chunk) -> list[Chunk]:
-        """Return both halves of a chunk that was refused."""
-        span = (chunk.sender_group, chunk.first, chunk.last)
-        ((middle, _, _),) = self._database.execute(MIDDLE, (*span, (len(chunk.accounts) - 1) // 2))
-        halves = [self._chunk_within(chunk.sender_group, part) for part in ((chunk.first, middle), (middle + 1, chunk.last))]
-        for half in halves:
-            half.group, half.user_name, half.resent = chunk.group, chunk.user_name, chunk.resent
-        return halves
-
-    def _chunk_within(self, sender_group: int, span: tuple[int, int]) -> Chunk:
-        return _chunk(sender_group, self._database.execute(WITHIN, (sender_group, *span)).fetchone(), span)
+    def record_intents(self, chunks: list[Chunk]) -> None:
+        """Record that the chunks can be sent from now on, and give each the number of its request."""
+        values: list[tuple[Any, ...]] = []
+        for chunk in chunks:
+            self._number += 1
+            chunk.number = self._number
+            values.append((chunk.number, chunk.id, len(chunk.accounts), chunk.attempt, chunk.repeats, chunk.resent))
+        self._database.executemany(INTENT, values)
 
     def _left_over(self, limit: int) -> list[Chunk]:
+        if self._left_over_after is None:
+            return []
+        found = self._database.execute(LEFT_OVER, (self._left_over_after, limit)).fetchall()
         chunks: list[Chunk] = []
-        while len(chunks) < limit and self._left_over_after < self._left_over_until:
-            found = self._database.execute(
-                LEFT_OVER, (self._left_over_after, self._left_over_until, limit - len(chunks))
-            ).fetchall()
-            if not found:
-                self._left_over_after = self._left_over_until
-            for number, sender_group, first, last, attempt, outcome, resent, group, user_name in found:
-                self._left_over_after = number
-                chunk = _with_names(self._chunk_within(sender_group, (first, last)), group, user_name)
-                chunk.resent = chunk.resent or bool(resent) or outcome == RequestState.UNKNOWN
-                if outcome == RequestState.PLANNED:
-                    chunk.planned, chunk.attempt = number, attempt
-                else:
-                    chunk.repeats, chunk.attempt = number, attempt + 1
-                chunks.append(chunk)
+        for *values, number, attempt, outcome, resent in found:
+            chunk = _chunk(values)
+            chunk.resent = chunk.resent or bool(resent) or outcome == RequestState.UNKNOWN
+            chunk.repeats, chunk.attempt = number, attempt + 1
+            chunks.append(chunk)
+        self._database.executemany("UPDATE request SET todo = 0 WHERE id = ?", [(chunk.repeats,) for chunk in chunks])
+        self._left_over_after = chunks[-1].id if chunks else None
         return chunks
 
 
-def _chunk(sender_group: int, found: tuple[Any, ...], span: tuple[int, int]) -> Chunk:  # a row of SUMMARY
+def _chunk(values: list[Any]) -> Chunk:  # the columns of COLUMNS
+    number, state, group, user_name, accounts = values
     return Chunk(
-        sender_group=sender_group,
-        group="",
-        user_name=None,
-        first=span[0],
-        last=span[1],
-        accounts=tuple(found[4].split("\x1f")),
-        resent=found[3] == AccountState.AGAIN,
+        id=number,
+        group=group,
+        user_name=user_name or None,
+        accounts=tuple(json.loads(accounts)),
+        resent=state == AccountState.AGAIN,
     )
-
-
-def _with_names(chunk: Chunk, group: str, user_name: str) -> Chunk:
-    chunk.group, chunk.user_name = group, user_name or None
-    return chunk

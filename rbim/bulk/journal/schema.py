@@ -1,9 +1,12 @@
 """Schema of a job's journal: the tables, and the views for people.
 
-A row of the input has a number, ``seq``, from 1. An account is sent once per group, for any acting account. A sender group
-(table ``lane``) is a group with an acting account; its requests follow one another. A request holds the accounts of its
-sender group that waited when it was sent and whose numbers lie between its ``first`` and its ``last``; no two requests that
-are open or to be sent share an account.
+A row of the input has a number, ``seq``, from 1. A sender group is a group with an acting account. A chunk holds the
+accounts of one sender group that one request names, in their order (``content``), and their state; an account whose state is
+another one has a row in ``exception``, by its ``place`` in the chunk, from 0. Each account is in one chunk; the numbers of
+the chunks are the order of sending. A request is one sending of a chunk.
+
+``content`` numbers its rows in three ways: ``first`` and the next ones (``step`` 1), each ``step`` rows, or the JSON array
+``rows``.
 """
 
 from __future__ import annotations
@@ -25,34 +28,45 @@ STATEMENTS = (
         rows INTEGER NOT NULL DEFAULT 0,
         bad INTEGER NOT NULL DEFAULT 0,
         duplicates INTEGER NOT NULL DEFAULT 0,
-        digest TEXT NOT NULL DEFAULT ''
+        digest TEXT NOT NULL DEFAULT '',
+        erased REAL
     )""",
-    "CREATE TABLE party (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)",
-    """CREATE TABLE lane (
+    "CREATE TABLE target_group (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)",
+    """CREATE TABLE sender_group (
         id INTEGER PRIMARY KEY,
-        party INTEGER NOT NULL,
+        target_group INTEGER NOT NULL,
         user_name TEXT NOT NULL DEFAULT '',
-        last INTEGER NOT NULL DEFAULT 0,
-        cursor INTEGER NOT NULL DEFAULT 0,
-        UNIQUE (party, user_name)
+        UNIQUE (target_group, user_name)
     )""",
-    "CREATE INDEX lane_open ON lane (party, id) WHERE cursor < last",
-    """CREATE TABLE account (
-        lane INTEGER NOT NULL,
-        seq INTEGER NOT NULL,
-        party INTEGER NOT NULL,
-        account TEXT NOT NULL,
+    """CREATE TABLE content (
+        id INTEGER PRIMARY KEY,
+        sender_group INTEGER NOT NULL,
+        size INTEGER NOT NULL,
+        first INTEGER NOT NULL,
+        step INTEGER NOT NULL,
+        rows TEXT,
+        accounts TEXT NOT NULL
+    )""",
+    """CREATE TABLE chunk (
+        id INTEGER PRIMARY KEY,
+        sender_group INTEGER NOT NULL,
+        content INTEGER NOT NULL,
+        size INTEGER NOT NULL,
         state INTEGER NOT NULL DEFAULT 0,
         request INTEGER,
         reason INTEGER,
-        PRIMARY KEY (lane, seq)
+        half_of INTEGER
+    )""",
+    """CREATE TABLE exception (
+        chunk INTEGER NOT NULL,
+        place INTEGER NOT NULL,
+        state INTEGER NOT NULL,
+        reason INTEGER,
+        PRIMARY KEY (chunk, place)
     ) WITHOUT ROWID""",
-    "CREATE UNIQUE INDEX account_once ON account (party, account)",
     """CREATE TABLE request (
         id INTEGER PRIMARY KEY,
-        lane INTEGER NOT NULL,
-        first INTEGER NOT NULL,
-        last INTEGER NOT NULL,
+        chunk INTEGER NOT NULL,
         members INTEGER NOT NULL,
         attempt INTEGER NOT NULL,
         repeats INTEGER,
@@ -63,10 +77,12 @@ STATEMENTS = (
         waited REAL NOT NULL DEFAULT 0,
         outcome INTEGER NOT NULL,
         reason INTEGER,
-        todo INTEGER NOT NULL DEFAULT 0
+        todo INTEGER NOT NULL DEFAULT 0,
+        split INTEGER NOT NULL DEFAULT 0
     )""",
-    "CREATE INDEX request_todo ON request (id) WHERE todo = 1",
+    "CREATE INDEX request_todo ON request (chunk) WHERE todo = 1",
     "CREATE INDEX request_open ON request (id) WHERE outcome = 0",
+    "CREATE INDEX request_planned ON request (chunk) WHERE outcome = 5",
     """CREATE TABLE reason (
         id INTEGER PRIMARY KEY,
         text TEXT NOT NULL,
@@ -77,12 +93,18 @@ STATEMENTS = (
     "CREATE TABLE bad_row (line INTEGER NOT NULL, reason TEXT NOT NULL, raw TEXT NOT NULL)",
     """CREATE TABLE duplicate (
         seq INTEGER PRIMARY KEY,
-        party INTEGER NOT NULL,
+        target_group INTEGER NOT NULL,
         account TEXT NOT NULL,
         first INTEGER NOT NULL
     )""",
     "CREATE TABLE anomaly (request INTEGER NOT NULL, account TEXT NOT NULL, reason INTEGER NOT NULL)",
-    "CREATE TABLE run (id INTEGER PRIMARY KEY, began REAL NOT NULL, ended REAL, why TEXT, settings TEXT NOT NULL)",
+    """CREATE TABLE run (
+        id INTEGER PRIMARY KEY,
+        began REAL NOT NULL,
+        ended REAL,
+        why TEXT,
+        settings TEXT NOT NULL
+    )""",
     """CREATE TABLE sample (
         run INTEGER NOT NULL,
         at REAL NOT NULL,
@@ -101,20 +123,27 @@ STATEMENTS = (
     "CREATE TABLE request_outcome (id INTEGER PRIMARY KEY, name TEXT NOT NULL)",
     """INSERT INTO request_outcome (id, name) VALUES
         (0, 'open'), (1, 'answered'), (2, 'refused'), (3, 'not sent'), (4, 'unknown'), (5, 'planned')""",
-    """CREATE VIEW accounts AS SELECT account.seq AS seq, party.name AS "group", lane.user_name AS user_name,
-        account.account AS account, account_state.name AS state, reason.text AS reason, reason.code AS code,
-        reason.error AS error, account.request AS request
-        FROM account JOIN lane ON lane.id = account.lane JOIN party ON party.id = account.party
-        JOIN account_state ON account_state.id = account.state LEFT JOIN reason ON reason.id = account.reason""",
-    """CREATE VIEW requests AS SELECT request.id AS id, party.name AS "group", lane.user_name AS user_name,
+    """CREATE VIEW accounts AS SELECT
+        coalesce(json_extract(content.rows, '$[' || each.key || ']'), content.first + content.step * each.key) AS seq,
+        target_group.name AS "group", sender_group.user_name AS user_name, each.value AS account,
+        account_state.name AS state, reason.text AS reason, reason.code AS code, reason.error AS error,
+        chunk.request AS request
+        FROM chunk CROSS JOIN content ON content.id = chunk.content CROSS JOIN json_each(content.accounts) AS each
+        CROSS JOIN sender_group ON sender_group.id = chunk.sender_group
+        CROSS JOIN target_group ON target_group.id = sender_group.target_group
+        LEFT JOIN exception ON exception.chunk = chunk.id AND exception.place = each.key
+        JOIN account_state ON account_state.id = coalesce(exception.state, chunk.state)
+        LEFT JOIN reason ON reason.id = iif(exception.state IS NULL, chunk.reason, exception.reason)""",
+    """CREATE VIEW requests AS SELECT request.id AS id, target_group.name AS "group", sender_group.user_name AS user_name,
         request.members AS members, request.attempt AS attempt, request.repeats AS repeats, request.resent AS resent,
         datetime(request.begun, 'unixepoch') AS begun, datetime(request.ended, 'unixepoch') AS ended,
         request.elapsed AS elapsed, request.waited AS waited, request_outcome.name AS outcome, reason.text AS reason,
         reason.code AS code, reason.error AS error
-        FROM request JOIN lane ON lane.id = request.lane JOIN party ON party.id = lane.party
+        FROM request JOIN chunk ON chunk.id = request.chunk JOIN sender_group ON sender_group.id = chunk.sender_group
+        JOIN target_group ON target_group.id = sender_group.target_group
         JOIN request_outcome ON request_outcome.id = request.outcome LEFT JOIN reason ON reason.id = request.reason""",
 )
-"""The statements that turn an empty file into a journal of version 1."""
+"""The statements that turn an empty file into a journal."""
 
 ERASING = 0.0
 """Value of ``job.erased`` from the beginning of the erasure to its end, when it becomes the time."""
@@ -122,7 +151,8 @@ ERASING = 0.0
 JOURNAL = FileKind(
     name="a job's journal",
     mark=b"rbjb",
-    schema=(STATEMENTS, ("ALTER TABLE job ADD COLUMN erased REAL",)),
+    schema=((), (), STATEMENTS),
+    oldest=3,
     cache=4_000,
 )
-"""The file of a job."""
+"""The file of a job. Versions 1 and 2 had a row for each account; they are refused."""

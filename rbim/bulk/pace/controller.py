@@ -2,14 +2,16 @@
 
 It only calculates with times that are passed in, seconds of a monotonic clock; nothing here waits. One dispatcher uses it:
 it sends only while fewer requests are in flight than :meth:`PaceController.concurrency` and
-:meth:`PaceController.earliest` is not later than now. It reports each sending (``sent``), and the end of each request once
-(``answered``, ``throttled``, ``lost`` or ``withdrawn``).
+:meth:`PaceController.earliest` is not later than now. It reports each request that it hands to the sender (``reserved``),
+the moment at which that leaves (``left``), and its end once (``answered``, ``throttled``, ``lost`` or ``withdrawn``).
 """
 
 # States (see `state`)
 #
 # RUNNING   the configured rates and, if adaptive, AdaptiveRate and AdaptiveConcurrency decide
-# HALTED    the platform asked for a pause (Retry-After, at most 300 s; without adaptive 1 s by default); nothing is sent
+# HALTED    the platform asked for a pause (Retry-After, at most 300 s; without adaptive 1 s by default), and neither chance
+#           nor a single group explains that (AdaptiveRate, GroupRates; not adaptive: half of the last 16 answers were
+#           throttled); nothing is sent
 # PROBING   an outage: one probe at a time, after 0.25 s, then at twice the interval each, at most every 3 s
 #
 # RUNNING -> HALTED    `throttled` with a pause; ends by time
@@ -18,14 +20,17 @@ it sends only while fewer requests are in flight than :meth:`PaceController.conc
 #                      then continue at half and recover soon
 #
 # HALTED has precedence over PROBING. Always true: configured rates and the maximum concurrency are never exceeded; any
-# answer sets the count of losses in a row to 0; `earliest` reserves nothing, only `sent` does.
+# answer sets the count of losses in a row to 0; a request counts when it leaves, and is pending from `reserved` until then.
 
 from __future__ import annotations
 
+from collections import deque
 from math import inf
 from typing import TYPE_CHECKING, Any, Literal
 
-from rbim.bulk.pace.adaptive import AdaptiveConcurrency, AdaptiveRate
+from rbim.bulk.pace.concurrency import AdaptiveConcurrency
+from rbim.bulk.pace.groups import GroupRates
+from rbim.bulk.pace.rate import AdaptiveRate
 from rbim.client.limits import Limits, Rate, RateLimiter
 
 if TYPE_CHECKING:
@@ -37,6 +42,7 @@ __all__ = ["PaceController"]
 
 DEFAULT_HALT = 1.0  # seconds of pause after a throttling without Retry-After, if not adaptive
 LONGEST_HALT = 300.0
+LAST = 16  # answers; if not adaptive, a pause needs half of them to be throttled
 OUTAGE_LOSSES = 8  # losses in a row that are an outage
 OUTAGE_SILENCE = 0.05  # if there was no answer for these seconds;
 OUTAGE_BURST = 100  # losses in a row that are an outage at once;
@@ -50,7 +56,8 @@ class PaceController:
     """Decide when the next request may leave, and how many may be in flight: at most ``concurrency`` (1 or more).
 
     ``rates`` always apply. ``adaptive`` (default: True): also follow the rate that the platform accepts, and its latency.
-    Without it, a throttling that asks for no pause causes a pause of one second. Raises InvalidRequest.
+    Without it, a throttling that asks for no pause causes a pause of one second, if half of the answers are throttled.
+    Raises InvalidRequest.
     """
 
     def __init__(self, *, rates: Iterable[Rate] = (), concurrency: int = 100, adaptive: bool = True) -> None:
@@ -59,6 +66,8 @@ class PaceController:
         self._limiter = RateLimiter(limits.rates)
         self._rate = AdaptiveRate() if adaptive else None
         self._concurrency = AdaptiveConcurrency(self._max_concurrency) if adaptive else None
+        self._groups = GroupRates()
+        self._last = deque[bool](maxlen=LAST)  # answers, and whether they were throttled; if not adaptive
         self._in_flight = 0  # with those that are reserved
         self._left = 0
         self._silent_since: float | None = None
@@ -103,7 +112,8 @@ class PaceController:
 
     def earliest(self, op: Operation[Any], now: float) -> float:
         """Return the time from which the request may leave, ``now`` if at once. Nothing is reserved."""
-        allowed, due = self._limiter.earliest(op, now), self._due
+        allowed = max(self._limiter.earliest(op, now), self._groups.earliest(_group(op), now))
+        due = self._due(now)
         if due <= allowed:
             return allowed
         if self._rate is not None:
@@ -115,66 +125,69 @@ class PaceController:
 
         If :meth:`earliest` is later than this, other groups may go first.
         """
-        return max(self._limiter.earliest(op, now, each_group=False), self._due)
+        return max(self._limiter.earliest(op, now, each_group=False), self._due(now))
 
-    @property
-    def _due(self) -> float:
-        due = -inf if self._rate is None else self._rate.due
+    def _due(self, now: float) -> float:
+        due = -inf if self._rate is None else self._rate.earliest(now)
         return due if self._probing_since is None else max(due, self._next_probe)
 
-    def sent(self, op: Operation[Any], now: float) -> None:
-        """Count a request that leaves now."""
-        self.reserved(op, now)
-        self.left(now)
-
-    def left(self, now: float) -> None:
-        """Note that a request that was counted leaves now: from now on the platform may be silent."""
-        if self._silent_since is None or not (self._left or self._losses):
-            self._silent_since = now
-        self._left += 1
-
     def reserved(self, op: Operation[Any], now: float) -> None:
-        """Count a request that leaves as soon as the sender's limits allow it."""
+        """Count a request that is handed to the sender: it leaves at once, or when the sender's own limits allow it."""
         self._in_flight += 1
-        self._limiter.take(op, now)
+        self._limiter.grant(op, now)
+        self._groups.reserved(_group(op), now)
         if self._rate is not None:
-            self._rate.sent(now)
+            self._rate.pending += 1
         if self._concurrency is not None:
             self._concurrency.sent(self._in_flight)
         if self._probing_since is not None:
             self._probe_interval = min(2 * self._probe_interval, LONGEST_PROBE)
             self._next_probe = now + self._probe_interval
 
-    def answered(self, now: float, latency: float) -> None:
+    def left(self, op: Operation[Any], now: float) -> None:
+        """Count a reserved request that leaves now; from now on the platform may be silent."""
+        if self._silent_since is None or not (self._left or self._losses):
+            self._silent_since = now
+        self._left += 1
+        self._limiter.withdraw(op, now)
+        self._limiter.take(op, now)
+        self._groups.left(_group(op), now)
+        if self._rate is not None:
+            self._rate.withdrawn()
+            self._rate.left(now)
+
+    def answered(self, op: Operation[Any], now: float, latency: float) -> None:
         """Note that the platform answered or refused a request, ``latency`` seconds after it was sent."""
         self._note_answer(now, now - latency)
-        if self._rate is not None:
-            self._rate.passed(now, now - latency)
+        self._passed(op, now, now - latency)
+        self._last.append(False)
         if self._concurrency is not None:
             self._concurrency.answered(now, latency)
 
-    def throttled(self, now: float, retry_after: float | None, latency: float = 0.0) -> None:
+    def throttled(self, op: Operation[Any], now: float, retry_after: float | None, latency: float = 0.0) -> None:
         """Note that the platform throttled a request that was sent ``latency`` seconds ago.
 
-        ``retry_after``: seconds in which it wants no request (at most 300 count), or None. If the request was sent before
-        the rate was last lowered, the rate stays.
+        ``retry_after``: seconds in which it wants no request (at most 300 count), or None.
         """
         self._note_answer(now, now - latency)
         halt = min(retry_after, LONGEST_HALT) if retry_after is not None and retry_after > 0 else 0.0
-        if self._rate is not None:
-            self._rate.throttled(now, now - latency, halt=halt, halted_until=self._limiter.halted_until)
-        elif retry_after is None:
-            halt = DEFAULT_HALT
-        self._limiter.halt(now + halt)
+        if self._rate is None:
+            self._last.append(True)
+            if 2 * sum(self._last) >= len(self._last):
+                self._limiter.halt(now + (DEFAULT_HALT if retry_after is None else halt))
+        elif self._groups.throttled(_group(op), now, now - latency, halt):
+            if self._groups.made:
+                self._rate.forgive(now)
+        elif self._rate.throttled(now, now - latency, halt):
+            self._limiter.halt(now + halt)
 
-    def lost(self, now: float, latency: float = 0.0) -> None:
+    def lost(self, op: Operation[Any], now: float, latency: float = 0.0) -> None:
         """Note that a request sent ``latency`` seconds ago did not reach a working platform.
 
         Many in a row are an outage. Requests sent before the end of the last outage do not count.
         """
         self._ended()
-        if self._rate is not None:
-            self._rate.passed(now, now - latency)
+        self._passed(op, now, now - latency, lost=True)
         if self._probing_since is None and now - latency >= self._resumed:
             self._losses += 1
             if self._is_outage(now):
@@ -182,9 +195,19 @@ class PaceController:
                 self._probe_interval = FIRST_PROBE
                 self._next_probe = now + FIRST_PROBE
 
-    def withdrawn(self, *, left: bool = True) -> None:
-        """Note that a request was not sent, for a reason that says nothing of the platform; ``left``: it had left here."""
+    def withdrawn(self, op: Operation[Any], now: float, *, left: bool) -> None:
+        """Note that a request ended for a reason that says nothing of the platform; ``left``: it had left."""
         self._ended(left=left)
+        if not left:
+            self._limiter.withdraw(op, now)
+            self._groups.withdrawn(_group(op))
+            if self._rate is not None:
+                self._rate.withdrawn()
+
+    def _passed(self, op: Operation[Any], now: float, sent_at: float, *, lost: bool = False) -> None:
+        if self._rate is not None:
+            self._rate.passed(now, sent_at, lost=lost)
+            self._groups.passed(_group(op), now, sent_at)
 
     def _ended(self, *, left: bool = True) -> None:
         self._in_flight = max(0, self._in_flight - 1)
@@ -210,3 +233,7 @@ class PaceController:
                 self._rate.resumed()
             if self._concurrency is not None:
                 self._concurrency.resumed(now)
+
+
+def _group(op: Operation[Any]) -> str | None:
+    return getattr(op, "group_id", None)

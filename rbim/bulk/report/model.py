@@ -132,7 +132,7 @@ class RequestFigures:
 class RunFigures:
     """One run of the job. ``ended`` and ``why`` (the reason) are None if it was killed or still runs.
 
-    ``seconds``: its running time, up to its end or to the last event in the journal.
+    ``seconds``: its running time by a monotonic clock; up to the last second, if it was killed.
     """
 
     id: int

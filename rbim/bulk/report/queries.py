@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections import Counter
 from datetime import UTC, datetime
 from heapq import nlargest
-from itertools import islice
-from math import inf
+from itertools import chain, islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rbim.bulk.input.rows import BadRow
+from rbim.bulk.journal.marks import RunKey, read_marks
 from rbim.bulk.report.model import (
     AccountCounts,
     Anomaly,
@@ -31,12 +34,14 @@ if TYPE_CHECKING:
 __all__ = [
     "NUMBERS",
     "REACHED",
+    "STATE",
     "Settled",
     "accounts_and_reasons",
     "anomalies",
     "bad_rows",
     "codes",
     "duplicates",
+    "marked_requests",
     "over_time",
     "request_figures",
     "runs",
@@ -61,19 +66,30 @@ def utc_time(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
 
 
-def _read_row(connection: sqlite3.Connection, statement: str, **values: float) -> Any:
+def _read_row(connection: sqlite3.Connection, statement: str, **values: float | str | None) -> Any:
     (row,) = connection.execute(statement, NUMBERS | values)
     return row
 
 
 # ------------------------------------------------------------------------------ accounts
 
-_SETTLED = """
+DONE_BY_MARK = "SELECT chunk FROM request WHERE outcome = 5 AND id IN (SELECT value FROM json_each(:done))"
+"""Chunks of which a mark says that all accounts are done; ``:done``: see :func:`marked_requests`."""
+
+STATE = f"iif(chunk.state <= 0 AND chunk.id IN ({DONE_BY_MARK}), 1, chunk.state)"
+"""The state of a chunk, also of one that only its mark calls done."""
+
+_SETTLED = f"""
     SELECT found.state, name.name, found.count, reason.id, reason.text, reason.code, reason.error
-    FROM (SELECT state, reason, count(*) AS count FROM account GROUP BY state, reason) AS found
+    FROM (SELECT state, reason, sum(count) AS count FROM (
+        SELECT {STATE} AS state, reason, sum(size) AS count FROM chunk GROUP BY 1, reason
+        UNION ALL SELECT state, reason, count(*) FROM exception GROUP BY state, reason
+        UNION ALL SELECT chunk.state, chunk.reason, -count(*) FROM exception JOIN chunk ON chunk.id = exception.chunk
+            GROUP BY chunk.state, chunk.reason
+    ) GROUP BY state, reason HAVING sum(count) > 0) AS found
     LEFT JOIN account_state AS name ON name.id = found.state
     LEFT JOIN reason ON reason.id = found.reason
-"""
+"""  # noqa: S608  # constants
 
 NUMBERS = {f"state_{each.name.lower()}": int(each) for each in AccountState} | {
     f"sent_{each.name.lower()}": int(each) for each in RequestState
@@ -81,22 +97,50 @@ NUMBERS = {f"state_{each.name.lower()}": int(each) for each in AccountState} | {
 """The numbers of the states, as parameters of statements."""
 
 REACHED = """
-    SELECT account.lane AS lane, account.seq AS seq, max(request.outcome = :sent_open) AS open
-    FROM request JOIN account ON account.lane = request.lane AND account.seq BETWEEN request.first AND request.last
-    WHERE account.state IN (:state_waiting, :state_again) AND request.id IN (
+    SELECT request.chunk AS chunk, max(request.outcome IN (:sent_open, :sent_planned)) AS open
+    FROM request JOIN chunk ON chunk.id = request.chunk
+    WHERE chunk.state IN (:state_waiting, :state_again) AND request.id IN (
         SELECT id FROM request WHERE outcome = 0
+        UNION ALL SELECT id FROM request WHERE outcome = 5
+            AND (resent = 1 OR :left IS NULL OR id IN (SELECT value FROM json_each(:left)))
+            AND id NOT IN (SELECT value FROM json_each(:done))
         UNION ALL SELECT id FROM request WHERE todo = 1 AND (outcome = :sent_unknown OR resent = 1)
     )
-    GROUP BY account.lane, account.seq
+    GROUP BY request.chunk
 """
-"""Waiting accounts that a request may have reached: it is open, or it is a resend after an unknown outcome.
+"""Chunks of waiting accounts that a request may have reached: it is open, or a resend after an unknown outcome.
 
-The literals are those of the partial indexes.
+``:left`` is a JSON array of the planned requests that have left and are not done (:func:`marked_requests`), or NULL if that
+is unknown. The literals are those of the partial indexes.
 """
 
 
-_REACHED = f"""SELECT total(reached.open), total(account.state = :state_waiting) FROM ({REACHED}) AS reached
-    JOIN account ON account.lane = reached.lane AND account.seq = reached.seq"""  # noqa: S608  # a constant
+_REACHED = f"""SELECT total(chunk.size) FILTER (WHERE reached.open), total(chunk.size) FILTER (WHERE chunk.state = 0)
+    FROM ({REACHED}) AS reached JOIN chunk ON chunk.id = reached.chunk"""  # noqa: S608  # a constant
+
+
+_WAITING = """SELECT total(members), reason.text, reason.code, reason.error FROM (
+        SELECT members, reason FROM request WHERE todo = 1
+        UNION ALL SELECT planned.members, earlier.reason FROM request AS planned JOIN request AS earlier
+            ON earlier.id = planned.repeats WHERE planned.outcome = 5 AND planned.attempt > 1
+    ) AS waiting JOIN reason ON reason.id = waiting.reason GROUP BY reason.id"""
+"""Accounts that wait to be sent again, by the failure of their last request."""
+
+
+def marked_requests(connection: sqlite3.Connection) -> dict[str, str | None]:
+    """Return the planned requests that have left (``left``), and those that are done (``done``), as JSON arrays.
+
+    ``left`` is None if that is unknown: any of them may have left.
+    """
+    run = connection.execute("SELECT id, began FROM run ORDER BY id DESC LIMIT 1").fetchone()
+    # as bytes: the name of a file need not be UTF-8
+    statement = "SELECT CAST(file AS BLOB) FROM pragma_database_list WHERE name = 'main'"
+    (name,) = connection.execute(statement).fetchone()
+    marks = read_marks(Path(os.fsdecode(name)), RunKey(*run)) if run is not None and name else None
+    if marks is None:
+        return {"left": None, "done": "[]"}
+    done = [number for number, mark in marks.items() if mark.done_after is not None]
+    return {"left": json.dumps(list(marks.keys() - set(done))), "done": json.dumps(done)}
 
 
 class Settled(NamedTuple):
@@ -129,21 +173,29 @@ class _StateCounts:
                 shown = AccountState.UNKNOWN.name.lower() if state == AccountState.AGAIN else name
                 yield ReasonCount(state=shown, text=text, code=code, error=error, accounts=count)
 
+    def reasons_to_wait(self, rows: Iterator[tuple[Any, ...]]) -> Iterator[ReasonCount]:
+        for count, text, code, error in rows:
+            self.reasons += 1
+            self.with_reason += int(count)
+            yield ReasonCount(state="waiting", text=text, code=code, error=error, accounts=int(count))
 
-def accounts_and_reasons(connection: sqlite3.Connection, *, running: bool) -> Settled:
-    """Return the counts of the rows and their reasons, the most frequent reasons first."""
+
+def accounts_and_reasons(connection: sqlite3.Connection, marked: Mapping[str, str | None], *, running: bool) -> Settled:
+    """Return the counts of the rows and their reasons, the most frequent first; ``marked``: :func:`marked_requests`."""
     settled = _StateCounts()
-    found = settled.reasons_of(connection.execute(_SETTLED))
-    reasons = tuple(nlargest(REASONS, found, key=lambda each: each.accounts))
+    found = settled.reasons_of(connection.execute(_SETTLED, marked))
+    waits = settled.reasons_to_wait(connection.execute(_WAITING))
+    reasons = tuple(nlargest(REASONS, chain(found, waits), key=lambda each: each.accounts))
     rest = settled.reasons - len(reasons)
     left_off = ReasonsLeftOff(reasons=rest, accounts=settled.with_reason - sum(each.accounts for each in reasons))
 
-    under_way, waiting = map(int, _read_row(connection, _REACHED))
+    under_way, waiting = map(int, _read_row(connection, _REACHED, **marked))
     states = settled.states
     loaded, rows, bad, repeated = _read_row(connection, "SELECT loaded, rows, bad, duplicates FROM job")
     if loaded is None:  # totals are recorded when the input was read completely
         (bad,) = _read_row(connection, "SELECT count(*) FROM bad_row")
         (repeated,) = _read_row(connection, "SELECT count(*) FROM duplicate")
+        (states[AccountState.WAITING],) = map(int, _read_row(connection, "SELECT total(size) FROM content"))
         rows = states.total() + bad + repeated
     accounts = AccountCounts(
         total=rows,
@@ -179,30 +231,30 @@ def codes(connection: sqlite3.Connection, settled: Mapping[str, int]) -> tuple[C
 
 
 _SENDINGS = """
-    SELECT count(*), count(*) FILTER (WHERE outcome = :sent_open), count(*) FILTER (WHERE outcome = :sent_answered),
+    SELECT count(*), count(*) FILTER (WHERE outcome IN (:sent_open, :sent_planned)),
+        count(*) FILTER (WHERE outcome = :sent_answered),
         count(*) FILTER (WHERE outcome = :sent_refused), count(*) FILTER (WHERE outcome = :sent_not_sent),
         count(*) FILTER (WHERE outcome = :sent_unknown), count(*) FILTER (WHERE attempt > 1 AND NOT resent),
         count(*) FILTER (WHERE resent), count(*) FILTER (WHERE outcome = :sent_refused AND reason IN
             (SELECT id FROM reason WHERE error = 'Throttled')),
         count(*) FILTER (WHERE outcome IN (:sent_answered, :sent_refused) AND elapsed IS NOT NULL), total(waited)
-    FROM request WHERE outcome <> :sent_planned
+    FROM (SELECT iif(outcome = 5 AND id IN (SELECT value FROM json_each(:done)), 1, outcome) AS outcome, id, attempt, resent,
+        reason, elapsed, waited FROM request)
+    WHERE outcome <> :sent_planned OR :left IS NULL OR id IN (SELECT value FROM json_each(:left))
 """
 
 _TIMES = """SELECT elapsed FROM request WHERE outcome IN (:sent_answered, :sent_refused) AND elapsed IS NOT NULL
     ORDER BY elapsed"""
 
 
-def request_figures(connection: sqlite3.Connection, *, seconds: float, running: bool) -> RequestFigures:
-    """Return the figures of the requests; ``seconds`` is the running time of the job."""
+def request_figures(
+    connection: sqlite3.Connection, marked: Mapping[str, str | None], *, seconds: float, running: bool
+) -> RequestFigures:
+    """Return the figures of the requests; ``marked``: :func:`marked_requests`, ``seconds``: the job's running time."""
     sent, underway, answered, refused, not_sent, unknown, repeated, resent, throttled, timed, waited = _read_row(
-        connection, _SENDINGS
+        connection, _SENDINGS, **marked
     )
-    # a half has a part of its parent's rows; a resend has the same rows
-    (split,) = _read_row(
-        connection,
-        """SELECT count(DISTINCT part.repeats) FROM request AS part JOIN request AS whole ON whole.id = part.repeats
-        WHERE (part.first, part.last) <> (whole.first, whole.last)""",
-    )
+    (split,) = _read_row(connection, "SELECT count(*) FROM request WHERE split")
     return RequestFigures(
         sent=sent,
         answered=answered,
@@ -237,34 +289,18 @@ def _latency(connection: sqlite3.Connection, count: int) -> Latency:
 
 
 def runs(connection: sqlite3.Connection) -> tuple[RunFigures, ...]:
-    """Return the runs in order. Without a recorded end, the last known event of a run counts as its end."""
-    rows: list[tuple[int, float, float | None, str | None]] = connection.execute(
-        "SELECT id, began, ended, why FROM run ORDER BY id"
-    ).fetchall()
-    sampled: dict[int, float] = {}
-    if any(ended is None for _, _, ended, _ in rows):
-        sampled = dict(connection.execute("SELECT run, max(at) FROM sample GROUP BY run"))
-    found: list[RunFigures] = []
-    for (key, began, ended, why), next_one in zip(rows, [*(row[1] for row in rows[1:]), inf], strict=False):
-        last = ended if ended is not None else max(sampled.get(key, began), _last_request(connection, began, next_one))
-        found.append(
-            RunFigures(
-                id=key,
-                began=utc_time(began),
-                ended=None if ended is None else utc_time(ended),
-                why=why,
-                seconds=max(0.0, last - began),  # a clock may be set back
-            )
+    """Return the runs in order. A run lasted as long as its samples: a monotonic clock measures them."""
+    seconds: dict[int, float] = dict(connection.execute("SELECT run, sum(seconds) FROM sample GROUP BY run"))
+    return tuple(
+        RunFigures(
+            id=key,
+            began=utc_time(began),
+            ended=None if ended is None else utc_time(ended),
+            why=why,
+            seconds=seconds.get(key, 0.0),
         )
-    return tuple(found)
-
-
-def _last_request(connection: sqlite3.Connection, began: float, next_one: float) -> float:
-    """Return the last begin or end of a request in a run; a killed run's requests may end in the next run."""
-    statement = """SELECT max(CASE WHEN ended < :until THEN ended ELSE begun END) FROM request
-        WHERE begun >= :began AND begun < :until"""
-    (last,) = _read_row(connection, statement, began=began, until=next_one)
-    return began if last is None else float(last)
+        for key, began, ended, why in connection.execute("SELECT id, began, ended, why FROM run ORDER BY id")
+    )
 
 
 _CONDENSED = """
@@ -316,9 +352,11 @@ def over_time(connection: sqlite3.Connection) -> tuple[Interval, ...]:
 def anomalies(connection: sqlite3.Connection) -> tuple[int, tuple[Anomaly, ...]]:
     """Return the number of anomalies, and the first ones."""
     rows = connection.execute(
-        """SELECT coalesce(party.name, ''), anomaly.account, coalesce(reason.text, ''), anomaly.request FROM anomaly
-        LEFT JOIN request ON request.id = anomaly.request LEFT JOIN lane ON lane.id = request.lane
-        LEFT JOIN party ON party.id = lane.party LEFT JOIN reason ON reason.id = anomaly.reason
+        """SELECT coalesce(target_group.name, ''), anomaly.account, coalesce(reason.text, ''), anomaly.request FROM anomaly
+        LEFT JOIN request ON request.id = anomaly.request LEFT JOIN chunk ON chunk.id = request.chunk
+        LEFT JOIN sender_group ON sender_group.id = chunk.sender_group
+        LEFT JOIN target_group ON target_group.id = sender_group.target_group
+        LEFT JOIN reason ON reason.id = anomaly.reason
         ORDER BY anomaly.rowid LIMIT ?""",
         (LISTED,),
     )
@@ -330,8 +368,8 @@ def anomalies(connection: sqlite3.Connection) -> tuple[int, tuple[Anomaly, ...]]
 def duplicates(connection: sqlite3.Connection) -> tuple[DuplicateRow, ...]:
     """Return the first rows that repeat an earlier one."""
     rows = connection.execute(
-        """SELECT party.name, duplicate.account, duplicate.seq, duplicate.first FROM duplicate
-        JOIN party ON party.id = duplicate.party ORDER BY duplicate.seq LIMIT ?""",
+        """SELECT target_group.name, duplicate.account, duplicate.seq, duplicate.first FROM duplicate
+        JOIN target_group ON target_group.id = duplicate.target_group ORDER BY duplicate.seq LIMIT ?""",
         (LISTED,),
     )
     return tuple(DuplicateRow(group=group, account=account, row=row, first_row=first) for group, account, row, first in rows)

@@ -52,7 +52,8 @@ def _read(connection: sqlite3.Connection, path: Path, *, running: bool) -> Repor
         raise InvalidRequest("the journal holds no job: begin one first", field="journal")
     facts.require_erased_completely(path)
     ((done_word,),) = connection.execute("SELECT name FROM account_state WHERE id = ?", (AccountState.DONE,))
-    settled = report_queries.accounts_and_reasons(connection, running=running)
+    marked = report_queries.marked_requests(connection)
+    settled = report_queries.accounts_and_reasons(connection, marked, running=running)
     runs = report_queries.runs(connection)
     seconds = sum(run.seconds for run in runs)
     ((again,),) = connection.execute("SELECT EXISTS (SELECT 1 FROM request WHERE todo = 1)")
@@ -71,7 +72,7 @@ def _read(connection: sqlite3.Connection, path: Path, *, running: bool) -> Repor
         complete=complete,
         seconds=seconds,
         accounts=settled.accounts,
-        requests=report_queries.request_figures(connection, seconds=seconds, running=running),
+        requests=report_queries.request_figures(connection, marked, seconds=seconds, running=running),
         reasons=settled.reasons,
         reasons_left_off=settled.left_off,
         codes=report_queries.codes(connection, settled.codes),

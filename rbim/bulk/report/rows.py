@@ -8,14 +8,15 @@ from typing import IO, TYPE_CHECKING
 from rbim._support.text import no_formula
 from rbim.bulk.input.format import NotDone
 from rbim.bulk.input.rows import BadRow
-from rbim.bulk.report.queries import NUMBERS, REACHED
+from rbim.bulk.report.queries import NUMBERS, REACHED, STATE, marked_requests
+from rbim.bulk.states import AccountState
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Collection, Iterator
 
-__all__ = ["COLUMNS", "NOT_DONE", "every_bad_row", "not_done", "write_report_csv"]
+__all__ = ["COLUMNS", "NOT_DONE", "done", "every_bad_row", "not_done", "write_report_csv"]
 
 COLUMNS = ("row", "group", "account", "user_name", "state", "reason", "code", "error", "request")
 """The columns of a report in CSV."""
@@ -25,23 +26,32 @@ NOT_DONE = ("refused", "failed", "unknown", "skipped")
 
 _SETTLED = f"""
     WITH reached AS MATERIALIZED ({REACHED})
-    SELECT account.seq AS place, party.name, account.account, lane.user_name,
-        CASE WHEN account.state = :state_again OR reached.seq IS NOT NULL THEN 'unknown'
-            WHEN account.state = :state_waiting THEN 'skipped' ELSE account_state.name END AS state,
-        CASE WHEN account.state = :state_waiting AND reached.seq IS NULL THEN 'not sent'
-            WHEN account.state = :state_waiting OR account.reason IS NULL AND account.state = :state_again
+    SELECT each.seq AS place, target_group.name, each.account, sender_group.user_name,
+        CASE WHEN each.state = :state_again OR reached.chunk IS NOT NULL THEN 'unknown'
+            WHEN each.state = :state_waiting THEN 'skipped' ELSE account_state.name END AS state,
+        CASE WHEN each.state = :state_waiting AND reached.chunk IS NULL THEN 'not sent'
+            WHEN each.state = :state_waiting OR each.reason IS NULL AND each.state = :state_again
             THEN 'no answer is known' ELSE coalesce(reason.text, '') END,
-        iif(account.state = :state_waiting, '', coalesce(reason.code, '')),
-        iif(account.state = :state_waiting, '', coalesce(reason.error, '')), account.request
-    FROM account CROSS JOIN party ON party.id = account.party CROSS JOIN lane ON lane.id = account.lane
-    CROSS JOIN account_state ON account_state.id = account.state LEFT JOIN reason ON reason.id = account.reason
-    LEFT JOIN reached ON reached.lane = account.lane AND reached.seq = account.seq
+        iif(each.state = :state_waiting, '', coalesce(reason.code, '')),
+        iif(each.state = :state_waiting, '', coalesce(reason.error, '')), each.request
+    FROM (
+        SELECT chunk.id AS chunk, chunk.sender_group AS sender_group, chunk.request AS request, one.value AS account,
+            coalesce(json_extract(content.rows, '$[' || one.key || ']'), content.first + content.step * one.key) AS seq,
+            coalesce(exception.state, {STATE}) AS state,
+            iif(exception.state IS NULL, chunk.reason, exception.reason) AS reason
+        FROM chunk CROSS JOIN content ON content.id = chunk.content CROSS JOIN json_each(content.accounts) AS one
+        LEFT JOIN exception ON exception.chunk = chunk.id AND exception.place = one.key
+    ) AS each CROSS JOIN sender_group ON sender_group.id = each.sender_group
+    CROSS JOIN target_group ON target_group.id = sender_group.target_group
+    CROSS JOIN account_state ON account_state.id = each.state LEFT JOIN reason ON reason.id = each.reason
+    LEFT JOIN reached ON reached.chunk = each.chunk
 """  # noqa: S608  # a constant
 
 _EVERY = f"""
     SELECT * FROM ({_SETTLED})
-    UNION ALL SELECT duplicate.seq, party.name, duplicate.account, '', 'duplicate', 'the same as row ' || duplicate.first,
-        '', '', NULL FROM duplicate JOIN party ON party.id = duplicate.party
+    UNION ALL SELECT duplicate.seq, target_group.name, duplicate.account, '', 'duplicate',
+        'the same as row ' || duplicate.first, '', '', NULL
+        FROM duplicate JOIN target_group ON target_group.id = duplicate.target_group
     ORDER BY place
 """  # noqa: S608  # constants
 
@@ -61,7 +71,7 @@ def write_report_csv(stream: IO[str], connection: sqlite3.Connection) -> None:
     """
     write = csv.writer(stream).writerow
     write(COLUMNS)
-    rows = connection.execute(_EVERY, NUMBERS)
+    rows = connection.execute(_EVERY, NUMBERS | marked_requests(connection))
     bad = every_bad_row(connection)
     expected = 1
     for row in rows:
@@ -89,10 +99,17 @@ def not_done(connection: sqlite3.Connection, states: Collection[str] = NOT_DONE)
     return _not_done(connection, {f"shown_{number}": state for number, state in enumerate(states)})
 
 
+def done(connection: sqlite3.Connection) -> Iterator[NotDone]:
+    """Yield the rows that were done, in the input's order; ``state`` is the job's word for it, such as ``invited``."""
+    ((word,),) = connection.execute("SELECT name FROM account_state WHERE id = ?", (AccountState.DONE,))
+    return _not_done(connection, {"shown_0": word})
+
+
 def _not_done(connection: sqlite3.Connection, states: dict[str, str]) -> Iterator[NotDone]:
     marks = ", ".join(f":{name}" for name in states)
     statement = f"SELECT * FROM ({_SETTLED}) WHERE state IN ({marks}) ORDER BY place"  # noqa: S608  # constants
-    for _, group, account, user_name, state, reason, *_ in connection.execute(statement, NUMBERS | states):
+    values = NUMBERS | states | marked_requests(connection)
+    for _, group, account, user_name, state, reason, *_ in connection.execute(statement, values):
         yield NotDone(group, account, user_name or None, state, reason)
 
 

@@ -22,7 +22,7 @@ __all__ = ["EXAMPLES", "examples_of", "folded"]
 EXAMPLES = {
     "operations": ("rbim operations", "rbim operations --json"),
     "invite": (
-        "rbim invite members.csv --dry-run",
+        "rbim invite members.csv --dry-run --check-groups",
         "rbim invite members.csv --rate 50/s --not-done rest.csv",
         "rbim invite members.txt --group g80000049837291 --json",
     ),
@@ -30,7 +30,8 @@ EXAMPLES = {
         "rbim remove leavers.csv --dry-run",
         "rbim remove leavers.csv --rate 50/s --yes",
     ),
-    "job": ("rbim job status members.csv.invite.journal", "rbim job resume members.csv.invite.journal"),
+    "job": ("rbim job list", "rbim job status members.csv.invite.journal", "rbim job resume members.csv.invite.journal"),
+    "job list": ("rbim job list", "rbim job list jobs --json"),
     "job status": ("rbim job status members.csv.invite.journal", "rbim job status members.csv.invite.journal --json"),
     "job resume": ("rbim job resume members.csv.invite.journal", "rbim job resume members.csv.invite.journal --rate 20/s"),
     "job forget": ("rbim job forget members.csv.invite.journal",),

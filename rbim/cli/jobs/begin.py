@@ -8,18 +8,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 
+from rbim.bulk.input.lines import CHINESE
 from rbim.cli.confirm import at_terminal, confirmed
 from rbim.cli.context import configuration, make_client, pacing
 from rbim.cli.errors import print_error, report_error
 from rbim.cli.exit_codes import JobExit
+from rbim.cli.global_flags import current_flags, with_flag
+from rbim.cli.jobs.capacity import checked_groups, too_large
 from rbim.cli.jobs.files import Files
-from rbim.cli.jobs.input import STANDARD, journal_beside, line_of, open_input
+from rbim.cli.jobs.input import SHOWN, STANDARD, journal_beside, line_of, open_input
 from rbim.cli.jobs.progress import time_left
-from rbim.cli.jobs.run import JobRun, execute
+from rbim.cli.jobs.run import JobRun, command_line, execute
 from rbim.cli.output import show_json
+from rbim.cli.printable import printable
 from rbim.client.limits import Limits
 from rbim.client.settings import COLUMNS
-from rbim.errors import RbimError
+from rbim.errors import InvalidRequest, RbimError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
     from rbim.bulk.job import Job
     from rbim.cli.jobs.flags import InputFlags, OnUnknown, OutputFlags, PaceFlags, ResultFlags
     from rbim.cli.jobs.input import Input
+    from rbim.client.client import AsyncClient
     from rbim.config.config import Config
     from rbim.operations.base import Operation
 
@@ -35,7 +40,10 @@ __all__ = ["JobCommand", "NoSender", "begin"]
 
 
 class JobCommand(NamedTuple):
-    """The command line; ``make`` makes the job of a sender and settings; ``asks_first`` wants a confirmation."""
+    """The command line; ``make`` makes the job of a sender and settings.
+
+    ``adds``: the job adds members to groups, which have a capacity. ``asks_first``: it wants a confirmation.
+    """
 
     verb: str
     make: Callable[..., Job[Any]]
@@ -44,11 +52,14 @@ class JobCommand(NamedTuple):
     chunk: int | None
     journal: Path | None
     on_unknown: OnUnknown
+    limit: int | None
     dry_run: bool
+    check_groups: bool
     input_flags: InputFlags
     pace_flags: PaceFlags
     output_flags: OutputFlags
     result_flags: ResultFlags
+    adds: bool = False
     asks_first: bool = False
 
 
@@ -70,17 +81,16 @@ def begin(command: JobCommand) -> int:
         settings = {**pace, "chunk": command.chunk, "user_name": user_name, "dialect": config.dialect}
         journal = command.journal or journal_beside(command.file, command.verb)
         job = command.make(NoSender(), journal=journal, **settings)
-        client = None if command.dry_run else make_client(config, limits=Limits(concurrency=job.settings.concurrency))
+        if command.check_groups and not command.dry_run:
+            raise InvalidRequest("--check-groups: it is for a dry run: add --dry-run", field="check_groups")
+        needs_client = command.check_groups or not command.dry_run
+        client = make_client(config, limits=Limits(concurrency=job.settings.concurrency)) if needs_client else None
         options = _input_options(command.input_flags, config)
         with open_input(command.file, options) as rows:
-            if client is None:
-                return rows.leave(_estimate(job, rows, as_json=command.output_flags.as_json))
-            files = Files(
-                job.journal,
-                rows=command.result_flags.not_done,
-                plot=command.result_flags.plot,
-                source=None if command.file == STANDARD else command.file,
-            )
+            if client is None or command.dry_run:
+                return rows.leave(_estimate(command, job, rows, client))
+            source = None if command.file == STANDARD else command.file
+            files = Files(job.journal, source=source, **command.result_flags.files())
             if command.asks_first and not confirmed(_action(command, job, options), f"{name} --yes"):
                 return rows.leave(JobExit.USAGE)
             job = command.make(client, journal=journal, **settings)
@@ -89,17 +99,26 @@ def begin(command: JobCommand) -> int:
                     command=name,
                     journal=job.journal,
                     client=client,
-                    begin=lambda: job.run(rows, command.on_unknown),
+                    begin=lambda: job.run(rows, command.on_unknown, limit=command.limit),
                     output_flags=command.output_flags,
                     files=files,
+                    on_end=command.result_flags.on_end,
                     rows=rows,
                 )
             )
     except RbimError as error:
-        return report_error(error, name)
+        return report_error(_with_command(error), name)
     except KeyboardInterrupt:
         print_error("nothing was sent: run the same command again")
         return JobExit.INTERRUPTED
+
+
+def _with_command(error: RbimError) -> RbimError:
+    """Return the error. If it proposes another encoding, a note has this command with that encoding."""
+    proposal = f"--encoding {CHINESE}"
+    if isinstance(error, InvalidRequest) and error.field == "encoding" and error.message.endswith(proposal):
+        error.add_note(command_line(*with_flag(current_flags().words, "--encoding", CHINESE)))
+    return error
 
 
 def _input_options(flags: InputFlags, config: Config) -> dict[str, Any]:
@@ -118,14 +137,20 @@ def _action(command: JobCommand, job: Job[Any], options: dict[str, Any]) -> str:
     return f"{command.verb} {accounts:,} account{'s' * (accounts != 1)} from {groups:,} group{'s' * (groups != 1)}"
 
 
-def _estimate(job: Job[Any], rows: Input, *, as_json: bool) -> int:
-    """Print the estimate of the job and return the exit code."""
+def _estimate(command: JobCommand, job: Job[Any], rows: Input, client: AsyncClient | None) -> int:
+    """Print the estimate of the job and return the exit code; ask the platform for the groups if there is a client."""
     try:
         found = anyio.run(job.estimate, rows)
+        warnings = too_large(found.accounts_by_group) if command.adds else []
+        if client is not None:
+            warnings = anyio.run(checked_groups, client, found.accounts_by_group)
     except KeyboardInterrupt:
         return JobExit.INTERRUPTED
+    except InvalidRequest as error:
+        sys.stderr.write("".join(f"{line_of(row)}\n" for row in rows.bad))
+        return report_error(error, f"rbim {command.verb}")
     usable = found.rows - found.bad - found.duplicates
-    if as_json:
+    if command.output_flags.as_json:
         show_json(
             {
                 "rows": found.rows,
@@ -137,6 +162,7 @@ def _estimate(job: Job[Any], rows: Input, *, as_json: bool) -> int:
                 "chunk": job.work.chunk,
                 "seconds": found.seconds,
                 "bad_rows": [row._asdict() for row in rows.bad],
+                "warnings": [warning._asdict() for warning in warnings],
             }
         )
     else:
@@ -151,7 +177,9 @@ def _estimate(job: Job[Any], rows: Input, *, as_json: bool) -> int:
             *([f"  and {found.bad - len(rows.bad):,} more"] if found.bad > len(rows.bad) else []),
             f"{found.groups:,} group{'s' * (found.groups != 1)}",
             f"{found.requests:,} requests of at most {job.work.chunk:,} accounts; {duration}",
+            *(f"warning: {printable(each.group)}: {printable(each.cause)}" for each in warnings[:SHOWN]),
+            *([f"  and {len(warnings) - SHOWN:,} more groups"] if len(warnings) > SHOWN else []),
             "nothing was sent",
         ]
         sys.stdout.write("".join(f"{line}\n" for line in lines))
-    return JobExit.INCOMPLETE if found.bad else JobExit.DONE
+    return JobExit.INCOMPLETE if found.bad or warnings else JobExit.DONE

@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from rbim.cli.confirm import Yes  # noqa: TC001  # cyclopts reads it
-from rbim.cli.jobs.flags import Flag, InputFlags, OnUnknown, OutputFlags, PaceFlags, ResultFlags
+from rbim.cli.jobs.flags import Count, Flag, InputFlags, OnUnknown, OutputFlags, PaceFlags, ResultFlags
 
 __all__ = ["invite", "remove"]
 
@@ -26,11 +26,13 @@ def invite(  # noqa: PLR0913  # flags, each with a default
     needs_confirmation: Confirmation = False,
     declared: str | None = None,
     user_name: str | None = None,
-    chunk: int | None = None,
+    chunk: Count | None = None,
     pace_flags: PaceFlags = PACE_FLAGS,
     journal: Path | None = None,
     on_unknown: OnUnknown = "auto",
+    limit: Count | None = None,
     dry_run: Flag = False,
+    check_groups: Flag = False,
     output_flags: OutputFlags = OUTPUT_FLAGS,
     result_flags: ResultFlags = RESULT_FLAGS,
 ) -> int:
@@ -58,8 +60,14 @@ def invite(  # noqa: PLR0913  # flags, each with a default
     on_unknown
         For requests whose result an earlier run left open: resend them, or report them as unknown; auto resends those that
         are younger than an hour and need no confirmation.
+    limit
+        Send at most this many accounts now, as a trial: the first ones in the order of sending, a chunk of each group in
+        turn. `rbim job resume` sends the rest.
     dry_run
-        Only print what would be sent; needs no credentials and writes no journal.
+        Only print what would be sent; needs no credentials and writes no journal. It warns of groups with more accounts
+        than any group can hold.
+    check_groups
+        With --dry-run: ask the platform once for each group, and warn of those that are missing, full or too small.
     """
     from functools import partial
 
@@ -69,12 +77,15 @@ def invite(  # noqa: PLR0913  # flags, each with a default
     return begin(
         JobCommand(
             verb="invite",
+            adds=True,
+            check_groups=check_groups,
             make=partial(InviteJob, needs_confirmation=needs_confirmation, declared=declared),
             file=file,
             user_name=user_name,
             chunk=chunk,
             journal=journal,
             on_unknown=on_unknown,
+            limit=limit,
             dry_run=dry_run,
             input_flags=input_flags,
             pace_flags=pace_flags,
@@ -90,10 +101,11 @@ def remove(  # noqa: PLR0913  # flags, each with a default
     *,
     input_flags: InputFlags = INPUT_FLAGS,
     user_name: str | None = None,
-    chunk: int | None = None,
+    chunk: Count | None = None,
     pace_flags: PaceFlags = PACE_FLAGS,
     journal: Path | None = None,
     on_unknown: OnUnknown = "auto",
+    limit: Count | None = None,
     dry_run: Flag = False,
     yes: Yes = False,
     output_flags: OutputFlags = OUTPUT_FLAGS,
@@ -118,6 +130,9 @@ def remove(  # noqa: PLR0913  # flags, each with a default
     on_unknown
         For requests whose result an earlier run left open: resend them, or report them as unknown; auto reports them,
         because an account may have been added again since.
+    limit
+        Send at most this many accounts now, as a trial: the first ones in the order of sending, a chunk of each group in
+        turn. `rbim job resume` sends the rest.
     dry_run
         Only print what would be sent; needs no credentials and writes no journal.
     """
@@ -127,12 +142,14 @@ def remove(  # noqa: PLR0913  # flags, each with a default
     return begin(
         JobCommand(
             verb="remove",
+            check_groups=False,
             make=RemoveJob,
             file=file,
             user_name=user_name,
             chunk=chunk,
             journal=journal,
             on_unknown=on_unknown,
+            limit=limit,
             dry_run=dry_run,
             asks_first=not yes,
             input_flags=input_flags,

@@ -15,12 +15,27 @@ from rbim.errors import InvalidRequest
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from cyclopts import Token
+
+    from rbim.cli.jobs.files import FilesToWrite
     from rbim.client.limits import Rate
 
-__all__ = ["Flag", "InputFlags", "OnUnknown", "OutputFlags", "PaceFlags", "ResultFlags"]
+__all__ = ["Count", "Flag", "InputFlags", "OnUnknown", "OutputFlags", "PaceFlags", "ResultFlags"]
 
 Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 OnUnknown = Literal["auto", "resend", "report"]
+
+
+def _count(_: type, tokens: Sequence[Token]) -> int:
+    """Return a whole number. Raises ValueError; cyclopts itself would round a fraction."""
+    (token,) = tokens
+    try:
+        return int(token.value)
+    except ValueError:
+        raise ValueError(f"{token.value!r} is not a whole number") from None
+
+
+Count = Annotated[int, Parameter(converter=_count)]
 
 
 @Parameter(name="*")
@@ -45,6 +60,10 @@ class InputFlags:
         The column with the account (default: the configured account_column, or account).
     user_name_column
         The column with the acting account (default: the configured user_name_column, or user_name); the column is optional.
+    allow_damaged
+        Accept accounts and groups that a spreadsheet or an export seems to have damaged, such as 1.38E+10, #N/A or NULL.
+    max_bad
+        Send nothing if more rows than this are invalid: a number, or a share such as 1% (default: no limit).
     """
 
     group: str | None = None
@@ -54,9 +73,11 @@ class InputFlags:
     group_column: str | None = None
     account_column: str | None = None
     user_name_column: str | None = None
+    allow_damaged: Flag = False
+    max_bad: str | None = None
 
     def options(self) -> dict[str, Any]:
-        """Return the options for RowFile."""
+        """Return the options for RowFile. Raises InvalidRequest."""
         return {
             "group": self.group,
             "kind": self.format,
@@ -65,6 +86,8 @@ class InputFlags:
             "group_column": self.group_column,
             "account_column": self.account_column,
             "user_name_column": self.user_name_column,
+            "allow_damaged": self.allow_damaged,
+            "max_bad": None if self.max_bad is None else _limit(self.max_bad, "max_bad"),
         }
 
 
@@ -84,9 +107,10 @@ class PaceFlags:
     adaptive
         Adapt the rate to what the platform accepts, within all rate limits (default: yes).
     max_failures
-        Stop when more requests than this have failed: a number, a share such as 20%, or none for no limit (default: 50%).
+        Stop when more requests than this have failed: a number, a share of the latest such as 20%, or none for no limit
+        (default: 50%).
     patience
-        Give up after this many seconds without a response (default: 120).
+        Give up after this many seconds without a response, or without progress (default: 120).
     isolate
         The maximum number of extra requests for splitting refused ones in half, to find the account that causes the refusal
         (default: 0).
@@ -94,11 +118,11 @@ class PaceFlags:
 
     rate: Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)] = ()
     group_rate: Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)] = ()
-    concurrency: int | None = None
+    concurrency: Count | None = None
     adaptive: bool | None = None
     max_failures: str | None = None
     patience: float | None = None
-    isolate: int | None = None
+    isolate: Count | None = None
 
     def settings(self, kept: Sequence[Rate] = ()) -> dict[str, Any]:
         """Return the settings of a job that were given. Raises InvalidRequest.
@@ -122,7 +146,7 @@ class PaceFlags:
             each_group = [evolve(Rate.parse(text), each_group=True) for text in split_rates(self.group_rate)]
             given["rates"] = [*all_groups, *(each_group or [rate for rate in kept if rate.each_group])]
         if self.max_failures is not None:
-            given["max_failures"] = _failures(self.max_failures)
+            given["max_failures"] = _limit(self.max_failures, "max_failures")
         return given
 
 
@@ -149,31 +173,49 @@ class OutputFlags:
 @Parameter(name="*")
 @frozen(kw_only=True)
 class ResultFlags:
-    """The files that are written at the end.
+    """The files that are written at the end, and the command that is run then.
 
     Parameters
     ----------
+    done
+        Write the rows that were done to this file, in the format of the input.
+    refused
+        Write the rows that the platform refused, with its reason, to this file, in the format of the input.
     not_done
         Write the rows that were not done, with the reason, to this file. It has the format of the input and can be used as
         input again.
     plot
         Draw the throughput of the job over time into this file (.png or .svg).
+    on_end
+        Run this command in a shell when the job has ended, in whatever way, with the report as JSON on its standard input.
+        Its exit code is only reported; it is ended after 10 minutes.
     """
 
+    done: Path | None = None
+    refused: Path | None = None
     not_done: Path | None = None
     plot: Path | None = None
+    on_end: str | None = None
+
+    def files(self) -> FilesToWrite:
+        """Return the files to write."""
+        return {"done": self.done, "refused": self.refused, "not_done": self.not_done, "plot": self.plot}
 
 
+WHOLE = 100  # percent
 _SHARE = re.compile(r"([0-9]{1,3}(?:\.[0-9]+)?)%")
 
 
-def _failures(text: str) -> float | None:
+def _limit(text: str, name: str) -> float | None:
+    """Return a count (int) or a share (float), None for no limit. Raises InvalidRequest."""
     if text == "none":
         return None
-    if share := _SHARE.fullmatch(text):
-        return float(share[1]) / 100
+    share = _SHARE.fullmatch(text)
+    if share and float(share[1]) <= WHOLE:
+        return float(share[1]) / WHOLE
     if re.fullmatch("[0-9]{1,18}", text):
         return int(text)
     raise InvalidRequest(
-        f"--max-failures: invalid value {text!r}: use a number, a share such as 20%, or none", field="max_failures"
+        f"--{name.replace('_', '-')}: invalid value {text!r}: use a number, a share such as 20% (at most 100%), or none",
+        field=name,
     )

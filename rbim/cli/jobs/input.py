@@ -30,6 +30,7 @@ SHOWN = 10
 class Input(RowFile):
     """The rows of a file, with its first invalid rows.
 
+    An input without rows, such as a header alone, is an error at its end.
     ``reading`` is True while it is iterated: a thread that waits for more of a stream does not end.
     """
 
@@ -42,13 +43,17 @@ class Input(RowFile):
     def __iter__(self) -> Iterator[Row | BadRow]:
         rows = super().__iter__()
         self.reading = True
+        empty = True
         for row in rows:
+            empty = False
             if isinstance(row, BadRow):
                 self.bad_count += 1
                 if len(self.bad) < SHOWN:
                     self.bad.append(row)
             yield row
         self.reading = False
+        if empty:
+            raise InvalidRequest(f"{self.name}: the input has no rows: check where it comes from", field="source")
 
     def leave(self, code: int) -> int:
         """Return the exit code; end the process here if a thread still waits for standard input."""

@@ -1,4 +1,4 @@
-"""``rbim job``: show, resume, retry or forget a job from its journal alone. Heavy imports happen when it is called."""
+"""``rbim job``: list, show, resume, retry or forget a job from its journal alone. Heavy imports happen when it is called."""
 
 from __future__ import annotations
 
@@ -10,25 +10,48 @@ from cyclopts import App, Parameter
 from rbim.cli.confirm import Yes  # noqa: TC001  # cyclopts reads it
 from rbim.cli.exit_codes import JOB_EXITS
 from rbim.cli.global_flags import GLOBAL_FLAGS_HELP
-from rbim.cli.jobs.flags import Flag, OnUnknown, OutputFlags, PaceFlags, ResultFlags
+from rbim.cli.jobs.flags import Count, Flag, OnUnknown, OutputFlags, PaceFlags, ResultFlags
 
-__all__ = ["forget", "job", "report", "resume", "retry", "status"]
+__all__ = ["forget", "job", "list_jobs", "report", "resume", "retry", "status"]
+
+HERE = Path()
 
 HELP = """\
-Show, resume, retry or forget a job that was started with `rbim invite` or `rbim remove`. Only its journal is needed, and to
-send requests the configuration of the application.
+List, show, resume, retry or forget jobs that were started with `rbim invite` or `rbim remove`. Only the journal is needed,
+and to send requests the configuration of the application.
 """
 EXITS = f"{JOB_EXITS}\n\n{GLOBAL_FLAGS_HELP}"
 FORGET_EXITS = f"Exit code 0 if no accounts are left in the journal, else 2.\n\n{GLOBAL_FLAGS_HELP}"
+LIST_EXITS = f"Exit code 0 if the folder can be read, else 2.\n\n{GLOBAL_FLAGS_HELP}"
 READ_EXITS = f"Exit code 0 if the journal can be read, else 2.\n\n{GLOBAL_FLAGS_HELP}"
 
 Json = Annotated[bool, Parameter(name="--json", negative=(), show_default=False)]
 
 Output = Annotated[Path | None, Parameter(allow_leading_hyphen=True)]
 
+Several = Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)]
+
 PACE_FLAGS, OUTPUT_FLAGS, RESULT_FLAGS = PaceFlags(), OutputFlags(), ResultFlags()
 
 job = App(name="job", help=HELP, help_format="markdown")
+
+
+@job.command(name="list", sort_key=0, help_epilogue=LIST_EXITS)
+def list_jobs(folder: Path = HERE, /, *, as_json: Json = False) -> int:
+    """List the jobs whose journals are in a folder, the latest first, and whether a process is running them.
+
+    Journals are found by their content, not by their names; folders inside are not searched.
+
+    Parameters
+    ----------
+    folder
+        The folder (default: the working directory).
+    as_json
+        Print one JSON array.
+    """
+    from rbim.cli.jobs.listing import print_jobs
+
+    return print_jobs(folder, as_json=as_json)
 
 
 @job.command(sort_key=0, help_epilogue=READ_EXITS)
@@ -48,11 +71,12 @@ def status(journal: Path, /, *, as_json: Json = False) -> int:
 
 
 @job.command(sort_key=1, help_epilogue=EXITS)
-def resume(
+def resume(  # noqa: PLR0913  # flags, each with a default
     journal: Path,
     /,
     *,
     on_unknown: OnUnknown = "auto",
+    limit: Count | None = None,
     pace_flags: PaceFlags = PACE_FLAGS,
     output_flags: OutputFlags = OUTPUT_FLAGS,
     result_flags: ResultFlags = RESULT_FLAGS,
@@ -66,50 +90,66 @@ def resume(
     on_unknown
         For requests whose result the last run left open: resend them, or report them as unknown; auto resends invitations
         that are younger than an hour and need no confirmation.
+    limit
+        Send at most this many accounts now; resume again to send the rest.
     """
     from rbim.cli.jobs.resume import continue_job
 
-    return continue_job(journal, "resume", lambda made: made.resume(on_unknown), (pace_flags, output_flags, result_flags))
+    flags = (pace_flags, output_flags, result_flags)
+    return continue_job(journal, "resume", lambda made: made.resume(on_unknown, limit=limit), flags)
 
 
 @job.command(sort_key=2, help_epilogue=EXITS)
-def retry(
+def retry(  # noqa: PLR0913  # flags, each with a default
     journal: Path,
     /,
     *,
-    only: Literal["failed", "unknown"] | None = None,
+    only: Literal["failed", "unknown", "refused"] | None = None,
+    refused: Flag = False,
+    reason: Several = (),
+    group: Several = (),
     pace_flags: PaceFlags = PACE_FLAGS,
     output_flags: OutputFlags = OUTPUT_FLAGS,
     result_flags: ResultFlags = RESULT_FLAGS,
 ) -> int:
-    """Send failed and unknown accounts again, but not refused ones.
+    """Send failed and unknown accounts again, and on request those that the platform refused.
 
-    Flags that are not given keep their values from the last run.
+    If no account is selected, nothing is sent and the exit code is 2. Flags that are not given keep their values from the
+    last run.
 
     Parameters
     ----------
     journal
         The journal of the job.
     only
-        Only failed accounts, or only accounts with an unknown outcome.
+        Only failed accounts, only those with an unknown outcome, or only refused ones.
+    refused
+        Also the accounts that the platform refused.
+    reason
+        Only accounts with this reason: its whole text, or its code, as in the report. May be given several times.
+    group
+        Only accounts of this group. May be given several times.
     """
-    from rbim.cli.jobs.resume import continue_job
+    from rbim.cli.jobs.resume import continue_job, retried
 
+    states = {"failed", "unknown"} if only is None else {only}
     return continue_job(
         journal,
         "retry",
-        lambda made: made.retry(failed=only != "unknown", unknown=only != "failed"),
+        lambda made: retried(made, states | ({"refused"} if refused else set()), reason, group),
         (pace_flags, output_flags, result_flags),
     )
 
 
 @job.command(sort_key=3, help_epilogue=READ_EXITS)
-def report(
+def report(  # noqa: PLR0913  # flags, each with a default
     journal: Path,
     /,
     *,
     as_json: Json = False,
     csv: Output = None,
+    done: Output = None,
+    refused: Output = None,
     not_done: Output = None,
     plot: Path | None = None,
 ) -> int:
@@ -123,6 +163,11 @@ def report(
         Print one JSON object.
     csv
         Write every row of the input with its result to this file; `-` writes to standard output instead of the report.
+    done
+        Write the rows that were done to this file, in the format of the input. `-` is standard output.
+    refused
+        Write the rows that the platform refused, with its reason, to this file, in the format of the input. `-` is standard
+        output.
     not_done
         Write the rows that were not done, with the reason, to this file. It has the format of the input and can be used as
         input again. `-` writes to standard output instead of the report.
@@ -131,7 +176,7 @@ def report(
     """
     from rbim.cli.jobs.report import print_report
 
-    return print_report(journal, as_json=as_json, csv=csv, rows=not_done, plot=plot)
+    return print_report(journal, as_json=as_json, csv=csv, done=done, refused=refused, not_done=not_done, plot=plot)
 
 
 @job.command(sort_key=4, help_epilogue=FORGET_EXITS)

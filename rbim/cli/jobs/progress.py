@@ -30,7 +30,7 @@ SECONDS = 5.0
 
 MINUTE, HOUR = 60, 3600
 STATES = {
-    "halted": "paused: the platform asked for a pause, or does not respond",
+    "halted": "paused",
     "draining": "stopping",
 }
 
@@ -45,6 +45,7 @@ class ProgressDisplay:
         self._live = None if output_flags.plain or output_flags.quiet or not sys.stderr.isatty() else _live()
         self._block = ExitStack()
         self._next = time.monotonic() + SECONDS
+        self._has_cause = False  # whether a line has said why the job waits
 
     def __enter__(self) -> Self:
         if self._live is not None:
@@ -77,9 +78,15 @@ class ProgressDisplay:
         if self._live is not None:
             with suppress(OSError):
                 self._live.update(_bar(snapshot), refresh=True)
-        elif not self._quiet and time.monotonic() >= self._next:
+        elif not self._quiet and (time.monotonic() >= self._next or self._has_news(snapshot)):
             self._next = time.monotonic() + SECONDS
             self.print_line(_line(snapshot))
+
+    def _has_news(self, snapshot: Snapshot) -> bool:
+        """Return whether the job waits for the first time: the cause is shown at once."""
+        first = not self._has_cause and snapshot.phase == "halted" and bool(snapshot.cause)
+        self._has_cause = self._has_cause or first
+        return first
 
     def _print_bad_rows(self, rows: Input) -> None:
         for row in rows.bad[self._printed :]:
@@ -119,9 +126,15 @@ def time_left(seconds: float) -> str:
 def _line(snapshot: Snapshot) -> str:
     if snapshot.phase == "loading":
         return f"reading: {snapshot.total:,} rows"
-    state = f"{STATES[snapshot.phase]}; " if snapshot.phase in STATES else ""
+    state = f"{_state(snapshot)}; " if snapshot.phase in STATES else ""
     left = "" if snapshot.eta is None or not snapshot.waiting else f", {time_left(snapshot.eta)} left"
     return f"{state}{_settled(snapshot):,} of {snapshot.total:,} rows; {figures(snapshot)}{left}"
+
+
+def _state(snapshot: Snapshot) -> str:
+    """Return the phase as text, with the last failure if the job waits because of it; empty for the usual phases."""
+    state = STATES.get(snapshot.phase, "")
+    return f"{state}: {snapshot.cause}" if snapshot.phase == "halted" and snapshot.cause else state
 
 
 def _settled(snapshot: Snapshot) -> int:
@@ -147,8 +160,7 @@ def _bar(snapshot: Snapshot) -> Group | Text:
         f"{_settled(snapshot) / max(snapshot.total, 1):.0%}",
         f"{left} left" if snapshot.waiting else "",
     )
-    state = STATES.get(snapshot.phase)
     below = [Text(figures(snapshot))]
-    if state is not None:
-        below.append(Text(state, style="yellow"))
+    if state := _state(snapshot):
+        below.append(Text(visible(state), style="yellow", overflow="ellipsis", no_wrap=True))
     return Group(grid, *below)

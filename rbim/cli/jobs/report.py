@@ -20,10 +20,12 @@ from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from typing import Unpack
 
     from rbim.bulk.report.model import Report
+    from rbim.cli.jobs.files import FilesToWrite
 
-__all__ = ["print_report", "print_status"]
+__all__ = ["print_report", "print_status", "status_document"]
 
 
 def print_status(journal: Path, *, as_json: bool) -> int:
@@ -38,13 +40,14 @@ def print_status(journal: Path, *, as_json: bool) -> int:
         print_error(f"{journal}: {error}")
         return JobExit.USAGE
     if as_json:
-        show_json(_document(journal, report, running=running))
+        show_json(status_document(journal, report, running=running))
     else:
         sys.stdout.write("".join(f"{line}\n" for line in _lines(report, running=running)))
     return JobExit.DONE
 
 
-def _document(journal: Path, report: Report, *, running: bool) -> dict[str, Any]:
+def status_document(journal: Path, report: Report, *, running: bool) -> dict[str, Any]:
+    """Return the status of a job as JSON."""
     full = report.as_json()
     return {
         "journal": str(journal),
@@ -77,24 +80,25 @@ def _lines(report: Report, *, running: bool) -> list[str]:
     return lines
 
 
-def print_report(journal: Path, *, as_json: bool, csv: Path | None, rows: Path | None, plot: Path | None) -> int:
+def print_report(journal: Path, *, as_json: bool, **files: Unpack[FilesToWrite]) -> int:
     """Print the report of the job, write its files, and return the exit code."""
-    piped = [flag for flag, path in (("--csv", csv), ("--not-done", rows)) if path is not None and str(path) == STANDARD]
+    given = {f"--{name.replace('_', '-')}": str(path) for name, path in files.items() if path is not None}
+    piped = [flag for flag, path in given.items() if path == STANDARD and flag != "--plot"]
     journal = journal.absolute()
     flags = [*piped, *(["--json"] if as_json else [])]
     if len(flags) > 1:
         print_error(f"{' and '.join(flags)}: only one can use standard output; give the others a file name")
         return JobExit.USAGE
     try:
-        if rows is not None or csv is not None:
+        if given.keys() - {"--plot"}:
             job_facts(journal).require_accounts(journal)
         report = read_report(journal, running=is_locked(journal))
-        files = Files(journal, rows=rows, csv=csv, plot=plot, source=report.source.get("path"), standard=True)
+        writer = Files(journal, source=report.source.get("path"), standard=True, **files)
         if as_json:
             show_json(report.as_json())
         elif not piped:
             sys.stdout.write(report_text(report))
-        files.write(report)
+        writer.write(report)
     except InvalidRequest as error:
         return report_error(error, "rbim job report")
     except sqlite3.Error as error:

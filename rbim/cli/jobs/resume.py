@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rbim.bulk.job import open_job
 from rbim.bulk.journal.facts import job_facts
+from rbim.bulk.report.reading import read_report
 from rbim.cli.context import make_client
 from rbim.cli.errors import print_error, report_error
 from rbim.cli.exit_codes import JobExit
@@ -15,17 +16,20 @@ from rbim.cli.jobs.dialect import with_flags
 from rbim.cli.jobs.files import Files
 from rbim.cli.jobs.run import JobRun, execute
 from rbim.client.limits import Limits
-from rbim.errors import RbimError
+from rbim.errors import InvalidRequest, RbimError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
 
     from rbim.bulk.job import Job
     from rbim.bulk.run import Run
     from rbim.cli.jobs.flags import OutputFlags, PaceFlags, ResultFlags
 
-__all__ = ["continue_job"]
+__all__ = ["continue_job", "retried"]
+
+STATES = ("failed", "unknown", "refused")
+"""The states of accounts that a retry can send again."""
 
 
 def continue_job(
@@ -42,7 +46,7 @@ def continue_job(
         dialect = client.dialect
         job = open_job(client, journal, **settings)
         source = job_facts(job.journal).source.get("path")
-        files = Files(job.journal, rows=result_flags.not_done, plot=result_flags.plot, source=source)
+        files = Files(job.journal, source=source, **result_flags.files())
     except RbimError as error:
         return report_error(with_flags(error, journal, dialect), command)
     except sqlite3.Error as error:
@@ -56,5 +60,24 @@ def continue_job(
             begin=lambda: run(job),
             output_flags=output_flags,
             files=files,
+            on_end=result_flags.on_end,
         )
+    )
+
+
+def retried(job: Job[Any], states: Collection[str], reasons: Sequence[str], groups: Sequence[str]) -> Run:
+    """Return a run that sends the accounts in these states again. Raises InvalidRequest if there are none.
+
+    The run itself raises it if accounts wait to be sent, or if none has one of the reasons and groups.
+    """
+    report = read_report(job.journal)
+    counts = {state: getattr(report.accounts, state) for state in STATES}
+    if report.complete and not any(counts[state] for state in states):
+        selected = " or ".join(state for state in STATES if state in states)
+        wrong = InvalidRequest(f"{job.journal}: no account to retry: none is {selected}", field="journal")
+        if others := [f"{number:,} {state} (--only {state})" for state, number in counts.items() if number]:
+            wrong.add_note(f"Accounts that were not done: {', '.join(others)}")
+        raise wrong
+    return job.retry(
+        failed="failed" in states, unknown="unknown" in states, refused="refused" in states, reasons=reasons, groups=groups
     )

@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import ExitStack
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,10 +20,12 @@ from rbim._support.task_errors import TaskErrors
 from rbim.bulk.journal.facts import damage_of
 from rbim.bulk.report.reading import read_report
 from rbim.bulk.report.text import report_text
+from rbim.bulk.run import ANOTHER_JOB
 from rbim.cli.errors import print_error, report_bug, report_error
 from rbim.cli.exit_codes import JobExit
 from rbim.cli.global_flags import given_flags
 from rbim.cli.jobs.dialect import with_flags
+from rbim.cli.jobs.on_end import run_at_end
 from rbim.cli.jobs.progress import ProgressDisplay
 from rbim.cli.output import show_json
 from rbim.cli.printable import visible
@@ -47,7 +50,9 @@ EARLY_EXITS = {
     "stopped": JobExit.INTERRUPTED,
     "interrupted": JobExit.INTERRUPTED,
     "fuse": JobExit.GAVE_UP,
+    "not connected": JobExit.GAVE_UP,
     "no answer": JobExit.GAVE_UP,
+    "no progress": JobExit.GAVE_UP,
     "error": JobExit.GAVE_UP,
     "fault": JobExit.FAULT,
     "authentication": JobExit.REFUSED,
@@ -57,8 +62,22 @@ STOP_REASONS = {
     "fault": "stopped early",
     "authentication": "the platform refused the credentials",
     "fuse": "too many requests failed (--max-failures)",
+    "not connected": "no connection was possible",
+    "limit": "the limit of this run was reached (--limit)",
     "no answer": "no response for too long (--patience)",
+    "no progress": "no account was settled for too long (--patience)",
 }
+
+WITH_CAUSE = {"not connected", "no answer", "no progress"}
+"""Reasons of an early end that the last failure of a request explains."""
+
+INPUT_ERRORS = {"source", "max_bad"}
+"""Fields of errors that end the reading of the input."""
+
+NO_JOB = (
+    "Nothing was sent. {journal} holds no job yet (`rbim job list`: loading, 0 rows): run the same command again, or delete "
+    "it."
+)
 
 SUFFIXES = {"csv": ".csv", "jsonl": ".jsonl", "text": ".txt"}
 
@@ -72,6 +91,7 @@ class JobRun(NamedTuple):
     begin: Callable[[], Run]
     output_flags: OutputFlags
     files: Files
+    on_end: str | None = None
     rows: Input | None = None
 
 
@@ -107,11 +127,11 @@ def execute(job_run: JobRun) -> int:
 
 
 async def _run(job_run: JobRun, result: _RunResult) -> None:
+    result.run = run = job_run.begin()  # an error of it must not become one of a group
     tasks = anyio.create_task_group()
     failures = TaskErrors(tasks)
     with ProgressDisplay(job_run.output_flags, job_run.rows) as progress:
         async with tasks:
-            result.run = run = job_run.begin()
             await tasks.start(_handle_signals, run, progress)
             with failures:
                 async with job_run.client, run:
@@ -151,18 +171,15 @@ async def _handle_signals(run: Run, progress: ProgressDisplay, *, task_status: T
 
 
 def _finish(job_run: JobRun, result: _RunResult) -> int:
-    error = result.error
-    if isinstance(error, InvalidRequest):
-        return report_error(with_flags(error, job_run.journal, job_run.client.dialect), job_run.command)
-    if isinstance(error, RbimError):
-        report_error(error, job_run.command)
-    elif isinstance(error, (sqlite3.Error, OSError)):
-        print_error(f"{job_run.journal}: {getattr(error, 'strerror', None) or error}", error=error)
-    elif error is not None and (damage := damage_of(job_run.journal)) is not None:
-        result.error = damage
-        print_error(damage.message, error=error)
-    elif error is not None:
-        report_bug(error)
+    if isinstance(result.error, InvalidRequest):
+        error = with_flags(result.error, job_run.journal, job_run.client.dialect)
+        if error.field == ANOTHER_JOB:
+            error.add_note(f"To finish that job:\n{_continued('resume', job_run.journal)}")
+            error.add_note(f"To begin another job, the same command with: {_another_journal(job_run.journal)}")
+        if error.field in INPUT_ERRORS and (report := _read(job_run.journal)) is not None and report.state == "loading":
+            error.add_note(NO_JOB.format(journal=job_run.journal))
+        return report_error(error, job_run.command)
+    _print_failure(job_run, result)
     report = _read(job_run.journal)
     code = _code(result, report)
     if report is None and result.run is not None and result.run.began:
@@ -173,15 +190,29 @@ def _finish(job_run: JobRun, result: _RunResult) -> int:
         print_error("nothing was sent: run the same command again")
         return code
     _print_report(job_run, report)
-    if report.state != "loading" and not report.accounts.total:
-        print_error("the input has no rows")
     _print_next_steps(job_run, result, report)
     try:
         job_run.files.write(report)
     except InvalidRequest as failed:
         print_error(failed.message)
-        return _most_important(code, JobExit.USAGE)
+        code = _most_important(code, JobExit.USAGE)
+    if job_run.on_end is not None and report.state != "loading":
+        run_at_end(job_run.on_end, report)
     return code
+
+
+def _print_failure(job_run: JobRun, result: _RunResult) -> None:
+    """Print the error that ended the run, if there is one."""
+    error = result.error
+    if isinstance(error, RbimError):
+        report_error(error, job_run.command)
+    elif isinstance(error, (sqlite3.Error, OSError)):
+        print_error(f"{job_run.journal}: {getattr(error, 'strerror', None) or error}", error=error)
+    elif error is not None and (damage := damage_of(job_run.journal)) is not None:
+        result.error = damage
+        print_error(damage.message, error=error)
+    elif error is not None:
+        report_bug(error)
 
 
 def _print_report(job_run: JobRun, report: Report) -> None:
@@ -237,13 +268,16 @@ def _print_next_steps(job_run: JobRun, result: _RunResult, report: Report) -> No
     if not report.complete:
         reason = _stop_reason(result)
         left = _counted((accounts.not_sent, "not sent"), (accounts.unknown, "unknown"))
-        print_error(f"{STOP_REASONS.get(reason, reason)}; accounts left: {left}. To resume:", _continued("resume", journal))
+        cause = result.run.snapshot.cause if result.run is not None and reason in WITH_CAUSE else ""
+        said = f"{STOP_REASONS.get(reason, reason)}{f': {cause}' if cause else ''}"
+        print_error(f"{said}; accounts left: {left}. To resume:", _continued("resume", journal))
         return
     if accounts.failed or accounts.unknown:
         left = _counted((accounts.failed, "failed"), (accounts.unknown, "unknown"))
         print_error(f"accounts left: {left}. To send them again:", _continued("retry", journal))
     if (accounts.refused or accounts.failed or accounts.unknown) and not job_run.files.has_rows:
-        suffix = Path(report.source_name).suffix or SUFFIXES.get(report.source.get("format", {}).get("kind"), "")
+        kind = report.source.get("format", {}).get("kind")
+        suffix = Path(report.source_name.removesuffix(".gz")).suffix or SUFFIXES.get(kind, "")
         rest = journal.with_name(f"{journal.name.removesuffix('.journal')}.not-done{suffix}")
         left = _counted((accounts.refused, "refused"), (accounts.failed, "failed"), (accounts.unknown, "unknown"))
         print_error(
@@ -260,7 +294,17 @@ def _continued(verb: str, journal: Path) -> str:
     return command_line("job", verb, journal, *given_flags())
 
 
+def _another_journal(journal: Path) -> str:
+    """Return the flag for a journal beside this one that does not exist yet."""
+    stem = journal.name.removesuffix(".journal")
+    names = (journal.with_name(f"{stem}.{number}.journal") for number in count(2))
+    return _quoted("--journal", str(next(name for name in names if not name.exists())))
+
+
+def _quoted(*words: str) -> str:
+    return subprocess.list2cmdline(words) if os.name == "nt" else shlex.join(words)
+
+
 def command_line(*tokens: object) -> str:
     """Return a command of rbim, quoted for a shell."""
-    words = ["rbim", *map(str, tokens)]
-    return subprocess.list2cmdline(words) if os.name == "nt" else shlex.join(words)
+    return _quoted("rbim", *map(str, tokens))

@@ -12,6 +12,7 @@ from itertools import chain, islice, repeat
 import pytest
 from hypothesis import HealthCheck, assume, example, given, settings, strategies as st
 
+from rbim.bulk.input.content import GZIP, OTHERS
 from rbim.bulk.input.file import RowFile
 from rbim.bulk.input.format import Format, NotDone, codec, write_rows
 from rbim.bulk.input.rows import BadRow, Row, cleaned
@@ -76,7 +77,7 @@ def test_what_the_csv_module_writes_is_read_back(rows, shape, delimiter, line_en
     writer.writerow(["note", " ACCOUNT ", "Group", "user_name"])
     writer.writerows((note, account, group, user_name) for group, account, user_name, note in rows)
     body = ("\ufeff" if mark else "").encode(encoding) + out.getvalue().encode(encoding)
-    assert read(body, encoding=encoding) == [Row(*row[:3]) for row in rows]
+    assert read(body, encoding=encoding, allow_damaged=True) == [Row(*row[:3]) for row in rows]
     shape = RowFile(io.BytesIO(body), encoding=encoding).format
     assert (shape.kind, shape.encoding, shape.bom, shape.delimiter, shape.line_end) == (
         "csv",
@@ -97,12 +98,13 @@ def test_what_the_json_module_writes_is_read_back(rows, ascii_only, shape):
     encoding, mark = shape
     lines = [json.dumps({"account": a, "x": [1], "user_name": u, "group": g}, ensure_ascii=ascii_only) for g, a, u in rows]
     body = ("\ufeff" if mark else "").encode(encoding) + "\n".join(lines).encode(encoding)
-    assert read(body, encoding=encoding) == [Row(g, str(a), u) for g, a, u in rows]
+    assert read(body, encoding=encoding, allow_damaged=True) == [Row(g, str(a), u) for g, a, u in rows]
 
 
 @given(st.lists(CELL.filter(lambda cell: "\t" not in cell), min_size=1, max_size=8))
 def test_text_is_one_account_a_line(accounts):
-    assert read("\n".join(f"  {each}\u3000" for each in accounts), kind="text", group="g") == [Row("g", a) for a in accounts]
+    body = "\n".join(f"  {each}\u3000" for each in accounts) + "\n-"
+    assert read(body, kind="text", group="g", allow_damaged=True) == [Row("g", a) for a in [*accounts, "-"]]
 
 
 FORMULA = st.builds(
@@ -140,7 +142,8 @@ def test_what_is_written_back_is_read_again_and_other_readers_find_the_reason(
     assert write_rows(out, form, rows) == len(rows)
     body = out.getvalue()
     wanted = [Row(row.group, row.account, row.user_name) for row in rows]
-    assert read(body, kind=kind, encoding=encoding, group=group) == wanted
+    if rows or kind == "csv":  # otherwise it is empty, which is no input
+        assert read(body, kind=kind, encoding=encoding, group=group, allow_damaged=True) == wanted
     text = body.decode(encoding)
     assert text.startswith("\ufeff") == mark
     text = text.removeprefix("\ufeff")
@@ -158,10 +161,9 @@ def test_what_is_written_back_is_read_again_and_other_readers_find_the_reason(
     if kind != "jsonl":
         begun = [unicodedata.normalize("NFKC", reason).strip() for _, reason in found]
         assert not [each for each in begun if each[:1] in set("=+-@") and not each.lstrip("+-").isdecimal()]
-    if kind != "jsonl" or line_end != "\r":
+    if (kind != "jsonl" or line_end != "\r") and rows:
         again = RowFile(io.BytesIO(body), kind=kind, encoding=encoding, group=group).format
-        if rows:
-            assert (again.bom, again.line_end) == (mark, line_end)
+        assert (again.bom, again.line_end) == (mark, line_end)
 
 
 # --- anything at all
@@ -201,9 +203,10 @@ def test_nothing_that_is_read_raises_but_for_the_header(body, encoding, group):
 def test_every_line_that_is_not_blank_gives_one_row(body, kind):
     if kind == "csv":
         body = b"group,account\r\n" + body.replace(b'"', b"'")
-    assume(not body.startswith((b"\xff\xfe", b"\xfe\xff")))
-    rows = read(body, kind=kind, group=None if kind == "csv" else "g")
+    assume(not body.startswith((b"\xff\xfe", b"\xfe\xff", GZIP, *OTHERS)))
     blank = [not cleaned(line.decode("utf-8", "backslashreplace")) for line in physical(body)]
+    assume(not all(blank))
+    rows = read(body, kind=kind, group=None if kind == "csv" else "g")
     assert len(rows) == blank.count(False) - (kind == "csv")
     lines = [row.line for row in rows if isinstance(row, BadRow)]
     assert lines == sorted(set(lines))
@@ -467,10 +470,7 @@ def test_headers_that_are_refused_say_what_to_do(body, options, parts):
         ('name|"Account"\nx|1\n', {"group": "g"}, "csv", ["1"]),
         ("10001\n10002\n", {"group": "g", "kind": "csv"}, "csv", ["10001", "10002"]),
         ("10001\n10002\n", {"group": "g", "delimiter": ";"}, "csv", ["10001", "10002"]),
-        ("", {"group": "g"}, "text", []),
-        ("", {}, "csv", []),
-        ("\n\n", {}, "csv", []),
-        ("", {"kind": "jsonl"}, "jsonl", []),
+        ("group,account\n", {}, "csv", []),
     ],
 )
 def test_the_kind_is_told_from_the_first_line(body, options, kind, rows):

@@ -14,7 +14,7 @@ from helpers.jobs import world
 from helpers.two_users import OWNER, RBIM, lines, two_users
 from rbim.bulk import InviteJob, Row, open_job, read_report
 from rbim.bulk.journal.facts import damage_of
-from rbim.bulk.journal.schema import JOURNAL, STATEMENTS
+from rbim.bulk.journal.schema import JOURNAL
 from rbim.errors import InvalidRequest
 
 
@@ -39,15 +39,17 @@ def test_a_newer_schema_is_named(finished):
         open_job(object(), finished)
 
 
-def test_a_journal_of_version_1_is_read_and_not_changed(finished):
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_journal_of_an_earlier_rbim_is_refused_and_not_changed(finished, version):
     with closing(sqlite3.connect(finished)) as plain:
-        plain.execute("ALTER TABLE job DROP COLUMN erased")
-        plain.execute("PRAGMA user_version = 1")
-        assert len(JOURNAL.schema) == 2
-        assert JOURNAL.schema[0] is STATEMENTS
+        plain.execute(f"PRAGMA user_version = {version}")
     before = finished.read_bytes()
-    assert read_report(finished).accounts.done == 300
-    assert read_report(finished).erased is None
+    for opened in (read_report, lambda path: open_job(object(), path)):
+        with pytest.raises(
+            InvalidRequest, match=f"version {version}, of an earlier rbim .*: go on with that rbim, or begin"
+        ):
+            opened(finished)
+    assert damage_of(finished) is not None
     assert finished.read_bytes() == before
 
 

@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from rbim.bulk.input.format import Format, write_rows
 from rbim.bulk.input.rows import BadRow
+from rbim.bulk.journal import marks
 from rbim.bulk.journal.schema import JOURNAL, STATEMENTS
 from rbim.bulk.report.plot import plot_report
 from rbim.bulk.report.reading import read_report
@@ -71,19 +72,32 @@ class Book:
         return self.known("reason", text=text, code=code, error=error)
 
     def account(self, seq, group="g", account=None, *, user_name="", state=0, request=None, reason=None):
-        party = self.known("party", name=group)
-        lane = self.known("lane", party=party, user_name=user_name)
-        name = account or f"u{seq}"
-        self.add("account", lane=lane, seq=seq, party=party, account=name, state=state, request=request, reason=reason)
-        self.db.execute("UPDATE lane SET last = ? WHERE id = ?", (seq, lane))
+        """Add an account, in a chunk of its own; return the number of the chunk."""
+        target = self.known("target_group", name=group)
+        sender_group = self.known("sender_group", target_group=target, user_name=user_name)
+        accounts = json.dumps([account or f"u{seq}"])
+        content = self.add("content", sender_group=sender_group, size=1, first=seq, step=1, accounts=accounts)
+        values = {"state": state, "request": request, "reason": reason}
         self.db.execute("UPDATE job SET rows = max(rows, ?)", (seq,))
-        return lane
+        return self.add("chunk", sender_group=sender_group, content=content, size=1, **values)
 
-    def request(self, *, lane=1, first=1, last=1, members=1, attempt=1, begun=BEGAN, elapsed=0.1, outcome=ANSWERED, **more):
+    def chunk(self, first, accounts, group="g", *, state=0, reason=None, exceptions=(), user_name=""):
+        """Add a chunk of several accounts; the exceptions are (place, state, reason)."""
+        sender_group = self.known("sender_group", target_group=self.known("target_group", name=group), user_name=user_name)
+        size = len(accounts)
+        rows = {"sender_group": sender_group, "size": size}
+        content = self.add("content", **rows, first=first, step=1, accounts=json.dumps(accounts))
+        chunk = self.add("chunk", **rows, content=content, state=state, reason=reason)
+        for place, its, why in exceptions:
+            self.add("exception", chunk=chunk, place=place, state=its, reason=why)
+        self.db.execute("UPDATE job SET rows = max(rows, ?)", (first + size - 1,))
+        return chunk
+
+    def request(self, *, chunk=1, members=1, attempt=1, begun=BEGAN, elapsed=0.1, outcome=ANSWERED, **more):
         ended = None if outcome in {OPEN, PLANNED} else begun + elapsed
         elapsed = None if outcome in {OPEN, PLANNED} else elapsed
         begun = None if outcome == PLANNED else begun
-        values = {"lane": lane, "first": first, "last": last, "members": members, "attempt": attempt, **more}
+        values = {"chunk": chunk, "members": members, "attempt": attempt, **more}
         return self.add("request", **values, begun=begun, ended=ended, elapsed=elapsed, outcome=outcome)
 
     def bad(self, line, reason="no account", raw="x"):
@@ -91,7 +105,7 @@ class Book:
         self.db.execute("UPDATE job SET rows = rows + 1, bad = bad + 1")
 
     def duplicate(self, seq, account, first, group="g"):
-        self.add("duplicate", seq=seq, party=self.known("party", name=group), account=account, first=first)
+        self.add("duplicate", seq=seq, target_group=self.known("target_group", name=group), account=account, first=first)
         self.db.execute("UPDATE job SET rows = rows + 1, duplicates = duplicates + 1")
 
     def run(self, began=BEGAN, ended=None, why=None):
@@ -200,14 +214,14 @@ def written(fates):
             continue
         first = first or seq
         alone = f"acting {seq}" if fate in {"open", "open again", "resending", "half"} else ""
-        lane = book.account(seq, user_name=alone, state=STATE.get(fate, 0))
-        span = {"lane": lane, "first": seq, "last": seq}
+        span = {"chunk": book.account(seq, user_name=alone, state=STATE.get(fate, 0))}
         if fate in {"open", "open again"}:
             book.request(**span, outcome=OPEN)
         elif fate == "resending":
             book.request(**span, outcome=UNKNOWN, todo=1)
         elif fate == "half":
-            book.request(**span, outcome=PLANNED, todo=1, resent=1)
+            book.request(**span, outcome=UNKNOWN)
+            book.request(**span, outcome=NOT_SENT, todo=1, resent=1)
         rows.append(("g", f"u{seq}", SHOWN.get(fate, fate)))
     book.db.execute("UPDATE job SET rows = ?", (len(fates),))
     return book, rows
@@ -239,23 +253,51 @@ def test_every_row_is_counted_once_and_is_one_line_in_its_place(fates, running):
     book.db.close()
 
 
-def test_an_open_request_reaches_only_those_of_its_lane_that_were_waiting(book):
-    for seq in range(1, 11):
-        lane = book.account(seq, state=1 if seq in {4, 5} else 0)
-    book.account(11, "another")
-    book.account(6000, account="other", user_name="somebody")
-    book.db.execute("UPDATE job SET rows = 12")
-    book.request(lane=lane, first=3, last=7, members=3, outcome=OPEN)
+def test_an_open_request_reaches_only_its_chunk(book):
+    reason = book.reason("why")
+    book.chunk(1, ["a", "b", "c", "d"])
+    book.chunk(5, ["e", "f", "g"], state=1, exceptions=[(1, 2, reason)])
+    book.chunk(8, ["h"], "another")
+    book.chunk(9, ["i", "j"], user_name="somebody")
+    book.request(chunk=1, members=4, outcome=OPEN)
     accounts = book.report().accounts
-    assert (accounts.done, accounts.unknown, accounts.not_sent, accounts.in_flight) == (2, 3, 7, 0)
-    assert book.report(running=True).accounts.in_flight == 3
+    assert (accounts.done, accounts.refused, accounts.unknown, accounts.not_sent, accounts.in_flight) == (2, 1, 4, 3, 0)
+    assert book.report(running=True).accounts.in_flight == 4
+    assert [(line[2], line[4], line[5]) for line in book.csv()[5:8]] == [
+        ("e", "invited", ""),
+        ("f", "refused", "why"),
+        ("g", "invited", ""),
+    ]
+
+
+def test_a_planned_request_counts_when_it_may_have_left(tmp_path, monkeypatch):
+    """By its mark while the machine is the same one; without marks, any may have left."""
+    book = Book(tmp_path / "job.db")
+    chunks = [book.account(seq) for seq in range(1, 5)]
+    book.run(BEGAN)
+    for chunk in chunks:
+        book.request(chunk=chunk, outcome=PLANNED)
+    made = marks.Marks(tmp_path / "job.db", marks.RunKey(1, BEGAN))
+    made.set(2, BEGAN)
+    made.set_done(made.set(3, BEGAN), 3, marks.Mark(BEGAN, 0.5))
+    report = read_report(tmp_path / "job.db", running=True)
+    accounts = report.accounts
+    assert (accounts.done, accounts.in_flight, accounts.unknown, accounts.not_sent) == (1, 1, 1, 2)
+    assert (report.requests.sent, report.requests.answered, report.requests.in_flight) == (2, 1, 1)
+    assert [line[4] for line in book.csv()[1:]] == ["skipped", "unknown", "invited", "skipped"]
+    assert [each.account for each in not_done(book.db)] == ["u1", "u2", "u4"]
+    monkeypatch.setattr(marks, "BOOT", tmp_path / "job.db")  # the machine was started again
+    report = read_report(tmp_path / "job.db")
+    assert (report.accounts.unknown, report.accounts.not_sent, report.requests.sent) == (4, 0, 4)
+    made.close(remove=True)
+    book.db.close()
 
 
 def test_an_account_that_two_requests_may_have_reached_is_counted_once(book):
-    lane = book.account(1)
-    book.request(lane=lane, outcome=UNKNOWN, todo=1)
-    book.request(lane=lane, outcome=OPEN)
-    book.request(lane=lane, outcome=OPEN)
+    chunk = book.account(1)
+    book.request(chunk=chunk, outcome=UNKNOWN, todo=1)
+    book.request(chunk=chunk, outcome=OPEN)
+    book.request(chunk=chunk, outcome=OPEN)
     accounts = book.report(running=True).accounts
     assert (accounts.unknown, accounts.in_flight, accounts.adds_up) == (1, 1, True)
     assert [line[4] for line in book.csv()[1:]] == ["unknown"]
@@ -264,16 +306,16 @@ def test_an_account_that_two_requests_may_have_reached_is_counted_once(book):
 def test_rows_that_are_gone_are_missed(book):
     for seq in range(1, 4):
         book.account(seq, state=1)
-    book.db.execute("DELETE FROM account WHERE seq = 2")
+    book.db.execute("DELETE FROM chunk WHERE id = 2")
     assert not book.report().adds_up
     assert "do not add up" in report_text(book.report())
 
 
 def test_while_the_input_is_read_the_tables_are_counted():
     book = Book(loaded=False)
-    book.account(1)
+    book.add("content", sender_group=1, size=1, first=1, step=1, accounts='["u1"]')
     book.add("bad_row", line=2, reason="no account", raw="x")
-    book.add("duplicate", seq=3, party=1, account="u1", first=1)
+    book.add("duplicate", seq=3, target_group=1, account="u1", first=1)
     book.db.execute("UPDATE job SET rows = 0, bad = 0, duplicates = 0")
     report = book.report(running=True)
     assert (report.state, report.complete, report.adds_up) == ("loading", False, True)
@@ -336,14 +378,13 @@ def test_reasons_carry_state_code_and_error_and_codes_count_requests_too(book):
 
 
 def test_sendings_are_counted_by_outcome_and_by_why_they_were_made_again(book):
-    book.run(BEGAN, BEGAN + 10, "done")
-    whole = book.request(first=1, last=50, outcome=REFUSED)
-    book.request(first=1, last=25, repeats=whole)  # a half
-    half = book.request(first=26, last=50, repeats=whole, outcome=NOT_SENT, waited=1.5)
-    again = book.request(first=26, last=50, repeats=half, attempt=2, outcome=UNKNOWN, waited=0.5)
-    resent = book.request(first=26, last=50, repeats=again, attempt=3, resent=1, outcome=REFUSED)
-    book.request(first=26, last=40, repeats=resent, resent=1, outcome=OPEN)
-    book.request(first=41, last=50, repeats=resent, resent=1, outcome=PLANNED, todo=1)
+    book.sample(book.run(BEGAN, BEGAN + 10, "done"), BEGAN + 10, seconds=10)
+    whole = book.request(outcome=REFUSED, split=1)
+    book.request(repeats=whole)  # a half
+    half = book.request(chunk=2, repeats=whole, outcome=NOT_SENT, waited=1.5)
+    again = book.request(chunk=2, repeats=half, attempt=2, outcome=UNKNOWN, waited=0.5)
+    resent = book.request(chunk=2, repeats=again, attempt=3, resent=1, outcome=REFUSED, split=1)
+    book.request(chunk=2, repeats=resent, resent=1, outcome=OPEN)
     requests = book.report().requests
     assert (requests.sent, requests.answered, requests.refused, requests.not_sent) == (6, 1, 2, 1)
     assert (requests.unknown, requests.in_flight) == (2, 0)
@@ -391,23 +432,20 @@ def test_latencies_are_nearest_rank_percentiles(times, dice):
 # ------------------------------------------------------------------------------ time
 
 
-def test_a_killed_run_lasted_until_the_last_that_is_known_of_it(book):
-    first = book.run(BEGAN)
+def test_a_run_lasted_as_long_as_its_samples_whatever_the_clock_on_the_wall_did(book):
+    first = book.run(BEGAN)  # killed
     book.sample(first, BEGAN + 3)
-    book.request(begun=BEGAN + 2, elapsed=2.5)
+    book.sample(first, BEGAN + 4)
     book.request(begun=BEGAN + 3, elapsed=5000)  # the next run settled it
-    book.run(BEGAN + 100)
-    book.sample(2, BEGAN + 107)
-    book.run(BEGAN + 200)
-    book.request(begun=BEGAN + 205, outcome=OPEN)
-    book.run(BEGAN + 300)
-    book.run(BEGAN + 400, BEGAN + 350, "done")  # a clock was set back
+    book.sample(book.run(BEGAN + 100, BEGAN + 100 + 86_400, "done"), BEGAN + 100 + 86_400, seconds=9.5)
+    book.run(BEGAN + 300)  # killed in its first second
+    book.sample(book.run(BEGAN + 400, BEGAN + 350, "done"), BEGAN + 350, seconds=0.75)  # the clock was set back
     runs = book.report().runs
-    assert [run.seconds for run in runs] == pytest.approx([4.5, 7, 5, 0, 0])
-    assert [run.why for run in runs] == [None] * 4 + ["done"]
+    assert [run.seconds for run in runs] == pytest.approx([2, 9.5, 0, 0.75])
+    assert [run.why for run in runs] == [None, "done", None, "done"]
     assert runs[0].began.isoformat() == TEN_O_CLOCK
     assert runs[0].ended is None
-    assert book.report().seconds == pytest.approx(16.5)
+    assert book.report().seconds == pytest.approx(12.25)
 
 
 @st.composite
@@ -485,8 +523,7 @@ def check_runs(rows, intervals):
 
 
 def test_lists_of_what_is_odd_are_short_and_their_counts_whole(book):
-    lane = book.account(1, "研发部")
-    request = book.request(lane=lane)
+    request = book.request(chunk=book.account(1, "研发部"))
     for number in range(30):
         book.add("anomaly", request=request, account=f"stranger {number}", reason=book.reason("who?"))
         book.bad(number + 100, f"bad {number}", "raw")
@@ -538,7 +575,7 @@ def test_a_report_is_of_one_moment(tmp_path):
     book.account(1, state=1)
 
     def interfere(statement):
-        if "FROM account" in statement or "FROM job" in statement:
+        if "FROM chunk" in statement or "FROM job" in statement:
             seen.append(statement)
             book.account(len(seen) + 1, state=1)
 
@@ -679,8 +716,8 @@ def test_the_text_is_narrow_and_harmless(killed):
 
 
 def test_a_long_line_of_figures_goes_on_in_the_next_one(book):
-    whole = book.request(first=1, last=9, outcome=REFUSED, reason=book.reason("slow down", "", "Throttled"))
-    book.request(first=1, last=5, repeats=whole)
+    whole = book.request(outcome=REFUSED, split=1, reason=book.reason("slow down", "", "Throttled"))
+    book.request(repeats=whole)
     book.request(attempt=2)
     book.request(resent=1)
     text = report_text(book.report())
@@ -752,7 +789,7 @@ def test_a_sparkline_goes_from_nothing_to_the_highest():
     [(0.01234, "12.3 ms"), (1.0, "1 s"), (59.2, "59.2 s"), (61, "1:01 min"), (3599, "59:59 min"), (7325, "2:02:05 h")],
 )
 def test_durations_are_told_in_their_unit(book, seconds, shown):
-    book.run(BEGAN, BEGAN + seconds, "done")
+    book.sample(book.run(BEGAN, BEGAN + seconds, "done"), BEGAN + seconds, seconds=seconds)
     assert f"  {shown}  done\n" in report_text(book.report())
 
 
@@ -884,13 +921,11 @@ assert matplotlib.rcParams.copy() == before
 def test_a_large_journal_is_read_in_little_memory(tmp_path):
     path, count = tmp_path / "job.db", 400_000
     book = Book(path)
-    book.account(1, state=1)
     why = book.reason("full")
     book.db.execute("BEGIN")
-    book.db.executemany(
-        "INSERT INTO account (lane, seq, party, account, state, reason) VALUES (1, ?, 1, ?, ?, ?)",
-        ((seq, f"account {seq}", 2 if seq % 2 else 1, why if seq % 2 else None) for seq in range(2, count + 1)),
-    )
+    for first in range(1, count + 1, 50):
+        names = [f"account {seq}" for seq in range(first, first + 50)]
+        book.chunk(first, names, state=1, exceptions=[(place, 2, why) for place in range(0, 50, 2)])
     book.db.execute("UPDATE job SET rows = ?", (count,))
     book.db.execute("COMMIT")
     book.db.close()
@@ -899,7 +934,7 @@ import resource, sqlite3
 from rbim.bulk.report.reading import read_report
 from rbim.bulk.report.rows import write_report_csv
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-assert read_report({str(path)!r}).accounts.refused == {count // 2 - 1}
+assert read_report({str(path)!r}).accounts.refused == {count // 2}
 connection = sqlite3.connect({str(path)!r})
 with open({str(tmp_path / "job.csv")!r}, "w", encoding="utf-8", newline="") as stream:
     write_report_csv(stream, connection)

@@ -22,9 +22,17 @@ import anyio
 import pytest
 from rich.console import Console
 
-from helpers.holding import Holding
-from helpers.serving import served
-from rbim import AsyncClient
+from helpers.job_commands import (
+    ACCOUNTS,
+    STRANGER,
+    commands,
+    invitations,
+    made_group,
+    members,
+    rows_in,
+    rows_of,
+    write_csv,
+)
 from rbim.bulk.journal.lock import JobLock
 from rbim.bulk.journal.schema import JOURNAL
 from rbim.bulk.progress import Snapshot
@@ -35,98 +43,12 @@ from rbim.cli.jobs.flags import OutputFlags
 from rbim.cli.jobs.input import Input
 from rbim.cli.jobs.progress import ProgressDisplay
 from rbim.cli.jobs.run import command_line
-from rbim.credentials import Credentials
-from rbim.emulator import Emulator
 from rbim.emulator.faults.requests import Code, Fault, InvalidJson, Status
-from rbim.operations.groups import DeleteGroupMember, GroupType, InviteJoinGroup
+from rbim.operations.groups import DeleteGroupMember
 from rbim.transports.auto import AutoTransport
 
-ACCOUNTS = ["total", "invited", "refused", "failed", "unknown", "skipped", "duplicate"]
 PATIENCE = 60
 signals = pytest.mark.skipif(sys.platform == "win32", reason="signals are sent in another way")
-STRANGER = "stranger"
-CREDENTIALS = Credentials(app_id="app", app_token="the-token")
-
-
-@pytest.fixture(scope="module")
-def served_platform():
-    emulator = Emulator(credentials=CREDENTIALS)
-    emulator.never_logged_in(STRANGER)
-    emulator.door = Holding(emulator.asgi)
-    with served(emulator.door) as url:
-        yield emulator, url
-
-
-@pytest.fixture
-def environment(bare_environment, tmp_path):
-    """An environment without a platform, and a working directory of one's own."""
-    bare_environment.chdir(tmp_path)
-    return bare_environment
-
-
-@pytest.fixture
-def platform(served_platform, environment):
-    emulator, url = served_platform
-    for name, value in {"BASE_URL": url, "APP_ID": "app", "APP_TOKEN": "the-token", "USER_NAME": "admin"}.items():
-        environment.setenv(f"RBIM_{name}", value)
-    emulator.faults.clear()
-    yield emulator
-    emulator.faults.clear()
-    emulator.door.holding = False
-
-
-@pytest.fixture
-def cli(capsys):
-    def call(*tokens):
-        code = run([str(token) for token in tokens])
-        out, err = capsys.readouterr()
-        assert "Traceback" not in err
-        assert "the-token" not in out + err
-        return code, out, err
-
-    return call
-
-
-@pytest.fixture
-def group(platform):
-    return made_group(platform)
-
-
-def made_group(platform):
-    async def create():
-        async with AsyncClient(
-            base_url="http://emulator", credentials=CREDENTIALS, user_name="admin", transport=platform
-        ) as client:
-            return await client.groups.create(name="x", type=max(GroupType, key=lambda kind: kind.member_limit))
-
-    return anyio.run(create).group_id
-
-
-def members(platform, group):
-    return set(platform.state.groups[group].members) - {"admin"}
-
-
-def rows_of(*groups, count=7, prefix="u"):
-    return [(group, f"{prefix}{number}") for number in range(count) for group in groups]
-
-
-def write_csv(path, rows, header=("group", "account")):
-    with Path(path).open("w", encoding="utf-8", newline="") as stream:
-        csv.writer(stream).writerows([header, *rows])
-    return path
-
-
-def rows_in(path):
-    return list(csv.DictReader(io.StringIO(Path(path).read_bytes().decode())))
-
-
-def commands(err):
-    """Return the commands that were printed to be pasted."""
-    return [shlex.split(line)[1:] for line in err.splitlines() if line.startswith("rbim ")]
-
-
-def invitations(platform):
-    return platform.requests.of(InviteJoinGroup)
 
 
 # ---------------------------------------------------------------- a job, from its beginning to its end
@@ -321,6 +243,7 @@ def test_a_dry_run_says_what_cannot_be_used(cli):
 
     code, out, _ = cli("remove", "members.csv", "--dry-run", "--json")
     document = json.loads(out)
+    assert document.pop("warnings") == []
     assert [row["line"] for row in document.pop("bad_rows")] == list(range(3, 13))
     assert document == {
         "rows": 13,
@@ -374,8 +297,14 @@ def test_a_platform_that_does_not_answer_ends_a_job(cli, group, monkeypatch):
     code, _, err = cli("invite", "members.csv", "--patience", "0.2")
 
     assert code == JobExit.GAVE_UP
-    assert "no response for too long" in err
+    assert "rbim: no connection was possible: cannot connect to {}:{} (refused)".format(*nobody) in err
     assert [words[:2] for words in commands(err)] == [["job", "resume"]]
+
+    code, out, err = cli(*commands(err)[0], "--patience", "0.2", "--json")
+    assert code == JobExit.GAVE_UP
+    (reason,) = json.loads(out)["reasons"]
+    assert (reason["state"], reason["error"], reason["accounts"]) == ("waiting", "NotSent", 7)
+    assert "cannot connect to {}:{} (refused)".format(*nobody) in reason["text"]
 
 
 def test_credentials_that_are_refused_end_a_job_which_others_resume(platform, cli, group, monkeypatch):
@@ -407,6 +336,24 @@ def test_what_is_unknown_has_an_exit_code_and_is_retried(platform, cli, group):
     code, out, _ = cli(*retry, "--only", "unknown", "--json")
     assert code == JobExit.INCOMPLETE
     assert json.loads(out)["accounts"] == dict(zip(ACCOUNTS, (7, 6, 1, 0, 0, 0, 0), strict=True))
+
+
+ALREADY = "the account has never logged in"
+
+
+@pytest.mark.parametrize("told", ["nowhere", "command line", "rbim.toml"])
+def test_after_a_lost_answer_a_listed_account_is_unknown_unless_its_reason_means_that_it_is_done(platform, cli, group, told):
+    platform.faults.add(Fault(effect=InvalidJson(), operation="InviteJoinGroup", nth=(1,)))
+    write_csv("members.csv", [*rows_of(group, count=3), (group, STRANGER)])
+    Path("rbim.toml").write_text(f'[dialect]\nalready_reasons = ["{ALREADY}"]\n')
+    flags = {"command line": ["--already-reasons", ALREADY], "rbim.toml": ["--config", "rbim.toml"]}.get(told, [])
+
+    code, out, _ = cli("invite", "members.csv", *flags, "--json")
+
+    counts = json.loads(out)["accounts"]
+    unknown = told == "nowhere"
+    assert (code, counts["unknown"], counts["refused"]) == (JobExit.UNKNOWN if unknown else JobExit.DONE, unknown, 0)
+    assert counts["invited"] == 4 - unknown
 
 
 def test_a_journal_that_takes_no_more_ends_a_job(platform, cli, group):
@@ -670,7 +617,7 @@ def test_status_of_a_job_that_runs_and_of_one_that_was_killed(finished, cli):
     with closing(sqlite3.connect(finished)) as database, database:
         database.execute("UPDATE run SET ended = NULL, why = NULL")
         database.execute("UPDATE request SET outcome = 0, ended = NULL")
-        database.execute("UPDATE account SET state = 0")
+        database.execute("UPDATE chunk SET state = 0")
     assert "was killed" in cli("job", "status", finished)[1]
     lock = JobLock(finished)
     lock.acquire()
@@ -837,8 +784,11 @@ def test_the_bar_fits_the_terminal(width):
     assert bar.rstrip().endswith("50/200  25%  1:02:05 left")
     assert figures == "1,234.6 requests/s, 7 of 8 in flight, 3 refused, 2 failed"
 
-    *_, state = lines_of(bulk_progress._bar(snapshot(phase="halted", throttled=5, unknown=6, eta=None)), width)
-    assert state.startswith("paused: the platform asked for a pause")
+    cause = "cannot connect to 127.0.0.1:9 (refused): is the emulator running? (rbim emulator)" + "x" * 100
+    halted = snapshot(phase="halted", throttled=5, unknown=6, eta=None, cause=cause)
+    *_, state = lines_of(bulk_progress._bar(halted), width)
+    assert state.startswith("paused: cannot connect to 127.0.0.1:9 (refused): is the emulator")
+    assert len(state) <= width
     assert "-:--:-- left" in lines_of(bulk_progress._bar(snapshot(eta=None)), width)[0]
     assert "left" not in lines_of(bulk_progress._bar(snapshot(waiting=0)), width)[0]
     assert lines_of(bulk_progress._bar(snapshot(phase="loading")), width) == ["reading: 200 rows"]
@@ -853,6 +803,23 @@ def test_lines_come_every_few_seconds(capsys, monkeypatch):
             now[0] += 0.5
     line = "stopping; 50 of 200 rows; 1,234.6 requests/s, 7 of 8 in flight, 3 refused, 2 failed, 1:02:05 left"
     assert capsys.readouterr().err.splitlines() == [line] * 2
+
+
+def test_a_line_says_at_once_why_a_job_waits(capsys, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(bulk_progress.time, "monotonic", lambda: now[0])
+    cause = "cannot connect to 127.0.0.1:9 (refused)\x1b[31m"
+    with ProgressDisplay(OutputFlags(), None) as progress:
+        for _ in range(3):
+            progress.update(snapshot(phase="halted", eta=None, cause=cause))
+        for made in (snapshot(phase="halted", eta=None), snapshot(cause="too fast")):
+            now[0] += 5.0
+            progress.update(made)
+    first, second, third = capsys.readouterr().err.splitlines()
+    assert first.startswith("paused: cannot connect to 127.0.0.1:9 (refused)")
+    assert "\x1b" not in first
+    assert second.startswith("paused; 50 of 200 rows")
+    assert third.startswith("50 of 200 rows")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals")
@@ -915,7 +882,7 @@ def test_what_is_left_never_goes_into_the_jobs_own_input(cli, group):
     cli("invite", "m.csv")
     for command in (["job", "resume"], ["job", "retry"], ["job", "report"]):
         code, _, err = cli(*command, "m.csv.invite.journal", "--not-done", "m.csv")
-        assert (code, "is the journal or the input of this job" in err) == (JobExit.USAGE, True)
+        assert (code, "is the input of this job" in err) == (JobExit.USAGE, True)
     assert Path("m.csv").read_bytes() == before
 
 
@@ -959,10 +926,18 @@ def test_who_reads_the_report_may_leave(platform, group):
     assert members(platform, group) == {account for _, account in rows_of(group)}
 
 
-def test_an_input_without_rows_is_said(cli, group):
+@pytest.mark.parametrize("command", [["invite"], ["remove", "--yes"], ["invite", "--dry-run"]])
+def test_an_input_without_rows_is_an_error_and_with_rows_the_same_command_sends_them(platform, cli, group, command):
+    platform.requests.clear()
     write_csv("m.csv", [])
-    code, _, err = cli("invite", "m.csv")
-    assert (code, "the input has no rows" in err) == (JobExit.DONE, True)
+    code, out, err = cli(command[0], "m.csv", *command[1:])
+    assert (code, out, "rbim: m.csv: the input has no rows: " in err) == (JobExit.USAGE, "", True)
+    assert not platform.requests.records
+    write_csv("m.csv", rows_of(group, count=1))
+    assert cli(command[0], "m.csv", *command[1:])[0] != JobExit.USAGE
+
+
+def test_one_row_is_one_group(cli, group):
     write_csv("n.csv", rows_of(group, count=1))
     assert "1 group\n" in cli("invite", "n.csv", "--dry-run")[1]
     assert "no rows" not in cli("invite", "n.csv")[2]

@@ -1,0 +1,301 @@
+"""Rules that end a run early, or close one of its groups: failures, silence, no progress, no connection.
+
+This module only decides, with times of a monotonic clock that are passed in; the dispatcher acts. It learns the end of each
+request (:meth:`StopRules.ended`) and, every second, that the process runs (:meth:`StopRules.tick`).
+"""
+
+# A run ends with
+#
+# FUSE            more requests failed for good than the failure limit allows: a count in total, or a share of the latest
+# NOT_CONNECTED   no connection was ever made, for CONNECT_PATIENCE seconds
+# NO_ANSWER       requests are lost and no answer of any kind came for `patience` seconds
+# NO_PROGRESS     answers come, such as throttling, but no account was settled for `patience` seconds
+#
+# A pause that the platform asks for (Retry-After) is neither silence nor time without progress, up to MAX_PAUSE seconds
+# between two settled accounts. Time in which the process slept (SIGSTOP) does not count either.
+#
+# A group is closed after refusals in a row that concern the whole group, without one account done between them:
+#
+# the platform says that the group does not exist, or is full      3 requests
+# `fails` lists every account of the requests, for one reason      3 requests, and 20 accounts
+# whole requests are refused with one other code, while other      20 requests
+# groups get on
+#
+# Without a failure limit only the first of these three closes a group. A group that the platform does not know counts as
+# one failure of the run. Refusals that arrive after a group was closed count as failures only in a count.
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from math import ceil, inf
+from typing import TYPE_CHECKING, Literal
+
+from attrs import field, frozen
+
+from rbim._support.text import one_line, quoted
+from rbim.bulk.failure_policy import MAX_PAUSE, Signal, Step
+from rbim.bulk.states import AccountState, RequestState
+from rbim.bulk.work import MAX_REASON, FailureReason
+from rbim.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from rbim.bulk.failure_policy import Decision
+    from rbim.bulk.work import Chunk, Settlement
+
+__all__ = ["GO_ON", "FailureLimit", "StopReason", "StopRules", "Verdict"]
+
+StopReason = Literal["fuse", "not connected", "no answer", "no progress"]
+
+MIN_REQUESTS = 20
+"""Requests that must have ended before a share of failures can end the job."""
+
+WINDOW = 200
+"""The latest requests to which a share applies, at least; for small shares as many as can hold ``FAILURES``."""
+
+FAILURES = 100
+
+CONNECT_PATIENCE = 18.0
+"""Seconds after which a run ends that never had a connection; with a timeout of 10 s, it ends within 30 s."""
+
+LOOK = 1.0
+"""Seconds between two looks at the clock while the process runs."""
+
+SLEPT = 5.0
+"""Seconds between two looks that mean that the process slept."""
+
+IN_A_ROW = 3
+EVIDENCE = 20
+"""What a run of refusals must weigh to close a group: its accounts that ``fails`` lists, or its refused requests."""
+
+
+def _check_limit(_: object, _attribute: object, value: object) -> None:
+    count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    share = isinstance(value, float) and 0 < value <= 1
+    if value is not None and not count and not share:
+        raise InvalidRequest(
+            f"max_failures: invalid value {quoted(value)}: use a count (0 or more), a share such as 0.2, or None",
+            field="max_failures",
+        )
+
+
+@frozen
+class FailureLimit:
+    """The failure limit of a job: more failed requests than a count, or than a share of the latest requests.
+
+    ``limit``: a count (int) of the whole run; a share (float) of the latest 200 requests or more, from the twentieth on; or
+    None for no limit. A request that is sent again counts once, when it is settled.
+    """
+
+    limit: float | None = field(default=0.5, validator=_check_limit)
+
+    @property
+    def window(self) -> float:
+        """The number of the latest requests that count: all, if the limit is a count."""
+        return max(WINDOW, ceil(FAILURES / self.limit)) if isinstance(self.limit, float) else inf
+
+    def exceeded(self, failures: int, requests: int) -> bool:
+        """Return whether the job must end with so many failures among the ``requests`` that count."""
+        if self.limit is None:
+            return False
+        if isinstance(self.limit, int):
+            return failures > self.limit
+        return requests >= MIN_REQUESTS and failures / requests > self.limit
+
+
+@frozen
+class Verdict:
+    """The consequence of a request's end: the run stops, or the request's group is closed, or neither (both None).
+
+    ``close`` is the reason for the accounts of the group that are not sent.
+    """
+
+    stop: StopReason | None = None
+    close: FailureReason | None = None
+
+
+GO_ON = Verdict()
+
+
+class _Refusals:
+    """Refusals in a row in one group: their requests, their weight, and how far the other groups were at the first one."""
+
+    __slots__ = ("done_before", "reason", "requests", "weight")
+
+    def __init__(self, reason: FailureReason, done_before: int) -> None:
+        self.reason = reason
+        self.done_before = done_before
+        self.requests = self.weight = 0
+
+
+class StopRules:
+    """Decides about one run that begins at ``now``.
+
+    ``limit`` and ``patience`` (seconds) are those of the job. A reason of ``fails`` in ``known`` closes no group: it says
+    that an account is a member already.
+    """
+
+    def __init__(self, *, limit: FailureLimit, patience: float, now: float, known: Collection[str] = ()) -> None:
+        self._limit = limit
+        self._window = limit.window
+        self._patience = patience
+        self._known = known
+        self._settled = 0
+        self._failed_at = deque[int]()  # numbers of the settled requests that failed; of a share, those in the window
+        self._seen = now
+        self._asleep = 0.0  # seconds; all other times are without them
+        self._woke = self._answered_at = now
+        self._connected = False
+        self._halted_until = -inf
+        self._silent_since: float | None = None
+        self._stuck_since: float | None = None
+        self._pauses = 0.0  # seconds of pauses that the platform asked for since the last settled account
+        self._done = 0  # requests that had an account done
+        self._refusals: dict[str, _Refusals] = {}
+        self._closed: set[str] = set()
+        self.cause = ""
+        """The last failure of a request since the last answer that settled accounts; empty if there is none."""
+
+    @property
+    def is_unreachable(self) -> bool:
+        """Whether requests have ended, and none of them had a connection."""
+        return not self._connected and self._silent_since is not None
+
+    def is_closed(self, group: str) -> bool:
+        """Return whether nothing more is to be sent to a group."""
+        return group in self._closed
+
+    def tick(self, now: float) -> StopReason | None:
+        """Note that the process runs; return why the run ends, if no request needs to end for that. Call it every second."""
+        now = self._awake(now)
+        return None if self._connected else self._exhausted(now)
+
+    def _awake(self, now: float) -> float:
+        """Return the time without that in which the process slept."""
+        gap, self._seen = now - self._seen, now
+        if gap > SLEPT:
+            self._asleep += gap - LOOK
+            self._woke = now - self._asleep
+        return now - self._asleep
+
+    def ended(self, chunk: Chunk, decision: Decision, now: float, elapsed: float) -> Verdict:
+        """Note the end of a request that took ``elapsed`` seconds, and decide."""
+        now = self._awake(now)
+        self._note_times(decision, now, elapsed)
+        close = None if chunk.group in self._closed else self._group(chunk, decision)
+        stop = self._exhausted(now) or self._fuse(chunk, decision)
+        if close is not None:
+            self._closed.add(chunk.group)
+            del self._refusals[chunk.group]
+        return GO_ON if stop is None and close is None else Verdict(stop, close)
+
+    # Time.
+
+    def _note_times(self, decision: Decision, now: float, elapsed: float) -> None:
+        signal, settlement = decision.signal, decision.settlement
+        if signal is Signal.NOTHING:
+            return
+        if signal is Signal.LOST:
+            self._connected |= settlement is None or settlement.outcome is not RequestState.NOT_SENT
+            if self._silent_since is None:
+                self._silent_since = max(self._answered_at, self._woke, self._halted_until, now - elapsed)
+        else:
+            self._connected, self._answered_at, self._silent_since = True, now, None
+        settled = settlement is not None and (settlement.state is not None or decision.step is Step.SPLIT)
+        if settled:
+            self._stuck_since, self._pauses = None, 0.0
+        elif signal is not Signal.ANSWERED and self._stuck_since is None:
+            self._stuck_since = now
+        if settlement is not None and settlement.reason is not None and signal is not Signal.ANSWERED:
+            self.cause = settlement.reason.text
+        elif settled:
+            self.cause = ""
+        if signal is Signal.THROTTLED and decision.retry_after is not None:
+            ends = now + min(decision.retry_after, MAX_PAUSE)
+            self._pauses += max(0.0, ends - max(now, self._halted_until))
+            self._halted_until = max(self._halted_until, ends)
+
+    def _exhausted(self, now: float) -> StopReason | None:
+        """Return why the run has waited too long, if it has."""
+        if self._silent_since is not None:
+            silent = now - self._silent_since
+            if not self._connected and silent > min(self._patience, CONNECT_PATIENCE):
+                return "not connected"
+            if silent > self._patience:
+                return "no answer"
+        if self._stuck_since is not None and now - self._stuck_since > self._patience + min(self._pauses, MAX_PAUSE):
+            return "no progress"
+        return None
+
+    # Failures.
+
+    def _fuse(self, chunk: Chunk, decision: Decision) -> StopReason | None:
+        settlement, share = decision.settlement, not isinstance(self._limit.limit, int)
+        if settlement is None or settlement.state is None:
+            return None
+        refusals = self._refusals.get(chunk.group)
+        counted = refusals is not None and decision.whole_group and refusals.requests > 1
+        if share and (counted or chunk.group in self._closed):
+            return None
+        self._settled += 1
+        if not decision.final:
+            return None
+        self._failed_at.append(self._settled)
+        while self._failed_at[0] <= self._settled - self._window:
+            self._failed_at.popleft()
+        exceeded = self._limit.exceeded(len(self._failed_at), int(min(self._settled, self._window)))
+        return "fuse" if exceeded else None
+
+    # Groups.
+
+    def _group(self, chunk: Chunk, decision: Decision) -> FailureReason | None:
+        """Return the reason to close the chunk's group, if there is one."""
+        settlement = decision.settlement
+        if settlement is None or decision.signal is not Signal.ANSWERED:
+            return None
+        if settlement.outcome is RequestState.ANSWERED and _has_done(chunk, settlement):
+            self._done += 1
+            self._refusals.pop(chunk.group, None)
+            return None
+        found = self._refusal(decision, settlement)
+        if found is None:
+            return None
+        reason, weight = found
+        refusals = self._refusals.get(chunk.group)
+        if refusals is None or _key(refusals.reason) != _key(reason):
+            refusals = self._refusals[chunk.group] = _Refusals(reason, self._done)
+        refusals.requests += 1
+        refusals.weight += weight
+        if refusals.requests < IN_A_ROW or refusals.weight < EVIDENCE:
+            return None
+        if not decision.whole_group:
+            alone = settlement.outcome is RequestState.REFUSED and self._done == refusals.done_before
+            if alone or self._limit.limit is None:
+                return None
+        text = f"not sent: the group was closed after {refusals.requests} refusals in a row: {reason.text}"
+        return reason._replace(text=one_line(text, MAX_REASON))
+
+    def _refusal(self, decision: Decision, settlement: Settlement) -> tuple[FailureReason, int] | None:
+        """Return the reason for which a request was refused, and its weight; None if it says nothing of the group."""
+        if settlement.outcome is RequestState.REFUSED:
+            if not decision.final or settlement.reason is None:
+                return None
+            return settlement.reason, EVIDENCE if decision.whole_group else 1
+        reasons = Counter(
+            reason
+            for _, state, reason in settlement.individual
+            if state is AccountState.REFUSED and reason.text not in self._known
+        )
+        return reasons.most_common(1)[0] if reasons else None
+
+
+def _key(reason: FailureReason) -> str:
+    return reason.code or reason.text  # beside a code, the text may name an account
+
+
+def _has_done(chunk: Chunk, settlement: Settlement) -> bool:
+    """Return whether an account of the request is done."""
+    if settlement.state is AccountState.DONE and len(settlement.individual) < len(chunk.accounts):
+        return True
+    return any(state is AccountState.DONE for _, state, _ in settlement.individual)

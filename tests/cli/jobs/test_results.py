@@ -1,0 +1,415 @@
+"""What follows a job: files of rows by result, a command at its end, a retry of a part, and the list of all jobs."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shlex
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from helpers.job_commands import STRANGER, commands, invitations, made_group, members, rows_in, rows_of, write_csv
+from rbim.bulk.journal.journal import Journal
+from rbim.bulk.journal.lock import JobLock
+from rbim.bulk.journal.schema import JOURNAL
+from rbim.cli.exit_codes import JobExit
+from rbim.cli.jobs import on_end
+from rbim.clock import SystemClock
+from rbim.emulator.faults.requests import Code, Fault, Status
+
+PATIENCE = 60
+posix = pytest.mark.skipif(sys.platform == "win32", reason="the commands are those of a POSIX shell")
+
+
+# ---------------------------------------------------------------- files by result
+
+
+def test_done_refused_and_not_done_rows_are_written_in_one_run(platform, cli, group):
+    platform.faults.add(Fault(effect=Status(400), operation="InviteJoinGroup", nth=(2,)))
+    write_csv("m.csv", [*rows_of(group, count=4), (group, STRANGER), (group, "=1+1")])
+    files = ["--done", "done.csv", "--refused", "refused.csv", "--not-done", "rest.csv"]
+
+    code, _, _ = cli("invite", "m.csv", "--chunk", "2", "--concurrency", "1", "--max-failures", "none", *files)
+
+    assert code == JobExit.INCOMPLETE
+    found = {
+        name: [(row["account"], row["state"]) for row in rows_in(f"{name}.csv")] for name in ("done", "refused", "rest")
+    }
+    assert found["done"] == [("u0", "invited"), ("u1", "invited"), ("=1+1", "invited")]  # accounts stay exact
+    assert found["refused"] == [(STRANGER, "refused")]
+    assert found["rest"] == [("u2", "failed"), ("u3", "failed"), (STRANGER, "refused")]
+    assert rows_in("refused.csv")[0]["reason"]
+    for name in ("done", "refused", "rest"):
+        code, out, _ = cli("job", "report", "m.csv.invite.journal", f"--{name.replace('rest', 'not-done')}", "-")
+        assert (code, out.encode()) == (JobExit.DONE, Path(f"{name}.csv").read_bytes())
+    assert cli("invite", "done.csv", "--json")[0] == JobExit.DONE  # each of them is an input
+
+
+def test_a_removal_has_its_own_word_for_what_was_done(cli, group):
+    write_csv("m.csv", rows_of(group, count=2))
+    cli("invite", "m.csv")
+    assert cli("remove", "m.csv", "--yes", "--done", "done.csv")[0] == JobExit.DONE
+    assert {row["state"] for row in rows_in("done.csv")} == {"removed"}
+
+
+def test_a_reason_in_a_file_of_refused_rows_is_no_formula(platform, cli, group):
+    platform.faults.add(Fault(effect=Code("330107", message="=cmd|'/c calc'!A0"), operation="InviteJoinGroup"))
+    write_csv("m.csv", rows_of(group, count=1))
+    cli("invite", "m.csv", "--not-done", "rest.csv", "--refused", "refused.csv")
+    assert all(not row["reason"].startswith("=") for name in ("rest.csv", "refused.csv") for row in rows_in(name))
+    assert "cmd" in rows_in("rest.csv")[0]["reason"]
+
+
+def test_two_files_of_one_name_or_the_input_are_refused_before_anything_is_sent(platform, cli, group):
+    platform.requests.clear()
+    write_csv("m.csv", rows_of(group))
+    for files in (["--done", "a", "--not-done", "a"], ["--refused", "m.csv"], ["--done", "m.csv.invite.journal"]):
+        code, _, err = cli("invite", "m.csv", *files)
+        assert (code, "choose another file" in err) == (JobExit.USAGE, True)
+    assert not platform.requests.records
+
+
+# ---------------------------------------------------------------- a retry of a part
+
+
+@pytest.fixture
+def mixed(platform, cli, group):
+    """A job in two groups: in each, two failed with one code, two with another, and one was refused."""
+    other = made_group(platform)
+    faults = [
+        Fault(effect=Code(code), operation="InviteJoinGroup", nth=nth)
+        for code, nth in (("330107", (1, 2)), ("330105", (3, 4)))
+    ]
+    platform.faults.add(*faults)
+    write_csv(
+        "m.csv",
+        [*rows_of(group, other, count=2), *rows_of(group, other, count=2, prefix="v"), (group, STRANGER), (other, STRANGER)],
+    )
+    cli("invite", "m.csv", "--chunk", "2", "--concurrency", "1", "--max-failures", "none", "--no-adaptive")
+    platform.faults.clear()
+    platform.requests.clear()
+    return group, other
+
+
+def sent(platform):
+    return sorted((op.group_id, member) for op in invitations(platform) for member in op.members)
+
+
+def by_code(code):
+    return sorted((row["group"], row["account"]) for row in rows_in("all.csv") if row["code"] == code)
+
+
+def test_a_retry_takes_accounts_by_reason_and_group(platform, cli, mixed):
+    group, other = mixed
+    cli("job", "report", "m.csv.invite.journal", "--csv", "all.csv")
+    wanted, rest = by_code("330107"), by_code("330105")
+    assert (len(wanted), len(rest)) == (4, 4)
+
+    assert cli("job", "retry", "m.csv.invite.journal", "--reason", "330107", "--group", group)[0] == JobExit.INCOMPLETE
+    assert sent(platform) == [row for row in wanted if row[0] == group]
+
+    platform.requests.clear()
+    text = next(row["reason"] for row in rows_in("all.csv") if row["code"] == "330105")
+    cli(
+        "job",
+        "retry",
+        "m.csv.invite.journal",
+        "--reason",
+        text,
+        "--reason",
+        "no such reason",
+        "--group",
+        group,
+        "--group",
+        other,
+    )
+    assert sent(platform) == rest
+
+
+def test_refused_accounts_are_sent_again_only_on_request(platform, cli, mixed):
+    group, other = mixed
+    assert cli("job", "retry", "m.csv.invite.journal", "--only", "refused", "--group", group)[0] == JobExit.INCOMPLETE
+    assert sent(platform) == [(group, STRANGER)]
+    platform.requests.clear()
+    cli("job", "retry", "m.csv.invite.journal", "--group", group)
+    assert STRANGER not in {account for _, account in sent(platform)}
+    platform.requests.clear()
+    cli("job", "retry", "m.csv.invite.journal", "--refused", "--group", other)
+    assert (other, STRANGER) in sent(platform)
+    assert len(sent(platform)) == 5
+
+
+@pytest.mark.parametrize("flags", [["--reason", "33010"], ["--group", "g"], ["--reason", "330107", "--only", "unknown"]])
+def test_a_retry_of_nothing_says_so_and_changes_nothing(platform, cli, mixed, flags):
+    before = cli("job", "report", "m.csv.invite.journal", "--csv", "-")[1]
+    code, _, err = cli("job", "retry", "m.csv.invite.journal", *flags)
+    assert (code, "no account to retry" in err) == (JobExit.USAGE, True)
+    assert not sent(platform)
+    assert cli("job", "report", "m.csv.invite.journal", "--csv", "-")[1] == before
+    assert mixed
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ([], "none is failed or unknown"),
+        (["--only", "failed"], "none is failed"),
+        (["--only", "unknown", "--reason", "330107"], "none is unknown"),
+        (["--group", "g"], "none is failed or unknown"),
+    ],
+)
+def test_a_retry_without_accounts_in_its_states_is_an_error_for_every_selection(platform, cli, group, flags, said):
+    write_csv("m.csv", [*rows_of(group, count=2), (group, STRANGER)])
+    cli("invite", "m.csv")
+    platform.requests.clear()
+    code, out, err = cli("job", "retry", "m.csv.invite.journal", *flags)
+    assert (code, out, f": no account to retry: {said}\n" in err) == (JobExit.USAGE, "", True)
+    assert "1 refused (--only refused)" in err
+    assert not sent(platform)
+    assert len(json.loads(cli("job", "report", "m.csv.invite.journal", "--json")[1])["runs"]) == 1
+
+
+def test_a_retry_after_all_was_done_is_an_error_too(cli, group):
+    write_csv("m.csv", rows_of(group, count=2))
+    cli("invite", "m.csv")
+    for flags in ([], ["--refused"], ["--only", "refused"], ["--only", "refused", "--refused"]):
+        code, _, err = cli("job", "retry", "m.csv.invite.journal", *flags)
+        assert (code, "no account to retry" in err, "See: rbim job retry --help" in err) == (JobExit.USAGE, True, True)
+
+
+# ---------------------------------------------------------------- a command at the end
+
+
+def hook(text):
+    """Return a command line of a shell that runs a Python program."""
+    return shlex.join([sys.executable, "-c", text])
+
+
+SAVE = hook("import sys, pathlib; pathlib.Path('hook.json').write_text(sys.stdin.read())")
+
+
+@posix
+@pytest.mark.parametrize("count", [1, 3])
+def test_the_command_gets_the_report_also_of_a_job_that_failed(platform, cli, group, count):
+    if count == 3:
+        platform.faults.add(Fault(effect=Status(400), operation="InviteJoinGroup"))
+    write_csv("m.csv", rows_of(group, count=count))
+    tokens = ["--chunk", "1", "--concurrency", "1", "--max-failures", "0", "--json", "--on-end", SAVE]
+    code, out, _ = cli("invite", "m.csv", *tokens)
+    assert code == (JobExit.GAVE_UP if count == 3 else JobExit.DONE)
+    assert json.loads(Path("hook.json").read_text()) == json.loads(out)
+    Path("hook.json").unlink()
+    platform.faults.clear()
+    assert cli("job", "resume", "m.csv.invite.journal", "--on-end", SAVE)[0] in {JobExit.DONE, JobExit.INCOMPLETE}
+    assert json.loads(Path("hook.json").read_text())["complete"] is True
+
+
+@posix
+def test_the_command_is_not_run_if_there_is_no_job(cli, group):
+    write_csv("m.csv", [("", "x")])
+    assert cli("invite", "m.csv", "--max-bad", "0", "--on-end", "touch ran")[0] == JobExit.USAGE
+    assert cli("invite", "m.csv", "--dry-run", "--on-end", "touch ran")[0] == JobExit.INCOMPLETE
+    assert not Path("ran").exists()
+    assert group
+
+
+@posix
+def test_what_the_command_prints_and_how_it_ends_changes_neither_output_nor_exit_code(platform, group):
+    write_csv("m.csv", rows_of(group, count=1))
+    command = [sys.executable, "-c", "from rbim.cli import main; main()", "invite", "m.csv", "--json", "--quiet"]
+    for text, message in (
+        ("echo printed; exit 3", "exit code 3"),
+        ("kill -9 $$", "signal 9"),
+        ("exec no-such-command", "exit code 127"),
+    ):
+        done = subprocess.run([*command, "--on-end", text], capture_output=True, timeout=PATIENCE, check=False, text=True)
+        assert done.returncode == JobExit.DONE
+        assert json.loads(done.stdout)["accounts"]["invited"] == 1
+        assert f"--on-end: the command failed ({message})" in done.stderr
+        assert ("printed" in done.stderr) == ("printed" in text)
+    assert platform
+
+
+@posix
+def test_a_command_that_hangs_is_ended_with_all_that_it_started(cli, group, monkeypatch):
+    monkeypatch.setattr(on_end, "SECONDS", 0.3)
+    monkeypatch.setattr(on_end, "GRACE", 0.2)
+    write_csv("m.csv", rows_of(group, count=1))
+    began = time.monotonic()
+    code, _, err = cli("invite", "m.csv", "--on-end", "trap '' TERM; sleep 77 & echo $! > pid; sleep 77; sleep 77")
+    assert (code, "was ended after 0 s" in err) == (JobExit.DONE, True)
+    assert time.monotonic() - began < 20
+    wait_for(lambda: gone(int(Path("pid").read_text())))
+
+
+@posix
+def test_ctrl_c_ends_a_command_and_not_the_result(cli, group):
+    write_csv("m.csv", rows_of(group, count=1))
+
+    def press():
+        wait_for(lambda: Path("pid").exists() and Path("pid").read_text().strip())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=press)
+    thread.start()
+    code, _, err = cli("invite", "m.csv", "--on-end", "sleep 0.3; echo $$ > pid; sleep 77")  # not while it is started
+    thread.join()
+    assert (code, "--on-end: the command was interrupted" in err) == (JobExit.DONE, True)
+    wait_for(lambda: gone(int(Path("pid").read_text())))
+
+
+def wait_for(condition):
+    until = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def gone(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    try:  # ended, but not yet collected by its new parent
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+# ---------------------------------------------------------------- the list of jobs
+
+
+def test_jobs_are_listed_by_their_content_with_state_and_counts(platform, cli, group):
+    Path("jobs").mkdir()
+    write_csv("m.csv", [*rows_of(group, count=3), (group, STRANGER)])
+    write_csv("n.csv", rows_of(group, count=2))
+    cli("invite", "m.csv", "--journal", "jobs/first.db")
+    platform.faults.add(Fault(effect=Status(400), operation="InviteJoinGroup"))
+    cli("invite", "n.csv", "--chunk", "1", "--concurrency", "1", "--max-failures", "0", "--journal", "jobs/second")
+    Path("jobs/text.journal").write_text("no journal\n" * 500)
+    Path("jobs/empty.journal").touch()
+    Path("jobs/folder.journal").mkdir()
+    with closing(sqlite3.connect("jobs/other.journal")) as database:
+        database.execute("CREATE TABLE job (x)")
+    before = sorted(Path("jobs").iterdir())
+
+    code, out, err = cli("job", "list", "jobs", "--json")
+
+    assert (code, err) == (JobExit.DONE, "")
+    second, first = json.loads(out)
+    assert [Path(each["journal"]).name for each in (first, second)] == ["first.db", "second"]
+    assert (first["state"], first["running"], first["accounts"]["invited"], first["accounts"]["refused"]) == (
+        "complete",
+        False,
+        3,
+        1,
+    )
+    assert (second["state"], second["complete"]) == ("incomplete", False)
+    assert first == json.loads(cli("job", "status", "jobs/first.db", "--json")[1])
+    code, out, err = cli("job", "list", "jobs")
+    assert (code, err) == (JobExit.DONE, "")
+    lines = out.splitlines()
+    assert [line.split()[:3] for line in lines[-2:]] == [
+        ["second", "InviteJoinGroup", "incomplete"],
+        ["first.db", "InviteJoinGroup", "complete"],
+    ]
+    assert lines[-1].split()[3:9] == ["4", "3", "0", "1", "0", "0"]
+    assert sorted(Path("jobs").iterdir()) == before
+
+
+def test_journals_that_cannot_be_read_are_listed_with_their_cause(cli, group):
+    write_csv("m.csv", rows_of(group, count=300))
+    cli("invite", "m.csv", "--journal", "good")
+    shutil.copy("good", "newer")
+    with closing(sqlite3.connect("newer")) as database:
+        database.execute("PRAGMA user_version = 999")
+    page = Path("good").read_bytes()
+    Path("damaged").write_bytes(page[:200] + os.urandom(len(page) - 200))
+    Path("cut").write_bytes(page[:150])
+    with closing(sqlite3.connect("nothing")) as database:
+        database.executescript(f"PRAGMA application_id = {int.from_bytes(JOURNAL.mark)}; PRAGMA user_version = 1; VACUUM")
+
+    code, out, err = cli("job", "list", "--json")
+    assert (code, err) == (JobExit.DONE, "")
+    found = {Path(each["journal"]).name: each for each in json.loads(out)}
+    assert set(found) == {"good", "newer", "damaged", "cut", "nothing"}
+    assert {name for name, each in found.items() if each["state"] == "unreadable"} == set(found) - {"good"}
+    assert "update rbim" in found["newer"]["cause"]
+    assert all(each["cause"] for name, each in found.items() if name != "good")
+    code, out, err = cli("job", "list", ".")
+    assert code == JobExit.DONE
+    assert out.count("unreadable") == 4
+    assert [line.split(":")[1].strip() for line in err.splitlines()] == [
+        name for name in (line.split()[0] for line in out.splitlines()[2:]) if name != "good"
+    ]
+
+
+def test_a_running_job_and_one_that_has_just_begun_are_listed(cli, group):
+    write_csv("m.csv", rows_of(group))
+    cli("invite", "m.csv")
+    journal = Journal(Path("new"), clock=SystemClock())  # its mark is still in its log
+    journal.open()
+    lock = JobLock(Path("m.csv.invite.journal").absolute())
+    lock.acquire()
+    try:
+        found = {Path(each["journal"]).name: each for each in json.loads(cli("job", "list", "--json")[1])}
+    finally:
+        lock.release()
+        journal.close()
+    assert set(found) == {"m.csv.invite.journal", "new"}
+    assert (found["m.csv.invite.journal"]["running"], found["m.csv.invite.journal"]["state"]) == (True, "running")
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 140])
+def test_a_list_of_jobs_has_whole_names_and_all_counts_on_every_terminal(cli, group, monkeypatch, width):
+    write_csv("customers of the north.csv", [*rows_of(group, count=3), (group, STRANGER)])
+    cli("invite", "customers of the north.csv")
+    Path("damaged").write_bytes(Path("customers of the north.csv.invite.journal").read_bytes()[:150])
+    out = io.StringIO()
+    monkeypatch.setattr("rbim.cli.jobs.listing.console", lambda: Console(file=out, width=width, highlight=False))
+    assert cli("job", "list")[0] == JobExit.DONE
+    lines = [line.rstrip() for line in out.getvalue().splitlines()]
+    assert max(map(len, lines)) <= width
+    if width == 140:
+        row = next(line.split() for line in lines if line.startswith("customers of the north.csv.invite.journal "))
+        assert row[4:12] == ["InviteJoinGroup", "complete", "4", "3", "0", "1", "0", "0"]
+    else:
+        assert lines == [
+            "damaged",
+            "  unreadable",
+            "customers of the north.csv.invite.journal",
+            "  complete: 4 rows, 3 done, 1 refused",
+        ]
+
+
+def test_a_folder_without_jobs_and_one_that_is_missing(cli, environment):
+    code, out, _ = cli("job", "list")
+    assert (code, out) == (JobExit.DONE, f"no journals in {Path().absolute()}\n")
+    assert json.loads(cli("job", "list", "--json")[1]) == []
+    Path("file").touch()
+    for folder in ("missing", "file"):
+        code, out, err = cli("job", "list", folder)
+        assert (code, out) == (JobExit.USAGE, "")
+        assert f"{folder}: cannot be read" in err
+    assert environment
+
+
+def test_the_printed_commands_go_on_after_a_file_was_written(platform, cli, group):
+    platform.faults.add(Fault(effect=Status(400), operation="InviteJoinGroup"))
+    write_csv("m.csv", rows_of(group))
+    err = cli("invite", "m.csv", "--done", "done.csv")[2]
+    assert [words[1] for words in commands(err)] == ["retry", "report"]
+    platform.faults.clear()
+    assert cli(*commands(err)[0])[0] == JobExit.DONE
+    assert len(members(platform, group)) == 7
