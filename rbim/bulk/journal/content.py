@@ -27,7 +27,7 @@ class Content(NamedTuple):
         size, first, last = len(rows), rows[0], rows[-1]
         step = 1 if size == 1 else rows[1] - first
         regular = last - first == step * (size - 1) and (step == 1 or list(rows) == list(range(first, last + 1, step)))
-        return cls(size, first, step, None if regular else json.dumps(rows, separators=(",", ":")), _as_json(accounts))
+        return cls(size, first, step, None if regular else json.dumps(list(rows), separators=(",", ":")), _as_json(accounts))
 
     def names(self) -> list[str]:
         """Return the accounts."""

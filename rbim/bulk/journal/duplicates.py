@@ -9,7 +9,8 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from contextlib import ExitStack
-from itertools import pairwise
+from itertools import islice, pairwise
+from operator import eq
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
@@ -51,7 +52,7 @@ class Hashes:
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
-        self._latest = array("q")
+        self._latest: list[int] = []
         self._runs: list[IO[bytes]] = []
         self._count = 0
         self._open = ExitStack()
@@ -69,7 +70,7 @@ class Hashes:
     def repeated(self) -> Candidates:
         """Return the hashes that occur more than once."""
         if not self._runs:
-            return Candidates(_repeated(self._latest))
+            return Candidates(_repeated(array("q", self._latest)))
         self._end_run()
         for run in self._runs:
             run.seek(0)
@@ -88,13 +89,13 @@ class Hashes:
         if not self._latest:
             return
         run = self._open.enter_context(TemporaryFile(dir=self._folder))  # noqa: SIM115  # closed by `close`
-        ordered = sorted(self._latest)
-        if len(set(ordered)) < len(ordered):  # two of each are enough
+        ordered, self._latest = self._latest, []
+        ordered.sort()
+        if any(map(eq, ordered, islice(ordered, 1, None))):  # two of each are enough
             ordered = [value for place, value in enumerate(ordered) if place < 2 or value != ordered[place - 2]]  # noqa: PLR2004
         array("q", ordered).tofile(run)
         self._runs.append(run)
         self._count += len(ordered)
-        self._latest = array("q")
 
 
 def _below(end: int, run: IO[bytes], pending: list[array[int]], number: int) -> array[int]:

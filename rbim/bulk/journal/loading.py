@@ -5,10 +5,11 @@ Duplicates are found when the whole input is there (see :mod:`rbim.bulk.journal.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator, Mapping, Set as AbstractSet
 from contextlib import AsyncExitStack, aclosing, suppress
 from hashlib import sha256
-from itertools import islice, repeat
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from anyio.lowlevel import checkpoint
@@ -18,6 +19,7 @@ from rbim.bulk.input.file import RowFile
 from rbim.bulk.input.rows import BadRow, Row, bad_row, parse_row
 from rbim.bulk.journal.content import Content
 from rbim.bulk.journal.duplicates import Hashes
+from rbim.bulk.journal.overflow import Overflow, Part
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +35,7 @@ BATCH = 5000
 """Rows in one transaction."""
 
 MIN_FIELDS = 2  # fields of a row: the acting account is optional
-MAX_HELD = 200_000  # rows that wait in memory until their request is full
+MAX_HELD = 300_000  # rows that wait in memory until their request is full
 MAX_SENDER_GROUPS = 50_000  # sender groups that are kept in memory
 
 ADD = "INSERT INTO content (sender_group, size, first, step, rows, accounts) VALUES (?, ?, ?, ?, ?, ?)"
@@ -48,34 +50,20 @@ class Loaded(NamedTuple):
     digest: str
 
 
-class _Part(NamedTuple):
-    """Accounts of a sender group for one request, and the numbers of their rows."""
-
-    sender_group: int
-    group: str
-    accounts: Sequence[str]
-    rows: Sequence[int]
-
-
 class _SenderGroup:
     """The accounts of a sender group that wait until they fill a request, and the numbers of their rows."""
 
-    __slots__ = ("accounts", "group", "number", "rows")
+    __slots__ = ("accounts", "number", "rows")
 
-    def __init__(self, number: int, group: str) -> None:
+    def __init__(self, number: int) -> None:
         self.number = number
-        self.group = group
         self.accounts: list[str] = []
-        self.rows: list[int] = []
+        self.rows = array("q")  # a fifth of a list's memory
 
-    def take(self, size: int, *, rest: bool = False) -> list[_Part]:
-        """Take what fills requests of ``size`` accounts; with ``rest``, all accounts."""
-        count = len(self.accounts)
-        end = count if rest else count - count % size
-        parts = [
-            _Part(self.number, self.group, self.accounts[at : min(at + size, end)], self.rows[at : min(at + size, end)])
-            for at in range(0, end, size)
-        ]
+    def take(self, size: int) -> list[Part]:
+        """Take what fills requests of ``size`` accounts."""
+        end = len(self.accounts) - len(self.accounts) % size
+        parts = [Part(self.number, self.accounts[at : at + size], self.rows[at : at + size]) for at in range(0, end, size)]
         del self.accounts[:end], self.rows[:end]
         return parts
 
@@ -91,6 +79,7 @@ class Loader:
         self._size = size
         self.rows = self.bad = self.duplicates = 0
         self.hashes = Hashes(folder)
+        self._overflow = Overflow(folder)
         self._digest = sha256()
         self._sender_groups: dict[str | tuple[str, str | None], _SenderGroup] = {}
         self._held = 0
@@ -103,6 +92,7 @@ class Loader:
     def close(self) -> None:
         """Free the disk."""
         self.hashes.close()
+        self._overflow.close()
 
     def add(self, batch: Sequence[Row | BadRow]) -> None:
         """Add rows. With a database, run it as a command of its transaction."""
@@ -126,6 +116,7 @@ class Loader:
             else:
                 self._note(groups, accounts)
             if self._database is not None:
+                self.hashes.add(hashes_of(groups, accounts))
                 self._insert(self._database, keys, accounts, seqs)
         self.rows += len(batch)
 
@@ -135,15 +126,18 @@ class Loader:
         self._digest.update(text.encode("utf-8", "surrogatepass"))
 
     def end(self) -> None:
-        """Write the rows that wait in memory. Run it as a command of a transaction."""
-        if self._database is not None:
-            parts = [part for each in self._sender_groups.values() for part in each.take(self._size, rest=True)]
-            self._write(self._database, parts)
+        """Write the rows that wait for their request to fill. Run it as a command of a transaction."""
+        if self._database is None:
+            return
+        waiting: Iterable[Part] = self._waiting()
+        if self._overflow:
+            self._overflow.add(waiting)
+            waiting = self._overflow.merged(self._size)
+        self._write(self._database, waiting)
 
     def _insert(self, database: Database, keys: Sequence[Any], accounts: Sequence[str], seqs: Sequence[int]) -> None:
         """Insert accounts; ``keys`` are their sender groups."""
-        self._held += len(keys)
-        full: list[_Part] = []
+        full: list[Part] = []
         if keys.count(keys[0]) == len(keys):  # all for one sender group
             sender_group = self._sender_group(database, keys[0])
             sender_group.accounts.extend(accounts)
@@ -152,12 +146,12 @@ class Loader:
         else:
             self._distribute(database, keys, accounts, seqs, full)
         self._write(database, full)
+        self._held += len(keys) - sum(len(part.rows) for part in full)
         if self._held > MAX_HELD or len(self._sender_groups) > MAX_SENDER_GROUPS:
-            self.end()
-            self._sender_groups.clear()
+            self._overflow.add(self._waiting())
 
     def _distribute(
-        self, database: Database, keys: Sequence[Any], accounts: Sequence[str], seqs: Sequence[int], full: list[_Part]
+        self, database: Database, keys: Sequence[Any], accounts: Sequence[str], seqs: Sequence[int], full: list[Part]
     ) -> None:
         """Give each account to its sender group, and add the parts that are full now."""
         size, sender_groups = self._size, self._sender_groups
@@ -169,14 +163,19 @@ class Loader:
             if len(waiting) >= size:
                 full.extend(sender_group.take(size))
 
-    def _write(self, database: Database, parts: Sequence[_Part]) -> None:
-        values: list[tuple[Any, ...]] = []
-        for number, group, accounts, rows in parts:
-            self.hashes.add(hashes_of(group, accounts))
-            values.append((number, *Content.of(accounts, rows)))
-            self._held -= len(accounts)
-        if values:
-            database.executemany(ADD, values)
+    @staticmethod
+    def _write(database: Database, parts: Iterable[Part]) -> None:
+        database.executemany(ADD, ((part.sender_group, *Content.of(part.accounts, part.rows)) for part in parts))
+
+    def _waiting(self) -> list[Part]:
+        """Take the accounts that wait in memory for their request to fill."""
+        waiting = [Part(each.number, each.accounts, each.rows) for each in self._sender_groups.values() if each.rows]
+        if len(self._sender_groups) > MAX_SENDER_GROUPS:
+            self._sender_groups.clear()
+        for each in self._sender_groups.values():
+            each.accounts, each.rows = [], array("q")
+        self._held = 0
+        return waiting
 
     def _sender_group(self, database: Database, key: Any) -> _SenderGroup:  # a group, or a group with an acting account
         found = self._sender_groups.get(key)
@@ -188,13 +187,13 @@ class Loader:
         values = (target, user_name or "")
         database.execute("INSERT OR IGNORE INTO sender_group (target_group, user_name) VALUES (?, ?)", values)
         ((number,),) = database.execute("SELECT id FROM sender_group WHERE target_group = ? AND user_name = ?", values)
-        made = self._sender_groups[key] = _SenderGroup(number, group)
+        made = self._sender_groups[key] = _SenderGroup(number)
         return made
 
 
-def hashes_of(group: str, accounts: Sequence[str]) -> list[int]:
+def hashes_of(groups: Iterable[str], accounts: Iterable[str]) -> list[int]:
     """Return a hash of each account in its group, of 64 bits, the same within a process."""
-    return list(map(hash, zip(repeat(group), accounts, strict=False)))
+    return list(map(hash, zip(groups, accounts, strict=False)))
 
 
 def row_of(number: int, given: Any) -> Row | BadRow:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 from rbim.bulk.journal.content import Content
@@ -61,7 +62,7 @@ def pack(database: Database, loader: Loader, size: int) -> None:
 def _candidates(database: Database, candidates: Candidates) -> Iterator[tuple[int, str, int, int]]:
     for content, _, *columns, target, name in database.execute(EACH):
         found = Content(*columns)
-        hashes = hashes_of(name, found.names())
+        hashes = hashes_of(repeat(name), found.names())
         if candidates.isdisjoint(hashes):
             continue
         for account, row, value in zip(found.names(), found.numbers(), hashes, strict=True):

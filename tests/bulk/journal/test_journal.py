@@ -183,7 +183,11 @@ def test_duplicates_are_those_of_a_dictionary_whatever_their_hashes(monkeypatch,
     monkeypatch.setattr(duplicates, "RUN", run)
     for module in (loading, packing):
         monkeypatch.setattr(
-            module, "hashes_of", lambda group, names: [((hash((group, each)) % 64) - 32) << 58 for each in names]
+            module,
+            "hashes_of",
+            lambda groups, names: [
+                ((hash((group, each)) % 64) - 32) << 58 for group, each in zip(groups, names, strict=False)
+            ],
         )
     dice = Random(run)
     rows = [(f"g{dice.randrange(3)}", f"a{dice.randrange(300)}", dice.choice([None, "x"])) for _ in range(700)]
