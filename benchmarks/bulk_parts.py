@@ -11,6 +11,7 @@ from anyio.lowlevel import checkpoint
 
 from rbim import AsyncClient, Credentials
 from rbim.bulk import InviteJob, Row
+from rbim.bulk.input.rows import Columns
 from rbim.bulk.journal.journal import Journal
 from rbim.bulk.work import Chunk
 from rbim.clock import SystemClock
@@ -119,6 +120,6 @@ def loaded_journal(path: Path, sendings: list[Sending], settings: JobSettings) -
     journal = Journal(path, clock=SystemClock())
     journal.open()
     (loader,) = journal.commit([partial(journal.create, facts, parts.work.done_word)])
-    journal.commit([partial(loader.add, [Row(group, each) for group, inside in sendings for each in inside])])
+    journal.commit([partial(loader.add, Columns.of(Row(group, each) for group, inside in sendings for each in inside))])
     journal.commit([partial(journal.loaded, loader, {})])
     journal.close()

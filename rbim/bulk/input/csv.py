@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import csv
-from itertools import chain, repeat
 from typing import TYPE_CHECKING, NamedTuple
 
 from rbim.bulk.input.columns import column_index, named_columns
 from rbim.bulk.input.damage import may_be_damaged
 from rbim.bulk.input.lines import MAX_LINE, Lines
-from rbim.bulk.input.rows import BadRow, Row, bad_row, cleaned, parse_row
+from rbim.bulk.input.rows import BadRow, Columns, Row, bad_row, cleaned, parse_row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator
+
+    from rbim.bulk.input.rows import Piece
 
 __all__ = ["DELIMITERS", "Header", "HeaderOptions", "allow_long_cells", "csv_rows", "find_header"]
 
@@ -107,16 +108,12 @@ def _within_bounds(record: list[str]) -> bool:
     return len(record) <= MAX_ROW_LINES and sum(map(len, record)) <= MAX_LINE
 
 
-def csv_rows(parts: Iterator[Lines], header: Header) -> Iterator[Row | BadRow]:
-    """Read the rows after the header.
+def csv_rows(parts: Iterator[Lines], header: Header) -> Iterator[Piece]:
+    """Read the rows after the header, many at a time; single rows must be read before the next ones are.
 
     A quoted cell may have several lines. If a quote is not closed, its line becomes a bad row and reading continues with
     the next line, so that the rows after it are not lost.
     """
-    return chain.from_iterable(_lists_of_rows(parts, header))
-
-
-def _lists_of_rows(parts: Iterator[Lines], header: Header) -> Iterator[Iterable[Row | BadRow]]:
     left = Lines(0, [], {})
 
     def rows(part: Lines, *, last: bool) -> Iterator[Row | BadRow]:
@@ -125,7 +122,7 @@ def _lists_of_rows(parts: Iterator[Lines], header: Header) -> Iterator[Iterable[
 
     for each in parts:
         part = left.followed_by(each)
-        plain = _plain_rows(part, header)
+        plain = _plain_columns(part, header)
         if plain is not None:
             left = part.skipping(len(part.lines))
         yield rows(part, last=False) if plain is None else plain
@@ -175,7 +172,7 @@ def _rows(part: Lines, header: Header, *, last: bool) -> Generator[Row | BadRow,
     return part.skipping(begin)
 
 
-def _plain_rows(part: Lines, header: Header) -> Iterator[Row] | None:
+def _plain_columns(part: Lines, header: Header) -> Columns | None:
     """Return the rows of lines that need no further look, all at once; None if any of them does.
 
     Such lines have no quotes, blanks or characters that cannot be printed, as many cells as the header, and no empty account
@@ -193,18 +190,17 @@ def _plain_rows(part: Lines, header: Header) -> Iterator[Row] | None:
     if len(cells) != count * (width + 1) + 1 or cells[width :: width + 1].count("\n") != count:
         return None  # a line has more cells than the header, or fewer
     cells.pop()
-    accounts = cells[header.account :: width + 1]
-    groups: Sequence[str] = () if header.group is None else cells[header.group :: width + 1]
+    accounts: list[str | BadRow] = [*cells[header.account :: width + 1]]
+    groups = [] if header.group is None else cells[header.group :: width + 1]
     if not all(accounts) or not all(groups):
         return None
     if header.default_group is not None:
         if groups and groups.count(header.default_group) != count:
             return None
         groups = [header.default_group] * count
-    user_names: Iterable[str | None] = repeat(None)
-    if header.user_name is not None:
-        user_names = [cell or None for cell in cells[header.user_name :: width + 1]]
-    return map(_make_row, repeat(Row), zip(groups, accounts, user_names, strict=False))
+    if header.user_name is None:
+        return Columns(groups, accounts, [None] * count)
+    return Columns(groups, accounts, [cell or None for cell in cells[header.user_name :: width + 1]])
 
 
 def _plain_group(cell: str, default_group: str | None) -> str:

@@ -15,7 +15,7 @@ from rbim.bulk.input.csv import DELIMITERS, Header, HeaderOptions, allow_long_ce
 from rbim.bulk.input.format import Format, Kind, codec, delimiter, is_kind
 from rbim.bulk.input.lines import CHINESE, Lines, lines_of
 from rbim.bulk.input.one_per_line import json_rows, text_rows
-from rbim.bulk.input.rows import BadRow, cleaned, excerpt_of
+from rbim.bulk.input.rows import BadRow, Columns, cleaned, excerpt_of
 from rbim.errors import InvalidRequest
 from rbim.validators import or_none, require
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
     import attrs
 
-    from rbim.bulk.input.rows import Row
+    from rbim.bulk.input.rows import Piece, Row
 
-__all__ = ["RowFile"]
+__all__ = ["RowFile", "in_batches"]
 
 _KIND_BY_SUFFIX: dict[str, Kind] = {
     ".csv": "csv",
@@ -105,7 +105,8 @@ class RowFile:
     _opened: BinaryIO | None = field(default=None, init=False, repr=False)
     _compressed: bool = field(default=False, init=False, repr=False)
     _format: Format | None = field(default=None, init=False, repr=False)
-    _rows: Iterator[Row | BadRow] = field(default=iter(()), init=False, repr=False)
+    _pieces: Iterator[Piece] = field(default=iter(()), init=False, repr=False)
+    _rows: Iterator[Row | BadRow] | None = field(default=None, init=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -125,14 +126,22 @@ class RowFile:
         """Format of the rows, for writing rows back. The first access begins to read."""
         if self._format is None:
             try:
-                self._format, self._rows = self._detect_format()
+                self._format, pieces = self._detect_format()
             except InvalidRequest:
                 self.close()
                 raise
+            self._pieces = self._observed(pieces)
         return self._format
+
+    def _observed(self, pieces: Iterator[Piece]) -> Iterator[Piece]:
+        """Return the rows as they were read; a subclass may look at them."""
+        return pieces
 
     def __iter__(self) -> Iterator[Row | BadRow]:
         _ = self.format
+        if self._rows is None:
+            pieces = (each.rows() if isinstance(each, Columns) else each for each in self._pieces)
+            self._rows = chain.from_iterable(pieces)
         return self._rows if self.max_bad is None else self._within(self._rows, self.max_bad)
 
     def _within(self, rows: Iterator[Row | BadRow], limit: float) -> Iterator[Row | BadRow]:
@@ -161,7 +170,7 @@ class RowFile:
 
     def close(self) -> None:
         """Close the file if it was opened here; iteration ends."""
-        self._rows = iter(())
+        self._pieces = self._rows = iter(())
         if self._opened is not None:
             self._opened.close()
 
@@ -196,7 +205,7 @@ class RowFile:
             if self._opened is not None:
                 self._opened.close()
 
-    def _detect_format(self) -> tuple[Format, Iterator[Row | BadRow]]:
+    def _detect_format(self) -> tuple[Format, Iterator[Piece]]:
         parts = self._parts()
         head = next(parts, _NO_LINES)
         first = head.lines[0] if head.lines else ""
@@ -220,9 +229,9 @@ class RowFile:
             group=self.group,
         )
         if kind == "text":
-            return file_format, text_rows(chain([head], parts), file_format, allow_damaged=self.allow_damaged)
+            return file_format, iter([text_rows(chain([head], parts), file_format, allow_damaged=self.allow_damaged)])
         if kind == "jsonl":
-            return file_format, json_rows(chain([head], parts), file_format, allow_damaged=self.allow_damaged)
+            return file_format, iter([json_rows(chain([head], parts), file_format, allow_damaged=self.allow_damaged)])
         allow_long_cells()
         header, head = self._header(head, parts)
         return _with_header_names(file_format, header), csv_rows(chain([head.skipping(header.lines)], parts), header)
@@ -279,6 +288,14 @@ class RowFile:
                 f"{self.name}: {what}: the input is no text, or in another encoding: name it with --encoding",
                 field="encoding",
             )
+
+
+def in_batches(rows: RowFile, size: int) -> Iterator[Columns]:
+    """Yield the rows that iteration would yield, as columns of ``size`` rows."""
+    _ = rows.format
+    unread = rows._rows is None  # noqa: SLF001  # in one module
+    plain = unread and rows.max_bad is None and type(rows).__iter__ is RowFile.__iter__
+    return Columns.in_batches(rows._pieces if plain else iter([rows]), size)  # noqa: SLF001  # in one module
 
 
 def _from_first_row(head: Lines) -> Lines:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from itertools import compress, islice
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rbim._support.text import one_line
 from rbim.bulk.input.damage import damage_of
 
-__all__ = ["BadRow", "Row", "bad_row", "cleaned", "column_key", "excerpt_of", "parse_row"]
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from typing import Self
+
+__all__ = ["BadRow", "Columns", "Piece", "Row", "bad_row", "cleaned", "column_key", "excerpt_of", "parse_row"]
 
 
 MAX_EXCERPT = 200
@@ -98,3 +104,65 @@ class BadRow(NamedTuple):
     line: int
     reason: str
     raw: str
+
+
+class Columns(NamedTuple):
+    """Rows as columns of the same length. A bad row stands among the accounts, with an empty group.
+
+    Millions of rows are faster in this form: a few lists instead of a tuple for each row, which the garbage collector looks
+    at again and again.
+    """
+
+    groups: list[str]
+    accounts: list[str | BadRow]
+    user_names: list[str | None]
+
+    @classmethod
+    def of(cls, rows: Iterable[Row | BadRow]) -> Self:
+        """Return rows as columns."""
+        columns = cls([], [], [])
+        for row in rows:
+            group, account, user_name = ("", row, None) if isinstance(row, BadRow) else row
+            columns.groups.append(group)
+            columns.accounts.append(account)
+            columns.user_names.append(user_name)
+        return columns
+
+    @staticmethod
+    def in_batches(pieces: Iterable[Piece], size: int) -> Iterator[Columns]:
+        """Yield the rows of all pieces, ``size`` at a time; a piece of single rows is read no further than needed."""
+        waiting = Columns([], [], [])
+        for piece in pieces:
+            for part in (piece,) if isinstance(piece, Columns) else _parts(piece, size):
+                waiting.groups.extend(part.groups)
+                waiting.accounts.extend(part.accounts)
+                waiting.user_names.extend(part.user_names)
+                while len(waiting.accounts) >= size:
+                    yield waiting.between(0, size)
+                    waiting = waiting.between(size, None)
+        if waiting.accounts:
+            yield waiting
+
+    def between(self, begin: int, end: int | None) -> Self:
+        """Return the rows from ``begin`` until before ``end`` (None: to the last)."""
+        return type(self)(self.groups[begin:end], self.accounts[begin:end], self.user_names[begin:end])
+
+    def where(self, flags: Sequence[bool]) -> Self:
+        """Return the rows whose flag is True."""
+        groups, accounts = list(compress(self.groups, flags)), list(compress(self.accounts, flags))
+        return type(self)(groups, accounts, list(compress(self.user_names, flags)))
+
+    def rows(self) -> Iterator[Row | BadRow]:
+        """Return the rows one by one."""
+        for group, account, user_name in zip(*self, strict=True):
+            yield account if isinstance(account, BadRow) else Row(group, account, user_name)
+
+
+Piece = Columns | Iterable[Row | BadRow]
+"""Rows that were read together."""
+
+
+def _parts(rows: Iterable[Row | BadRow], size: int) -> Iterator[Columns]:
+    left = iter(rows)
+    while (part := Columns.of(islice(left, size))).accounts:
+        yield part

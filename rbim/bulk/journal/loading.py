@@ -9,14 +9,14 @@ from array import array
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator, Mapping, Set as AbstractSet
 from contextlib import AsyncExitStack, aclosing, suppress
 from hashlib import sha256
-from itertools import islice
+from itertools import compress, islice
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from anyio.lowlevel import checkpoint
 from anyio.to_thread import run_sync
 
-from rbim.bulk.input.file import RowFile
-from rbim.bulk.input.rows import BadRow, Row, bad_row, parse_row
+from rbim.bulk.input.file import RowFile, in_batches
+from rbim.bulk.input.rows import BadRow, Columns, Row, bad_row, parse_row
 from rbim.bulk.journal.content import Content
 from rbim.bulk.journal.duplicates import Hashes
 from rbim.bulk.journal.overflow import Overflow, Part
@@ -94,23 +94,24 @@ class Loader:
         self.hashes.close()
         self._overflow.close()
 
-    def add(self, batch: Sequence[Row | BadRow]) -> None:
+    def add(self, batch: Columns) -> None:
         """Add rows. With a database, run it as a command of its transaction."""
-        rows: Sequence[Row] = cast("Sequence[Row]", batch)
-        seqs: Sequence[int] = range(self.rows + 1, self.rows + len(batch) + 1)
-        if BadRow in set(map(type, batch)):
-            bad = [each for each in batch if isinstance(each, BadRow)]
-            places = [seq for seq, each in zip(seqs, batch, strict=True) if isinstance(each, BadRow)]
-            seqs = [seq for seq, each in zip(seqs, batch, strict=True) if not isinstance(each, BadRow)]
-            rows = [each for each in batch if not isinstance(each, BadRow)]
+        count = len(batch.accounts)
+        seqs: Sequence[int] = range(self.rows + 1, self.rows + count + 1)
+        if BadRow in set(map(type, batch.accounts)):
+            good = [not isinstance(each, BadRow) for each in batch.accounts]
+            bad = [each for each in batch.accounts if isinstance(each, BadRow)]
+            places = [seq for seq, is_good in zip(seqs, good, strict=True) if not is_good]
+            batch, seqs = batch.where(good), list(compress(seqs, good))
             self._note(map(str, places), *(map(str, column) for column in zip(*bad, strict=True)))
             self.bad += len(bad)
             if self._database is not None:
                 self._database.executemany("INSERT INTO bad_row (line, reason, raw) VALUES (?, ?, ?)", bad)
-        if rows:
-            groups, accounts, user_names = zip(*rows, strict=True)
+        if seqs:
+            groups, user_names = batch.groups, batch.user_names
+            accounts = cast("Sequence[str]", batch.accounts)
             keys: Sequence[Any] = groups
-            if user_names.count(None) < len(rows):
+            if user_names.count(None) < len(seqs):
                 keys = list(zip(groups, user_names, strict=True))
                 self._note(groups, accounts, map(str, user_names))
             else:
@@ -118,7 +119,7 @@ class Loader:
             if self._database is not None:
                 self.hashes.add(hashes_of(groups, accounts))
                 self._insert(self._database, keys, accounts, seqs)
-        self.rows += len(batch)
+        self.rows += count
 
     def _note(self, *columns: Iterable[str]) -> None:
         """Add columns of a batch to the digest."""
@@ -212,34 +213,34 @@ def row_of(number: int, given: Any) -> Row | BadRow:
     return bad_row(number, row, repr(raw)) if isinstance(row, str) else row
 
 
-async def batches(rows: Rows, *, threads: bool = True) -> AsyncGenerator[list[Row | BadRow], None]:
-    """Yield the rows of an iterable in lists of at most :data:`BATCH`; other tasks run in between.
+async def batches(rows: Rows, *, threads: bool = True) -> AsyncGenerator[Columns, None]:
+    """Yield the rows of an iterable, at most :data:`BATCH` at a time; other tasks run in between.
 
     A file is read in a thread; on cancellation the thread is abandoned.
     """
     number = 0
     if isinstance(rows, RowFile) and threads:
-        lines = iter(rows)
-        while part := await run_sync(lambda: list(islice(lines, BATCH)), abandon_on_cancel=True):
+        several = await run_sync(in_batches, rows, BATCH, abandon_on_cancel=True)
+        while (part := await run_sync(next, several, None, abandon_on_cancel=True)) is not None:
             yield part
         return
     if isinstance(rows, AsyncIterable):
         async with AsyncExitStack() as closing:
-            several: AsyncIterable[Any] = rows
-            if hasattr(several, "aclose"):  # a generator: close it, nothing else reads on
-                await closing.enter_async_context(aclosing(cast("AsyncGenerator[Any, None]", several)))
+            source: AsyncIterable[Any] = rows
+            if hasattr(source, "aclose"):  # a generator: close it, nothing else reads on
+                await closing.enter_async_context(aclosing(cast("AsyncGenerator[Any, None]", source)))
             batch: list[Row | BadRow] = []
-            async for each in several:
+            async for each in source:
                 number += 1
                 batch.append(row_of(number, each))
                 if len(batch) == BATCH:
-                    yield batch
+                    yield Columns.of(batch)
                     batch = []
             if batch:
-                yield batch
+                yield Columns.of(batch)
         return
-    source: Iterator[Any] = iter(rows)
-    while found := list(islice(source, BATCH)):
-        yield [row_of(number + place, each) for place, each in enumerate(found, 1)]
+    values: Iterator[Any] = iter(rows)
+    while found := list(islice(values, BATCH)):
+        yield Columns.of(row_of(number + place, each) for place, each in enumerate(found, 1))
         number += len(found)
         await checkpoint()

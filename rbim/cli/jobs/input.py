@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from rbim.bulk.input.file import RowFile
-from rbim.bulk.input.rows import BadRow
+from rbim.bulk.input.rows import BadRow, Columns
 from rbim.cli.printable import printable
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
-    from rbim.bulk.input.rows import Row
+    from rbim.bulk.input.rows import Piece, Row
 
 __all__ = ["STANDARD", "Input", "journal_beside", "line_of", "open_input"]
 
@@ -39,21 +39,28 @@ class Input(RowFile):
         self.bad: list[BadRow] = []
         self.bad_count = 0
         self.reading = False
+        self._empty = True
 
-    def __iter__(self) -> Iterator[Row | BadRow]:
-        rows = super().__iter__()
+    def _observed(self, pieces: Iterator[Piece]) -> Iterator[Piece]:
         self.reading = True
-        empty = True
+        for piece in pieces:
+            if isinstance(piece, Columns):  # no row of them is invalid
+                self._empty = self._empty and not piece.accounts
+                yield piece
+            else:
+                yield self._noted(piece)
+        self.reading = False
+        if self._empty:
+            raise InvalidRequest(f"{self.name}: the input has no rows: check where it comes from", field="source")
+
+    def _noted(self, rows: Iterable[Row | BadRow]) -> Iterator[Row | BadRow]:
         for row in rows:
-            empty = False
+            self._empty = False
             if isinstance(row, BadRow):
                 self.bad_count += 1
                 if len(self.bad) < SHOWN:
                     self.bad.append(row)
             yield row
-        self.reading = False
-        if empty:
-            raise InvalidRequest(f"{self.name}: the input has no rows: check where it comes from", field="source")
 
     def leave(self, code: int) -> int:
         """Return the exit code; end the process here if a thread still waits for standard input."""

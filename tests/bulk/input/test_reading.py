@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, assume, example, given, settings, strategies as st
 
 from rbim.bulk.input.content import GZIP, OTHERS
-from rbim.bulk.input.file import RowFile
+from rbim.bulk.input.file import RowFile, in_batches
 from rbim.bulk.input.format import Format, NotDone, codec, write_rows
 from rbim.bulk.input.rows import BadRow, Row, cleaned
 from rbim.errors import InvalidRequest
@@ -35,10 +35,13 @@ class Trickle(io.RawIOBase):
 
 
 def read(body, **options):
-    """Return the rows of a body, read at once and in small parts, which must not differ."""
+    """Return the rows of a body, read at once, in small parts and in batches, which must not differ."""
     body = body.encode() if isinstance(body, str) else body
     rows = list(RowFile(io.BytesIO(body), **options))
     assert list(RowFile(Trickle(body), **options)) == rows
+    for source in (io.BytesIO(body), Trickle(body)):
+        batches = [list(batch.rows()) for batch in in_batches(RowFile(source, **options), 3)]
+        assert batches == [rows[at : at + 3] for at in range(0, len(rows), 3)]
     return rows
 
 
@@ -389,6 +392,24 @@ def test_a_line_may_have_a_mebibyte(extra, line_end):
     assert list(bad(rows)) == ([] if extra <= 0 else [2])
     sizes = (4096, LONGEST - 1000, 1, 1, 1, 2, 997, 7)
     assert list(RowFile(Trickle(body, sizes), kind="jsonl")) == rows
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_a_file_that_was_read_in_part_goes_on_where_it_was(plain):
+    body = "group,account\n" + "".join(f"g,a{n}\n" for n in range(50)) + ("" if plain else 'g,"b"\n')
+    rows = RowFile(io.BytesIO(body.encode()))
+    first = [next(iter(rows)), next(iter(rows))]
+
+    rest = [row for batch in in_batches(rows, 7) for row in batch.rows()]
+
+    assert first + rest == read(body)
+
+
+def test_batches_stop_at_too_many_bad_rows_too():
+    body = "group,account\n" + "g,a\n" * 20 + "g\n" * 3
+    assert sum(len(batch.accounts) for batch in in_batches(RowFile(io.BytesIO(body.encode()), max_bad=3), 5)) == 23
+    with pytest.raises(InvalidRequest, match="more than 2 rows are invalid"):
+        list(in_batches(RowFile(io.BytesIO(body.encode()), max_bad=2), 5))
 
 
 def test_rows_come_before_the_input_has_ended():

@@ -18,7 +18,7 @@ from hypothesis import given, settings, strategies as st
 
 from helpers.jobs import accounts
 from rbim import InvalidRequest
-from rbim.bulk.input.rows import BadRow, Row
+from rbim.bulk.input.rows import BadRow, Columns, Row
 from rbim.bulk.journal import duplicates, loading, marks, packing
 from rbim.bulk.journal.facts import JobFacts
 from rbim.bulk.journal.journal import OPEN_CHUNKS, Ended, Journal, Sample
@@ -55,7 +55,7 @@ class Book:
         )
         self.loader = self.do(self.journal.create, facts, "invited")
         for start in range(0, len(rows), 7):  # batches of another size than any chunk
-            self.do(self.loader.add, [row_of(start + n, row) for n, row in enumerate(rows[start : start + 7], 1)])
+            self.do(self.loader.add, Columns.of(row_of(start + n, row) for n, row in enumerate(rows[start : start + 7], 1)))
         self.do(self.journal.loaded, self.loader, {"name": "rows"})
         self.begin()
 
@@ -206,7 +206,7 @@ def test_a_digest_tells_inputs_apart():
 
     def digest(rows):
         loader = Loader(None)
-        loader.add([row_of(n, row) for n, row in enumerate(rows, 1)])
+        loader.add(Columns.of(row_of(n, row) for n, row in enumerate(rows, 1)))
         return loader.loaded.digest
 
     others = [rows[:-1], rows[::-1], [*rows, rows[0]], [("ga", ""), *rows[1:]], [("g", "a", "u"), *rows[1:]], []]
@@ -269,8 +269,8 @@ async def test_batches_are_the_rows():
 
     for source in (rows, iter(rows), slowly()):
         found = [batch async for batch in batches(source)]
-        assert [len(batch) for batch in found] == [BATCH, BATCH, 3]
-        assert [row[:2] for batch in found for row in batch] == rows
+        assert [len(batch.accounts) for batch in found] == [BATCH, BATCH, 3]
+        assert [row[:2] for batch in found for row in batch.rows()] == rows
     assert [batch async for batch in batches([])] == []
 
 
@@ -280,7 +280,9 @@ def test_loading_takes_little_memory(tmp_path):
         dice = Random(1)
         tracemalloc.start()
         for start in range(0, 100_000, BATCH):
-            made.do(loader.add, [Row(f"g{dice.randrange(50)}", f"account{n}") for n in range(start, start + BATCH)])
+            made.do(
+                loader.add, Columns.of(Row(f"g{dice.randrange(50)}", f"account{n}") for n in range(start, start + BATCH))
+            )
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert peak < 12e6
@@ -353,8 +355,8 @@ def test_planning_reads_no_more_than_it_is_asked_for():
     """A huge group and ten thousand small ones: time and memory are those of the window."""
     with book(chunk=5) as made:
         loader = made.do(made.journal.create, made.journal.facts(), "invited")
-        made.do(loader.add, [Row("huge", f"a{n}") for n in range(20_000)])
-        made.do(loader.add, [Row(f"g{n}", "a") for n in range(10_000)])
+        made.do(loader.add, Columns.of(Row("huge", f"a{n}") for n in range(20_000)))
+        made.do(loader.add, Columns.of(Row(f"g{n}", "a") for n in range(10_000)))
         made.do(made.journal.loaded, loader, {})
         made.begin()
         steps = 0
