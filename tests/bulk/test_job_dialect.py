@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from helpers.jobs import Sending, count, read, rows_of
+from helpers.jobs import Sending, read, rows_of
 from rbim import CODES, AsyncClient, Code, Credentials, Dialect, InvalidRequest, Rate, Throttled
 from rbim.bulk import open_job, read_report
 from rbim.bulk.report.text import report_text
@@ -121,29 +121,6 @@ async def test_a_choice_of_emulator_and_receiver_is_none_of_the_job(journal):
     await sending.job(journal, dialect=Dialect(overflow_fails=False)).run(rows_of(1, 1))
     assert settings_of(journal)["dialect"] == {}
     open_job(sending, journal, dialect=Dialect(resend_after=(1.0,), delivery_max_age=None, message_time_unit="seconds"))
-
-
-def forget_the_dialect(journal):
-    """Make the journal one of a version that did not keep it."""
-    settings = settings_of(journal)
-    del settings["dialect"]
-    with closing(sqlite3.connect(journal)) as connection, connection:
-        connection.execute("UPDATE job SET settings = ?", (json.dumps(settings),))
-
-
-async def test_a_journal_without_a_dialect_continues_in_any_and_keeps_that_one(journal):
-    sending = Sending()
-    await sending.job(journal).run(rows_of(1, 3))
-    forget_the_dialect(journal)
-
-    assert read_report(journal).dialect == {}
-    assert open_job(sending, journal).work.dialect == Dialect()
-    await open_job(sending, journal, dialect=OTHER, clock=sending.clock).resume()
-
-    assert settings_of(journal)["dialect"] == KEPT
-    assert sum(count(journal).values()) == 3
-    with pytest.raises(InvalidRequest, match="the job was begun with another dialect"):
-        open_job(sending, journal, dialect=Dialect())
 
 
 async def test_a_field_of_a_newer_version_is_named(journal):

@@ -33,7 +33,7 @@ PATIENCE = 10.0
 class JobFacts(NamedTuple):
     """Facts of a job in its journal. ``loaded`` is None if the input was not read completely: nothing was sent then.
 
-    ``settings`` includes the dialect, except in journals of versions that did not keep it. ``erased`` is the time at which
+    ``settings`` includes the dialect. ``erased`` is the time at which
     the accounts were erased, in epoch seconds, or ``ERASING``.
     """
 
@@ -49,8 +49,6 @@ class JobFacts(NamedTuple):
 
     def require_dialect(self, path: Path, dialect: Dialect) -> None:
         """Raise InvalidRequest that names the fields in which a dialect is not the job's."""
-        if DIALECT not in self.settings:
-            return
         different = [
             f"{name} is {kept} in the journal and {given} here"
             for name, (kept, given) in dialect_differences(self.settings[DIALECT], client_document(dialect)).items()
