@@ -385,7 +385,7 @@ def check(folder, expected):
             counts = dict(rows("SELECT state, count(*) FROM event GROUP BY state").fetchall())
             assert list(told["counts"].values()) == [counts.get(state, 0) for state in range(4)]
         else:
-            found = [json.loads(each)["msgId"] for (each,) in rows("SELECT body FROM event WHERE state = 0 ORDER BY seq")]
+            found = [json.loads(each)["msgId"] for (each,) in rows("SELECT body FROM event WHERE state = 0 ORDER BY number")]
             assert sorted(found) == sorted(chain.from_iterable(told["order"].values())), (name, found)
         copy.close()
 

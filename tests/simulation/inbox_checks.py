@@ -61,14 +61,14 @@ def check_forgery(inbox: InboxScenario, status: int | None, *, recorded: bool) -
 def check_begin(inbox: InboxScenario, process: Process, message: Message, handling: Any) -> str:
     """Check that a handler may begin: it is the message's turn. Return the conversation."""
     world = inbox.world
-    rows = inbox.look("SELECT conversation, seq, state FROM event WHERE key = ?", (handling.key,))
+    rows = inbox.look("SELECT conversation, number, state FROM event WHERE key = ?", (handling.key,))
     if inbox.lost_at < TIME.now:
         return message.sender
     known = bool(message.posts or inbox.sizes.situation == "hot-conversation")
     world.check("only what was posted is handled", known and len(rows) == 1, lambda: f"{message}, {len(rows)} rows")
     ((conversation, number, state),) = rows
     world.check("only what waits is handled", state == WAITING, lambda: f"state {state}: {message}")
-    earlier = "SELECT count(*) FROM event WHERE conversation = ? AND seq < ? AND state = 0"
+    earlier = "SELECT count(*) FROM event WHERE conversation = ? AND number < ? AND state = 0"
     ((before,),) = inbox.look(earlier, (conversation, number))
     world.check("a conversation is handled in order", not before, lambda: f"{before} wait before {message}")
     other, its = inbox.handling.get(conversation, (None, None))

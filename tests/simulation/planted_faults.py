@@ -577,7 +577,7 @@ def newest_first() -> None:
     """The newest event of a conversation is handled first."""
     from rbim.callbacks.inbox import statements
 
-    _replace_text(statements, "OLDEST_IN_CONVERSATION", "ORDER BY seq", "ORDER BY seq DESC")
+    _replace_text(statements, "OLDEST_IN_CONVERSATION", "ORDER BY number", "ORDER BY number DESC")
 
 
 @_fault("inbox")
@@ -588,7 +588,7 @@ def fence_dropped() -> None:
     settle = InboxStore._settle
 
     def faulty(self: Any, claim: Any, result: Any, *, more: Any) -> Any:
-        found = self._database.execute("SELECT fence FROM lane WHERE conversation = ?", (claim.conversation,)).fetchone()
+        found = self._database.execute("SELECT fence FROM conversation WHERE name = ?", (claim.conversation,)).fetchone()
         return settle(self, evolve(claim, fence=found[0]) if found else claim, result, more=more)
 
     _replace(InboxStore, "_settle", faulty)

@@ -26,7 +26,7 @@ __all__ = ["INBOX", "SPOOL", "Availability", "Counts", "DeadLetter", "InboxStore
 # Theory of operation: the life of an event. The number is the column ``state``; leased and retrying are kinds of waiting.
 #
 #   waiting (0)      accepted, not settled; one of its conversation's queue
-#   leased (0)       the oldest waiting event of a conversation whose row in ``lane`` has a fence (see inbox/protocols.py)
+#   leased (0)       the oldest waiting event of a conversation that has a ``fence`` (see inbox/protocols.py)
 #   retrying (0)     failed; ``error`` has the last traceback, and the conversation's ``ready`` lies in the future
 #   done (1)         handled; kept so that a resend is recognised, deleted after the retention and MARGIN by the next
 #                    transaction, at most PURGE_EVERY later while a worker waits. It is overwritten; its last bytes leave
@@ -44,8 +44,8 @@ __all__ = ["INBOX", "SPOOL", "Availability", "Counts", "DeadLetter", "InboxStore
 #
 # What must always hold:
 # - A key is in the table at most once, so an event is stored once, however often it is sent while its key is kept.
-# - A conversation with a waiting event has a row in ``lane``; ``fence`` is 0 in it without a lease, and ``ready`` is the
-#   time from which it may be claimed (of a lease: its end).
+# - A conversation with a waiting event has a row in ``conversation``; ``fence`` is 0 in it without a lease, and ``ready``
+#   is the time from which it may be claimed (of a lease: its end).
 # - Only a claim with the row's fence settles an event or ends a lease.
 #
 # The body is the last column, so that no search has to read past it.
@@ -75,6 +75,21 @@ SCHEMA = (
         "CREATE TABLE meta (fence INTEGER NOT NULL)",
         "INSERT INTO meta (fence) VALUES (0)",
     ),
+    (  # of names and of one small table: the time does not grow with the number of events
+        "ALTER TABLE event RENAME COLUMN seq TO number",
+        """CREATE TABLE conversation (
+            name TEXT PRIMARY KEY,
+            ready REAL NOT NULL,
+            fence INTEGER NOT NULL DEFAULT 0,
+            boot TEXT,
+            suspect INTEGER,
+            crashes INTEGER NOT NULL DEFAULT 0
+        ) WITHOUT ROWID""",
+        "INSERT INTO conversation (name, ready, fence) SELECT conversation, ready, fence FROM lane",
+        "DROP TABLE lane",
+        "CREATE INDEX conversation_ready ON conversation (ready) WHERE suspect IS NULL",
+        "CREATE INDEX conversation_suspect ON conversation (ready) WHERE suspect IS NOT NULL",
+    ),
 )
 
 INBOX = FileKind(name="an inbox", mark=b"rbim", schema=SCHEMA, harmless=(LeaseLost,), secure_delete=True)
@@ -94,32 +109,32 @@ NO_END = 2**63 - 1
 
 ACCEPT = """INSERT INTO event (key, conversation, app_id, class, msg_type, received, state, error, body)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (key) DO NOTHING"""
-OPEN_CONVERSATION = "INSERT INTO lane (conversation, ready, fence) VALUES (?, ?, 0) ON CONFLICT (conversation) DO NOTHING"
-READY = "SELECT conversation FROM lane WHERE ready <= ? ORDER BY ready LIMIT ?"
-NEXT_READY = "SELECT ready, fence FROM lane ORDER BY ready LIMIT ?"
-OLDEST_IN_CONVERSATION = """SELECT seq, key, app_id, body, received, attempts, replays FROM event
-    WHERE conversation = ? AND state = 0 ORDER BY seq LIMIT 1"""
-SET_LEASE = "UPDATE lane SET ready = ?, fence = ? WHERE conversation = ? AND fence = ?"
-END_LEASE = """UPDATE lane SET ready = ?, fence = 0 WHERE conversation = ? AND fence = ?
-    AND EXISTS (SELECT 1 FROM event WHERE seq = ? AND state = 0)"""
-SETTLE = "UPDATE event SET state = ?, finished = ?, error = ? WHERE seq = ? AND state = 0"
-PURGE = """DELETE FROM event WHERE seq IN (
-    SELECT seq FROM event WHERE state = 1 AND finished < ? ORDER BY finished LIMIT ?)"""
-REPLAYED = """seq > :after AND seq <= :until AND received >= :since AND (state = 2 OR state = 1 AND NOT :dead_only)
+OPEN_CONVERSATION = "INSERT INTO conversation (name, ready) VALUES (?, ?) ON CONFLICT (name) DO NOTHING"
+READY = "SELECT name FROM conversation WHERE suspect IS NULL AND ready <= ? ORDER BY ready LIMIT ?"
+NEXT_READY = "SELECT ready, fence FROM conversation WHERE suspect IS NULL ORDER BY ready LIMIT ?"
+OLDEST_IN_CONVERSATION = """SELECT number, key, app_id, body, received, attempts, replays FROM event
+    WHERE conversation = ? AND state = 0 ORDER BY number LIMIT 1"""
+SET_LEASE = "UPDATE conversation SET ready = ?, fence = ? WHERE name = ? AND fence = ?"
+END_LEASE = """UPDATE conversation SET ready = ?, fence = 0 WHERE name = ? AND fence = ?
+    AND EXISTS (SELECT 1 FROM event WHERE number = ? AND state = 0)"""
+SETTLE = "UPDATE event SET state = ?, finished = ?, error = ? WHERE number = ? AND state = 0"
+PURGE = """DELETE FROM event WHERE number IN (
+    SELECT number FROM event WHERE state = 1 AND finished < ? ORDER BY finished LIMIT ?)"""
+REPLAYED = """number > :after AND number <= :until AND received >= :since AND (state = 2 OR state = 1 AND NOT :dead_only)
     AND (:classes IS NULL OR instr(:classes, ',' || class || ',')) AND (:msg_type IS NULL OR msg_type = :msg_type)"""
-REPLAY_CONVERSATIONS = f"""INSERT INTO lane (conversation, ready, fence)
-    SELECT DISTINCT conversation, :now, 0 FROM event WHERE {REPLAYED} ON CONFLICT (conversation) DO NOTHING"""  # noqa: S608  # a constant
+REPLAY_CONVERSATIONS = f"""INSERT INTO conversation (name, ready)
+    SELECT DISTINCT conversation, :now FROM event WHERE {REPLAYED} ON CONFLICT (name) DO NOTHING"""  # noqa: S608  # a constant
 REPLAY = f"""UPDATE event SET state = 0, attempts = 0, replays = replays + (state = 1), finished = NULL, error = NULL
     WHERE {REPLAYED}"""  # noqa: S608  # a constant
-READMIT = """UPDATE event SET key = ?, conversation = ?, class = ?, msg_type = ?, state = 0, error = NULL WHERE seq = ?
-    AND NOT EXISTS (SELECT 1 FROM event WHERE key = ? AND seq <> ?)"""
+READMIT = """UPDATE event SET key = ?, conversation = ?, class = ?, msg_type = ?, state = 0, error = NULL WHERE number = ?
+    AND NOT EXISTS (SELECT 1 FROM event WHERE key = ? AND number <> ?)"""
 COUNTS = """SELECT (SELECT count(*) FROM event WHERE state = 0), (SELECT count(*) FROM event WHERE state = 1),
     (SELECT count(*) FROM event WHERE state = 2), (SELECT count(*) FROM event WHERE state = 3)"""
 # searches the index of waiting events, not the table, which is mostly done events
-OLDEST_RECEIVED = """SELECT received FROM event WHERE seq =
-    (SELECT min(seq) FROM event INDEXED BY event_waiting WHERE state = 0)"""
-DEAD = """SELECT seq, key, conversation, app_id, body, received, attempts, error, msg_type FROM event
-    WHERE state = 2 AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?"""
+OLDEST_RECEIVED = """SELECT received FROM event WHERE number =
+    (SELECT min(number) FROM event INDEXED BY event_waiting WHERE state = 0)"""
+DEAD = """SELECT number, key, conversation, app_id, body, received, attempts, error, msg_type FROM event
+    WHERE state = 2 AND number > ? AND number <= ? ORDER BY number LIMIT ?"""
 QUARANTINED = DEAD.replace("state = 2", "state = 3")
 
 
@@ -280,15 +295,15 @@ class InboxStore:
         return [claim for claim in claims if claim is not None]
 
     def _claim_oldest(self, conversation: str, fence: int) -> Claim | None:
-        """Lease a conversation and claim its oldest waiting event; if there is none, delete its row in ``lane``."""
+        """Lease a conversation and claim its oldest waiting event; if there is none, delete its row in ``conversation``."""
         row = self._database.execute(OLDEST_IN_CONVERSATION, (conversation,)).fetchone()
         if row is None:
-            self._database.execute("DELETE FROM lane WHERE conversation = ?", (conversation,))
+            self._database.execute("DELETE FROM conversation WHERE name = ?", (conversation,))
             return None
         number, key, app_id, body, received, attempts, replays = row
-        self._database.execute("UPDATE event SET attempts = attempts + 1 WHERE seq = ?", (number,))
+        self._database.execute("UPDATE event SET attempts = attempts + 1 WHERE number = ?", (number,))
         lease = (self._database.now + self._lease, fence, conversation)
-        self._database.execute("UPDATE lane SET ready = ?, fence = ? WHERE conversation = ?", lease)
+        self._database.execute("UPDATE conversation SET ready = ?, fence = ? WHERE name = ?", lease)
         return Claim(
             number=number,
             key=key,
@@ -310,13 +325,13 @@ class InboxStore:
         return self._settle(claim, (2, self._database.now, _storable(error)), more=more)
 
     def _settle(self, claim: Claim, result: tuple[int, float, str | None], *, more: bool) -> Claim | None:
-        fence = self._database.execute("SELECT fence FROM lane WHERE conversation = ?", (claim.conversation,)).fetchone()
+        fence = self._database.execute("SELECT fence FROM conversation WHERE name = ?", (claim.conversation,)).fetchone()
         if fence != (claim.fence,) or not self._database.execute(SETTLE, (*result, claim.number)).rowcount:
             raise LeaseLost
         if more:
             return self._claim_oldest(claim.conversation, claim.fence)
         if self._database.execute(OLDEST_IN_CONVERSATION, (claim.conversation,)).fetchone() is None:
-            self._database.execute("DELETE FROM lane WHERE conversation = ?", (claim.conversation,))
+            self._database.execute("DELETE FROM conversation WHERE name = ?", (claim.conversation,))
         else:
             self._database.execute(SET_LEASE, (self._database.now, 0, claim.conversation, claim.fence))
             self._database.news = True
@@ -326,12 +341,12 @@ class InboxStore:
         """Record a failed attempt and pause the conversation. Raises LeaseLost."""
         if not self._end_lease(claim, self._database.now + pause):
             raise LeaseLost
-        self._database.execute("UPDATE event SET error = ? WHERE seq = ?", (_storable(error), claim.number))
+        self._database.execute("UPDATE event SET error = ? WHERE number = ?", (_storable(error), claim.number))
 
     def release(self, claim: Claim) -> None:
         """Give an event back unhandled, unless the lease is lost; its attempt does not count."""
         if self._end_lease(claim, self._database.now):
-            self._database.execute("UPDATE event SET attempts = max(attempts - 1, 0) WHERE seq = ?", (claim.number,))
+            self._database.execute("UPDATE event SET attempts = max(attempts - 1, 0) WHERE number = ?", (claim.number,))
 
     def renew(self, claims: Sequence[Claim]) -> None:
         """Extend leases to their full time from now, except those that are lost."""
@@ -349,7 +364,7 @@ class InboxStore:
     def replay(self, wanted: ReplayFilter, *, after: int, last: int) -> tuple[int, int]:
         """Replay one step of the events after number ``after`` up to ``last``; return the last number and the count."""
         span = self._database.execute(
-            "SELECT max(seq) FROM (SELECT seq FROM event WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?)",
+            "SELECT max(number) FROM (SELECT number FROM event WHERE number > ? AND number <= ? ORDER BY number LIMIT ?)",
             (after, last, REPLAY_STEP),
         )
         until: int | None = span.fetchone()[0]
@@ -387,7 +402,7 @@ class InboxStore:
                 self._open_conversation(delivery.conversation)
                 readmitted += 1
             else:
-                self._database.execute("DELETE FROM event WHERE seq = ?", (letter.number,))
+                self._database.execute("DELETE FROM event WHERE number = ?", (letter.number,))
                 self._deleted, self._rewritten = True, False
         return readmitted
 
@@ -413,11 +428,11 @@ class InboxStore:
 
     def conversations(self, limit: int) -> set[str]:
         """Return at most ``limit`` conversations with waiting events."""
-        return {conversation for (conversation,) in self._read("SELECT conversation FROM lane LIMIT ?", (limit,))}
+        return {conversation for (conversation,) in self._read("SELECT name FROM conversation LIMIT ?", (limit,))}
 
     def last(self) -> int:
         """Return the number of the event accepted last; 0 if there is none."""
-        ((number,),) = self._read("SELECT coalesce(max(seq), 0) FROM event")
+        ((number,),) = self._read("SELECT coalesce(max(number), 0) FROM event")
         return cast("int", number)
 
     def dead_letters(self, limit: int, after: int) -> list[DeadLetter]:

@@ -165,7 +165,7 @@ async def test_what_was_accepted_is_in_the_file(path, rows):
         assert rows("SELECT key, state FROM event") == [(delivery(1).key, 0)]
         assert not await inbox.accept(delivery(1))
         assert await inbox.accept(unreadable())
-        assert rows("SELECT state FROM event ORDER BY seq") == [(0,), (3,)]
+        assert rows("SELECT state FROM event ORDER BY number") == [(0,), (3,)]
 
 
 async def test_tasks_share_transactions(path, rows):
@@ -206,7 +206,7 @@ async def test_a_locked_file_makes_accepting_slower_and_an_accept_cancelled_mean
                 others.cancel_scope.cancel()
             assert rows("SELECT * FROM event") == []
             unlock()
-        assert rows("SELECT key FROM event ORDER BY seq") == [(delivery(1).key,), (delivery(2).key,)]
+        assert rows("SELECT key FROM event ORDER BY number") == [(delivery(1).key,), (delivery(2).key,)]
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
@@ -223,7 +223,7 @@ async def test_asyncios_own_cancellation_of_an_accept_harms_nobody(path, locked,
         assert await asyncio.gather(first, second, return_exceptions=True) == [IsCancelled()] * 2
         unlock()
         assert await inbox.accept(delivery(3))
-    assert rows("SELECT key FROM event ORDER BY seq") == [(delivery(1).key,), (delivery(3).key,)]
+    assert rows("SELECT key FROM event ORDER BY number") == [(delivery(1).key,), (delivery(3).key,)]
 
 
 class IsCancelled:
@@ -370,7 +370,7 @@ async def test_a_backlog_gives_out_what_was_accepted(path, rows):
         assert backlog._held == {again.fence}
         assert await backlog.done(again, more=True) is None
         assert backlog._held == set()
-    assert rows("SELECT state, error FROM event ORDER BY seq") == [(1, None), (1, None), (2, "boom")]
+    assert rows("SELECT state, error FROM event ORDER BY number") == [(1, None), (1, None), (2, "boom")]
 
 
 async def test_a_backlog_works_without_its_inbox_being_entered_and_outlives_it(path):
@@ -412,7 +412,7 @@ async def test_the_next_event_that_nobody_waits_for_any_more_is_given_back(path,
             tasks.cancel_scope.cancel()
         unlock()
         await until(
-            lambda: rows("SELECT sum(state = 1), sum(fence) FROM event LEFT JOIN lane") == [(1, 0 if more else None)]
+            lambda: rows("SELECT sum(state = 1), sum(fence) FROM event LEFT JOIN conversation") == [(1, 0 if more else None)]
         )
         assert [each.number for each in await backlog.claim(1)] == [2][:more]
 
@@ -433,7 +433,7 @@ async def test_a_claim_that_is_cancelled_just_when_it_was_made_is_given_back(pat
         with pytest.raises(asyncio.CancelledError):
             await claiming
         backlog._group_commit._settle = plain
-        await until(lambda: rows("SELECT attempts, fence FROM event LEFT JOIN lane") == [(0, 0)])
+        await until(lambda: rows("SELECT attempts, fence FROM event LEFT JOIN conversation") == [(0, 0)])
 
 
 # ----------------------------------------------------------------------------------------- waiting
@@ -715,10 +715,10 @@ def test_two_processes_that_accept_and_handle_lose_nothing_and_do_nothing_twice(
         conversation, *numbers = line.split()
         told.setdefault(conversation, []).append(tuple(map(int, numbers)))
     assert sorted(number for each in told.values() for number, *_ in each) == sorted(
-        number for (number,) in rows("SELECT seq FROM event")
+        number for (number,) in rows("SELECT number FROM event")
     )
     assert rows("SELECT count(*), min(state), max(state) FROM event") == [(450, 1, 1)]
-    assert rows("SELECT * FROM lane") == []
+    assert rows("SELECT * FROM conversation") == []
     for handled in told.values():
         handled.sort(key=lambda each: each[3])
         assert [number for number, *_ in handled] == sorted(number for number, *_ in handled)
@@ -752,7 +752,7 @@ async def test_what_a_process_that_died_had_in_hand_comes_again_when_its_lease_i
         partial(subprocess.run, [sys.executable, "-c", DIES, str(TESTS), path, "0.2"], stdout=subprocess.PIPE, check=False)
     )
     assert (died.returncode, died.stdout) == (9, b"1\n")
-    assert rows("SELECT state, attempts FROM event ORDER BY seq") == [(0, 1), (0, 0)]
+    assert rows("SELECT state, attempts FROM event ORDER BY number") == [(0, 1), (0, 0)]
     async with SqliteInbox(path).backlog() as backlog:
         with fail_after(10):
             await backlog.wait()

@@ -86,12 +86,12 @@ def test_what_is_accepted_is_in_the_file_at_once_and_in_the_order_of_acceptance(
     moment = datetime(2026, 5, 6, 7, 8, 9, 123457, UTC)
     given = [delivery(1, "x", at=moment), delivery(2, "y", msg_type="PICTURE"), unreadable()]
     assert [run.accept(each) for each in given] == [True, True, True]
-    assert rows("SELECT key, conversation, app_id, class, msg_type, state, attempts, body FROM event ORDER BY seq") == [
+    assert rows("SELECT key, conversation, app_id, class, msg_type, state, attempts, body FROM event ORDER BY number") == [
         (given[0].key, "app/team/x", "app", "Text", "TEXT", 0, 0, given[0].body),
         (given[1].key, "app/team/y", "app", "Picture", "PICTURE", 0, 0, given[1].body),
         (given[2].key, given[2].key, "app", "", "", 3, 0, b"no JSON"),
     ]
-    assert rows("SELECT conversation FROM lane ORDER BY 1") == [("app/team/x",), ("app/team/y",)]
+    assert rows("SELECT name FROM conversation ORDER BY 1") == [("app/team/x",), ("app/team/y",)]
     (claim, _) = run.claim(2)
     assert claim.received == moment
     assert claim.received.tzinfo is UTC
@@ -106,13 +106,13 @@ def test_a_key_is_accepted_once(run, rows):
     run.done(claim, more=False)
     assert not run.accept(first)
     assert rows("SELECT count(*), min(body) FROM event") == [(1, first.body)]
-    assert rows("SELECT * FROM lane") == []
+    assert rows("SELECT * FROM conversation") == []
 
 
 def test_the_file_is_durable_and_names_its_application(kept, rows):
     assert rows("PRAGMA journal_mode") == [("wal",)]
     assert rows("PRAGMA application_id") == [(0x7262696D,)]
-    assert rows("PRAGMA user_version") == [(1,)]
+    assert rows("PRAGMA user_version") == [(2,)]
     assert kept._database._connection.execute("PRAGMA synchronous").fetchone() == (2,)
 
 
@@ -130,7 +130,7 @@ def test_a_command_that_fails_does_not_spoil_the_others(kept, rows):
     assert isinstance(results[1], CommandFailure)
     assert isinstance(results[1].error, UnicodeEncodeError)
     assert [results[0], *results[2:]] == [True, True, False]
-    assert rows("SELECT key FROM event ORDER BY seq") == [(delivery(1).key,), (delivery(3).key,)]
+    assert rows("SELECT key FROM event ORDER BY number") == [(delivery(1).key,), (delivery(3).key,)]
     (result,) = kept.commit([partial(kept.accept, lone)])
     assert isinstance(result, CommandFailure)
 
@@ -201,7 +201,7 @@ def test_each_conversation_gives_its_oldest_event_to_one_holder(run, rows):
     assert (following.number, following.fence, following.attempt) == (3, claims[0].fence, 1)
     assert run.claim(10) == []
     assert run.done(claims[2], more=True) is None
-    assert rows("SELECT conversation FROM lane ORDER BY 1") == [("app/team/a",), ("app/team/b",)]
+    assert rows("SELECT name FROM conversation ORDER BY 1") == [("app/team/a",), ("app/team/b",)]
 
 
 def test_without_more_the_conversation_is_given_up(run, rows):
@@ -212,7 +212,7 @@ def test_without_more_the_conversation_is_given_up(run, rows):
     (second,) = run.claim(1)
     assert (second.number, second.fence > first.fence) == (2, True)
     assert run.done(second, more=False) is None
-    assert rows("SELECT * FROM lane") == []
+    assert rows("SELECT * FROM conversation") == []
     assert rows("SELECT state, finished FROM event") == [(1, START.timestamp())] * 2
 
 
@@ -249,7 +249,7 @@ def test_a_retry_holds_up_its_own_conversation_only(run, rows, clock):
         run.accept(delivery(number, conversation))
     (claim,) = run.claim(1)
     run.retry(claim, error="boom \udcff", pause=5.0)
-    assert rows("SELECT error FROM event WHERE seq = 1") == [(r"boom \udcff",)]
+    assert rows("SELECT error FROM event WHERE number = 1") == [(r"boom \udcff",)]
     (other,) = run.claim(5)
     assert other.conversation == "app/team/b"
     clock.elapsed += 4.9
@@ -266,7 +266,7 @@ def test_a_buried_event_makes_way(run, rows, clock):
     clock.elapsed += 1
     following = run.dead_letter(claim, error="Traceback \ud800", more=True)
     assert (following.number, following.fence) == (2, claim.fence)
-    assert rows("SELECT state, finished, error FROM event WHERE seq = 1") == [
+    assert rows("SELECT state, finished, error FROM event WHERE number = 1") == [
         (2, START.timestamp() + 1, r"Traceback \ud800")
     ]
     (letter,) = run.store.dead_letters(10, 0)
@@ -274,7 +274,7 @@ def test_a_buried_event_makes_way(run, rows, clock):
     assert letter.received == START
     assert run.store.dead_letters(10, 1) == []
     assert run.dead_letter(following, error="", more=False) is None
-    assert rows("SELECT * FROM lane") == []
+    assert rows("SELECT * FROM conversation") == []
     assert [each.number for each in run.store.dead_letters(1, 1)] == [2]
 
 
@@ -343,14 +343,14 @@ def test_a_lane_in_which_nothing_waits_is_closed(run, rows):
     run.accept(delivery(1))
     rows("DELETE FROM event")
     assert run.claim(1) == []
-    assert rows("SELECT * FROM lane") == []
+    assert rows("SELECT * FROM conversation") == []
 
 
 def test_what_is_in_quarantine_is_never_claimed(run, rows):
     run.accept(unreadable())
     run.accept(delivery(1, problem="of another application"))
     assert run.claim(10) == []
-    assert rows("SELECT * FROM lane") == []
+    assert rows("SELECT * FROM conversation") == []
     first, second = run.store.quarantined(10, 0)
     assert first.error.startswith("the body cannot be read")
     assert (second.error, second.conversation) == ("of another application", "app/team/b")
@@ -392,9 +392,9 @@ def test_a_key_is_known_for_the_retention_and_a_margin_after_its_event_was_handl
     assert not run.accept(event)
     clock.elapsed += 61
     assert not run.accept(event)  # purged at the end of this very transaction
-    assert rows("SELECT seq, state FROM event ORDER BY seq") == [(2, 2), (3, 0), (4, 3)]
+    assert rows("SELECT number, state FROM event ORDER BY number") == [(2, 2), (3, 0), (4, 3)]
     assert run.accept(event)
-    assert rows("SELECT count(*) FROM event WHERE seq > 4") == [(1,)]
+    assert rows("SELECT count(*) FROM event WHERE number > 4") == [(1,)]
 
 
 def test_purging_goes_in_steps_and_looks_once_a_minute(run, rows, clock, monkeypatch):
@@ -441,7 +441,7 @@ def test_a_replay_gives_out_again_in_the_old_order(kept, run, rows, clock, monke
     b = run.done(b, more=True)
     run.retry(b, error="rest", pause=50.0)
     assert replay(kept) == 3
-    assert rows("SELECT seq, state, attempts, replays, finished, error FROM event ORDER BY seq") == [
+    assert rows("SELECT number, state, attempts, replays, finished, error FROM event ORDER BY number") == [
         (1, 0, 0, 1, None, None),
         (2, 0, 0, 1, None, None),
         (3, 0, 0, 0, None, None),
@@ -492,7 +492,7 @@ def test_a_replay_takes_what_was_wished_for(kept, run, rows, wish, expected):
     run.accept(delivery(5, "waiting"))
     (claim,) = run.claim(1)
     assert replay(kept, evolve(ALL, **wish)) == len(expected)
-    assert {number for (number,) in rows("SELECT seq FROM event WHERE state = 0")} == expected | {5}
+    assert {number for (number,) in rows("SELECT number FROM event WHERE state = 0")} == expected | {5}
     assert {each.number for each in run.claim(10)} == expected
     run.done(claim, more=False)
 
@@ -508,9 +508,14 @@ def test_a_replay_reads_again_what_was_in_quarantine(kept, run, rows, monkeypatc
     assert replay(kept, evolve(ALL, msg_type="PICTURE")) == 0
     assert replay(kept, evolve(ALL, classes={"Picture"})) == 0
     assert replay(kept, evolve(ALL, since=START.timestamp() + 1)) == 0
-    assert rows("SELECT seq, state, class FROM event ORDER BY seq") == [(1, 3, ""), (2, 3, ""), (3, 3, ""), (4, 0, "Text")]
+    assert rows("SELECT number, state, class FROM event ORDER BY number") == [
+        (1, 3, ""),
+        (2, 3, ""),
+        (3, 3, ""),
+        (4, 0, "Text"),
+    ]
     assert replay(kept) == 1
-    assert rows("SELECT seq, state, key, class, msg_type FROM event ORDER BY seq") == [
+    assert rows("SELECT number, state, key, class, msg_type FROM event ORDER BY number") == [
         (1, 0, delivery(1).key, "Text", "TEXT"),
         (3, 3, unreadable().key, "", ""),
         (4, 0, delivery(2).key, "Text", "TEXT"),
@@ -529,15 +534,15 @@ def test_every_statement_that_is_executed_often_finds_its_rows_by_an_index(kept,
     kept.commit(waiting)
     assert kept.counts().waiting == 20_000
     statements = [
-        (store.READY, (0.0, 1), "INDEX lane_ready (ready<?)"),
-        (store.NEXT_READY, (1,), "INDEX lane_ready"),
+        (store.READY, (0.0, 1), "INDEX conversation_ready (ready<?)"),
+        (store.NEXT_READY, (1,), "INDEX conversation_ready"),
         (store.OLDEST_IN_CONVERSATION, ("x",), "INDEX event_waiting (conversation=?)"),
-        (store.SET_LEASE, (0.0, 0, "x", 0), "PRIMARY KEY (conversation=?)"),
-        (store.END_LEASE, (0.0, "x", 0, 1), "PRIMARY KEY (conversation=?)"),
+        (store.SET_LEASE, (0.0, 0, "x", 0), "PRIMARY KEY (name=?)"),
+        (store.END_LEASE, (0.0, "x", 0, 1), "PRIMARY KEY (name=?)"),
         (store.SETTLE, (1, 0.0, None, 1), "INTEGER PRIMARY KEY (rowid=?)"),
         (store.PURGE, (0.0, 1), "INDEX event_done (finished<?)"),
-        (store.DEAD, (0, 9, 1), "INDEX event_dead (seq>? AND seq<?)"),
-        (store.QUARANTINED, (0, 9, 1), "INDEX event_quarantined (seq>? AND seq<?)"),
+        (store.DEAD, (0, 9, 1), "INDEX event_dead (number>? AND number<?)"),
+        (store.QUARANTINED, (0, 9, 1), "INDEX event_quarantined (number>? AND number<?)"),
     ]
     for analysed in (False, True):
         for statement, values, expected in statements:
@@ -582,8 +587,8 @@ def test_an_empty_database_of_another_application_is_refused(path, rows, pragma)
 def test_a_file_of_a_newer_schema_is_refused(path, clock, rows):
     with opened(path, clock):
         pass
-    rows("PRAGMA user_version = 2")
-    refused(path, "version 2, and this rbim knows 1 at most: update rbim")
+    rows("PRAGMA user_version = 3")
+    refused(path, "version 3, and this rbim knows 2 at most: update rbim")
 
 
 def test_a_file_system_without_a_log_is_refused(path, monkeypatch):
@@ -607,7 +612,7 @@ def test_an_older_file_is_brought_up_to_date_with_what_it_holds(path, clock, row
     step = ("ALTER TABLE event ADD COLUMN colour TEXT NOT NULL DEFAULT 'blue'", "CREATE TABLE more (x)")
     with opened(path, clock, kind=evolve(INBOX, schema=(*INBOX.schema, step))) as new:
         assert Run(new).claim(1)[0].key == delivery(1).key
-    assert rows("PRAGMA user_version") == [(2,)]
+    assert rows("PRAGMA user_version") == [(3,)]
     assert rows("SELECT colour FROM event") == [("blue",)]
 
 
@@ -824,11 +829,11 @@ class Inboxes(RuleBasedStateMachine):
         if not hasattr(self, "stores"):
             return
         with closing(sqlite3.connect(self.stores[0]._database.path)) as plain:
-            states = plain.execute("SELECT seq, state, attempts FROM event ORDER BY seq").fetchall()
-            lanes = plain.execute("SELECT conversation FROM lane").fetchall()
+            states = plain.execute("SELECT number, state, attempts FROM event ORDER BY number").fetchall()
+            conversations = plain.execute("SELECT name FROM conversation").fetchall()
         expected = [(number, self.settled.get(number, 0), self.attempts[number]) for number in range(1, self.accepted + 1)]
         assert states == expected
-        assert {lane for (lane,) in lanes} == {each for each, numbers in self.waiting.items() if numbers}
+        assert {name for (name,) in conversations} == {each for each, numbers in self.waiting.items() if numbers}
         assert self.stores[1].availability().ready == bool(self.claimable())
 
 
