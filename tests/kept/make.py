@@ -267,9 +267,9 @@ async def inbox(folder):
         await accept(bodies[:4])
         async with kept.backlog() as backlog:
             first, dead = await backlog.claim(10)
-            assert await backlog.done(await backlog.done(first, more=True), more=True) is None
-            dead = await backlog.dead_letter(dead, error="ValueError: an invented failure", more=True)
-            await backlog.dead_letter(dead, error="ValueError: another invented failure", more=False)
+            assert not await backlog.done(await backlog.done([first], more=1), more=1)
+            (dead,) = await backlog.dead_letter(dead, error="ValueError: an invented failure", more=1)
+            await backlog.dead_letter(dead, error="ValueError: another invented failure", more=0)
             await accept(bodies[4:8])
             retried, _ = await backlog.claim(10)
             await backlog.retry(retried, error="ValueError: not yet", pause=60.0)

@@ -142,7 +142,7 @@ async def test_an_inbox_is_counted_again_and_again_and_its_lag_is_the_age_of_wha
             async with inbox.backlog() as backlog:
                 (claim,) = await backlog.claim(1)
                 assert claim.received == START - timedelta(seconds=90)
-                await backlog.done(claim, more=False)
+                await backlog.done([claim], more=0)
             await clock.advance(10)
             await until(lambda: events(telemetry)["done"] == 1)
             ((_, lag),) = telemetry.points("rbim.inbox.lag")

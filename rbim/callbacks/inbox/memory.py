@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from functools import partial
 from heapq import heappop, heappush
-from itertools import count
+from itertools import count, islice
 from math import inf
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -178,14 +178,22 @@ class _Backlog:
     async def claim(self, limit: int, /) -> Sequence[Claim]:
         with self._lock:
             self._queues.due()
-            claims = [self._queues.lease() for _ in range(min(limit, len(self._queues.ready)))]
-            self._held.update((claim.conversation, claim) for claim in claims)
-        return claims
+            names = [self._queues.lease() for _ in range(min(limit, len(self._queues.ready)))]
+            found = [self._queues.oldest(name, limit // len(names)) for name in names]
+            self._held.update((claims[0].conversation, claims[0]) for claims in found)
+        return [claim for claims in found for claim in claims]
 
-    async def done(self, claim: Claim, /, *, more: bool) -> Claim | None:
-        with self._lock:
+    async def begin(self, claim: Claim, /) -> None:
+        with self._lock:  # never called: events do not survive the process, so none is suspected
             self._check(claim)
-            return self._settle(claim, more=more)
+
+    async def absolve(self, claims: Sequence[Claim], /) -> None:
+        del claims
+
+    async def done(self, claims: Sequence[Claim], /, *, more: int) -> Sequence[Claim]:
+        with self._lock:
+            self._check(claims[0])
+            return self._settle(claims, more=more)
 
     async def retry(self, claim: Claim, /, *, error: str, pause: float) -> None:
         del error
@@ -194,11 +202,11 @@ class _Backlog:
             self._queues.pause(claim, pause)
             del self._held[claim.conversation]
 
-    async def dead_letter(self, claim: Claim, /, *, error: str, more: bool) -> Claim | None:
+    async def dead_letter(self, claim: Claim, /, *, error: str, more: int) -> Sequence[Claim]:
         with self._lock:
             self._check(claim)
             self._dead.append(DeadEvent(claim, error))
-            return self._settle(claim, more=more)
+            return self._settle((claim,), more=more)
 
     async def release(self, claim: Claim, /) -> None:
         with self._lock:
@@ -227,14 +235,13 @@ class _Backlog:
         if not self._queues.is_leased(claim):
             raise LeaseLost
 
-    def _settle(self, claim: Claim, *, more: bool) -> Claim | None:
-        self._queues.remove(claim)
+    def _settle(self, claims: Sequence[Claim], *, more: int) -> Sequence[Claim]:
+        for claim in claims:
+            self._queues.remove(claim)
         self._admit_waiting()
-        following = self._queues.claim_next(claim, more=more)
-        if following is None:
-            del self._held[claim.conversation]
-        else:
-            self._held[claim.conversation] = following
+        following = self._queues.oldest_or_end(claims[0].conversation, more)
+        if not following:
+            del self._held[claims[0].conversation]
         return following
 
 
@@ -244,7 +251,7 @@ class QueuedEvent:
 
     number: int
     delivery: Delivery
-    attempt: int = 0
+    failures: int = 0
 
 
 class ConversationQueues:
@@ -309,57 +316,59 @@ class ConversationQueues:
             self.make_ready(heappop(self._pausing)[2])
         return None
 
-    def lease(self) -> Claim:
-        """Lease the conversation that has been ready longest, and claim its first event."""
+    def lease(self) -> str:
+        """Lease the conversation that has been ready longest, and return its name."""
         conversation, _ = self.ready.popitem(last=False)
-        fence = self.leased[conversation] = next(self._fences)
-        return self.claim_first(conversation, fence)
+        self.leased[conversation] = next(self._fences)
+        return conversation
 
-    def claim_first(self, conversation: str, fence: int) -> Claim:
-        """Claim the first event of a leased conversation, and count the attempt."""
-        entry = self._events[conversation][0]
-        entry.attempt += 1
-        return Claim(
-            number=entry.number,
-            key=entry.delivery.key,
-            conversation=conversation,
-            app_id=entry.delivery.app_id,
-            body=entry.delivery.body,
-            received=entry.delivery.received,
-            attempt=entry.attempt,
-            fence=fence,
-        )
+    def oldest(self, conversation: str, limit: int) -> list[Claim]:
+        """Return claims of the oldest events of a leased conversation."""
+        fence = self.leased[conversation]
+        return [
+            Claim(
+                number=entry.number,
+                key=entry.delivery.key,
+                conversation=conversation,
+                app_id=entry.delivery.app_id,
+                body=entry.delivery.body,
+                received=entry.delivery.received,
+                attempt=entry.failures + 1,
+                fence=fence,
+            )
+            for entry in islice(self._events[conversation], limit)
+        ]
 
     def is_leased(self, claim: Claim) -> bool:
-        """Return whether a claim's lease is still valid."""
+        """Return whether a claim's lease is still valid and its event not settled."""
         queue = self._events.get(claim.conversation)
-        return self.leased.get(claim.conversation) == claim.fence and queue is not None and queue[0].number == claim.number
+        return self.leased.get(claim.conversation) == claim.fence and queue is not None and queue[0].number <= claim.number
 
     def remove(self, claim: Claim) -> None:
-        """Remove a settled event."""
+        """Remove a settled event, the oldest one of its conversation."""
         self._events[claim.conversation].popleft()
         self.count -= 1
 
-    def claim_next(self, claim: Claim, *, more: bool) -> Claim | None:
-        """With ``more``, claim the next event of a conversation; otherwise, or without one, end its lease."""
-        conversation = claim.conversation
-        if self._events[conversation] and more:
-            return self.claim_first(conversation, claim.fence)
+    def oldest_or_end(self, conversation: str, more: int) -> list[Claim]:
+        """Claim the oldest ``more`` events of a leased conversation; without any, end its lease."""
+        waiting = self._events[conversation]
+        if waiting and more:
+            return self.oldest(conversation, more)
         del self.leased[conversation]
-        if self._events[conversation]:
+        if waiting:
             self.make_ready(conversation)
         else:
             del self._events[conversation]
-        return None
+        return []
 
     def pause(self, claim: Claim, pause: float) -> None:
-        """End a lease, and pause the conversation for ``pause`` seconds."""
+        """Count a failure, end the lease, and pause the conversation for ``pause`` seconds."""
+        self._events[claim.conversation][0].failures += 1
         del self.leased[claim.conversation]
         heappush(self._pausing, (self.clock.monotonic() + pause, claim.fence, claim.conversation))
         self.notify()  # this conversation may be due before the one that a backlog waits for
 
     def release(self, claim: Claim) -> None:
-        """End a lease and take its attempt back."""
+        """End a lease."""
         del self.leased[claim.conversation]
-        self._events[claim.conversation][0].attempt -= 1
         self.make_ready(claim.conversation, first=True)

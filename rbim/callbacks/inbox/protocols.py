@@ -27,21 +27,29 @@ __all__ = ["Backlog", "Claim", "Inbox", "LeaseLost", "Sink"]
 #   ready    An event waits; no worker has the conversation. It may be claimed.
 #   leased   One worker has it, under a fence (a number that grows with every lease of the inbox), until the lease's end.
 #   pausing  A retry waits for its time. No worker has the conversation, and it cannot be claimed yet.
+#   suspect  A process died while it had the lease. The oldest waiting event may be the cause: it is claimed only by itself,
+#            and at most one suspect of the inbox is leased at a time.
+#   on trial A suspect that is leased and has begun (``begin``).
 #   (absent) No event of the conversation waits.
 #
 # absent -> ready     accept() stores an event, or a replay lets one wait again
 # ready -> leased     claim()
-# leased -> leased    renew() extends it; done() or dead_letter() with more=True and another event: same lease, next claim
-# leased -> ready     release(); done() or dead_letter() with more=False while other events wait
+# leased -> leased    renew() extends it; done() or dead_letter() with ``more`` and another event
+# leased -> ready     release(); done() or dead_letter() without ``more`` while other events wait
 # leased -> pausing   retry(), for ``pause`` seconds; then pausing -> ready
 # leased -> absent    done() or dead_letter() of the last waiting event
-# leased -> leased    by another worker, under a new fence, once the lease has expired: the old holder has lost it
+# leased -> leased    by another claim, under a new fence, once the lease has expired: the old holder has lost it
+# leased -> suspect   instead, if the process that had the lease is another one: it died. After absolve() it is not suspected
+# suspect -> leased   claim(); then leased -> on trial by begin()
+# on trial -> suspect the lease expired and its process is another one: one more crash; release() counts none
+# on trial -> ready, pausing, absent: as for leased, and nothing is suspected any more
 #
 # What must always hold:
 # - At most one fence of a conversation is valid. A method with an older one changes nothing: LeaseLost (done, retry,
-#   dead_letter), or no effect (release, renew).
-# - Only the oldest waiting event of a conversation is claimed, so its events are handled in the order of acceptance.
-# - An attempt is counted before it is made; only release() takes it back.
+#   dead_letter, begin), or no effect (release, renew, absolve).
+# - The oldest waiting events of a conversation are claimed, without gaps, and settled in this order.
+# - An attempt counts when its end is recorded, or when its lease expired while its process lives. The death of a process
+#   counts as a crash of the oldest event of each of its leases, and never as an attempt.
 
 
 class Sink(Protocol):
@@ -83,6 +91,7 @@ class Claim:
 
     ``number`` is its place in the order of acceptance; ``attempt`` counts from 1. ``fence`` grows with every lease of the
     inbox, so that results of an older lease are refused. ``replays`` is the number of replays after it had been handled.
+    ``crashes`` is how often a process died while it was handled (see :meth:`Backlog.begin`), since it last ended.
     """
 
     number: int
@@ -94,6 +103,7 @@ class Claim:
     attempt: int
     fence: int
     replays: int = 0
+    crashes: int = 0
 
 
 class LeaseLost(Exception):
@@ -107,15 +117,28 @@ class Backlog(Protocol):
     """
 
     async def claim(self, limit: int, /) -> Sequence[Claim]:
-        """Claim at most ``limit`` events: the oldest waiting event of each conversation that is not leased.
+        """Claim at most ``limit`` events: the oldest of conversations that are not leased, then the next ones of these.
 
-        Counts the attempt before it is made, so that an event that kills its process also uses up its attempts.
+        The events of a conversation come in its order and under one lease, those of other conversations may be between them.
+        If an event is suspected to have killed its process, it is the only one that is returned (``crashes`` above 0).
         """
         ...
 
-    async def done(self, claim: Claim, /, *, more: bool) -> Claim | None:
-        """Record an event as handled. With ``more``, return the next claim of the conversation, under the same lease.
+    async def begin(self, claim: Claim, /) -> None:
+        """Note that a suspect is handled from now on, and nothing beside it. If its process dies now, it crashed again.
 
+        Raises LeaseLost.
+        """
+        ...
+
+    async def absolve(self, claims: Sequence[Claim], /) -> None:
+        """Note that a death of this process from now on is not caused by these events: the process is being stopped."""
+        ...
+
+    async def done(self, claims: Sequence[Claim], /, *, more: int) -> Sequence[Claim]:
+        """Record the oldest events of a conversation as handled; return its oldest ``more`` waiting events.
+
+        They are under the same lease, and include those that were claimed before. If none is returned, the lease has ended.
         Raises LeaseLost.
         """
         ...
@@ -124,12 +147,12 @@ class Backlog(Protocol):
         """Record a failed attempt and pause the conversation for ``pause`` seconds. Raises LeaseLost."""
         ...
 
-    async def dead_letter(self, claim: Claim, /, *, error: str, more: bool) -> Claim | None:
+    async def dead_letter(self, claim: Claim, /, *, error: str, more: int) -> Sequence[Claim]:
         """Make an event a dead letter, with the traceback; ``more`` and the result as in ``done``. Raises LeaseLost."""
         ...
 
     async def release(self, claim: Claim, /) -> None:
-        """Give an event back unhandled; its attempt does not count. Does nothing if the lease is lost."""
+        """Give an event, and all later ones of its conversation, back unhandled. Does nothing if the lease is lost."""
         ...
 
     async def renew(self, claims: Sequence[Claim], /) -> None:

@@ -207,10 +207,17 @@ class _Backlog:
     def _release_commands(self, claims: Iterable[Claim]) -> Iterable[Callable[[], Any]]:
         return [partial(self._store.release, claim) for claim in claims]
 
-    async def done(self, claim: Claim, /, *, more: bool) -> Claim | None:
-        return await self._settle(claim, partial(self._store.done, claim, more=more))
+    async def begin(self, claim: Claim, /) -> None:
+        await self._group_commit.run(partial(self._store.begin, claim))
 
-    async def dead_letter(self, claim: Claim, /, *, error: str, more: bool) -> Claim | None:
+    async def absolve(self, claims: Sequence[Claim], /) -> None:
+        if claims:
+            await self._group_commit.run(partial(self._store.absolve, tuple(claims)))
+
+    async def done(self, claims: Sequence[Claim], /, *, more: int) -> Sequence[Claim]:
+        return await self._settle(claims[0], partial(self._store.done, tuple(claims), more=more))
+
+    async def dead_letter(self, claim: Claim, /, *, error: str, more: int) -> Sequence[Claim]:
         return await self._settle(claim, partial(self._store.dead_letter, claim, error=error, more=more))
 
     async def retry(self, claim: Claim, /, *, error: str, pause: float) -> None:
@@ -219,14 +226,14 @@ class _Backlog:
     async def release(self, claim: Claim, /) -> None:
         await self._settle(claim, partial(self._store.release, claim))
 
-    async def _settle(self, claim: Claim, command: Callable[[], Claim | None]) -> Claim | None:
-        following: Claim | None = None
+    async def _settle(self, claim: Claim, command: Callable[[], Sequence[Claim] | None]) -> Sequence[Claim]:
+        following: Sequence[Claim] | None = None
         try:
-            following = await self._group_commit.run(command, undo=lambda following: self._release_commands((following,)))
+            following = await self._group_commit.run(command, undo=lambda following: self._release_commands(following[:1]))
         finally:
-            if following is None:
+            if not following:
                 self._held.discard(claim.fence)
-        return following
+        return following or ()
 
     async def renew(self, claims: Sequence[Claim], /) -> None:
         if claims:

@@ -6,6 +6,7 @@ import sqlite3
 from contextlib import suppress
 from datetime import UTC, datetime
 from math import inf
+from secrets import token_hex
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from attrs import evolve, frozen
@@ -26,7 +27,7 @@ __all__ = ["INBOX", "SPOOL", "Availability", "Counts", "DeadLetter", "InboxStore
 # Theory of operation: the life of an event. The number is the column ``state``; leased and retrying are kinds of waiting.
 #
 #   waiting (0)      accepted, not settled; one of its conversation's queue
-#   leased (0)       the oldest waiting event of a conversation that has a ``fence`` (see inbox/protocols.py)
+#   leased (0)       among the oldest waiting events of a conversation that has a ``fence`` (see inbox/protocols.py)
 #   retrying (0)     failed; ``error`` has the last traceback, and the conversation's ``ready`` lies in the future
 #   done (1)         handled; kept so that a resend is recognised, deleted after the retention and MARGIN by the next
 #                    transaction, at most PURGE_EVERY later while a worker waits. It is overwritten; its last bytes leave
@@ -35,10 +36,10 @@ __all__ = ["INBOX", "SPOOL", "Availability", "Counts", "DeadLetter", "InboxStore
 #   quarantined (3)  authentic, but unreadable or of another application (``error``); kept until a replay
 #
 # (new) -> waiting | quarantined     accept; a known key changes nothing
-# waiting, retrying -> leased        claim, or the next claim under the same lease: attempts + 1
-# leased -> done | dead letter       done, dead_letter
-# leased -> retrying                 retry
-# leased -> waiting                  release (attempts - 1), or the lease expires (the attempt counts)
+# waiting, retrying -> leased        claim, or the next claims under the same lease
+# leased -> done | dead letter       done, dead_letter: attempts + 1
+# leased -> retrying                 retry: attempts + 1
+# leased -> waiting                  release; or the lease expires: attempts + 1 if its process lives, else a crash
 # done | dead letter -> waiting      replay: attempts = 0; replays + 1 if it was done
 # quarantined -> waiting             replay, if it can be read now; deleted instead if its new key is known by now
 #
@@ -47,6 +48,10 @@ __all__ = ["INBOX", "SPOOL", "Availability", "Counts", "DeadLetter", "InboxStore
 # - A conversation with a waiting event has a row in ``conversation``; ``fence`` is 0 in it without a lease, and ``ready``
 #   is the time from which it may be claimed (of a lease: its end).
 # - Only a claim with the row's fence settles an event or ends a lease.
+# - ``boot`` names the process that has the lease (a new name each time the file is opened), to tell a lease of a dead
+#   process from one that its own process let expire. It is NULL where a death means nothing: without a lease, of a
+#   suspect that has not begun, in leases of version 1; and empty after absolve().
+# - ``suspect`` is the number of the event whose process died ``crashes`` times; the first time others were beside it.
 #
 # The body is the last column, so that no search has to read past it.
 SCHEMA = (
@@ -110,14 +115,24 @@ NO_END = 2**63 - 1
 ACCEPT = """INSERT INTO event (key, conversation, app_id, class, msg_type, received, state, error, body)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (key) DO NOTHING"""
 OPEN_CONVERSATION = "INSERT INTO conversation (name, ready) VALUES (?, ?) ON CONFLICT (name) DO NOTHING"
-READY = "SELECT name FROM conversation WHERE suspect IS NULL AND ready <= ? ORDER BY ready LIMIT ?"
+READY = "SELECT name, fence, boot FROM conversation WHERE suspect IS NULL AND ready <= ? ORDER BY ready LIMIT ?"
 NEXT_READY = "SELECT ready, fence FROM conversation WHERE suspect IS NULL ORDER BY ready LIMIT ?"
+SUSPECTS = "SELECT ready, fence FROM conversation WHERE suspect IS NOT NULL ORDER BY ready"
+SUSPECT_READY = """SELECT name, fence, boot, suspect, crashes FROM conversation
+    WHERE suspect IS NOT NULL AND ready <= ? ORDER BY ready LIMIT 1"""
+SUSPECT_LEASED = "SELECT 1 FROM conversation WHERE suspect IS NOT NULL AND ready > ? AND fence > 0 LIMIT 1"
 OLDEST_IN_CONVERSATION = """SELECT number, key, app_id, body, received, attempts, replays FROM event
-    WHERE conversation = ? AND state = 0 ORDER BY number LIMIT 1"""
-SET_LEASE = "UPDATE conversation SET ready = ?, fence = ? WHERE name = ? AND fence = ?"
-END_LEASE = """UPDATE conversation SET ready = ?, fence = 0 WHERE name = ? AND fence = ?
+    WHERE conversation = ? AND state = 0 ORDER BY number LIMIT ?"""
+LEASE = "UPDATE conversation SET ready = ?, fence = ?, boot = ? WHERE name = ?"
+EXTEND = "UPDATE conversation SET ready = ? WHERE name = ? AND fence = ?"
+SET_BOOT = "UPDATE conversation SET boot = ? WHERE name = ? AND fence = ?"
+SUSPECT = "UPDATE conversation SET ready = ?, fence = 0, boot = NULL, suspect = ?, crashes = ? WHERE name = ?"
+RELEASE = """UPDATE conversation SET ready = ?, fence = 0, boot = NULL WHERE name = ? AND fence = ?
     AND EXISTS (SELECT 1 FROM event WHERE number = ? AND state = 0)"""
-SETTLE = "UPDATE event SET state = ?, finished = ?, error = ? WHERE number = ? AND state = 0"
+PAUSE = RELEASE.replace("boot = NULL", "boot = NULL, suspect = NULL, crashes = 0")
+COUNT_ATTEMPT = "UPDATE event SET attempts = attempts + 1 WHERE number = ?"
+SETTLE = """UPDATE event SET state = ?, finished = ?, error = ?, attempts = attempts + 1
+    WHERE number = ? AND state = 0"""
 PURGE = """DELETE FROM event WHERE number IN (
     SELECT number FROM event WHERE state = 1 AND finished < ? ORDER BY finished LIMIT ?)"""
 REPLAYED = """number > :after AND number <= :until AND received >= :since AND (state = 2 OR state = 1 AND NOT :dead_only)
@@ -188,8 +203,9 @@ class InboxStore:
 
     def __init__(self, path: Path, *, retention: float, lease: float, clock: Clock, kind: FileKind = INBOX) -> None:
         self._retention = retention
-        self._lease = lease
+        self._lease_time = lease
         self._database = Database(path, kind, clock=lambda: clock.now().timestamp())
+        self._boot = ""
         self._purged: float | None = None
         self._deleted = False  # the file or its log still has bytes of deleted events
         self._rewritten = False  # only the log has
@@ -198,6 +214,8 @@ class InboxStore:
 
     def open(self) -> None:
         """Open the file, or create it. Raises InvalidRequest if it is not an inbox, or one of a newer rbim."""
+        if not self._database.users:
+            self._boot = token_hex(8)  # not of the process: after a fork, each child opens the file itself
         self._database.open()
 
     def close(self) -> None:
@@ -285,79 +303,144 @@ class InboxStore:
             self._database.news = True
 
     def claim(self, limit: int) -> list[Claim]:
-        """Lease at most ``limit`` conversations, those that have been ready longest first."""
+        """Claim a suspect alone; or at most ``limit`` events, the oldest of each conversation and then the next ones.
+
+        Those conversations come first that have been ready longest.
+        """
         ready = self._database.execute(READY, (self._database.now + SLACK, limit)).fetchall()
-        if not ready:
+        names = [name for name, fence, boot in ready if not (fence and self._expired(name, boot))]
+        suspect = self._claim_suspect()
+        if suspect is not None:
+            return [suspect]
+        if not names:
             return []
-        self._database.execute("UPDATE meta SET fence = fence + ?", (len(ready),))
+        each = limit // len(names)
+        fenced = zip(names, self._fences(len(names)), strict=True)
+        found = (self._lease(name, fence, each, boot=self._boot) for name, fence in fenced)
+        return [claim for claims in found for claim in claims]
+
+    def _fences(self, count: int) -> range:
+        self._database.execute("UPDATE meta SET fence = fence + ?", (count,))
         ((last,),) = self._database.execute("SELECT fence FROM meta")
-        claims = (self._claim_oldest(name, fence) for fence, (name,) in enumerate(ready, last - len(ready) + 1))
-        return [claim for claim in claims if claim is not None]
+        return range(last - count + 1, last + 1)
 
-    def _claim_oldest(self, conversation: str, fence: int) -> Claim | None:
-        """Lease a conversation and claim its oldest waiting event; if there is none, delete its row in ``conversation``."""
-        row = self._database.execute(OLDEST_IN_CONVERSATION, (conversation,)).fetchone()
+    def _expired(self, conversation: str, boot: str | None) -> bool:
+        """Count what the end of a lease means for its oldest event; return whether that is a crash, and a suspect now."""
+        if not boot:
+            return False
+        row = self._database.execute(OLDEST_IN_CONVERSATION, (conversation, 1)).fetchone()
         if row is None:
-            self._database.execute("DELETE FROM conversation WHERE name = ?", (conversation,))
-            return None
-        number, key, app_id, body, received, attempts, replays = row
-        self._database.execute("UPDATE event SET attempts = attempts + 1 WHERE number = ?", (number,))
-        lease = (self._database.now + self._lease, fence, conversation)
-        self._database.execute("UPDATE conversation SET ready = ?, fence = ? WHERE name = ?", lease)
-        return Claim(
-            number=number,
-            key=key,
-            conversation=conversation,
-            app_id=app_id,
-            body=body,
-            received=datetime.fromtimestamp(received, UTC),
-            attempt=attempts + 1,
-            fence=fence,
-            replays=replays,
-        )
+            return False
+        if boot == self._boot:
+            self._database.execute(COUNT_ATTEMPT, (row[0],))
+            return False
+        self._database.execute(SUSPECT, (self._database.now, row[0], 1, conversation))
+        return True
 
-    def done(self, claim: Claim, *, more: bool) -> Claim | None:
-        """Settle an event as done; with ``more``, claim the next one of its conversation. Raises LeaseLost."""
-        return self._settle(claim, (1, self._database.now, None), more=more)
-
-    def dead_letter(self, claim: Claim, *, error: str, more: bool) -> Claim | None:
-        """Settle an event as a dead letter; otherwise like ``done``."""
-        return self._settle(claim, (2, self._database.now, _storable(error)), more=more)
-
-    def _settle(self, claim: Claim, result: tuple[int, float, str | None], *, more: bool) -> Claim | None:
-        fence = self._database.execute("SELECT fence FROM conversation WHERE name = ?", (claim.conversation,)).fetchone()
-        if fence != (claim.fence,) or not self._database.execute(SETTLE, (*result, claim.number)).rowcount:
-            raise LeaseLost
-        if more:
-            return self._claim_oldest(claim.conversation, claim.fence)
-        if self._database.execute(OLDEST_IN_CONVERSATION, (claim.conversation,)).fetchone() is None:
-            self._database.execute("DELETE FROM conversation WHERE name = ?", (claim.conversation,))
-        else:
-            self._database.execute(SET_LEASE, (self._database.now, 0, claim.conversation, claim.fence))
-            self._database.news = True
+    def _claim_suspect(self) -> Claim | None:
+        """Claim the suspect that has been ready longest, unless one is leased."""
+        now = self._database.now
+        while (row := self._database.execute(SUSPECT_READY, (now + SLACK,)).fetchone()) is not None:
+            name, fence, boot, number, crashes = row
+            if self._database.execute(SUSPECT_LEASED, (now + SLACK,)).fetchone() is not None:
+                return None
+            oldest = self._database.execute(OLDEST_IN_CONVERSATION, (name, 1)).fetchone()
+            if oldest is None or oldest[0] != number:  # it was settled by hand, or an older one was replayed
+                self._database.execute(SUSPECT, (now, None, 0, name))
+                continue
+            if fence and boot == self._boot:
+                self._database.execute(COUNT_ATTEMPT, (number,))
+            elif fence and boot:
+                crashes += 1
+                self._database.execute(SUSPECT, (now, number, crashes, name))
+            (fence,) = self._fences(1)
+            (claim,) = self._lease(name, fence, 1, boot=None)
+            return evolve(claim, crashes=crashes)
         return None
+
+    def begin(self, claim: Claim) -> None:
+        """Note that a suspect is handled from now on: it crashed if this process dies. Raises LeaseLost."""
+        if not self._database.execute(SET_BOOT, (self._boot, claim.conversation, claim.fence)).rowcount:
+            raise LeaseLost
+        self.renew((claim,))
+
+    def absolve(self, claims: Sequence[Claim]) -> None:
+        """Let a death of this process say nothing about these claims."""
+        for claim in claims:
+            self._database.execute(SET_BOOT, ("", claim.conversation, claim.fence))
+
+    def _lease(self, conversation: str, fence: int, limit: int, *, boot: str | None) -> list[Claim]:
+        """Lease a conversation and claim its oldest waiting events; if there is none, delete its row."""
+        claims = self._oldest(conversation, fence, limit)
+        if claims:
+            until = self._database.now + self._lease_time
+            self._database.execute(LEASE, (until, fence, boot, conversation))
+        return claims
+
+    def _oldest(self, conversation: str, fence: int, limit: int) -> list[Claim]:
+        """Return claims of the oldest waiting events; if there is none, delete the conversation's row."""
+        rows = self._database.execute(OLDEST_IN_CONVERSATION, (conversation, limit)).fetchall()
+        if not rows:
+            self._database.execute("DELETE FROM conversation WHERE name = ?", (conversation,))
+        return [
+            Claim(
+                number=number,
+                key=key,
+                conversation=conversation,
+                app_id=app_id,
+                body=body,
+                received=datetime.fromtimestamp(received, UTC),
+                attempt=attempts + 1,
+                fence=fence,
+                replays=replays,
+            )
+            for number, key, app_id, body, received, attempts, replays in rows
+        ]
+
+    def done(self, claims: Sequence[Claim], *, more: int) -> list[Claim]:
+        """Settle the oldest events of a conversation as done; return its oldest ``more`` ones. Raises LeaseLost."""
+        return self._settle(claims, (1, self._database.now, None), more=more)
+
+    def dead_letter(self, claim: Claim, *, error: str, more: int) -> list[Claim]:
+        """Settle an event as a dead letter; otherwise like ``done``."""
+        return self._settle((claim,), (2, self._database.now, _storable(error)), more=more)
+
+    def _settle(self, claims: Sequence[Claim], result: tuple[int, float, str | None], *, more: int) -> list[Claim]:
+        conversation, fence = claims[0].conversation, claims[0].fence
+        row = self._database.execute("SELECT fence, suspect FROM conversation WHERE name = ?", (conversation,)).fetchone()
+        if row is None or row[0] != fence:
+            raise LeaseLost
+        if not sum(self._database.execute(SETTLE, (*result, claim.number)).rowcount for claim in claims):
+            raise LeaseLost
+        if more and row[1] is None:
+            claims = self._oldest(conversation, fence, more)
+            if claims:
+                self._database.execute(EXTEND, (self._database.now + self._lease_time, conversation, fence))
+            return claims
+        if self._oldest(conversation, fence, 1):
+            self._database.execute(SUSPECT, (self._database.now, None, 0, conversation))
+            self._database.news = True
+        return []
 
     def retry(self, claim: Claim, *, error: str, pause: float) -> None:
         """Record a failed attempt and pause the conversation. Raises LeaseLost."""
-        if not self._end_lease(claim, self._database.now + pause):
+        if not self._end_lease(PAUSE, claim, self._database.now + pause):
             raise LeaseLost
+        self._database.execute(COUNT_ATTEMPT, (claim.number,))
         self._database.execute("UPDATE event SET error = ? WHERE number = ?", (_storable(error), claim.number))
 
     def release(self, claim: Claim) -> None:
-        """Give an event back unhandled, unless the lease is lost; its attempt does not count."""
-        if self._end_lease(claim, self._database.now):
-            self._database.execute("UPDATE event SET attempts = max(attempts - 1, 0) WHERE number = ?", (claim.number,))
+        """Give an event and the later ones of its conversation back unhandled, unless the lease is lost."""
+        self._end_lease(RELEASE, claim, self._database.now)
 
     def renew(self, claims: Sequence[Claim]) -> None:
         """Extend leases to their full time from now, except those that are lost."""
         for claim in claims:
-            self._database.execute(
-                SET_LEASE, (self._database.now + self._lease, claim.fence, claim.conversation, claim.fence)
-            )
+            self._database.execute(EXTEND, (self._database.now + self._lease_time, claim.conversation, claim.fence))
 
-    def _end_lease(self, claim: Claim, ready: float) -> bool:
+    def _end_lease(self, statement: str, claim: Claim, ready: float) -> bool:
         """End a lease while its event still waits; return False if the lease was lost."""
-        ended = self._database.execute(END_LEASE, (ready, claim.conversation, claim.fence, claim.number)).rowcount > 0
+        ended = self._database.execute(statement, (ready, claim.conversation, claim.fence, claim.number)).rowcount > 0
         self._database.news |= ended
         return ended
 
@@ -410,11 +493,18 @@ class InboxStore:
 
     def availability(self, held: Collection[int] = ()) -> Availability:
         """Return whether and when a conversation can be claimed; ignore those leased under the fences ``held``."""
-        rows = self._read(NEXT_READY, (len(held) + 1,))
+        normal, suspects = self._database.read(
+            lambda: (
+                self._database.execute(NEXT_READY, (len(held) + 1,)).fetchall(),
+                self._database.execute(SUSPECTS).fetchall(),
+            )
+        )
         now = self._database.clock()
-        if rows and rows[0][0] <= now + SLACK:
+        leased = [(ready, fence) for ready, fence in suspects if fence and ready > now + SLACK]  # the others wait for it
+        rows = [*normal, *(leased or suspects[:1])]
+        if any(ready <= now + SLACK for ready, _ in rows):
             return Availability(ready=True, due=0.0)
-        return Availability(ready=False, due=next((ready - now for ready, fence in rows if fence not in held), None))
+        return Availability(ready=False, due=min((ready - now for ready, fence in rows if fence not in held), default=None))
 
     def counts(self) -> Counts:
         """Return the numbers of events by state."""

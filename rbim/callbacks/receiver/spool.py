@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Spool"]
 
-FOREVER = Backoff(attempts=sys.maxsize, first=0.5, factor=2.0, most=5.0)
+FOREVER = Backoff(attempts=sys.maxsize, crashes=sys.maxsize, first=0.5, factor=2.0, most=5.0)
 MOST_CONVERSATIONS = 10_000  # that are tracked one by one
 POLL = 0.25  # seconds of real time between two reads of the file's conversations
 

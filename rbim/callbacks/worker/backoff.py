@@ -28,9 +28,13 @@ class Backoff:
     At most ``attempts`` in all (default: 8; 1: no retries); after the last one the event becomes a dead letter. The pause
     after attempt n is ``first * factor**(n-1)`` seconds, at most ``most`` (defaults: 1, 4 and 300), times a random factor
     between 0.5 and 1 (uniform). The event's conversation pauses meanwhile: with the defaults, about 15 minutes in all.
+
+    An event whose process dies while it is handled has not failed: it is handled again with nothing beside it. After
+    ``crashes`` deaths of a process that handled nothing else (default: 3) it becomes a dead letter.
     """
 
     attempts: int = field(default=8, validator=at_least_one)
+    crashes: int = field(default=3, validator=at_least_one)
     first: float = field(default=1.0, validator=(above_zero, finite))
     factor: float = field(default=4.0, validator=(above_zero, finite))
     most: float = field(default=300.0, validator=(above_zero, finite))

@@ -1,7 +1,8 @@
-"""The runner of one conversation: handles its events in order and records each result before the next."""
+"""The runner of one conversation: handles its events in order and records their results in order."""
 
 from __future__ import annotations
 
+from collections import deque
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,7 +18,7 @@ from rbim.errors import InvalidRequest
 from rbim.validators import above_zero, at_least_one, or_none
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Generator
+    from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 
     import attrs
 
@@ -28,25 +29,42 @@ if TYPE_CHECKING:
     from rbim.callbacks.worker.router import HandlerCall, HandlerCalls
     from rbim.clock import Clock
 
-__all__ = ["FIRST_PAUSE", "GRACE", "LONGEST_PAUSE", "MOST_IN_A_ROW", "ConversationRunner", "SharedRun", "WorkerSettings"]
+__all__ = [
+    "CRASHED",
+    "ENDED",
+    "FIRST_PAUSE",
+    "GRACE",
+    "LONGEST_PAUSE",
+    "MOST_IN_A_ROW",
+    "PATIENCE",
+    "ConversationRunner",
+    "SharedRun",
+    "WorkerSettings",
+]
 
 # Theory of operation: a conversation while this worker has its lease.
 #
-#   leased      A claim is at hand; its attempt is counted already.
-#   handling    The handler runs, under its timeout.
-#   recording   The result is written to the backlog, again and again until that succeeds or the lease is lost.
+#   leased      Claims are at hand: the conversation's oldest events, of which none has begun.
+#   handling    The handler of one event runs, under its timeout.
+#   ahead       The same, while successes of earlier events are being recorded: all that there are in one command.
+#   recording   Nothing is handled. Results are written to the backlog, again and again until that succeeds or the lease is
+#               lost.
 #   ended       The runner has no claim any more.
 #
-# leased -> handling     unless the event has used up its attempts, or has no handler call: then -> recording (dead letter)
-# leased -> ended        the worker is stopping: the claim is released, and its attempt does not count
-# handling -> recording  success: done; failure: retry, or dead letter after the last attempt
-# handling -> ended      cancelled: the claim is released; after a release that fails, the lease runs out
-# recording -> leased    done or dead letter, and the conversation has another event: next claim under the same lease
+# leased -> handling     unless the event has used up its attempts or crashes, or has no handler call: then -> recording
+# leased -> ended        the worker is stopping, or others go first: the claims are released
+# handling -> ahead      success, and the next event is at hand, and the run may be further ahead
+# handling -> recording  success otherwise; failure: retry, or dead letter after the last attempt
+# handling -> ended      cancelled: earlier successes are recorded, the claims released; if that fails, the lease runs out
+# recording -> leased    done or dead letter, and the conversation has other events: next claims under the same lease
 # recording -> ended     no event is left; retry (the conversation pauses); stopping; MOST_IN_A_ROW events handled (other
 #                        conversations go first); or LeaseLost (nothing was recorded)
 #
 # What must always hold:
-# - An event's result is recorded before the next event of the conversation is handled.
+# - An event is handled after the one before it has ended, and never beside it.
+# - Results are recorded in order: a failure or dead letter only after all earlier successes.
+# - A runner goes ahead only while fewer than ``concurrency`` successes of the whole run are not recorded; without going
+#   ahead, it has one. So a crash repeats at most ``2 * concurrency`` events.
 # - A result counts only with the current fence: after LeaseLost another worker has the event, and this one must stop.
 # - Recording and releasing are shielded from cancellation, but only until the grace after the end of the run is over.
 # - The worker renews the leases of all its runners at a third of the lease, from leased to ended.
@@ -58,7 +76,11 @@ GRACE = 3.0
 """Seconds that a cancelled worker has to record results and to release other claims."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0  # seconds between two tries with a backlog that failed
-ENDED = "every attempt began and none ended: the process ended, or the lease expired"
+PATIENCE = 15.0
+"""Seconds of real time for one call of the backlog, at most; less if the lease is short."""
+
+ENDED = "every attempt began and none ended: the lease expired each time; does an async handler block?"
+CRASHED = "its process ended %d times while it was handled, the last %d times with nothing else beside it"
 
 T = TypeVar("T")
 
@@ -85,15 +107,26 @@ class WorkerSettings:
 
 
 class SharedRun:
-    """State that the runners of one run share: the backlog, the stop flag, and shields against cancellation."""
+    """State that the runners of one run share: the backlog, flags, the number of successes that are not recorded, shields.
 
-    def __init__(self, settings: WorkerSettings, backlog: Backlog, resource: object, guard: LoopGuard | None) -> None:
+    ``waiting`` is set while no runner may begin another event: the run is stopping, or a suspect waits until it is alone.
+    ``running`` is the number of runners. ``lease`` is in seconds.
+    """
+
+    def __init__(
+        self, settings: WorkerSettings, backlog: Backlog, resource: object, guard: LoopGuard | None, lease: float
+    ) -> None:
         self.settings = settings
         self.backlog = backlog
         self.resource = resource
         self.guard = guard
         self.stopping = False
+        self.waiting = False
+        self.running = 0
+        self.unrecorded = 0
+        self.start: Callable[[Callable[[], Coroutine[Any, Any, None]]], object] = _not_running
         self.threads = Threads(settings.concurrency)
+        self._lease = lease
         self._shields: set[anyio.CancelScope] = set()
         self._over = False
 
@@ -114,16 +147,46 @@ class SharedRun:
         for scope in self._shields:
             scope.cancel()
 
+    async def ask(self, call: Callable[[], Awaitable[T]], *, part: float = 2) -> T:
+        """Call the backlog, for at most 1/``part`` of a lease and ``PATIENCE``. Raises TimeoutError, which names the limit.
+
+        By real time: an emulated clock does not wait for threads.
+        """
+        seconds = min(PATIENCE, self._lease / part)
+        with anyio.move_on_after(seconds):
+            return await call()
+        raise TimeoutError(f"the inbox has not answered within {seconds:g} s")
+
+
+def _not_running(_: object) -> None:
+    raise RuntimeError("the run has not begun")
+
+
+@frozen
+class _Success:
+    """An event that was handled, and the seconds that it took."""
+
+    claim: Claim
+    elapsed: float
+
 
 class ConversationRunner:
-    """Handles one conversation while it is leased, from its first claim on. ``claim`` is the current one."""
+    """Handles one conversation while it is leased. ``claim`` is the event at hand, ``alone`` whether a suspect is alone."""
 
-    def __init__(self, shared: SharedRun, claim: Claim) -> None:
-        self.claim = claim
+    def __init__(self, shared: SharedRun, claims: Sequence[Claim]) -> None:
+        self.claim = claims[0]
+        self.alone = True
         self._shared = shared
         self._settings = shared.settings
         self._log = shared.settings.observers.log
+        self._queue = deque(claims)  # not begun
+        self._begun: set[int] = set()  # numbers of the event at hand and of the successes that are not recorded
+        self._successes: list[_Success] = []  # not recorded
         self._handled = 0
+        self._last = False  # no other event is begun
+        self._left = False  # the lease has ended, or is lost
+        self._lost = False
+        self._recorded: anyio.Event | None = None  # while a task records successes
 
     @property
     def yielded(self) -> bool:
@@ -131,60 +194,106 @@ class ConversationRunner:
         return self._handled >= MOST_IN_A_ROW
 
     async def run(self) -> None:
-        """Handle events until none is left or others go first; release the current claim if it is not settled."""
-        following: Claim | None = self.claim
+        """Handle events until none is left or others go first; release the claims that are not settled."""
         try:
-            while following is not None:
-                self.claim = following
-                await checkpoint()  # so that handlers that never wait let other tasks run
-                if self._shared.stopping:
-                    await self._release()
-                    return
-                self._handled += 1
-                following = await self._handle(following)
+            if self.claim.crashes:
+                await self._begin_suspect()
+            while await self._next():
+                await self._handle(self.claim)
         except LeaseLost:
             lost = "event %d (%s): the lease was lost to another worker; does an async handler block?"
             self._log.warning(lost, self.claim.number, self.claim.key)
         except ThreadAbandoned:
             left = "event %d (%s): its handler did not end and is left running in its thread; the lease will expire"
             self._log.error(left, self.claim.number, self.claim.key)
+            await self._leave(more=1)
         except BaseException as error:
-            await self._release()
+            await self._leave()
             if isinstance(error, anyio.get_cancelled_exc_class()) and not being_cancelled():
                 self._log.exception(
                     "event %d (%s): a stray cancellation; its claim is released", self.claim.number, self.claim.key
                 )
                 return
             raise
+        finally:
+            self._shared.unrecorded -= len(self._successes)
+            self._successes.clear()
 
-    async def _handle(self, claim: Claim) -> Claim | None:
-        """Handle one event, record the result, and return the next claim of the conversation. Raises LeaseLost."""
+    async def _begin_suspect(self) -> None:
+        claim, backlog = self.claim, self._shared.backlog
+        if claim.crashes > self._settings.backoff.crashes or self._shared.stopping:
+            return
+        await self._record(lambda: backlog.begin(claim))
+        if not self.alone:
+            await self._record(lambda: backlog.absolve((claim,)))
+        beside = "with nothing else" if self.alone else "beside handlers that do not end"
+        self._log.warning(
+            "event %d (%s): its process ended while it was handled (%d times by now); it is handled again, %s",
+            claim.number,
+            claim.key,
+            claim.crashes,
+            beside,
+        )
+
+    async def _next(self) -> bool:
+        """Take the next claim, and return whether there is one. Raises LeaseLost."""
+        await checkpoint()  # so that handlers that never wait let other tasks run
+        if self._may_not_begin():
+            self._last = True
+        if self._successes or self._recorded is not None:
+            shared = self._shared
+            if self._queue and not self._last and shared.unrecorded < shared.settings.concurrency and not self._lost:
+                self._record_beside()
+            else:
+                await self._record_all()
+        if self._left:
+            return False
+        if self._may_not_begin():
+            await self._leave()
+            return False
+        self.claim = self._queue.popleft()
+        self._begun.add(self.claim.number)
+        self._handled += 1
+        return True
+
+    def _may_not_begin(self) -> bool:
+        return self._last or self._shared.stopping or self._shared.waiting or self._handled >= MOST_IN_A_ROW
+
+    async def _handle(self, claim: Claim) -> None:
+        """Handle one event and record its failure, or keep its success to be recorded. Raises LeaseLost."""
         settings, began = self._settings, self._settings.clock.monotonic()
+        if claim.crashes > settings.backoff.crashes:
+            crashed = CRASHED % (claim.crashes, claim.crashes - 1)
+            await self._dead_letter(claim, None, HandlerFailure(crashed, crashed))
+            return
         if claim.attempt > settings.backoff.attempts:
-            return await self._dead_letter(claim, None, HandlerFailure(ENDED, ENDED))
+            await self._dead_letter(claim, None, HandlerFailure(ENDED, ENDED))
+            return
         try:
             call = settings.handlers.handler_call(claim, self._shared.resource)
         except Exception as error:  # an older version may have accepted a body that this one cannot read
-            return await self._dead_letter(claim, None, failure_of(error))
+            await self._dead_letter(claim, None, failure_of(error))
+            return
         if not call.blocking and self._shared.guard is not None:
             await self._shared.guard.rested()
             if self._shared.stopping:
-                await self._release()
-                return None
+                self._begun.discard(claim.number)
+                self._last = True
+                return
         failure = await self._attempt(claim, call)
         if failure is None:
-            elapsed = settings.clock.monotonic() - began
-            following = await self._record(lambda: self._shared.backlog.done(claim, more=self._more()))
-            receiver = settings.observers.receiver
-            settings.observers.notify(Handled(receiver=receiver, key=claim.key, attempt=claim.attempt, elapsed=elapsed))
-            return following
+            self._successes.append(_Success(claim, settings.clock.monotonic() - began))
+            self._shared.unrecorded += 1
+            return
         pause = settings.backoff.pause(claim.attempt)
         if pause is None:
-            return await self._dead_letter(claim, call, failure)
+            await self._dead_letter(claim, call, failure)
+            return
+        await self._record_all()
         await self._record(lambda: self._shared.backlog.retry(claim, error=failure.trace, pause=pause))
+        self._left = True
         facts = self._failed(claim, call, failure)
         settings.observers.notify(HandlingFailed(pause=pause, **facts), failure.shown)
-        return None
 
     async def _attempt(self, claim: Claim, call: HandlerCall) -> HandlerFailure | None:
         """Call the handler, between the observations of its start and its end; return its failure, or None."""
@@ -221,15 +330,65 @@ class ConversationRunner:
             "trace": failure.trace,
         }
 
-    async def _dead_letter(self, claim: Claim, call: HandlerCall | None, failure: HandlerFailure) -> Claim | None:
-        following = await self._record(
-            lambda: self._shared.backlog.dead_letter(claim, error=failure.trace, more=self._more())
-        )
+    async def _dead_letter(self, claim: Claim, call: HandlerCall | None, failure: HandlerFailure) -> None:
+        await self._record_all()
+        more = self._more(1)
+        found = await self._record(lambda: self._shared.backlog.dead_letter(claim, error=failure.trace, more=more))
+        self._take((claim,), found)
         self._settings.observers.notify(DeadLettered(**self._failed(claim, call, failure)), failure.shown)
-        return following
 
-    def _more(self) -> bool:
-        return self._handled < MOST_IN_A_ROW and not self._shared.stopping
+    def _record_beside(self) -> None:
+        """Let a task record successes while other events of the conversation are handled."""
+        if self._recorded is None:
+            self._recorded = anyio.Event()
+            self._shared.start(self._record_while_handling)
+
+    async def _record_while_handling(self) -> None:
+        recorded = self._recorded
+        assert recorded is not None  # noqa: S101  # set by who started this task
+        try:
+            while self._successes:
+                await self._record_successes()
+        except LeaseLost:
+            self._lost = True
+        finally:
+            self._recorded = None
+            recorded.set()
+
+    async def _record_all(self) -> None:
+        """Record all successes. Raises LeaseLost."""
+        while self._recorded is not None:
+            await self._recorded.wait()
+        if self._successes and not self._lost:
+            await self._record_successes()
+        if self._lost:
+            raise LeaseLost
+
+    async def _record_successes(self) -> None:
+        successes = tuple(self._successes)
+        claims = tuple(success.claim for success in successes)
+        more = self._more(len(claims))
+        found = await self._record(lambda: self._shared.backlog.done(claims, more=more))
+        del self._successes[: len(claims)]
+        self._shared.unrecorded -= len(claims)
+        self._take(claims, found)
+        observers = self._settings.observers
+        for success in successes:
+            key, attempt = success.claim.key, success.claim.attempt
+            observers.notify(Handled(receiver=observers.receiver, key=key, attempt=attempt, elapsed=success.elapsed))
+
+    def _more(self, settled: int) -> int:
+        """Return how many events to ask for while so many are settled: those that have begun, and those to begin next."""
+        if self._may_not_begin():
+            self._last = True
+            self._queue.clear()  # without other events the lease ends
+            return len(self._begun) - settled
+        return len(self._begun) - settled + max(1, self._settings.concurrency // max(1, self._shared.running))
+
+    def _take(self, settled: Sequence[Claim], found: Sequence[Claim]) -> None:
+        self._begun.difference_update(claim.number for claim in settled)
+        self._queue = deque(claim for claim in found if claim.number not in self._begun)
+        self._left = not found
 
     async def _record(self, record: Callable[[], Awaitable[T]]) -> T:
         """Record a result, with retries until that succeeds. Raises LeaseLost."""
@@ -237,7 +396,7 @@ class ConversationRunner:
         while True:
             try:
                 with self._shared.shielded():
-                    return await record()
+                    return await self._shared.ask(record)
             except LeaseLost:
                 raise
             except Exception:
@@ -247,10 +406,23 @@ class ConversationRunner:
             await self._settings.clock.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE)
 
-    async def _release(self) -> None:
+    async def _leave(self, *, more: int = 0) -> None:
+        """Record the successes once more if that is to be done, and give the rest back; keep the lease with ``more``."""
+        backlog = self._shared.backlog
         try:
             with self._shared.shielded():
-                await self._shared.backlog.release(self.claim)
+                while self._recorded is not None:
+                    await self._recorded.wait()
+                if self._left or self._lost:
+                    return
+                if self._successes:
+                    claims = [success.claim for success in self._successes]
+                    await self._shared.ask(lambda: backlog.done(claims, more=more))
+                elif not more:
+                    claim = self.claim if self.claim.number in self._begun or not self._queue else self._queue[0]
+                    await self._shared.ask(lambda: backlog.release(claim))
+        except LeaseLost:
+            pass
         except Exception:
             self._log.exception(
                 "event %d (%s) could not be released; its lease will expire", self.claim.number, self.claim.key

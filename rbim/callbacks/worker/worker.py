@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from functools import partial
 from math import isfinite
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from rbim.callbacks.worker.conversation import (
     FIRST_PAUSE,
     GRACE,
     LONGEST_PAUSE,
+    PATIENCE,
     ConversationRunner,
     SharedRun,
     WorkerSettings,
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskGroup, TaskStatus
 
-    from rbim.callbacks.inbox.protocols import Backlog, Inbox
+    from rbim.callbacks.inbox.protocols import Backlog, Claim, Inbox
     from rbim.callbacks.observers import ReceiverLog
     from rbim.callbacks.worker.router import HandlerCalls
     from rbim.clock import Clock
@@ -41,20 +43,27 @@ ABANDON_AFTER = GRACE + 1.0
 """Seconds that functions in threads have, where the loop goes on, to end after ``drain`` and ``GRACE``."""
 
 
+RENEW_AGAIN = 1.0
+"""Seconds after which a renewal of the leases that failed is tried again."""
+
+
 class Worker:
     """Handles an inbox's events with ``handlers``, a :class:`~rbim.callbacks.Router`. Workers may share an inbox.
 
-    It handles up to ``concurrency`` conversations at once (default: 16). Within one, an event is handled after the result of
-    the one before it is recorded. A handler that fails, or takes longer than ``timeout`` seconds (default: 60), is called
-    again according to ``backoff`` and delays only its own conversation; after the last attempt the event becomes a dead
-    letter, with the traceback. Plain functions run in threads: neither the timeout nor the worker's end stops them, and the
-    worker waits for them. ``observers`` get the results (default: none). ``drain`` is in seconds (default: 10).
+    It handles up to ``concurrency`` conversations at once (default: 16). Within one, an event is handled after the one
+    before it has ended, and results are recorded in order. A handler that fails, or takes longer than ``timeout`` seconds
+    (default: 60), is called again according to ``backoff`` and delays only its own conversation; after the last attempt the
+    event becomes a dead letter, with the traceback. Plain functions run in threads: neither the timeout nor the worker's end
+    stops them, and the worker waits for them. ``observers`` get the results (default: none). ``drain`` is in seconds
+    (default: 10).
 
     ``budget`` is for a worker in the event loop of a server that must answer within so many seconds (default: None). Then
     async handlers that block the loop rest afterwards, and are reported (:class:`~rbim.callbacks.LoopBlocked`); and the
     worker's end waits for plain functions ``drain`` and 7 seconds only, and leaves their threads running.
 
-    An event is handled again if the process ends, or the lease is lost, after the handler's end and before its record.
+    An event is handled again if the process ends, or the lease is lost, after the handler's end and before its record: at
+    most ``2 * concurrency`` events. Those that were at hand when a process died are suspected, unless it was being stopped:
+    a worker handles each of them alone, for at most ``timeout`` seconds, and ``backoff`` says how often.
     """
 
     def __init__(  # noqa: PLR0913  # options, each by keyword and with a default
@@ -109,7 +118,8 @@ class Worker:
         try:
             call_soon = waker()
             async with self._guard() as guard, self._inbox.backlog() as backlog:
-                run = _Run(SharedRun(self._settings, backlog, resource, guard), self._inbox.lease)
+                lease = self._inbox.lease
+                run = _Run(SharedRun(self._settings, backlog, resource, guard, lease), lease)
                 self._call_stop = lambda: call_soon(run.stop)
                 if not self._stopped:
                     task_status.started()
@@ -147,6 +157,7 @@ class _Run:
         self._runners: set[ConversationRunner] = set()
         self._scope = anyio.CancelScope()
         self._interrupted = False
+        self._watched = False  # the end of any runner is waited for
         self._waiting: anyio.CancelScope | None = None
         self._renewing: anyio.CancelScope | None = None
         self._stop_asked = anyio.Event()
@@ -158,6 +169,7 @@ class _Run:
             guarded.start_soon(self._end_in_time)
             try:
                 async with anyio.create_task_group() as tasks:
+                    self._shared.start = tasks.start_soon
                     await self._claim_until_stopped(tasks)
             finally:
                 self._over.set()
@@ -185,13 +197,55 @@ class _Run:
         if free == 0:
             await self._wait_until(anyio.sleep_forever())
             return
+        conversations: dict[str, list[Claim]] = {}
         with self._shared.shielded():  # a cancellation must not lose claims
-            claims = await self._backlog.claim(free)
-            for claim in claims:
-                self._start(tasks, ConversationRunner(self._shared, claim))
-            if len(claims) == free:
-                return
-        await self._wait_until(self._backlog.wait())
+            for claim in await self._shared.ask(lambda: self._backlog.claim(free)):
+                conversations.setdefault(claim.conversation, []).append(claim)
+            runners = [ConversationRunner(self._shared, claims) for claims in conversations.values()]
+            suspect = runners[0] if runners and runners[0].claim.crashes else None
+            for runner in runners:
+                self._hold(tasks, runner)
+                if runner is not suspect:
+                    tasks.start_soon(self._run_conversation, runner)
+        if suspect is not None:
+            await self._run_alone(tasks, suspect)
+        elif len(runners) < free:
+            await self._wait_until(self._wait_for_events())
+
+    async def _wait_for_events(self) -> None:
+        """Wait until a claim may succeed, for at most PATIENCE seconds of real time: the inbox may hang."""
+        with anyio.move_on_after(PATIENCE):
+            await self._backlog.wait()
+
+    async def _run_alone(self, tasks: TaskGroup, suspect: ConversationRunner) -> None:
+        """Run a suspect when all others have ended, and nothing beside it; both for at most ``timeout`` seconds."""
+        shared = self._shared
+        shared.waiting = True
+        try:
+            suspect.alone = await self._wait_for(lambda: len(self._runners) == 1)
+        finally:
+            shared.waiting = False
+            tasks.start_soon(self._run_conversation, suspect)
+        if not await self._wait_for(lambda: suspect not in self._runners) and not shared.stopping:
+            await self._absolve(suspect)
+
+    async def _wait_for(self, condition: Callable[[], bool]) -> bool:
+        """Wait for a condition on the runners, until the run is stopped or ``timeout`` has passed; return the condition."""
+        self._watched = True
+        try:
+            with self._clock.scope(self._shared.settings.timeout):
+                while not condition() and not self._shared.stopping:
+                    await self._wait_until(anyio.sleep_forever())
+        finally:
+            self._watched = False
+        return condition()
+
+    async def _absolve(self, *runners: ConversationRunner) -> None:
+        """Suspect no event of these runners if the process dies from now on."""
+        try:
+            await self._shared.ask(lambda: self._backlog.absolve([runner.claim for runner in runners]))
+        except Exception:
+            self._log.exception("the end of this process may be taken for a crash of what is being handled")
 
     async def _wait_until(self, until: Awaitable[object]) -> None:
         """Wait for an awaitable, or until :meth:`_interrupt` is called."""
@@ -206,12 +260,13 @@ class _Run:
         if self._waiting is not None:
             self._waiting.cancel()
 
-    def _start(self, tasks: TaskGroup, runner: ConversationRunner) -> None:
+    def _hold(self, tasks: TaskGroup, runner: ConversationRunner) -> None:
+        """Have a runner's lease renewed until it has ended."""
         if not self._runners and isfinite(self._lease):
             self._renewing = anyio.CancelScope()
             tasks.start_soon(self._renew, self._renewing)
         self._runners.add(runner)
-        tasks.start_soon(self._run_conversation, runner)
+        self._shared.running = len(self._runners)
 
     async def _run_conversation(self, runner: ConversationRunner) -> None:
         try:
@@ -220,27 +275,33 @@ class _Run:
             self._scope.cancel()
             raise
         finally:
-            if runner.yielded or len(self._runners) == self._concurrency:
+            if runner.yielded or self._watched or len(self._runners) == self._concurrency:
                 self._interrupt()
             self._runners.remove(runner)
+            self._shared.running = len(self._runners)
             if not self._runners and self._renewing is not None:
                 self._renewing.cancel()
 
     async def _renew(self, scope: anyio.CancelScope) -> None:
         """Renew the leases, only while conversations are handled: an emulated clock would otherwise run for ever."""
+        pause = self._lease / 3
         with scope:
             while True:
-                await self._clock.sleep(self._lease / 3)
+                await self._clock.sleep(pause)
                 try:
-                    await self._backlog.renew([runner.claim for runner in self._runners])
+                    claims = [runner.claim for runner in self._runners]
+                    await self._shared.ask(partial(self._backlog.renew, claims), part=6)
+                    pause = self._lease / 3
                 except Exception:
-                    self._log.exception("the leases could not be renewed; next try in %g s", self._lease / 3)
+                    pause = min(RENEW_AGAIN, self._lease / 6)
+                    self._log.exception("the leases could not be renewed; next try in %g s", pause)
 
     async def _end_in_time(self) -> None:
         """Cancel a stopped run when its ``drain`` is over, and end its shields when ``GRACE`` is over, too."""
         try:
             await self._stop_asked.wait()
             with self._clock.scope(self._shared.settings.drain):
+                await self._absolve(*self._runners)
                 await self._over.wait()
             self._scope.cancel()
         finally:

@@ -73,7 +73,7 @@ def handled(store, rng, first, count):
         for claim in claims:
             chance = rng.random()
             if chance < 0.7:
-                command = partial(store.done, claim, more=False)
+                command = partial(store.done, [claim], more=0)
             elif chance < 0.98:
                 command = partial(store.retry, claim, error="Traceback of " + claim.conversation * 20, pause=0.0)
             else:
@@ -124,7 +124,7 @@ async def test_a_backlog_that_waits_deletes(folder):
         (each,) = letters(random.Random(3), 0, 1)
         await inbox.accept(each)
         (claim,) = await backlog.claim(1)
-        await backlog.done(claim, more=False)
+        await backlog.done([claim], more=0)
         assert (await inbox.counts()).done == 1
         await inbox.clock.advance(RETENTION + MARGIN + DAY)
         with anyio.move_on_after(5):
@@ -144,7 +144,7 @@ def test_dead_letters_stay_until_they_are_handled(kept, folder, stepped):
     everything = ReplayFilter(since=float("-inf"), classes=None, msg_type=None, dead_only=False)
     kept.commit([partial(kept.replay, everything, after=0, last=100)])
     (claims,) = kept.commit([partial(kept.claim, 3)])
-    kept.commit([partial(kept.done, claim, more=False) for claim in claims])
+    kept.commit([partial(kept.done, [claim], more=0) for claim in claims])
     pass_days(kept, stepped)
     assert people(folder) == set()
 

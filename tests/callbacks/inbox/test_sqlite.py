@@ -347,17 +347,17 @@ async def test_a_backlog_gives_out_what_was_accepted(path, rows):
         for number, team in enumerate("aab"):
             await inbox.accept(delivery(number, team))
         assert await backlog.claim(0) == ()
-        a, b = await backlog.claim(5)
-        assert (a.number, b.number) == (1, 3)
-        following = await backlog.done(a, more=True)
+        a, beside, b = await backlog.claim(5)
+        assert (a.number, beside.number, b.number) == (1, 2, 3)
+        (following,) = await backlog.done([a], more=1)
         assert following.number == 2
         await backlog.retry(following, error="later", pause=5.0)
         await backlog.release(b)
         (b,) = await backlog.claim(5)
         assert b.attempt == 1
-        assert await backlog.dead_letter(b, error="boom", more=False) is None
+        assert not await backlog.dead_letter(b, error="boom", more=0)
         with pytest.raises(LeaseLost):
-            await backlog.done(b, more=False)
+            await backlog.done([b], more=0)
         await backlog.release(b)
         clock.elapsed += 5.0
         (again,) = await backlog.claim(5)
@@ -368,7 +368,7 @@ async def test_a_backlog_gives_out_what_was_accepted(path, rows):
         clock.elapsed += 29.0
         assert await backlog.claim(5) == []
         assert backlog._held == {again.fence}
-        assert await backlog.done(again, more=True) is None
+        assert not await backlog.done([again], more=1)
         assert backlog._held == set()
     assert rows("SELECT state, error FROM event ORDER BY number") == [(1, None), (1, None), (2, "boom")]
 
@@ -380,7 +380,7 @@ async def test_a_backlog_works_without_its_inbox_being_entered_and_outlives_it(p
         async with inbox:
             await inbox.accept(delivery(1))
         (claim,) = await backlog.claim(1)
-        await backlog.done(claim, more=False)
+        await backlog.done([claim], more=0)
     assert [each.name for each in path.parent.iterdir()] == [path.name]
 
 
@@ -395,7 +395,7 @@ async def test_a_claim_that_nobody_waits_for_any_more_is_given_back(path, locked
             tasks.cancel_scope.cancel()
         unlock()
         assert [claim.attempt for claim in await backlog.claim(5)][1:] == []
-        await until(lambda: rows("SELECT count(*) FROM event WHERE attempts = 0") == [(1,)])
+        await until(lambda: rows("SELECT count(*) FROM conversation WHERE fence = 0") == [(1,)])
         assert [claim.attempt for claim in await backlog.claim(5)] == [1]
 
 
@@ -407,7 +407,7 @@ async def test_the_next_event_that_nobody_waits_for_any_more_is_given_back(path,
         (claim,) = await backlog.claim(1)
         unlock = locked()
         async with create_task_group() as tasks:
-            tasks.start_soon(partial(backlog.done, claim, more=True))
+            tasks.start_soon(partial(backlog.done, [claim], more=1))
             await until(lambda: backlog._group_commit._writing.borrowed_tokens)
             tasks.cancel_scope.cancel()
         unlock()
@@ -516,7 +516,7 @@ async def test_waiting_ends_when_a_lease_of_somebody_else_runs_out(path):
                 await until(lambda: clock.next_due() == 30.0)
                 await clock.advance(30.0)
         (claim,) = await backlog.claim(1)
-        assert claim.attempt == 2
+        assert (claim.attempt, claim.crashes) == (1, 1)
 
 
 async def test_nothing_due_makes_no_emulated_time_pass(path):
@@ -561,12 +561,12 @@ async def test_a_worker_in_another_thread_is_woken(path, backend, rows):
     async def work():
         async with inbox.backlog() as backlog:
             while len(numbers) < 20:
-                for claim in await backlog.claim(10):
+                for claim in await backlog.claim(1):
                     numbers.append(claim.number)
-                    following = await backlog.done(claim, more=True)
-                    while following is not None:
-                        numbers.append(following.number)
-                        following = await backlog.done(following, more=True)
+                    following = await backlog.done([claim], more=1)
+                    while following:
+                        numbers.append(following[0].number)
+                        following = await backlog.done(following, more=1)
                 if len(numbers) < 20:
                     await backlog.wait()
 
@@ -607,9 +607,9 @@ async def test_counts_letters_and_replays(path):
             await inbox.accept(unreadable(str(number)))
         for claim in await backlog.claim(5):
             if claim.number < 4:
-                await backlog.dead_letter(claim, error=f"boom {claim.number}", more=False)
+                await backlog.dead_letter(claim, error=f"boom {claim.number}", more=0)
             else:
-                await backlog.done(claim, more=False)
+                await backlog.done([claim], more=0)
         counts = await inbox.counts()
         assert (counts.waiting, counts.done, counts.dead, counts.quarantined) == (1, 2, 3, 3)
         assert await inbox.conversations(100) == {"app/team/5"}
@@ -633,7 +633,7 @@ async def test_a_replay_of_one_kind(path, kind, count):
         for number, msg_type in enumerate(("TEXT", "PICTURE", "NEW", "OTHER")):
             await inbox.accept(delivery(number, str(number), msg_type=msg_type))
         for claim in await backlog.claim(5):
-            await backlog.done(claim, more=False)
+            await backlog.done([claim], more=0)
         assert await inbox.replay(kind=kind) == count
 
 
@@ -680,13 +680,16 @@ async def handle(backlog, claim):
         start = time.monotonic_ns()
         await anyio.lowlevel.checkpoint()
         print(claim.conversation, claim.number, claim.fence, claim.attempt, start, time.monotonic_ns(), flush=True)
-        claim = await backlog.done(claim, more=claim.number % 5 > 0)
+        claim = next(iter(await backlog.done([claim], more=int(claim.number % 5 > 0))), None)
 
 async def work():
     async with inbox.backlog() as backlog:
         while (await inbox.counts()).done < 3 * per_process:
             async with anyio.create_task_group() as tasks:
+                heads = {}
                 for claim in await backlog.claim(3):
+                    heads.setdefault(claim.conversation, claim)
+                for claim in heads.values():
                     tasks.start_soon(handle, backlog, claim)
             with anyio.move_on_after(0.05):
                 await backlog.wait()
@@ -752,14 +755,15 @@ async def test_what_a_process_that_died_had_in_hand_comes_again_when_its_lease_i
         partial(subprocess.run, [sys.executable, "-c", DIES, str(TESTS), path, "0.2"], stdout=subprocess.PIPE, check=False)
     )
     assert (died.returncode, died.stdout) == (9, b"1\n")
-    assert rows("SELECT state, attempts FROM event ORDER BY number") == [(0, 1), (0, 0)]
+    assert rows("SELECT state, attempts FROM event ORDER BY number") == [(0, 0), (0, 0)]
     async with SqliteInbox(path).backlog() as backlog:
         with fail_after(10):
             await backlog.wait()
         (claim,) = await backlog.claim(1)
-        assert (claim.number, claim.attempt) == (1, 2)
-        following = await backlog.done(claim, more=True)
-        assert (following.number, following.attempt) == (2, 1)
+        assert (claim.number, claim.attempt, claim.crashes) == (1, 1, 1)
+        assert not await backlog.done([claim], more=1)
+        (following,) = await backlog.claim(1)
+        assert (following.number, following.attempt, following.crashes) == (2, 1, 0)
 
 
 PASSES_BY = """

@@ -27,7 +27,7 @@ ALL = ReplayFilter(since=float("-inf"), classes=None, msg_type=None, dead_only=F
 
 
 class Run:
-    """Carries out one command in a transaction of its own, and raises what it raised."""
+    """Carries out one command in a transaction of its own, and raises what it raised. Events are taken one by one."""
 
     def __init__(self, store):
         self.store = store
@@ -40,6 +40,19 @@ class Run:
             return result
 
         return run
+
+    def claim(self, limit):
+        """Claim conversations, and take the oldest event of each."""
+        oldest = {}
+        for claim in self.__getattr__("claim")(limit):
+            oldest.setdefault(claim.conversation, claim)
+        return list(oldest.values())
+
+    def done(self, claim, *, more):
+        return next(iter(self.__getattr__("done")([claim], more=int(more))), None)
+
+    def dead_letter(self, claim, *, error, more):
+        return next(iter(self.__getattr__("dead_letter")(claim, error=error, more=int(more))), None)
 
 
 @contextmanager
@@ -226,22 +239,156 @@ def test_a_limit_takes_those_that_have_been_ready_for_longest(run, clock):
     assert [claim.conversation[-1] for claim in run.claim(5)] == ["b", "c", "a"]
 
 
-def test_an_attempt_is_counted_before_it_is_made(run, rows, clock):
+def test_an_attempt_counts_when_its_end_is_recorded_or_its_lease_expires_while_its_process_lives(run, rows, clock):
     run.accept(delivery(1))
-    for attempt in range(1, 4):  # a poison event: each of its holders dies
+    for attempt in range(1, 4):  # a handler that blocks its loop: the lease expires, and the same process claims it again
         (claim,) = run.claim(1)
         assert claim.attempt == attempt
-        assert rows("SELECT attempts FROM event") == [(attempt,)]
+        assert rows("SELECT attempts FROM event") == [(attempt - 1,)]
         clock.elapsed += 30.0
+    (claim,) = run.claim(1)
+    run.retry(claim, error="", pause=0.0)
+    assert rows("SELECT attempts FROM event") == [(4,)]
+    run.done(run.claim(1)[0], more=False)
+    assert rows("SELECT attempts FROM event") == [(5,)]
 
 
-def test_a_release_takes_the_attempt_back(run, rows):
+def test_a_release_counts_no_attempt(run, rows):
     run.accept(delivery(1))
     (claim,) = run.claim(1)
     run.release(claim)
     assert rows("SELECT attempts FROM event") == [(0,)]
     (again,) = run.claim(1)
     assert (again.attempt, again.fence > claim.fence) == (1, True)
+
+
+def claimed(store, limit):
+    """Claim events in a transaction; return the conversation's last letter and the number of each."""
+    (claims,) = store.commit([partial(store.claim, limit)])
+    return [(claim.conversation[-1], claim.number) for claim in claims], claims
+
+
+def test_a_claim_takes_the_next_events_of_conversations_too_if_these_are_few(kept, run, rows):
+    for number, conversation in enumerate("aaaab"):
+        run.accept(delivery(number, conversation))
+    found, claims = claimed(kept, 6)
+    assert found == [("a", 1), ("a", 2), ("a", 3), ("b", 5)]
+    assert len({claim.fence for claim in claims[:3]}) == 1
+    ((following,),) = kept.commit([partial(kept.done, claims[:2], more=1)])  # both in one command
+    assert (following.number, following.attempt, following.fence) == (3, 1, claims[0].fence)
+    assert rows("SELECT state, attempts FROM event ORDER BY number") == [(1, 1), (1, 1), (0, 0), (0, 0), (0, 0)]
+    ((fourth,),) = kept.commit([partial(kept.done, [following], more=5)])
+    assert fourth.number == 4
+    assert kept.commit([partial(kept.done, [fourth], more=5)]) == [[]]
+    assert rows("SELECT name FROM conversation") == [("app/team/b",)]
+
+
+# ----------------------------------------------------------------------------------------- crashes
+
+
+@pytest.fixture
+def processes(path, clock):
+    """Two stores on one file, as two processes have them, each with the adapter that takes events one by one."""
+    with opened(path, clock) as first, opened(path, clock) as second:
+        yield Run(first), Run(second)
+
+
+def test_a_process_that_died_makes_suspects_of_the_oldest_event_of_each_of_its_leases_only(processes, rows, clock):
+    died, other = processes
+    for number, conversation in enumerate("aabbcd"):
+        died.accept(delivery(number, conversation))
+    died.claim(2)
+    (kept,) = other.claim(1)
+    other.retry(kept, error="", pause=25.0)
+    clock.elapsed += 30.0
+    (suspect,) = other.claim(9)  # by itself, though c and d are ready
+    assert (suspect.number, suspect.attempt, suspect.crashes) == (1, 1, 1)
+    assert [claim.number for claim in other.claim(9)] == [6, 5]  # the other suspect waits for the first
+    other.begin(suspect)
+    assert other.done(suspect, more=True) is None  # nothing follows under the lease of a suspect
+    (second,) = other.claim(9)
+    assert (second.number, second.crashes) == (3, 1)
+    other.retry(second, error="", pause=0.0)  # an ordinary failure: it is suspected no more
+    assert [(claim.number, claim.attempt, claim.crashes) for claim in other.claim(9)] == [(2, 1, 0), (3, 2, 0)]
+    assert rows("SELECT suspect, crashes FROM conversation") == [(None, 0)] * 4
+
+
+def test_a_crash_counts_only_what_had_begun_and_what_was_not_absolved(path, clock):
+    """Each process claims the suspect and dies: before it began, after it began, and after it was told to stop."""
+    crashes = []
+    with opened(path, clock) as first:
+        Run(first).accept(delivery(1))
+        Run(first).claim(1)
+    for dies in ("", "begun", "begun", "begun, stopped", ""):
+        clock.elapsed += 30.0
+        with opened(path, clock) as each:
+            run = Run(each)
+            (suspect,) = run.claim(1)
+            crashes.append((suspect.attempt, suspect.crashes))
+            if dies:
+                run.begin(suspect)
+            if "stopped" in dies:
+                run.absolve([suspect])
+    assert crashes == [(1, 1), (1, 1), (1, 2), (1, 3), (1, 3)]
+
+
+def test_a_process_that_was_being_stopped_makes_no_suspects(processes, rows, clock):
+    died, other = processes
+    for _ in range(9):  # nine deploys
+        died.accept(delivery(1))
+        claims = died.claim(1)
+        died.absolve(claims)
+        clock.elapsed += 30.0
+        (claim,) = other.claim(1)
+        assert (claim.attempt, claim.crashes) == (1, 0)
+        other.absolve([claim])
+        clock.elapsed += 30.0
+    assert rows("SELECT attempts FROM event") == [(0,)]
+
+
+def test_a_suspect_that_is_given_back_stays_one_and_a_lost_one_cannot_begin(processes, clock):
+    died, other = processes
+    died.accept(delivery(1))
+    died.claim(1)
+    clock.elapsed += 30.0
+    (suspect,) = other.claim(1)
+    other.release(suspect)
+    with pytest.raises(LeaseLost):
+        other.begin(suspect)
+    (suspect,) = other.claim(1)
+    assert suspect.crashes == 1
+    other.begin(suspect)
+    assert other.dead_letter(suspect, error="it kills", more=True) is None
+    assert other.claim(1) == []
+
+
+def test_a_suspect_behind_an_event_that_is_replayed_is_claimed_in_its_turn(processes, clock):
+    died, other = processes
+    died.accept(delivery(1))
+    died.accept(delivery(2))
+    (first,) = died.claim(1)
+    died.done(first, more=True)
+    clock.elapsed += 30.0
+    assert other.claim(9)[0].crashes == 1
+    clock.elapsed += 30.0
+    assert replay(other.store) == 1
+    assert other.claim(9) == []  # a look: it is suspected no more
+    (again,) = other.claim(9)
+    assert (again.number, again.crashes) == (1, 0)
+
+
+def test_looking_tells_that_a_suspect_is_due(processes, clock):
+    died, other = processes
+    for conversation in "ab":
+        died.accept(delivery(conversation, conversation))
+    died.claim(2)
+    clock.elapsed += 30.0
+    assert other.store.availability().ready
+    (suspect,) = other.claim(2)
+    assert other.store.availability() == (False, 30.0)  # the other one waits for it
+    assert other.store.availability([suspect.fence]) == (False, None)
+    other.done(suspect, more=False)
+    assert other.store.availability() == (True, 0.0)
 
 
 def test_a_retry_holds_up_its_own_conversation_only(run, rows, clock):
@@ -446,7 +593,7 @@ def test_a_replay_gives_out_again_in_the_old_order(kept, run, rows, clock, monke
         (2, 0, 0, 1, None, None),
         (3, 0, 0, 0, None, None),
         (4, 0, 1, 0, None, "rest"),
-        (5, 0, 1, 0, None, None),
+        (5, 0, 0, 0, None, None),
         (6, 0, 0, 0, None, None),
         (7, 0, 0, 0, None, None),
     ]
@@ -536,9 +683,14 @@ def test_every_statement_that_is_executed_often_finds_its_rows_by_an_index(kept,
     statements = [
         (store.READY, (0.0, 1), "INDEX conversation_ready (ready<?)"),
         (store.NEXT_READY, (1,), "INDEX conversation_ready"),
-        (store.OLDEST_IN_CONVERSATION, ("x",), "INDEX event_waiting (conversation=?)"),
-        (store.SET_LEASE, (0.0, 0, "x", 0), "PRIMARY KEY (name=?)"),
-        (store.END_LEASE, (0.0, "x", 0, 1), "PRIMARY KEY (name=?)"),
+        (store.OLDEST_IN_CONVERSATION, ("x", 1), "INDEX event_waiting (conversation=?)"),
+        (store.SUSPECTS, (), "INDEX conversation_suspect"),
+        (store.SUSPECT_READY, (0.0,), "INDEX conversation_suspect (ready<?)"),
+        (store.SUSPECT_LEASED, (0.0,), "INDEX conversation_suspect (ready>?)"),
+        (store.LEASE, (0.0, 0, "", "x"), "PRIMARY KEY (name=?)"),
+        (store.EXTEND, (0.0, "x", 0), "PRIMARY KEY (name=?)"),
+        (store.RELEASE, (0.0, "x", 0, 1), "PRIMARY KEY (name=?)"),
+        (store.PAUSE, (0.0, "x", 0, 1), "PRIMARY KEY (name=?)"),
         (store.SETTLE, (1, 0.0, None, 1), "INTEGER PRIMARY KEY (rowid=?)"),
         (store.PURGE, (0.0, 1), "INDEX event_done (finished<?)"),
         (store.DEAD, (0, 9, 1), "INDEX event_dead (number>? AND number<?)"),
@@ -723,6 +875,8 @@ class Inboxes(RuleBasedStateMachine):
         self.waiting = {}  # conversation: numbers, in order
         self.rests_until = {}
         self.holder = {}  # conversation: fence
+        self.boots = {}  # conversation: which store has the lease, where its death would be a crash
+        self.crashes = {}  # conversation: of the suspect, its oldest event
         self.attempts = {}
         self.settled = {}
         self.fences = 0
@@ -749,25 +903,59 @@ class Inboxes(RuleBasedStateMachine):
             if numbers and self.clock.elapsed >= self.rests_until.get(conversation, 0.0)
         }
 
-    def granted(self, claim):
+    def granted(self, claim, which):
         conversation = claim.conversation
         assert claim.number == self.waiting[conversation][0]
-        self.attempts[claim.number] += 1
-        assert claim.attempt == self.attempts[claim.number]
+        assert claim.attempt == self.attempts[claim.number] + 1
+        assert claim.crashes == self.crashes.get(conversation, 0)
         self.holder[conversation] = claim.fence
+        self.boots[conversation] = None if claim.crashes else which
         self.rests_until[conversation] = self.clock.elapsed + 30.0
 
-    @rule(target=claims, which=which, limit=st.integers(1, 4))
+    def expired(self, conversation, which):
+        """Count what the end of a lease means."""
+        boot = self.boots.get(conversation) if self.holder.pop(conversation, None) else None
+        if boot == which:
+            self.attempts[self.waiting[conversation][0]] += 1
+        elif boot is not None:
+            self.crashes[conversation] = self.crashes.get(conversation, 0) + 1
+
+    @rule(target=claims, which=which, limit=st.integers(3, 5))
     def claim(self, which, limit):
-        possible = self.claimable()
+        """All three conversations can be claimed at once."""
         claims = self.runs[which].claim(limit)
-        assert len({claim.conversation for claim in claims}) == len(claims) == min(limit, len(possible))
-        assert {claim.conversation for claim in claims} <= possible
+        ready = self.claimable()
+        for conversation in ready - set(self.crashes):
+            self.expired(conversation, which)
+        suspects = set(self.crashes)
+        if suspects & ready and not (suspects & set(self.holder)) - ready:
+            (claim,) = claims
+            assert claim.conversation in suspects & ready
+            self.expired(claim.conversation, which)
+        else:
+            assert {claim.conversation for claim in claims} == ready - suspects
         for claim in claims:
             assert claim.fence > self.fences
-            self.granted(claim)
+            self.granted(claim, which)
         self.fences = max((claim.fence for claim in claims), default=self.fences)
         return multiple(*claims)
+
+    @rule(which=which, claim=claims)
+    def begin(self, which, claim):
+        conversation = claim.conversation
+        if self.holder.get(conversation) == claim.fence:
+            self.runs[which].begin(claim)
+            self.boots[conversation] = which
+            self.rests_until[conversation] = self.clock.elapsed + 30.0
+        else:
+            with pytest.raises(LeaseLost):
+                self.runs[which].begin(claim)
+
+    @rule(which=which, claim=claims)
+    def absolve(self, which, claim):
+        self.runs[which].absolve([claim])
+        if self.holder.get(claim.conversation) == claim.fence:
+            self.boots[claim.conversation] = None
 
     def valid(self, claim):
         return self.holder.get(claim.conversation) == claim.fence and claim.number not in self.settled
@@ -780,15 +968,18 @@ class Inboxes(RuleBasedStateMachine):
             with pytest.raises(LeaseLost):
                 act()
             return multiple()
-        following = act()
+        following, boot = act(), self.boots[claim.conversation]
         self.settled[claim.number] = 2 if dies else 1
+        self.attempts[claim.number] += 1
         self.waiting[claim.conversation].remove(claim.number)
+        suspected = self.crashes.pop(claim.conversation, 0)
         if following is not None:
             assert more
+            assert not suspected
             assert following.fence == claim.fence
-            self.granted(following)
+            self.granted(following, boot)
             return following
-        assert not (more and self.waiting[claim.conversation])
+        assert suspected or not (more and self.waiting[claim.conversation])
         del self.holder[claim.conversation]
         self.rests_until[claim.conversation] = self.clock.elapsed
         return multiple()
@@ -802,6 +993,8 @@ class Inboxes(RuleBasedStateMachine):
         act = partial(self.runs[which].retry, claim, error="x", pause=pause)
         if self.valid(claim):
             act()
+            self.attempts[claim.number] += 1
+            self.crashes.pop(claim.conversation, None)
             self.leaves(claim, self.clock.elapsed + pause)
         else:
             with pytest.raises(LeaseLost):
@@ -810,7 +1003,6 @@ class Inboxes(RuleBasedStateMachine):
     @rule(which=which, claim=consumes(claims))
     def release(self, which, claim):
         if self.valid(claim):
-            self.attempts[claim.number] -= 1
             self.leaves(claim, self.clock.elapsed)
         self.runs[which].release(claim)
 
