@@ -118,6 +118,7 @@ RIGHT = {
     ("receiver", "timeout"): (7, 2.5),
     ("receiver", "backoff"): (None,),
     ("receiver", "drain"): (0, 7, 2.5),
+    ("receiver", "health"): (None,),
     ("job", "sender"): (),
     ("job", "operation"): (),
     ("job", "journal"): ("50/s", "asyncioo"),

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from trio.lowlevel import TrioToken
 
-__all__ = ["backend", "current_loop", "spawn", "waker"]
+__all__ = ["backend", "current_loop", "later", "spawn", "waker"]
 
 
 def backend() -> Literal["asyncio", "trio"]:
@@ -60,6 +60,29 @@ def spawn(run: Callable[[], Coroutine[Any, Any, None]], *, name: str) -> object:
     from asyncio import get_running_loop
 
     return get_running_loop().create_task(run(), name=name)
+
+
+def later(seconds: float, call: Callable[[], object]) -> Callable[[], object]:
+    """Call a function in the caller's event loop after some seconds, with the caller's context variables.
+
+    Returns a function that cancels it. If the loop ends before, the function is not called.
+    """
+    if _trio_token() is not None:
+        from trio import CancelScope, sleep
+        from trio.lowlevel import spawn_system_task
+
+        scope = CancelScope()
+
+        async def wait() -> None:
+            with scope:
+                await sleep(seconds)
+                call()
+
+        spawn_system_task(wait, context=copy_context(), name="rbim-later")
+        return scope.cancel
+    from asyncio import get_running_loop
+
+    return get_running_loop().call_later(seconds, call).cancel
 
 
 def _trio_token() -> TrioToken | None:

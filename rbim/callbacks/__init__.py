@@ -69,14 +69,19 @@ if TYPE_CHECKING:
         HandlingEnded as HandlingEnded,
         HandlingFailed as HandlingFailed,
         HandlingStarted as HandlingStarted,
+        HungHandler as HungHandler,
         LoopBlocked as LoopBlocked,
+        NotEntered as NotEntered,
         Observation as Observation,
         OldToken as OldToken,
+        PartEnded as PartEnded,
+        PartRestarted as PartRestarted,
         Quarantined as Quarantined,
         Refused as Refused,
         Skewed as Skewed,
         Spooled as Spooled,
     )
+    from rbim.callbacks.receiver.health import Health as Health
     from rbim.callbacks.receiver.key_ring import (
         CallbackCredentials as CallbackCredentials,
         CallbackCredentialsProvider as CallbackCredentialsProvider,

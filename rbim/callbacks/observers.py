@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from attrs import field, fields, frozen
 
@@ -27,10 +27,14 @@ __all__ = [
     "HandlingEnded",
     "HandlingFailed",
     "HandlingStarted",
+    "HungHandler",
     "LoopBlocked",
+    "NotEntered",
     "Observation",
     "Observers",
     "OldToken",
+    "PartEnded",
+    "PartRestarted",
     "Quarantined",
     "ReceiverLog",
     "Refused",
@@ -215,6 +219,63 @@ class DeadLettered(_Observed):
     trace: str = field(default="", repr=False)
 
 
+@frozen(kw_only=True)
+class HungHandler(_Observed):
+    """A plain function has run for longer than the worker's ``timeout`` (``seconds``), which cannot stop it.
+
+    Its conversation waits, and it holds one of the worker's places until it ends. Reported once for each call: give the
+    calls in it time-outs of their own. ``event``, ``handler`` and ``app_id`` as in :class:`HandlingStarted`.
+    """
+
+    key: str
+    attempt: int
+    seconds: float
+    event: str
+    handler: str
+    app_id: str
+
+
+@frozen(kw_only=True)
+class PartEnded(_Observed):
+    """A part of the receiver ended by itself; it is started again after ``pause`` seconds.
+
+    ``part``: "worker" (no event is handled meanwhile) or "receiver" (no delivery is accepted either). ``error`` is one line.
+    """
+
+    part: Literal["worker", "receiver"]
+    error: str
+    pause: float
+
+    def __str__(self) -> str:
+        effect = "no events are handled" if self.part == "worker" else "deliveries are answered 503"
+        return (
+            f"the {self.part} ended with an error: {effect} until it is started again, in {self.pause:.2g} s: {self.error}"
+        )
+
+
+@frozen(kw_only=True)
+class PartRestarted(_Observed):
+    """A part that ended by itself runs again. ``part`` as in :class:`PartEnded`; ``restarts`` counts them."""
+
+    part: Literal["worker", "receiver"]
+    restarts: int
+
+    def __str__(self) -> str:
+        return f"the {self.part} runs again (restarts: {self.restarts})"
+
+
+@frozen(kw_only=True)
+class NotEntered(_Observed):
+    """A delivery came to a receiver that was never entered, and was answered 503, as all others will be. Reported once."""
+
+    def __str__(self) -> str:
+        return (
+            "the receiver was not entered: it answers 503 to every delivery. Enter it in the lifespan of the application"
+            " that mounts it (`async with receiver: yield`), or serve receiver.asgi by a server with lifespan events"
+            " (uvicorn --lifespan on)"
+        )
+
+
 Observation = (
     DeliveryStarted
     | DeliveryEnded
@@ -230,6 +291,10 @@ Observation = (
     | HandlingFailed
     | DeadLettered
     | LoopBlocked
+    | HungHandler
+    | PartEnded
+    | PartRestarted
+    | NotEntered
 )
 
 _NOT_LOGGED = (DeliveryStarted, DeliveryEnded, HandlingStarted, HandlingEnded, LoopBlocked)
@@ -244,6 +309,10 @@ _LEVELS: dict[type[Observation], int] = {
     Spooled: logging.WARNING,
     HandlingFailed: logging.WARNING,
     DeadLettered: logging.ERROR,
+    HungHandler: logging.ERROR,
+    PartEnded: logging.ERROR,
+    PartRestarted: logging.WARNING,
+    NotEntered: logging.ERROR,
 }
 
 

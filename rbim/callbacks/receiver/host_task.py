@@ -8,37 +8,55 @@ from typing import TYPE_CHECKING, cast
 
 import anyio
 
-from rbim._support.event_loops import backend, spawn
+from rbim._support.event_loops import backend, later, spawn
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from contextlib import AbstractAsyncContextManager
     from types import TracebackType
     from typing import Self
 
-    from rbim.callbacks.observers import ReceiverLog
+    from rbim.callbacks.worker.supervision import Supervision
 
 __all__ = ["HostTask"]
 
 
-class HostTask:
-    """Enters and leaves ``hosted`` in a task of its own, with the context variables of the task that enters.
+# Theory of operation: what is hosted, under supervision.
+#
+#   starting  A task of its own enters a new one of what ``make`` returns.
+#   running   The task waits to leave it.
+#   pausing   It ended by itself, and there is no task; a timer of the event loop starts the next one. A task that waited
+#             would hold up an event loop that ends: it cancels all tasks and waits for them.
+#   over      It was left, or could not be entered the first time.
+#
+# starting -> running   entered
+# starting -> over      an error the first time: entering raises it
+# starting -> pausing   an error after a restart
+# running -> pausing    an error of a background task, or a cancellation of the task by something else: reported
+# pausing -> starting   the timer; reported once it runs
+# any -> over           it is left, entering or leaving is cancelled, KeyboardInterrupt, SystemExit, or trio's loop ends
 
-    Task groups in ``hosted`` may be left in any order and by any task, and what ends them does not cancel the ``async with``
-    block: it is logged at once and raised on leaving. If entering or leaving is cancelled, ``hosted`` is cancelled too.
-    Raises what ``hosted`` raises; RuntimeError for a cancellation that came from elsewhere.
+
+class HostTask:
+    """Enters and leaves what ``make`` returns in a task of its own, with the context variables of the task that enters.
+
+    Task groups in it may be left in any order and by any task. What ends it does not cancel the ``async with`` block: it is
+    reported to ``supervision``, and a new one is made and entered after a pause. If entering or leaving is cancelled, the
+    task is cancelled too. Raises the errors of entering and leaving; RuntimeError for a cancellation from elsewhere.
     """
 
-    def __init__(self, hosted: AbstractAsyncContextManager[object], log: ReceiverLog) -> None:
-        self._hosted = hosted
-        self._log = log
+    def __init__(self, make: Callable[[], AbstractAsyncContextManager[object]], supervision: Supervision) -> None:
+        self.supervision = supervision
+        self._make = make
         self._scope = anyio.CancelScope()
         self._begun, self._leaving, self._ended = anyio.Event(), anyio.Event(), anyio.Event()
         self._block: tuple[type[BaseException] | None, BaseException | None, TracebackType | None] = (None, None, None)
         self._error: BaseException | None = None
         self._task: object = None  # asyncio keeps no strong reference
+        self._cancel_restart: Callable[[], object] | None = None
 
     async def __aenter__(self) -> Self:
-        self._task = spawn(self._run, name="rbim-receiver")
+        self._start()
         await self._wait(self._begun)
         return self
 
@@ -47,6 +65,9 @@ class HostTask:
     ) -> None:
         self._block = (kind, error, trace)
         self._leaving.set()
+        if self._cancel_restart is not None:
+            self._cancel_restart()
+            self._ended.set()
         await self._wait(self._ended)
 
     async def _wait(self, event: anyio.Event) -> None:
@@ -60,35 +81,58 @@ class HostTask:
         if self._error is not None:
             raise self._error
 
+    def _start(self) -> None:
+        self._cancel_restart = None
+        self._task = spawn(self._run, name="rbim-receiver")
+
     async def _run(self) -> None:
         try:
             with self._scope:
-                await self._hosted.__aenter__()
+                hosted = self._make()
+                await hosted.__aenter__()
+                self.supervision.started()
                 self._begun.set()
                 try:
                     await self._leaving.wait()
                 except BaseException:
-                    await self._hosted.__aexit__(*sys.exc_info())
+                    await hosted.__aexit__(*sys.exc_info())
                     raise
-                await self._hosted.__aexit__(*self._block)
+                await hosted.__aexit__(*self._block)
         except BaseException as error:  # for the task that enters or leaves
             self._failed(error)
         finally:
-            self._ended.set()
-            self._begun.set()
+            self.supervision.running = False
+            if self._cancel_restart is None:
+                self._ended.set()
+                self._begun.set()
 
     def _failed(self, error: BaseException) -> None:
-        self._error = error
-        if isinstance(error, (anyio.get_cancelled_exc_class(), GeneratorExit)):
-            self._error = RuntimeError(f"the receiver was ended by {error!r}")
-            self._error.__cause__ = error
-        if self._begun.is_set() and not self._leaving.is_set():
-            self._log.error("the receiver ended with an error: no more events are handled", exc_info=error)
-            if _interrupted(error) and backend() == "trio":  # asyncio has ended its loop already
+        cancelled = isinstance(error, anyio.get_cancelled_exc_class())
+        if cancelled or isinstance(error, GeneratorExit):
+            foreign = RuntimeError(f"the receiver was ended by {error!r}")
+            foreign.__cause__ = error
+        else:
+            foreign = None
+        by_itself = self._begun.is_set() and not self._leaving.is_set() and not self._scope.cancel_called
+        loop_ends = _ends_process(error) or isinstance(error, GeneratorExit) or (cancelled and backend() == "trio")
+        if not by_itself or loop_ends:
+            self._error = foreign or error
+            if by_itself and _interrupted(error) and backend() == "trio":  # asyncio has ended its loop already
                 signal.raise_signal(signal.SIGINT)  # trio raises it in its main task
+            return
+        self._scope = anyio.CancelScope()
+        self._cancel_restart = later(self.supervision.ended(foreign or error), self._start)
+
+
+def _ends_process(error: BaseException) -> bool:
+    return _has(error, (KeyboardInterrupt, SystemExit))
 
 
 def _interrupted(error: BaseException) -> bool:
+    return _has(error, (KeyboardInterrupt,))
+
+
+def _has(error: BaseException, kinds: tuple[type[BaseException], ...]) -> bool:
     if isinstance(error, BaseExceptionGroup):
-        return cast("BaseExceptionGroup[BaseException]", error).subgroup(KeyboardInterrupt) is not None
-    return isinstance(error, KeyboardInterrupt)
+        return cast("BaseExceptionGroup[BaseException]", error).subgroup(kinds) is not None
+    return isinstance(error, kinds)

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, cast
 from anyio import Event
 from attrs import define, evolve
 
+from rbim._support.text import one_line
 from rbim.callbacks.delivery import delivery_of
 from rbim.callbacks.observers import (
     Accepted,
     DeliveryEnded,
     DeliveryStarted,
+    NotEntered,
     OldToken,
     Quarantined,
     Refused,
@@ -70,8 +72,10 @@ __all__ = ["Arrival", "Intake"]
 # nothing outside them is accepted.
 
 SPOOL_BUDGET = 1.0  # seconds that the spool has to store a delivery
+FAILING = 10.0  # seconds for which a delivery that could not be stored makes the receiver unhealthy
 CANCEL_EVERY = 0.05  # seconds between two cancellations of a body that does not end
 LONGEST_RETENTION = 3650 * 86_400.0  # seconds: a policy's limits are finite
+MOST_OF_LINE = 300
 MOST_OF_PROBE = 16  # bytes of a probe's body: an empty object with white space
 
 
@@ -105,6 +109,8 @@ class Intake:
         observers: Observers,
     ) -> None:
         self.open = False
+        self._begun = False  # entered once, or reported that it is not
+        self._failed: tuple[float, str] | None = None  # the last delivery that neither sink nor spool stored
         self.policy = policy
         self.budget = budget
         self.clock = clock
@@ -124,12 +130,20 @@ class Intake:
     def begin(self) -> None:
         """Start to accept deliveries, in the running event loop."""
         self._deadlines = deadlines_of(self.clock, again=CANCEL_EVERY)
-        self.open = True
+        self.open = self._begun = True
+        self._failed = None
 
     def end(self) -> None:
         """Accept no more deliveries; a later ``begin`` may be in another event loop."""
         self.open = False
         self._deadlines = None
+
+    @property
+    def failure(self) -> str | None:
+        """Why the last delivery could not be stored, for ``FAILING`` seconds after that; otherwise None."""
+        if self._failed is None or self.clock.monotonic() - self._failed[0] >= FAILING:
+            return None
+        return self._failed[1]
 
     @contextmanager
     def arriving(self) -> Generator[Arrival, None, None]:
@@ -148,6 +162,9 @@ class Intake:
 
     async def answer(self, headers: Headers, body: bytes, arrival: Arrival) -> Reply:
         """Check and store a delivery whose body has been read, and return the answer."""
+        if not self._begun:
+            self._begun = True
+            self._observers.notify(NotEntered(receiver=self._observers.receiver))
         verified = self._verified(headers, body)
         question = self._ring.arrived()
         if question is not None and _no_key_matched(verified):
@@ -277,9 +294,13 @@ class Intake:
         kept = await self._spooled(delivery)
         cause = cause or f"the sink took longer than {self.budget:g} s"
         self._observers.notify(Spooled(receiver=self._observers.receiver, key=delivery.key, why=cause, kept=kept))
-        return self._accepted(delivery, began, new=True) if kept else UNAVAILABLE
+        if kept:
+            return self._accepted(delivery, began, new=True)
+        self._failed = (self.clock.monotonic(), one_line(cause, MOST_OF_LINE))
+        return UNAVAILABLE
 
     def _accepted(self, delivery: Delivery, began: float, *, new: bool) -> Reply:
+        self._failed = None
         if new and delivery.problem is not None:
             self._observers.notify(
                 Quarantined(receiver=self._observers.receiver, key=delivery.key, problem=delivery.problem)

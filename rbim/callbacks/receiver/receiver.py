@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, cast, get_ar
 from rbim._support.text import quoted
 from rbim.callbacks.observers import Observers
 from rbim.callbacks.receiver.asgi import ReceiverApp
+from rbim.callbacks.receiver.health import Health, read_queue
 from rbim.callbacks.receiver.host_task import HostTask
 from rbim.callbacks.receiver.intake import Intake
 from rbim.callbacks.receiver.key_ring import key_ring
@@ -33,6 +34,7 @@ from rbim.callbacks.worker.backoff import Backoff
 from rbim.callbacks.worker.conversation import WorkerSettings
 from rbim.callbacks.worker.router import Resource, Router
 from rbim.callbacks.worker.runner import WorkerTask, WorkerThread
+from rbim.callbacks.worker.supervision import Supervision
 from rbim.callbacks.worker.worker import Worker
 from rbim.clock import SystemClock
 from rbim.credentials import callback_credentials_from_env
@@ -81,6 +83,7 @@ class ReceiverOptions(TypedDict, Generic[Resource], total=False):
     timeout: float
     backoff: Backoff | None
     drain: float
+    health: str | None
 
 
 class Receiver(Generic[Resource]):
@@ -108,7 +111,8 @@ class Receiver(Generic[Resource]):
     next to the file of a :class:`~rbim.callbacks.SqliteInbox`, none for other sinks). ``observers`` are called with each
     observation (:mod:`rbim.callbacks.observers`). At most ``concurrency`` conversations are handled at once (default: 16),
     each attempt for at most ``timeout`` seconds (default: 60); ``backoff`` decides when the next attempt follows. On
-    leaving, running handlers have ``drain`` seconds (default: 10). Raises InvalidRequest for a wrong combination or value.
+    leaving, running handlers have ``drain`` seconds (default: 10). ``health``: the path at which ``asgi`` answers a GET with
+    the receiver's :meth:`health`, such as "/health" (default: none). Raises InvalidRequest for a wrong combination or value.
     """
 
     def __init__(  # noqa: PLR0913  # options, each by keyword and with a default
@@ -133,6 +137,7 @@ class Receiver(Generic[Resource]):
         timeout: float = 60.0,
         backoff: Backoff | None = None,
         drain: float = 10.0,
+        health: str | None = None,
     ) -> None:
         require_name("name", name)
         if mode not in get_args(Mode):
@@ -144,6 +149,8 @@ class Receiver(Generic[Resource]):
         dialect = Dialect() if dialect is None else dialect
         _check(sink, policy=policy, dialect=dialect, clock=self.clock, router=router, backoff=backoff)
         require("own_thread", own_thread, bool, "True or False")
+        if health is not None and not (isinstance(cast("object", health), str) and health.startswith("/")):
+            raise InvalidRequest(f'health: use a path such as "/health", not {quoted(health)}', field="health")
         if spool is not None:
             require_path("spool", spool)
         if around is not None:
@@ -168,8 +175,10 @@ class Receiver(Generic[Resource]):
             clock=self.clock,
             observers=notified,
         )
-        self.asgi = ReceiverApp(self._intake, self)
+        self.asgi = ReceiverApp(self._intake, self, health)
         self._running: HostTask | None = None
+        self._supervision = Supervision("receiver", notified, self.clock)
+        self._worker_supervision = Supervision("worker", notified, self.clock)
         self._around = around
         self._own_thread = own_thread
         self._worker_options: dict[str, Any] = {
@@ -205,15 +214,15 @@ class Receiver(Generic[Resource]):
         """Start. Raises InvalidRequest for handlers without a fallback, or with a sink that is not an inbox."""
         if self._running is not None:
             raise RuntimeError(f"{self!r} is entered already: leave it first, or create another one")
-        worker = self._worker() if self.router else None
-        running = HostTask(self._parts(worker), self._log)
+        running = HostTask(self._parts, self._supervision)
         await running.__aenter__()
         self._running = running
         self._intake.begin()
         return self
 
     @asynccontextmanager
-    async def _parts(self, worker: Worker | None) -> AsyncGenerator[None, None]:
+    async def _parts(self) -> AsyncGenerator[None, None]:
+        worker = self._worker() if self.router else None
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._ring)
             await stack.enter_async_context(self.sink)
@@ -221,7 +230,7 @@ class Receiver(Generic[Resource]):
                 await stack.enter_async_context(self._spool)
             if worker is not None:
                 runner = WorkerThread if self._own_thread else WorkerTask
-                await stack.enter_async_context(runner(worker, around=self._around))
+                await stack.enter_async_context(runner(worker, around=self._around, supervision=self._worker_supervision))
             yield
 
     async def __aexit__(
@@ -232,6 +241,23 @@ class Receiver(Generic[Resource]):
         running, self._running = self._running, None
         if running is not None:
             await running.__aexit__(kind, error, trace)
+
+    async def health(self) -> Health:
+        """Return whether deliveries are accepted and handled, and how far handling is behind. Raises nothing.
+
+        For a load balancer, ``asgi`` answers a GET to the constructor's ``health`` path: 200, or 503 if it is not ``ok``.
+        """
+        running = self._running is not None and self._supervision.running
+        worker, failure = self._worker_supervision, self._intake.failure
+        waiting, lag, reading = await read_queue(self.sink, self.clock, self._log) if running else (None, None, "")
+        return Health(
+            accepting=running and failure is None,
+            handling=worker.running if self.router else None,
+            waiting=waiting,
+            lag=lag,
+            restarts=self._supervision.restarts + worker.restarts,
+            error=failure or reading or self._supervision.error or worker.error,
+        )
 
     async def receive(self, headers: Headers, body: bytes) -> Reply:
         """Process one delivery, given its headers and its raw body as received, and return the answer.

@@ -21,6 +21,7 @@ from anyio import (
 from anyio.lowlevel import checkpoint
 from attrs import field, frozen
 
+from rbim._support.event_loops import later
 from rbim._support.task_errors import is_being_cancelled
 from rbim._support.text import one_line
 
@@ -143,13 +144,18 @@ class Threads:
         self._limiter = CapacityLimiter(limit)
         self._waiting: set[CancelScope] = set()
 
-    async def run(self, function: Callable[[], Any]) -> Any:
-        """Return what a function returns. Raises ThreadAbandoned."""
+    async def run(self, function: Callable[[], Any], *, timeout: float, hung: Callable[[], object]) -> Any:  # noqa: ASYNC109
+        """Return what a function returns; if it takes longer than ``timeout`` seconds, call ``hung`` once.
+
+        The seconds are of real time, since a thread knows no other. Raises ThreadAbandoned.
+        """
         with CancelScope(shield=True) as scope:
             self._waiting.add(scope)
+            no_report = later(timeout, hung)
             try:
                 result, error = await to_thread.run_sync(outcome, function, limiter=self._limiter, abandon_on_cancel=True)
             finally:
+                no_report()
                 self._waiting.discard(scope)
             if error is not None:
                 raise error
@@ -177,23 +183,24 @@ def _guarded(run: Callable[[], Awaitable[object]], call: HandlerCall, guard: Loo
     return run() if guard is None else guard.steps_of(run, call.handler)
 
 
-async def perform(
+async def perform(  # noqa: PLR0913  # each by keyword
     call: HandlerCall,
     *,
     clock: Clock,
     timeout: float,  # noqa: ASYNC109  # by the clock
     threads: Threads,
+    hung: Callable[[], object],
     guard: LoopGuard | None = None,
 ) -> HandlerFailure | None:
     """Call a handler and return its failure, or None. Raises only errors that also end the worker, and ThreadAbandoned.
 
     A coroutine has ``timeout`` seconds by the clock; ``guard`` watches its steps. A plain function runs in a thread and
-    cannot be stopped: it is waited for, until the threads are abandoned.
+    cannot be stopped: after ``timeout`` seconds ``hung`` is called once. It is waited for until the threads are abandoned.
     """
     code = ForeignCode()
     try:
         if call.blocking:
-            result = await threads.run(call.run)
+            result = await threads.run(call.run, timeout=timeout, hung=hung)
             if inspect.isawaitable(result):  # a decorator hid the async function
                 await _in_time(_guarded(lambda: result, call, guard), clock, timeout)
         else:

@@ -12,7 +12,7 @@ from attrs import field, frozen
 
 from rbim._support.text import quoted
 from rbim.callbacks.inbox.protocols import LeaseLost
-from rbim.callbacks.observers import DeadLettered, Handled, HandlingEnded, HandlingFailed, HandlingStarted
+from rbim.callbacks.observers import DeadLettered, Handled, HandlingEnded, HandlingFailed, HandlingStarted, HungHandler
 from rbim.callbacks.worker.attempt import HandlerFailure, ThreadAbandoned, Threads, being_cancelled, failure_of, perform
 from rbim.errors import InvalidRequest
 from rbim.validators import above_zero, at_least_one, or_none
@@ -308,6 +308,7 @@ class ConversationRunner:
                 clock=settings.clock,
                 timeout=settings.timeout,
                 threads=self._shared.threads,
+                hung=lambda: self._report_hung(claim, call),
                 guard=self._shared.guard,
             )
             cancelled = False
@@ -316,6 +317,20 @@ class ConversationRunner:
                 error, elapsed = None if failure is None else failure.error, settings.clock.monotonic() - began
                 observers.notify(HandlingEnded(elapsed=elapsed, error=error, cancelled=cancelled, **facts))
         return failure
+
+    def _report_hung(self, claim: Claim, call: HandlerCall) -> None:
+        observers = self._settings.observers
+        observers.notify(
+            HungHandler(
+                receiver=observers.receiver,
+                key=claim.key,
+                attempt=claim.attempt,
+                seconds=self._settings.timeout,
+                event=call.event,
+                handler=call.handler,
+                app_id=claim.app_id,
+            )
+        )
 
     def _failed(self, claim: Claim, call: HandlerCall | None, failure: HandlerFailure) -> dict[str, Any]:
         """Return the fields of an observation on a failure."""

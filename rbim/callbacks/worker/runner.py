@@ -12,6 +12,7 @@ from anyio.abc import TaskStatus
 from rbim._support.event_loops import backend, waker
 from rbim.callbacks.worker.attempt import ForeignCode
 from rbim.callbacks.worker.conversation import GRACE
+from rbim.callbacks.worker.supervision import Supervision
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -24,161 +25,220 @@ if TYPE_CHECKING:
 
 __all__ = ["THREAD_GRACE", "WorkerTask", "WorkerThread"]
 
+# Theory of operation: a worker under supervision.
+#
+#   starting  ``around`` is being entered, and the worker opens its backlog.
+#   running   It handles events.
+#   pausing   It ended by itself; it is started again when the pause is over.
+#   over      It was stopped, or could not be started the first time.
+#
+# starting -> running   the worker reports that it runs
+# starting -> over      an error the first time: entering raises it
+# starting -> pausing   an error after a restart
+# running -> pausing    ``around`` or the worker ended, in whatever way: reported (PartEnded)
+# pausing -> starting   the pause is over; reported once it runs (PartRestarted)
+# any -> over           the block is left. An error on the way is raised; one from before was reported, and is not raised
+#
+# What must always hold:
+# - At most one run of the worker at a time; a thread that does not end is left running only when the block is left.
+# - Only leaving, cancelling the block, Ctrl-C in the main thread and the end of the event loop end the supervision.
+
 THREAD_GRACE = 2 * GRACE + 1.0
 """Seconds that the thread has to end after the worker's ``drain``: to cancel handlers, record results, release claims."""
 
 
-class _WorkerMain(TaskStatus[None]):
-    """Runs a worker inside ``around``. ``error`` is the error that ended it, if any.
-
-    ``begun`` is set when the worker runs (``runs`` is True) or cannot run (False), ``ended`` when it has ended.
-    """
+class _Run(TaskStatus[None]):
+    """One run of a worker inside ``around``. ``error`` is the error that ended it, if any."""
 
     def __init__(
         self,
         worker: Worker,
         around: Callable[[], AbstractAsyncContextManager[object]] | None,
-        call_soon: Callable[[Callable[[], object]], None],
+        *,
+        running: Callable[[], object],
     ) -> None:
         self._worker = worker
         self._around = around
-        self._call_soon = call_soon
-        self.runs = False
+        self._running = running
+        self._runs = False
         self.error: Exception | None = None
-        self.begun = anyio.Event()
         self.ended = anyio.Event()
 
     def started(self, value: None = None) -> None:
         del value
-        self.runs = True
-        self._call_soon(self.begun.set)
+        self._runs = True
+        self._running()
 
     async def run(self) -> None:
         async with self._around() if self._around is not None else nullcontext() as resource:
             await self._worker.run(resource=resource, task_status=self)
-
-    def end(self, error: BaseException | None) -> None:
-        if error is None and not self.runs:
+        if not self._runs:
             reason = "the worker was stopped before it ran; create another one"
-            error = InvalidRequest(reason)
+            raise InvalidRequest(reason)
+
+    def failed(self, error: BaseException) -> None:
         if isinstance(error, Exception):
             self.error = error
-        elif error is not None:
+        else:
             self.error = RuntimeError(f"the worker was ended by {error!r}")
             self.error.__cause__ = error
-        if self.runs and error is not None:
-            self._worker.log.error(
-                "the worker ended with an error: no more events are handled until the next start", exc_info=error
-            )
-        self._call_soon(self.ended.set)
-        self._call_soon(self.begun.set)
-
-    def settle(self, error: BaseException | None) -> None:
-        """Raise the error that ended the worker, unless there is an error already."""
-        if self.error is not None and error is None:
-            raise self.error
 
 
-class WorkerThread:
-    """Runs a worker in a separate thread during the ``async with`` block; a handler that blocks delays nothing here.
+class _SupervisedWorker:
+    """What the two runners share: the supervision."""
 
-    ``around`` returns an async context manager for resources that handlers share (``around=lambda: client``). It is entered
-    in the thread's event loop, which is of the same kind as the current one. Entering waits until the worker runs, and
-    raises the error that prevents it. An error that ends the worker later is logged at once and raised on leaving. Leaving
-    stops the worker and waits for its ``drain`` and 7 seconds more; a thread that has not ended by then (a handler blocks)
-    is left running, with a log record, and ends with the process.
-    """
-
-    def __init__(self, worker: Worker, *, around: Callable[[], AbstractAsyncContextManager[object]] | None = None) -> None:
+    def __init__(
+        self,
+        worker: Worker,
+        *,
+        around: Callable[[], AbstractAsyncContextManager[object]] | None = None,
+        supervision: Supervision | None = None,
+    ) -> None:
+        settings = worker.settings
+        self.supervision = supervision or Supervision("worker", settings.observers, settings.clock)
         self._worker = worker
         self._around = around
-        self._main: _WorkerMain | None = None
+        self._clock = settings.clock
+        self._log = settings.observers.log
+        self._begun = anyio.Event()
+        self._started = False
+        self._stopping = False
+        self._error: Exception | None = None
+        self._waiting: anyio.CancelScope | None = None  # for a thread's end, or for the end of a pause
+        self._entered = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        self._main = _WorkerMain(self._worker, self._around, waker())
-        Thread(target=_run, args=(self._main, backend()), name="rbim-worker", daemon=True).start()
-        try:
-            await self._main.begun.wait()
-            if not self._main.runs:
-                self._main.settle(None)
-        except BaseException:
-            await self._leave(self._main)
-            raise
+        self._begun = anyio.Event()
+        async with AsyncExitStack() as entered:
+            tasks = await entered.enter_async_context(anyio.create_task_group())
+            entered.callback(self._stop)
+            tasks.start_soon(self._supervise)
+            await self._begun.wait()
+            if self._started:
+                self._entered = entered.pop_all()
+        if not self._started and self._error is not None:
+            raise self._error
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
-        assert self._main is not None  # noqa: S101  # entered
-        await self._leave(self._main)
-        self._main.settle(error)
+        await self._entered.__aexit__(None, None, None)  # without the block's error: a task group would wrap it
+        if self._error is not None and error is None:
+            raise self._error
 
-    async def _leave(self, main: _WorkerMain) -> None:
+    def _stop(self) -> None:
+        self._stopping = True
         self._worker.stop()
-        seconds = self._worker.drain + THREAD_GRACE
-        with anyio.move_on_after(seconds, shield=True):
-            await main.ended.wait()
-        if not main.ended.is_set():
-            self._worker.log.error(
-                "the worker's thread has not ended after %g s: a handler blocks; it is left running", seconds
-            )
+        if self._waiting is not None:
+            self._waiting.deadline = self._last_moment()
+
+    def _is_stopping(self) -> bool:
+        return self._stopping
+
+    async def _supervise(self) -> None:
+        try:
+            while not self._is_stopping():
+                run = _Run(self._worker, self._around, running=self._when_running())
+                await self._run_once(run)
+                if run.error is None or self._is_stopping() or not self._started:
+                    self._error = run.error
+                    break
+                await self._pause(self.supervision.ended(run.error))
+        finally:
+            self.supervision.running = False
+            self._begun.set()
+        if self._started and self._error is not None:
+            self._log.error("the worker ended with an error: no more events are handled", exc_info=self._error)
+
+    def _running(self) -> None:
+        self._started = True
+        self.supervision.started()
+        self._begun.set()
+
+    async def _pause(self, seconds: float) -> None:
+        code = ForeignCode()
+        try:
+            with anyio.CancelScope() as self._waiting:
+                await self._clock.sleep(seconds)
+        except BaseException as error:
+            if not code.failed(error):
+                raise
+        finally:
+            self._waiting = None
+
+    def _last_moment(self) -> float:
+        """Return the event loop's time at which a stopped supervision waits no longer."""
+        return anyio.current_time()
+
+    def _when_running(self) -> Callable[[], object]:
+        """Return a function that reports that the worker runs; it is called where the worker runs."""
+        raise NotImplementedError
+
+    async def _run_once(self, run: _Run) -> None:
+        raise NotImplementedError
 
 
-def _run(main: _WorkerMain, kind: str) -> None:
-    error: BaseException | None = None
+class WorkerThread(_SupervisedWorker):
+    """Runs a worker in a separate thread during the ``async with`` block; a handler that blocks delays nothing here.
+
+    ``around`` returns an async context manager for resources that handlers share (``around=lambda: client``). It is entered
+    in the thread's event loop, which is of the same kind as the current one. Entering waits until the worker runs, and
+    raises the error that prevents it. Whatever ends the worker later is reported
+    (:class:`~rbim.callbacks.PartEnded`), and the worker is started again, with ``around``, in a new thread. Leaving
+    stops the worker and waits for its ``drain`` and 7 seconds more; a thread that has not ended by then (a handler blocks)
+    is left running, with a log record, and ends with the process.
+    """
+
+    async def _run_once(self, run: _Run) -> None:
+        Thread(target=_run_in_thread, args=(run, backend(), waker()), name="rbim-worker", daemon=True).start()
+        with anyio.CancelScope(shield=True) as self._waiting:
+            if self._stopping:
+                self._waiting.deadline = self._last_moment()
+            while not run.ended.is_set():
+                code = ForeignCode()
+                try:
+                    await run.ended.wait()
+                except BaseException as error:  # the thread still runs
+                    if not code.failed(error):
+                        raise
+        self._waiting = None
+        if not run.ended.is_set():
+            seconds = self._worker.settings.drain + THREAD_GRACE
+            self._log.error("the worker's thread has not ended after %g s: a handler blocks; it is left running", seconds)
+
+    def _last_moment(self) -> float:
+        return anyio.current_time() + self._worker.settings.drain + THREAD_GRACE
+
+    def _when_running(self) -> Callable[[], object]:
+        call_soon = waker()
+        return lambda: call_soon(self._running)
+
+
+def _run_in_thread(run: _Run, kind: str, call_soon: Callable[[Callable[[], object]], None]) -> None:
     try:
-        anyio.run(main.run, backend=kind)
-    except BaseException as raised:  # a thread has no caller to raise it to
-        error = raised
-    main.end(error)
+        anyio.run(run.run, backend=kind)
+    except BaseException as error:  # a thread has no caller to raise it to
+        run.failed(error)
+    call_soon(run.ended.set)
 
 
-class WorkerTask:
+class WorkerTask(_SupervisedWorker):
     """Runs a worker in the current event loop during the ``async with`` block; a handler that blocks delays all its tasks.
 
     Otherwise like :class:`WorkerThread`; but if the block is cancelled, running handlers are too, without their ``drain``.
     """
 
-    def __init__(self, worker: Worker, *, around: Callable[[], AbstractAsyncContextManager[object]] | None = None) -> None:
-        self._worker = worker
-        self._around = around
-        self._main: _WorkerMain | None = None
-        self._entered = AsyncExitStack()
-
-    async def __aenter__(self) -> Self:
-        main = self._main = _WorkerMain(self._worker, self._around, _call_now)
-        async with AsyncExitStack() as entered:
-            tasks = await entered.enter_async_context(anyio.create_task_group())
-            entered.callback(self._worker.stop)
-            tasks.start_soon(self._run, main)
-            await main.begun.wait()
-            if main.runs:
-                self._entered = entered.pop_all()
-        if not main.runs:
-            main.settle(None)
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
-    ) -> None:
-        assert self._main is not None  # noqa: S101  # entered
-        await self._entered.__aexit__(None, None, None)  # without the block's error: a task group would wrap it
-        self._main.settle(error)
-
-    async def _run(self, main: _WorkerMain) -> None:
+    async def _run_once(self, run: _Run) -> None:
         code = ForeignCode()
         try:
-            await main.run()
+            await run.run()
         except Exception as error:
-            main.end(error)
+            run.failed(error)
         except BaseException as error:
             if not code.failed(error):
-                main.end(None)
                 raise
-            main.end(error)  # a cancellation that no scope requested: it must not cancel the block
-        else:
-            main.end(None)
+            run.failed(error)  # a cancellation that no scope requested: it must not cancel the block
 
-
-def _call_now(do: Callable[[], object]) -> None:
-    do()
+    def _when_running(self) -> Callable[[], object]:
+        return self._running

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup, TaskStatus
 
     from rbim.callbacks.inbox.protocols import Backlog, Claim, Inbox
-    from rbim.callbacks.observers import ReceiverLog
     from rbim.callbacks.worker.router import HandlerCalls
     from rbim.clock import Clock
 
@@ -95,14 +94,9 @@ class Worker:
         self._call_stop: Callable[[], None] | None = None
 
     @property
-    def log(self) -> ReceiverLog:
-        """The log of its receiver."""
-        return self._settings.observers.log
-
-    @property
-    def drain(self) -> float:
-        """Seconds that running handlers have to finish after :meth:`stop`."""
-        return self._settings.drain
+    def settings(self) -> WorkerSettings:
+        """Its validated settings."""
+        return self._settings
 
     async def run(self, *, resource: object = None, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Handle events until :meth:`stop` is called. Cancelling it cancels the running handlers and releases their events.

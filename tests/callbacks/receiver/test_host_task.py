@@ -1,6 +1,7 @@
 """Receivers may be left by any task and in any order, and nothing of them is left behind."""
 
 import asyncio
+import sys
 from contextvars import ContextVar
 
 import anyio
@@ -11,7 +12,8 @@ from helpers.receiving import body, post
 from helpers.waiting import until
 from helpers.workers import Panic
 from rbim._support.event_loops import backend
-from rbim.callbacks import MemorySink, Receiver
+from rbim.callbacks import Backoff, MemorySink, PartEnded, PartRestarted, Receiver, SqliteInbox
+from rbim.callbacks.worker import supervision
 
 TENANT = ContextVar("TENANT", default="")
 
@@ -152,8 +154,71 @@ async def test_what_ends_the_parts_of_a_receiver_is_logged_at_once_and_does_not_
     receiver = Receiver(sink=Broken(), credentials=CREDENTIALS)
     receiver.fallback(print)
     await receiver.__aenter__()
-    await until(lambda: "no more events are handled" in caplog.text)
+    await until(lambda: "no events are handled until it is started again" in caplog.text)
     await anyio.sleep(0.01)
     assert (await post(receiver, body())).status == 200
-    with pytest.raises(RuntimeError, match="ended by"):
+    health = await receiver.health()
+    assert (health.accepting, health.handling, health.ok) == (True, False, False)
+    assert "ended by" in health.error
+    await receiver.__aexit__(None, None, None)
+
+
+@pytest.fixture
+def at_once(monkeypatch):
+    """Restarts without a pause."""
+    monkeypatch.setattr(supervision, "RESTARTS", Backoff(attempts=sys.maxsize, first=0.001, most=0.001))
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_receiver_whose_tasks_are_all_cancelled_is_started_again(tmp_path):
+    asyncio.run(cancel_all_tasks(tmp_path))  # of pytest's own loop, they would be those of the test, too
+
+
+async def cancel_all_tasks(tmp_path):
+    facts, handled = [], []
+    receiver = Receiver(sink=SqliteInbox(tmp_path / "events.db"), credentials=CREDENTIALS, observers=[facts.append])
+
+    @receiver.fallback
+    async def handle(event):
+        handled.append(event.body)
+
+    async with receiver, asyncio.timeout(20):
+        for _ in range(2):
+            for task in asyncio.all_tasks():
+                if task is not asyncio.current_task():
+                    task.cancel()
+            count = len([each for each in facts if isinstance(each, PartRestarted) and each.part == "receiver"])
+            await until(lambda count=count: receiver._supervision.restarts > count and receiver._supervision.running)
+        assert (await post(receiver, body())).status == 200
+        await until(lambda: handled)
+        assert (await receiver.health()).ok
+        assert (await receiver.health()).restarts >= 2
+    ended = [each for each in facts if isinstance(each, PartEnded) and each.part == "receiver"]
+    assert len(ended) == 2
+    assert "503" in str(ended[0])
+    assert tasks_of_receivers() == []
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_receiver_that_pauses_before_a_restart_can_be_left():
+    receiver = made([])
+    await receiver.__aenter__()
+    (task,) = tasks_of_receivers()
+    (each,) = [each for each in asyncio.all_tasks() if each.get_name() == task.name]
+    each.cancel()
+    await until(lambda: tasks_of_receivers() == [])
+    assert not (await receiver.health()).accepting
+    with anyio.fail_after(2):
         await receiver.__aexit__(None, None, None)
+    async with receiver:
+        assert (await receiver.health()).ok
+
+
+def test_an_event_loop_that_ends_ends_a_receiver_that_was_not_left():
+    receiver = made([])
+
+    async def forgets():
+        await receiver.__aenter__()
+
+    asyncio.run(asyncio.wait_for(forgets(), 5))
+    assert receiver.sink.closed

@@ -1,5 +1,7 @@
 """A worker in a thread of its own, or as a task."""
 
+import asyncio
+import sys
 import threading
 from contextlib import asynccontextmanager
 
@@ -12,12 +14,13 @@ from rbim import InvalidRequest, SystemClock
 from rbim._support.event_loops import backend
 from rbim.callbacks.inbox.memory import MemorySink
 from rbim.callbacks.inbox.sqlite import SqliteInbox
-from rbim.callbacks.observers import Observers
-from rbim.callbacks.worker import runner as thread_module
+from rbim.callbacks.observers import HungHandler, Observers, PartEnded, PartRestarted
+from rbim.callbacks.worker import runner as thread_module, supervision
 from rbim.callbacks.worker.backoff import Backoff
 from rbim.callbacks.worker.router import Router
 from rbim.callbacks.worker.runner import WorkerTask, WorkerThread
 from rbim.callbacks.worker.worker import Worker
+from rbim.emulator import EmulatedClock
 
 # ---------------------------------------------------------------------------------- a thread of its own
 
@@ -159,20 +162,162 @@ async def test_what_ends_a_worker_is_logged_and_raised_on_leaving(runs, caplog):
             raise KeyError
 
 
-async def test_what_ends_the_worker_is_logged_at_once_and_raised_on_leaving(caplog):
+@pytest.fixture
+def at_once(monkeypatch):
+    """Restarts without a pause."""
+    monkeypatch.setattr(supervision, "RESTARTS", Backoff(attempts=sys.maxsize, first=0.001, most=0.001))
+
+
+def observed(kind, facts):
+    return [each for each in facts if isinstance(each, kind)]
+
+
+class Ending:
+    """Ends the worker in some way, the first time it is used."""
+
+    def __init__(self, how):
+        self.how = how
+        self.entered = self.left = 0
+        self.broken = False
+
+    @asynccontextmanager
+    async def around(self):
+        self.entered += 1
+        try:
+            async with anyio.create_task_group() as self.tasks:
+                yield
+                self.tasks.cancel_scope.cancel()
+        finally:
+            self.left += 1
+
+    async def handle(self, event):
+        if event.body == "ends it":
+            if self.broken:
+                return
+            self.broken = True
+            await getattr(self, self.how)()
+
+    async def background_error(self):
+        self.tasks.start_soon(self.fail, ConnectionError("the pool is gone"))
+        await anyio.sleep_forever()
+
+    async def background_panic(self):
+        self.tasks.start_soon(self.fail, Panic("no more"))
+        await anyio.sleep_forever()
+
+    async def background_exit(self):
+        self.tasks.start_soon(self.fail, GeneratorExit())
+        await anyio.sleep_forever()
+
+    async def cancel_all(self):
+        for task in asyncio.all_tasks():
+            task.cancel()
+        await anyio.sleep_forever()
+
+    async def stop_loop(self):
+        asyncio.get_running_loop().stop()
+        await anyio.sleep_forever()
+
+    async def fail(self, error):
+        raise error
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("how", ["background_error", "background_panic", "background_exit", "cancel_all", "stop_loop"])
+async def test_a_worker_that_ends_in_whatever_way_is_started_again(runs, how):
+    if how in ("cancel_all", "stop_loop") and (runs is WorkerTask or backend() == "trio"):
+        return  # they would end this test
+    ending, sink, facts = Ending(how), MemorySink(), []
+    handled = []
+
+    async def handler(event):
+        await ending.handle(event)
+        handled.append(event.body)
+
+    worker = quick(sink, handler, observers=Observers([facts.append]))
+    async with runs(worker, around=ending.around) as runner:
+        await sink.accept(text("ends it", "g1"))
+        await until(lambda: runner.supervision.restarts == 1)
+        await sink.accept(text("after", "g2"))
+        await until(lambda: set(handled) == {"ends it", "after"})
+        assert runner.supervision.running
+    (ended,), (restarted,) = observed(PartEnded, facts), observed(PartRestarted, facts)
+    assert (ended.part, restarted.part, restarted.restarts) == ("worker", "worker", 1)
+    assert ended.error == runner.supervision.error != ""
+    assert (ending.entered, ending.left) == (2, 2)
+    assert not runner.supervision.running
+    assert sink.events == ()
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_a_restart_that_fails_is_repeated(runs):
+    entered, facts = [], []
+
+    @asynccontextmanager
+    async def around():
+        entered.append(1)
+        if len(entered) in (2, 3):
+            reason = "no database"
+            raise ConnectionError(reason)
+        async with anyio.create_task_group() as tasks:
+            if len(entered) == 1:
+                tasks.start_soon(fail)
+            yield
+
+    async def fail():
+        reason = "went away"
+        raise ConnectionError(reason)
+
+    async with runs(quick(MemorySink(), print, observers=Observers([facts.append])), around=around) as runner:
+        await until(lambda: runner.supervision.restarts == 1)
+    assert [type(each) for each in facts] == [PartEnded] * 3 + [PartRestarted]
+    assert "no database" in facts[2].error
+
+
+async def test_the_pause_before_a_restart_grows_and_leaving_ends_it():
+    clock, facts = EmulatedClock(), []
+
+    @asynccontextmanager
+    async def around():
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(fail)
+            yield
+
+    async def fail():
+        reason = "went away"
+        raise ConnectionError(reason)
+
+    worker = Worker(MemorySink(clock=clock), router_of(print), clock=clock, observers=Observers([facts.append]))
+    with anyio.fail_after(10):
+        async with WorkerTask(worker, around=around):
+            for number in range(1, 9):
+                await until(lambda number=number: len(observed(PartEnded, facts)) == number)
+                await clock.advance(observed(PartEnded, facts)[-1].pause)
+            await until(lambda: len(observed(PartEnded, facts)) == 9)
+    pauses = [each.pause for each in observed(PartEnded, facts)]
+    assert 0.25 <= pauses[0] <= 0.5
+    assert 15 <= pauses[-1] <= 30
+
+
+async def test_a_plain_function_that_hangs_is_reported_once():
+    release, facts = threading.Event(), []
+
+    def handle(_event):
+        assert release.wait(10)
+
     sink = MemorySink()
-
-    class Broken(Observers):
-        def notify(self, _):
-            raise SystemExit(3)
-
-    async def handle():
-        async with WorkerThread(quick(sink, print, observers=Broken())):
-            await sink.accept(text(1))
-            await until(lambda: "no more events are handled" in caplog.text)
-
-    with pytest.raises(RuntimeError, match="the worker was ended by"):
-        await handle()
+    worker = quick(sink, handle, observers=Observers([facts.append]), timeout=0.01)
+    async with WorkerTask(worker):
+        await sink.accept(text(1))
+        await until(lambda: observed(HungHandler, facts))
+        await moment()
+        release.set()
+        await until(lambda: sink.events == ())
+        await sink.accept(text(2))
+        await until(lambda: sink.events == ())
+    (hung,) = observed(HungHandler, facts)
+    assert (hung.seconds, hung.attempt, hung.event) == (0.01, 1, "Text")
+    assert hung.handler.endswith("handle")
 
 
 async def test_entering_can_be_cancelled(runs):
