@@ -6,6 +6,8 @@ transaction) -> settled (committed, failed, or the whole transaction failed).
 - ``run`` and ``begin`` add a command to the pending batch; ``serve`` takes the batch when the last transaction has ended.
 - A cancelled caller of ``run`` removes its pending command. A command that is committing continues; when it is settled,
   ``undo`` (if given) reverses it in a later transaction.
+- Commands of one :class:`Chain` are committed in their order without a gap: after one that failed, or that its cancelled
+  caller removed, the later ones of the chain fail, too.
 - Always: one transaction at a time; commands run in the order in which they arrived; a result is returned only after it
   is durable; once closed, no new command is accepted, but pending ones are still committed.
 """
@@ -15,6 +17,7 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from copy import copy
 from functools import partial
+from math import inf
 from threading import get_ident
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
@@ -30,7 +33,7 @@ if TYPE_CHECKING:
 
     Undo = Callable[[Any], Iterable[Callable[[], Any]]]
 
-__all__ = ["CommitStore", "GroupCommit", "open_group_commit"]
+__all__ = ["Chain", "CommitStore", "GroupCommit", "open_group_commit"]
 
 T = TypeVar("T")
 
@@ -57,10 +60,44 @@ class CommitStore(Protocol):
         ...
 
 
+class Chain:
+    """Commands that depend on their order: once one of them has failed (``broken`` is its error), all later ones fail."""
+
+    __slots__ = ("_failed_at", "_length", "broken")
+
+    def __init__(self) -> None:
+        self.broken: BaseException | None = None
+        self._length = 0
+        self._failed_at = inf
+
+    def fail(self, error: BaseException, at: float = 0) -> None:
+        """Let all commands after the place ``at`` fail that have not run yet (default: all)."""
+        if self.broken is None:
+            self.broken = error
+        self._failed_at = min(self._failed_at, at)
+
+    def link(self, command: Callable[[], T]) -> tuple[Callable[[], T], int]:
+        """Return a command that runs unless an earlier one has failed, and its place in the chain."""
+        self._length += 1
+        place = self._length
+
+        def run() -> T:
+            if place > self._failed_at and self.broken is not None:
+                raise copy(self.broken) from self.broken
+            try:
+                return command()
+            except Exception as error:
+                self.fail(error, place)
+                raise
+
+        return run, place
+
+
 class _Batch:
     """The commands of one transaction, and their results, by ticket number."""
 
     def __init__(self) -> None:
+        self.chains: dict[Chain, None] = {}
         self.commands: dict[int, Callable[[], Any]] = {}
         self.results: dict[int, Any] = {}
         self.abandoned: list[tuple[int, Callable[[Any], None]]] = []
@@ -83,18 +120,26 @@ class GroupCommit:
         # own limiters, so that an application that blocks anyio's threads does not block the store
         self._writing, self._reading = anyio.CapacityLimiter(1), anyio.CapacityLimiter(1)
 
-    async def run(self, command: Callable[[], T], *, undo: Undo | None = None) -> T:
+    async def run(self, command: Callable[[], T], *, undo: Undo | None = None, chain: Chain | None = None) -> T:
         """Run a command of the store and return its result once it is durable.
 
         If the caller is cancelled before the transaction begins, the command does not run. Later it may run: ``undo`` is
-        then called with its result, unless that is None, and returns the commands that undo it.
+        then called with its result, unless that is None, and returns the commands that undo it. After a failure in ``chain``
+        the command fails with the same error.
         """
+        place = 0
+        if chain is not None:
+            command, place = chain.link(command)
         batch, ticket = self._add(command)
+        if chain is not None:
+            batch.chains[chain] = None
         try:
             await batch.settled.wait()
         except BaseException:
             if batch is self._pending:
                 del batch.commands[ticket]
+                if chain is not None:
+                    chain.fail(RuntimeError("an earlier command was cancelled"), place)
             elif undo is not None:
                 undo_result = partial(self._undo, undo)
                 if batch.settled.is_set():
@@ -180,6 +225,9 @@ class GroupCommit:
 
     def _settle(self, batch: _Batch, error: Exception | None) -> None:
         batch.error = error
+        if error is not None:
+            for chain in batch.chains:
+                chain.fail(error)
         batch.settled.set()
         for ticket, undo_result in batch.abandoned:
             undo_result(batch.results.get(ticket))

@@ -19,7 +19,7 @@ from anyio import CancelScope, create_task_group, fail_after, from_thread
 from anyio.lowlevel import checkpoint
 from anyio.to_thread import current_default_thread_limiter, run_sync
 
-from rbim.storage.group_commit import GroupCommit, open_group_commit
+from rbim.storage.group_commit import Chain, GroupCommit, open_group_commit
 from rbim.storage.sqlite import CommandFailure, Database, FileKind
 
 HERE = sys.modules[GroupCommit.__module__]
@@ -834,3 +834,29 @@ async def test_what_was_returned_survives_a_kill_and_no_command_is_there_by_half
     assert returned <= set(found)
     assert len(found) <= len(returned) + 10  # each task has one more that it had not told of, at most
     assert rows("PRAGMA integrity_check") == [("ok",)]
+
+
+async def test_after_a_failure_the_later_commands_of_a_chain_fail(tmp_path):
+    store, ran = Database(tmp_path / "x.db", KIND, clock=lambda: 0.0), []
+    chain, other, errors = Chain(), Chain(), {}
+
+    def command(name):
+        ran.append(name)
+        if name == "fails":
+            raise ValueError(name)
+
+    async with open_group_commit(store) as commits, anyio.create_task_group() as tasks:
+
+        async def run(name, chain):
+            try:
+                await commits.run(partial(command, name), chain=chain)
+            except ValueError as error:
+                errors[name] = str(error)
+
+        for name, where in (("first", chain), ("fails", chain), ("later", chain), ("apart", other)):
+            tasks.start_soon(run, name, where)
+            await anyio.sleep(0)
+    assert errors == {"fails": "fails", "later": "fails"}
+    assert "later" not in ran
+    assert str(chain.broken) == "fails"
+    assert other.broken is None

@@ -58,6 +58,11 @@ class Sink(Protocol):
     ``durable`` tells whether accepted deliveries survive the process, ``retention`` for how many seconds their keys are
     remembered. A sink that seldom waits may also have ``accept_now(delivery)``, a plain method that returns the result of
     ``accept``, or None if ``accept`` would have to wait. It saves the receiver a timer.
+
+    With an overflow file the receiver offers the deliveries of one conversation one at a time, so that they stay in order. A
+    sink that keeps the order of its calls can let ``accept`` have a keyword ``chain``, a
+    :class:`~rbim.storage.group_commit.Chain` of the conversation's deliveries: they are then offered at once. Such a sink
+    stores nothing of a chain that is ``broken``, and sets ``broken`` to the error as soon as one of its deliveries fails.
     """
 
     @property

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rbim.callbacks.delivery import Delivery
     from rbim.callbacks.inbox.protocols import Backlog, Claim
     from rbim.clock import Clock
-    from rbim.storage.group_commit import GroupCommit
+    from rbim.storage.group_commit import Chain, GroupCommit
     from rbim.storage.sqlite import FileKind
 
 __all__ = ["WEEK", "SqliteInbox"]
@@ -115,13 +115,15 @@ class SqliteInbox:
             raise RuntimeError("this inbox is not entered: use it inside `async with inbox`")
         return self._group_commit
 
-    async def accept(self, delivery: Delivery, /) -> bool:
+    async def accept(self, delivery: Delivery, /, *, chain: Chain | None = None) -> bool:
         """Store a delivery durably; return True if it is new, False if its key was accepted before.
 
         If cancelled before its transaction begins, the delivery is not accepted; later it may be accepted or not. Waits
-        while another process writes. Raises ``sqlite3.Error`` if the file cannot be written, for example on a full disk.
+        while another process writes. Deliveries are stored in the order of the calls; those of one ``chain`` without a gap:
+        once one of them was not stored, the later ones are not either. Raises ``sqlite3.Error`` if the file cannot be
+        written, for example on a full disk, and the error of the earlier delivery.
         """
-        return await self._open.run(partial(self._store.accept, delivery))
+        return await self._open.run(partial(self._store.accept, delivery), chain=chain)
 
     @asynccontextmanager
     async def backlog(self) -> AsyncGenerator[Backlog, None]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, cast
+from inspect import signature
+from typing import TYPE_CHECKING, Protocol, cast
 
 from anyio import Event
 from attrs import define, evolve
@@ -26,6 +26,7 @@ from rbim.callbacks.receiver.replies import ACCEPTED, UNAVAILABLE, Reply, refusa
 from rbim.callbacks.signature import Policy, Reason, Rejected, verify
 from rbim.callbacks.worker.attempt import caller_error
 from rbim.dialect import OutOfTime
+from rbim.storage.group_commit import Chain
 from rbim.timeouts import deadlines_of
 
 if TYPE_CHECKING:
@@ -57,8 +58,13 @@ __all__ = ["Arrival", "Intake"]
 # unavailable. What must always hold:
 #
 # - Apart from a probe, 200 means that the sink or the spool has the delivery.
-# - With a spool, the sink gets the deliveries of a conversation one at a time; while the spool holds an earlier one, later
-#   ones do not overtake it.
+# - With a spool, deliveries of a conversation do not overtake each other; while the spool holds an earlier one, later ones
+#   follow it there. A sink without chains gets them one at a time. One with chains gets them at once, as one chain: if it
+#   does not store one of them (an error, or the budget is over before its transaction), it stores none of those behind it
+#   either, which follow into the spool in the same order. Deliveries that come after such a failure wait until those on
+#   their way have ended, and then go one at a time until the sink has stored one.
+# - A delivery whose budget is over during its transaction goes into the spool, too; those behind it are stored after it, or
+#   fail with it.
 # - Reading the body and the sink share the budget; then the spool has SPOOL_BUDGET. By default both end within the
 #   platform's 5 seconds (Delivery rules, 4).
 # - If the slow sink and the spool both store a delivery, the sink recognises its key, and it is handled once.
@@ -86,6 +92,86 @@ class Arrival:
     began: float
     key: str | None = None
     status: int | None = None
+
+
+class _ChainedSink(Protocol):
+    async def accept(self, delivery: Delivery, /, *, chain: Chain) -> bool: ...
+
+
+class _Line:
+    """The deliveries of one conversation on their way to the sink, by the numbers that :meth:`enter` gives them.
+
+    Those that may go are in ``_going``, in their order; the others wait in ``_waiting``, and only while some go. With
+    ``at_once`` several may go, as one chain.
+    """
+
+    __slots__ = ("_alone", "_at_once", "_going", "_left", "_numbers", "_waiting", "_woken", "chain")
+
+    def __init__(self, *, at_once: bool) -> None:
+        self.chain = Chain()
+        self._at_once = at_once
+        self._numbers = 0
+        self._going: dict[int, None] = {}
+        self._alone = not at_once
+        self._woken = False  # one that may go does not know it yet: none may overtake it
+        self._waiting: dict[int, Event] = {}
+        self._left: Event | None = None
+
+    async def enter(self) -> int:
+        """Return the number of a delivery once it may go; then it must :meth:`leave`."""
+        self._numbers += 1
+        number = self._numbers
+        if not self._going or (self._at_once and self.chain.broken is None and not self._waiting and not self._woken):
+            self._going[number] = None
+            return number
+        turn = self._waiting[number] = Event()
+        try:
+            await turn.wait()
+        except BaseException:
+            if self._waiting.pop(number, None) is None:
+                self._pass_on()
+                self.leave(number)
+            raise
+        self._pass_on()
+        return number
+
+    def _wake(self) -> None:
+        """Let the first of those that wait go."""
+        number = next(iter(self._waiting))
+        self._going[number] = None
+        self._woken = True
+        self._waiting.pop(number).set()
+
+    def _pass_on(self) -> None:
+        """One that was woken goes now; unless it is to go alone, wake the next."""
+        self._woken = False
+        if self._waiting and not self._alone:
+            self._wake()
+
+    async def earlier_left(self, number: int) -> None:
+        """Wait until a delivery is the first of those that may go: after a failure they go into the spool in order."""
+        while next(iter(self._going)) != number:
+            if self._left is None:
+                self._left = Event()
+            await self._left.wait()
+
+    @property
+    def empty(self) -> bool:
+        """Whether no delivery is in the line."""
+        return not self._going
+
+    def leave(self, number: int) -> None:
+        """End the way of a delivery that may go; after the last one, let others go."""
+        del self._going[number]
+        if self._left is not None:
+            self._left.set()
+            self._left = None
+        if self._going:
+            return
+        self._alone = not self._at_once or self.chain.broken is not None
+        self.chain = Chain()
+        if self._waiting:
+            self._wake()
 
 
 class Intake:
@@ -121,7 +207,8 @@ class Intake:
         self._spools = spools
         self._observers = observers
         self._accept_now: Callable[[Delivery], bool | None] | None = getattr(sink, "accept_now", None)
-        self._turns: dict[str, deque[Event]] = {}
+        self._lines: dict[str, _Line] = {}
+        self._chained = "chain" in signature(sink.accept).parameters
         self._out_of_time = out_of_time if sink.durable else OutOfTime.REFUSED
         self._window = policy
         if self._out_of_time is not OutOfTime.REFUSED:
@@ -235,7 +322,7 @@ class Intake:
         """Return the answer if the sink accepts the delivery without waiting, otherwise None."""
         if self._accept_now is None:
             return None
-        if self._spool is not None and (self._spool.holds(delivery.conversation) or delivery.conversation in self._turns):
+        if self._spool is not None and (self._spool.holds(delivery.conversation) or delivery.conversation in self._lines):
             return None
         new = self._accept_now(delivery)
         return None if new is None else self._accepted(delivery, began, new=new)
@@ -243,48 +330,39 @@ class Intake:
     async def _in_order(self, delivery: Delivery, began: float) -> Reply | str:
         """Return the answer once the sink has stored a delivery, or the cause if it has not.
 
-        With a spool, deliveries of one conversation go to the sink one at a time. If the sink does not store one, the next
-        finds it in the spool and cannot overtake it.
+        If the sink does not store one, the next of its conversation finds it in the spool and cannot overtake it.
         """
         if self._spool is None:
             return await self._offer(delivery, began)
-        await self._wait_for_turn(delivery.conversation)
+        line = self._lines.get(delivery.conversation)
+        if line is None:
+            line = self._lines[delivery.conversation] = _Line(at_once=self._chained)
         try:
-            if self._spool.holds(delivery.conversation):
-                return "an earlier delivery of the conversation is in the spool"
-            return await self._offer(delivery, began)
+            number = await line.enter()
+            try:
+                answer: Reply | str = "an earlier delivery of the conversation is in the spool"
+                if not self._spool.holds(delivery.conversation):
+                    answer = await self._offer(delivery, began, line)
+                if not isinstance(answer, Reply):
+                    await line.earlier_left(number)
+                return answer
+            finally:
+                line.leave(number)
         finally:
-            self._end_turn(delivery.conversation)
+            if line.empty:
+                del self._lines[delivery.conversation]
 
-    async def _wait_for_turn(self, conversation: str) -> None:
-        queue = self._turns.get(conversation)
-        if queue is None:
-            self._turns[conversation] = deque()
-            return
-        turn = Event()
-        queue.append(turn)
+    async def _offer(self, delivery: Delivery, began: float, line: _Line | None = None) -> Reply | str:
         try:
-            await turn.wait()
-        except BaseException:
-            if turn.is_set():
-                self._end_turn(conversation)
+            if line is not None and self._chained:
+                new = await cast("_ChainedSink", self._sink).accept(delivery, chain=line.chain)
             else:
-                queue.remove(turn)
-            raise
-
-    def _end_turn(self, conversation: str) -> None:
-        waiting = self._turns[conversation]
-        if waiting:
-            waiting.popleft().set()
-        else:
-            del self._turns[conversation]
-
-    async def _offer(self, delivery: Delivery, began: float) -> Reply | str:
-        try:
-            new = await self._sink.accept(delivery)
+                new = await self._sink.accept(delivery)
         except BaseException as error:
             if (ending := caller_error(error)) is not None:
                 raise ending from None
+            if line is not None:
+                line.chain.fail(error)
             self._observers.log.warning("the sink failed", exc_info=True)
             return f"the sink failed: {type(error).__name__}: {error}"
         return self._accepted(delivery, began, new=new)

@@ -603,7 +603,7 @@ async def test_what_follows_one_that_the_sink_does_not_take_waits_for_it_and_goe
         sink._accept = None
         await until(lambda: len(sink.deliveries) == 3, clock)
     assert [delivery.event.msg_id for delivery in sink.deliveries] == ["else", "1", "2"]
-    assert receiver._intake._turns == {}
+    assert receiver._intake._lines == {}
 
 
 async def test_what_the_block_raises_comes_out_as_it_is(make, inbox):
