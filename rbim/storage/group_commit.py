@@ -118,7 +118,7 @@ class GroupCommit:
         self._closed = False
         self._give_up = float("inf")
         # own limiters, so that an application that blocks anyio's threads does not block the store
-        self._writing, self._reading = anyio.CapacityLimiter(1), anyio.CapacityLimiter(1)
+        self._writing, self._reading, self._querying = (anyio.CapacityLimiter(1) for _ in range(3))
 
     async def run(self, command: Callable[[], T], *, undo: Undo | None = None, chain: Chain | None = None) -> T:
         """Run a command of the store and return its result once it is durable.
@@ -163,6 +163,11 @@ class GroupCommit:
         """Run a read in a thread and return its result."""
         self._check()
         return await self._run(reads, limiter=self._reading)
+
+    async def query(self, reads: Callable[[], T]) -> T:
+        """Run a read that may take long in a thread of its own, so that other reads need not wait for it."""
+        self._check()
+        return await self._run(reads, limiter=self._querying)
 
     def _add(self, command: Callable[[], Any]) -> tuple[_Batch, int]:
         self._check()

@@ -67,6 +67,7 @@ class _CommandFailed(Exception):
 class Database:
     """One connection for all threads of a process, open from the first ``open`` to the last ``close``.
 
+    :meth:`query` has a connection of its own, so that a long search holds up no transaction.
     What a transaction deletes stays in unused parts of the file, and in the log, until :meth:`rewrite` and
     :meth:`truncate_log`.
     ``now`` is the time of the current transaction, in epoch seconds. If a command sets ``news``, the listeners are called
@@ -82,6 +83,8 @@ class Database:
         self._lock = Lock()
         self._users = 0
         self._connection: sqlite3.Connection | None = None
+        self._querying = Lock()
+        self._query_connection: sqlite3.Connection | None = None
         self._listeners: tuple[Callable[[], object], ...] = ()
         self._listening = Lock()  # held only briefly: event loops wait for it
 
@@ -97,8 +100,11 @@ class Database:
 
     def close(self) -> None:
         """Reverse one ``open``."""
-        with self._lock:
+        with self._querying, self._lock:
             self._users -= 1
+            if not self._users and self._query_connection is not None:
+                self._query_connection.close()
+                self._query_connection = None
             if not self._users and self._connection is not None:
                 self._connection.close()  # the last connection of all processes writes the log back into the file
                 self._connection = None
@@ -141,6 +147,26 @@ class Database:
                 if not _busy(error) or time.monotonic() > give_up:
                     raise
             time.sleep(PAUSE)
+
+    def query(self, statement: str, values: Any = ()) -> list[Any]:  # values of the placeholders; rows
+        """Return the rows of a search that may take long. Transactions go on meanwhile; searches follow each other."""
+        give_up = time.monotonic() + PATIENCE
+        with self._querying:
+            while True:
+                try:
+                    return self._for_queries().execute(statement, values).fetchall()
+                except sqlite3.OperationalError as error:
+                    if not _busy(error) or time.monotonic() > give_up:
+                        raise
+                time.sleep(PAUSE)
+
+    def _for_queries(self) -> sqlite3.Connection:
+        if not self._users:
+            raise RuntimeError(f"{self.path} is not open")
+        if self._query_connection is None:
+            self._query_connection = sqlite3.connect(self.path, timeout=BUSY, isolation_level=None, check_same_thread=False)
+            self._query_connection.execute("PRAGMA query_only = ON")
+        return self._query_connection
 
     def commit(
         self,

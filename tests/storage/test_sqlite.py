@@ -959,3 +959,37 @@ database.commit([lambda: 1 / 0, lambda: pair(database, 2), half, wait][not int(s
     with opened(path) as database:
         assert database.commit(pairs(database, 2)) == [2]
     assert numbers() == [1, 2]
+
+
+def test_a_long_query_holds_up_no_transaction(tmp_path):
+    database = Database(tmp_path / "x.db", KIND, clock=lambda: 0.0)
+    database.open()
+    searching, go_on = threading.Event(), threading.Event()
+
+    def wait(_):
+        searching.set()
+        assert go_on.wait(10)
+        return 1
+
+    database.query("SELECT 1")
+    database._query_connection.create_function("wait", 1, wait)
+    found = []
+    thread = threading.Thread(target=lambda: found.extend(database.query("SELECT wait(1)")))
+    thread.start()
+    assert searching.wait(10)
+    assert database.commit([lambda: 7]) == [7]
+    assert database.read(lambda: 8) == 8
+    go_on.set()
+    thread.join(10)
+    assert found == [(1,)]
+    database.close()
+    with pytest.raises(RuntimeError, match="is not open"):
+        database.query("SELECT 1")
+
+
+def test_a_query_writes_nothing(tmp_path):
+    database = Database(tmp_path / "x.db", KIND, clock=lambda: 0.0)
+    database.open()
+    with pytest.raises(sqlite3.OperationalError, match="readonly"):
+        database.query("CREATE TABLE more (number INTEGER)")
+    database.close()

@@ -142,14 +142,14 @@ class SqliteInbox:
 
     async def counts(self) -> Counts:
         """Return the numbers of waiting, done, dead and quarantined events. The time grows with the number of events."""
-        return await self._open.read(self._store.counts)
+        return await self._open.query(self._store.counts)
 
     async def lag(self) -> float:
         """Return the age of the oldest waiting event in seconds; 0 if none waits.
 
         The time grows with the number of waiting events.
         """
-        oldest = await self._open.read(self._store.oldest)
+        oldest = await self._open.query(self._store.oldest)
         return 0.0 if oldest is None else max(0.0, self.clock.now().timestamp() - oldest)
 
     async def conversations(self, limit: int) -> set[str]:
@@ -158,11 +158,11 @@ class SqliteInbox:
 
     async def dead_letters(self, limit: int = 100, after: int = 0) -> list[DeadLetter]:
         """Return the oldest dead letters: at most ``limit``, with numbers above ``after`` (next page: the last number)."""
-        return await self._open.read(partial(self._store.dead_letters, _limit(limit), after))
+        return await self._open.query(partial(self._store.dead_letters, _limit(limit), after))
 
     async def quarantined(self, limit: int = 100, after: int = 0) -> list[DeadLetter]:
         """Return the oldest events in quarantine; ``limit`` and ``after`` as in :meth:`dead_letters`."""
-        return await self._open.read(partial(self._store.quarantined, _limit(limit), after))
+        return await self._open.query(partial(self._store.quarantined, _limit(limit), after))
 
     async def replay(
         self, since: datetime | None = None, kind: type[Event] | str | None = None, *, dead_only: bool = False

@@ -508,12 +508,12 @@ class InboxStore:
 
     def counts(self) -> Counts:
         """Return the numbers of events by state."""
-        ((waiting, done, dead, quarantined),) = self._read(COUNTS)
+        ((waiting, done, dead, quarantined),) = self._database.query(COUNTS)
         return Counts(waiting=waiting, done=done, dead=dead, quarantined=quarantined)
 
     def oldest(self) -> float | None:
         """Return the time at which the oldest waiting event was received, in epoch seconds; None if none waits."""
-        rows = self._read(OLDEST_RECEIVED)
+        rows = self._database.query(OLDEST_RECEIVED)
         return cast("float", rows[0][0]) if rows else None
 
     def conversations(self, limit: int) -> set[str]:
@@ -527,11 +527,11 @@ class InboxStore:
 
     def dead_letters(self, limit: int, after: int) -> list[DeadLetter]:
         """Return at most ``limit`` dead letters with numbers above ``after``."""
-        return _dead_letters(self._read(DEAD, (after, NO_END, limit)))
+        return _dead_letters(self._database.query(DEAD, (after, NO_END, limit)))
 
     def quarantined(self, limit: int, after: int) -> list[DeadLetter]:
         """Return at most ``limit`` events in quarantine with numbers above ``after``."""
-        return _dead_letters(self._read(QUARANTINED, (after, NO_END, limit)))
+        return _dead_letters(self._database.query(QUARANTINED, (after, NO_END, limit)))
 
     def _read(self, statement: str, values: Any = ()) -> list[Any]:  # values of the placeholders; rows
         return self._database.read(lambda: self._database.execute(statement, values).fetchall())
