@@ -1,14 +1,15 @@
 """Converters for event fields, one for each quirk: JSON value to Python value. Above each is the text on the wire."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from attrs import frozen
 
+from rbim._support import json
 from rbim.callbacks.events.enums import MsgType, Notice
 from rbim.wire.quirks import read_text
 
-__all__ = ["NO_ACCOUNT", "Account", "account", "accounts", "flag", "msg_type"]
+__all__ = ["NO_ACCOUNT", "Account", "account", "accounts", "flag", "msg_type", "without_surrogates"]
 
 
 @frozen
@@ -40,27 +41,30 @@ def account(value: Any) -> Account:  # JSON
     return Account.of(read_text(value))
 
 
-# `"tMembers": ["aaf98f...#1001", "aaf98f...#1002"]`; the older nesting `{"member": [...]}` and a single text work, too
+# `"tMembers": ["aaf98f...#1001", "aaf98f...#1002"]`, the older nesting `{"member": [...]}`, a single text,
+# objects `[{"userName": "1001", "nickName": "..."}]`, and each of them as JSON in a text: `"[\\"1001\\"]"`
 def accounts(value: Any) -> tuple[Account, ...]:  # JSON
-    """Convert a list of accounts."""
-    return tuple(account(each) for each in _flat(value) if each not in (None, ""))
+    """Convert a list of accounts, in any shape: texts, objects, or JSON in a text, nested in any way.
+
+    Of an object with a name for an account, such as ``userName``, only that counts; of any other, all values.
+    """
+    return tuple(account(each) for each in _leaves(value, _ACCOUNTS) if each not in (None, ""))
 
 
-def _flat(value: Any) -> Iterator[Any]:  # JSON
-    if isinstance(value, dict):
-        for each in cast("dict[str, Any]", value).values():
-            yield from _flat(each)
-    elif isinstance(value, list):
-        yield from cast("Iterable[Any]", value)
-    else:
-        yield value
-
-
-# `"resendFlag": "1"`, `"resendFlag": 1`, `"resendFlag": ""`, `"antispam": "true"`
+# `"resendFlag": "1"`, `"resendFlag": 1`, `"resendFlag": ""`, `"antispam": "true"`,
+# `"antispam": {"hit": true, "label": "ad"}`
 def flag(value: Any) -> bool:  # JSON
-    """Convert a flag: False for zero, empty values and words such as "false", "no" and "null"; otherwise True."""
+    """Convert a flag: False for zero, empty values and words such as "false", "no" and "null"; otherwise True.
+
+    Of a list or an object, also as JSON in a text, one value that is True is enough. Of an object with a name for a flag,
+    such as ``hit``, only that counts.
+    """
     if value in (None, "", "0"):  # nearly always one of these
         return False
+    return any(map(_is_set, _leaves(value, _FLAGS)))
+
+
+def _is_set(value: Any) -> bool:  # JSON
     text = read_text(value).strip().lower()
     try:
         return float(text) != 0
@@ -68,7 +72,58 @@ def flag(value: Any) -> bool:  # JSON
         return text not in _NO
 
 
-_NO = frozenset({"", "false", "no", "off", "null", "none", "[]", "{}"})
+_NO = frozenset({"", "false", "no", "off", "null", "none"})
+_ACCOUNTS = ("member", "members", "account", "useraccount", "username", "user", "userid", "memberid")
+_FLAGS = ("antispam", "hit", "ishit", "matched", "spam", "isspam", "flag", "value", "result")
+
+
+def _leaves(value: Any, names: Collection[str]) -> Iterator[Any]:  # JSON
+    """Yield the single values of a JSON value in order, also those of JSON in a text.
+
+    Of an object with one of the names, in any case and first come first, only the value of that name counts.
+    """
+    pending = [value]
+    while pending:  # no recursion: JSON in a text may be nested deeply
+        value = pending.pop()
+        if isinstance(value, str) and value.lstrip().startswith(("[", "{", '"')):
+            try:
+                pending.append(without_surrogates(json.loads(value.encode())))
+            except (ValueError, RecursionError):  # a text that only begins like JSON
+                yield value
+        elif isinstance(value, list):
+            pending.extend(reversed(cast("Sequence[Any]", value)))
+        elif isinstance(value, dict):
+            pending.extend(reversed(_values(cast("dict[str, Any]", value), names)))
+        else:
+            yield value
+
+
+def _values(fields: Mapping[str, Any], names: Collection[str]) -> list[Any]:  # JSON
+    by_name = {name.replace("_", "").lower(): value for name, value in fields.items()}
+    named = next((name for name in names if name in by_name), None)
+    return list(fields.values()) if named is None else [by_name[named]]
+
+
+# `"fromNick": "\ud83d"`
+def without_surrogates(value: Any) -> Any:  # JSON
+    """Replace lone surrogates in every text by U+FFFD: no store can hold them."""
+    if isinstance(value, str):
+        return value if _encodes(value) else value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    if isinstance(value, list):
+        return [without_surrogates(each) for each in cast("Iterable[Any]", value)]
+    if isinstance(value, dict):
+        return {without_surrogates(key): without_surrogates(each) for key, each in cast("Mapping[str, Any]", value).items()}
+    return value
+
+
+def _encodes(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 _KINDS: dict[str, MsgType | Notice] = {each.value: each for kind in (MsgType, Notice) for each in kind}
 
 

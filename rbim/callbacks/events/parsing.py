@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE, BOM_UTF32_BE, BOM_UTF32_LE
 from datetime import UTC
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from attrs import evolve
 
 from rbim._support import json
+from rbim.callbacks.events.fields import without_surrogates
 from rbim.callbacks.events.types import DOCUMENT, Event, event_class
 from rbim.dialect import MembersShape, TimeUnit
 from rbim.errors import CallbackRejected
@@ -21,9 +23,16 @@ if TYPE_CHECKING:
 
     from rbim.dialect import Dialect
 
-__all__ = ["document_of", "parse"]
+__all__ = ["as_utf8", "document_of", "parse"]
 
 MOST_LEVELS = 64  # of nested arrays and objects; the description has two
+MARKS = {  # those of UTF-32 first: one begins like a mark of UTF-16
+    BOM_UTF32_LE: "utf-32-le",
+    BOM_UTF32_BE: "utf-32-be",
+    BOM_UTF8: "utf-8",
+    BOM_UTF16_LE: "utf-16-le",
+    BOM_UTF16_BE: "utf-16-be",
+}
 
 
 @cache
@@ -36,9 +45,10 @@ def parse(body: bytes, *, dialect: Dialect | None = None) -> Event:
 
     ``dialect`` has the unit of ``msgTimestamp`` (default: milliseconds).
 
-    Of a duplicate key the last value counts. Lone surrogates (a nickname cut inside an emoji) become U+FFFD, so that every
-    text can be stored. Raises CallbackRejected, and nothing else, if the bytes are not a JSON object, are nested more than
-    64 levels deep, or have a number out of range. Interface: Events, Conversation message event body.
+    The document is UTF-8, or begins with a byte order mark (of UTF-8, UTF-16 or UTF-32). Of a duplicate key the last value
+    counts. Lone surrogates (a nickname cut inside an emoji) become U+FFFD, so that every text can be stored. Raises
+    CallbackRejected, and nothing else, if the bytes are not a JSON object, are nested more than 64 levels deep, or have a
+    number out of range. Interface: Events, Conversation message event body.
     """
     fields = document_of(body)
     kind = event_class(fields.get("eventType"), fields.get("convType"), fields.get("msgType"))
@@ -53,19 +63,31 @@ def document_of(body: bytes) -> dict[str, Any]:
     plain = json.loads_plain(body)
     if plain is not None:  # none of the special cases below is in it, including lone surrogates
         return plain
+    text = as_utf8(body)
     try:
-        document = json.loads(body)
+        document = json.loads(text)
     except json.NotJson as error:
         raise _unreadable(str(error), body) from None
-    if body.count(b"[") + body.count(b"{") > MOST_LEVELS and _is_deep(document):
+    if text.count(b"[") + text.count(b"{") > MOST_LEVELS and _is_deep(document):
         cause = f"nested more than {MOST_LEVELS} levels deep"
         raise _unreadable(cause, body)
-    if b"\\u" in body:
-        document = _without_surrogates(document)
+    if b"\\u" in text:
+        document = without_surrogates(document)
     if not isinstance(document, dict):
         cause = f"it must be a JSON object, not {type(document).__name__}"
         raise _unreadable(cause, body)
     return cast("dict[str, Any]", document)
+
+
+def as_utf8(body: bytes) -> bytes:
+    """Return a body that begins with a byte order mark as UTF-8 without the mark; any other body unchanged."""
+    for mark, encoding in MARKS.items():
+        if body.startswith(mark):
+            try:
+                return body[len(mark) :].decode(encoding).encode()
+            except UnicodeDecodeError:
+                return body
+    return body
 
 
 def _is_deep(document: Any) -> bool:  # JSON
@@ -83,24 +105,3 @@ def _children(value: Any) -> Iterable[Any]:  # JSON
 
 def _unreadable(cause: str, body: bytes) -> CallbackRejected:
     return CallbackRejected(f"the body cannot be read: {cause}", reason="bad_format", body=body)
-
-
-# `"fromNick": "\ud83d"`
-def _without_surrogates(value: Any) -> Any:  # JSON
-    if isinstance(value, str):
-        return value if _encodes(value) else value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    if isinstance(value, list):
-        return [_without_surrogates(each) for each in cast("Iterable[Any]", value)]
-    if isinstance(value, dict):
-        return {
-            _without_surrogates(key): _without_surrogates(each) for key, each in cast("Mapping[str, Any]", value).items()
-        }
-    return value
-
-
-def _encodes(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -11,6 +11,7 @@ from attrs import define, evolve
 
 from rbim._support.text import one_line
 from rbim.callbacks.delivery import delivery_of
+from rbim.callbacks.events.parsing import as_utf8
 from rbim.callbacks.observers import (
     Accepted,
     DeliveryEnded,
@@ -294,7 +295,7 @@ class Intake:
             if self._out_of_time is OutOfTime.RESENDS and not delivery.resent:
                 return self.refuse(outside)
             self._observers.notify(Skewed(receiver=self._observers.receiver, skew=verified.age, accepted=True))
-        if len(body) <= MOST_OF_PROBE and b"".join(body.split()) == b"{}":
+        if len(body) <= MOST_OF_PROBE and b"".join(as_utf8(body).split()) == b"{}":
             return ACCEPTED
         return delivery if self.open else UNAVAILABLE
 

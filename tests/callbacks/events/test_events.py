@@ -323,6 +323,32 @@ def test_zero_and_nothing_written_otherwise_set_no_flag(value):
     assert (event.resend_flag, event.antispam) == (False, False)
 
 
+VERDICTS = [
+    ({"hit": True, "label": "ad"}, True),
+    ({"hit": False, "label": "ad", "taskId": "t7"}, False),
+    ({"isSpam": "0", "words": ["x"]}, False),
+    ({"is_spam": 1}, True),
+    ({"result": {"hit": "no"}}, False),
+    ({"words": ["x"]}, True),
+    ({"words": [], "level": 0}, False),
+    ([False, True], True),
+    ([0, "false"], False),
+    ('{"hit": false, "label": "ad"}', False),
+    ('{"hit": true}', True),
+    ('"false"', False),
+    ("[]", False),
+    ("{}", False),
+    ("{hit", True),
+]
+
+
+@pytest.mark.parametrize(("value", "flag"), VERDICTS, ids=repr)
+def test_a_verdict_comes_as_an_object_and_as_json_in_a_text(value, flag):
+    event = read(antispam=value)
+    assert event.antispam is flag
+    assert event.document["antispam"] == value
+
+
 A, B = Account(APP_ID, "1001"), Account(APP_ID, "1002")
 SHAPES = [
     ([f"{APP_ID}#1001", f"{APP_ID}#1002"], (A, B)),
@@ -334,6 +360,18 @@ SHAPES = [
     (1001, (Account(None, "1001"),)),
     ([f"{APP_ID}#1001", None, ""], (A,)),
     ([0, False], (Account(None, "0"), Account(None, "false"))),
+    (f'["{APP_ID}#1001", "{APP_ID}#1002"]', (A, B)),
+    (f' {{"member": ["{APP_ID}#1001"]}}', (A,)),
+    (f'"{APP_ID}#1001"', (A,)),
+    ([f'["{APP_ID}#1001"]', f'{{"userName": "{APP_ID}#1002", "role": 2}}'], (A, B)),
+    ([{"userName": f"{APP_ID}#1001", "nickName": "张三"}, {"user_account": f"{APP_ID}#1002", "role": "1"}], (A, B)),
+    ({"members": [{"Account": f"{APP_ID}#1001", "id": 7}, {"Account": f"{APP_ID}#1002"}]}, (A, B)),
+    ({"1": f"{APP_ID}#1001", "2": f"{APP_ID}#1002"}, (A, B)),
+    ([[f"{APP_ID}#1001"], [[f"{APP_ID}#1002"]]], (A, B)),
+    (json.dumps(json.dumps([f"{APP_ID}#1001"])), (A,)),
+    ("[1001", (Account(None, "[1001"),)),
+    ('["\\ud83d"]', (Account(None, "\ufffd"),)),
+    ("[" * 5000 + "]" * 5000, (Account(None, "[" * 5000 + "]" * 5000),)),
 ]
 
 
@@ -508,7 +546,7 @@ NO_EVENTS = {
     "nothing": b"",
     "white space": b" \n",
     "a byte order mark": b"\xef\xbb\xbf",
-    "two of them": b"\xef\xbb\xbf\xef\xbb\xbf{}",
+    "three of them": b"\xef\xbb\xbf" * 3 + b"{}",
     "an array": b"[]",
     "an array of events": bytes_of([SAMPLE]),
     "a text": b'"{}"',
@@ -524,7 +562,8 @@ NO_EVENTS = {
     "a form": b"eventType=1&convType=PERSON",
     "XML": b"<Request/>",
     "Latin-1": '{"body":"é"}'.encode("latin-1"),
-    "UTF-16": '{"body":"a"}'.encode("utf-16"),
+    "UTF-16 without a mark": '{"body":"a"}'.encode("utf-16-le"),
+    "half of UTF-16": '{"body":"a"}'.encode("utf-16")[:-1],
     "GBK": '{"body":"你好"}'.encode("gbk"),
     "surrogates in UTF-8": b'{"body":"\xed\xa0\xbd"}',
     "overlong UTF-8": b'{"body":"\xc0\xaf"}',
@@ -706,6 +745,12 @@ def test_of_a_key_that_comes_twice_the_last_counts():
 
 def test_a_byte_order_mark_and_white_space_do_no_harm():
     assert parse(b"\xef\xbb\xbf \r\n" + bytes_of(SAMPLE) + b"\t\n") == read()
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32"])
+def test_a_byte_order_mark_says_the_encoding(encoding):
+    assert parse(bytes_of(SAMPLE).decode().encode(encoding)) == read()
+    assert parse('{"body": "\\ud800"}'.encode(encoding)).body == "\ufffd"
 
 
 def test_escaped_and_written_out_is_the_same():

@@ -135,7 +135,7 @@ async def test_what_can_never_be_read_has_an_answer_of_its_own(make, facts, chan
     assert [fact.reason for fact in facts] == [reason]
 
 
-@pytest.mark.parametrize("content", [b"{}", b" {}\n", b"{ }"])
+@pytest.mark.parametrize("content", [b"{}", b" {}\n", b"{ }", b"\xef\xbb\xbf{}", "{}".encode("utf-16")])
 async def test_a_signed_empty_object_is_a_probe(make, content):
     async with make() as receiver:
         assert (await post(receiver, content)).status == 200
@@ -154,6 +154,16 @@ async def test_what_is_authentic_and_cannot_be_read_goes_to_quarantine_and_is_an
     assert (kept.event, kept.body) == (None, content)
     assert kept.problem.startswith("the body cannot be read: ")
     assert [type(fact) for fact in facts] == [Quarantined, Accepted]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+async def test_a_byte_order_mark_is_no_reason_for_quarantine(make, facts, encoding):
+    content = body(body="你好").decode().encode(encoding)
+    async with make() as receiver:
+        assert (await post(receiver, content)).status == 200  # signed as it was sent
+        (kept,) = receiver.sink.deliveries
+    assert (kept.event.body, kept.body, kept.problem) == ("你好", content, None)
+    assert [type(fact) for fact in facts] == [Accepted]
 
 
 async def test_another_applications_sender_goes_to_quarantine_as_well(make, facts):
