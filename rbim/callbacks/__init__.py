@@ -99,7 +99,7 @@ if TYPE_CHECKING:
         verify as verify,
     )
     from rbim.callbacks.worker.backoff import Backoff as Backoff
-    from rbim.callbacks.worker.router import HandlerContext as HandlerContext, Router as Router
+    from rbim.callbacks.worker.router import CallNext as CallNext, HandlerContext as HandlerContext, Router as Router
     from rbim.callbacks.worker.worker import Worker as Worker
 else:
     __getattr__, __dir__ = lazy_names(__name__)

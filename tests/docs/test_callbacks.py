@@ -24,6 +24,7 @@ SERVED = {"With FastAPI": "asgi", "With Starlette": "asgi", "With aiohttp": "aio
 PROGRAMS = {
     "Delivery guarantees": r"",
     "Tokens that change": r"",
+    "Which handler gets an event": r"",
     "What handlers share": r"",
     "Inspecting and replaying events": r"Counts\(waiting=0, done=0, dead=0, quarantined=0\)\n0 events are handled again\n",
     "Absent, null and empty fields": r"False False ''\nTrue\nabsent None\n",

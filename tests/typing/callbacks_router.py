@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, assert_type
 
 from rbim.callbacks.events.enums import ConvType
 from rbim.callbacks.events.types import Event, Message, TeamKick, Text, UnknownEvent
-from rbim.callbacks.worker.router import HandlerContext, Router
+from rbim.callbacks.worker.router import CallNext, HandlerContext, Router
 from rbim.callbacks.worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -42,6 +42,17 @@ def said(event: Event) -> None:
 @router.on(UnknownEvent)
 async def unknown(event: UnknownEvent) -> None:
     assert_type(event.document.get("x"), Any | None)
+
+
+@router.on(Text, when=lambda event: event.body.startswith("/"))
+async def command(event: Text) -> None: ...
+
+
+@router.middleware
+async def around(event: Event, handling: HandlerContext, call_next: CallNext) -> None:
+    assert_type(event, Event)
+    assert_type(handling.body, bytes)
+    await call_next()
 
 
 @router.fallback

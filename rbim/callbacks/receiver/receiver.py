@@ -158,6 +158,7 @@ class Receiver(Generic[Resource]):
         self.sink = sink
         self.router: Router[Resource] = router if router is not None else Router(dialect)
         self.on = self.router.on
+        self.middleware = self.router.middleware
         self.fallback = self.router.fallback
         self.name = name
         notified = Observers(_callables(observers), self.clock.monotonic, receiver=name)

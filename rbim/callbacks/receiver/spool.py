@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from contextlib import AsyncExitStack
-from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
@@ -136,4 +135,4 @@ class _ForwardToSink:
     def handler_call(self, claim: Claim, resource: object = None, /) -> HandlerCall:
         del resource
         delivery = delivery_of(claim.body, app_id=claim.app_id, received=claim.received)
-        return HandlerCall(run=partial(self._sink.accept, delivery), handler=f"{type(self._sink).__name__}.accept")
+        return HandlerCall(run=lambda _: self._sink.accept(delivery), handler=f"{type(self._sink).__name__}.accept")

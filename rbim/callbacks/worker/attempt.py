@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import re
 import traceback
+from functools import partial
 from math import inf
 from threading import current_thread, main_thread
 from typing import TYPE_CHECKING, Any, cast
@@ -198,13 +199,14 @@ async def perform(  # noqa: PLR0913  # each by keyword
     cannot be stopped: after ``timeout`` seconds ``hung`` is called once. It is waited for until the threads are abandoned.
     """
     code = ForeignCode()
+    run = partial(call.run, partial(threads.run, timeout=timeout, hung=hung))
     try:
         if call.blocking:
-            result = await threads.run(call.run, timeout=timeout, hung=hung)
+            result = await run()
             if inspect.isawaitable(result):  # a decorator hid the async function
                 await _in_time(_guarded(lambda: result, call, guard), clock, timeout)
         else:
-            await _in_time(_guarded(call.run, call, guard), clock, timeout)
+            await _in_time(_guarded(run, call, guard), clock, timeout)
         if code.cancelled_itself:
             await checkpoint()  # the cancellation is delivered here
     except ThreadAbandoned:

@@ -13,7 +13,8 @@ from rbim.callbacks.worker.router import Router
 
 
 def found(router, event):
-    return router.find(event).call(event, "handling")
+    (route,) = router.find(event)
+    return route.call(event, "handling")
 
 
 def test_the_most_specific_registration_has_the_event():
@@ -136,13 +137,13 @@ class Awaited:
 def test_whatever_is_async_needs_no_thread(handler):
     router = Router()
     router.fallback(handler)
-    assert not router.find(Text()).blocking
+    assert not router.find(Text())[0].blocking
 
 
 def test_a_plain_function_needs_a_thread():
     router = Router()
     router.fallback(print)
-    assert router.find(Text()).blocking
+    assert router.find(Text())[0].blocking
 
 
 @pytest.mark.parametrize("kind", [str, object, Text(), "Text", None, Event | None])
@@ -162,13 +163,55 @@ def test_nothing_is_registered_twice():
     router.on(Text)(print)
     router.on(Text, conv_type="TEAM")(print)
     router.fallback(print)
-    with pytest.raises(InvalidRequest, match="Text has a handler already"):
-        router.on(Text)(repr)
-    with pytest.raises(InvalidRequest, match="Text with conv_type=TEAM has a handler already"):
-        router.on(Text, conv_type=ConvType.TEAM)(repr)
+    with pytest.raises(InvalidRequest, match="print is registered already"):
+        router.on(Text)(print)
+    with pytest.raises(InvalidRequest, match="print is registered already"):
+        router.on(Text, conv_type=ConvType.TEAM)(print)
     with pytest.raises(InvalidRequest, match="there is one already"):
         router.fallback(repr)
-    assert router.find(Text()).handler is print
+    assert [route.handler for route in router.find(Text())] == [print]
+
+
+def test_a_predicate_decides_before_the_class_alone():
+    router = Router()
+    router.fallback(lambda _event: "fallback")
+    router.on(Message)(lambda _event: "Message")
+    router.on(Text, when=lambda event: event.body == "/help")(lambda _event: "help")
+    router.on(Text, conv_type="TEAM")(lambda _event: "Text in TEAM")
+    router.on(Text, when=lambda event: event.body == "/top", conv_type="TEAM")(lambda _event: "top in TEAM")
+    router.on(TeamKick, when=lambda _event: False)(print)
+
+    assert found(router, Text(body="/help")) == found(router, Text(body="/help", conv_type="TEAM")) == "help"
+    assert found(router, Text(body="/top", conv_type="TEAM")) == "top in TEAM"
+    assert found(router, Text(body="/top", conv_type="PERSON")) == "Message"
+    assert found(router, Text(body="hello", conv_type="TEAM")) == "Text in TEAM"
+    assert found(router, TeamKick()) == "fallback"
+
+
+def test_handlers_that_are_equally_specific_come_in_the_order_of_registration():
+    router = Router()
+    router.fallback(print)
+    for handler in (repr, abs, len):
+        router.on(Text)(handler)
+    for wanted in ("a", "ab"):
+        router.on(Picture, when=lambda event, wanted=wanted: wanted in event.body)(ascii)
+    assert [route.handler for route in router.find(Text())] == [repr, abs, len]
+    assert [len(router.find(Picture(body=body))) for body in ("a", "ab")] == [1, 2]
+
+
+@pytest.mark.parametrize("when", ["text", 7, awaited, Awaited()])
+def test_what_is_no_predicate_is_refused(when):
+    with pytest.raises(InvalidRequest, match="pass a plain function of the event") as raised:
+        Router().on(Text, when=when)
+    assert raised.value.field == "when"
+
+
+@pytest.mark.parametrize("function", [None, 7, print, lambda _event, _handling, _call_next: 0, awaited])
+def test_what_is_no_middleware_is_refused(function):
+    router = Router()
+    with pytest.raises(InvalidRequest, match="async function of") as raised:
+        router.middleware(function)
+    assert raised.value.field == "function"
 
 
 # ------------------------------------------------------------------------------------------ backoff
