@@ -56,6 +56,7 @@ def serve(  # noqa: PLR0913  # flags, each with a default
     print_events: Annotated[bool, Parameter(name="--print", negative=(), show_default=False)] = False,
     certfile: Path | None = None,
     keyfile: Path | None = None,
+    connections: Annotated[Count | None, Parameter(show_default=False)] = None,
 ) -> int:
     """Receive callbacks and store their events in a file.
 
@@ -84,6 +85,9 @@ def serve(  # noqa: PLR0913  # flags, each with a default
         A certificate (PEM), to serve HTTPS.
     keyfile
         The private key of the certificate, if CERTFILE does not contain it.
+    connections
+        The maximum number of open connections (default: 10000, or as many as the limit of open files allows). Above it,
+        those that have sent nothing for a while give way first.
     """
     require("server", "uvicorn")
     from rbim.cli.callback.serve import ServeOptions, run
@@ -99,6 +103,7 @@ def serve(  # noqa: PLR0913  # flags, each with a default
                 printing=print_events,
                 certfile=certfile,
                 keyfile=keyfile,
+                connections=connections,
             )
         )
     except RbimError as error:

@@ -8,16 +8,21 @@ States of a connection, and their timeouts:
 - reading: a later request has begun. The rest of its head must arrive within HEAD_TIMEOUT.
 
 After a timeout the connection is aborted. The table holds all connections except active ones. While there are more
-connections than its limit, the oldest new one is aborted, else the oldest of the idle and reading ones; active ones never.
+connections than its limit, one gives way (it is aborted): the oldest new one if it has been silent for QUIET, else the
+oldest of the idle and reading ones, else the oldest new one. Active ones never give way. In a burst each new connection is
+about to send its request, and those that have their answer are the ones that may end.
 """
 
 from __future__ import annotations
 
+import logging
 import sys
 from typing import TYPE_CHECKING, cast
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
     import asyncio
@@ -26,7 +31,17 @@ if TYPE_CHECKING:
     from uvicorn.protocols.http.h11_impl import RequestResponseCycle
     from uvicorn.server import ServerState
 
-__all__ = ["HEAD_TIMEOUT", "MAX_CONNECTIONS", "RESPONSE_TIMEOUT", "ConnectionTable", "LimitedConnection", "max_connections"]
+__all__ = [
+    "HEAD_TIMEOUT",
+    "MAX_CONNECTIONS",
+    "QUIET",
+    "RESPONSE_TIMEOUT",
+    "ConnectionTable",
+    "LimitedConnection",
+    "max_connections",
+]
+
+log = logging.getLogger(__name__)
 
 HEAD_TIMEOUT = 5.0
 """Seconds for the whole head of a request, from the start of the connection, or from the first byte of a later request."""
@@ -34,42 +49,83 @@ HEAD_TIMEOUT = 5.0
 RESPONSE_TIMEOUT = 15.0
 """Seconds for a whole response; the client must have read it, except for what buffers hold."""
 
-MAX_CONNECTIONS = 1000
-"""The maximum number of connections, if the process may have twice as many open files."""
+MAX_CONNECTIONS = 10_000
+"""The default for the maximum number of connections, if the process may have that many open files."""
+
+QUIET = 1.0
+"""Seconds in which a new connection is given the time to send its request."""
+
+RESERVED_FILES = 128  # for the inbox, the standard streams and the like
+REPORT_PAUSE = 1.0  # seconds in which connections that gave way are counted for one line of the log
 
 
-def max_connections() -> int:
-    """Return the maximum number of connections: MAX_CONNECTIONS, or half the limit of open files."""
+def max_connections(wanted: int | None = None) -> int:
+    """Return the maximum number of connections: ``wanted`` (default: MAX_CONNECTIONS, or as many as open files allow).
+
+    Raises the process's soft limit of open files if that is needed and allowed. Raises InvalidRequest if ``wanted`` is more
+    than the hard limit allows.
+    """
+    most = wanted or MAX_CONNECTIONS
     if sys.platform == "win32":
-        return MAX_CONNECTIONS
-    from resource import RLIMIT_NOFILE, getrlimit
+        return most
+    from resource import RLIMIT_NOFILE, getrlimit, setrlimit
 
-    files = getrlimit(RLIMIT_NOFILE)[0]
-    return MAX_CONNECTIONS if files < 0 else max(1, min(MAX_CONNECTIONS, files // 2))
+    files, hard = getrlimit(RLIMIT_NOFILE)
+    needed = most + RESERVED_FILES
+    if 0 <= files < needed:
+        files = needed if hard < 0 else min(needed, hard)
+        setrlimit(RLIMIT_NOFILE, (files, hard))
+    allowed = most if files < 0 else max(1, files // 2, files - RESERVED_FILES)
+    if wanted is not None and wanted > allowed:
+        raise InvalidRequest(
+            f"--connections: {wanted} connections need {needed} open files, and the limit is {files}: raise it (ulimit -Hn),"
+            f" or use at most {allowed}",
+            field="--connections",
+        )
+    return min(most, allowed)
 
 
 class ConnectionTable:
     """The connections of a server without a pending response, the oldest first; ``known`` had a request before."""
 
-    def __init__(self) -> None:
-        self.limit = max_connections()
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.quiet = QUIET
         self.head_timeout = HEAD_TIMEOUT
         self.response_timeout = RESPONSE_TIMEOUT
         self.new: dict[LimitedConnection, None] = {}
         self.known: dict[LimitedConnection, None] = {}
+
+        self._gave_way = 0
 
     def forget(self, connection: LimitedConnection) -> None:
         """Remove a connection from the table."""
         self.new.pop(connection, None)
         self.known.pop(connection, None)
 
-    def close_idle(self) -> bool:
-        """Abort the oldest connection without a request, else the oldest between requests. Return whether there was one."""
-        connection = next(iter(self.new or self.known), None)
+    def make_room(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Abort the connection that gives way first. Return whether there was one."""
+        new, known = (next(iter(kind), None) for kind in (self.new, self.known))
+        quiet = new is not None and loop.time() - new.began >= self.quiet
+        connection = new if quiet or known is None else known
         if connection is None:
             return False
         connection.abort()
+        if not self._gave_way:
+            loop.call_later(REPORT_PAUSE, self.report)
+        self._gave_way += 1
         return True
+
+    def report(self) -> None:
+        """Log how many connections gave way since the last report, if any."""
+        count, self._gave_way = self._gave_way, 0
+        if count:
+            log.warning(
+                "%d %s to others: at most %d are open at once (--connections)",
+                count,
+                "connection gave way" if count == 1 else "connections gave way",
+                self.limit,
+            )
 
 
 class LimitedConnection(H11Protocol):
@@ -78,13 +134,14 @@ class LimitedConnection(H11Protocol):
     def __init__(self, config: Config, state: ServerState, table: ConnectionTable) -> None:
         super().__init__(config, state, {})
         self._table = table
+        self.began = self.loop.time()
         self._seconds: float | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         """Accept the connection; close idle ones if there are too many."""
         super().connection_made(transport)
-        while len(self.connections) > self._table.limit and self._table.close_idle():
+        while len(self.connections) > self._table.limit and self._table.make_room(self.loop):
             pass
         self._update_deadline()
 
@@ -103,6 +160,16 @@ class LimitedConnection(H11Protocol):
         self._set_deadline(None)
         super().on_response_complete()
         self._update_deadline()
+
+    def shutdown(self) -> None:
+        """Close the connection, or announce in the pending response that it is the last."""
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        if cycle is not None and not cycle.response_started:
+            cycle.default_headers = [*cycle.default_headers, (b"connection", b"close")]
+        super().shutdown()
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Ignore the request for another protocol in silence: clients of HTTP/2 ask for one, and the answer says enough."""
 
     def abort(self) -> None:
         """Close the connection without waiting for the other end."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import sqlite3
 import sys
 from contextlib import ExitStack, contextmanager
 from enum import Enum
+from functools import partial
 from ipaddress import ip_address
 from logging import CRITICAL
 from math import inf
@@ -26,7 +28,7 @@ from rbim.callbacks.events.types import Event, UnknownEvent
 from rbim.callbacks.inbox.sqlite import SqliteInbox
 from rbim.callbacks.receiver.receiver import Receiver
 from rbim.callbacks.worker.router import HandlerContext  # noqa: TC001  # the router looks at the handler's signature
-from rbim.cli.callback.connection import ConnectionTable, LimitedConnection
+from rbim.cli.callback.connection import ConnectionTable, LimitedConnection, max_connections
 from rbim.cli.callback.log import Line, RateLimitedHandler, StreamListener, receiver_log
 from rbim.cli.context import callback_credentials, configuration
 from rbim.cli.exit_codes import Exit
@@ -62,6 +64,7 @@ class ServeOptions:
     printing: bool
     certfile: Path | None
     keyfile: Path | None
+    connections: int | None = None
 
 
 def run(options: ServeOptions) -> int:
@@ -70,6 +73,7 @@ def run(options: ServeOptions) -> int:
         raise InvalidRequest(f"--path: invalid path {options.path!r}: it must begin with a slash", field="--path")
     if options.keyfile is not None and options.certfile is None:
         raise InvalidRequest("--keyfile needs --certfile: give the certificate too", field="--keyfile")
+    limit = max_connections(options.connections)
     config = configuration()
     receiver = Receiver(
         credentials=callback_credentials(config),
@@ -80,7 +84,8 @@ def run(options: ServeOptions) -> int:
         drain=DRAIN_TIMEOUT,
     )
     with receiver_log() as log, ExitStack() as closing:
-        server = _config(options, _AtPath(options.path, receiver, log))
+        table = ConnectionTable(limit)
+        server = partial(_Server, _config(options, _AtPath(options.path, receiver, log)), table)
         return asyncio.run(_until_stopped(options, receiver, server, log, closing))
 
 
@@ -109,6 +114,10 @@ def _config(options: ServeOptions, app: _AtPath) -> uvicorn.Config:
     return config
 
 
+# `POST http://receiver:8000/copies HTTP/1.1`, as clients of a proxy write it
+_ABSOLUTE = re.compile("^https?://[^/]*", re.IGNORECASE)
+
+
 class _AtPath:
     """The ASGI app: the receiver at one path, 404 at all others."""
 
@@ -119,10 +128,11 @@ class _AtPath:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        if scope["path"] == self._path:
+        path = _ABSOLUTE.sub("", scope["path"]) or "/"
+        if path == self._path:
             await self._app(scope, receive, send)
             return
-        self._log.log_text(f"not found: {scope['method']} {scope['path']}: the receiver is at {self._path}")
+        self._log.log_text(f"not found: {scope['method']} {path}: the receiver is at {self._path}")
         await send({"type": "http.response.start", "status": 404, "headers": [(b"content-length", b"0")]})
         await send({"type": "http.response.body", "body": b""})
 
@@ -130,11 +140,11 @@ class _AtPath:
 class _Server(uvicorn.Server):
     """Leaves signals to the caller, calls ``begun`` when it listens, and closes idle connections to make room."""
 
-    def __init__(self, config: uvicorn.Config, begun: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, table: ConnectionTable, begun: Callable[[], None]) -> None:
         super().__init__(config)
         self._begun = begun
-        self._connection_table = ConnectionTable()
-        config.limit_concurrency = self._connection_table.limit + 1  # reached only if no connection is idle
+        self._connection_table = table
+        config.limit_concurrency = table.limit + 1  # reached only if no connection is idle
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:
@@ -159,6 +169,11 @@ class _Server(uvicorn.Server):
         self.started = True
         self._begun()
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop like uvicorn; report the connections that gave way."""
+        await super().shutdown(sockets)
+        self._connection_table.report()
+
 
 class _Printer:
     """Prints events, one line each. If standard output is closed, calls ``stop`` and leaves the event unhandled."""
@@ -178,7 +193,11 @@ class _Printer:
 
 
 async def _until_stopped(
-    options: ServeOptions, receiver: Receiver, config: uvicorn.Config, log: RateLimitedHandler, closing: ExitStack
+    options: ServeOptions,
+    receiver: Receiver,
+    server_of: Callable[[Callable[[], None]], _Server],
+    log: RateLimitedHandler,
+    closing: ExitStack,
 ) -> int:
     loop, codes, lines = asyncio.get_running_loop(), [Exit.DONE], SimpleQueue[Line]()
 
@@ -196,7 +215,7 @@ async def _until_stopped(
 
     if options.printing:
         receiver.fallback(_Printer(lines, lambda: loop.call_soon_threadsafe(reader_left)).show)
-    server = _Server(config, begun)
+    server = server_of(begun)
     try:
         bound = await bound_to(options.host, options.port)
     except OSError as error:

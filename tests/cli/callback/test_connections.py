@@ -20,10 +20,20 @@ import trustme
 
 from helpers.callback_process import APP, FULL, MINE, PATIENCE, Process, event, serving
 from helpers.sockets import speaks_ipv6
+from rbim import InvalidRequest
 from rbim._support.sockets import bound_to
+from rbim.callbacks.inbox.sqlite import SqliteInbox
 from rbim.callbacks.signature import sign
 from rbim.cli import Exit
-from rbim.cli.callback.connection import HEAD_TIMEOUT, MAX_CONNECTIONS, RESPONSE_TIMEOUT, max_connections
+from rbim.cli.callback.connection import (
+    HEAD_TIMEOUT,
+    MAX_CONNECTIONS,
+    QUIET,
+    RESERVED_FILES,
+    RESPONSE_TIMEOUT,
+    ConnectionTable,
+    max_connections,
+)
 from rbim.cli.callback.serve import ServeOptions, _config, _Server
 
 # ------------------------------------------------------------------------------------------------------------ connections
@@ -54,7 +64,7 @@ class Open:
 
 
 @asynccontextmanager
-async def connecting(app=None, **tls):
+async def connecting(app=None, limit=1000, **tls):
     """Serve in this event loop; give a function that opens a connection."""
 
     async def empty(_scope, _receive, send):
@@ -64,7 +74,7 @@ async def connecting(app=None, **tls):
     what = {"inbox": None, "host": "127.0.0.1", "port": 0, "path": "/", "mode": "normal", "printing": False}
     told = ServeOptions(**(what | {"certfile": None, "keyfile": None} | tls))
     opened, listens = [], asyncio.Event()
-    server = _Server(_config(told, app or empty), listens.set)
+    server = _Server(_config(told, app or empty), ConnectionTable(limit), listens.set)
     with await bound_to("127.0.0.1", 0) as bound:
         serves = asyncio.create_task(server.serve(sockets=[bound]))
         await listens.wait()
@@ -101,9 +111,9 @@ async def test_what_asks_for_nothing_is_closed(monkeypatch):
         assert len(connect.server.server_state.connections) == 1
 
 
-async def test_the_idle_give_way(monkeypatch):
-    monkeypatch.setattr("rbim.cli.callback.connection.max_connections", lambda: 3)
-    async with connecting() as connect:
+async def test_those_that_are_silent_for_long_give_way_first(monkeypatch, caplog):
+    monkeypatch.setattr("rbim.cli.callback.connection.QUIET", 0.0)
+    async with connecting(limit=3) as connect:
         known, first, second = [await connect() for _ in range(3)]
         assert await known.ask() == 200
         assert [await (await connect()).ask() for _ in range(2)] == [200] * 2
@@ -113,10 +123,20 @@ async def test_the_idle_give_way(monkeypatch):
         third = await connect()  # in place of the one that asked for nothing for longest
         assert await third.ask() == 200
         assert await known.ask() == 200
+    assert caplog.messages == ["3 connections gave way to others: at most 3 are open at once (--connections)"]
 
 
-async def test_where_nobody_is_idle_the_next_one_is_told(monkeypatch):
-    monkeypatch.setattr("rbim.cli.callback.connection.max_connections", lambda: 2)
+async def test_in_a_burst_those_that_have_their_answer_give_way_first():
+    assert QUIET == 1
+    async with connecting(limit=3) as connect:
+        answered, first, second = [await connect() for _ in range(3)]
+        assert await answered.ask() == 200
+        third = await connect()
+        assert await answered.is_closed()
+        assert [await each.ask() for each in (first, second, third)] == [200] * 3
+
+
+async def test_where_nobody_is_idle_the_next_one_is_told():
     begun, goes_on = [], asyncio.Event()
 
     async def slow(_scope, _receive, send):
@@ -125,7 +145,7 @@ async def test_where_nobody_is_idle_the_next_one_is_told(monkeypatch):
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
         await send({"type": "http.response.body", "body": b""})
 
-    async with connecting(slow) as connect:
+    async with connecting(slow, limit=2) as connect:
         asking = [asyncio.create_task((await connect()).ask()) for _ in range(2)]
         while len(begun) < 2:
             await asyncio.sleep(0)
@@ -168,10 +188,112 @@ async def test_a_handshake_that_does_not_come_is_not_waited_for(tmp_path, monkey
         assert await (await connect()).is_closed()
 
 
-def test_as_many_as_there_are_files_for(monkeypatch):
-    for files, count in ((-1, MAX_CONNECTIONS), (100_000, MAX_CONNECTIONS), (1024, 512), (1, 1)):
-        monkeypatch.setattr("resource.getrlimit", lambda _, files=files: (files, files))
-        assert max_connections() == count
+@pytest.mark.parametrize(
+    ("files", "hard", "count", "raised"),
+    [
+        (-1, -1, MAX_CONNECTIONS, None),
+        (100_000, 100_000, MAX_CONNECTIONS, None),
+        (1024, 1024, 1024 - RESERVED_FILES, 1024),
+        (1024, 4096, 4096 - RESERVED_FILES, 4096),
+        (1024, -1, MAX_CONNECTIONS, MAX_CONNECTIONS + RESERVED_FILES),
+        (100, 100, 50, 100),
+        (1, 1, 1, 1),
+    ],
+)
+def test_as_many_as_there_are_files_for(monkeypatch, files, hard, count, raised):
+    limits = []
+    monkeypatch.setattr("resource.getrlimit", lambda _: (files, hard))
+    monkeypatch.setattr("resource.setrlimit", lambda _, both: limits.append(both))
+    assert max_connections() == count
+    assert limits == ([] if raised is None else [(raised, hard)])
+    assert max_connections(1) == 1
+    if 0 <= hard < 100_000:
+        with pytest.raises(InvalidRequest, match=f"use at most {count}") as refused:
+            max_connections(100_000)
+        assert refused.value.field == "--connections"
+
+
+def files_for(count):
+    """Raise the soft limit of open files; return whether that many are allowed."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= hard < count:
+        return False
+    if 0 <= soft < count:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
+    return True
+
+
+@pytest.mark.skipif(sys.platform == "win32" or not files_for(2_500), reason="not enough open files are allowed")
+async def test_a_burst_of_two_thousand_connections_is_answered(tmp_path):
+    async def deliver(number):
+        body = event(msgId=f"m{number}", to=f"g{number}")
+        headers = sign(body, credentials=MINE, now=datetime.now(UTC))
+        signed = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        one = Open(*await asyncio.open_connection(receiver.host, receiver.port))
+        opened.append(one)
+        if len(opened) == COUNT:
+            all_open.set()
+        await all_open.wait()
+        one.send(f"POST / HTTP/1.1\r\nHost: x\r\n{signed}Content-Length: {len(body)}\r\n\r\n")
+        one.writer.write(body)
+        return int((await one.reader.readuntil(b"\r\n\r\n")).split()[1])
+
+    opened, all_open = [], asyncio.Event()
+    with serving(tmp_path / "events.db") as receiver:
+        assert await asyncio.gather(*map(deliver, range(COUNT))) == [200] * COUNT
+        for each in opened:
+            each.writer.close()
+        _, _, err = receiver.stop()
+        assert "gave way" not in err
+    async with SqliteInbox(tmp_path / "events.db") as inbox:
+        assert (await inbox.counts()).waiting == COUNT
+
+
+COUNT = 2000
+
+
+async def test_a_server_that_stops_says_so_in_its_last_answers():
+    begun, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(_scope, _receive, send):
+        begun.set()
+        await goes_on.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b""})
+
+    async with connecting(slow) as connect:
+        one = await connect()
+        one.send("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
+        await begun.wait()
+        connect.server.should_exit = True
+        while connect.server.server_state.connections and not one.reader.at_eof():
+            (connection,) = connect.server.server_state.connections
+            if not connection.cycle.keep_alive:
+                break
+            await asyncio.sleep(0.01)
+        goes_on.set()
+        assert b"connection: close\r\n" in (await one.reader.readuntil(b"\r\n\r\n")).lower()
+        assert await one.is_closed()
+
+
+async def test_another_protocol_that_is_asked_for_is_ignored_in_silence(caplog):
+    async with connecting() as connect:
+        for protocol in ("websocket", "h2c"):
+            one = await connect()
+            one.send(f"GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: {protocol}\r\n\r\n")
+            assert (await one.reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+    assert caplog.messages == []
+
+
+def test_a_request_target_in_absolute_form_has_its_path(tmp_path):
+    with serving(tmp_path / "events.db", "--path", "/copies") as receiver:
+        target = "HTTP://receiver.example:8000/copies?x=1"
+        assert receiver.post(event(), path=target)[0] == 200
+        assert receiver.post(event(), path="http://receiver.example/elsewhere")[0] == 404
+        assert receiver.post(event(), path="http://receiver.example")[0] == 404
+        assert "not found: POST /elsewhere" in receiver.stop()[2]
 
 
 def test_nobody_reads_what_it_prints(tmp_path):
