@@ -57,6 +57,8 @@ def serve(  # noqa: PLR0913  # flags, each with a default
     certfile: Path | None = None,
     keyfile: Path | None = None,
     connections: Annotated[Count | None, Parameter(show_default=False)] = None,
+    forward_to: str | None = None,
+    health: str | None = None,
 ) -> int:
     """Receive callbacks and store their events in a file.
 
@@ -88,6 +90,12 @@ def serve(  # noqa: PLR0913  # flags, each with a default
     connections
         The maximum number of open connections (default: 10000, or as many as the limit of open files allows). Above it,
         those that have sent nothing for a while give way first.
+    forward_to
+        Handle each event by posting it to this URL, with the body and the signature headers of the platform, in the order
+        of its conversation. Any answer but 200 is a failure: it is tried again, 8 times in about 15 minutes, and is then a
+        dead letter. With --print, events are printed when they were forwarded.
+    health
+        A path that answers GET with 200 if deliveries are stored and handled, else with 503, and with JSON.
     """
     require("server", "uvicorn")
     from rbim.cli.callback.serve import ServeOptions, run
@@ -104,6 +112,8 @@ def serve(  # noqa: PLR0913  # flags, each with a default
                 certfile=certfile,
                 keyfile=keyfile,
                 connections=connections,
+                forward_to=forward_to,
+                health=health,
             )
         )
     except RbimError as error:

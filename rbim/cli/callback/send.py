@@ -10,7 +10,6 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path  # noqa: TC003  # attrs resolves it
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl, urlsplit
 
 import anyio
 from attrs import frozen
@@ -19,6 +18,7 @@ from rbim._support import json as rbim_json
 from rbim._support.text import excerpt
 from rbim.callbacks.events.enums import ConvType
 from rbim.callbacks.signature import sign
+from rbim.cli.callback.target import target_of, without_user
 from rbim.cli.context import callback_credentials, configuration
 from rbim.cli.errors import BY_OUTCOME, print_error
 from rbim.cli.exit_codes import Exit
@@ -108,7 +108,7 @@ def run(options: SendOptions) -> int:
     """Send the deliveries and return the exit code. Raises InvalidRequest before anything is sent."""
     config = configuration()
     credentials = callback_credentials(config)[0]
-    target = _target(options.url)
+    target = target_of(options.url, "--url")
     if options.cacert is not None and not options.cacert.is_file():
         raise InvalidRequest(f"--cacert: {options.cacert}: no such file", field="--cacert")
     return anyio.run(
@@ -132,7 +132,7 @@ async def _send(options: SendOptions, bodies: list[bytes], target: Request, cred
             try:
                 response = await transport.send(request, timeout=RESPONSE_TIMEOUT)
             except TransportError as error:
-                print_error(f"delivery to {_without_user(target.origin)} failed: {error}")
+                print_error(f"delivery to {without_user(target.origin)} failed: {error}")
                 return BY_OUTCOME[error.outcome]
             took = (time.perf_counter() - began) * 1000
             shown = excerpt(response.body) if response.status != OK and response.body else ""
@@ -144,21 +144,3 @@ async def _send(options: SendOptions, bodies: list[bytes], target: Request, cred
             if response.status != OK:
                 code = Exit.REFUSED
     return code
-
-
-def _target(url: str) -> Request:
-    """Return a request to a URL. Raises InvalidRequest unless it is an HTTP URL."""
-    try:
-        parts = urlsplit(url)
-        if parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0:
-            query = dict(parse_qsl(parts.query, keep_blank_values=True))
-            return Request(origin=f"{parts.scheme}://{parts.netloc}", path=parts.path or "/", query=query)
-    except ValueError:  # an invalid port or IPv6 address
-        pass
-    raise InvalidRequest(f"--url: invalid URL {_without_user(url)!r}: use an http or https URL", field="--url")
-
-
-def _without_user(url: str) -> str:
-    """Return a URL, which may be invalid, without its user and password."""
-    scheme, slashes, rest = url.partition("//") if "//" in url else ("", "", url)
-    return f"{scheme}{slashes}{rest.rpartition('@')[2]}"

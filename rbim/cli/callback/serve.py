@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import re
 import signal
 import sqlite3
 import sys
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager, nullcontext
 from enum import Enum
 from functools import partial
 from ipaddress import ip_address
@@ -29,15 +28,17 @@ from rbim.callbacks.inbox.sqlite import SqliteInbox
 from rbim.callbacks.receiver.receiver import Receiver
 from rbim.callbacks.worker.router import HandlerContext  # noqa: TC001  # the router looks at the handler's signature
 from rbim.cli.callback.connection import ConnectionTable, LimitedConnection, max_connections
+from rbim.cli.callback.forward import Forwarder
 from rbim.cli.callback.log import Line, RateLimitedHandler, StreamListener, receiver_log
 from rbim.cli.context import callback_credentials, configuration
 from rbim.cli.exit_codes import Exit
+from rbim.cli.printable import json_line
 from rbim.errors import InvalidRequest
 from rbim.operations.base import wire_names
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Generator
+    from collections.abc import AsyncGenerator, Callable, Generator, MutableMapping
 
     from rbim._support.asgi import Receive, Scope, Send
 
@@ -65,28 +66,34 @@ class ServeOptions:
     certfile: Path | None
     keyfile: Path | None
     connections: int | None = None
+    forward_to: str | None = None
+    health: str | None = None
 
 
 def run(options: ServeOptions) -> int:
     """Serve until Ctrl-C or SIGTERM, in the main thread, and return the exit code. Raises InvalidRequest."""
-    if not options.path.startswith("/"):
-        raise InvalidRequest(f"--path: invalid path {options.path!r}: it must begin with a slash", field="--path")
+    for flag, path in (("--path", options.path), ("--health", options.health)):
+        if path is not None and not path.startswith("/"):
+            raise InvalidRequest(f"{flag}: invalid path {path!r}: it must begin with a slash", field=flag)
     if options.keyfile is not None and options.certfile is None:
         raise InvalidRequest("--keyfile needs --certfile: give the certificate too", field="--keyfile")
     limit = max_connections(options.connections)
     config = configuration()
+    credentials = callback_credentials(config)
+    forwarder = None if options.forward_to is None else Forwarder(options.forward_to, credentials)
     receiver = Receiver(
-        credentials=callback_credentials(config),
+        credentials=credentials,
         dialect=config.dialect,
         sink=SqliteInbox(options.inbox),
         mode=options.mode,
         timeout=inf,  # the reader of standard output may be slow
         drain=DRAIN_TIMEOUT,
+        health=options.health,
     )
     with receiver_log() as log, ExitStack() as closing:
-        table = ConnectionTable(limit)
-        server = partial(_Server, _config(options, _AtPath(options.path, receiver, log)), table)
-        return asyncio.run(_until_stopped(options, receiver, server, log, closing))
+        app = _AtPath(options, receiver, forwarder, log)
+        serving = _Serving(receiver, forwarder, _config(options, app), ConnectionTable(limit))
+        return asyncio.run(_until_stopped(options, serving, log, closing))
 
 
 def _config(options: ServeOptions, app: _AtPath) -> uvicorn.Config:
@@ -119,22 +126,43 @@ _ABSOLUTE = re.compile("^https?://[^/]*", re.IGNORECASE)
 
 
 class _AtPath:
-    """The ASGI app: the receiver at one path, 404 at all others."""
+    """The ASGI app: the receiver at one path, its health at another, 404 at all others."""
 
-    def __init__(self, path: str, receiver: Receiver, log: RateLimitedHandler) -> None:
-        self._path = path
+    def __init__(
+        self, options: ServeOptions, receiver: Receiver, forwarder: Forwarder | None, log: RateLimitedHandler
+    ) -> None:
+        self._path = options.path
+        self._health = options.health
         self._app = receiver.asgi
+        self._forwarder = forwarder
         self._log = log
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         path = _ABSOLUTE.sub("", scope["path"]) or "/"
-        if path == self._path:
-            await self._app(scope, receive, send)
+        if path == self._path or (path == self._health and scope["method"] in {"GET", "HEAD"}):
+            if self._forwarder is not None:
+                receive = _listened(receive, partial(self._forwarder.received, scope["headers"]))
+            await self._app({**scope, "path": path}, receive, send)
             return
         self._log.log_text(f"not found: {scope['method']} {path}: the receiver is at {self._path}")
         await send({"type": "http.response.start", "status": 404, "headers": [(b"content-length", b"0")]})
         await send({"type": "http.response.body", "body": b""})
+
+
+def _listened(receive: Receive, received: Callable[[bytes], None]) -> Receive:
+    """Return ``receive`` that also calls ``received`` with the whole body, before it returns the last part."""
+    parts: list[bytes] = []
+
+    async def listened() -> MutableMapping[str, Any]:
+        message = await receive()
+        if message["type"] == "http.request":
+            parts.append(message.get("body", b""))
+            if not message.get("more_body", False):
+                received(b"".join(parts))
+        return message
+
+    return listened
 
 
 class _Server(uvicorn.Server):
@@ -175,15 +203,44 @@ class _Server(uvicorn.Server):
         self._connection_table.report()
 
 
+@frozen
+class _Serving:
+    """The parts of a server."""
+
+    receiver: Receiver
+    forwarder: Forwarder | None
+    config: uvicorn.Config
+    table: ConnectionTable
+
+    def handle_by(self, printer: _Printer | None) -> None:
+        """Forward and print events, unless neither is wanted."""
+        forwarder = self.forwarder
+
+        async def handle(event: Event, context: HandlerContext) -> None:
+            if forwarder is not None:
+                await forwarder.forward(context)
+            if printer is not None:
+                await printer.show(event, context)
+
+        if printer is not None or forwarder is not None:
+            self.receiver.fallback(handle)
+
+    @asynccontextmanager
+    async def receiving(self) -> AsyncGenerator[None]:
+        async with nullcontext() if self.forwarder is None else self.forwarder.transport, self.receiver:
+            yield
+
+
 class _Printer:
     """Prints events, one line each. If standard output is closed, calls ``stop`` and leaves the event unhandled."""
 
     def __init__(self, lines: SimpleQueue[Line], stop: Callable[[], object]) -> None:
         self._lines = lines
         self._stop = stop
+        self._ascii_only = not (sys.stdout.encoding or "").lower().startswith("utf")
 
     async def show(self, event: Event, context: HandlerContext) -> None:
-        line = Line(line_of(event, context))
+        line = Line(line_of(event, context, ascii_only=self._ascii_only))
         self._lines.put(line)
         try:
             await asyncio.wrap_future(line.written)
@@ -192,13 +249,7 @@ class _Printer:
             raise
 
 
-async def _until_stopped(
-    options: ServeOptions,
-    receiver: Receiver,
-    server_of: Callable[[Callable[[], None]], _Server],
-    log: RateLimitedHandler,
-    closing: ExitStack,
-) -> int:
+async def _until_stopped(options: ServeOptions, serving: _Serving, log: RateLimitedHandler, closing: ExitStack) -> int:
     loop, codes, lines = asyncio.get_running_loop(), [Exit.DONE], SimpleQueue[Line]()
 
     def reader_left() -> None:
@@ -210,12 +261,11 @@ async def _until_stopped(
         sys.stdout.flush()
         if options.printing:
             closing.enter_context(StreamListener(sys.stdout, lines))  # events are printed after the URL
-        else:
+        elif serving.forwarder is None:
             log.log_text(f"events wait in {options.inbox} for another process; --print handles them here", CRITICAL)
 
-    if options.printing:
-        receiver.fallback(_Printer(lines, lambda: loop.call_soon_threadsafe(reader_left)).show)
-    server = server_of(begun)
+    serving.handle_by(_Printer(lines, lambda: loop.call_soon_threadsafe(reader_left)) if options.printing else None)
+    server = _Server(serving.config, serving.table, begun)
     try:
         bound = await bound_to(options.host, options.port)
     except OSError as error:
@@ -224,7 +274,7 @@ async def _until_stopped(
         return Exit.USAGE
     with bound, _signals(server):
         try:
-            async with receiver:
+            async with serving.receiving():
                 await server.serve(sockets=[bound])
         except sqlite3.Error as error:
             log.log_text(f"{options.inbox}: {error}", CRITICAL)
@@ -260,14 +310,14 @@ def _url(options: ServeOptions, bound: socket.socket) -> str:
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}{options.path}"
 
 
-def line_of(event: Event, context: HandlerContext) -> str:
-    """Return an event as one line of ASCII JSON: its fields under the interface's names, and key, attempt and received.
+def line_of(event: Event, context: HandlerContext, *, ascii_only: bool) -> str:
+    """Return an event as one line of JSON: its fields under the interface's names, and key, attempt and received.
 
     Fields that the platform left out are left out; null stays null, times are the original text.
     """
     document: dict[str, Any] = dict(event.document) if isinstance(event, UnknownEvent) else _fields(event)
     document |= {"key": context.key, "attempt": context.attempt, "received": context.received.isoformat()}
-    return json.dumps(document) + "\n"
+    return f"{json_line(document, ascii_only=ascii_only)}\n"
 
 
 def _fields(event: Event) -> dict[str, Any]:

@@ -45,6 +45,7 @@ EXAMPLES = {
     "callback serve": (
         "rbim callback serve --inbox events.db --print",
         "rbim callback serve --inbox events.db --port 8000 --mode high-guarantee",
+        "rbim callback serve --inbox events.db --forward-to http://127.0.0.1:5000/copies",
     ),
     "callback send": (
         "rbim callback send TEXT --to 1002 --sender 1001 --text hello",
