@@ -1,112 +1,37 @@
-"""Servers are killed at random moments under load: what was answered 200 is handled, in order, and not again once recorded.
+"""Servers are killed under load, by the test, by a message and by deploys: what was answered 200 is handled, in order.
 
 Real processes, real clients over sockets, ``kill -9``. The client sends each conversation's messages one by one, the next
-when the one before was answered 200, and sends one again for as long as it was not, as high-guarantee copy does. What
-happened is read from the handlers' own log, and what was recorded from the file, with the standard library's sqlite3.
+when the one before was answered 200, and sends one again for as long as it was not, as high-guarantee copy does.
 """
 
-import hashlib
 import http.client
-import json
 import random
 import signal
-import sqlite3
-import subprocess
 import sys
 import threading
 import time
-from collections import defaultdict
-from contextlib import closing
-from itertools import pairwise
+from collections import Counter
 
 import pytest
 
-from helpers.copyserver import APP_ID, TOKEN
-from helpers.paths import HELPERS
+from helpers.copycrew import DEAD, DONE, Servers, signed
 
-SERVER = HELPERS / "copyserver.py"
 CONVERSATIONS = 8
-LEASE = "0.5"
-
-
-def signed(conversation, number, *, again):
-    """Return headers and body, by the description's words and the standard library."""
-    document = {
-        "eventType": "1",
-        "convType": "TEAM",
-        "to": conversation,
-        "fromAccount": f"{APP_ID}#1001",
-        "msgType": "TEXT",
-        "body": str(number),
-        "msgId": f"{conversation}-{number}",
-        "resendFlag": "1" if again else "0",
-    }
-    body = json.dumps(document).encode()
-    digest = hashlib.md5(body).hexdigest().upper()
-    moment = str(int(time.time() * 1000))
-    checksum = hashlib.md5(f"{APP_ID}{TOKEN}{digest}{moment}".encode()).hexdigest().upper()
-    return {"Content-Type": "application/json", "MD5": digest, "CurTime": moment, "CheckSum": checksum}, body
-
-
-class Servers:
-    """Servers on one inbox, each on a port of its own. One that is killed is replaced."""
-
-    def __init__(self, folder, count):
-        self.log = folder / "handled.log"
-        self.inbox = folder / "events.db"
-        self.processes = [self.start() for _ in range(count)]
-
-    def start(self):
-        command = [sys.executable, str(SERVER), str(self.inbox), str(self.log), LEASE]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        process.port = int(process.stdout.readline())
-        return process
-
-    @property
-    def ports(self):
-        return [process.port for process in self.processes]
-
-    def kill_one(self, chance):
-        index = chance.randrange(len(self.processes))
-        process = self.processes[index]
-        process.kill()
-        process.wait()
-        process.stdout.close()
-        # what is recorded now was handled before now: nobody may begin it again. First look, then measure the log
-        recorded, handled = self.recorded(), self.log.stat().st_size if self.log.exists() else 0
-        self.processes[index] = self.start()
-        return recorded, handled
-
-    def ask(self, statement):
-        with closing(sqlite3.connect(f"file:{self.inbox}?mode=ro", uri=True, timeout=20)) as file:
-            return file.execute(statement).fetchall()
-
-    def recorded(self):
-        return {key for (key,) in self.ask("SELECT key FROM event WHERE state = 1")}
-
-    def wait_until_all_is_handled(self):
-        until = time.monotonic() + 30
-        while self.ask("SELECT count(*) FROM event WHERE state = 0") != [(0,)]:
-            assert time.monotonic() < until, "events still wait"
-            threading.Event().wait(0.02)
-
-    def end(self):
-        for process in self.processes:
-            process.send_signal(signal.SIGTERM)
-        codes = [process.wait(timeout=30) for process in self.processes]
-        for process in self.processes:
-            process.stdout.close()
-        return codes
+KILLER = "killer"
 
 
 class Conversation(threading.Thread):
-    """Sends one conversation's messages in order, each until it is answered 200, to one server or another."""
+    """Sends one conversation's messages in order, each until it is answered 200, to one server or another.
 
-    def __init__(self, name, servers, over, seed):
+    ``texts`` has what the handlers of the messages do; without it, messages are sent until ``over`` is set.
+    """
+
+    def __init__(self, name, servers, over, seed, texts=None):
         super().__init__(daemon=True)
         self.conversation = name
         self.servers = servers
         self.over = over
+        self.texts = texts
         self.chance = random.Random(seed)
         self.accepted = 0
         self.resent = 0
@@ -114,36 +39,59 @@ class Conversation(threading.Thread):
 
     def run(self):
         try:
-            while not self.over.is_set():
-                self.send(self.accepted + 1)
+            while not self.over.is_set() and self.texts != []:
+                self.send(self.accepted + 1, self.texts.pop(0) if self.texts else "")
                 self.accepted += 1
         except Exception as error:
             self.failure = error
 
-    def send(self, number):
+    def send(self, number, does):
         again = False
         until = time.monotonic() + 30
-        while (status := self.post(number, again=again)) != 200:
+        while (status := self.post(number, does, again=again)) != 200:
             assert status in {None, 503}, status
             assert time.monotonic() < until, "no server answers"
             again = True
             self.resent += 1
             threading.Event().wait(0.01)
 
-    def post(self, number, *, again):
-        headers, body = signed(self.conversation, number, again=again)
-        connection = http.client.HTTPConnection("127.0.0.1", self.chance.choice(self.servers.ports), timeout=10)
+    def post(self, number, does, *, again):
+        headers, body = signed(self.conversation, number, does, again=again)
+        port = self.chance.choice(self.servers.ports)
+        if port is None:
+            return None  # its process begins
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
         try:
             connection.request("POST", "/", body, headers)
             return connection.getresponse().status
         except (OSError, http.client.HTTPException):
-            return None  # killed before, while or after it took it: nobody knows
+            return None  # killed before, while or after it took it: unknown
         finally:
             connection.close()
 
 
+def send_all(senders):
+    for sender in senders:
+        sender.start()
+    for sender in senders:
+        sender.join(timeout=40)
+    assert [sender.failure for sender in senders] == [None] * len(senders)
+
+
+def kill_one(crew, chance):
+    """Kill a server and start another; return what was recorded by then, and the length of the log."""
+    index = chance.randrange(len(crew.processes))
+    process = crew.processes[index]
+    process.kill()
+    process.wait()
+    # an event that is recorded now was handled before now, and must not begin again. First look, then measure the log
+    recorded, lines = crew.keys(DONE), len(crew.written())
+    crew.replace(index)
+    return recorded, lines
+
+
 def crash_again_and_again(folder, *, servers, rounds):
-    """Return what is to be said of it, once everything was found in order."""
+    """Kill servers under load; return the figures, once everything was found in order."""
     chance = random.Random(rounds)
     crew = Servers(folder, servers)
     over = threading.Event()
@@ -154,39 +102,34 @@ def crash_again_and_again(folder, *, servers, rounds):
             sender.start()
         for _ in range(rounds):
             over.wait(0.15 + chance.random() * 0.5)
-            kills.append(crew.kill_one(chance))
+            kills.append(kill_one(crew, chance))
         over.set()
         for sender in senders:
             sender.join(timeout=40)
-        crew.wait_until_all_is_handled()
-        recorded = crew.recorded()
+        crew.wait_until_none_waits(60)
+        done, dead = crew.keys(DONE), crew.keys(DEAD)
     finally:
         over.set()
         codes = crew.end()
     assert [sender.failure for sender in senders] == [None] * CONVERSATIONS
     assert set(codes) <= {0, -signal.SIGTERM}  # uvicorn ends with the signal that ended it, once all is in order
+    assert dead == set()
 
-    log = crew.log.read_bytes()
-    lines = [line.split() for line in log.decode().splitlines()]
-    handled = defaultdict(list)
-    for _, conversation, number, _ in lines:
-        handled[conversation].append(int(number))
+    lines = crew.written()
+    handled = Counter((conversation, number) for what, _, conversation, number, _ in lines if what == "handled")
+    crew.check_order()
     for sender in senders:
-        numbers = handled[sender.conversation]
-        in_order = list(dict.fromkeys(numbers))
-        assert in_order == list(range(1, len(in_order) + 1)), "handled out of order, or not at all"
-        assert len(in_order) >= sender.accepted, "answered 200 and not handled"
-        # the one whose end was not recorded is the only one that can come again: the next had not begun
-        assert all(later >= earlier for earlier, later in pairwise(numbers)), "an older event came again after a later one"
+        lost = {number for number in range(1, sender.accepted + 1) if not handled[sender.conversation, number]}
+        assert lost == set(), "answered 200 and not handled"
     for before, length in kills:
-        again = {line.split()[0] for line in log[length:].decode().splitlines()}
-        assert before & again == set(), "handled again after its handling was recorded"
-    assert recorded == {key for key, *_ in lines}
+        again = {key for _, key, *_ in lines[length:]}
+        assert before & again == set(), "begun again after its handling was recorded"
+    assert done == {key for what, key, *_ in lines if what == "handled"}
     accepted = sum(sender.accepted for sender in senders)
-    events = len({key for key, *_ in lines})
+    twice = sum(count - 1 for count in handled.values())
     return (
-        f"{rounds} kills of {servers} server(s): {accepted} events answered 200, {events} handled, {len(lines) - events} of "
-        f"them a second time before it was recorded, {sum(sender.resent for sender in senders)} sends without an answer"
+        f"{rounds} kills of {servers} server(s): {accepted} events answered 200, {len(handled)} handled, {twice} of them a "
+        f"second time before it was recorded, {sum(sender.resent for sender in senders)} sends without an answer"
     )
 
 
@@ -198,8 +141,89 @@ def test_a_killed_server_loses_nothing_and_handles_nothing_again_that_was_record
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("servers", [1, 2])
-def test_servers_are_killed_twenty_times(servers, tmp_path, capsys):
-    said = crash_again_and_again(tmp_path, servers=servers, rounds=20)
+@pytest.mark.parametrize("servers", [1, 4])
+def test_servers_are_killed_sixty_times(servers, tmp_path, capsys):
+    said = crash_again_and_again(tmp_path, servers=servers, rounds=60)
     with capsys.disabled():
         sys.stdout.write(f"\n{said}\n")
+
+
+def a_message_that_kills(folder, *, servers, lease, healthy, waits, dies):
+    """Let one message end each process that handles it, beside 12 healthy conversations; return the figures.
+
+    ``healthy``: the number of messages of each; ``waits``, ``dies``: seconds of a healthy handler, and until the end.
+    """
+    crew = Servers(folder, servers, lease=lease)
+    over = threading.Event()
+    senders = [Conversation(f"g{each}", crew, over, each, [f"waits {waits}"] * healthy) for each in range(12)]
+    senders.append(Conversation(KILLER, crew, over, 12, ["", f"dies {dies}", ""]))
+    try:
+        with crew.supervised():
+            send_all(senders)
+            crew.wait_until_none_waits(90)
+        dead, done = crew.keys(DEAD), crew.keys(DONE)
+    finally:
+        crew.end()
+
+    lines = crew.written()
+    (killing,) = {key for _, key, conversation, number, _ in lines if (conversation, number) == (KILLER, 2)}
+    assert dead == {killing}, "a message that kills its process buries others"
+    assert len(done) == 12 * healthy + 2
+    assert done == {key for what, key, *_ in lines if what == "handled"}
+    crew.check_order(dead=dead)
+    begun = Counter(key for what, key, *_ in lines if what == "begun")
+    crashes = begun.pop(killing)
+    assert crashes <= crew.replaced
+    return (
+        f"{servers} server(s), {12 * healthy} healthy messages: the one that kills was begun {crashes} times, "
+        f"others at most {max(begun.values())} times"
+    )
+
+
+@pytest.mark.parametrize("servers", [1, 4])
+def test_a_message_that_kills_its_process_is_the_only_dead_letter(servers, tmp_path, capsys):
+    said = a_message_that_kills(tmp_path, servers=servers, lease=0.5, healthy=2, waits=0.25, dies=0.1)
+    with capsys.disabled():
+        sys.stdout.write(f"\n{said}\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("servers", [1, 4])
+def test_a_message_that_kills_its_process_beside_many(servers, tmp_path, capsys):
+    said = a_message_that_kills(tmp_path, servers=servers, lease=1.0, healthy=6, waits=0.5, dies=0.2)
+    with capsys.disabled():
+        sys.stdout.write(f"\n{said}\n")
+
+
+def deploy(folder, *, times, attempts):
+    """End a server again and again while handlers run: by SIGTERM, and by ``kill -9`` before they have ended."""
+    crew = Servers(folder, 1, attempts=attempts)
+    over = threading.Event()
+    senders = [Conversation(f"g{each}", crew, over, each, ["waits 1.5", ""]) for each in range(4)]
+    try:
+        send_all(senders)
+        for number in range(times):
+            crew.wait_until_begun(len(senders) * (number + 1))
+            assert crew.keys(DEAD) == set(), f"buried after {number} deploys"
+            (process,) = crew.processes
+            process.send_signal(signal.SIGTERM)
+            over.wait(0.5)
+            assert process.poll() is None, "it did not wait for its handlers"
+            process.kill()
+            crew.replace(0)
+        crew.wait_until_none_waits(60)
+        dead, done = crew.keys(DEAD), crew.keys(DONE)
+    finally:
+        crew.end()
+    assert dead == set()
+    assert len(done) == 2 * len(senders)
+    crew.check_order()
+
+
+def test_deploys_bury_no_message(tmp_path):
+    deploy(tmp_path, times=4, attempts=3)
+
+
+@pytest.mark.slow
+def test_many_deploys_bury_no_message(tmp_path):
+    deploy(tmp_path, times=9, attempts=8)
