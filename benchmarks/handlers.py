@@ -16,7 +16,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.callbacks import APP_ID, TOKEN, message, messages
+from benchmarks.deliveries import APP_ID, TOKEN, message, messages
 from benchmarks.httpload import on_cores, process, serve_app, tell_time
 from benchmarks.results import Goal, Result, Table
 from rbim.callbacks import Event, Receiver, SqliteInbox
@@ -30,6 +30,7 @@ __all__ = ["run"]
 
 MODULE = "benchmarks.handlers"
 RATE = 50  # deliveries per second
+FULL = 32  # connections of full load
 WAITS = 0.005  # seconds that a good handler waits
 BLOCKS = (0.3, 1.5)  # seconds for which others block the loop
 ARRANGEMENTS = {"default": False, "own_thread=True": True}
@@ -79,7 +80,7 @@ def run(options: Options) -> Result:
                 server: Served
                 with _server(Path(folder), f"{arrangement}-{blocks is None}", blocks or 0.0) as server:
                     if blocks is None:
-                        turn = server.turn(iter(messages(count(), seconds / 4)), seconds / 4, 32)
+                        turn = server.turn(iter(messages(count(), seconds / 4, FULL)), seconds / 4, FULL)
                         name, waits, rate = "wait 5 ms, full load", turn.waits, turn.rate
                     else:
                         waits, rate = asyncio.run(_steady(server.port, seconds)), float(RATE)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Generator, Iterator
+    from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
 
 __all__ = [
     "ROOT",
@@ -207,11 +207,21 @@ class Served:
 
 
 @contextmanager
-def process(module: str, *arguments: str) -> Generator[Served]:
-    """Yield a server, a module of the benchmarks, that ends with the block. It may use all cores."""
+def process(module: str, *arguments: str, environment: Mapping[str, str] | None = None) -> Generator[Served]:
+    """Yield a server, a module of the benchmarks, that ends with the block. It may use all cores.
+
+    ``environment`` has variables besides those of this process.
+    """
     command = [sys.executable, "-m", module, *arguments]
     with on_cores():  # a child inherits it
-        started = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+        started = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            env={**os.environ, **(environment or {})},
+        )
     with started:
         try:
             yield Served(started)

@@ -12,7 +12,7 @@ from attrs import asdict, field, frozen
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-__all__ = ["Goal", "Options", "Result", "Table", "interleaved", "ratio", "shown", "shown_cell", "versions"]
+__all__ = ["Goal", "Options", "Part", "Result", "Table", "interleaved", "ratio", "shown", "shown_cell", "versions"]
 
 
 @frozen(kw_only=True)
@@ -68,6 +68,15 @@ class Goal:
         if self.at_most is not None:
             return f"at most {self.at_most:.3g}"
         return "" if self.at_least is None else f"at least {self.at_least:g}"
+
+
+@frozen
+class Part:
+    """One table of a result, with its goals and notes."""
+
+    table: Table
+    goals: tuple[Goal, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @frozen(kw_only=True)

@@ -49,7 +49,10 @@ TABLES = {
     "pace": ("bulk", "Pace of a job"),
     "loading": ("loading", "A whole job"),
     "deliveries": ("callbacks", "CPU us"),
-    "durable accepts": ("callbacks", "Durable accepts"),
+    "deliveries per second": ("callbacks", "Deliveries per second"),
+    "conversations": ("callbacks", "Events per second"),
+    "burst of deliveries": ("callbacks", "A burst"),
+    "events that wait": ("callbacks", "An inbox"),
 }
 """The part and the beginning of the title of each table, by its region."""
 

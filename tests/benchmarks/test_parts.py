@@ -10,6 +10,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from benchmarks.slow_disk import missing, slow_disk
 from helpers.paths import ROOT
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -148,21 +149,53 @@ def test_how_long_answers_wait_for_handlers():
 
 @pytest.mark.slow
 def test_what_message_copies_cost():
-    (costs, accepts), goals = quick("callbacks")
+    (costs, accepts, shapes, bursts, sizes), goals = quick("callbacks")
     constant, memory, endpoint, inbox, threaded, *others = costs.values()
     assert constant[1] == 0 < memory[1]
     assert len(others) == 2
     for cost, above in costs.values():
         assert cost - constant[0] == pytest.approx(above)
-    values = [goal["value"] for goal in goals.values()]
-    assert values[0] == pytest.approx(inbox[1] / threaded[1])
-    assert values[3] == pytest.approx(memory[1] / endpoint[1])
-    assert len(accepts) == 4
+    values = {name: goal["value"] for name, goal in goals.items()}
+    shares = list(values.values())
+    assert shares[0] == pytest.approx(inbox[1] / threaded[1])
+    assert shares[3] == pytest.approx(memory[1] / endpoint[1])
+    assert accepts.keys() == costs.keys()
     for rate, p50, p99 in accepts.values():
         assert 0 < p50 <= p99
         assert rate > 0
-    rate, _, p99 = accepts["receiver, SqliteInbox"]
-    assert values[4:] == [rate, p99]
+    ours = "receiver, SqliteInbox"
+    rate, _, p99 = accepts[ours]
+    assert [values[f"{ours}, accepts per second"], values[f"{ours}, p99 of an accept, ms"]] == [rate, p99]
+
+    disk = "this disk"
+    for doing, known in (("accepting", True), ("handling", False)):
+        hot, spread = shapes[f"{doing}, {disk}, one conversation"], shapes[f"{doing}, {disk}, a thousand"]
+        assert values[f"{doing} one conversation / a thousand, {disk}"] == pytest.approx(hot[0] / spread[0])
+        assert (hot[1] is not None) is known
+    for name, (answered, dropped, last) in bursts.items():
+        assert answered + dropped == 100
+        assert values[f"burst, dropped by {name}"] == dropped
+        assert last > 0
+    (few, *_), (many, *reads) = sizes.values()
+    assert values["accepts per second, 100 / 1,000 wait"] == pytest.approx(few / many)
+    assert values["longest accept while lag and counts read, 1,000 wait, ms"] == reads[-1]
+    assert all(each > 0 for each in reads)
+
+
+@pytest.mark.skipif(bool(missing()), reason="no disk can be made slower here")
+def test_a_slow_disk_is_one_whose_syncs_take_longer(tmp_path):
+    code = f"""
+import os, time
+with open({str(tmp_path / "file")!r}, "wb") as file:
+    began = time.monotonic()
+    os.fsync(file.fileno())
+    os.fdatasync(file.fileno())
+    print(time.monotonic() - began)
+"""
+    command = [sys.executable, "-c", code]
+    environment = {**os.environ, **slow_disk(tmp_path, 0.25)}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert float(ended.stdout) >= 0.5
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="processes cannot be kept to a core here")
