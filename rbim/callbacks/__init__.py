@@ -56,6 +56,7 @@ if TYPE_CHECKING:
         Claim as Claim,
         Inbox as Inbox,
         LeaseLost as LeaseLost,
+        OtherContent as OtherContent,
         Sink as Sink,
     )
     from rbim.callbacks.inbox.sqlite import SqliteInbox as SqliteInbox

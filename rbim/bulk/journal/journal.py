@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-from errno import ENOENT
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from attrs import evolve
@@ -18,6 +16,7 @@ from rbim.bulk.journal.planning import Planner
 from rbim.bulk.journal.schema import JOURNAL
 from rbim.bulk.states import AccountState, RequestState
 from rbim.bulk.work import FailureReason
+from rbim.storage.in_place import InPlace
 from rbim.storage.sqlite import Database
 
 if TYPE_CHECKING:
@@ -100,10 +99,7 @@ class Journal:
         self._run_ended = False
         self._reasons: dict[FailureReason, int] = {}
         self._failed: Exception | None = None
-        self._seen: os.stat_result | None = None
-        self._seen_log: tuple[int, int] | None = None
-        self._name = str(path)
-        self._log: str | None = None
+        self._in_place = InPlace(path, "the journal", during="during the run", grows=True)
 
     def open(self) -> None:
         """Open the file, create it if needed. Raises InvalidRequest if it is something else or of a newer rbim."""
@@ -124,45 +120,12 @@ class Journal:
         if self._failed is not None:
             raise self._failed
         try:
-            self._require_in_place()
+            self._in_place.require()
             return self.database.commit(commands, hurried=hurried, apart=False)
         except Exception as error:
             self._failed = error
             self._run_ended = False
             raise
-
-    def _require_in_place(self) -> None:
-        """Raise FileNotFoundError if the file was deleted, replaced or cut, or if its log was deleted.
-
-        The same command would begin the job anew beside this run, which writes into a file without a name.
-        """
-        try:
-            found = os.stat(self._name)  # noqa: PTH116  # Path.stat takes twice as long
-        except FileNotFoundError:
-            found = None
-        before, self._seen = self._seen, found
-        if found is None or (
-            before is not None
-            and ((found.st_dev, found.st_ino) != (before.st_dev, before.st_ino) or found.st_size < before.st_size)
-        ):
-            raise FileNotFoundError(ENOENT, "the journal was deleted, replaced or cut during the run", str(self.path))
-        log = self._log_of()
-        before_log, self._seen_log = self._seen_log, log
-        if before_log is not None and log != before_log:
-            raise FileNotFoundError(
-                ENOENT, "the journal's log (-wal) was deleted or replaced during the run", str(self.path)
-            )
-
-    def _log_of(self) -> tuple[int, int] | None:
-        """Return device and inode of the log, or None before the first transaction."""
-        if self._log is None:
-            real = self.path.resolve()
-            self._log = str(real.with_name(f"{real.name}-wal"))
-        try:
-            found = os.stat(self._log)  # noqa: PTH116
-        except FileNotFoundError:
-            return None
-        return found.st_dev, found.st_ino
 
     # The job and its input.
 

@@ -8,13 +8,14 @@ from heapq import heappop, heappush
 from itertools import count, islice
 from math import inf
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import anyio
 from attrs import define, frozen
 
 from rbim._support.event_loops import waker
-from rbim.callbacks.inbox.protocols import Claim, LeaseLost
+from rbim.callbacks.inbox.content import apart, is_resend
+from rbim.callbacks.inbox.protocols import Claim, LeaseLost, OtherContent
 from rbim.clock import SystemClock
 from rbim.errors import InvalidRequest
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from rbim.callbacks.inbox.protocols import Backlog
     from rbim.clock import Clock
     from rbim.dialect import Dialect
+
+MOST_OF_BODY = 4096  # bytes of a body that is remembered with its key
 
 __all__ = ["ConversationQueues", "DeadEvent", "MemorySink", "QueuedEvent"]
 
@@ -47,14 +50,15 @@ class _WaitingDelivery:
 
     delivery: Delivery
     notify: Callable[[], None]
-    new: bool | None = None
+    new: bool | OtherContent | None = None
 
 
 class MemorySink:
     """An inbox in memory, with at most ``capacity`` unsettled events (default: 1000); ``accept`` waits while it is full.
 
-    It remembers the last ``remember`` keys (default: 10,000). ``quarantined`` has the last ``kept`` deliveries that cannot
-    be handled (default: 1000), ``dead`` as many dead letters. ``clock`` measures the pauses before retries; ``dialect`` has
+    It remembers the last ``remember`` keys (default: 10,000), and bodies of at most 4096 bytes: a known key with other
+    content goes into quarantine. ``quarantined`` has the last ``kept`` deliveries that cannot be handled (default: 1000),
+    ``dead`` as many dead letters. ``clock`` measures the pauses before retries; ``dialect`` has
     the unit of ``msgTimestamp`` in ``events``. Nothing survives the process: a receiver that must not lose deliveries
     answered with 200 needs another sink.
     """
@@ -99,12 +103,12 @@ class MemorySink:
         found = (entry.delivery.event_by(self._dialect) for entry in entries)
         return tuple(event for event in found if event is not None)
 
-    def accept_now(self, delivery: Delivery, /) -> bool | None:
+    def accept_now(self, delivery: Delivery, /) -> bool | OtherContent | None:
         """Store a delivery if there is capacity; return whether it is new, or None if it must wait."""
         with self._lock:
             return self._admit(delivery, first=not self._waiting)
 
-    async def accept(self, delivery: Delivery, /) -> bool:
+    async def accept(self, delivery: Delivery, /) -> bool | OtherContent:
         """Store a delivery as soon as there is capacity; return False if its key is known."""
         with self._lock:
             new = self._admit(delivery, first=not self._waiting)
@@ -120,7 +124,7 @@ class MemorySink:
                 if waiting.new is None:
                     self._waiting.remove(waiting)
             raise
-        return bool(waiting.new)
+        return waiting.new or False
 
     def backlog(self) -> AbstractAsyncContextManager[Backlog]:
         """Return a backlog for the event loop that enters it. On leaving, its claims are released."""
@@ -136,19 +140,31 @@ class MemorySink:
             self._waiting.popleft()
             waiting.notify()
 
-    def _admit(self, delivery: Delivery, *, first: bool) -> bool | None:
+    def _admit(self, delivery: Delivery, *, first: bool) -> bool | OtherContent | None:
         """Store a delivery if it is new, and return whether it is; None if there is no capacity or others wait first."""
         queues = self._queues
-        if delivery.key in queues.keys:
-            return False
+        known = queues.keys.get(delivery.key)
+        if known is not None:
+            return self._other_content(delivery, known)
         if delivery.problem is not None:
             self.quarantined.append(delivery)
         elif first and queues.count < queues.capacity:
             queues.add(delivery)
         else:
             return None
-        queues.remember_key(delivery.key)
+        queues.remember_key(delivery.key, delivery.body)
         return True
+
+    def _other_content(self, delivery: Delivery, known: bytes) -> OtherContent | Literal[False]:
+        """Keep a delivery with a known key in quarantine if its content differs."""
+        if not known or is_resend(delivery.body, known):
+            return False
+        other = apart(delivery, delivery.key)
+        if other.key in self._queues.keys:
+            return False
+        self.quarantined.append(other)
+        self._queues.remember_key(other.key, other.body)
+        return OtherContent(key=other.key, problem=other.problem or "")
 
 
 class _Backlog:
@@ -261,7 +277,7 @@ class ConversationQueues:
         self.capacity = capacity
         self.remember = remember
         self.clock = clock
-        self.keys: set[str] = set()
+        self.keys: dict[str, bytes] = {}  # with the body, or nothing for a long one
         self._in_order: deque[str] = deque()  # the same keys, the oldest first
         self.count = 0
         self.ready: OrderedDict[str, None] = OrderedDict()
@@ -277,12 +293,12 @@ class ConversationQueues:
         entries = (entry for queue in self._events.values() for entry in queue)
         return sorted(entries, key=lambda entry: entry.number)
 
-    def remember_key(self, key: str) -> None:
+    def remember_key(self, key: str, body: bytes) -> None:
         """Remember a key; forget the oldest one beyond the limit."""
-        self.keys.add(key)
+        self.keys[key] = body if len(body) <= MOST_OF_BODY else b""
         self._in_order.append(key)
         if len(self._in_order) > self.remember:
-            self.keys.remove(self._in_order.popleft())
+            del self.keys[self._in_order.popleft()]
 
     def add(self, delivery: Delivery) -> None:
         """Append an event to the queue of its conversation."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rbim.callbacks.delivery import Delivery
 
 
-__all__ = ["Backlog", "Claim", "Inbox", "LeaseLost", "Sink"]
+__all__ = ["Backlog", "Claim", "Inbox", "LeaseLost", "OtherContent", "Sink"]
 
 # Theory of operation: the lease of a conversation.
 #
@@ -52,6 +52,14 @@ __all__ = ["Backlog", "Claim", "Inbox", "LeaseLost", "Sink"]
 #   counts as a crash of the oldest event of each of its leases, and never as an attempt.
 
 
+@frozen(kw_only=True)
+class OtherContent:
+    """A delivery that had the key of another one and other content was stored in quarantine, under its own ``key``."""
+
+    key: str
+    problem: str
+
+
 class Sink(Protocol):
     """The store of accepted deliveries: an async context manager that the receiver enters and leaves.
 
@@ -75,8 +83,10 @@ class Sink(Protocol):
         """Seconds for which the key of an accepted delivery is remembered, even across restarts."""
         ...
 
-    async def accept(self, delivery: Delivery, /) -> bool:
+    async def accept(self, delivery: Delivery, /) -> bool | OtherContent:
         """Store a delivery; return True if it is new, False if its key was accepted before.
+
+        A sink that remembers content keeps a delivery with a known key and other content apart, and returns OtherContent.
 
         If this raises any error, the delivery counts as not accepted. It may be cancelled when it takes too long; the
         delivery may then be accepted or not.

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from rbim.callbacks.delivery import Delivery
-    from rbim.callbacks.inbox.protocols import Backlog, Claim
+    from rbim.callbacks.inbox.protocols import Backlog, Claim, OtherContent
     from rbim.clock import Clock
     from rbim.storage.group_commit import Chain, GroupCommit
     from rbim.storage.sqlite import FileKind
@@ -115,8 +115,10 @@ class SqliteInbox:
             raise RuntimeError("this inbox is not entered: use it inside `async with inbox`")
         return self._group_commit
 
-    async def accept(self, delivery: Delivery, /, *, chain: Chain | None = None) -> bool:
+    async def accept(self, delivery: Delivery, /, *, chain: Chain | None = None) -> bool | OtherContent:
         """Store a delivery durably; return True if it is new, False if its key was accepted before.
+
+        If the key is known and the content differs, apart from ``resendFlag``, it is kept in quarantine (OtherContent).
 
         If cancelled before its transaction begins, the delivery is not accepted; later it may be accepted or not. Waits
         while another process writes. Deliveries are stored in the order of the calls; those of one ``chain`` without a gap:

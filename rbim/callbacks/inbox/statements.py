@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from attrs import evolve, frozen
 
 from rbim.callbacks.delivery import delivery_of
-from rbim.callbacks.inbox.protocols import Claim, LeaseLost
+from rbim.callbacks.inbox.content import OTHER_CONTENT, apart, is_resend
+from rbim.callbacks.inbox.protocols import Claim, LeaseLost, OtherContent
+from rbim.callbacks.observers import logger
+from rbim.storage.in_place import InPlace
 from rbim.storage.sqlite import Database, FileKind
 
 if TYPE_CHECKING:
@@ -206,6 +209,9 @@ class InboxStore:
         self._lease_time = lease
         self._database = Database(path, kind, clock=lambda: clock.now().timestamp())
         self._boot = ""
+        self._in_place = InPlace(path, kind.name.replace("an ", "the ").replace("a ", "the "))
+        self._gone = False
+        self._is_spool = kind.mark == SPOOL.mark
         self._purged: float | None = None
         self._deleted = False  # the file or its log still has bytes of deleted events
         self._rewritten = False  # only the log has
@@ -217,6 +223,15 @@ class InboxStore:
         if not self._database.users:
             self._boot = token_hex(8)  # not of the process: after a fork, each child opens the file itself
         self._database.open()
+        if self._database.users == 1:
+            try:
+                self._in_place.forget()
+                self._in_place.require()
+                self._database.query("SELECT 1 FROM event LIMIT 0")  # opens the connection while the file is in place
+            except BaseException:
+                self._database.close()
+                raise
+            self._gone = False
 
     def close(self) -> None:
         """Undo one ``open``; the last one closes the file."""
@@ -233,13 +248,30 @@ class InboxStore:
         self._database.unlisten(call)
 
     def commit(self, commands: Sequence[Callable[[], Any]], *, hurried: Callable[[], bool] = bool) -> list[Any]:
-        """Run commands in one transaction, like :meth:`Database.commit`."""
+        """Run commands in one transaction, like :meth:`Database.commit`.
+
+        Raises FileNotFoundError, and logs it once, if the file was deleted, moved or replaced: what would be committed could
+        not be found again.
+        """
+        self._require_in_place()
         results = self._database.commit(commands, last=self._purge, hurried=hurried)
         idle = not commands or (self._looked and len(commands) == 1)
         self._looked = False
         if idle and self._purged == self._database.now:  # nothing waits for this transaction, and all old events are deleted
             self._erase_deleted(self._database.now)
         return results
+
+    def _require_in_place(self) -> None:
+        if not self._database.users:
+            return
+        try:
+            self._in_place.require()
+        except FileNotFoundError as error:
+            if not self._gone:
+                self._gone = True
+                logger.error("%s: %s: restore the file, or restart this process", error.filename, error.strerror)
+            raise
+        self._gone = False
 
     def look_for_old(self) -> None:
         """A command that does nothing: its transaction deletes old events, and without others the file is rewritten."""
@@ -280,8 +312,24 @@ class InboxStore:
 
     # ------------------------------------------------------------------------------- commands
 
-    def accept(self, delivery: Delivery) -> bool:
-        """Store a delivery; return False if its key is known."""
+    def accept(self, delivery: Delivery) -> bool | OtherContent:
+        """Store a delivery; return False if its key is known.
+
+        One with a known key and other content is stored under a key of its own, in quarantine unless this is a spool.
+        """
+        if self._insert(delivery):
+            if delivery.problem is None:
+                self._open_conversation(delivery.conversation)
+            return True
+        ((number, known),) = self._database.execute("SELECT number, body FROM event WHERE key = ?", (delivery.key,))
+        if is_resend(delivery.body, known):
+            return False
+        other = apart(delivery, number)
+        if self._is_spool:  # which forwards it, and the sink decides
+            return self.accept(other._replace(problem=None))
+        return OtherContent(key=other.key, problem=other.problem or "") if self._insert(other) else False
+
+    def _insert(self, delivery: Delivery) -> bool:
         row = (
             delivery.key,
             delivery.conversation,
@@ -292,11 +340,7 @@ class InboxStore:
             delivery.problem,
             delivery.body,
         )
-        if not self._database.execute(ACCEPT, row).rowcount:
-            return False
-        if delivery.problem is None:
-            self._open_conversation(delivery.conversation)
-        return True
+        return self._database.execute(ACCEPT, row).rowcount > 0
 
     def _open_conversation(self, conversation: str) -> None:
         if self._database.execute(OPEN_CONVERSATION, (conversation, self._database.now)).rowcount:
@@ -471,6 +515,8 @@ class InboxStore:
         readmitted = 0
         rows = self._database.execute(QUARANTINED, (after, until, REPLAY_STEP)).fetchall()
         for letter in _dead_letters(rows):
+            if letter.error.startswith(OTHER_CONTENT):
+                continue
             delivery = delivery_of(letter.body, app_id=letter.app_id, received=letter.received)
             name, msg_type = _kind(delivery)
             if (
@@ -508,6 +554,7 @@ class InboxStore:
 
     def counts(self) -> Counts:
         """Return the numbers of events by state."""
+        self._require_in_place()
         ((waiting, done, dead, quarantined),) = self._database.query(COUNTS)
         return Counts(waiting=waiting, done=done, dead=dead, quarantined=quarantined)
 

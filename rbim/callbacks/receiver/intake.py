@@ -12,6 +12,7 @@ from attrs import define, evolve
 from rbim._support.text import one_line
 from rbim.callbacks.delivery import delivery_of
 from rbim.callbacks.events.parsing import as_utf8
+from rbim.callbacks.inbox.protocols import OtherContent
 from rbim.callbacks.observers import (
     Accepted,
     DeliveryEnded,
@@ -96,7 +97,7 @@ class Arrival:
 
 
 class _ChainedSink(Protocol):
-    async def accept(self, delivery: Delivery, /, *, chain: Chain) -> bool: ...
+    async def accept(self, delivery: Delivery, /, *, chain: Chain) -> bool | OtherContent: ...
 
 
 class _Line:
@@ -207,7 +208,7 @@ class Intake:
         self._spool = spool
         self._spools = spools
         self._observers = observers
-        self._accept_now: Callable[[Delivery], bool | None] | None = getattr(sink, "accept_now", None)
+        self._accept_now: Callable[[Delivery], bool | OtherContent | None] | None = getattr(sink, "accept_now", None)
         self._lines: dict[str, _Line] = {}
         self._chained = "chain" in signature(sink.accept).parameters
         self._out_of_time = out_of_time if sink.durable else OutOfTime.REFUSED
@@ -378,8 +379,10 @@ class Intake:
         self._failed = (self.clock.monotonic(), one_line(cause, MOST_OF_LINE))
         return UNAVAILABLE
 
-    def _accepted(self, delivery: Delivery, began: float, *, new: bool) -> Reply:
+    def _accepted(self, delivery: Delivery, began: float, *, new: bool | OtherContent) -> Reply:
         self._failed = None
+        if isinstance(new, OtherContent):
+            delivery, new = delivery._replace(key=new.key, problem=new.problem), True
         if new and delivery.problem is not None:
             self._observers.notify(
                 Quarantined(receiver=self._observers.receiver, key=delivery.key, problem=delivery.problem)

@@ -155,6 +155,8 @@ class Receiver(Generic[Resource]):
             require_path("spool", spool)
         if around is not None:
             require_methods("around", around, ("__call__",), "a function that returns an async context manager")
+        if policy is not None:
+            _check_retention(policy, sink)
         self.sink = sink
         self.router: Router[Resource] = router if router is not None else Router(dialect)
         self.on = self.router.on
@@ -293,6 +295,18 @@ def _check_seconds(field: str, seconds: object, *, zero: bool) -> None:
     if not number or not (cast(float, seconds) > 0 or (zero and seconds == 0)):
         form = "from 0 on" if zero else "above 0"
         raise InvalidRequest(f"{field}: use a number of seconds {form}, not {quoted(seconds)}", field=field)
+
+
+def _check_retention(policy: Policy, sink: Sink) -> None:
+    """Refuse limits that accept a replay after the sink has forgotten the original."""
+    back, ahead = policy.back or 0.0, policy.ahead or 0.0
+    if sink.durable and 0 < sink.retention < back + ahead:
+        raise InvalidRequest(
+            f"policy: back and ahead are {back + ahead:g} s together, but the sink recognises deliveries for"
+            f" {sink.retention:g} s only (retention): replays after that would be handled again; use lower limits or a"
+            " longer retention",
+            field="policy",
+        )
 
 
 def _check(sink: object, **given: object) -> None:

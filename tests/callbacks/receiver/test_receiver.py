@@ -364,13 +364,21 @@ async def test_a_short_retention_does_not_narrow_the_limits(make, clock, tmp_pat
     [
         (Policy(back=5 * DAY), 5 * DAY, -2 * DAY),
         (Policy(ahead=6 * DAY), DAY, -6 * DAY),
-        (Policy(back=8 * DAY), 8 * DAY, -60),
+        (Policy(back=7 * DAY - 60), 7 * DAY - 60, -60),
     ],
 )
 async def test_both_limits_together_are_not_wider_than_the_retention(make, clock, inbox, policy, oldest, earliest):
     async with make(inbox, policy=policy) as receiver:
         assert [await skewed(receiver, clock, body(), seconds) for seconds in (oldest, oldest + 0.001)] == [200, 401]
         assert [await skewed(receiver, clock, body(), seconds) for seconds in (earliest, earliest - 0.001)] == [200, 401]
+
+
+@pytest.mark.parametrize("policy", [Policy(back=30 * DAY), Policy(back=7 * DAY), Policy(ahead=8 * DAY, back=None)])
+def test_limits_beyond_the_retention_are_refused(make, inbox, policy):
+    with pytest.raises(InvalidRequest, match="recognises deliveries for 604800 s only") as raised:
+        make(inbox, policy=policy)
+    assert raised.value.field == "policy"
+    assert make(Sink(), policy=policy)  # not durable: only the limits protect against replays
 
 
 async def test_a_late_resend_of_what_is_known_is_not_taken_again(make, clock, inbox, facts):
