@@ -20,7 +20,15 @@ from helpers.postgres import needs_postgres, postgres
 
 BLOCKS = {block.title: block.text for block in blocks_of("docs/callbacks.md", "python")}
 DATABASE = "With a database"
-SERVED = {"With FastAPI": "asgi", "With Starlette": "asgi", "With aiohttp": "aiohttp", "With Django": "asgi"}
+SERVED = {
+    "With FastAPI": "asgi",
+    "With Starlette": "asgi",
+    "With aiohttp": "aiohttp",
+    "With Django": "asgi",
+    "By WSGI": "wsgi",
+    "With Flask": "wsgi",
+    "With Litestar": "asgi",
+}
 PROGRAMS = {
     "Delivery guarantees": r"",
     "Tokens that change": r"",
@@ -56,6 +64,21 @@ async def main():
     await over.wait()
     await runner.cleanup()
 asyncio.run(main())
+""",
+    "wsgi": """
+import signal, sys
+from socketserver import ThreadingMixIn
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+from recipe import app
+class Server(ThreadingMixIn, WSGIServer):
+    pass
+class Quiet(WSGIRequestHandler):
+    def log_message(self, *_):
+        pass
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+with make_server("127.0.0.1", 0, app, Server, Quiet) as server:
+    print(server.server_port, flush=True)
+    server.serve_forever()
 """,
 }
 
@@ -127,7 +150,8 @@ def receives_refuses_and_handles(title, environment, tmp_path):
     server = subprocess.Popen(
         [sys.executable, "-c", SERVE[SERVED.get(title, "asgi")]],
         cwd=tmp_path,
-        env=environment | {"PYTHONPATH": str(tmp_path)},
+        env=environment
+        | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         encoding="utf-8",

@@ -29,6 +29,7 @@ from rbim.callbacks.receiver.host_task import HostTask
 from rbim.callbacks.receiver.intake import Intake
 from rbim.callbacks.receiver.key_ring import key_ring
 from rbim.callbacks.receiver.spool import Spool
+from rbim.callbacks.receiver.wsgi import ReceiverWsgi
 from rbim.callbacks.signature import Policy
 from rbim.callbacks.worker.backoff import Backoff
 from rbim.callbacks.worker.conversation import WorkerSettings
@@ -87,7 +88,11 @@ class ReceiverOptions(TypedDict, Generic[Resource], total=False):
 
 
 class Receiver(Generic[Resource]):
-    """Receives callbacks, as an ASGI application (``asgi``) or from any framework (:meth:`receive`).
+    """Receives callbacks, as an ASGI application (``asgi``), as a WSGI application (``wsgi``) or by :meth:`receive`.
+
+    ``wsgi`` needs no ``async with``: it runs the receiver in a thread of its own, from the first request (or
+    ``wsgi.start()``) to the end of the process (or ``wsgi.stop()``); ``wsgi.receive(headers, body)`` is :meth:`receive` for
+    synchronous code.
 
     ``async with receiver`` enters the ``sink`` and starts to handle events if there are handlers
     (``@receiver.on(TeamKick)``, ``@receiver.fallback``; see :class:`~rbim.callbacks.Router`). Without handlers it only
@@ -179,6 +184,7 @@ class Receiver(Generic[Resource]):
             observers=notified,
         )
         self.asgi = ReceiverApp(self._intake, self, health)
+        self.wsgi = ReceiverWsgi(self, self._intake.policy.max_body, health)
         self._running: HostTask | None = None
         self._supervision = Supervision("receiver", notified, self.clock)
         self._worker_supervision = Supervision("worker", notified, self.clock)

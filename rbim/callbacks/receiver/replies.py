@@ -11,7 +11,7 @@ from rbim.callbacks.signature import Reason
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["ACCEPTED", "INCOMPLETE", "NOT_POST", "UNAVAILABLE", "Reply", "refusal"]
+__all__ = ["ACCEPTED", "INCOMPLETE", "NOT_POST", "TEXT", "UNAVAILABLE", "Reply", "refusal"]
 
 TEXT = "text/plain; charset=utf-8"
 

@@ -1,0 +1,160 @@
+"""The receiver's WSGI application, for synchronous frameworks such as Flask and Django."""
+
+from __future__ import annotations
+
+import os
+import sys
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
+from http import HTTPStatus
+from threading import Lock, Thread, main_thread
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import anyio
+from anyio.from_thread import BlockingPortal
+
+from rbim.callbacks.receiver.health import reply_of
+from rbim.callbacks.receiver.replies import INCOMPLETE, NOT_POST, TEXT, UNAVAILABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from types import TracebackType
+    from wsgiref.types import StartResponse, WSGIEnvironment
+
+    from rbim.callbacks.receiver.health import Health
+    from rbim.callbacks.receiver.replies import Reply
+    from rbim.callbacks.signature import Headers
+
+__all__ = ["ReceiverWsgi"]
+
+T = TypeVar("T")
+
+# Theory of operation: the thread of the receiver.
+#
+#   none      Nothing was asked yet, or the start failed.
+#   running   The receiver is entered in a thread with an asyncio event loop; requests wait for it through a portal.
+#   stopped   stop() was called, or the main thread has ended: 503.
+#
+# none -> running      start(), or the first request: not earlier, because servers fork after they import the application
+# running -> stopped   stop(), or the end of the main thread; handlers have the receiver's ``drain``
+# stopped -> running   start()
+#
+# The thread is no daemon: the interpreter waits at its end until the receiver is left.
+
+
+class _Receiver(Protocol):
+    async def receive(self, headers: Headers, body: bytes) -> Reply: ...
+
+    async def health(self) -> Health: ...
+
+    async def __aenter__(self) -> object: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> object: ...
+
+
+class ReceiverWsgi:
+    """The WSGI application of a receiver; it takes deliveries at every path, and a GET at the path ``health``.
+
+    The receiver runs in a thread with an event loop of its own: from :meth:`start` or the first request to :meth:`stop` or
+    the end of the process. A request waits until its delivery is stored. Any thread may call its methods.
+    """
+
+    def __init__(self, receiver: _Receiver, max_body: int | None, health: str | None) -> None:
+        self._receiver = receiver
+        self._max_body = max_body
+        self._health = health
+        self._lock = Lock()
+        self._portal: BlockingPortal | None = None
+        self._thread: Thread | None = None
+        self._pid = 0
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> list[bytes]:
+        """Answer one request."""
+        reply = NOT_POST
+        method, path = environ["REQUEST_METHOD"], environ.get("PATH_INFO")
+        if method == "POST":
+            body = self._body(environ)
+            reply = INCOMPLETE if body is None else self.receive(_headers(environ), body)
+        elif method in {"GET", "HEAD"} and self._health is not None and path == self._health:
+            health = self._call(self._receiver.health)
+            reply = UNAVAILABLE if health is None else reply_of(health)
+        # PEP 3333: every answer has a type, and `connection` is the server's
+        headers = {"content-type": TEXT} | {name: value for name, value in reply.headers.items() if name != "connection"}
+        headers["content-length"] = str(len(reply.body))
+        start_response(f"{reply.status} {HTTPStatus(reply.status).phrase}", list(headers.items()))
+        return [reply.body]
+
+    def receive(self, headers: Headers, body: bytes) -> Reply:
+        """Process one delivery like :meth:`Receiver.receive`, from any thread. Raises what prevents the start."""
+        return self._call(self._receiver.receive, headers, body) or UNAVAILABLE
+
+    def start(self) -> None:
+        """Start the receiver, unless it runs; then handlers run before the first request. Raises what prevents it.
+
+        Call it in the process that serves, not before a server forks: RuntimeError in a fork of a started receiver.
+        """
+        with self._lock:
+            if self._thread is not None:
+                if self._pid != os.getpid():
+                    raise RuntimeError("the receiver was started before a fork: start it in the process that serves")
+                return
+            begun: Future[BlockingPortal] = Future()
+            thread = Thread(target=anyio.run, args=(self._run, begun), name="rbim-wsgi")
+            thread.start()
+            self._portal = begun.result()
+            self._thread, self._pid = thread, os.getpid()
+            Thread(target=self._stop_at_the_end, name="rbim-wsgi-end", daemon=True).start()
+
+    def stop(self) -> None:
+        """Leave the receiver; wait until running handlers have ended or their ``drain`` is over. Answers are 503 then."""
+        with self._lock:
+            thread, self._thread = self._thread, None
+        if thread is not None and self._portal is not None:
+            with suppress(RuntimeError):  # it has ended by itself
+                self._portal.start_task_soon(self._portal.stop)
+            thread.join()
+
+    def _stop_at_the_end(self) -> None:
+        main_thread().join()
+        self.stop()
+
+    async def _run(self, begun: Future[BlockingPortal]) -> None:
+        try:
+            async with self._receiver, BlockingPortal() as portal:
+                begun.set_result(portal)
+                await portal.sleep_until_stopped()
+        except BaseException as error:
+            if begun.done():
+                raise
+            begun.set_exception(error)
+
+    def _call(self, function: Callable[..., Awaitable[T]], *args: object) -> T | None:
+        """Call a function in the receiver's thread; None if the receiver has stopped."""
+        if self._portal is None:
+            self.start()
+        assert self._portal is not None  # noqa: S101  # started
+        try:
+            return self._portal.call(function, *args)
+        except (RuntimeError, CancelledError):  # the portal is closed
+            return None
+
+    def _body(self, environ: WSGIEnvironment) -> bytes | None:
+        """Return the body, up to one byte more than the limit; None if it does not arrive whole."""
+        most = sys.maxsize if self._max_body is None else self._max_body + 1
+        declared = environ.get("CONTENT_LENGTH") or None
+        if declared is None and not environ.get("wsgi.input_terminated"):
+            return b""
+        try:
+            expected = None if declared is None else min(int(declared), most)
+            body: bytes = environ["wsgi.input"].read(most if expected is None else expected)
+        except Exception:  # each server has its own errors for a client that has gone
+            return None
+        return body if expected is None or len(body) == expected else None
+
+
+def _headers(environ: WSGIEnvironment) -> list[tuple[str, str]]:
+    """Return the headers of a request. Servers join repeated ones, which makes a repeated CheckSum an invalid one."""
+    found = [(name[5:].replace("_", "-"), str(value)) for name, value in environ.items() if name.startswith("HTTP_")]
+    return [*found, ("content-type", str(environ.get("CONTENT_TYPE", "")))]
