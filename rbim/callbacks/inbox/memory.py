@@ -230,8 +230,9 @@ class _Backlog:
                 self._queues.release(claim)
                 del self._held[claim.conversation]
 
-    async def renew(self, claims: Sequence[Claim], /) -> None:
-        del claims
+    async def renew(self, claims: Sequence[Claim], /) -> Sequence[Claim]:
+        with self._lock:
+            return [claim for claim in claims if self._queues.leased.get(claim.conversation) != claim.fence]
 
     async def wait(self) -> None:
         with anyio.CancelScope() as scope:

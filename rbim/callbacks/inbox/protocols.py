@@ -170,8 +170,8 @@ class Backlog(Protocol):
         """Give an event, and all later ones of its conversation, back unhandled. Does nothing if the lease is lost."""
         ...
 
-    async def renew(self, claims: Sequence[Claim], /) -> None:
-        """Extend leases to their full time from now, except those that are lost."""
+    async def renew(self, claims: Sequence[Claim], /) -> Sequence[Claim]:
+        """Extend leases to their full time from now; return the claims whose leases are lost."""
         ...
 
     async def wait(self) -> None:

@@ -239,9 +239,8 @@ class _Backlog:
                 self._held.discard(claim.fence)
         return following or ()
 
-    async def renew(self, claims: Sequence[Claim], /) -> None:
-        if claims:
-            await self._group_commit.run(partial(self._store.renew, tuple(claims)))
+    async def renew(self, claims: Sequence[Claim], /) -> Sequence[Claim]:
+        return await self._group_commit.run(partial(self._store.renew, tuple(claims))) if claims else ()
 
     async def wait(self) -> None:
         while True:

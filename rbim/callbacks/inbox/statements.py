@@ -477,10 +477,14 @@ class InboxStore:
         """Give an event and the later ones of its conversation back unhandled, unless the lease is lost."""
         self._end_lease(RELEASE, claim, self._database.now)
 
-    def renew(self, claims: Sequence[Claim]) -> None:
-        """Extend leases to their full time from now, except those that are lost."""
-        for claim in claims:
-            self._database.execute(EXTEND, (self._database.now + self._lease_time, claim.conversation, claim.fence))
+    def renew(self, claims: Sequence[Claim]) -> list[Claim]:
+        """Extend leases to their full time from now; return the claims whose leases are lost."""
+        until = self._database.now + self._lease_time
+        return [
+            claim
+            for claim in claims
+            if not self._database.execute(EXTEND, (until, claim.conversation, claim.fence)).rowcount
+        ]
 
     def _end_lease(self, statement: str, claim: Claim, ready: float) -> bool:
         """End a lease while its event still waits; return False if the lease was lost."""

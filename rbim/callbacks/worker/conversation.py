@@ -63,6 +63,7 @@ __all__ = [
 # What must always hold:
 # - An event is handled after the one before it has ended, and never beside it.
 # - Results are recorded in order: a failure or dead letter only after all earlier successes.
+# - A runner goes ahead only before its lease can have expired: else another worker may handle what it has not recorded.
 # - A runner goes ahead only while fewer than ``concurrency`` successes of the whole run are not recorded; without going
 #   ahead, it has one. So a crash repeats at most ``2 * concurrency`` events.
 # - A result counts only with the current fence: after LeaseLost another worker has the event, and this one must stop.
@@ -110,7 +111,7 @@ class SharedRun:
     """State that the runners of one run share: the backlog, flags, the number of successes that are not recorded, shields.
 
     ``waiting`` is set while no runner may begin another event: the run is stopping, or a suspect waits until it is alone.
-    ``running`` is the number of runners. ``lease`` is in seconds.
+    ``running`` is the number of runners. ``lease`` is in seconds; inboxes measure it by the clock's epoch time (``now``).
     """
 
     def __init__(
@@ -126,7 +127,7 @@ class SharedRun:
         self.unrecorded = 0
         self.start: Callable[[Callable[[], Coroutine[Any, Any, None]]], object] = _not_running
         self.threads = Threads(settings.concurrency)
-        self._lease = lease
+        self.lease = lease
         self._shields: set[anyio.CancelScope] = set()
         self._over = False
 
@@ -147,12 +148,16 @@ class SharedRun:
         for scope in self._shields:
             scope.cancel()
 
+    def now(self) -> float:
+        """Return the time in epoch seconds."""
+        return self.settings.clock.now().timestamp()
+
     async def ask(self, call: Callable[[], Awaitable[T]], *, part: float = 2) -> T:
         """Call the backlog, for at most 1/``part`` of a lease and ``PATIENCE``. Raises TimeoutError, which names the limit.
 
         By real time: an emulated clock does not wait for threads.
         """
-        seconds = min(PATIENCE, self._lease / part)
+        seconds = min(PATIENCE, self.lease / part)
         with anyio.move_on_after(seconds):
             return await call()
         raise TimeoutError(f"the inbox has not answered within {seconds:g} s")
@@ -171,11 +176,17 @@ class _Success:
 
 
 class ConversationRunner:
-    """Handles one conversation while it is leased. ``claim`` is the event at hand, ``alone`` whether a suspect is alone."""
+    """Handles one conversation while it is leased.
 
-    def __init__(self, shared: SharedRun, claims: Sequence[Claim]) -> None:
+    ``claim`` is the event at hand, ``alone`` whether a suspect is alone. ``leased_until`` is in epoch seconds; ``lost`` says
+    that the lease is lost before that.
+    """
+
+    def __init__(self, shared: SharedRun, claims: Sequence[Claim], leased_until: float) -> None:
         self.claim = claims[0]
+        self.leased_until = leased_until
         self.alone = True
+        self.lost = False
         self._shared = shared
         self._settings = shared.settings
         self._log = shared.settings.observers.log
@@ -184,8 +195,7 @@ class ConversationRunner:
         self._successes: list[_Success] = []  # not recorded
         self._handled = 0
         self._last = False  # no other event is begun
-        self._left = False  # the lease has ended, or is lost
-        self._lost = False
+        self._left = False  # the lease has ended
         self._recorded: anyio.Event | None = None  # while a task records successes
 
     @property
@@ -241,8 +251,7 @@ class ConversationRunner:
         if self._may_not_begin():
             self._last = True
         if self._successes or self._recorded is not None:
-            shared = self._shared
-            if self._queue and not self._last and shared.unrecorded < shared.settings.concurrency and not self._lost:
+            if self._queue and not self._last and self._may_go_ahead():
                 self._record_beside()
             else:
                 await self._record_all()
@@ -258,6 +267,11 @@ class ConversationRunner:
 
     def _may_not_begin(self) -> bool:
         return self._last or self._shared.stopping or self._shared.waiting or self._handled >= MOST_IN_A_ROW
+
+    def _may_go_ahead(self) -> bool:
+        shared = self._shared
+        expired = self.lost or shared.now() >= self.leased_until
+        return shared.unrecorded < shared.settings.concurrency and not expired
 
     async def _handle(self, claim: Claim) -> None:
         """Handle one event and record its failure, or keep its success to be recorded. Raises LeaseLost."""
@@ -365,7 +379,7 @@ class ConversationRunner:
             while self._successes:
                 await self._record_successes()
         except LeaseLost:
-            self._lost = True
+            self.lost = True
         finally:
             self._recorded = None
             recorded.set()
@@ -374,9 +388,9 @@ class ConversationRunner:
         """Record all successes. Raises LeaseLost."""
         while self._recorded is not None:
             await self._recorded.wait()
-        if self._successes and not self._lost:
+        if self._successes and not self.lost:
             await self._record_successes()
-        if self._lost:
+        if self.lost:
             raise LeaseLost
 
     async def _record_successes(self) -> None:
@@ -410,8 +424,11 @@ class ConversationRunner:
         pause = FIRST_PAUSE
         while True:
             try:
+                began = self._shared.now()
                 with self._shared.shielded():
-                    return await self._shared.ask(record)
+                    result = await self._shared.ask(record)
+                    self.leased_until = began + self._shared.lease
+                    return result
             except LeaseLost:
                 raise
             except Exception:
@@ -428,7 +445,7 @@ class ConversationRunner:
             with self._shared.shielded():
                 while self._recorded is not None:
                     await self._recorded.wait()
-                if self._left or self._lost:
+                if self._left or self.lost:
                     return
                 if self._successes:
                     claims = [success.claim for success in self._successes]

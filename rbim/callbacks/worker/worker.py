@@ -192,10 +192,11 @@ class _Run:
             await self._wait_until(anyio.sleep_forever())
             return
         conversations: dict[str, list[Claim]] = {}
+        until = self._shared.now() + self._lease
         with self._shared.shielded():  # a cancellation must not lose claims
             for claim in await self._shared.ask(lambda: self._backlog.claim(free)):
                 conversations.setdefault(claim.conversation, []).append(claim)
-            runners = [ConversationRunner(self._shared, claims) for claims in conversations.values()]
+            runners = [ConversationRunner(self._shared, claims, until) for claims in conversations.values()]
             suspect = runners[0] if runners and runners[0].claim.crashes else None
             for runner in runners:
                 self._hold(tasks, runner)
@@ -283,12 +284,20 @@ class _Run:
             while True:
                 await self._clock.sleep(pause)
                 try:
-                    claims = [runner.claim for runner in self._runners]
-                    await self._shared.ask(partial(self._backlog.renew, claims), part=6)
+                    await self._renew_all()
                     pause = self._lease / 3
                 except Exception:
                     pause = min(RENEW_AGAIN, self._lease / 6)
                     self._log.exception("the leases could not be renewed; next try in %g s", pause)
+
+    async def _renew_all(self) -> None:
+        runners, until = {runner.claim.conversation: runner for runner in self._runners}, self._shared.now() + self._lease
+        claims = [runner.claim for runner in runners.values()]
+        for claim in await self._shared.ask(partial(self._backlog.renew, claims), part=6):
+            lost = runners.pop(claim.conversation)
+            lost.lost = lost.claim.fence == claim.fence
+        for runner in runners.values():
+            runner.leased_until = max(runner.leased_until, until)
 
     async def _end_in_time(self) -> None:
         """Cancel a stopped run when its ``drain`` is over, and end its shields when ``GRACE`` is over, too."""

@@ -308,6 +308,7 @@ class Leases(MemorySink):
                 if self.failing:
                     self.failing -= 1
                     raise OSError
+                return ()
 
             backlog.renew = renew
             yield backlog
