@@ -1,4 +1,4 @@
-"""The confirmation before something is permanently removed: a question at a terminal, elsewhere ``--yes``."""
+"""The confirmation before something that cannot be undone: a question at a terminal, elsewhere ``--yes``."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ def at_terminal() -> bool:
 
 
 def confirmed(action: str, unasked: str, *, unchanged: str = "nothing was sent") -> bool:
-    """Ask for a confirmation of ``action``, such as "delete group g8", and return whether it was given.
+    """Ask for a confirmation of ``action``, such as "permanently delete group g8", and return whether it was given.
 
     Without a terminal, or if it is refused, print that nothing was sent, or the text of ``unchanged``. ``unasked`` is the
     command with the flag that skips the question.
     """
     if not at_terminal():
         print_error(
-            f"{unchanged}: this would permanently {action}, and there is no terminal to confirm it",
+            f"{unchanged}: this would {action}, and there is no terminal to confirm it",
             f"To skip the confirmation: {unasked}",
         )
         return False
-    sys.stderr.write(f"This will permanently {printable(action)}. Continue? [y/N] ")
+    sys.stderr.write(f"This will {printable(action)}. Continue? [y/N] ")
     sys.stderr.flush()
     answer = sys.stdin.readline()
     if not answer.endswith("\n"):  # Ctrl-D does not end the line

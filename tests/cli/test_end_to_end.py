@@ -318,6 +318,15 @@ def _replay(document, cli, receiver):
     assert document("callback", "replay", "--inbox", inbox, "--kind", "TEAM_KICK") == {"events": 0}
 
 
+@runs("callback status")
+def _inbox_status(document, cli, receiver):
+    url, inbox, _ = receiver
+    assert cli("callback", "send", *COPY, "--msg-id", "counted", "--url", url)[0] == Exit.DONE
+    told = document("callback", "status", inbox)
+    assert told["waiting"] + told["done"] >= 1
+    assert (told["dead"], told["quarantined"]) == (0, 0)
+
+
 @runs("config show")
 def _config(document, environment):
     values = document("config", "show")["values"]
@@ -486,6 +495,7 @@ WRONG = {
     "callback send": [*COPY, "--url", "ftp://nobody/"],
     "callback explain": ["there-is-no-such.http"],
     "callback replay": ["--inbox", "there-is-no-such.db"],
+    "callback status": ["there-is-no-such.db"],
     "dialect": ["there-is-no-such-field"],
     "config show": ["--profile", "nobody"],
     "config path": ["--config"],
@@ -497,7 +507,7 @@ WRONG = {
 }
 WITHOUT_ARGUMENTS = {"job list"}
 NEEDING = [c for c in leaves() if c.split()[0] in {"job", "invite", "remove"} and c not in WITHOUT_ARGUMENTS] + [
-    *("callback serve", "callback explain", "callback replay", "callback send"),
+    *("callback serve", "callback explain", "callback replay", "callback send", "callback status"),
     *(f"{e.namespace} {e.method}".replace("_", "-") for e in entries() if e.method != "search"),
 ]
 

@@ -93,6 +93,7 @@ WORDS = {
     "callback send": ["callback", "send", "TEXT", "--to", "1", "--sender", "2", "--url"],
     "callback explain": ["callback", "explain"],
     "callback replay": ["callback", "replay", "--inbox"],
+    "callback status": ["callback", "status"],
 }
 WITHOUT_JSON = {"completion", "callback explain", "callback replay", "callback send"}
 
@@ -126,7 +127,7 @@ def _words(name, world):
         headers = sign(b"{}", credentials=CREDENTIALS, now=datetime(2026, 1, 2, tzinfo=UTC)) | {"CheckSum": "0" * 32}
         capture.write_text("".join(f"{key}: {value}\n" for key, value in headers.items()) + "\n{}")
         return [*words, capture, "--json"]
-    if name == "callback replay":
+    if name in {"callback replay", "callback status"}:
         inbox = world.path("events.db")
         asyncio.run(_empty_inbox(inbox))
         return [*words, inbox]

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import re
-import sys
-from datetime import UTC, datetime, timedelta
 from pathlib import Path  # noqa: TC003  # cyclopts reads it
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
-from rbim.cli.errors import print_error, report_error
-from rbim.cli.exit_codes import Exit
+from rbim.cli.callback.inbox_commands import moment_of, replay, status
+from rbim.cli.errors import report_error
 from rbim.cli.extras import require
 from rbim.errors import InvalidRequest, RbimError
 
-if TYPE_CHECKING:
-    from rbim.callbacks.events.types import Event
-
-__all__ = ["callback", "explain", "replay", "send", "serve"]
+__all__ = ["callback", "explain", "send", "serve"]
 
 HELP = """\
 Receive callbacks, send test deliveries, and explain why a delivery is refused. Callbacks, which the platform calls message
@@ -217,102 +210,10 @@ def explain(
     from rbim.cli.callback.capture import explain_capture
 
     try:
-        return explain_capture(file, None if at is None else _moment(at, "--at"), as_json=as_json)
+        return explain_capture(file, None if at is None else moment_of(at, "--at"), as_json=as_json)
     except InvalidRequest as error:
         return report_error(error, "rbim callback explain")
 
 
-@callback.command(sort_key=3)
-def replay(
-    *, inbox: Path, since: str | None = None, kind: str | None = None, dead: Flag = False, as_json: Json = False
-) -> int:
-    """Schedule events of an inbox to be handled again, and print their number.
-
-    `rbim callback serve --print` handles them at once if it is running, else when it starts.
-
-    Parameters
-    ----------
-    inbox
-        The file in which `rbim callback serve` stores events.
-    since
-        Only events received since then: 7d, 24h, 30m, or 2026-01-31T09:00:00+08:00.
-    kind
-        Only events of one kind: a msgType such as TEAM_KICK, or a class such as TeamKick or Notification.
-    dead
-        Only dead letters: events that failed in their last attempt.
-    as_json
-        Print one JSON object.
-    """
-    import sqlite3
-
-    import anyio
-
-    from rbim.callbacks.inbox.sqlite import SqliteInbox
-
-    async def replayed() -> int:
-        async with SqliteInbox(inbox) as opened:
-            return await opened.replay(moment, chosen, dead_only=dead)
-
-    try:
-        moment = None if since is None else _since(since)
-        chosen = None if kind is None else _kind(kind)
-        if not inbox.is_file():
-            print_error(f"{inbox}: no such file; give the inbox of rbim callback serve")
-            return Exit.USAGE
-        count = anyio.run(replayed)
-    except InvalidRequest as error:
-        return report_error(error, "rbim callback replay")
-    except (OSError, sqlite3.Error) as error:
-        print_error(f"{inbox}: {error}")
-        return Exit.USAGE
-    line = (
-        json.dumps({"events": count}) if as_json else f"{count} {'event' if count == 1 else 'events'} will be handled again"
-    )
-    sys.stdout.write(f"{line}\n")
-    return Exit.DONE
-
-
-_UNITS = {"d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
-
-
-def _since(text: str) -> datetime:
-    ago = re.fullmatch(r"([0-9]{1,9})([dhms])", text)
-    if ago is None:
-        return _moment(text, "--since", "7d, 24h, 30m or ")
-    try:
-        return datetime.now(UTC) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
-    except OverflowError:
-        return datetime.min.replace(tzinfo=UTC)
-
-
-def _moment(text: str, flag: str, others: str = "") -> datetime:
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        moment = None
-    if moment is None or moment.tzinfo is None:
-        raise InvalidRequest(
-            f"{flag}: invalid time {text!r}: use {others}a time with its zone, such as 2026-01-31T09:00:00+08:00", field=flag
-        )
-    return moment
-
-
-def _kind(text: str) -> type[Event] | str:
-    """Return a class of events by its name, or a ``msgType``: a known one in any case, an unknown one in upper case."""
-    from rbim.callbacks.events.enums import MsgType, Notice
-    from rbim.callbacks.events.types import Event
-
-    classes, written = _classes(Event), text.replace("-", "_")
-    if text.lower() in classes and not text.isupper():
-        return classes[text.lower()]
-    if written.upper() in {*MsgType, *Notice} or written.isupper():
-        return written.upper()
-    names = ", ".join(sorted(kind.__name__ for kind in classes.values()))
-    raise InvalidRequest(f"--kind: unknown kind {text!r}: use a msgType such as TEAM_KICK or one of {names}", field="--kind")
-
-
-def _classes(kind: type[Event]) -> dict[str, type[Event]]:
-    found = {kind.__name__.lower(): kind}
-    for each in kind.__subclasses__():
-        found |= _classes(each)
-    return found
+callback.command(sort_key=3)(replay)
+callback.command(sort_key=4)(status)

@@ -59,6 +59,7 @@ EXAMPLES = {
         "rbim callback replay --inbox events.db --since 24h",
         "rbim callback replay --inbox events.db --kind TEAM_KICK --dead",
     ),
+    "callback status": ("rbim callback status events.db", "rbim callback status events.db --json"),
     "dialect": ("rbim dialect", "rbim dialect --json"),
     "config": ("rbim config show", "rbim config path"),
     "config show": ("rbim config show", "rbim config show --profile production --json"),

@@ -91,7 +91,7 @@ def begin(command: JobCommand) -> int:
                 return rows.leave(_estimate(command, job, rows, client))
             source = None if command.file == STANDARD else command.file
             files = Files(job.journal, source=source, **command.result_flags.files())
-            if command.asks_first and not confirmed(_action(command, job, options), f"{name} --yes"):
+            if command.asks_first and not confirmed(f"permanently {_action(command, job, options)}", f"{name} --yes"):
                 return rows.leave(JobExit.USAGE)
             job = command.make(client, journal=journal, **settings)
             return execute(

@@ -32,7 +32,7 @@ def forget_accounts(journal: Path, *, unfinished: bool, yes: bool) -> int:
                 action = f"{action}, of which {found.waiting:,} still wait to be sent"
             flags = " --unfinished" if unfinished else ""
             command = f"{COMMAND} {shlex.quote(str(journal))}{flags} --yes"
-            if not confirmed(action, command, unchanged="nothing was erased"):
+            if not confirmed(f"permanently {action}", command, unchanged="nothing was erased"):
                 return JobExit.USAGE
         erased = forget_job(journal, unfinished=unfinished)
     except RbimError as error:

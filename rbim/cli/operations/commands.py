@@ -98,7 +98,8 @@ def _command(entry: CatalogueEntry) -> Callable[..., int]:
         try:
             op = kind(**values)
             client = make_client()
-            if kind.spec.destroys is not None and not yes and not confirmed(kind.spec.destroys(op), unasked):
+            destroyed = None if kind.spec.destroys is None or yes else kind.spec.destroys(op)
+            if destroyed is not None and not confirmed(f"permanently {destroyed}", unasked):
                 return Exit.USAGE
             answer = _send(client, op)
         except RbimError as error:

@@ -1,24 +1,30 @@
 """``rbim callback`` as processes: a receiver that is served, what is sent to it, captures that are explained, replays."""
 
 import base64
+import io
 import itertools
 import json
 import re
 import socket
 import subprocess
+import sys
 import threading
 import time
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
+import anyio
 import pytest
 
 from helpers.callback_process import APP, CLEAN, COMMAND, FULL, KNOWN, MINE, OLD_TOKEN, PATIENCE, TOKEN, event, serving
 from rbim import Credentials, InvalidRequest
+from rbim.callbacks.delivery import delivery_of
+from rbim.callbacks.inbox.sqlite import SqliteInbox
 from rbim.callbacks.signature import sign
 from rbim.cli import Exit
 from rbim.cli.callback.capture import capture_of
 from rbim.credentials import callback_credentials_from_env
+from rbim.emulator.clock import EmulatedClock
 
 # ------------------------------------------------------------------------------------------------------------------- send
 
@@ -266,6 +272,63 @@ def test_only_some_are_replayed(tmp_path, cli):
         assert receiver.stop() == (0, "", "")
 
 
+@pytest.fixture
+def inbox(tmp_path):
+    """An inbox with one event that is a dead letter, two that wait, and one in quarantine."""
+
+    async def fill():
+        clock = EmulatedClock(start=datetime.now(UTC) - timedelta(hours=1))
+        async with SqliteInbox(tmp_path / "events.db", clock=clock) as opened:
+            for number in range(3):
+                body = event(msgId=f"m{number}", to=f"g{number}")
+                await opened.accept(delivery_of(body, app_id=APP, received=clock.now()))
+            await opened.accept(delivery_of(b"no JSON", app_id=APP, received=clock.now()))
+            async with opened.backlog() as backlog:
+                (claim,) = await backlog.claim(1)
+                await backlog.dead_letter(claim, error="E", more=False)
+
+    anyio.run(fill)
+    return tmp_path / "events.db"
+
+
+def test_the_status_of_an_inbox(inbox, cli, tmp_path):
+    code, out, _ = cli("status", inbox)
+    assert code == Exit.DONE
+    assert re.fullmatch(
+        r"waiting        2 \(the oldest for 1:00:\d\d\)\nhandled        0\ndead letters   1\nin quarantine  1\n", out
+    )
+    told = json.loads(cli("status", inbox, "--json")[1])
+    assert 3600 <= told.pop("lag") < 3700
+    assert told == {"waiting": 2, "done": 0, "dead": 1, "quarantined": 1}
+    (tmp_path / "other").write_text("no database")
+    for other in (tmp_path / "missing", tmp_path / "other"):
+        code, out, err = cli("status", other)
+        assert (code, out, str(other) in err) == (Exit.USAGE, "", True)
+    assert not (tmp_path / "missing").exists()
+
+
+def test_a_replay_of_everything_is_confirmed(inbox, cli, monkeypatch):
+    code, out, err = cli("replay", "--inbox", inbox)
+    assert (code, out) == (Exit.USAGE, "")
+    assert err.startswith(
+        f"rbim: nothing was replayed: this would have all 1 event of {inbox} handled again, and there is no"
+    )
+    assert f"rbim callback replay --inbox {inbox} --yes" in err
+    monkeypatch.setattr("rbim.cli.confirm.at_terminal", lambda: True)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("no\nyes\n"))
+    code, out, err = cli("replay", "--inbox", inbox)
+    assert (code, out) == (Exit.USAGE, "")
+    assert err == (
+        f"This will have all 1 event of {inbox} handled again. Continue? [y/N] rbim: not confirmed: nothing was replayed\n"
+    )
+    assert cli("replay", "--inbox", inbox)[:2] == (Exit.DONE, "1 event will be handled again\n")
+    assert cli("replay", "--inbox", inbox)[:2] == (Exit.DONE, "0 events will be handled again\n")  # nothing to ask for
+
+
+def test_a_part_is_replayed_unasked(inbox, cli):
+    assert cli("replay", "--inbox", inbox, "--dead")[:2] == (Exit.DONE, "1 event will be handled again\n")
+
+
 def test_what_cannot_be_replayed(tmp_path, cli):
     missing, other = tmp_path / "events.db", tmp_path / "other"
     other.write_text("no database")
@@ -297,14 +360,14 @@ def test_an_inbox_that_fails_is_said(tmp_path, cli, monkeypatch):
     with serving(inbox) as receiver:
         receiver.stop()
     monkeypatch.setattr("rbim.callbacks.inbox.sqlite.SqliteInbox.replay", fails)
-    assert cli("replay", "--inbox", inbox) == (Exit.USAGE, "", f"rbim: {inbox}: database or disk is full\n")
+    assert cli("replay", "--inbox", inbox, "--yes") == (Exit.USAGE, "", f"rbim: {inbox}: database or disk is full\n")
 
 
 # ------------------------------------------------------------------------------------------------------ help, credentials
 
 
 @pytest.mark.parametrize("width", [80, 120])
-@pytest.mark.parametrize("command", [[], ["serve"], ["send"], ["explain"], ["replay"]], ids=str)
+@pytest.mark.parametrize("command", [[], ["serve"], ["send"], ["explain"], ["replay"], ["status"]], ids=str)
 def test_help_fits_and_tells_the_beginning(cli, monkeypatch, command, width):
     monkeypatch.setenv("COLUMNS", str(width))
     code, out, _ = cli(*command, "--help")

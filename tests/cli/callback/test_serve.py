@@ -113,7 +113,7 @@ def test_it_is_sent_kept_printed_and_replayed(tmp_path, cli):
         )
         assert receiver.line() | {"key": "", "received": ""} == joined | {"key": "", "received": ""}
         assert receiver.stop(signal.SIGINT) == (0, "", "")
-    assert cli("replay", "--inbox", inbox) == (0, "4 events will be handled again\n", "")
+    assert cli("replay", "--inbox", inbox, "--yes") == (0, "4 events will be handled again\n", "")
     with serving(inbox, "--print") as receiver:
         assert {receiver.line()["msgType"] for _ in range(4)} == {"TEXT", "TEAM_JOIN"}
         assert receiver.stop() == (0, "", "")
