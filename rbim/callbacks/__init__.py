@@ -52,15 +52,17 @@ if TYPE_CHECKING:
     )
     from rbim.callbacks.inbox.memory import MemorySink as MemorySink
     from rbim.callbacks.inbox.protocols import (
+        Archive as Archive,
         Backlog as Backlog,
         Claim as Claim,
+        Counts as Counts,
+        DeadLetter as DeadLetter,
         Inbox as Inbox,
         LeaseLost as LeaseLost,
         OtherContent as OtherContent,
         Sink as Sink,
     )
     from rbim.callbacks.inbox.sqlite import SqliteInbox as SqliteInbox
-    from rbim.callbacks.inbox.statements import Counts as Counts, DeadLetter as DeadLetter
     from rbim.callbacks.observers import (
         Accepted as Accepted,
         DeadLettered as DeadLettered,

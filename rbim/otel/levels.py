@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Meter
 
     from rbim.bulk.progress import Snapshot
+    from rbim.callbacks.inbox.protocols import Counts
     from rbim.callbacks.inbox.sqlite import SqliteInbox
-    from rbim.callbacks.inbox.statements import Counts
     from rbim.client.shared import Load
     from rbim.otel.attributes import Attributes
     from rbim.otel.sources import Provider

@@ -217,6 +217,7 @@ class Database:
         self._begin(hurried)
         listeners: Sequence[Callable[[], object]] = ()
         try:
+            self._require_known_schema()
             self.now, self.news = self.clock(), False
             results = [command() for command in commands]
             last()
@@ -232,6 +233,13 @@ class Database:
         for call in listeners:
             call()
         return results
+
+    def _require_known_schema(self) -> None:
+        """Raise InvalidRequest if a newer rbim migrated the file while it was open here."""
+        ((version,),) = self.execute("PRAGMA user_version").fetchall()
+        if version > len(self._kind.schema):
+            cause = f"a newer rbim has migrated it to version {version} while this process had it open"
+            raise _unusable(self.path, self._kind, f"{cause}: end this process, and start it again with the newer rbim")
 
     def _begin(self, hurried: Callable[[], bool]) -> None:
         """Begin a transaction, and return with the lock held."""

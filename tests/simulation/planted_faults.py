@@ -587,9 +587,10 @@ def fence_dropped() -> None:
 
     settle = InboxStore._settle
 
-    def faulty(self: Any, claim: Any, result: Any, *, more: Any) -> Any:
-        found = self._database.execute("SELECT fence FROM conversation WHERE name = ?", (claim.conversation,)).fetchone()
-        return settle(self, evolve(claim, fence=found[0]) if found else claim, result, more=more)
+    def faulty(self: Any, claims: Any, result: Any, *, more: Any) -> Any:
+        name = claims[0].conversation
+        found = self._database.execute("SELECT fence FROM conversation WHERE name = ?", (name,)).fetchone()
+        return settle(self, [evolve(claim, fence=found[0]) for claim in claims] if found else claims, result, more=more)
 
     _replace(InboxStore, "_settle", faulty)
 
@@ -607,13 +608,13 @@ def lease_without_end() -> None:
     """What a process that died was handling is never handled again."""
     from rbim.callbacks.inbox.statements import InboxStore
 
-    claim_oldest = InboxStore._claim_oldest
+    lease = InboxStore._lease
 
-    def faulty(self: Any, conversation: Any, fence: Any) -> Any:
-        self._lease = 1e9
-        return claim_oldest(self, conversation, fence)
+    def faulty(self: Any, conversation: Any, fence: Any, limit: Any, *, boot: Any) -> Any:
+        self._lease_time = 1e9
+        return lease(self, conversation, fence, limit, boot=boot)
 
-    _replace(InboxStore, "_claim_oldest", faulty)
+    _replace(InboxStore, "_lease", faulty)
 
 
 @_fault("inbox")
@@ -621,7 +622,7 @@ def lease_not_renewed() -> None:
     """The lease of a handler that takes long is not renewed."""
     from rbim.callbacks.inbox.statements import InboxStore
 
-    _replace(InboxStore, "renew", lambda self, claims: None)  # noqa: ARG005
+    _replace(InboxStore, "renew", lambda self, claims: [])  # noqa: ARG005
 
 
 @_fault("inbox")
@@ -631,8 +632,8 @@ def result_not_recorded() -> None:
 
     done = _Backlog.done
 
-    async def faulty(self: Any, claim: Any, *, more: Any) -> Any:
-        return None if claim.number % 7 == 0 else await done(self, claim, more=more)
+    async def faulty(self: Any, claims: Any, *, more: Any) -> Any:
+        return () if any(claim.number % 7 == 0 for claim in claims) else await done(self, claims, more=more)
 
     _replace(_Backlog, "done", faulty)
 
@@ -643,7 +644,7 @@ def failure_is_done() -> None:
     from rbim.callbacks.inbox.statements import InboxStore
 
     def faulty(self: Any, claim: Any, *, error: Any, pause: Any) -> None:  # noqa: ARG001
-        self.done(claim, more=False)
+        self.done([claim], more=0)
 
     _replace(InboxStore, "retry", faulty)
 

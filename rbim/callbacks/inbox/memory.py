@@ -8,20 +8,23 @@ from heapq import heappop, heappush
 from itertools import count, islice
 from math import inf
 from threading import Lock
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import anyio
 from attrs import define, frozen
 
 from rbim._support.event_loops import waker
-from rbim.callbacks.inbox.content import apart, is_resend
-from rbim.callbacks.inbox.protocols import Claim, LeaseLost, OtherContent
+from rbim.callbacks.delivery import delivery_of
+from rbim.callbacks.inbox.arguments import classes, epoch, msg_type_of, page_limit, since_epoch
+from rbim.callbacks.inbox.content import OTHER_CONTENT, apart, is_resend
+from rbim.callbacks.inbox.protocols import Claim, Counts, DeadLetter, LeaseLost, OtherContent
 from rbim.clock import SystemClock
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
     from contextlib import AbstractAsyncContextManager
+    from datetime import datetime
     from types import TracebackType
     from typing import Self
 
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
     from rbim.callbacks.inbox.protocols import Backlog
     from rbim.clock import Clock
     from rbim.dialect import Dialect
+
+    T = TypeVar("T")
 
 MOST_OF_BODY = 4096  # bytes of a body that is remembered with its key
 
@@ -57,8 +62,8 @@ class MemorySink:
     """An inbox in memory, with at most ``capacity`` unsettled events (default: 1000); ``accept`` waits while it is full.
 
     It remembers the last ``remember`` keys (default: 10,000), and bodies of at most 4096 bytes: a known key with other
-    content goes into quarantine. ``quarantined`` has the last ``kept`` deliveries that cannot be handled (default: 1000),
-    ``dead`` as many dead letters. ``clock`` measures the pauses before retries; ``dialect`` has
+    content goes into quarantine. It keeps the last ``kept`` deliveries that cannot be handled (default: 1000,
+    :meth:`quarantined`) and as many dead letters (``dead``). ``clock`` measures the pauses before retries; ``dialect`` has
     the unit of ``msgTimestamp`` in ``events``. Nothing survives the process: a receiver that must not lose deliveries
     answered with 200 needs another sink.
     """
@@ -80,7 +85,7 @@ class MemorySink:
         for name, value in (("capacity", capacity), ("remember", remember), ("kept", kept)):
             if value < 1:
                 raise InvalidRequest(f"{name}: use at least 1, not {value!r}", field=name, limit=1)
-        self.quarantined: deque[Delivery] = deque(maxlen=kept)
+        self._quarantined: deque[QueuedEvent] = deque(maxlen=kept)
         self.dead: deque[DeadEvent] = deque(maxlen=kept)
         self._lock = Lock()
         self._queues = ConversationQueues(capacity, remember, clock or SystemClock())
@@ -126,6 +131,109 @@ class MemorySink:
             raise
         return waiting.new or False
 
+    async def counts(self) -> Counts:
+        """Return the numbers of waiting, dead and quarantined events; none is kept when it is done."""
+        with self._lock:
+            return Counts(waiting=self._queues.count, done=0, dead=len(self.dead), quarantined=len(self._quarantined))
+
+    async def lag(self) -> float:
+        """Return the age of the oldest waiting event in seconds; 0 if none waits."""
+        with self._lock:
+            entries = self._queues.entries()
+        now = self._queues.clock.now()
+        return max(0.0, (now - entries[0].delivery.received).total_seconds()) if entries else 0.0
+
+    async def dead_letters(self, limit: int = 100, after: int = 0) -> list[DeadLetter]:
+        """Return the oldest dead letters: at most ``limit``, with numbers above ``after`` (next page: the last number)."""
+        return _page(map(_dead_letter, self._snapshot(self.dead)), limit, after)
+
+    async def quarantined(self, limit: int = 100, after: int = 0) -> list[DeadLetter]:
+        """Return the oldest events in quarantine; ``limit`` and ``after`` as in :meth:`dead_letters`."""
+        return _page(map(_quarantined, self._snapshot(self._quarantined)), limit, after)
+
+    async def event(self, number: int) -> DeadLetter | None:
+        """Return a dead letter or an event in quarantine; None if there is none with this number."""
+        letters = (*await self.dead_letters(1, number - 1), *await self.quarantined(1, number - 1))
+        return next((letter for letter in letters if letter.number == number), None)
+
+    async def requeue(self, numbers: Iterable[int]) -> int:
+        """Make dead letters, and events in quarantine that can be read now, wait again; return their number.
+
+        Attempts count from 1 again, and the capacity does not hold them up. An event keeps its place in the order of its
+        conversation, before all that wait behind it.
+        """
+        wanted = set(numbers)
+        return self._requeue(lambda letter, _delivery: letter.number in wanted)
+
+    async def discard(self, numbers: Iterable[int]) -> int:
+        """Delete dead letters and events in quarantine; return their number."""
+        wanted = set(numbers)
+        return self._remove(lambda letter: letter.number in wanted)
+
+    async def purge(self, *, dead: bool = True, quarantined: bool = True, before: datetime | None = None) -> int:
+        """Delete all dead letters and events in quarantine, or one kind of them; return their number.
+
+        ``before``: only those received before this time (with a time zone; default: all).
+        """
+        limit = inf if before is None else epoch(before, "before")
+        return self._remove(lambda letter: letter.received.timestamp() < limit, dead=dead, quarantined=quarantined)
+
+    async def replay(
+        self, since: datetime | None = None, kind: type[Event] | str | None = None, *, dead_only: bool = False
+    ) -> int:
+        """Make dead letters wait again, and readable events in quarantine; return their number.
+
+        ``since``: only those received since then (with a time zone; default: all). ``kind``: a class of events, including
+        its subclasses, or the text of a ``msgType`` (default: any). ``dead_only``: no events in quarantine. Other content
+        of a known event stays there.
+        """
+        first, names, msg_type = since_epoch(since), classes(kind), msg_type_of(kind)
+
+        def wanted(letter: DeadLetter, delivery: Delivery) -> bool:
+            name = "" if delivery.kind is None else delivery.kind.__name__
+            return (
+                letter.received.timestamp() >= first
+                and not letter.error.startswith(OTHER_CONTENT)
+                and (names is None or name in names)
+                and (msg_type is None or delivery.msg_type == msg_type)
+            )
+
+        return self._requeue(wanted, quarantined=not dead_only)
+
+    def _snapshot(self, kept: deque[T]) -> tuple[T, ...]:
+        with self._lock:
+            return tuple(kept)
+
+    def _requeue(self, wanted: Callable[[DeadLetter, Delivery], bool], *, quarantined: bool = True) -> int:
+        with self._lock:
+            letters = [_dead_letter(each) for each in self.dead]
+            letters += [_quarantined(each) for each in self._quarantined] if quarantined else []
+            chosen: dict[int, Delivery] = {}
+            for letter in letters:
+                delivery = delivery_of(letter.body, app_id=letter.app_id, received=letter.received)
+                if wanted(letter, delivery) and delivery.problem is None:
+                    chosen[letter.number] = delivery
+            for number in sorted(chosen):
+                self._queues.put_back(number, chosen[number])
+            self._forget(chosen)
+        return len(chosen)
+
+    def _remove(self, wanted: Callable[[DeadLetter], bool], *, dead: bool = True, quarantined: bool = True) -> int:
+        with self._lock:
+            letters = [_dead_letter(each) for each in self.dead] if dead else []
+            letters += [_quarantined(each) for each in self._quarantined] if quarantined else []
+            numbers = {letter.number for letter in letters if wanted(letter)}
+            self._forget(numbers)
+        return len(numbers)
+
+    def _forget(self, numbers: Collection[int]) -> None:
+        for each in tuple(self.dead):
+            if each.claim.number in numbers:
+                self.dead.remove(each)
+        for entry in tuple(self._quarantined):
+            if entry.number in numbers:
+                self._quarantined.remove(entry)
+
     def backlog(self) -> AbstractAsyncContextManager[Backlog]:
         """Return a backlog for the event loop that enters it. On leaving, its claims are released."""
         return _Backlog(self._lock, self._queues, self.dead, self._admit_waiting)
@@ -147,7 +255,7 @@ class MemorySink:
         if known is not None:
             return self._other_content(delivery, known)
         if delivery.problem is not None:
-            self.quarantined.append(delivery)
+            self._quarantined.append(queues.numbered(delivery))
         elif first and queues.count < queues.capacity:
             queues.add(delivery)
         else:
@@ -162,7 +270,7 @@ class MemorySink:
         other = apart(delivery, delivery.key)
         if other.key in self._queues.keys:
             return False
-        self.quarantined.append(other)
+        self._quarantined.append(self._queues.numbered(other))
         self._queues.remember_key(other.key, other.body)
         return OtherContent(key=other.key, problem=other.problem or "")
 
@@ -262,6 +370,35 @@ class _Backlog:
         return following
 
 
+def _dead_letter(dead: DeadEvent) -> DeadLetter:
+    claim = dead.claim
+    delivery = delivery_of(claim.body, app_id=claim.app_id, received=claim.received)
+    return _letter(claim.number, delivery, dead.error, attempts=claim.attempt)
+
+
+def _quarantined(entry: QueuedEvent) -> DeadLetter:
+    return _letter(entry.number, entry.delivery, entry.delivery.problem or "")
+
+
+def _letter(number: int, delivery: Delivery, error: str, attempts: int = 0) -> DeadLetter:
+    return DeadLetter(
+        number=number,
+        key=delivery.key,
+        conversation=delivery.conversation,
+        app_id=delivery.app_id,
+        body=delivery.body,
+        received=delivery.received,
+        attempts=attempts,
+        error=error,
+        msg_type=delivery.msg_type,
+    )
+
+
+def _page(letters: Iterable[DeadLetter], limit: int, after: int) -> list[DeadLetter]:
+    found = sorted((letter for letter in letters if letter.number > after), key=lambda letter: letter.number)
+    return found[: page_limit(limit)]
+
+
 @define(eq=False)
 class QueuedEvent:
     """An event that waits or is being handled."""
@@ -301,16 +438,28 @@ class ConversationQueues:
         if len(self._in_order) > self.remember:
             del self.keys[self._in_order.popleft()]
 
+    def numbered(self, delivery: Delivery) -> QueuedEvent:
+        """Return an event with the next number, in no queue."""
+        return QueuedEvent(next(self._numbers), delivery)
+
     def add(self, delivery: Delivery) -> None:
         """Append an event to the queue of its conversation."""
+        entry = self.numbered(delivery)
+        self.put_back(entry.number, delivery)
+
+    def put_back(self, number: int, delivery: Delivery) -> None:
+        """Put an event into the queue of its conversation, in the order of the numbers."""
         self.count += 1
-        entry, conversation = QueuedEvent(next(self._numbers), delivery), delivery.conversation
+        entry, conversation = QueuedEvent(number, delivery), delivery.conversation
         queue = self._events.get(conversation)
         if queue is None:
             self._events[conversation] = deque((entry,))
             self.make_ready(conversation)
         else:
-            queue.append(entry)
+            place = len(queue)
+            while place and queue[place - 1].number > number:
+                place -= 1
+            queue.insert(place, entry)
 
     def make_ready(self, conversation: str, *, first: bool = False) -> None:
         """Make a conversation ready for a lease, after all others or (``first``) before them."""
@@ -358,12 +507,16 @@ class ConversationQueues:
 
     def is_leased(self, claim: Claim) -> bool:
         """Return whether a claim's lease is still valid and its event not settled."""
-        queue = self._events.get(claim.conversation)
-        return self.leased.get(claim.conversation) == claim.fence and queue is not None and queue[0].number <= claim.number
+        return self.leased.get(claim.conversation) == claim.fence and self._entry(claim) is not None
+
+    def _entry(self, claim: Claim) -> QueuedEvent | None:
+        waiting = self._events.get(claim.conversation, ())
+        return next((entry for entry in waiting if entry.number == claim.number), None)
 
     def remove(self, claim: Claim) -> None:
-        """Remove a settled event, the oldest one of its conversation."""
-        self._events[claim.conversation].popleft()
+        """Remove a settled event."""
+        queue = self._events[claim.conversation]
+        queue.remove(next(entry for entry in queue if entry.number == claim.number))
         self.count -= 1
 
     def oldest_or_end(self, conversation: str, more: int) -> list[Claim]:
@@ -380,7 +533,9 @@ class ConversationQueues:
 
     def pause(self, claim: Claim, pause: float) -> None:
         """Count a failure, end the lease, and pause the conversation for ``pause`` seconds."""
-        self._events[claim.conversation][0].failures += 1
+        entry = self._entry(claim)
+        assert entry is not None  # noqa: S101  # it is leased
+        entry.failures += 1
         del self.leased[claim.conversation]
         heappush(self._pausing, (self.clock.monotonic() + pause, claim.fence, claim.conversation))
         self.notify()  # this conversation may be due before the one that a backlog waits for

@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING, Protocol
 from attrs import frozen
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from contextlib import AbstractAsyncContextManager
     from datetime import datetime
     from types import TracebackType
     from typing import Self
 
     from rbim.callbacks.delivery import Delivery
+    from rbim.callbacks.events.types import Event
 
 
-__all__ = ["Backlog", "Claim", "Inbox", "LeaseLost", "OtherContent", "Sink"]
+__all__ = ["Archive", "Backlog", "Claim", "Counts", "DeadLetter", "Inbox", "LeaseLost", "OtherContent", "Sink"]
 
 # Theory of operation: the lease of a conversation.
 #
@@ -121,6 +122,31 @@ class Claim:
     crashes: int = 0
 
 
+@frozen(kw_only=True)
+class Counts:
+    """Numbers of events in an inbox: waiting, done (kept to recognise resends), dead letters, in quarantine."""
+
+    waiting: int
+    done: int
+    dead: int
+    quarantined: int
+
+
+@frozen(kw_only=True)
+class DeadLetter:
+    """A dead letter or an event in quarantine; ``error`` is the cause, ``number`` its place in the order of acceptance."""
+
+    number: int
+    key: str
+    conversation: str
+    app_id: str
+    body: bytes
+    received: datetime
+    attempts: int
+    error: str
+    msg_type: str
+
+
 class LeaseLost(Exception):
     """The lease expired and another worker has the conversation, or the event is settled: nothing was recorded."""
 
@@ -189,4 +215,53 @@ class Inbox(Sink, Protocol):
 
     def backlog(self) -> AbstractAsyncContextManager[Backlog]:
         """Return a backlog for the event loop that enters it; deliveries may be accepted in another one."""
+        ...
+
+
+class Archive(Protocol):
+    """An inbox's events for people: how many there are, and what to do with dead letters and events in quarantine."""
+
+    async def counts(self) -> Counts:
+        """Return the numbers of waiting, done, dead and quarantined events."""
+        ...
+
+    async def lag(self) -> float:
+        """Return the age of the oldest waiting event in seconds; 0 if none waits."""
+        ...
+
+    async def dead_letters(self, limit: int = 100, after: int = 0) -> list[DeadLetter]:
+        """Return the oldest dead letters: at most ``limit``, with numbers above ``after`` (next page: the last number)."""
+        ...
+
+    async def quarantined(self, limit: int = 100, after: int = 0) -> list[DeadLetter]:
+        """Return the oldest events in quarantine; ``limit`` and ``after`` as in :meth:`dead_letters`."""
+        ...
+
+    async def event(self, number: int) -> DeadLetter | None:
+        """Return a dead letter or an event in quarantine; None if there is none with this number."""
+        ...
+
+    async def requeue(self, numbers: Iterable[int]) -> int:
+        """Make dead letters, and events in quarantine that can be read now, wait again; return their number.
+
+        Attempts count from 1 again. An event keeps its place in the order of its conversation, before all that wait behind
+        it. One in quarantine whose key is known by now is handled as an event of its own.
+        """
+        ...
+
+    async def discard(self, numbers: Iterable[int]) -> int:
+        """Delete dead letters and events in quarantine; return their number. A resend would be accepted as a new event."""
+        ...
+
+    async def purge(self, *, dead: bool = True, quarantined: bool = True, before: datetime | None = None) -> int:
+        """Delete all dead letters and events in quarantine, or one kind of them; return their number.
+
+        ``before``: only those received before this time (with a time zone; default: all).
+        """
+        ...
+
+    async def replay(
+        self, since: datetime | None = None, kind: type[Event] | str | None = None, *, dead_only: bool = False
+    ) -> int:
+        """Make handled events, dead letters and readable events in quarantine wait again; return their number."""
         ...

@@ -4,32 +4,33 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
-from datetime import datetime
 from functools import partial
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import anyio
 from anyio import move_on_after
 from attrs import Factory, define, field, setters
 
 from rbim._support.event_loops import waker
-from rbim.callbacks.events.types import Event, class_names
-from rbim.callbacks.inbox.statements import INBOX, Counts, DeadLetter, InboxStore, ReplayFilter
+from rbim.callbacks.inbox.arguments import classes, epoch, msg_type_of, page_limit, since_epoch
+from rbim.callbacks.inbox.statements import INBOX, InboxStore, ReplayFilter
 from rbim.clock import SystemClock
 from rbim.errors import InvalidRequest
 from rbim.storage.group_commit import open_group_commit
-from rbim.validators import above_zero
+from rbim.validators import above_zero, or_none
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+    from datetime import datetime
     from os import PathLike
     from types import TracebackType
     from typing import Self
 
     from rbim.callbacks.delivery import Delivery
-    from rbim.callbacks.inbox.protocols import Backlog, Claim, OtherContent
+    from rbim.callbacks.events.types import Event
+    from rbim.callbacks.inbox.protocols import Backlog, Claim, Counts, DeadLetter, OtherContent
     from rbim.clock import Clock
     from rbim.storage.group_commit import Chain, GroupCommit
     from rbim.storage.sqlite import FileKind
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["WEEK", "SqliteInbox"]
 
 WEEK = 7 * 24 * 3600.0  # seconds
+STEP = 500  # events that one transaction requeues or deletes
 
 
 def _path(given: str | PathLike[str]) -> Path:
@@ -54,7 +56,14 @@ def _clock(given: Clock | None) -> Clock:
 
 
 def _store(inbox: SqliteInbox) -> InboxStore:
-    return InboxStore(inbox.path, retention=inbox.retention, lease=inbox.lease, clock=inbox.clock, kind=inbox.kind)
+    return InboxStore(
+        inbox.path,
+        retention=inbox.retention,
+        dead_retention=inbox.dead_retention,
+        lease=inbox.lease,
+        clock=inbox.clock,
+        kind=inbox.kind,
+    )
 
 
 @define(eq=False, on_setattr=setters.frozen)
@@ -62,10 +71,11 @@ class SqliteInbox:
     """An inbox in an SQLite file, created if missing (its directory must exist). For asyncio and trio.
 
     ``retention``: seconds after handling for which resends of an event are recognised (default: 7 days). The event is
-    deleted and overwritten an hour later, while a worker or receiver runs. ``lease``: seconds that a claim holds without
-    renewal (default: 30). ``poll``: seconds between two checks for changes by other
-    processes (default: 0.25). Due times, leases and the retention use ``clock``; all processes that share the file should
-    agree on the time.
+    deleted and overwritten an hour later, while a worker or receiver runs. ``dead_retention``: seconds for which dead
+    letters and events in quarantine are kept (default: None, until they are replayed, requeued or discarded); they are
+    deleted within minutes, 500 a minute at most. ``lease``: seconds that a claim holds without renewal (default: 30).
+    ``poll``: seconds between two checks for changes by other processes (default: 0.25). Due times, leases and the
+    retention use ``clock``; all processes that share the file should agree on the time.
 
     Accepted events survive a crash of the process and of the machine. Entering opens the file and raises InvalidRequest if
     it belongs to another application or a newer rbim, or is not a database. Leaving completes pending transactions. Except
@@ -75,6 +85,7 @@ class SqliteInbox:
     kind: ClassVar[FileKind] = INBOX  # its mark and its tables
     path: Path = field(converter=_path)
     retention: float = field(default=WEEK, kw_only=True, validator=above_zero)
+    dead_retention: float | None = field(default=None, kw_only=True, validator=or_none(above_zero))
     lease: float = field(default=30.0, kw_only=True, validator=above_zero)
     poll: float = field(default=0.25, kw_only=True, validator=above_zero)
     clock: Clock = field(default=None, kw_only=True, converter=_clock, repr=False)
@@ -160,11 +171,48 @@ class SqliteInbox:
 
     async def dead_letters(self, limit: int = 100, after: int = 0) -> list[DeadLetter]:
         """Return the oldest dead letters: at most ``limit``, with numbers above ``after`` (next page: the last number)."""
-        return await self._open.query(partial(self._store.dead_letters, _limit(limit), after))
+        return await self._open.query(partial(self._store.dead_letters, page_limit(limit), after))
 
     async def quarantined(self, limit: int = 100, after: int = 0) -> list[DeadLetter]:
         """Return the oldest events in quarantine; ``limit`` and ``after`` as in :meth:`dead_letters`."""
-        return await self._open.query(partial(self._store.quarantined, _limit(limit), after))
+        return await self._open.query(partial(self._store.quarantined, page_limit(limit), after))
+
+    async def event(self, number: int) -> DeadLetter | None:
+        """Return a dead letter or an event in quarantine; None if there is none with this number."""
+        return await self._open.read(partial(self._store.letter, number))
+
+    async def requeue(self, numbers: Iterable[int]) -> int:
+        """Make dead letters, and events in quarantine that can be read now, wait again; return their number.
+
+        Attempts count from 1 again. An event keeps its place in the order of its conversation, before all that wait behind
+        it. One in quarantine whose key is known by now is handled as an event of its own.
+        """
+        return await self._in_steps(self._store.requeue, numbers)
+
+    async def discard(self, numbers: Iterable[int]) -> int:
+        """Delete dead letters and events in quarantine; return their number. A resend would be accepted as a new event."""
+        return await self._in_steps(self._store.discard, numbers)
+
+    async def _in_steps(self, command: Callable[[Sequence[int]], int], numbers: Iterable[int]) -> int:
+        given, count = tuple(dict.fromkeys(numbers)), 0
+        for at in range(0, len(given), STEP):
+            count += await self._open.run(partial(command, given[at : at + STEP]))
+        return count
+
+    async def purge(self, *, dead: bool = True, quarantined: bool = True, before: datetime | None = None) -> int:
+        """Delete all dead letters and events in quarantine, or one kind of them; return their number.
+
+        ``before``: only those received before this time (with a time zone; default: all). It works in steps, so that
+        deliveries are accepted meanwhile. Raises InvalidRequest for an invalid ``before``.
+        """
+        limit, count = inf if before is None else epoch(before, "before"), 0
+        for state in [2] * dead + [3] * quarantined:
+            at, more = 0, True
+            while more:
+                at, deleted = await self._open.run(partial(self._store.purge_letters, state, before=limit, after=at))
+                count += deleted
+                more = at > 0
+        return count
 
     async def replay(
         self, since: datetime | None = None, kind: type[Event] | str | None = None, *, dead_only: bool = False
@@ -177,7 +225,9 @@ class SqliteInbox:
         Attempts count from 1 again. It works in steps, so that deliveries are accepted meanwhile; if cancelled, it may have
         replayed some events. Raises InvalidRequest for an invalid ``since`` or ``kind``.
         """
-        wanted = ReplayFilter(since=_since(since), classes=_classes(kind), msg_type=_msg_type(kind), dead_only=dead_only)
+        wanted = ReplayFilter(
+            since=since_epoch(since), classes=classes(kind), msg_type=msg_type_of(kind), dead_only=dead_only
+        )
         at, count = 0, 0
         last = await self._open.read(self._store.last)
         while at < last:
@@ -255,30 +305,3 @@ class _Backlog:
                 return
             with nullcontext() if due is None or due == inf else self._clock.scope(due), move_on_after(self._poll):
                 await news.wait()
-
-
-def _limit(limit: int) -> int:
-    if limit < 1:
-        raise InvalidRequest(f"limit: use at least 1, not {limit!r}", field="limit", limit=1)
-    return limit
-
-
-def _since(since: datetime | None) -> float:
-    if since is None:
-        return -inf
-    if not isinstance(cast("object", since), datetime) or since.tzinfo is None:
-        raise InvalidRequest(f"since: pass a datetime with a time zone, not {since!r}", field="since")
-    return since.timestamp()
-
-
-def _classes(kind: type[Event] | str | None) -> frozenset[str] | None:
-    if kind is None or isinstance(kind, str) or kind is Event:
-        return None
-    given = cast("object", kind)
-    if not isinstance(given, type) or not issubclass(given, Event):
-        raise InvalidRequest(f"kind: pass a class of events or the text of a msgType, not {kind!r}", field="kind")
-    return class_names(given)
-
-
-def _msg_type(kind: type[Event] | str | None) -> str | None:
-    return str(kind) if isinstance(kind, str) else None

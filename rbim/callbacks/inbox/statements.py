@@ -13,7 +13,7 @@ from attrs import evolve, frozen
 
 from rbim.callbacks.delivery import delivery_of
 from rbim.callbacks.inbox.content import OTHER_CONTENT, apart, is_resend
-from rbim.callbacks.inbox.protocols import Claim, LeaseLost, OtherContent
+from rbim.callbacks.inbox.protocols import Claim, Counts, DeadLetter, LeaseLost, OtherContent
 from rbim.callbacks.observers import logger
 from rbim.storage.in_place import InPlace
 from rbim.storage.sqlite import Database, FileKind
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rbim.callbacks.delivery import Delivery
     from rbim.clock import Clock
 
-__all__ = ["INBOX", "SPOOL", "Availability", "Counts", "DeadLetter", "InboxStore", "ReplayFilter"]
+__all__ = ["INBOX", "SPOOL", "Availability", "InboxStore", "ReplayFilter"]
 
 # Theory of operation: the life of an event. The number is the column ``state``; leased and retrying are kinds of waiting.
 #
@@ -35,8 +35,8 @@ __all__ = ["INBOX", "SPOOL", "Availability", "Counts", "DeadLetter", "InboxStore
 #   done (1)         handled; kept so that a resend is recognised, deleted after the retention and MARGIN by the next
 #                    transaction, at most PURGE_EVERY later while a worker waits. It is overwritten; its last bytes leave
 #                    the file in a transaction that nothing waits for, at most once a day, and on the last close
-#   dead letter (2)  its last attempt failed; kept until a replay
-#   quarantined (3)  authentic, but unreadable or of another application (``error``); kept until a replay
+#   dead letter (2)  its last attempt failed; kept until it is replayed, discarded, or older than its own retention
+#   quarantined (3)  authentic, but unreadable or of another application (``error``); kept likewise
 #
 # (new) -> waiting | quarantined     accept; a known key changes nothing
 # waiting, retrying -> leased        claim, or the next claims under the same lease
@@ -44,7 +44,8 @@ __all__ = ["INBOX", "SPOOL", "Availability", "Counts", "DeadLetter", "InboxStore
 # leased -> retrying                 retry: attempts + 1
 # leased -> waiting                  release; or the lease expires: attempts + 1 if its process lives, else a crash
 # done | dead letter -> waiting      replay: attempts = 0; replays + 1 if it was done
-# quarantined -> waiting             replay, if it can be read now; deleted instead if its new key is known by now
+# dead letter | quarantined -> (gone) discard, purge
+# quarantined -> waiting             replay or requeue, if it can be read now; deleted instead if its new key is known by now
 #
 # What must always hold:
 # - A key is in the table at most once, so an event is stored once, however often it is sent while its key is kept.
@@ -153,32 +154,17 @@ OLDEST_RECEIVED = """SELECT received FROM event WHERE number =
     (SELECT min(number) FROM event INDEXED BY event_waiting WHERE state = 0)"""
 DEAD = """SELECT number, key, conversation, app_id, body, received, attempts, error, msg_type FROM event
     WHERE state = 2 AND number > ? AND number <= ? ORDER BY number LIMIT ?"""
+LETTER_TIMES = {
+    state: f"""SELECT number, received, coalesce(finished, received) FROM event
+    WHERE state = {state} AND number > ? ORDER BY number LIMIT ?"""  # noqa: S608  # a constant
+    for state in (2, 3)
+}
+LETTER = """SELECT number, key, conversation, app_id, body, received, attempts, error, msg_type FROM event
+    WHERE number = ? AND state IN (2, 3)"""
+REQUEUE = """UPDATE event SET state = 0, attempts = 0, finished = NULL, error = NULL
+    WHERE number = ? AND state = 2"""
+ADMIT = "UPDATE event SET conversation = ?, class = ?, msg_type = ?, state = 0, error = NULL WHERE number = ?"
 QUARANTINED = DEAD.replace("state = 2", "state = 3")
-
-
-@frozen(kw_only=True)
-class Counts:
-    """Numbers of events in an inbox: waiting, done (kept to recognise resends), dead letters, in quarantine."""
-
-    waiting: int
-    done: int
-    dead: int
-    quarantined: int
-
-
-@frozen(kw_only=True)
-class DeadLetter:
-    """A dead letter or an event in quarantine; ``error`` is the cause, ``number`` its place in the order of acceptance."""
-
-    number: int
-    key: str
-    conversation: str
-    app_id: str
-    body: bytes
-    received: datetime
-    attempts: int
-    error: str
-    msg_type: str
 
 
 @frozen(kw_only=True)
@@ -204,8 +190,19 @@ class InboxStore:
     The methods from ``accept`` to ``replay`` are commands: only :meth:`commit` may run them.
     """
 
-    def __init__(self, path: Path, *, retention: float, lease: float, clock: Clock, kind: FileKind = INBOX) -> None:
+    def __init__(  # noqa: PLR0913  # options, each by keyword
+        self,
+        path: Path,
+        *,
+        retention: float,
+        lease: float,
+        clock: Clock,
+        dead_retention: float | None = None,
+        kind: FileKind = INBOX,
+    ) -> None:
         self._retention = retention
+        self._dead_retention = dead_retention
+        self._looked_at = {2: 0, 3: 0}  # by state: the last number that was checked for its age
         self._lease_time = lease
         self._database = Database(path, kind, clock=lambda: clock.now().timestamp())
         self._boot = ""
@@ -303,8 +300,19 @@ class InboxStore:
             return
         purged = self._database.execute(PURGE, (now - self._retention - MARGIN, PURGE_STEP)).rowcount
         self._purged = now if purged < PURGE_STEP else None
+        if self._dead_retention is not None:
+            purged += sum(self._purge_letters(state, now - self._dead_retention) for state in self._looked_at)
         if purged:
             self._deleted, self._rewritten = True, False
+
+    def _purge_letters(self, state: int, before: float) -> int:
+        """Delete old dead letters or old events in quarantine among the next 500."""
+        rows = self._database.execute(LETTER_TIMES[state], (self._looked_at[state], PURGE_STEP)).fetchall()
+        self._looked_at[state] = rows[-1][0] if len(rows) == PURGE_STEP else 0
+        return self._delete([number for number, _, since in rows if since < before])
+
+    def _delete(self, numbers: Iterable[int]) -> int:
+        return self._database.executemany("DELETE FROM event WHERE number = ? AND state IN (2, 3)", [(n,) for n in numbers])
 
     @staticmethod
     def _recently(purged: float | None, now: float) -> bool:
@@ -514,6 +522,44 @@ class InboxStore:
         self._database.news |= self._database.execute(REPLAY_CONVERSATIONS, values).rowcount > 0
         return until, count + self._database.execute(REPLAY, values).rowcount
 
+    def requeue(self, numbers: Sequence[int]) -> int:
+        """Let dead letters wait again, and events in quarantine that can be read now; return their number."""
+        return sum(self._requeue(number) for number in numbers)
+
+    def _requeue(self, number: int) -> bool:
+        letters = _dead_letters(self._database.execute(LETTER, (number,)).fetchall())
+        if not letters:
+            return False
+        (letter,) = letters
+        if self._database.execute(REQUEUE, (number,)).rowcount:
+            self._open_conversation(letter.conversation)
+            return True
+        delivery = delivery_of(letter.body, app_id=letter.app_id, received=letter.received)
+        if delivery.problem is not None:
+            return False
+        name, msg_type = _kind(delivery)
+        values = (delivery.key, delivery.conversation, name, msg_type, number, delivery.key, number)
+        if not self._database.execute(READMIT, values).rowcount:  # the key is known: an event of its own
+            self._database.execute(ADMIT, (delivery.conversation, name, msg_type, number))
+        self._open_conversation(delivery.conversation)
+        return True
+
+    def discard(self, numbers: Sequence[int]) -> int:
+        """Delete dead letters and events in quarantine; return their number."""
+        deleted = self._delete(numbers)
+        if deleted:
+            self._deleted, self._rewritten = True, False
+        return deleted
+
+    def purge_letters(self, state: int, *, before: float, after: int) -> tuple[int, int]:
+        """Delete those received before ``before`` of the next 500 with numbers above ``after``; return the last number too.
+
+        It is 0 at the end.
+        """
+        rows = self._database.execute(LETTER_TIMES[state], (after, PURGE_STEP)).fetchall()
+        deleted = self.discard([number for number, received, _ in rows if received < before])
+        return rows[-1][0] if len(rows) == PURGE_STEP else 0, deleted
+
     def _readmit(self, wanted: ReplayFilter, after: int, until: int) -> int:
         """Let events in quarantine wait if they can be read now; delete those that were accepted again meanwhile."""
         readmitted = 0
@@ -575,6 +621,10 @@ class InboxStore:
         """Return the number of the event accepted last; 0 if there is none."""
         ((number,),) = self._read("SELECT coalesce(max(number), 0) FROM event")
         return cast("int", number)
+
+    def letter(self, number: int) -> DeadLetter | None:
+        """Return a dead letter or an event in quarantine; None if there is none with this number."""
+        return next(iter(_dead_letters(self._read(LETTER, (number,)))), None)
 
     def dead_letters(self, limit: int, after: int) -> list[DeadLetter]:
         """Return at most ``limit`` dead letters with numbers above ``after``."""

@@ -11,7 +11,7 @@ from rbim._support.text import one_line
 from rbim.callbacks.receiver.replies import Reply
 
 if TYPE_CHECKING:
-    from rbim.callbacks.inbox.statements import Counts
+    from rbim.callbacks.inbox.protocols import Counts
     from rbim.callbacks.observers import ReceiverLog
     from rbim.clock import Clock
 

@@ -768,6 +768,39 @@ def test_an_older_file_is_brought_up_to_date_with_what_it_holds(path, clock, row
     assert rows("SELECT colour FROM event") == [("blue",)]
 
 
+def test_a_process_whose_file_a_newer_rbim_migrates_says_so_and_writes_nothing(kept, path, clock, rows):
+    step = ("ALTER TABLE event ADD COLUMN colour TEXT NOT NULL DEFAULT 'blue'",)
+    Run(kept).accept(delivery(1))
+    with opened(path, clock, kind=evolve(INBOX, schema=(*INBOX.schema, step))) as newer:
+        for command in (partial(kept.accept, delivery(2)), partial(kept.claim, 1)):
+            with pytest.raises(InvalidRequest, match="a newer rbim has migrated it to version 3 while") as caught:
+                kept.commit([command])
+            assert str(path) in str(caught.value)
+        assert Run(newer).accept(delivery(2))
+        assert Run(newer).claim(1)[0].number == 1
+    assert rows("SELECT count(*) FROM event") == [(2,)]
+
+
+def test_statements_of_version_1_store_nothing_in_a_file_that_was_migrated_to_version_2(path, clock, rows):
+    """An old process beside a new one: it fails before it has stored anything, so it acknowledges nothing."""
+    with opened(path, clock, kind=evolve(INBOX, schema=INBOX.schema[:1])), closing(sqlite3.connect(path)) as old:
+        old.execute("INSERT INTO lane (conversation, ready, fence) VALUES ('c', 7, 3)")
+        old.commit()
+        with opened(path, clock):
+            assert rows("SELECT name, ready, fence, boot, suspect, crashes FROM conversation") == [
+                ("c", 7, 3, None, None, 0)
+            ]
+            for statement in (
+                "INSERT INTO lane (conversation, ready, fence) VALUES ('d', 0, 0) ON CONFLICT (conversation) DO NOTHING",
+                "SELECT conversation FROM lane WHERE ready <= 0",
+                "SELECT fence FROM lane WHERE conversation = 'c'",
+                "UPDATE lane SET ready = 0, fence = 0 WHERE conversation = 'c'",
+                "UPDATE event SET state = 1 WHERE seq = 1",
+            ):
+                with pytest.raises(sqlite3.OperationalError, match=r"no such (table|column)"):
+                    old.execute(statement)
+
+
 def test_many_open_a_new_file_at_once(path, clock):
     begin, failures = threading.Barrier(6), []
 
