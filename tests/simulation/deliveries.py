@@ -57,6 +57,7 @@ class Message:
     begun: list[tuple[float, Process, int]] = field(factory=list)  # time, process, attempt
     ended: list[tuple[float, int]] = field(factory=list)  # time, and the count of troubles until then
     replays: int = 0
+    deaths: int = 0  # of processes that handled only this message and were not asked to leave
 
     @property
     def text(self) -> str:
