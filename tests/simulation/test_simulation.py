@@ -18,10 +18,10 @@ ROOT = Path(__file__).parents[2]
 
 SEEDS = {
     "job": "1-20,27,32,35,37,90,121",
-    "inbox": "1-20",
+    "inbox": "1-20,33,53,56,85",
     "service": "1-20",
 }
-"""The seeds of every day; those of the known findings come to them."""
+"""The seeds of every day; those of the known findings come to them. Those of the inbox meet every situation."""
 
 TRACED = {
     "job": "1,6,16,21",
