@@ -835,3 +835,19 @@ def chain_not_broken() -> None:
     from rbim.storage.group_commit import Chain
 
     _replace(Chain, "fail", lambda self, error, at: None)  # noqa: ARG005
+
+
+@_fault("inbox")
+def other_content_dropped() -> None:
+    """A delivery with a known msgId and other content is taken for a resend."""
+    from rbim.callbacks.inbox import statements
+
+    _replace(statements, "is_resend", lambda body, known: True)  # noqa: ARG005
+
+
+@_fault("inbox")
+def lost_inbox_not_noticed() -> None:
+    """Whether the file of an inbox is still in its place is not looked at."""
+    from rbim.storage.in_place import InPlace
+
+    _replace(InPlace, "require", lambda self: None)  # noqa: ARG005
