@@ -149,7 +149,11 @@ def test_every_mount_of_the_page_is_checked():
     asgi = {line for line in mounts if "Route(" in line}
     assert len(asgi) == 2
     assert all(line in checked for line in asgi)
-    assert mounts - asgi == {'await (receiver.asgi if scope["type"] == "lifespan" else django)(scope, receive, send)'}
+    others = {  # Django's application has no types, and Litestar's have other types of the same dictionaries
+        'await (receiver.asgi if scope["type"] == "lifespan" else django)(scope, receive, send)',
+        "await receiver.asgi(scope, receive, send)",
+    }
+    assert mounts - asgi == others
 
 
 # A right use that both are told to pass over, and a wrong one that neither is.

@@ -67,8 +67,10 @@ async def test_memory_keeps_it_apart_too():
     async with Receiver(sink=sink, credentials=CREDENTIALS) as receiver:
         for said in ("first", "second", "second", "x" * 5000):
             assert (await post(receiver, body(msgId="1", body=said))).status == 200
-    assert [b"second" in each.body for each in sink.quarantined] == [True, False]
-    assert len(sink.events) == 1
+        assert [b"second" in each.body for each in await sink.quarantined()] == [True, False]
+        assert len(sink.events) == 1
+        assert await sink.replay() == 0  # they stay there
+        assert len(await sink.quarantined()) == 2
 
 
 async def test_order_and_white_space_of_a_document_are_not_content(tmp_path):
