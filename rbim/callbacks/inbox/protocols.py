@@ -69,9 +69,9 @@ class Sink(Protocol):
     ``accept``, or None if ``accept`` would have to wait. It saves the receiver a timer.
 
     With an overflow file the receiver offers the deliveries of one conversation one at a time, so that they stay in order. A
-    sink that keeps the order of its calls can let ``accept`` have a keyword ``chain``, a
-    ``Chain`` of :mod:`rbim.storage.group_commit` of the conversation's deliveries: they are then offered at once. Such a sink
-    stores nothing of a chain that is ``broken``, and sets ``broken`` to the error as soon as one of its deliveries fails.
+    sink that keeps the order of its calls can let ``accept`` have a keyword ``chain``, a ``Chain`` (see
+    :mod:`rbim.storage.group_commit`) of the conversation's deliveries: they are then offered at once. Such a sink stores
+    nothing of a chain that is ``broken``, and sets ``broken`` to the error as soon as one of its deliveries fails.
     """
 
     @property
