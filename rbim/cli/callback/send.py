@@ -64,8 +64,8 @@ class SendOptions:
                 return [self.body.read_bytes()] * self.times
             except OSError as error:
                 raise InvalidRequest(f"--body: {self.body}: {error.strerror}", field="--body") from None
-        message = self._message()
-        return [self._encoded(message, app_id, unit) for _ in range(self.times)]
+        message, sent = self._message(), datetime.now(UTC)  # copies of one message have one time
+        return [self._encoded(message, app_id, unit, sent) for _ in range(self.times)]
 
     def _message(self) -> CopiedMessage:
         if self.to is None or self.sender is None:
@@ -95,9 +95,9 @@ class SendOptions:
             return ConvType.NOTIFY_TEAM
         return ConvType.TEAM if self.members else ConvType.PERSON
 
-    def _encoded(self, message: CopiedMessage, app_id: str, unit: TimeUnit) -> bytes:
+    def _encoded(self, message: CopiedMessage, app_id: str, unit: TimeUnit, sent: datetime) -> bytes:
         msg_id = self.msg_id or f"m8{secrets.token_hex(8)}"
-        document = message.body(app_id=app_id, msg_id=msg_id, sent=datetime.now(UTC), unit=unit)
+        document = message.body(app_id=app_id, msg_id=msg_id, sent=sent, unit=unit)
         try:
             return rbim_json.dumps(document | {"resendFlag": "1"} if self.resend else document)
         except ValueError:
