@@ -78,6 +78,24 @@ def test_what_does_not_answer_ends_it(cli):
     assert err.count("\n") == 1
 
 
+def test_copies_of_one_message_are_the_same_at_any_time(cli, monkeypatch):
+    """A receiver keeps other content under one msgId apart, also another time of the message."""
+    minutes = itertools.count()
+
+    class Ticking(datetime):
+        @classmethod
+        def now(cls, zone=None):
+            return datetime.now(zone) + timedelta(minutes=next(minutes))
+
+    bodies = []
+    monkeypatch.setattr("rbim.cli.callback.send.datetime", Ticking)
+    monkeypatch.setattr("rbim.cli.callback.send.sign", lambda body, **_: bodies.append(body) or {"Authorization": "none"})
+    with answering(OK, OK, OK) as (url, _):
+        assert cli("send", "text", *TO, url, "--msg-id", "m7", "--times", "3")[0] == Exit.DONE
+    assert len(bodies) == 3
+    assert len(set(bodies)) == 1
+
+
 def test_a_files_bytes_go_out_as_they_stand(tmp_path, cli):
     body = tmp_path / "body"
     body.write_bytes(b'\xff{"a": 1}\r\n')
