@@ -57,7 +57,11 @@ class Book:
         for start in range(0, len(rows), 7):  # batches of another size than any chunk
             self.do(self.loader.add, Columns.of(row_of(start + n, row) for n, row in enumerate(rows[start : start + 7], 1)))
         self.do(self.journal.loaded, self.loader, {"name": "rows"})
-        self.begin()
+        try:
+            self.begin()
+        except BaseException:
+            self.journal.database.close()
+            raise
 
     def begin(self):
         """Begin a run, after the end of the one before."""
