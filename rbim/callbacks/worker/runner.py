@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from contextlib import AsyncExitStack, nullcontext
 from threading import Thread
 from typing import TYPE_CHECKING
@@ -84,7 +85,7 @@ class _Run(TaskStatus[None]):
             self.error.__cause__ = error
 
 
-class _SupervisedWorker:
+class _SupervisedWorker(ABC):
     """What the two runners share: the supervision."""
 
     def __init__(
@@ -171,12 +172,13 @@ class _SupervisedWorker:
         """Return the event loop's time at which a stopped supervision waits no longer."""
         return anyio.current_time()
 
+    @abstractmethod
     def _when_running(self) -> Callable[[], object]:
         """Return a function that reports that the worker runs; it is called where the worker runs."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def _run_once(self, run: _Run) -> None:
-        raise NotImplementedError
+        """Run the worker until it ends; ``run`` says how."""
 
 
 class WorkerThread(_SupervisedWorker):
