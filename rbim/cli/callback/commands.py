@@ -1,8 +1,8 @@
-"""``rbim callback``: receive, send, explain and replay deliveries. Heavy imports happen when it is called."""
+"""``rbim callback``: receive, handle, send, explain and replay deliveries. Heavy imports happen when it is called."""
 
 from __future__ import annotations
 
-from pathlib import Path  # noqa: TC003  # cyclopts reads it
+from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
@@ -13,7 +13,7 @@ from rbim.cli.errors import report_error
 from rbim.cli.extras import require
 from rbim.errors import InvalidRequest, RbimError
 
-__all__ = ["callback", "explain", "send", "serve"]
+__all__ = ["callback", "explain", "send", "serve", "work"]
 
 HELP = """\
 Receive callbacks, send test deliveries, and explain why a delivery is refused. Callbacks, which the platform calls message
@@ -31,6 +31,7 @@ Port = Annotated[int, Parameter(validator=Number(gte=0, lte=65535))]
 Count = Annotated[int, Parameter(validator=Number(gte=1))]
 Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 Json = Annotated[bool, Parameter(name="--json", negative=(), show_default=False)]
+Seconds = Annotated[float, Parameter(validator=Number(gt=0))]
 Several = Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative=(), show_default=False)]
 Mode = Literal["normal", "high-guarantee"]
 Conversation = Literal["PERSON", "TEAM", "CUSTOM_PERSON", "CUSTOM_TEAM", "NOTIFY_TEAM"]
@@ -114,6 +115,60 @@ def serve(  # noqa: PLR0913  # flags, each with a default
 
 
 @callback.command(sort_key=1)
+def work(  # noqa: PLR0913  # flags, each with a default
+    handlers: str,
+    *,
+    inbox: Path,
+    around: Annotated[str | None, Parameter(show_default=False)] = None,
+    app_dir: Path = Path(),
+    concurrency: Count = 16,
+    timeout: Seconds = 60.0,
+    drain: Seconds = 10.0,
+) -> int:
+    """Handle the events of an inbox with the handlers of your application.
+
+    It runs apart from the receiver, which stores the events: `rbim callback serve` without --print, or a Receiver without
+    handlers. Several workers may share an inbox: each conversation is handled by one of them at a time, in order. Ctrl-C and
+    SIGTERM stop it with exit code 0: running handlers have --drain seconds to end. A second signal ends it at once, with
+    exit code 130 or 143; what was not finished is handled again.
+
+    Parameters
+    ----------
+    handlers
+        The router with the handlers, as MODULE:NAME, such as app.handlers:router.
+    inbox
+        The file that stores the events; it is created if it does not exist.
+    around
+        A function, as MODULE:NAME, that returns an async context manager for what handlers share, such as a connection pool:
+        its value is their `HandlerContext.resource`.
+    app_dir
+        The directory in which modules are looked for first.
+    concurrency
+        The maximum number of conversations handled at once.
+    timeout
+        Seconds that a handler may take for one event.
+    drain
+        Seconds that running handlers have to end after Ctrl-C or SIGTERM.
+    """
+    from rbim.cli.callback.work import WorkOptions, run
+
+    try:
+        return run(
+            WorkOptions(
+                handlers=handlers,
+                inbox=inbox,
+                around=around,
+                app_dir=app_dir,
+                concurrency=concurrency,
+                timeout=timeout,
+                drain=drain,
+            )
+        )
+    except RbimError as error:
+        return report_error(error, "rbim callback work")
+
+
+@callback.command(sort_key=2)
 def send(  # noqa: PLR0913  # flags, each with a default
     msg_type: str = "TEXT",
     *,
@@ -189,7 +244,7 @@ def send(  # noqa: PLR0913  # flags, each with a default
         return report_error(error, "rbim callback send")
 
 
-@callback.command(sort_key=2)
+@callback.command(sort_key=3)
 def explain(
     file: Annotated[str, Parameter(allow_leading_hyphen=True)], *, at: str | None = None, as_json: Json = False
 ) -> int:
@@ -215,5 +270,5 @@ def explain(
         return report_error(error, "rbim callback explain")
 
 
-callback.command(sort_key=3)(replay)
-callback.command(sort_key=4)(status)
+callback.command(sort_key=4)(replay)
+callback.command(sort_key=5)(status)

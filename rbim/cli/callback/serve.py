@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
-import signal
 import sqlite3
 import sys
 from contextlib import ExitStack, asynccontextmanager, contextmanager, nullcontext
@@ -30,6 +28,7 @@ from rbim.callbacks.worker.router import HandlerContext  # noqa: TC001  # the ro
 from rbim.cli.callback.connection import ConnectionTable, LimitedConnection, max_connections
 from rbim.cli.callback.forward import Forwarder
 from rbim.cli.callback.log import Line, RateLimitedHandler, StreamListener, receiver_log
+from rbim.cli.callback.signals import stopped_by_signals
 from rbim.cli.context import callback_credentials, configuration
 from rbim.cli.exit_codes import Exit
 from rbim.cli.printable import json_line
@@ -272,7 +271,11 @@ async def _until_stopped(options: ServeOptions, serving: _Serving, log: RateLimi
         place = f"{options.host} port {options.port}"
         log.log_text(f"cannot listen on {place} ({error.strerror}): choose another --port or --host", CRITICAL)
         return Exit.USAGE
-    with bound, _signals(server):
+
+    def stop() -> None:
+        server.should_exit = True  # uvicorn checks it ten times a second
+
+    with bound, stopped_by_signals(stop):
         try:
             async with serving.receiving():
                 await server.serve(sockets=[bound])
@@ -280,24 +283,6 @@ async def _until_stopped(options: ServeOptions, serving: _Serving, log: RateLimi
             log.log_text(f"{options.inbox}: {error}", CRITICAL)
             return Exit.USAGE
     return codes[-1]
-
-
-@contextmanager
-def _signals(server: uvicorn.Server) -> Generator[None]:
-    received: list[int] = []
-
-    def handle(number: int, _: object) -> None:
-        if received:
-            os._exit(128 + number)  # whatever still runs: the inbox survives it
-        received.append(number)
-        server.should_exit = True  # uvicorn checks it ten times a second
-
-    previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 def _url(options: ServeOptions, bound: socket.socket) -> str:

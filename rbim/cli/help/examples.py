@@ -47,6 +47,10 @@ EXAMPLES = {
         "rbim callback serve --inbox events.db --port 8000 --mode high-guarantee",
         "rbim callback serve --inbox events.db --forward-to http://127.0.0.1:5000/copies",
     ),
+    "callback work": (
+        "rbim callback work app.handlers:router --inbox events.db",
+        "rbim callback work app.handlers:router --inbox events.db --around app.database:pool",
+    ),
     "callback send": (
         "rbim callback send TEXT --to 1002 --sender 1001 --text hello",
         "rbim callback send TEAM_KICK --to g80000049837291 --sender 1001 --member 1002",

@@ -22,7 +22,8 @@ from rbim import Credentials
 from rbim.callbacks.signature import sign
 from rbim.cli import Exit
 from rbim.cli.callback.log import FLUSH_TIMEOUT
-from rbim.cli.callback.serve import DRAIN_TIMEOUT, SHUTDOWN_TIMEOUT, _signals
+from rbim.cli.callback.serve import DRAIN_TIMEOUT, SHUTDOWN_TIMEOUT
+from rbim.cli.callback.signals import stopped_by_signals
 from rbim.emulator import Emulator
 from rbim.transports.httpx import HttpxTransport
 
@@ -284,15 +285,12 @@ def test_a_second_signal_ends_it_at_once(tmp_path, number, code):
 
 
 def test_the_second_signal_is_told_from_the_first(monkeypatch):
-    class Stoppable:
-        should_exit = False
-
-    ended, server = [], Stoppable()
+    ended, stopped = [], []
     monkeypatch.setattr(os, "_exit", ended.append)
-    with _signals(server):
-        assert not server.should_exit
+    with stopped_by_signals(lambda: stopped.append("once")):
+        assert not stopped
         signal.raise_signal(signal.SIGINT)
-        assert (server.should_exit, ended) == (True, [])
+        assert (stopped, ended) == (["once"], [])
         signal.raise_signal(signal.SIGTERM)
     assert ended == [143]
 

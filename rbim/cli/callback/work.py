@@ -1,0 +1,127 @@
+"""``rbim callback work``: handles an inbox's events with the handlers of an application, apart from the receiver."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import sys
+from importlib import import_module
+from logging import CRITICAL
+from pathlib import Path  # noqa: TC003  # attrs resolves it
+from traceback import extract_tb
+from typing import TYPE_CHECKING, Any, cast
+
+from attrs import frozen
+
+from rbim.callbacks.inbox.sqlite import SqliteInbox
+from rbim.callbacks.observers import Observers
+from rbim.callbacks.worker.router import Router
+from rbim.callbacks.worker.runner import WorkerTask
+from rbim.callbacks.worker.worker import Worker
+from rbim.cli.callback.log import receiver_log
+from rbim.cli.callback.signals import stopped_by_signals
+from rbim.cli.exit_codes import Exit
+from rbim.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractAsyncContextManager
+
+    from rbim.cli.callback.log import RateLimitedHandler
+
+__all__ = ["WorkOptions", "run"]
+
+
+@frozen(kw_only=True)
+class WorkOptions:
+    """The arguments of the command."""
+
+    handlers: str
+    inbox: Path
+    around: str | None
+    app_dir: Path
+    concurrency: int
+    timeout: float
+    drain: float
+
+
+def run(options: WorkOptions) -> int:
+    """Handle events until Ctrl-C or SIGTERM, in the main thread, and return the exit code. Raises InvalidRequest."""
+    sys.path.insert(0, str(options.app_dir.absolute()))
+    router, around = _router(options), _around(options)
+    worker = Worker(
+        SqliteInbox(options.inbox),
+        router,
+        concurrency=options.concurrency,
+        timeout=options.timeout,
+        observers=Observers(),
+        drain=options.drain,
+    )
+    with receiver_log() as log:
+        return asyncio.run(_until_stopped(options, WorkerTask(worker, around=around), log))
+
+
+def _router(options: WorkOptions) -> Router[Any]:
+    found: Router[Any] = _found(options.handlers, "HANDLERS", options.app_dir)
+    if not isinstance(cast("object", found), Router):
+        raise _unusable("HANDLERS", options.handlers, f"it is {_kind(found)}, not a rbim.callbacks.Router")
+    return found
+
+
+def _around(options: WorkOptions) -> Callable[[], AbstractAsyncContextManager[Any]] | None:
+    if options.around is None:
+        return None
+    found = _found(options.around, "--around", options.app_dir)
+    if not callable(found):
+        cause = f"it is {_kind(found)}, not a function that returns an async context manager"
+        raise _unusable("--around", options.around, cause)
+    return cast("Callable[[], AbstractAsyncContextManager[Any]]", found)
+
+
+async def _until_stopped(options: WorkOptions, running: WorkerTask, log: RateLimitedHandler) -> int:
+    loop, stopped = asyncio.get_running_loop(), asyncio.Event()
+    with stopped_by_signals(lambda: loop.call_soon_threadsafe(stopped.set)):
+        try:
+            async with running:
+                log.log_text(f"handling the events of {options.inbox} with {options.handlers}", CRITICAL)
+                await stopped.wait()
+        except sqlite3.Error as error:
+            log.log_text(f"{options.inbox}: {error}", CRITICAL)
+            return Exit.USAGE
+    return Exit.DONE
+
+
+def _found(target: str, argument: str, folder: Path) -> Any:  # an object of the application
+    """Return the object that ``MODULE:NAME`` names. Raises InvalidRequest, which names the argument and the cause."""
+    name, colon, path = target.partition(":")
+    if not (colon and all(part.isidentifier() for part in (*name.split("."), *path.split(".")))):
+        raise InvalidRequest(f"{argument}: use MODULE:NAME such as app.handlers:router, not {target!r}", field=argument)
+    try:
+        found: Any = import_module(name)
+    except Exception as error:  # any error of the application's code
+        raise InvalidRequest(f"{argument}: {_not_imported(error, name, folder)}", field=argument) from error
+    for part in path.split("."):
+        if not hasattr(found, part):
+            names = (key for key, value in vars(import_module(name)).items() if isinstance(value, Router))
+            others = ", ".join(f"{name}:{key}" for key in names)
+            cause = f"there is no {part}" + (f"; routers there: {others}" if others else "")
+            raise _unusable(argument, target, cause)
+        found = getattr(found, part)
+    return found
+
+
+def _unusable(argument: str, target: str, cause: str) -> InvalidRequest:
+    return InvalidRequest(f"{argument}: {target} cannot be used: {cause}", field=argument)
+
+
+def _not_imported(error: Exception, name: str, folder: Path) -> str:
+    """Return why a module cannot be imported: it is not found, or where in the application's code it failed."""
+    if isinstance(error, ModuleNotFoundError) and error.name is not None and f"{name}.".startswith(f"{error.name}."):
+        return f"there is no module {error.name} below {folder.absolute()}: run it elsewhere, or use --app-dir"
+    last = extract_tb(error.__traceback__)[-1]
+    where = "" if last.filename.startswith("<frozen") else f" ({last.filename}, line {last.lineno})"
+    return f"{name} cannot be imported: {type(error).__name__}: {error}{where}; --debug shows the traceback"
+
+
+def _kind(found: Any) -> str:
+    return f"the class {found.__name__}" if isinstance(found, type) else f"a value of {type(found).__name__}"
