@@ -235,6 +235,18 @@ REFUSED_AFTER_LOSS = [(ResetAfter(), {"times": 1}), (Code("999123"), {"nth": [2]
     confirm=False,
     already_fails=False,
 )
+@example(
+    stop_at=None,
+    rows=[("first", "a0"), ("second", "a0"), ("second", "a1")],
+    faults=[(Code("999123"), {"probability": 0.5, "times": 1}), (Refuse(), {"probability": 1.0, "times": 2})],
+    unlucky=set(),
+    chunk=2,
+    concurrency=1,
+    isolate=3,
+    fuse=None,
+    confirm=False,
+    already_fails=False,
+)
 async def test_each_account_ends_in_the_state_that_the_platform_has_it_in(**life):
     await live_through(**life)
 

@@ -121,12 +121,14 @@ def accounts_of_requests(path):
     for chunk, whole in read(path, "SELECT id, half_of FROM chunk WHERE half_of IS NOT NULL"):
         halves.setdefault(whole, []).append(chunk)
     found = {}
+    repeats = read(path, "SELECT id, repeats, split FROM request")
     for number, chunk, split in read(path, "SELECT id, chunk, split FROM request WHERE outcome <> 5 ORDER BY id DESC"):
-        if not split:
-            found[number] = by_chunk.get(chunk, [])
+        if not split:  # its repeat may have been split
+            again = next((other for other, parent, _ in repeats if parent == number and other in found), None)
+            found[number] = by_chunk.get(chunk, []) if again is None else found[again]
             continue
         inside = {each.seq: each for half in halves.get(number, []) for each in by_chunk[half]}
-        for other, parent, other_split in read(path, "SELECT id, repeats, split FROM request"):
+        for other, parent, other_split in repeats:
             if parent == number and other_split:
                 inside |= {each.seq: each for each in found[other]}
         found[number] = [inside[seq] for seq in sorted(inside)]
