@@ -707,9 +707,9 @@ def free_place_not_used() -> None:
 @_fault("inbox")
 def dead_letters_not_replayed() -> None:
     """A replay leaves dead letters out."""
-    from rbim.callbacks.inbox import statements
+    from rbim.callbacks.inbox import archive_statements
 
-    _replace_text(statements, "REPLAY", "state = 2 OR ", "")
+    _replace_text(archive_statements, "REPLAY", "state = 2 OR ", "")
 
 
 @_fault("inbox")

@@ -14,8 +14,10 @@ from anyio import move_on_after
 from attrs import Factory, define, field, setters
 
 from rbim._support.event_loops import waker
+from rbim.callbacks.inbox.archive_statements import ReplayFilter
 from rbim.callbacks.inbox.arguments import classes, epoch, msg_type_of, page_limit, since_epoch
-from rbim.callbacks.inbox.statements import INBOX, InboxStore, ReplayFilter
+from rbim.callbacks.inbox.statements import InboxStore
+from rbim.callbacks.inbox.tables import INBOX
 from rbim.clock import SystemClock
 from rbim.errors import InvalidRequest
 from rbim.storage.group_commit import open_group_commit
@@ -155,14 +157,14 @@ class SqliteInbox:
 
     async def counts(self) -> Counts:
         """Return the numbers of waiting, done, dead and quarantined events. The time grows with the number of events."""
-        return await self._open.query(self._store.counts)
+        return await self._open.query(self._store.archive.counts)
 
     async def lag(self) -> float:
         """Return the age of the oldest waiting event in seconds; 0 if none waits.
 
         The time grows with the number of waiting events.
         """
-        oldest = await self._open.query(self._store.oldest)
+        oldest = await self._open.query(self._store.archive.oldest)
         return 0.0 if oldest is None else max(0.0, self.clock.now().timestamp() - oldest)
 
     async def conversations(self, limit: int) -> set[str]:
@@ -171,15 +173,15 @@ class SqliteInbox:
 
     async def dead_letters(self, limit: int = 100, after: int = 0) -> list[DeadLetter]:
         """Return the oldest dead letters: at most ``limit``, with numbers above ``after`` (next page: the last number)."""
-        return await self._open.query(partial(self._store.dead_letters, page_limit(limit), after))
+        return await self._open.query(partial(self._store.archive.dead_letters, page_limit(limit), after))
 
     async def quarantined(self, limit: int = 100, after: int = 0) -> list[DeadLetter]:
         """Return the oldest events in quarantine; ``limit`` and ``after`` as in :meth:`dead_letters`."""
-        return await self._open.query(partial(self._store.quarantined, page_limit(limit), after))
+        return await self._open.query(partial(self._store.archive.quarantined, page_limit(limit), after))
 
     async def event(self, number: int) -> DeadLetter | None:
         """Return a dead letter or an event in quarantine; None if there is none with this number."""
-        return await self._open.read(partial(self._store.letter, number))
+        return await self._open.read(partial(self._store.archive.letter, number))
 
     async def requeue(self, numbers: Iterable[int]) -> int:
         """Make dead letters, and events in quarantine that can be read now, wait again; return their number.
@@ -187,11 +189,11 @@ class SqliteInbox:
         Attempts count from 1 again. An event keeps its place in the order of its conversation, before all that wait behind
         it. One in quarantine whose key is known by now is handled as an event of its own.
         """
-        return await self._in_steps(self._store.requeue, numbers)
+        return await self._in_steps(self._store.archive.requeue, numbers)
 
     async def discard(self, numbers: Iterable[int]) -> int:
         """Delete dead letters and events in quarantine; return their number. A resend would be accepted as a new event."""
-        return await self._in_steps(self._store.discard, numbers)
+        return await self._in_steps(self._store.archive.discard, numbers)
 
     async def _in_steps(self, command: Callable[[Sequence[int]], int], numbers: Iterable[int]) -> int:
         given, count = tuple(dict.fromkeys(numbers)), 0
@@ -209,7 +211,7 @@ class SqliteInbox:
         for state in [2] * dead + [3] * quarantined:
             at, more = 0, True
             while more:
-                at, deleted = await self._open.run(partial(self._store.purge_letters, state, before=limit, after=at))
+                at, deleted = await self._open.run(partial(self._store.archive.purge_letters, state, before=limit, after=at))
                 count += deleted
                 more = at > 0
         return count
@@ -229,9 +231,9 @@ class SqliteInbox:
             since=since_epoch(since), classes=classes(kind), msg_type=msg_type_of(kind), dead_only=dead_only
         )
         at, count = 0, 0
-        last = await self._open.read(self._store.last)
+        last = await self._open.read(self._store.archive.last)
         while at < last:
-            at, replayed = await self._open.run(partial(self._store.replay, wanted, after=at, last=last))
+            at, replayed = await self._open.run(partial(self._store.archive.replay, wanted, after=at, last=last))
             count += replayed
         return count
 

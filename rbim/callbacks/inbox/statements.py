@@ -1,124 +1,40 @@
-"""The SQLite file of an inbox: its tables, and all statements on events and leases."""
+"""The SQLite file of an inbox: opened, written in transactions, and the statements on deliveries, claims and leases."""
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import suppress
 from datetime import UTC, datetime
 from math import inf
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from attrs import evolve, frozen
+from attrs import evolve
 
-from rbim.callbacks.delivery import delivery_of
-from rbim.callbacks.inbox.content import OTHER_CONTENT, apart, is_resend
-from rbim.callbacks.inbox.protocols import Claim, Counts, DeadLetter, LeaseLost, OtherContent
+from rbim.callbacks.inbox.archive_statements import ArchiveStore
+from rbim.callbacks.inbox.content import apart, is_resend
+from rbim.callbacks.inbox.erasure import Erasure
+from rbim.callbacks.inbox.protocols import Claim, LeaseLost, OtherContent
+from rbim.callbacks.inbox.tables import INBOX, SPOOL, kind_of, open_conversation
 from rbim.callbacks.observers import logger
 from rbim.storage.in_place import InPlace
-from rbim.storage.sqlite import Database, FileKind
+from rbim.storage.sqlite import Database
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
 
     from rbim.callbacks.delivery import Delivery
     from rbim.clock import Clock
+    from rbim.storage.sqlite import FileKind
 
-__all__ = ["INBOX", "SPOOL", "Availability", "InboxStore", "ReplayFilter"]
-
-# Theory of operation: the life of an event. The number is the column ``state``; leased and retrying are kinds of waiting.
-#
-#   waiting (0)      accepted, not settled; one of its conversation's queue
-#   leased (0)       among the oldest waiting events of a conversation that has a ``fence`` (see inbox/protocols.py)
-#   retrying (0)     failed; ``error`` has the last traceback, and the conversation's ``ready`` lies in the future
-#   done (1)         handled; kept so that a resend is recognised, deleted after the retention and MARGIN by the next
-#                    transaction, at most PURGE_EVERY later while a worker waits. It is overwritten; its last bytes leave
-#                    the file in a transaction that nothing waits for, at most once a day, and on the last close
-#   dead letter (2)  its last attempt failed; kept until it is replayed, discarded, or older than its own retention
-#   quarantined (3)  authentic, but unreadable or of another application (``error``); kept likewise
-#
-# (new) -> waiting | quarantined     accept; a known key changes nothing
-# waiting, retrying -> leased        claim, or the next claims under the same lease
-# leased -> done | dead letter       done, dead_letter: attempts + 1
-# leased -> retrying                 retry: attempts + 1
-# leased -> waiting                  release; or the lease expires: attempts + 1 if its process lives, else a crash
-# done | dead letter -> waiting      replay: attempts = 0; replays + 1 if it was done
-# dead letter | quarantined -> (gone) discard, purge
-# quarantined -> waiting             replay or requeue, if it can be read now; deleted instead if its new key is known by now
-#
-# What must always hold:
-# - A key is in the table at most once, so an event is stored once, however often it is sent while its key is kept.
-# - A conversation with a waiting event has a row in ``conversation``; ``fence`` is 0 in it without a lease, and ``ready``
-#   is the time from which it may be claimed (of a lease: its end).
-# - Only a claim with the row's fence settles an event or ends a lease.
-# - ``boot`` names the process that has the lease (a new name each time the file is opened), to tell a lease of a dead
-#   process from one that its own process let expire. It is NULL where a death means nothing: without a lease, of a
-#   suspect that has not begun, in leases of version 1; and empty after absolve().
-# - ``suspect`` is the number of the event whose process died ``crashes`` times; the first time others were beside it.
-#
-# The body is the last column, so that no search has to read past it.
-SCHEMA = (
-    (
-        """CREATE TABLE event (
-            seq INTEGER PRIMARY KEY AUTOINCREMENT,
-            key TEXT NOT NULL UNIQUE,
-            conversation TEXT NOT NULL,
-            app_id TEXT NOT NULL,
-            class TEXT NOT NULL,
-            msg_type TEXT NOT NULL,
-            received REAL NOT NULL,
-            state INTEGER NOT NULL,
-            attempts INTEGER NOT NULL DEFAULT 0,
-            replays INTEGER NOT NULL DEFAULT 0,
-            finished REAL,
-            error TEXT,
-            body BLOB NOT NULL
-        )""",
-        "CREATE INDEX event_waiting ON event (conversation, seq) WHERE state = 0",
-        "CREATE INDEX event_done ON event (finished) WHERE state = 1",
-        "CREATE INDEX event_dead ON event (seq) WHERE state = 2",
-        "CREATE INDEX event_quarantined ON event (seq) WHERE state = 3",
-        "CREATE TABLE lane (conversation TEXT PRIMARY KEY, ready REAL NOT NULL, fence INTEGER NOT NULL) WITHOUT ROWID",
-        "CREATE INDEX lane_ready ON lane (ready)",
-        "CREATE TABLE meta (fence INTEGER NOT NULL)",
-        "INSERT INTO meta (fence) VALUES (0)",
-    ),
-    (  # of names and of one small table: the time does not grow with the number of events
-        "ALTER TABLE event RENAME COLUMN seq TO number",
-        """CREATE TABLE conversation (
-            name TEXT PRIMARY KEY,
-            ready REAL NOT NULL,
-            fence INTEGER NOT NULL DEFAULT 0,
-            boot TEXT,
-            suspect INTEGER,
-            crashes INTEGER NOT NULL DEFAULT 0
-        ) WITHOUT ROWID""",
-        "INSERT INTO conversation (name, ready, fence) SELECT conversation, ready, fence FROM lane",
-        "DROP TABLE lane",
-        "CREATE INDEX conversation_ready ON conversation (ready) WHERE suspect IS NULL",
-        "CREATE INDEX conversation_suspect ON conversation (ready) WHERE suspect IS NOT NULL",
-    ),
-)
-
-INBOX = FileKind(name="an inbox", mark=b"rbim", schema=SCHEMA, harmless=(LeaseLost,), secure_delete=True)
-"""The file of a :class:`~rbim.callbacks.SqliteInbox`."""
-
-SPOOL = evolve(INBOX, name="a spool", mark=b"rbsp")
-"""The file of a spool: the same tables with another mark, so that no other code opens it as an inbox."""
+__all__ = ["Availability", "InboxStore"]
 
 SLACK = 0.001  # seconds that a due time may be early: conversion between float and datetime rounds
 MARGIN = 3600.0  # seconds that a key is kept after the retention: the clock that signs a resend may be ahead
 PURGE_EVERY = 60.0  # seconds
 PURGE_STEP = 500
-ERASE_EVERY = 24 * 3600.0  # seconds
-ERASE_SIZE = 64 * 1024 * 1024  # bytes of a file that is rewritten within a second or so
-REPLAY_STEP = 1000
-NO_END = 2**63 - 1
 
 ACCEPT = """INSERT INTO event (key, conversation, app_id, class, msg_type, received, state, error, body)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (key) DO NOTHING"""
-OPEN_CONVERSATION = "INSERT INTO conversation (name, ready) VALUES (?, ?) ON CONFLICT (name) DO NOTHING"
 READY = "SELECT name, fence, boot FROM conversation WHERE suspect IS NULL AND ready <= ? ORDER BY ready LIMIT ?"
 NEXT_READY = "SELECT ready, fence FROM conversation WHERE suspect IS NULL ORDER BY ready LIMIT ?"
 SUSPECTS = "SELECT ready, fence FROM conversation WHERE suspect IS NOT NULL ORDER BY ready"
@@ -139,42 +55,6 @@ SETTLE = """UPDATE event SET state = ?, finished = ?, error = ?, attempts = atte
     WHERE number = ? AND state = 0"""
 PURGE = """DELETE FROM event WHERE number IN (
     SELECT number FROM event WHERE state = 1 AND finished < ? ORDER BY finished LIMIT ?)"""
-REPLAYED = """number > :after AND number <= :until AND received >= :since AND (state = 2 OR state = 1 AND NOT :dead_only)
-    AND (:classes IS NULL OR instr(:classes, ',' || class || ',')) AND (:msg_type IS NULL OR msg_type = :msg_type)"""
-REPLAY_CONVERSATIONS = f"""INSERT INTO conversation (name, ready)
-    SELECT DISTINCT conversation, :now FROM event WHERE {REPLAYED} ON CONFLICT (name) DO NOTHING"""  # noqa: S608  # a constant
-REPLAY = f"""UPDATE event SET state = 0, attempts = 0, replays = replays + (state = 1), finished = NULL, error = NULL
-    WHERE {REPLAYED}"""  # noqa: S608  # a constant
-READMIT = """UPDATE event SET key = ?, conversation = ?, class = ?, msg_type = ?, state = 0, error = NULL WHERE number = ?
-    AND NOT EXISTS (SELECT 1 FROM event WHERE key = ? AND number <> ?)"""
-COUNTS = """SELECT (SELECT count(*) FROM event WHERE state = 0), (SELECT count(*) FROM event WHERE state = 1),
-    (SELECT count(*) FROM event WHERE state = 2), (SELECT count(*) FROM event WHERE state = 3)"""
-# searches the index of waiting events, not the table, which is mostly done events
-OLDEST_RECEIVED = """SELECT received FROM event WHERE number =
-    (SELECT min(number) FROM event INDEXED BY event_waiting WHERE state = 0)"""
-DEAD = """SELECT number, key, conversation, app_id, body, received, attempts, error, msg_type FROM event
-    WHERE state = 2 AND number > ? AND number <= ? ORDER BY number LIMIT ?"""
-LETTER_TIMES = {
-    state: f"""SELECT number, received, coalesce(finished, received) FROM event
-    WHERE state = {state} AND number > ? ORDER BY number LIMIT ?"""  # noqa: S608  # a constant
-    for state in (2, 3)
-}
-LETTER = """SELECT number, key, conversation, app_id, body, received, attempts, error, msg_type FROM event
-    WHERE number = ? AND state IN (2, 3)"""
-REQUEUE = """UPDATE event SET state = 0, attempts = 0, finished = NULL, error = NULL
-    WHERE number = ? AND state = 2"""
-ADMIT = "UPDATE event SET conversation = ?, class = ?, msg_type = ?, state = 0, error = NULL WHERE number = ?"
-QUARANTINED = DEAD.replace("state = 2", "state = 3")
-
-
-@frozen(kw_only=True)
-class ReplayFilter:
-    """The filter of a replay: ``since`` in epoch seconds, names of classes and a ``msgType`` (None: any)."""
-
-    since: float
-    classes: Collection[str] | None
-    msg_type: str | None
-    dead_only: bool
 
 
 class Availability(NamedTuple):
@@ -187,7 +67,8 @@ class Availability(NamedTuple):
 class InboxStore:
     """An inbox's file, shared by all threads of a process from the first ``open`` to the last ``close``.
 
-    The methods from ``accept`` to ``replay`` are commands: only :meth:`commit` may run them.
+    The methods from ``accept`` to ``renew`` are commands: only :meth:`commit` may run them. ``archive`` has the statements
+    that serve people.
     """
 
     def __init__(  # noqa: PLR0913  # options, each by keyword
@@ -201,8 +82,6 @@ class InboxStore:
         kind: FileKind = INBOX,
     ) -> None:
         self._retention = retention
-        self._dead_retention = dead_retention
-        self._looked_at = {2: 0, 3: 0}  # by state: the last number that was checked for its age
         self._lease_time = lease
         self._database = Database(path, kind, clock=lambda: clock.now().timestamp())
         self._boot = ""
@@ -210,10 +89,11 @@ class InboxStore:
         self._gone = False
         self._is_spool = kind.mark == SPOOL.mark
         self._purged: float | None = None
-        self._deleted = False  # the file or its log still has bytes of deleted events
-        self._rewritten = False  # only the log has
-        self._erased = -inf
         self._looked = False  # a worker that waits looked for old events
+        self._erasure = Erasure(self._database)
+        self.archive = ArchiveStore(
+            self._database, self._erasure, dead_retention=dead_retention, require_in_place=self._require_in_place
+        )
 
     def open(self) -> None:
         """Open the file, or create it. Raises InvalidRequest if it is not an inbox, or one of a newer rbim."""
@@ -233,7 +113,7 @@ class InboxStore:
     def close(self) -> None:
         """Undo one ``open``; the last one closes the file."""
         if self._database.users == 1:
-            self._erase_deleted(inf)
+            self._erasure.erase(inf)
         self._database.close()
 
     def listen(self, call: Callable[[], object]) -> None:
@@ -255,7 +135,7 @@ class InboxStore:
         idle = not commands or (self._looked and len(commands) == 1)
         self._looked = False
         if idle and self._purged == self._database.now:  # nothing waits for this transaction, and all old events are deleted
-            self._erase_deleted(self._database.now)
+            self._erasure.erase(self._database.now)
         return results
 
     def _require_in_place(self) -> None:
@@ -274,21 +154,6 @@ class InboxStore:
         """A command that does nothing: its transaction deletes old events, and without others the file is rewritten."""
         self._looked = True
 
-    def _erase_deleted(self, now: float) -> None:
-        """Remove the last bytes of deleted events from the file and its log, at most once a day.
-
-        SQLite overwrites what it deletes, but leaves a few copies in pages that it has divided or joined. A rewrite holds up
-        deliveries, so a file of more than ERASE_SIZE keeps these copies.
-        """
-        if not self._deleted or 0 <= now - self._erased < ERASE_EVERY:
-            return
-        with suppress(sqlite3.Error):  # the commands are committed; the next purge tries again
-            if not self._rewritten and self._database.size <= ERASE_SIZE:
-                self._database.rewrite()
-                self._rewritten = True
-            if self._database.truncate_log():
-                self._erased, self._deleted, self._rewritten = now, False, False
-
     def purge_due(self) -> bool:
         """Return whether the next transaction looks for events to delete; one without commands does it, too."""
         return not self._recently(self._purged, self._database.clock())
@@ -300,19 +165,9 @@ class InboxStore:
             return
         purged = self._database.execute(PURGE, (now - self._retention - MARGIN, PURGE_STEP)).rowcount
         self._purged = now if purged < PURGE_STEP else None
-        if self._dead_retention is not None:
-            purged += sum(self._purge_letters(state, now - self._dead_retention) for state in self._looked_at)
         if purged:
-            self._deleted, self._rewritten = True, False
-
-    def _purge_letters(self, state: int, before: float) -> int:
-        """Delete old dead letters or old events in quarantine among the next 500."""
-        rows = self._database.execute(LETTER_TIMES[state], (self._looked_at[state], PURGE_STEP)).fetchall()
-        self._looked_at[state] = rows[-1][0] if len(rows) == PURGE_STEP else 0
-        return self._delete([number for number, _, since in rows if since < before])
-
-    def _delete(self, numbers: Iterable[int]) -> int:
-        return self._database.executemany("DELETE FROM event WHERE number = ? AND state IN (2, 3)", [(n,) for n in numbers])
+            self._erasure.note()
+        self.archive.purge_old()
 
     @staticmethod
     def _recently(purged: float | None, now: float) -> bool:
@@ -327,7 +182,7 @@ class InboxStore:
         """
         if self._insert(delivery):
             if delivery.problem is None:
-                self._open_conversation(delivery.conversation)
+                open_conversation(self._database, delivery.conversation)
             return True
         ((number, known),) = self._database.execute("SELECT number, body FROM event WHERE key = ?", (delivery.key,))
         if is_resend(delivery.body, known):
@@ -342,17 +197,13 @@ class InboxStore:
             delivery.key,
             delivery.conversation,
             delivery.app_id,
-            *_kind(delivery),
+            *kind_of(delivery),
             delivery.received.timestamp(),
             0 if delivery.problem is None else 3,
             delivery.problem,
             delivery.body,
         )
         return self._database.execute(ACCEPT, row).rowcount > 0
-
-    def _open_conversation(self, conversation: str) -> None:
-        if self._database.execute(OPEN_CONVERSATION, (conversation, self._database.now)).rowcount:
-            self._database.news = True
 
     def claim(self, limit: int) -> list[Claim]:
         """Claim a suspect alone; or at most ``limit`` events, the oldest of each conversation and then the next ones.
@@ -500,91 +351,6 @@ class InboxStore:
         self._database.news |= ended
         return ended
 
-    def replay(self, wanted: ReplayFilter, *, after: int, last: int) -> tuple[int, int]:
-        """Replay one step of the events after number ``after`` up to ``last``; return the last number and the count."""
-        span = self._database.execute(
-            "SELECT max(number) FROM (SELECT number FROM event WHERE number > ? AND number <= ? ORDER BY number LIMIT ?)",
-            (after, last, REPLAY_STEP),
-        )
-        until: int | None = span.fetchone()[0]
-        if until is None:
-            return last, 0
-        count = 0 if wanted.dead_only else self._readmit(wanted, after, until)
-        values = {
-            "after": after,
-            "until": until,
-            "since": wanted.since,
-            "dead_only": wanted.dead_only,
-            "classes": None if wanted.classes is None else f",{','.join(wanted.classes)},",
-            "msg_type": wanted.msg_type,
-            "now": self._database.now,
-        }
-        self._database.news |= self._database.execute(REPLAY_CONVERSATIONS, values).rowcount > 0
-        return until, count + self._database.execute(REPLAY, values).rowcount
-
-    def requeue(self, numbers: Sequence[int]) -> int:
-        """Let dead letters wait again, and events in quarantine that can be read now; return their number."""
-        return sum(self._requeue(number) for number in numbers)
-
-    def _requeue(self, number: int) -> bool:
-        letters = _dead_letters(self._database.execute(LETTER, (number,)).fetchall())
-        if not letters:
-            return False
-        (letter,) = letters
-        if self._database.execute(REQUEUE, (number,)).rowcount:
-            self._open_conversation(letter.conversation)
-            return True
-        delivery = delivery_of(letter.body, app_id=letter.app_id, received=letter.received)
-        if delivery.problem is not None:
-            return False
-        name, msg_type = _kind(delivery)
-        values = (delivery.key, delivery.conversation, name, msg_type, number, delivery.key, number)
-        if not self._database.execute(READMIT, values).rowcount:  # the key is known: an event of its own
-            self._database.execute(ADMIT, (delivery.conversation, name, msg_type, number))
-        self._open_conversation(delivery.conversation)
-        return True
-
-    def discard(self, numbers: Sequence[int]) -> int:
-        """Delete dead letters and events in quarantine; return their number."""
-        deleted = self._delete(numbers)
-        if deleted:
-            self._deleted, self._rewritten = True, False
-        return deleted
-
-    def purge_letters(self, state: int, *, before: float, after: int) -> tuple[int, int]:
-        """Delete those received before ``before`` of the next 500 with numbers above ``after``; return the last number too.
-
-        It is 0 at the end.
-        """
-        rows = self._database.execute(LETTER_TIMES[state], (after, PURGE_STEP)).fetchall()
-        deleted = self.discard([number for number, received, _ in rows if received < before])
-        return rows[-1][0] if len(rows) == PURGE_STEP else 0, deleted
-
-    def _readmit(self, wanted: ReplayFilter, after: int, until: int) -> int:
-        """Let events in quarantine wait if they can be read now; delete those that were accepted again meanwhile."""
-        readmitted = 0
-        rows = self._database.execute(QUARANTINED, (after, until, REPLAY_STEP)).fetchall()
-        for letter in _dead_letters(rows):
-            if letter.error.startswith(OTHER_CONTENT):
-                continue
-            delivery = delivery_of(letter.body, app_id=letter.app_id, received=letter.received)
-            name, msg_type = _kind(delivery)
-            if (
-                delivery.problem is not None
-                or letter.received.timestamp() < wanted.since
-                or (wanted.classes is not None and name not in wanted.classes)
-                or (wanted.msg_type is not None and msg_type != wanted.msg_type)
-            ):
-                continue
-            values = (delivery.key, delivery.conversation, name, msg_type, letter.number, delivery.key, letter.number)
-            if self._database.execute(READMIT, values).rowcount:
-                self._open_conversation(delivery.conversation)
-                readmitted += 1
-            else:
-                self._database.execute("DELETE FROM event WHERE number = ?", (letter.number,))
-                self._deleted, self._rewritten = True, False
-        return readmitted
-
     # ---------------------------------------------------------------------------------- reads
 
     def availability(self, held: Collection[int] = ()) -> Availability:
@@ -602,62 +368,12 @@ class InboxStore:
             return Availability(ready=True, due=0.0)
         return Availability(ready=False, due=min((ready - now for ready, fence in rows if fence not in held), default=None))
 
-    def counts(self) -> Counts:
-        """Return the numbers of events by state."""
-        self._require_in_place()
-        ((waiting, done, dead, quarantined),) = self._database.query(COUNTS)
-        return Counts(waiting=waiting, done=done, dead=dead, quarantined=quarantined)
-
-    def oldest(self) -> float | None:
-        """Return the time at which the oldest waiting event was received, in epoch seconds; None if none waits."""
-        rows = self._database.query(OLDEST_RECEIVED)
-        return cast("float", rows[0][0]) if rows else None
-
     def conversations(self, limit: int) -> set[str]:
         """Return at most ``limit`` conversations with waiting events."""
         return {conversation for (conversation,) in self._read("SELECT name FROM conversation LIMIT ?", (limit,))}
 
-    def last(self) -> int:
-        """Return the number of the event accepted last; 0 if there is none."""
-        ((number,),) = self._read("SELECT coalesce(max(number), 0) FROM event")
-        return cast("int", number)
-
-    def letter(self, number: int) -> DeadLetter | None:
-        """Return a dead letter or an event in quarantine; None if there is none with this number."""
-        return next(iter(_dead_letters(self._read(LETTER, (number,)))), None)
-
-    def dead_letters(self, limit: int, after: int) -> list[DeadLetter]:
-        """Return at most ``limit`` dead letters with numbers above ``after``."""
-        return _dead_letters(self._database.query(DEAD, (after, NO_END, limit)))
-
-    def quarantined(self, limit: int, after: int) -> list[DeadLetter]:
-        """Return at most ``limit`` events in quarantine with numbers above ``after``."""
-        return _dead_letters(self._database.query(QUARANTINED, (after, NO_END, limit)))
-
     def _read(self, statement: str, values: Any = ()) -> list[Any]:  # values of the placeholders; rows
         return self._database.read(lambda: self._database.execute(statement, values).fetchall())
-
-
-def _dead_letters(rows: Iterable[Any]) -> list[DeadLetter]:  # rows
-    return [
-        DeadLetter(
-            number=number,
-            key=key,
-            conversation=conversation,
-            app_id=app_id,
-            body=body,
-            received=datetime.fromtimestamp(received, UTC),
-            attempts=attempts,
-            error=error or "",
-            msg_type=msg_type,
-        )
-        for number, key, conversation, app_id, body, received, attempts, error, msg_type in rows
-    ]
-
-
-def _kind(delivery: Delivery) -> tuple[str, str]:
-    """Return the name of an event's class and its ``msgType``."""
-    return "" if delivery.kind is None else delivery.kind.__name__, delivery.msg_type
 
 
 def _storable(text: str) -> str:

@@ -11,7 +11,7 @@ import anyio
 
 from rbim.callbacks.delivery import delivery_of
 from rbim.callbacks.inbox.sqlite import WEEK, SqliteInbox
-from rbim.callbacks.inbox.statements import SPOOL
+from rbim.callbacks.inbox.tables import SPOOL
 from rbim.callbacks.observers import Observers
 from rbim.callbacks.worker.backoff import Backoff
 from rbim.callbacks.worker.router import HandlerCall

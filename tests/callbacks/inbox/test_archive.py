@@ -109,7 +109,7 @@ async def test_a_purge_deletes_what_is_asked_for(inbox, options, count, left):
 
 
 async def test_a_purge_works_in_steps(path, monkeypatch):
-    monkeypatch.setattr("rbim.callbacks.inbox.statements.PURGE_STEP", 2)
+    monkeypatch.setattr("rbim.callbacks.inbox.archive_statements.LETTER_STEP", 2)
     monkeypatch.setattr("rbim.callbacks.inbox.sqlite.STEP", 2)
     async with SqliteInbox(path) as inbox:
         for number in range(10):
@@ -143,7 +143,7 @@ async def test_arguments_of_an_archive_are_checked(inbox):
 
 
 async def test_dead_letters_and_quarantine_have_a_retention_of_their_own(path, monkeypatch):
-    monkeypatch.setattr("rbim.callbacks.inbox.statements.PURGE_STEP", 2)
+    monkeypatch.setattr("rbim.callbacks.inbox.archive_statements.LETTER_STEP", 2)
     clock = EmulatedClock()
     async with SqliteInbox(path, clock=clock, dead_retention=86_400.0) as inbox:
         await filled(inbox)

@@ -12,7 +12,9 @@ import pytest
 
 from helpers.deliveries import delivery
 from rbim.callbacks import SqliteInbox
-from rbim.callbacks.inbox.statements import ERASE_EVERY, MARGIN, PURGE_EVERY, InboxStore, ReplayFilter
+from rbim.callbacks.inbox.archive_statements import ReplayFilter
+from rbim.callbacks.inbox.erasure import ERASE_EVERY
+from rbim.callbacks.inbox.statements import MARGIN, PURGE_EVERY, InboxStore
 from rbim.callbacks.receiver.spool import Spool
 from rbim.emulator import EmulatedClock
 from rbim.storage.sqlite import Database
@@ -142,7 +144,7 @@ def test_dead_letters_stay_until_they_are_handled(kept, folder, stepped):
     pass_days(kept, stepped)
     assert people(folder) == {0, 1, 2, 9}
     everything = ReplayFilter(since=float("-inf"), classes=None, msg_type=None, dead_only=False)
-    kept.commit([partial(kept.replay, everything, after=0, last=100)])
+    kept.commit([partial(kept.archive.replay, everything, after=0, last=100)])
     (claims,) = kept.commit([partial(kept.claim, 3)])
     kept.commit([partial(kept.done, [claim], more=0) for claim in claims])
     pass_days(kept, stepped)
@@ -165,7 +167,7 @@ def test_a_rewrite_waits_for_a_transaction_that_no_delivery_waits_for(kept, fold
 
 
 def test_a_large_file_is_not_rewritten_but_overwritten_and_its_log_is_emptied(kept, folder, stepped, monkeypatch):
-    monkeypatch.setattr("rbim.callbacks.inbox.statements.ERASE_SIZE", 0)
+    monkeypatch.setattr("rbim.callbacks.inbox.erasure.ERASE_SIZE", 0)
     monkeypatch.setattr(Database, "rewrite", lambda _: pytest.fail("rewritten"))
     for step in range(20):
         handled(kept, random.Random(step), step * 50, 50)

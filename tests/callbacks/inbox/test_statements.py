@@ -15,9 +15,11 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 from helpers.deliveries import delivery, unreadable
 from rbim import InvalidRequest
-from rbim.callbacks.inbox import statements as store
+from rbim.callbacks.inbox import archive_statements as archive, statements as store
+from rbim.callbacks.inbox.archive_statements import ReplayFilter
 from rbim.callbacks.inbox.protocols import LeaseLost
-from rbim.callbacks.inbox.statements import INBOX, InboxStore, ReplayFilter
+from rbim.callbacks.inbox.statements import InboxStore
+from rbim.callbacks.inbox.tables import INBOX
 from rbim.emulator.clock import START, EmulatedClock
 from rbim.storage import sqlite as database
 from rbim.storage.sqlite import CommandFailure
@@ -34,7 +36,8 @@ class Run:
 
     def __getattr__(self, name):
         def run(*args, **options):
-            (result,) = self.store.commit([partial(getattr(self.store, name), *args, **options)])
+            owner = self.store if hasattr(self.store, name) else self.store.archive
+            (result,) = self.store.commit([partial(getattr(owner, name), *args, **options)])
             if isinstance(result, CommandFailure):
                 raise result.error
             return result
@@ -191,7 +194,7 @@ def test_when_sqlite_gives_up_the_transaction_no_part_of_it_counts_as_kept(kept,
 def test_a_store_that_is_not_open_says_so(path, clock):
     closed = InboxStore(path, retention=WEEK, lease=30.0, clock=clock)
     with pytest.raises(RuntimeError, match="is not open"):
-        closed.counts()
+        closed.archive.counts()
     with pytest.raises(RuntimeError, match="is not open"):
         closed.commit([partial(closed.claim, 1)])
 
@@ -416,13 +419,13 @@ def test_a_buried_event_makes_way(run, rows, clock):
     assert rows("SELECT state, finished, error FROM event WHERE number = 1") == [
         (2, START.timestamp() + 1, r"Traceback \ud800")
     ]
-    (letter,) = run.store.dead_letters(10, 0)
+    (letter,) = run.store.archive.dead_letters(10, 0)
     assert (letter.number, letter.attempts, letter.error, letter.msg_type) == (1, 1, r"Traceback \ud800", "TEXT")
     assert letter.received == START
-    assert run.store.dead_letters(10, 1) == []
+    assert run.store.archive.dead_letters(10, 1) == []
     assert run.dead_letter(following, error="", more=False) is None
     assert rows("SELECT * FROM conversation") == []
-    assert [each.number for each in run.store.dead_letters(1, 1)] == [2]
+    assert [each.number for each in run.store.archive.dead_letters(1, 1)] == [2]
 
 
 def test_a_lease_that_ran_out_is_lost_and_what_its_holder_does_is_not_recorded(run, path, clock):
@@ -498,7 +501,7 @@ def test_what_is_in_quarantine_is_never_claimed(run, rows):
     run.accept(delivery(1, problem="of another application"))
     assert run.claim(10) == []
     assert rows("SELECT * FROM conversation") == []
-    first, second = run.store.quarantined(10, 0)
+    first, second = run.store.archive.quarantined(10, 0)
     assert first.error.startswith("the body cannot be read")
     assert (second.error, second.conversation) == ("of another application", "app/team/b")
 
@@ -571,7 +574,7 @@ def test_a_replay_of_events_that_are_gone_by_now_is_over(run):
 
 
 def replay(kept, wish=ALL):
-    at, count, last = 0, 0, kept.last()
+    at, count, last = 0, 0, kept.archive.last()
     while at < last:
         at, more = Run(kept).replay(wish, after=at, last=last)
         count += more
@@ -579,7 +582,7 @@ def replay(kept, wish=ALL):
 
 
 def test_a_replay_gives_out_again_in_the_old_order(kept, run, rows, clock, monkeypatch):
-    monkeypatch.setattr(store, "REPLAY_STEP", 2)
+    monkeypatch.setattr(archive, "REPLAY_STEP", 2)
     for number in range(7):
         run.accept(delivery(number, "ab"[number % 2]))
     a, b = run.claim(2)  # of a: 1 3 5 7, of b: 2 4 6
@@ -646,7 +649,7 @@ def test_a_replay_takes_what_was_wished_for(kept, run, rows, wish, expected):
 
 def test_a_replay_reads_again_what_was_in_quarantine(kept, run, rows, monkeypatch):
     """Two bodies that an older rbim could not read, one of them sent again since, and one that none can."""
-    monkeypatch.setattr(store, "REPLAY_STEP", 2)
+    monkeypatch.setattr(archive, "REPLAY_STEP", 2)
     for number in (1, 2):
         run.accept(delivery(number, key=f"old{number}", conversation=f"old{number}", kind=None, problem="?"))
     run.accept(unreadable())
@@ -679,7 +682,7 @@ def test_a_replay_reads_again_what_was_in_quarantine(kept, run, rows, monkeypatc
 def test_every_statement_that_is_executed_often_finds_its_rows_by_an_index(kept, run):
     waiting = [partial(kept.accept, delivery(number, str(number % 10_000))) for number in range(20_000)]
     kept.commit(waiting)
-    assert kept.counts().waiting == 20_000
+    assert kept.archive.counts().waiting == 20_000
     statements = [
         (store.READY, (0.0, 1), "INDEX conversation_ready (ready<?)"),
         (store.NEXT_READY, (1,), "INDEX conversation_ready"),
@@ -693,8 +696,8 @@ def test_every_statement_that_is_executed_often_finds_its_rows_by_an_index(kept,
         (store.PAUSE, (0.0, "x", 0, 1), "PRIMARY KEY (name=?)"),
         (store.SETTLE, (1, 0.0, None, 1), "INTEGER PRIMARY KEY (rowid=?)"),
         (store.PURGE, (0.0, 1), "INDEX event_done (finished<?)"),
-        (store.DEAD, (0, 9, 1), "INDEX event_dead (number>? AND number<?)"),
-        (store.QUARANTINED, (0, 9, 1), "INDEX event_quarantined (number>? AND number<?)"),
+        (archive.DEAD, (0, 9, 1), "INDEX event_dead (number>? AND number<?)"),
+        (archive.QUARANTINED, (0, 9, 1), "INDEX event_quarantined (number>? AND number<?)"),
     ]
     for analysed in (False, True):
         for statement, values, expected in statements:
@@ -819,7 +822,7 @@ def test_many_open_a_new_file_at_once(path, clock):
         thread.join()
     assert failures == []
     with opened(path, clock) as each:
-        assert each.counts().waiting == 6
+        assert each.archive.counts().waiting == 6
 
 
 def test_opening_a_file_that_stays_locked_gives_up_in_the_end(path, rows, monkeypatch):
