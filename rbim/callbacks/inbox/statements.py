@@ -228,7 +228,7 @@ class InboxStore:
         return range(last - count + 1, last + 1)
 
     def _expired(self, conversation: str, boot: str | None) -> bool:
-        """Count what the end of a lease means for its oldest event; return whether that is a crash, and a suspect now."""
+        """End a lease and count what that means for its oldest event; return whether it is a crash, and a suspect now."""
         if not boot:
             return False
         row = self._database.execute(OLDEST_IN_CONVERSATION, (conversation, 1)).fetchone()
@@ -236,6 +236,8 @@ class InboxStore:
             return False
         if boot == self._boot:
             self._database.execute(COUNT_ATTEMPT, (row[0],))
+            # a suspect may be claimed in its place, and the next claim must not count the attempt again
+            self._database.execute(LEASE, (self._database.now, 0, None, conversation))
             return False
         self._database.execute(SUSPECT, (self._database.now, row[0], 1, conversation))
         return True

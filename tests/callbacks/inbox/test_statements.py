@@ -890,6 +890,32 @@ def test_listeners_hear_of_news_only(kept, run):
     assert len(heard) == expected
 
 
+def test_an_attempt_counts_once_while_suspects_go_first(tmp_path):
+    """The lease of a process that lives expired, and in its place a suspect of another process is claimed."""
+    clock = EmulatedClock()
+    stores = [InboxStore(tmp_path / "inbox.db", retention=WEEK, lease=30.0, clock=clock) for _ in range(2)]
+    for each in stores:
+        each.open()
+    with closing(stores[0]), closing(stores[1]):
+        living, dying = map(Run, stores)
+        living.accept(delivery(1, "a"))
+        (late,) = living.claim(1)
+        dying.accept(delivery(2, "b"))
+        dying.claim(1)
+        clock.elapsed += 31.0
+        for _ in range(3):
+            (suspect,) = living.claim(3)
+            assert (suspect.number, suspect.crashes) == (2, 1)
+            living.release(suspect)
+        (suspect,) = living.claim(3)
+        living.begin(suspect)
+        living.done(suspect, more=False)
+        (again,) = living.claim(3)
+        assert (again.number, again.attempt) == (late.number, 2)
+        with pytest.raises(LeaseLost):
+            living.done(late, more=False)
+
+
 # --------------------------------------------------------------------------------- against a model
 
 
