@@ -229,18 +229,15 @@ class InboxStore:
 
     def _expired(self, conversation: str, boot: str | None) -> bool:
         """End a lease and count what that means for its oldest event; return whether it is a crash, and a suspect now."""
-        if not boot:
-            return False
         row = self._database.execute(OLDEST_IN_CONVERSATION, (conversation, 1)).fetchone()
-        if row is None:
-            return False
-        if boot == self._boot:
+        if row is not None and boot and boot != self._boot:
+            self._database.execute(SUSPECT, (self._database.now, row[0], 1, conversation))
+            return True
+        if row is not None and boot:
             self._database.execute(COUNT_ATTEMPT, (row[0],))
-            # a suspect may be claimed in its place, and the next claim must not count the attempt again
-            self._database.execute(LEASE, (self._database.now, 0, None, conversation))
-            return False
-        self._database.execute(SUSPECT, (self._database.now, row[0], 1, conversation))
-        return True
+        # a suspect may be claimed in its place: the next claim must not take this lease for one that expires again
+        self._database.execute(LEASE, (self._database.now, 0, None, conversation))
+        return False
 
     def _claim_suspect(self) -> Claim | None:
         """Claim the suspect that has been ready longest, unless one is leased."""

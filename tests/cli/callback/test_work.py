@@ -169,7 +169,7 @@ def refused(app, cli, monkeypatch):
             "shop.nowhere:router",
             "HANDLERS: there is no module shop.nowhere below {folder}: run it elsewhere, or use --app-dir",
         ),
-        ("shop.handlers:routes", "HANDLERS: shop.handlers:routes cannot be used: there is no routes; routers there: shop.handlers:router"),
+        ("shop.handlers:routes", "HANDLERS: shop.handlers:routes cannot be used: there is no routes; routers there: shop.h"),
         (
             "shop.handlers:said",
             "HANDLERS: shop.handlers:said cannot be used: it is a value of function, not a rbim.callbacks.Router",
