@@ -965,6 +965,11 @@ class Inboxes(RuleBasedStateMachine):
             if numbers and self.clock.elapsed >= self.rests_until.get(conversation, 0.0)
         }
 
+    def next_ones(self, ready):
+        """Those of which one can be claimed now: suspects wait while one of them is leased."""
+        suspects = set(self.crashes)
+        return ready - suspects if (suspects & set(self.holder)) - ready else ready
+
     def granted(self, claim, which):
         conversation = claim.conversation
         assert claim.number == self.waiting[conversation][0]
@@ -990,7 +995,7 @@ class Inboxes(RuleBasedStateMachine):
         for conversation in ready - set(self.crashes):
             self.expired(conversation, which)
         suspects = set(self.crashes)
-        if suspects & ready and not (suspects & set(self.holder)) - ready:
+        if suspects & self.next_ones(ready):
             (claim,) = claims
             assert claim.conversation in suspects & ready
             self.expired(claim.conversation, which)
@@ -1088,7 +1093,7 @@ class Inboxes(RuleBasedStateMachine):
         expected = [(number, self.settled.get(number, 0), self.attempts[number]) for number in range(1, self.accepted + 1)]
         assert states == expected
         assert {name for (name,) in conversations} == {each for each, numbers in self.waiting.items() if numbers}
-        assert self.stores[1].availability().ready == bool(self.claimable())
+        assert self.stores[1].availability().ready == bool(self.next_ones(self.claimable()))
 
 
 TestInboxes = Inboxes.TestCase
