@@ -211,15 +211,18 @@ class InboxStore:
         Those conversations come first that have been ready longest.
         """
         ready = self._database.execute(READY, (self._database.now + SLACK, limit)).fetchall()
-        names = [name for name, fence, boot in ready if not (fence and self._expired(name, boot))]
+        free = [(name, fence and boot) for name, fence, boot in ready if not (fence and self._is_crash(name, boot))]
         suspect = self._claim_suspect()
         if suspect is not None:
-            return [suspect]
-        if not names:
+            return [suspect]  # the leases of this process that have expired hold until somebody claims
+        if not free:
             return []
-        each = limit // len(names)
-        fenced = zip(names, self._fences(len(names)), strict=True)
-        found = (self._lease(name, fence, each, boot=self._boot) for name, fence in fenced)
+        for name, expired in free:
+            if expired:
+                self._count_attempt(name)
+        each = limit // len(free)
+        fenced = zip(free, self._fences(len(free)), strict=True)
+        found = (self._lease(name, fence, each, boot=self._boot) for (name, _), fence in fenced)
         return [claim for claims in found for claim in claims]
 
     def _fences(self, count: int) -> range:
@@ -227,17 +230,21 @@ class InboxStore:
         ((last,),) = self._database.execute("SELECT fence FROM meta")
         return range(last - count + 1, last + 1)
 
-    def _expired(self, conversation: str, boot: str | None) -> bool:
-        """End a lease and count what that means for its oldest event; return whether it is a crash, and a suspect now."""
+    def _is_crash(self, conversation: str, boot: str | None) -> bool:
+        """Return whether the process of a lease that expired has died; if so, its oldest event is a suspect now."""
+        if not boot or boot == self._boot:
+            return False
         row = self._database.execute(OLDEST_IN_CONVERSATION, (conversation, 1)).fetchone()
-        if row is not None and boot and boot != self._boot:
-            self._database.execute(SUSPECT, (self._database.now, row[0], 1, conversation))
-            return True
-        if row is not None and boot:
+        if row is None:
+            return False
+        self._database.execute(SUSPECT, (self._database.now, row[0], 1, conversation))
+        return True
+
+    def _count_attempt(self, conversation: str) -> None:
+        """Count the attempt for the oldest event of a lease that expired while its process lives."""
+        row = self._database.execute(OLDEST_IN_CONVERSATION, (conversation, 1)).fetchone()
+        if row is not None:
             self._database.execute(COUNT_ATTEMPT, (row[0],))
-        # a suspect may be claimed in its place: the next claim must not take this lease for one that expires again
-        self._database.execute(LEASE, (self._database.now, 0, None, conversation))
-        return False
 
     def _claim_suspect(self) -> Claim | None:
         """Claim the suspect that has been ready longest, unless one is leased."""
