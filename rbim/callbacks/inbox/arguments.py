@@ -4,24 +4,73 @@ from __future__ import annotations
 
 from datetime import datetime
 from math import inf
-from typing import cast
+from typing import TYPE_CHECKING, cast
+
+from attrs import frozen
 
 from rbim.callbacks.events.types import Event, class_names
 from rbim.errors import InvalidRequest
 
-__all__ = ["classes", "epoch", "msg_type_of", "page_limit", "since_epoch"]
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from rbim.callbacks.delivery import Delivery
+
+__all__ = ["LARGEST", "EventFilter", "epoch", "event_filter", "numbers_of", "page"]
+
+LARGEST = 2**63 - 1
+"""The largest number that SQLite stores."""
 
 
-def page_limit(limit: int) -> int:
-    """Return a limit of at least 1. Raises InvalidRequest."""
+@frozen(kw_only=True)
+class EventFilter:
+    """Chooses events: ``since`` in epoch seconds, names of classes, a ``msgType``, a conversation (None: any)."""
+
+    since: float = -inf
+    classes: Collection[str] | None = None
+    msg_type: str | None = None
+    conversation: str | None = None
+    dead_only: bool = False
+
+    def matches(self, delivery: Delivery) -> bool:
+        """Return whether a delivery is chosen, dead letter or not."""
+        name = "" if delivery.kind is None else delivery.kind.__name__
+        conversations = (delivery.conversation, delivery.conversation.removeprefix(f"{delivery.app_id}/"))
+        return (
+            delivery.received.timestamp() >= self.since
+            and (self.classes is None or name in self.classes)
+            and (self.msg_type is None or delivery.msg_type == self.msg_type)
+            and (self.conversation is None or self.conversation in conversations)
+        )
+
+
+def event_filter(
+    since: datetime | None,
+    kind: type[Event] | str | None,
+    conversation: str | None = None,
+    *,
+    dead_only: bool = False,
+) -> EventFilter:
+    """Return the filter of a caller's arguments. Raises InvalidRequest."""
+    return EventFilter(
+        since=-inf if since is None else epoch(since, "since"),
+        classes=_classes(kind),
+        msg_type=str(kind) if isinstance(kind, str) else None,
+        conversation=conversation,
+        dead_only=dead_only,
+    )
+
+
+def page(limit: int, after: int) -> tuple[int, int]:
+    """Return the limit of a page and the number after which it begins, as SQLite can have them. Raises InvalidRequest."""
     if limit < 1:
         raise InvalidRequest(f"limit: use at least 1, not {limit!r}", field="limit", limit=1)
-    return limit
+    return min(limit, LARGEST), min(max(after, 0), LARGEST)
 
 
-def since_epoch(since: datetime | None) -> float:
-    """Return a time in epoch seconds, or minus infinity. Raises InvalidRequest."""
-    return -inf if since is None else epoch(since, "since")
+def numbers_of(given: Iterable[int]) -> tuple[int, ...]:
+    """Return each number once, without those that no event can have."""
+    return tuple(number for number in dict.fromkeys(given) if 0 < number <= LARGEST)
 
 
 def epoch(time: datetime, name: str) -> float:
@@ -31,7 +80,7 @@ def epoch(time: datetime, name: str) -> float:
     return time.timestamp()
 
 
-def classes(kind: type[Event] | str | None) -> frozenset[str] | None:
+def _classes(kind: type[Event] | str | None) -> frozenset[str] | None:
     """Return the names of a class and its subclasses, or None for any. Raises InvalidRequest."""
     if kind is None or isinstance(kind, str) or kind is Event:
         return None
@@ -39,8 +88,3 @@ def classes(kind: type[Event] | str | None) -> frozenset[str] | None:
     if not isinstance(given, type) or not issubclass(given, Event):
         raise InvalidRequest(f"kind: pass a class of events or the text of a msgType, not {kind!r}", field="kind")
     return class_names(given)
-
-
-def msg_type_of(kind: type[Event] | str | None) -> str | None:
-    """Return the text of a ``msgType``, or None for any."""
-    return str(kind) if isinstance(kind, str) else None

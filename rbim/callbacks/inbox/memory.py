@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from functools import partial
 from math import inf
 from threading import Lock
@@ -12,7 +12,7 @@ import anyio
 from attrs import define
 
 from rbim._support.event_loops import waker
-from rbim.callbacks.inbox.arguments import classes, epoch, msg_type_of, since_epoch
+from rbim.callbacks.inbox.arguments import epoch, event_filter, page
 from rbim.callbacks.inbox.content import OTHER_CONTENT, apart, is_resend
 from rbim.callbacks.inbox.letters import DeadEvent, Letters
 from rbim.callbacks.inbox.protocols import Counts, LeaseLost, OtherContent
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from rbim.callbacks.delivery import Delivery
     from rbim.callbacks.events.types import Event
+    from rbim.callbacks.inbox.arguments import EventFilter
     from rbim.callbacks.inbox.protocols import Backlog, Claim, DeadLetter
     from rbim.clock import Clock
     from rbim.dialect import Dialect
@@ -130,32 +131,57 @@ class MemorySink:
         now = self._queues.clock.now()
         return max(0.0, (now - entries[0].delivery.received).total_seconds()) if entries else 0.0
 
-    async def dead_letters(self, limit: int = 100, after: int = 0) -> list[DeadLetter]:
-        """Return the oldest dead letters: at most ``limit``, with numbers above ``after`` (next page: the last number)."""
-        return self._letters.dead_letters(limit, after)
+    async def dead_letters(
+        self,
+        limit: int = 100,
+        after: int = 0,
+        *,
+        since: datetime | None = None,
+        kind: type[Event] | str | None = None,
+        conversation: str | None = None,
+    ) -> list[DeadLetter]:
+        """Return the oldest dead letters: at most ``limit``, with numbers above ``after`` (next page: the last number).
 
-    async def quarantined(self, limit: int = 100, after: int = 0) -> list[DeadLetter]:
-        """Return the oldest events in quarantine; ``limit`` and ``after`` as in :meth:`dead_letters`."""
-        return self._letters.quarantined(limit, after)
+        ``since``: only those received since then (with a time zone). ``kind``: a class of events, including its subclasses,
+        or the text of a ``msgType``. ``conversation``: its name, with or without ``app_id`` and ``/`` in front. (Default of
+        each: any.) Raises InvalidRequest for an invalid argument.
+        """
+        return self._letters.dead_letters(event_filter(since, kind, conversation), *page(limit, after))
+
+    async def quarantined(
+        self,
+        limit: int = 100,
+        after: int = 0,
+        *,
+        since: datetime | None = None,
+        kind: type[Event] | str | None = None,
+        conversation: str | None = None,
+    ) -> list[DeadLetter]:
+        """Return the oldest events in quarantine; the arguments as in :meth:`dead_letters`."""
+        return self._letters.quarantined(event_filter(since, kind, conversation), *page(limit, after))
 
     async def event(self, number: int) -> DeadLetter | None:
         """Return a dead letter or an event in quarantine; None if there is none with this number."""
         letters = (*await self.dead_letters(1, number - 1), *await self.quarantined(1, number - 1))
         return next((letter for letter in letters if letter.number == number), None)
 
-    async def requeue(self, numbers: Iterable[int]) -> int:
+    async def requeue(self, numbers: Iterable[int], *, dead: bool = True, quarantined: bool = True) -> int:
         """Make dead letters, and events in quarantine that can be read now, wait again; return their number.
 
         Attempts count from 1 again, and the capacity does not hold them up. An event keeps its place in the order of its
         conversation, before all that wait behind it.
+        With False for ``dead`` or ``quarantined``, numbers of that kind are left out.
         """
         wanted = set(numbers)
-        return self._letters.requeue(lambda letter, _delivery: letter.number in wanted)
+        return self._letters.requeue(lambda letter, _: letter.number in wanted, dead=dead, quarantined=quarantined)
 
-    async def discard(self, numbers: Iterable[int]) -> int:
-        """Delete dead letters and events in quarantine; return their number."""
+    async def discard(self, numbers: Iterable[int], *, dead: bool = True, quarantined: bool = True) -> int:
+        """Delete dead letters and events in quarantine; return their number.
+
+        With False for ``dead`` or ``quarantined``, numbers of that kind are left out.
+        """
         wanted = set(numbers)
-        return self._letters.remove(lambda letter: letter.number in wanted)
+        return self._letters.remove(lambda letter: letter.number in wanted, dead=dead, quarantined=quarantined)
 
     async def purge(self, *, dead: bool = True, quarantined: bool = True, before: datetime | None = None) -> int:
         """Delete all dead letters and events in quarantine, or one kind of them; return their number.
@@ -174,18 +200,16 @@ class MemorySink:
         its subclasses, or the text of a ``msgType`` (default: any). ``dead_only``: no events in quarantine. Other content
         of a known event stays there.
         """
-        first, names, msg_type = since_epoch(since), classes(kind), msg_type_of(kind)
+        wanted = event_filter(since, kind, dead_only=dead_only)
+        return self._letters.requeue(partial(_replayed, wanted), quarantined=not dead_only)
 
-        def wanted(letter: DeadLetter, delivery: Delivery) -> bool:
-            name = "" if delivery.kind is None else delivery.kind.__name__
-            return (
-                letter.received.timestamp() >= first
-                and not letter.error.startswith(OTHER_CONTENT)
-                and (names is None or name in names)
-                and (msg_type is None or delivery.msg_type == msg_type)
-            )
-
-        return self._letters.requeue(wanted, quarantined=not dead_only)
+    async def replayable(
+        self, since: datetime | None = None, kind: type[Event] | str | None = None, *, dead_only: bool = False
+    ) -> dict[str, int]:
+        """Return how many events :meth:`replay` would make wait again, by ``msgType``, the most first. Changes nothing."""
+        wanted = event_filter(since, kind, dead_only=dead_only)
+        chosen = self._letters.readable(partial(_replayed, wanted), quarantined=not dead_only)
+        return dict(Counter(delivery.msg_type for delivery in chosen.values()).most_common())
 
     def backlog(self) -> AbstractAsyncContextManager[Backlog]:
         """Return a backlog for the event loop that enters it. On leaving, its claims are released."""
@@ -321,3 +345,7 @@ class _Backlog:
         if not following:
             del self._held[claims[0].conversation]
         return following
+
+
+def _replayed(wanted: EventFilter, letter: DeadLetter, delivery: Delivery) -> bool:
+    return wanted.matches(delivery) and not letter.error.startswith(OTHER_CONTENT)

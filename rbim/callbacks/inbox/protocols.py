@@ -134,7 +134,10 @@ class Counts:
 
 @frozen(kw_only=True)
 class DeadLetter:
-    """A dead letter or an event in quarantine; ``error`` is the cause, ``number`` its place in the order of acceptance."""
+    """A dead letter, or an event in quarantine (``quarantined``).
+
+    ``error`` is the cause, ``number`` its place in the order of acceptance. ``attempts`` is 0 in quarantine.
+    """
 
     number: int
     key: str
@@ -145,6 +148,7 @@ class DeadLetter:
     attempts: int
     error: str
     msg_type: str
+    quarantined: bool = False
 
 
 class LeaseLost(Exception):
@@ -229,28 +233,53 @@ class Archive(Protocol):
         """Return the age of the oldest waiting event in seconds; 0 if none waits."""
         ...
 
-    async def dead_letters(self, limit: int = 100, after: int = 0) -> list[DeadLetter]:
-        """Return the oldest dead letters: at most ``limit``, with numbers above ``after`` (next page: the last number)."""
+    async def dead_letters(
+        self,
+        limit: int = 100,
+        after: int = 0,
+        *,
+        since: datetime | None = None,
+        kind: type[Event] | str | None = None,
+        conversation: str | None = None,
+    ) -> list[DeadLetter]:
+        """Return the oldest dead letters: at most ``limit``, with numbers above ``after`` (next page: the last number).
+
+        ``since``: only those received since then (with a time zone). ``kind``: a class of events, including its subclasses,
+        or the text of a ``msgType``. ``conversation``: its name, with or without ``app_id`` and ``/`` in front. (Default of
+        each: any.) Raises InvalidRequest for an invalid argument.
+        """
         ...
 
-    async def quarantined(self, limit: int = 100, after: int = 0) -> list[DeadLetter]:
-        """Return the oldest events in quarantine; ``limit`` and ``after`` as in :meth:`dead_letters`."""
+    async def quarantined(
+        self,
+        limit: int = 100,
+        after: int = 0,
+        *,
+        since: datetime | None = None,
+        kind: type[Event] | str | None = None,
+        conversation: str | None = None,
+    ) -> list[DeadLetter]:
+        """Return the oldest events in quarantine; the arguments as in :meth:`dead_letters`."""
         ...
 
     async def event(self, number: int) -> DeadLetter | None:
         """Return a dead letter or an event in quarantine; None if there is none with this number."""
         ...
 
-    async def requeue(self, numbers: Iterable[int]) -> int:
+    async def requeue(self, numbers: Iterable[int], *, dead: bool = True, quarantined: bool = True) -> int:
         """Make dead letters, and events in quarantine that can be read now, wait again; return their number.
 
         Attempts count from 1 again. An event keeps its place in the order of its conversation, before all that wait behind
         it. One in quarantine whose key is known by now is handled as an event of its own.
+        With False for ``dead`` or ``quarantined``, numbers of that kind are left out.
         """
         ...
 
-    async def discard(self, numbers: Iterable[int]) -> int:
-        """Delete dead letters and events in quarantine; return their number. A resend would be accepted as a new event."""
+    async def discard(self, numbers: Iterable[int], *, dead: bool = True, quarantined: bool = True) -> int:
+        """Delete dead letters and events in quarantine; return their number. A resend would be accepted as a new event.
+
+        With False for ``dead`` or ``quarantined``, numbers of that kind are left out.
+        """
         ...
 
     async def purge(self, *, dead: bool = True, quarantined: bool = True, before: datetime | None = None) -> int:
@@ -264,4 +293,10 @@ class Archive(Protocol):
         self, since: datetime | None = None, kind: type[Event] | str | None = None, *, dead_only: bool = False
     ) -> int:
         """Make handled events, dead letters and readable events in quarantine wait again; return their number."""
+        ...
+
+    async def replayable(
+        self, since: datetime | None = None, kind: type[Event] | str | None = None, *, dead_only: bool = False
+    ) -> dict[str, int]:
+        """Return how many events :meth:`replay` would make wait again, by ``msgType``, the most first. Changes nothing."""
         ...

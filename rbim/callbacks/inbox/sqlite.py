@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections import Counter
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from functools import partial
 from math import inf
@@ -14,8 +15,7 @@ from anyio import move_on_after
 from attrs import Factory, define, field, setters
 
 from rbim._support.event_loops import waker
-from rbim.callbacks.inbox.archive_statements import ReplayFilter
-from rbim.callbacks.inbox.arguments import classes, epoch, msg_type_of, page_limit, since_epoch
+from rbim.callbacks.inbox.arguments import LARGEST, epoch, event_filter, numbers_of, page
 from rbim.callbacks.inbox.statements import InboxStore
 from rbim.callbacks.inbox.tables import INBOX
 from rbim.clock import SystemClock
@@ -41,6 +41,7 @@ __all__ = ["WEEK", "SqliteInbox"]
 
 WEEK = 7 * 24 * 3600.0  # seconds
 STEP = 500  # events that one transaction requeues or deletes
+SPAN = 20_000  # numbers among which one search counts
 
 
 def _path(given: str | PathLike[str]) -> Path:
@@ -171,32 +172,59 @@ class SqliteInbox:
         """Return at most ``limit`` conversations with waiting events."""
         return await self._open.read(partial(self._store.conversations, limit))
 
-    async def dead_letters(self, limit: int = 100, after: int = 0) -> list[DeadLetter]:
-        """Return the oldest dead letters: at most ``limit``, with numbers above ``after`` (next page: the last number)."""
-        return await self._open.query(partial(self._store.archive.dead_letters, page_limit(limit), after))
+    async def dead_letters(
+        self,
+        limit: int = 100,
+        after: int = 0,
+        *,
+        since: datetime | None = None,
+        kind: type[Event] | str | None = None,
+        conversation: str | None = None,
+    ) -> list[DeadLetter]:
+        """Return the oldest dead letters: at most ``limit``, with numbers above ``after`` (next page: the last number).
 
-    async def quarantined(self, limit: int = 100, after: int = 0) -> list[DeadLetter]:
-        """Return the oldest events in quarantine; ``limit`` and ``after`` as in :meth:`dead_letters`."""
-        return await self._open.query(partial(self._store.archive.quarantined, page_limit(limit), after))
+        ``since``: only those received since then (with a time zone). ``kind``: a class of events, including its subclasses,
+        or the text of a ``msgType``. ``conversation``: its name, with or without ``app_id`` and ``/`` in front. (Default of
+        each: any.) Raises InvalidRequest for an invalid argument.
+        """
+        wanted = event_filter(since, kind, conversation)
+        return await self._open.query(partial(self._store.archive.dead_letters, wanted, *page(limit, after)))
+
+    async def quarantined(
+        self,
+        limit: int = 100,
+        after: int = 0,
+        *,
+        since: datetime | None = None,
+        kind: type[Event] | str | None = None,
+        conversation: str | None = None,
+    ) -> list[DeadLetter]:
+        """Return the oldest events in quarantine; the arguments as in :meth:`dead_letters`."""
+        wanted = event_filter(since, kind, conversation)
+        return await self._open.query(partial(self._store.archive.quarantined, wanted, *page(limit, after)))
 
     async def event(self, number: int) -> DeadLetter | None:
         """Return a dead letter or an event in quarantine; None if there is none with this number."""
-        return await self._open.read(partial(self._store.archive.letter, number))
+        return await self._open.read(partial(self._store.archive.letter, number)) if numbers_of((number,)) else None
 
-    async def requeue(self, numbers: Iterable[int]) -> int:
+    async def requeue(self, numbers: Iterable[int], *, dead: bool = True, quarantined: bool = True) -> int:
         """Make dead letters, and events in quarantine that can be read now, wait again; return their number.
 
         Attempts count from 1 again. An event keeps its place in the order of its conversation, before all that wait behind
         it. One in quarantine whose key is known by now is handled as an event of its own.
+        With False for ``dead`` or ``quarantined``, numbers of that kind are left out.
         """
-        return await self._in_steps(self._store.archive.requeue, numbers)
+        return await self._in_steps(partial(self._store.archive.requeue, dead=dead, quarantined=quarantined), numbers)
 
-    async def discard(self, numbers: Iterable[int]) -> int:
-        """Delete dead letters and events in quarantine; return their number. A resend would be accepted as a new event."""
-        return await self._in_steps(self._store.archive.discard, numbers)
+    async def discard(self, numbers: Iterable[int], *, dead: bool = True, quarantined: bool = True) -> int:
+        """Delete dead letters and events in quarantine; return their number. A resend would be accepted as a new event.
+
+        With False for ``dead`` or ``quarantined``, numbers of that kind are left out.
+        """
+        return await self._in_steps(partial(self._store.archive.discard, dead=dead, quarantined=quarantined), numbers)
 
     async def _in_steps(self, command: Callable[[Sequence[int]], int], numbers: Iterable[int]) -> int:
-        given, count = tuple(dict.fromkeys(numbers)), 0
+        given, count = numbers_of(numbers), 0
         for at in range(0, len(given), STEP):
             count += await self._open.run(partial(command, given[at : at + STEP]))
         return count
@@ -227,15 +255,35 @@ class SqliteInbox:
         Attempts count from 1 again. It works in steps, so that deliveries are accepted meanwhile; if cancelled, it may have
         replayed some events. Raises InvalidRequest for an invalid ``since`` or ``kind``.
         """
-        wanted = ReplayFilter(
-            since=since_epoch(since), classes=classes(kind), msg_type=msg_type_of(kind), dead_only=dead_only
-        )
+        wanted = event_filter(since, kind, dead_only=dead_only)
         at, count = 0, 0
         last = await self._open.read(self._store.archive.last)
         while at < last:
             at, replayed = await self._open.run(partial(self._store.archive.replay, wanted, after=at, last=last))
             count += replayed
         return count
+
+    async def replayable(
+        self, since: datetime | None = None, kind: type[Event] | str | None = None, *, dead_only: bool = False
+    ) -> dict[str, int]:
+        """Return how many events :meth:`replay` would make wait again, by ``msgType``, the most first. Changes nothing.
+
+        The time grows with the number of events; deliveries are accepted meanwhile. Raises InvalidRequest as ``replay``.
+        """
+        wanted, archive = event_filter(since, kind, dead_only=dead_only), self._store.archive
+        last = await self._open.read(archive.last)
+        step = LARGEST if dead_only else SPAN  # dead letters have an index
+        found: Counter[str] = Counter()
+        for at in range(0, last, step):
+            until = min(at + step, last)
+            found.update(dict(await self._open.query(partial(archive.replayable, wanted, after=at, until=until))))
+        keys: set[str] = set()
+        at, more = 0, not dead_only
+        while more:
+            at, kinds = await self._open.query(partial(archive.readmissible, wanted, after=at, keys=keys))
+            found.update(kinds)
+            more = at > 0
+        return dict(found.most_common())
 
 
 class _Backlog:

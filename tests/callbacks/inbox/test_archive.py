@@ -1,12 +1,14 @@
 """What people do with an inbox: look at dead letters and at what is in quarantine, requeue, discard, purge, replay."""
 
+import json
+from collections import Counter
 from datetime import datetime, timedelta
 
 import pytest
 
 from helpers.deliveries import delivery, unreadable
 from rbim import InvalidRequest
-from rbim.callbacks import Archive, Counts, Picture
+from rbim.callbacks import Archive, Counts, Message, Picture
 from rbim.callbacks.inbox.memory import MemorySink
 from rbim.callbacks.inbox.sqlite import SqliteInbox
 from rbim.emulator.clock import START, EmulatedClock
@@ -91,6 +93,60 @@ async def test_discarded_events_are_gone(inbox):
         assert (await archive.counts()).waiting == 1
 
 
+async def test_a_number_of_the_other_kind_is_left_as_it_is(inbox):
+    async with inbox:
+        archive = await filled(inbox)
+        assert [letter.quarantined for letter in [*await archive.dead_letters(), *await archive.quarantined()]] == [
+            *[False] * 2,
+            *[True] * 2,
+        ]
+        assert await archive.requeue([1, 3, 5, 6], dead=False, quarantined=False) == 0
+        assert await archive.discard([1, 3, 5, 6], dead=False, quarantined=False) == 0
+        assert await archive.discard([1, 3, 5], dead=False) == 1
+        assert await archive.discard([3, 6], quarantined=False) == 1
+        assert await archive.requeue([1, 6], dead=False) == 1
+        assert [letter.number for letter in await archive.dead_letters()] == [1]
+        assert await archive.requeue([1], quarantined=False) == 1
+        counts = await archive.counts()
+        assert (counts.waiting, counts.dead, counts.quarantined) == (3, 0, 0)
+
+
+async def test_numbers_that_no_event_can_have(inbox):
+    huge = 10**30
+    async with inbox:
+        archive = await filled(inbox)
+        for number in (0, -1, -huge, huge, 2**63, 2**63 - 1):
+            assert await archive.event(number) is None
+            assert await archive.requeue([number]) == await archive.discard([number]) == 0
+        assert await archive.dead_letters(after=huge) == []
+        assert await archive.quarantined(after=2**63) == []
+        assert [letter.number for letter in await archive.dead_letters(huge, -huge)] == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "dead", "quarantined"),
+    [
+        ({}, [1, 3], [5, 6]),
+        ({"since": START + timedelta(seconds=2)}, [3], []),
+        ({"kind": Picture}, [3], []),
+        ({"kind": Message}, [1, 3], [6]),
+        ({"kind": "TEXT"}, [1], [6]),
+        ({"kind": "TEXT", "since": START + timedelta(seconds=1)}, [1], []),
+        ({"conversation": "app/team/b"}, [1, 3], []),
+        ({"conversation": "team/c"}, [], [6]),
+        ({"conversation": "eam/c"}, [], []),
+        ({"conversation": "'", "kind": "'"}, [], []),
+    ],
+)
+async def test_dead_letters_and_quarantine_of_a_choice(inbox, chosen, dead, quarantined):
+    async with inbox:
+        archive = await filled(inbox)
+        assert [letter.number for letter in await archive.dead_letters(**chosen)] == dead
+        assert [letter.number for letter in await archive.quarantined(**chosen)] == quarantined
+        assert [letter.number for letter in await archive.dead_letters(1, **chosen)] == dead[:1]
+        assert [letter.number for letter in await archive.dead_letters(after=1, **chosen)] == [n for n in dead if n > 1]
+
+
 @pytest.mark.parametrize(
     ("options", "count", "left"),
     [
@@ -129,6 +185,47 @@ async def test_a_replay_of_dead_letters(inbox):
         assert len(await archive.quarantined()) == 2
 
 
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        {},
+        {"dead_only": True},
+        {"kind": Picture},
+        {"kind": "TEXT"},
+        {"kind": Message, "dead_only": True},
+        {"since": START + timedelta(seconds=2)},
+        {"since": START + timedelta(days=1)},
+    ],
+    ids=str,
+)
+async def test_what_a_replay_would_do_is_what_it_does(inbox, chosen, monkeypatch):
+    monkeypatch.setattr("rbim.callbacks.inbox.sqlite.SPAN", 2)
+    monkeypatch.setattr("rbim.callbacks.inbox.archive_statements.LETTER_STEP", 2)
+    async with inbox:
+        archive = await filled(inbox)
+        again = START + timedelta(seconds=3)  # cannot be handled when they come; two are readable and have one key by now
+        for place, number in enumerate((7, 7, 8, 9)):
+            await inbox.accept(delivery(number, "d", at=again, key=f"q{place}", problem="not yet"))
+        await inbox.accept(delivery(9, "d", at=again, msg_type="PICTURE"))
+        await inbox.accept(delivery(9, "d", at=again, msg_type="PICTURE", body=b'{"convType": "TEAM", "msgType": "AUDIO"}'))
+        before = [*await archive.dead_letters(), *await archive.quarantined(), *[await archive.counts()]]
+        told = await archive.replayable(**chosen)
+        assert [*await archive.dead_letters(), *await archive.quarantined(), *[await archive.counts()]] == before
+        seen = {claim.number for claim in await claims_of(inbox)}
+        assert await archive.replay(**chosen) == sum(told.values())
+        kinds = Counter(json.loads(claim.body)["msgType"] for claim in await claims_of(inbox) if claim.number not in seen)
+        assert told == kinds
+        assert list(told.values()) == sorted(told.values(), reverse=True)
+
+
+async def claims_of(inbox):
+    async with inbox.backlog() as backlog:
+        claims = await backlog.claim(99)
+        for fence in {claim.fence: claim for claim in claims}.values():
+            await backlog.release(fence)
+        return claims
+
+
 async def test_arguments_of_an_archive_are_checked(inbox):
     async with inbox:
         for call, field in [
@@ -136,6 +233,10 @@ async def test_arguments_of_an_archive_are_checked(inbox):
             (lambda: inbox.replay("2026-01-01"), "since"),
             (lambda: inbox.dead_letters(0), "limit"),
             (lambda: inbox.quarantined(-1), "limit"),
+            (lambda: inbox.dead_letters(since=datetime(2026, 1, 1)), "since"),  # noqa: DTZ001  # that is the point
+            (lambda: inbox.quarantined(kind=int), "kind"),
+            (lambda: inbox.replayable("2026-01-01"), "since"),
+            (lambda: inbox.replayable(kind=int), "kind"),
         ]:
             with pytest.raises(InvalidRequest) as caught:
                 await call()

@@ -12,7 +12,7 @@ import pytest
 
 from helpers.deliveries import delivery
 from rbim.callbacks import SqliteInbox
-from rbim.callbacks.inbox.archive_statements import ReplayFilter
+from rbim.callbacks.inbox.arguments import EventFilter
 from rbim.callbacks.inbox.erasure import ERASE_EVERY
 from rbim.callbacks.inbox.statements import MARGIN, PURGE_EVERY, InboxStore
 from rbim.callbacks.receiver.spool import Spool
@@ -143,8 +143,7 @@ def test_dead_letters_stay_until_they_are_handled(kept, folder, stepped):
     kept.commit([partial(kept.dead_letter, claim, error="person<0000009>", more=False) for claim in claims])
     pass_days(kept, stepped)
     assert people(folder) == {0, 1, 2, 9}
-    everything = ReplayFilter(since=float("-inf"), classes=None, msg_type=None, dead_only=False)
-    kept.commit([partial(kept.archive.replay, everything, after=0, last=100)])
+    kept.commit([partial(kept.archive.replay, EventFilter(), after=0, last=100)])
     (claims,) = kept.commit([partial(kept.claim, 3)])
     kept.commit([partial(kept.done, [claim], more=0) for claim in claims])
     pass_days(kept, stepped)

@@ -16,7 +16,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 from helpers.deliveries import delivery, unreadable
 from rbim import InvalidRequest
 from rbim.callbacks.inbox import archive_statements as archive, statements as store
-from rbim.callbacks.inbox.archive_statements import ReplayFilter
+from rbim.callbacks.inbox.arguments import EventFilter
 from rbim.callbacks.inbox.protocols import LeaseLost
 from rbim.callbacks.inbox.statements import InboxStore
 from rbim.callbacks.inbox.tables import INBOX
@@ -25,7 +25,7 @@ from rbim.storage import sqlite as database
 from rbim.storage.sqlite import CommandFailure
 
 WEEK = 7 * 24 * 3600.0
-ALL = ReplayFilter(since=float("-inf"), classes=None, msg_type=None, dead_only=False)
+ALL = EventFilter()
 
 
 class Run:
@@ -419,13 +419,13 @@ def test_a_buried_event_makes_way(run, rows, clock):
     assert rows("SELECT state, finished, error FROM event WHERE number = 1") == [
         (2, START.timestamp() + 1, r"Traceback \ud800")
     ]
-    (letter,) = run.store.archive.dead_letters(10, 0)
+    (letter,) = run.store.archive.dead_letters(ALL, 10, 0)
     assert (letter.number, letter.attempts, letter.error, letter.msg_type) == (1, 1, r"Traceback \ud800", "TEXT")
     assert letter.received == START
-    assert run.store.archive.dead_letters(10, 1) == []
+    assert run.store.archive.dead_letters(ALL, 10, 1) == []
     assert run.dead_letter(following, error="", more=False) is None
     assert rows("SELECT * FROM conversation") == []
-    assert [each.number for each in run.store.archive.dead_letters(1, 1)] == [2]
+    assert [each.number for each in run.store.archive.dead_letters(ALL, 1, 1)] == [2]
 
 
 def test_a_lease_that_ran_out_is_lost_and_what_its_holder_does_is_not_recorded(run, path, clock):
@@ -501,7 +501,7 @@ def test_what_is_in_quarantine_is_never_claimed(run, rows):
     run.accept(delivery(1, problem="of another application"))
     assert run.claim(10) == []
     assert rows("SELECT * FROM conversation") == []
-    first, second = run.store.archive.quarantined(10, 0)
+    first, second = run.store.archive.quarantined(ALL, 10, 0)
     assert first.error.startswith("the body cannot be read")
     assert (second.error, second.conversation) == ("of another application", "app/team/b")
 
@@ -696,8 +696,8 @@ def test_every_statement_that_is_executed_often_finds_its_rows_by_an_index(kept,
         (store.PAUSE, (0.0, "x", 0, 1), "PRIMARY KEY (name=?)"),
         (store.SETTLE, (1, 0.0, None, 1), "INTEGER PRIMARY KEY (rowid=?)"),
         (store.PURGE, (0.0, 1), "INDEX event_done (finished<?)"),
-        (archive.DEAD, (0, 9, 1), "INDEX event_dead (number>? AND number<?)"),
-        (archive.QUARANTINED, (0, 9, 1), "INDEX event_quarantined (number>? AND number<?)"),
+        (archive.DEAD, archive._values(ALL, 0, 9, 1), "INDEX event_dead (number>? AND number<?)"),
+        (archive.QUARANTINED, archive._values(ALL, 0, 9, 1), "INDEX event_quarantined (number>? AND number<?)"),
     ]
     for analysed in (False, True):
         for statement, values, expected in statements:
