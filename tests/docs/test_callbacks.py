@@ -1,7 +1,9 @@
 """The recipes of docs/callbacks.md run as they stand: real servers, a delivery signed by hand, what their handlers print."""
 
+import ast
 import hashlib
 import http.client
+import inspect
 import json
 import os
 import re
@@ -9,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import anyio
 import asyncpg
@@ -17,6 +20,8 @@ import pytest
 from helpers.credentials import APP_ID, TOKEN
 from helpers.pages import blocks_of, run_program
 from helpers.postgres import needs_postgres, postgres
+from rbim.callbacks import Archive
+from rbim.cli import build_app
 
 BLOCKS = {block.title: block.text for block in blocks_of("docs/callbacks.md", "python")}
 DATABASE = "With a database"
@@ -116,6 +121,22 @@ def post(port, msg_type, conv_type, *, path="/copies", **changed):
         return connection.getresponse().status
     finally:
         connection.close()
+
+
+def test_each_command_for_people_has_its_method_in_python():
+    """And each method of an archive its command."""
+    text = Path("docs/callbacks.md").read_text(encoding="utf-8")
+    table = text.partition("| command | method of the inbox |\n")[2].partition("\n\n")[0]
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines()[1:]]
+    named = set()
+    for command, python in rows:
+        build_app().parse_args(command.strip("`").split()[1:], exit_on_error=False, print_error=False)
+        for text in re.findall(r"`(.*?)`", python):
+            call = ast.parse(text, mode="eval").body
+            signature = inspect.signature(getattr(Archive, call.func.id))
+            signature.bind(None, *call.args, **{each.arg: each.value for each in call.keywords})
+            named.add(call.func.id)
+    assert named == {name for name in vars(Archive) if not name.startswith("_")}
 
 
 SAID = {

@@ -8,7 +8,9 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
-from rbim.cli.callback.inbox_commands import moment_of, replay, status
+from rbim.cli.callback.filters import moment_of
+from rbim.cli.callback.inbox_commands import replay, status
+from rbim.cli.callback.letter_commands import dead, quarantine
 from rbim.cli.errors import report_error
 from rbim.cli.extras import require
 from rbim.errors import InvalidRequest, RbimError
@@ -272,3 +274,5 @@ def explain(
 
 callback.command(sort_key=4)(replay)
 callback.command(sort_key=5)(status)
+callback.command(dead)
+callback.command(quarantine)

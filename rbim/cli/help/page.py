@@ -38,7 +38,7 @@ class HelpPage:
         words = str(usage).removeprefix("Usage: ").split()
         self._command, self._after = " ".join(takewhile(COMMAND.fullmatch, words[1:])), ""
         line = " ".join(SPELLED.get(word, word) for word in words)
-        line = line.replace("[ARGS]", POSITIONAL.get(self._command, "[FILE]"))
+        line = line.replace("[ARGS]", POSITIONAL.get(self._command, "[FILE]")).replace("[ARGS...]", "[NUMBERS...]")
         console.print(Text(f"Usage: {line}", style="bold"), width=_width(console))
 
     def render_description(self, console: Console, options: ConsoleOptions, description: Any) -> None:  # noqa: ARG002  # cyclopts names them

@@ -313,11 +313,12 @@ def test_the_status_of_an_inbox(inbox, cli, tmp_path):
     code, out, _ = cli("status", inbox)
     assert code == Exit.DONE
     assert re.fullmatch(
-        r"waiting        2 \(the oldest for 1:00:\d\d\)\nhandled        0\ndead letters   1\nin quarantine  1\n", out
+        r"waiting        2 \(the oldest for 1:00:\d\d\)\nhandled        0\ndead letters   1 \(TEXT 1\)\nin quarantine  1\n",
+        out,
     )
     told = json.loads(cli("status", inbox, "--json")[1])
     assert 3600 <= told.pop("lag") < 3700
-    assert told == {"waiting": 2, "done": 0, "dead": 1, "quarantined": 1}
+    assert told == {"waiting": 2, "done": 0, "dead": 1, "quarantined": 1, "dead_kinds": {"TEXT": 1}}
     (tmp_path / "other").write_text("no database")
     for other in (tmp_path / "missing", tmp_path / "other"):
         code, out, err = cli("status", other)

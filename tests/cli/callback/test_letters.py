@@ -1,0 +1,613 @@
+"""``rbim callback dead`` and ``quarantine`` as people use them: beside a receiver, with wrong input and hostile contents."""
+
+import base64
+import csv
+import io
+import json
+import re
+import sqlite3
+import subprocess
+import sys
+import unicodedata
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from functools import partial
+
+import anyio
+import orjson
+import pytest
+from rich.cells import cell_len
+
+from helpers.callback_process import APP, CLEAN, COMMAND, KNOWN, PATIENCE, TOKEN, event, serving
+from helpers.deliveries import delivery
+from rbim.callbacks.delivery import delivery_of
+from rbim.callbacks.inbox.sqlite import SqliteInbox
+from rbim.callbacks.inbox.statements import InboxStore
+from rbim.cli import Exit, run
+from rbim.cli.callback.letters import headline
+from rbim.emulator.clock import EmulatedClock
+
+EVIL = "\x1b]0;title\x07\x9b31m\u202etxt.exe\u2066x\u2069\u2028y\u200b\ufeff\x00[link=file:///x]x[/link]\udc9b"
+FORBIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+ERROR = 'Traceback (most recent call last):\n  File "app.py", line 7, in f\n    1 / 0\nValueError: 群组不存在 %s\nmore\n'
+EPOCH = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+@pytest.fixture
+def cli(capsys):
+    """Run a command in this process; its messages are no traceback, and nothing that it writes has a token in it."""
+
+    def call(*tokens):
+        code = run(["callback", *map(str, tokens)])
+        out, err = capsys.readouterr()
+        assert "Traceback" not in err
+        assert TOKEN not in out + err
+        return code, out, err
+
+    return call
+
+
+def body_of(number, **fields):
+    return json.loads(event(msgId=f"m{number}", to=f"g{number}")) | fields
+
+
+def fill(path, errors, bodies=(), quarantined=(), *, at=EPOCH):
+    """Make each error a dead letter, one second after the other, and put the others into quarantine."""
+
+    async def filled():
+        clock = EmulatedClock(start=at)
+        async with SqliteInbox(path, clock=clock) as inbox, inbox.backlog() as backlog:
+            for number, error in enumerate(errors, 1):
+                clock.elapsed += 1
+                body = bodies[number - 1] if number <= len(bodies) else json.dumps(body_of(number)).encode()
+                await inbox.accept(delivery_of(body, app_id=APP, received=clock.now()))
+                (claim,) = await backlog.claim(1)
+                await backlog.dead_letter(claim, error=error, more=0)
+            for body in quarantined:
+                clock.elapsed += 1
+                await inbox.accept(delivery_of(body, app_id=APP, received=clock.now()))
+
+    anyio.run(filled)
+
+
+@pytest.fixture
+def inbox(tmp_path):
+    """An inbox with three dead letters (1 to 3), and two events in quarantine (4: unreadable, 5: of another application)."""
+    bodies = [json.dumps(body_of(1, body="你好")).encode(), json.dumps(body_of(2, msgType="TEAM_KICK")).encode()]
+    foreign = json.dumps(body_of(5, fromAccount="other#1001")).encode()
+    fill(tmp_path / "events.db", [ERROR % each for each in "abc"], bodies, [b"\xff no JSON", foreign])
+    return tmp_path / "events.db"
+
+
+def rows(path, statement):
+    with closing(sqlite3.connect(path)) as plain:
+        return plain.execute(statement).fetchall()
+
+
+def states(path):
+    return dict(rows(path, "SELECT number, state FROM event"))
+
+
+BEFORE = {1: 2, 2: 2, 3: 2, 4: 3, 5: 3}
+
+
+def lines(out):
+    """Return the cells of each line of a table."""
+    return [re.split(r" {2,}", line.strip()) for line in out.splitlines()[2:]]
+
+
+# ------------------------------------------------------------------------------------------------------------------- list
+
+
+def test_a_list_has_one_line_for_each(inbox, cli, monkeypatch):
+    monkeypatch.setenv("TZ", "UTC")
+    code, out, err = cli("dead", "list", inbox)
+    assert (code, err) == (Exit.DONE, "")
+    head, rule, *_ = out.splitlines()
+    assert head.split() == ["number", "received", "attempts", "type", "conversation", "error"]
+    assert set(rule) == {"─"}
+    received = [(EPOCH + timedelta(seconds=n)).astimezone().isoformat(" ", "seconds") for n in (1, 2, 3)]
+    assert lines(out) == [
+        ["1", received[0], "1", "TEXT", "team/g1", "ValueError: 群组不存在 a"],
+        ["2", received[1], "1", "TEAM_KICK", "team/g2", "ValueError: 群组不存在 b"],
+        ["3", received[2], "1", "TEXT", "team/g3", "ValueError: 群组不存在 c"],
+    ]
+    code, out, err = cli("quarantine", "list", inbox)
+    assert (code, err) == (Exit.DONE, "")
+    assert "attempts" not in out
+    four, five = lines(out)
+    assert (four[0], four[2:4]) == ("4", ["-", "-"])
+    assert (five[0], five[2:4]) == ("5", ["TEXT", "team/g5"])
+    assert "other" in five[4]
+
+
+@pytest.mark.parametrize(
+    ("flags", "numbers"),
+    [
+        ([], [1, 2, 3]),
+        (["--kind", "team-kick"], [2]),
+        (["--kind", "Message"], [1, 3]),
+        (["--since", "2026-01-02T11:04:07+08:00"], [2, 3]),
+        (["--since", "2026-01-02T11:04:08.5+08:00"], []),
+        (["--since", "9999999d"], [1, 2, 3]),
+        (["--conversation", "team/g2"], [2]),
+        (["--conversation", f"{APP}/team/g3"], [3]),
+        (["--conversation", "g2"], []),
+        (["--limit", "2"], [1, 2]),
+        (["--limit", "2", "--after", "2"], [3]),
+        (["--after", str(2**80)], []),
+        (["--limit", str(2**80)], [1, 2, 3]),
+        (["--kind", "TEXT", "--limit", "1"], [1]),
+    ],
+    ids=str,
+)
+def test_a_list_of_a_choice(inbox, cli, flags, numbers):
+    code, out, err = cli("dead", "list", inbox, *flags)
+    assert code == Exit.DONE
+    if numbers:
+        assert [int(line[0]) for line in lines(out)] == numbers
+    else:
+        assert out == "no dead letters\n"
+    assert err == (f"rbim: there are more: add --after {numbers[-1]} for the next ones\n" if flags[-2:] in MORE else "")
+    code, out, _ = cli("dead", "list", inbox, *flags, "--json")
+    assert [orjson.loads(line)["number"] for line in out.splitlines()] == numbers
+
+
+MORE = (["--limit", "2"], ["--limit", "1"])
+
+
+def test_json_has_everything_but_the_body(inbox, cli):
+    _, out, _ = cli("dead", "list", inbox, "--json")
+    first = orjson.loads(out.splitlines()[0])
+    assert first == {
+        "number": 1,
+        "received": "2026-01-02T03:04:06+00:00",
+        "msg_type": "TEXT",
+        "conversation": f"{APP}/team/g1",
+        "app_id": APP,
+        "key": rows(inbox, "SELECT key FROM event WHERE number = 1")[0][0],
+        "attempts": 1,
+        "quarantined": False,
+        "error": ERROR % "a",
+    }
+    assert "群组不存在" in out
+    _, out, _ = cli("quarantine", "list", inbox, "--json")
+    assert [orjson.loads(line)["quarantined"] for line in out.splitlines()] == [True, True]
+    sink = io.StringIO()
+    writer = csv.DictWriter(sink, first)  # what people do with it next
+    writer.writerow(first)
+    assert next(csv.DictReader(io.StringIO(sink.getvalue()), list(first)))["error"] == ERROR % "a"
+
+
+def test_a_list_is_read_in_pages(tmp_path, cli, monkeypatch):
+    monkeypatch.setattr("rbim.cli.callback.letters.PAGE", 2)
+    fill(tmp_path / "events.db", ["E"] * 5)
+    for limit, more in ((3, True), (4, True), (5, False), (6, False)):
+        _, out, err = cli("dead", "list", tmp_path / "events.db", "--limit", limit)
+        assert [line[0] for line in lines(out)] == [str(n) for n in range(1, min(limit, 5) + 1)]
+        assert bool(err) is more
+
+
+GROUP = """\
+  + Exception Group Traceback (most recent call last):
+  |   File x
+  | ExceptionGroup: two (2 sub-exceptions)
+  +-+---------------- 1 ----------------
+    | Traceback (most recent call last):
+    |   File y
+    | ValueError: one
+    +------------------------------------
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        ("", ""),
+        ("\n \nfirst\nsecond", "first"),
+        (ERROR, "ValueError: 群组不存在 %s"),
+        ("Traceback (most recent call last):\n  File\nKeyError: 1\n\nDuring ...:\n\n" + ERROR, "ValueError: 群组不存在 %s"),
+        (
+            GROUP,
+            "ExceptionGroup: two (2 sub-exceptions)",
+        ),
+        ("Traceback (most recent call last):\n  cut off", "Traceback (most recent call last):"),
+    ],
+)
+def test_the_line_of_an_error(error, line):
+    assert headline(error) == line
+
+
+@pytest.mark.parametrize("width", [60, 80, 160])
+def test_a_list_fits_into_a_terminal(tmp_path, cli, monkeypatch, width):
+    from rich.console import Console
+
+    monkeypatch.setattr("rbim.cli.callback.letters.console", lambda: Console(file=sys.stdout, width=width, highlight=False))
+    wide = json.dumps(body_of(1, to="产品经理和工程师的讨论群组八百人", msgType="A_VERY_LONG_TYPE_OF_A_MESSAGE")).encode()
+    fill(tmp_path / "events.db", ["ValueError: 无法处理这条消息" * 20, "E"], [wide])
+    _, out, _ = cli("dead", "list", tmp_path / "events.db")
+    shown = out.splitlines()
+    assert width - 1 <= max(cell_len(line.rstrip()) for line in shown) <= width  # a wide character may leave one
+    assert len(shown) == 4
+    first = shown[2]
+    assert (EPOCH + timedelta(seconds=1)).astimezone().isoformat(" ", "seconds") in first
+    assert first.count("…") == (3 if width < 160 else 1)  # of type, conversation and error
+    assert ("attempts" in shown[0]) is (width == 160)
+
+
+# ------------------------------------------------------------------------------------------------------------------- show
+
+
+def test_one_is_shown_whole(inbox, cli):
+    code, out, err = cli("dead", "show", inbox, 1)
+    assert (code, err) == (Exit.DONE, "")
+    received = (EPOCH + timedelta(seconds=1)).astimezone().isoformat(" ", "seconds")
+    key = rows(inbox, "SELECT key FROM event WHERE number = 1")[0][0]
+    head, error, body = out.split("\n\n")
+    assert [line.split(maxsplit=1) for line in head.splitlines()] == [
+        ["number", "1"],
+        ["type", "TEXT"],
+        ["conversation", "team/g1"],
+        ["application", APP],
+        ["key", key],
+        ["received", received],
+        ["attempts", "1"],
+    ]
+    assert error == "error:\n" + (ERROR % "a").rstrip()
+    assert body.startswith("body:\n{\n  ")
+    assert '"body": "你好"' in body
+    assert orjson.loads(body.removeprefix("body:\n")) == body_of(1, body="你好")
+    code, out, _ = cli("dead", "show", inbox, 1, "--json")
+    told = orjson.loads(out)
+    assert told["document"] == body_of(1, body="你好")
+    assert json.loads(base64.b64decode(told["body_base64"])) == told["document"]
+    assert (told["error"], told["number"]) == (ERROR % "a", 1)
+
+
+def test_one_that_cannot_be_read(inbox, cli):
+    code, out, _ = cli("quarantine", "show", inbox, 4)
+    assert code == Exit.DONE
+    assert out.endswith("\nbody, 9 bytes that are not a JSON object:\n\\xff no JSON\n")
+    assert "attempts" not in out
+    told = orjson.loads(cli("quarantine", "show", inbox, 4, "--json")[1])
+    assert (told["document"], base64.b64decode(told["body_base64"])) == (None, b"\xff no JSON")
+
+
+def test_a_body_is_written_as_it_came(inbox):
+    done = subprocess.run(
+        [*COMMAND, "quarantine", "show", str(inbox), "4", "--body"], capture_output=True, timeout=PATIENCE, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (Exit.DONE, b"\xff no JSON", b"")
+
+
+# ------------------------------------------------------------------------------------------------------- requeue, discard
+
+
+def test_requeued_ones_are_handled_at_once_by_a_receiver_that_runs(tmp_path, cli):
+    inbox = tmp_path / "events.db"
+    fill(inbox, ["E"] * 4, at=datetime.now(UTC) - timedelta(hours=1))
+    with serving(inbox, "--print") as receiver:
+        assert receiver.post(event(msgId="new"))[0] == 200
+        assert receiver.line()["msgId"] == "new"
+        assert cli("dead", "requeue", inbox, 3, 1, 3) == (Exit.DONE, "2 dead letters will be handled again\n", "")
+        assert {receiver.line()["msgId"], receiver.line()["msgId"]} == {"m1", "m3"}
+        assert (
+            cli("dead", "requeue", inbox, "--all", "--conversation", "team/g4", "--json")[1] == '{"events": 1, "left": []}\n'
+        )
+        assert receiver.line()["msgId"] == "m4"
+        assert cli("dead", "discard", inbox, 2, "--yes") == (Exit.DONE, "1 dead letter deleted\n", "")
+        assert receiver.stop()[0] == 0
+    assert states(inbox) == {1: 1, 3: 1, 4: 1, 5: 1}
+
+
+def test_all_are_requeued_in_pages(tmp_path, cli, monkeypatch):
+    monkeypatch.setattr("rbim.cli.callback.letters.PAGE", 2)
+    fill(tmp_path / "events.db", ["E"] * 5, [json.dumps(body_of(1, msgType="TEAM_KICK")).encode()])
+    inbox = tmp_path / "events.db"
+    assert cli("dead", "requeue", inbox, "--all", "--kind", "team-kick")[1] == "1 dead letter will be handled again\n"
+    assert cli("dead", "requeue", inbox, "--all")[1] == "4 dead letters will be handled again\n"
+    assert cli("dead", "requeue", inbox, "--all")[1] == "0 dead letters will be handled again\n"
+    assert set(states(inbox).values()) == {0}
+
+
+def test_what_cannot_be_read_stays_in_quarantine(inbox, cli):
+    code, out, err = cli("quarantine", "requeue", inbox, "--all")
+    assert (code, out) == (Exit.REFUSED, "0 events in quarantine will be handled again\n")
+    assert err.startswith("rbim: 4, 5: cannot be handled, left in quarantine\n4: the body cannot be read")
+    code, out, _ = cli("quarantine", "requeue", inbox, 5, "--json")
+    assert (code, out) == (Exit.REFUSED, '{"events": 0, "left": [5]}\n')
+    assert states(inbox) == BEFORE
+    with closing(sqlite3.connect(inbox)) as plain, plain:  # an update of rbim can read it
+        plain.execute("UPDATE event SET body = ? WHERE number = 4", (event(msgId="late"),))
+    code, out, err = cli("quarantine", "requeue", inbox, 4, 5)
+    assert (code, out) == (Exit.REFUSED, "1 event in quarantine will be handled again\n")
+    assert "5: cannot be handled" in err
+    assert states(inbox) == BEFORE | {4: 0}
+
+
+@pytest.mark.parametrize("command", ["requeue", "discard"])
+@pytest.mark.parametrize(
+    ("kept", "numbers", "said"),
+    [
+        ("dead", [4], ["4 is in quarantine, and no dead letter", "rbim callback quarantine show {} 4"]),
+        ("dead", [1, 4, 5], ["4, 5 are in quarantine, and no dead letters"]),
+        ("quarantine", [1, 4], ["1 is a dead letter, and not in quarantine", "rbim callback dead show {} 1"]),
+        ("quarantine", [1, 2], ["1, 2 are dead letters, and not in quarantine"]),
+        ("dead", [99, 1, 7], ["no dead letter has the number 99, 7\n"]),
+        ("quarantine", [2**63], [f"no event in quarantine has the number {2**63}"]),
+        ("dead", range(100, 113), ["100, 101, 102, 103, 104, 105, 106, 107, 108, 109 and 3 more"]),
+        ("dead", [4, 99], ["4 is in quarantine", "no dead letter has the number 99"]),
+    ],
+)
+def test_a_wrong_number_changes_nothing(inbox, cli, command, kept, numbers, said):
+    code, out, err = cli(kept, command, inbox, *numbers, *(["--yes"] if command == "discard" else []))
+    assert (code, out) == (Exit.USAGE, "")
+    for text in said:
+        assert text.format(inbox) in err
+    assert states(inbox) == BEFORE
+
+
+@pytest.mark.parametrize(
+    ("tokens", "said"),
+    [
+        (["dead", "show", "{}", "4"], "4 is in quarantine, and no dead letter"),
+        (["dead", "show", "{}", "9"], "no dead letter has the number 9"),
+        (["dead", "show", "{}", "1", "--json", "--body"], "--body: give either --body or --json, not both"),
+        (["dead", "requeue", "{}"], "give the numbers of events, or --all"),
+        (["dead", "requeue", "{}", "1", "--all"], "give numbers or --all, not both"),
+        (["dead", "requeue", "{}", "1", "--kind", "TEXT"], "choose among --all, not among numbers"),
+        (["dead", "discard", "{}"], "give the numbers of the events to delete"),
+        *(
+            (["dead", command, "{}", number], ">= 1" if number in {"0", "-7"} else "invalid number")
+            for command in ("show", "requeue", "discard")
+            for number in ("-7", "0", "1.5", "1e0", "0x1", "٣", "1_0", " 1", "abc", "", "9" * 500)
+        ),
+        (["dead", "list", "{}", "--limit", "0"], "--limit"),
+        (["dead", "list", "{}", "--limit", "1.5"], "--limit"),
+        (["dead", "list", "{}", "--limit", "x"], "--limit"),
+        (["dead", "list", "{}", "--after", "-1"], "--after"),
+        (["dead", "list", "{}", "--since", "soon"], "--since: invalid time 'soon': use 7d, 24h, 30m or"),
+        (["dead", "list", "{}", "--kind", "Kick"], "--kind: unknown kind 'Kick'"),
+        (["dead", "purge", "{}", "--before", "2026-01-01"], "--before: invalid time '2026-01-01'"),
+        (["dead", "purge", "{}", "--before", "2026-01-01T00:00:00"], "--before: invalid time"),
+    ],
+    ids=str,
+)
+def test_wrong_input(inbox, cli, tokens, said):
+    code, out, err = cli(*(token.replace("{}", str(inbox)) for token in tokens))
+    assert (code, out) == (Exit.USAGE, "")
+    assert said in err
+    assert "a bug" not in err
+    assert states(inbox) == BEFORE
+
+
+COMMANDS = [
+    ["dead", "list", "{}"],
+    ["quarantine", "show", "{}", "1"],
+    ["dead", "requeue", "{}", "1"],
+    ["dead", "discard", "{}", "1", "--yes"],
+    ["quarantine", "purge", "{}", "--yes"],
+    ["replay", "--inbox", "{}", "--dry-run"],
+    ["status", "{}"],
+]
+
+
+@pytest.mark.parametrize("tokens", COMMANDS, ids=str)
+def test_what_is_no_inbox(tmp_path, cli, tokens):
+    async def made(path, statement):
+        async with SqliteInbox(path):
+            pass
+        with closing(sqlite3.connect(path)) as plain, plain:
+            plain.execute(statement)
+
+    files = {name: tmp_path / name for name in ("missing", "text", "folder", "journal", "newer")}
+    files["text"].write_text("no database" * 100)
+    files["folder"].mkdir()
+    anyio.run(made, files["journal"], f"PRAGMA application_id = {int.from_bytes(b'rbjb', 'big')}")
+    anyio.run(made, files["newer"], "PRAGMA user_version = 99")
+    for name, said in (
+        ("missing", "no such file"),
+        ("text", "cannot be an inbox"),
+        ("folder", "no such file"),
+        ("journal", "a job's journal"),
+        ("newer", "update rbim"),
+    ):
+        before = files[name].read_bytes() if files[name].is_file() else None
+        code, out, err = cli(*(token.replace("{}", str(files[name])) for token in tokens))
+        assert (code, out) == (Exit.USAGE, ""), name
+        assert said in err
+        assert str(files[name]) in err
+        assert "a bug" not in err
+        if before is not None:
+            assert files[name].read_bytes() == before
+    assert not files["missing"].exists()
+
+
+# ------------------------------------------------------------------------------------------------------- questions, purge
+
+
+@pytest.mark.parametrize(
+    ("tokens", "question", "left", "said"),
+    [
+        (
+            ["dead", "discard", "{}", "1", "2"],
+            "permanently delete 2 dead letters of {} (TEXT 1, TEAM_KICK 1): their content is lost, and one that",
+            {3: 2, 4: 3, 5: 3},
+            "2 dead letters deleted\n",
+        ),
+        (
+            ["quarantine", "discard", "{}", "4"],
+            "permanently delete 1 event in quarantine of {} (unreadable 1): their",
+            {1: 2, 2: 2, 3: 2, 5: 3},
+            "1 event in quarantine deleted\n",
+        ),
+        (
+            ["dead", "purge", "{}"],
+            "permanently delete 3 dead letters of {}: their",
+            {4: 3, 5: 3},
+            "3 dead letters deleted\n",
+        ),
+        (
+            ["dead", "purge", "{}", "--before", "2026-01-02T11:04:07+08:00"],
+            "permanently delete 1 dead letter of {} that came before 20",
+            {2: 2, 3: 2, 4: 3, 5: 3},
+            "1 dead letter deleted\n",
+        ),
+        (
+            ["quarantine", "purge", "{}", "--before", "1d"],
+            "permanently delete 2 events in quarantine of {} that came before ",
+            {1: 2, 2: 2, 3: 2},
+            "2 events in quarantine deleted\n",
+        ),
+    ],
+    ids=lambda each: " ".join(each) if isinstance(each, list) else "",
+)
+def test_nothing_is_deleted_unasked(inbox, cli, monkeypatch, tokens, question, left, said):
+    tokens = [token.replace("{}", str(inbox)) for token in tokens]
+    question = question.replace("{}", str(inbox))
+    code, out, err = cli(*tokens)
+    assert (code, out) == (Exit.USAGE, "")
+    assert err.startswith(f"rbim: nothing was deleted: this would {question}")
+    hint = err.splitlines()[1]
+    assert hint.startswith("To skip the confirmation: rbim callback ")
+    assert hint.endswith(" --yes")
+    assert states(inbox) == BEFORE
+    monkeypatch.setattr("rbim.cli.confirm.at_terminal", lambda: True)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("no\ny\n"))
+    code, out, err = cli(*tokens)
+    assert (code, out, states(inbox)) == (Exit.USAGE, "", BEFORE)
+    assert err.startswith(f"This will {question}")
+    assert err.endswith("not confirmed: nothing was deleted\n")
+    assert cli(*tokens)[:2] == (Exit.DONE, said)
+    assert states(inbox) == left
+
+
+def test_where_there_is_nothing_to_delete_nothing_is_asked(inbox, cli):
+    assert cli("dead", "purge", inbox, "--before", "2026-01-01T00:00:00Z") == (Exit.DONE, "0 dead letters deleted\n", "")
+    assert cli("dead", "purge", inbox, "--yes", "--json")[:2] == (Exit.DONE, '{"events": 3}\n')
+    assert cli("dead", "purge", inbox)[:2] == (Exit.DONE, "0 dead letters deleted\n")
+
+
+FILL = """WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 20000)
+    INSERT INTO event (key, conversation, app_id, class, msg_type, received, state, attempts, finished, error, body)
+    SELECT 'k' || i, 'app/team/' || (i % 100), 'app', 'Text', 'TEXT', i, 2, 8, i, 'E', CAST('{}' AS BLOB) FROM n"""
+
+
+def test_deliveries_are_accepted_between_the_steps_of_a_purge(tmp_path, cli, monkeypatch):
+    """Steps are counted, not seconds: each deletes 500 at most, and the file is free after each."""
+    inbox = tmp_path / "events.db"
+    fill(inbox, [])
+    with closing(sqlite3.connect(inbox)) as plain, plain:
+        plain.execute(FILL)
+    receiver = InboxStore(inbox, retention=60.0, lease=30.0, clock=EmulatedClock())
+    receiver.open()
+    commit, deleted, accepted = InboxStore.commit, [], []
+
+    def counted(store, commands, **options):
+        before = rows(inbox, "SELECT count(*) FROM event WHERE state = 2")[0][0]
+        results = commit(store, commands, **options)
+        deleted.append(before - rows(inbox, "SELECT count(*) FROM event WHERE state = 2")[0][0])
+        accepted.extend(commit(receiver, [partial(receiver.accept, delivery(len(accepted)))], hurried=lambda: True))
+        return results
+
+    monkeypatch.setattr(InboxStore, "commit", counted)
+    try:
+        assert cli("dead", "purge", inbox, "--yes")[:2] == (Exit.DONE, "20000 dead letters deleted\n")
+    finally:
+        receiver.close()
+    assert max(deleted) == 500
+    assert sum(deleted) == 20_000
+    assert accepted == [True] * len(deleted)
+    assert states(inbox) == dict.fromkeys(range(20_001, 20_001 + len(accepted)), 0)
+
+
+# --------------------------------------------------------------------------------------------------- streams and contents
+
+
+def test_a_reader_that_leaves_is_no_error(inbox):
+    with subprocess.Popen(
+        [*COMMAND, "dead", "list", str(inbox), "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=CLEAN | KNOWN
+    ) as popen:
+        popen.stdout.close()
+        assert popen.stderr.read() == b""
+        assert popen.wait(PATIENCE) == Exit.READER_LEFT
+
+
+def test_without_a_terminal_a_process_deletes_nothing(inbox):
+    done = subprocess.run(
+        [*COMMAND, "dead", "discard", str(inbox), "1"],
+        input="y\n",
+        capture_output=True,
+        encoding="utf-8",
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (Exit.USAGE, "")
+    assert "there is no terminal to confirm it" in done.stderr
+    assert states(inbox) == BEFORE
+
+
+@pytest.fixture
+def hostile(tmp_path):
+    """Two dead letters and one event in quarantine, in whose every text is what would control a terminal."""
+    document = body_of(1, to=f"g{EVIL}", msgType=f"T{EVIL}", body=EVIL) | {EVIL: EVIL}
+    body = json.dumps(document).encode()
+    fill(
+        tmp_path / "events.db",
+        [f"Traceback (most recent call last):\n  {EVIL}\nE{EVIL}: {EVIL}\n"],
+        [body],
+        [EVIL.encode("utf-8", "replace")],
+    )
+    return tmp_path / "events.db", document
+
+
+def checked(text):
+    found = [character for character in text.replace("\n", "") if unicodedata.category(character) in FORBIDDEN]
+    assert not found, ascii(found)
+
+
+def test_hostile_contents_never_control_the_terminal(hostile, cli):
+    inbox, document = hostile
+    for tokens in (["dead", "list"], ["dead", "show"], ["quarantine", "list"], ["quarantine", "show"]):
+        number = {"dead": 1, "quarantine": 2}[tokens[0]]
+        given = [number] if tokens[1] == "show" else []
+        for flags in ([], ["--json"]):
+            code, out, err = cli(*tokens, inbox, *given, *flags)
+            assert (code, err) == (Exit.DONE, "")
+            checked(out)
+            assert "[link=file:///x]x[/link]" in out or tokens[0] == "quarantine"  # its error does not quote it
+    told = json.loads(cli("dead", "show", inbox, 1, "--json")[1])
+    document = json.loads(json.dumps(document).replace("\\udc9b", "\ufffd"))  # as handlers see it
+    assert told["document"] == document
+    shown = cli("dead", "show", inbox, 1)[1]
+    assert json.loads(shown[shown.index("\n{") :]) == document
+    for tokens in (["status", inbox], ["replay", "--inbox", inbox, "--dry-run"], ["dead", "discard", inbox, 1]):
+        _, out, err = cli(*tokens)
+        checked(out + err)
+        assert "[link=file:///x]x[/link]" in out + err
+    assert json.loads(cli("status", inbox, "--json")[1])["dead_kinds"] == {
+        document["msgType"].replace("\udc9b", "\\udc9b"): 1
+    }
+
+
+# ----------------------------------------------------------------------------------------------------- dry runs, statuses
+
+
+def test_a_dry_run_of_a_replay_tells_what_it_would_do(inbox, cli):
+    assert cli("replay", "--inbox", inbox, "--dry-run") == (
+        Exit.DONE,
+        "3 events would be handled again\nTEXT       2\nTEAM_KICK  1\n",
+        "",
+    )
+    told = orjson.loads(cli("replay", "--inbox", inbox, "--dry-run", "--kind", "TEXT", "--json")[1])
+    assert told == {"events": 2, "kinds": {"TEXT": 2}}
+    assert cli("replay", "--inbox", inbox, "--dry-run", "--since", "1h")[1] == "0 events would be handled again\n"
+    assert states(inbox) == BEFORE
+    assert cli("replay", "--inbox", inbox, "--kind", "TEXT")[1] == "2 events will be handled again\n"
+    assert states(inbox) == BEFORE | {1: 0, 3: 0}
+
+
+def test_a_status_has_the_kinds_of_dead_letters(inbox, cli):
+    out = cli("status", inbox)[1]
+    assert "dead letters   3 (TEXT 2, TEAM_KICK 1)\n" in out
+    assert orjson.loads(cli("status", inbox, "--json")[1])["dead_kinds"] == {"TEXT": 2, "TEAM_KICK": 1}
