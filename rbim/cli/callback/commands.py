@@ -180,6 +180,7 @@ def send(  # noqa: PLR0913  # flags, each with a default
     text: str | None = None,
     conv_type: Conversation | None = None,
     msg_id: str | None = None,
+    timestamp: str | None = None,
     resend: Flag = False,
     body: Path | None = None,
     times: Count = 1,
@@ -208,9 +209,13 @@ def send(  # noqa: PLR0913  # flags, each with a default
         The type of the conversation (default: NOTIFY_TEAM if MSG-TYPE begins with TEAM_, else TEAM with a --member, else
         PERSON).
     msg_id
-        The id of the message (default: a new one for each).
+        The id of the message (default: a new one for each). The same id with anything else in the message is no resend: a
+        receiver keeps it apart.
+    timestamp
+        The time of the message, such as 2026-01-31T09:00:00+08:00 (default: now). To send a message again, give its --msg-id
+        and its time; with --msg-id, the time is printed on standard error.
     resend
-        Mark it as a retry of the platform (resendFlag 1).
+        Mark it as a retry of the platform (resendFlag 1). A retry is the same message: see --timestamp.
     body
         Send the bytes of this file, unchanged, instead of a message.
     times
@@ -234,6 +239,7 @@ def send(  # noqa: PLR0913  # flags, each with a default
                 text=text,
                 conv_type=conv_type,
                 msg_id=msg_id,
+                sent=None if timestamp is None else moment_of(timestamp, "--timestamp"),
                 resend=resend,
                 body=body,
                 times=times,

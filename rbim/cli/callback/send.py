@@ -12,7 +12,7 @@ from pathlib import Path  # noqa: TC003  # attrs resolves it
 from typing import TYPE_CHECKING
 
 import anyio
-from attrs import frozen
+from attrs import evolve, frozen
 
 from rbim._support import json as rbim_json
 from rbim._support.text import excerpt
@@ -50,6 +50,7 @@ class SendOptions:
     text: str | None
     conv_type: str | None
     msg_id: str | None
+    sent: datetime | None
     resend: bool
     body: Path | None
     times: int
@@ -64,7 +65,7 @@ class SendOptions:
                 return [self.body.read_bytes()] * self.times
             except OSError as error:
                 raise InvalidRequest(f"--body: {self.body}: {error.strerror}", field="--body") from None
-        message, sent = self._message(), datetime.now(UTC)  # copies of one message have one time
+        message, sent = self._message(), self.sent or _now()  # copies of one message have one time
         return [self._encoded(message, app_id, unit, sent) for _ in range(self.times)]
 
     def _message(self) -> CopiedMessage:
@@ -104,16 +105,31 @@ class SendOptions:
             raise InvalidRequest("the message has characters that cannot be encoded in UTF-8") from None
 
 
+def _now() -> datetime:
+    """Return the time to the millisecond, as messages have it."""
+    now = datetime.now(UTC)
+    return now.replace(microsecond=now.microsecond // 1000 * 1000)
+
+
 def run(options: SendOptions) -> int:
     """Send the deliveries and return the exit code. Raises InvalidRequest before anything is sent."""
+    again = ""
+    if options.msg_id is not None and options.sent is None and options.body is None:
+        sent = _now()
+        options = evolve(options, sent=sent)
+        again = (
+            f"to send this message again: --msg-id {options.msg_id} --timestamp {sent.isoformat(timespec='milliseconds')}"
+        )
     config = configuration()
     credentials = callback_credentials(config)[0]
     target = target_of(options.url, "--url")
     if options.cacert is not None and not options.cacert.is_file():
         raise InvalidRequest(f"--cacert: {options.cacert}: no such file", field="--cacert")
-    return anyio.run(
-        _send, options, options.bodies(credentials.app_id, config.dialect.message_time_unit), target, credentials
-    )
+    bodies = options.bodies(credentials.app_id, config.dialect.message_time_unit)
+    code = anyio.run(_send, options, bodies, target, credentials)
+    if again and code in {Exit.DONE, Exit.REFUSED}:
+        print_error(again)
+    return code
 
 
 async def _send(options: SendOptions, bodies: list[bytes], target: Request, credentials: Credentials) -> Exit:

@@ -54,6 +54,7 @@ EXAMPLES = {
     "callback send": (
         "rbim callback send TEXT --to 1002 --sender 1001 --text hello",
         "rbim callback send TEAM_KICK --to g80000049837291 --sender 1001 --member 1002",
+        "rbim callback send --to 1002 --sender 1001 --text hi --msg-id m1 --timestamp 2026-01-31T09:00:00+08:00",
     ),
     "callback explain": (
         "rbim callback explain capture.http",

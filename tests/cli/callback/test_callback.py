@@ -11,12 +11,25 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 
 import anyio
 import pytest
 
-from helpers.callback_process import APP, CLEAN, COMMAND, FULL, KNOWN, MINE, OLD_TOKEN, PATIENCE, TOKEN, event, serving
+from helpers.callback_process import (
+    APP,
+    CLEAN,
+    COMMAND,
+    FULL,
+    KNOWN,
+    MINE,
+    OLD_TOKEN,
+    PATIENCE,
+    TOKEN,
+    counts,
+    event,
+    serving,
+)
 from rbim import Credentials, InvalidRequest
 from rbim.callbacks.delivery import delivery_of
 from rbim.callbacks.inbox.sqlite import SqliteInbox
@@ -96,6 +109,39 @@ def test_copies_of_one_message_are_the_same_at_any_time(cli, monkeypatch):
     assert len(set(bodies)) == 1
 
 
+@pytest.mark.parametrize("unit", ["milliseconds", "seconds"])
+def test_a_message_that_is_sent_again_is_a_resend(tmp_path, cli, unit):
+    """With the id alone, a later run sends another message: it has another time."""
+    inbox = tmp_path / "events.db"
+    send = (
+        "--message-time-unit",
+        unit,
+        "send",
+        "--to",
+        "g1",
+        "--sender",
+        "1001",
+        "--text",
+        "你好",
+        "--msg-id",
+        "m7",
+        "--url",
+    )
+    with serving(inbox) as receiver:
+        code, _, err = cli(*send, receiver.url)
+        assert code == Exit.DONE
+        again = re.fullmatch(r"rbim: to send this message again: --msg-id m7 --timestamp (\S+)\n", err)[1]
+        for flags in ([], ["--resend"]):
+            code, _, err = cli(*send, receiver.url, "--timestamp", again, *flags)
+            assert (code, err) == (Exit.DONE, "")
+        found = counts(inbox)
+        assert (found.waiting, found.quarantined) == (1, 0)
+        later = (datetime.fromisoformat(again) + timedelta(seconds=2)).astimezone(timezone(timedelta(hours=8))).isoformat()
+        assert cli(*send, receiver.url, "--timestamp", later)[0] == Exit.DONE
+        assert counts(inbox).quarantined == 1
+        receiver.stop()
+
+
 def test_a_files_bytes_go_out_as_they_stand(tmp_path, cli):
     body = tmp_path / "body"
     body.write_bytes(b'\xff{"a": 1}\r\n')
@@ -120,6 +166,7 @@ def test_a_files_bytes_go_out_as_they_stand(tmp_path, cli):
         (("--to", "1", "--sender", "2", "--times", "0"), "Must be >= 1"),
         (("--to", "1", "--sender", "2", "--text", "\udcff"), "characters that cannot be encoded in UTF-8"),
         (("--to", "1", "--sender", "2", "--cacert", "/nowhere"), "--cacert: /nowhere: no such file"),
+        (("--to", "1", "--sender", "2", "--timestamp", "2026-01-31"), "--timestamp: invalid time '2026-01-31': use a time"),
         (("--body", "/nowhere"), "--body: /nowhere: No such file or directory"),
         *[
             (("--to", "1", "--sender", "2", "--url", url), f"--url: invalid URL {url!r}: use an http or https URL")
