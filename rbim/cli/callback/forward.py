@@ -8,6 +8,7 @@ anew, with the current time and the current token of its application.
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from rbim._support.text import excerpt
@@ -46,13 +47,13 @@ class Forwarder:
         self._shown = without_user(url)
         self._credentials = credentials
         self._keys = keys_of(credentials)
-        self._kept: dict[bytes, dict[str, str]] = {}
+        self._kept: dict[bytes, dict[str, str]] = {}  # by a digest of the body, which may have a megabyte
 
     def received(self, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
         """Keep the headers of a delivery if they are authentic."""
         pairs = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in headers]
         if self._fresh(pairs, body):
-            self._kept[body] = {name: value for name, value in pairs if name in SENT}
+            self._kept[_digest(body)] = {name: value for name, value in pairs if name in SENT}
             if len(self._kept) > MOST_KEPT:
                 del self._kept[next(iter(self._kept))]
 
@@ -70,10 +71,10 @@ class Forwarder:
         response = await self.transport.send(request, timeout=FORWARD_TIMEOUT)
         if response.status != OK:
             raise NotForwarded(f"{self._shown} answered {response.status} {excerpt(response.body)}".rstrip())
-        self._kept.pop(context.body, None)
+        self._kept.pop(_digest(context.body), None)
 
     def _headers(self, context: HandlerContext) -> dict[str, str]:
-        kept = self._kept.get(context.body, {})
+        kept = self._kept.get(_digest(context.body), {})
         if self._fresh(kept.items(), context.body):
             return kept
         own = next((each for each in self._credentials if each.app_id == context.app_id), None)
@@ -84,3 +85,7 @@ class Forwarder:
     def _fresh(self, headers: Iterable[tuple[str, str]], body: bytes) -> bool:
         verified = verify(list(headers), body, credentials=self._keys, now=datetime.now(UTC), policy=FRESH)
         return isinstance(verified, Verified)
+
+
+def _digest(body: bytes) -> bytes:
+    return blake2b(body, digest_size=16).digest()

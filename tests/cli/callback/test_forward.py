@@ -7,14 +7,18 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import anyio
 import pytest
 
 from helpers.callback_process import APP, MINE, counts, event, serving
 from rbim import Credentials, InvalidRequest
+from rbim.callbacks.delivery import delivery_of
+from rbim.callbacks.inbox.sqlite import SqliteInbox
 from rbim.callbacks.signature import Verified, sign, verify
 from rbim.callbacks.worker.router import HandlerContext
 from rbim.cli import Exit
 from rbim.cli.callback.forward import Forwarder, NotForwarded
+from rbim.emulator.clock import EmulatedClock
 
 NOW = datetime.now(UTC)
 
@@ -87,6 +91,41 @@ def test_a_failure_is_tried_again_before_the_next_of_its_conversation(tmp_path):
         err = receiver.stop()[2]
     assert f"NotForwarded: {app.url} answered 500 'well'; again in" in err
     assert "events wait" not in err
+
+
+def test_a_dead_letter_of_yesterday_is_forwarded_with_a_signature_of_now(tmp_path, cli):
+    inbox, body = tmp_path / "events.db", b" " + event(body="你好") + b"\n"
+
+    async def bury():
+        clock = EmulatedClock(start=datetime.now(UTC) - timedelta(days=1))
+        async with SqliteInbox(inbox, clock=clock) as opened, opened.backlog() as backlog:
+            await opened.accept(delivery_of(body, app_id=APP, received=clock.now()))
+            (claim,) = await backlog.claim(1)
+            await backlog.dead_letter(claim, error="E", more=0)
+
+    anyio.run(bury)
+    with application() as app, serving(inbox, "--forward-to", app.url) as receiver:
+        assert cli("dead", "requeue", inbox, 1)[0] == Exit.DONE
+        app.wait(1)
+        assert receiver.stop()[0] == 0
+    ((_, headers, sent),) = app.requests
+    assert sent == body
+    assert isinstance(verify(headers, sent, credentials=MINE, now=datetime.now(UTC)), Verified)
+    assert counts(inbox).done == 1
+
+
+@pytest.mark.parametrize(("age", "kept"), [(0, True), (230, True), (245, False), (-50, True), (-70, False)])
+async def test_headers_are_kept_while_applications_accept_their_time(age, kept):
+    body = event()
+    signed = sign(body, credentials=MINE, now=datetime.now(UTC) - timedelta(seconds=age))
+    with application() as app:
+        forwarder = Forwarder(app.url, (MINE,))
+        async with forwarder.transport:
+            forwarder.received([(name.encode(), value.encode()) for name, value in signed.items()], body)
+            await forwarder.forward(context(body))
+    ((_, headers, _),) = app.requests
+    assert (lowered(headers)["curtime"] == signed["CurTime"]) is kept
+    assert isinstance(verify(headers, body, credentials=MINE, now=datetime.now(UTC)), Verified)
 
 
 @pytest.fixture
