@@ -1,10 +1,12 @@
 """What people do with an inbox: look at dead letters and at what is in quarantine, requeue, discard, purge, replay."""
 
 import json
+import threading
 from collections import Counter
 from datetime import datetime, timedelta
 
 import pytest
+from anyio import create_task_group, fail_after, to_thread
 
 from helpers.deliveries import delivery, unreadable
 from rbim import InvalidRequest
@@ -81,6 +83,16 @@ async def test_what_is_requeued_while_its_conversation_is_leased_has_its_turn(in
             (following,) = await backlog.done([claim], more=5)
             assert following.number == 1
             assert not await backlog.done([following], more=5)
+
+
+async def test_what_is_requeued_can_be_claimed_though_nothing_else_of_its_conversation_waits(inbox):
+    async with inbox:
+        await inbox.accept(delivery(1))
+        async with inbox.backlog() as backlog:
+            await backlog.dead_letter((await backlog.claim(1))[0], error="boom", more=0)
+        assert await waiting(inbox) == []
+        assert await inbox.requeue([1]) == 1
+        assert await waiting(inbox) == [(1, 1)]
 
 
 async def test_discarded_events_are_gone(inbox):
@@ -206,6 +218,7 @@ async def test_what_a_replay_would_do_is_what_it_does(inbox, chosen, monkeypatch
         again = START + timedelta(seconds=3)  # cannot be handled when they come; two are readable and have one key by now
         for place, number in enumerate((7, 7, 8, 9)):
             await inbox.accept(delivery(number, "d", at=again, key=f"q{place}", problem="not yet"))
+        await inbox.accept(delivery(9, "d", at=again))  # its key is known by now
         await inbox.accept(delivery(9, "d", at=again, msg_type="PICTURE"))
         await inbox.accept(delivery(9, "d", at=again, msg_type="PICTURE", body=b'{"convType": "TEAM", "msgType": "AUDIO"}'))
         before = [*await archive.dead_letters(), *await archive.quarantined(), *[await archive.counts()]]
@@ -262,3 +275,28 @@ async def test_dead_letters_and_quarantine_have_a_retention_of_their_own(path, m
         clock.elapsed += 10**9
         await inbox.accept(delivery(12, "d"))
         assert (await inbox.counts()).quarantined == 1
+
+
+@pytest.mark.parametrize("look", ["lag", "counts", "dead_letters", "quarantined", "replayable"])
+async def test_deliveries_are_accepted_while_people_look(path, look):
+    """A search among a million events may take long, and has a connection of its own."""
+    began, go = threading.Event(), threading.Event()
+
+    def searching():
+        began.set()
+        return not go.wait(20)  # True would end the search
+
+    async with SqliteInbox(path) as inbox:
+        await filled(inbox)
+        await getattr(inbox, look)()
+        inbox._store._database._for_queries().set_progress_handler(searching, 1)
+        with fail_after(10):
+            async with create_task_group() as tasks:
+                tasks.start_soon(getattr(inbox, look))
+                await to_thread.run_sync(began.wait, 5)
+                assert began.is_set()
+                try:
+                    assert await inbox.accept(delivery(7))
+                finally:
+                    go.set()
+        inbox._store._database._for_queries().set_progress_handler(None, 1)

@@ -1,5 +1,6 @@
 """Deliveries with a known msgId and other content: kept apart, and reported."""
 
+import json
 from contextlib import asynccontextmanager
 
 import anyio
@@ -30,6 +31,23 @@ async def test_other_content_under_a_known_key_is_kept_in_quarantine(tmp_path, m
     assert [each.key for each in found] == [letter.key for letter in letters]
     assert all("other content" in each.problem for each in found)
     assert caplog.text.count("Quarantined") == 2
+
+
+async def test_notices_with_one_id_and_other_members_are_all_kept(tmp_path):
+    """Three TEAM_KICK under one msgId: what they say must not get lost."""
+    inbox = SqliteInbox(tmp_path / "events.db")
+    notice = {"convType": "NOTIFY_TEAM", "msgType": "TEAM_KICK", "msgId": "1"}
+    async with Receiver(sink=inbox, credentials=CREDENTIALS) as receiver:
+        for member in ("1001", "1002", "1003"):
+            assert (await post(receiver, body(**notice, tMembers=[member]))).status == 200
+        counts = await inbox.counts()
+        assert (counts.waiting, counts.quarantined) == (1, 2)
+        letters = await inbox.quarantined()
+        assert [json.loads(letter.body)["tMembers"] for letter in letters] == [["1002"], ["1003"]]
+        assert await inbox.requeue([letter.number for letter in letters]) == 2  # events of their own, by hand
+        async with inbox.backlog() as backlog:
+            claims = await backlog.claim(9)
+    assert [json.loads(claim.body)["tMembers"] for claim in claims] == [["1001"], ["1002"], ["1003"]]
 
 
 async def test_the_overflow_file_keeps_and_forwards_it(tmp_path):
