@@ -20,13 +20,17 @@ import sys
 import threading
 import urllib.request
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
+import anyio
 import pytest
 from cyclopts import CycloptsError
 
 from helpers.commands import commands, leaves
 from helpers.dialects import FIELDS
+from rbim.callbacks.delivery import delivery_of
+from rbim.callbacks.inbox.sqlite import SqliteInbox
 from rbim.cli import build_app, run
 from rbim.cli.exit_codes import Exit, JobExit
 from rbim.cli.global_flags import split_global_flags
@@ -327,6 +331,72 @@ def _inbox_status(document, cli, receiver):
     assert (told["dead"], told["quarantined"]) == (0, 0)
 
 
+@pytest.fixture
+def kept(tmp_path):
+    """An inbox with two dead letters (1 and 2), and what cannot be read (3)."""
+
+    async def fill():
+        async with SqliteInbox(tmp_path / "kept.db") as inbox, inbox.backlog() as backlog:
+            for body in (b'{"msgId": "1"}', b'{"msgId": "2"}', b"no JSON"):
+                await inbox.accept(delivery_of(body, app_id="app", received=datetime.now(UTC)))
+            for claim in await backlog.claim(2):
+                await backlog.dead_letter(claim, error="ValueError: 群组", more=0)
+
+    anyio.run(fill)
+    return tmp_path / "kept.db"
+
+
+@runs("callback dead list")
+def _dead_list(cli, kept):
+    code, out, _ = cli("callback", "dead", "list", kept)
+    assert (code, out.count("ValueError: 群组")) == (Exit.DONE, 2)
+
+
+@runs("callback dead show")
+def _dead_show(document, kept):
+    assert document("callback", "dead", "show", kept, 1)["error"] == "ValueError: 群组"
+
+
+@runs("callback dead requeue")
+def _dead_requeue(document, kept):
+    assert document("callback", "dead", "requeue", kept, 1, 2) == {"events": 2, "left": []}
+
+
+@runs("callback dead discard")
+def _dead_discard(document, kept):
+    assert document("callback", "dead", "discard", kept, 2, "--yes") == {"events": 1}
+
+
+@runs("callback dead purge")
+def _dead_purge(document, kept):
+    assert document("callback", "dead", "purge", kept, "--yes") == {"events": 2}
+
+
+@runs("callback quarantine list")
+def _quarantine_list(document, kept):
+    assert document("callback", "quarantine", "list", kept)["number"] == 3
+
+
+@runs("callback quarantine show")
+def _quarantine_show(document, kept):
+    assert document("callback", "quarantine", "show", kept, 3)["body_base64"] == "bm8gSlNPTg=="
+
+
+@runs("callback quarantine requeue")
+def _quarantine_requeue(document, kept):
+    assert document("callback", "quarantine", "requeue", kept, 3, code=Exit.REFUSED) == {"events": 0, "left": [3]}
+
+
+@runs("callback quarantine discard")
+def _quarantine_discard(document, kept):
+    assert document("callback", "quarantine", "discard", kept, 3, "--yes") == {"events": 1}
+
+
+@runs("callback quarantine purge")
+def _quarantine_purge(document, kept):
+    assert document("callback", "quarantine", "purge", kept, "--yes") == {"events": 1}
+
+
 @runs("config show")
 def _config(document, environment):
     values = document("config", "show")["values"]
@@ -461,7 +531,7 @@ def test_all_other_examples_are_commands_as_they_are_parsed():
     lines += [line.strip() for line in front.EXAMPLES.splitlines()]
     for line in lines:
         inner = re.sub(r'^eval "\$\((.*)\)"$', r"\1", line)
-        _, tokens = split_global_flags(shlex.split(inner)[1:])
+        _, tokens = split_global_flags(shlex.split(inner.partition(" > ")[0])[1:])
         if tokens[:2] != ["groups", "detail"]:
             build_app().parse_args(tokens, exit_on_error=False, print_error=False)
     with pytest.raises(CycloptsError):
@@ -496,6 +566,12 @@ WRONG = {
     "callback explain": ["there-is-no-such.http"],
     "callback replay": ["--inbox", "there-is-no-such.db"],
     "callback status": ["there-is-no-such.db"],
+    **{f"callback {each} {act}": ["there-is-no-such.db"] for each in ("dead", "quarantine") for act in ("list", "purge")},
+    **{
+        f"callback {each} {act}": ["there-is-no-such.db", "1"]
+        for each in ("dead", "quarantine")
+        for act in ("show", "requeue", "discard")
+    },
     "dialect": ["there-is-no-such-field"],
     "config show": ["--profile", "nobody"],
     "config path": ["--config"],
@@ -508,6 +584,7 @@ WRONG = {
 WITHOUT_ARGUMENTS = {"job list"}
 NEEDING = [c for c in leaves() if c.split()[0] in {"job", "invite", "remove"} and c not in WITHOUT_ARGUMENTS] + [
     *("callback serve", "callback explain", "callback replay", "callback send", "callback status"),
+    *(command for command in leaves() if command.startswith(("callback dead ", "callback quarantine "))),
     *(f"{e.namespace} {e.method}".replace("_", "-") for e in entries() if e.method != "search"),
 ]
 
@@ -532,7 +609,7 @@ def test_a_flag_that_no_command_has_is_named(command, cli):
 
 @pytest.mark.parametrize("command", NEEDING)
 def test_what_is_missing_is_named(command, cli):
-    assert re.search(r"--[a-z-]+|FILE|JOURNAL", complained(cli(*command.split())))
+    assert re.search(r"--[a-z-]+|FILE|JOURNAL|INBOX", complained(cli(*command.split())))
 
 
 @pytest.mark.parametrize(
