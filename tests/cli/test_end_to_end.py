@@ -346,6 +346,24 @@ def kept(tmp_path):
     return tmp_path / "kept.db"
 
 
+HANDLERS = """\
+from rbim.callbacks import Router
+router = Router()
+router.fallback(lambda event: print(event.msg_id, flush=True))
+"""
+
+
+@runs("callback work")
+def _work(environment, kept, tmp_path, cli):
+    (tmp_path / "handlers.py").write_text(HANDLERS, encoding="utf-8")
+    assert cli("callback", "dead", "requeue", kept, 2)[0] == Exit.DONE
+    flags = ("--inbox", kept, "--app-dir", tmp_path)
+    with process("callback", "work", "handlers:router", *flags, env=environment) as popen:
+        assert popen.stdout.readline() == "2\n"
+        popen.terminate()
+        assert popen.wait(PATIENCE) == Exit.DONE
+
+
 @runs("callback dead list")
 def _dead_list(cli, kept):
     code, out, _ = cli("callback", "dead", "list", kept)
@@ -562,6 +580,7 @@ WRONG = {
     "job report": ["there-is-no-such.journal"],
     "job forget": ["there-is-no-such.journal"],
     "callback serve": ["--inbox", "there/is/no/such.db", "--port", "0"],
+    "callback work": ["no_such_module:router", "--inbox", "events.db"],
     "callback send": [*COPY, "--url", "ftp://nobody/"],
     "callback explain": ["there-is-no-such.http"],
     "callback replay": ["--inbox", "there-is-no-such.db"],
@@ -583,7 +602,7 @@ WRONG = {
 }
 WITHOUT_ARGUMENTS = {"job list"}
 NEEDING = [c for c in leaves() if c.split()[0] in {"job", "invite", "remove"} and c not in WITHOUT_ARGUMENTS] + [
-    *("callback serve", "callback explain", "callback replay", "callback send", "callback status"),
+    *("callback serve", "callback work", "callback explain", "callback replay", "callback send", "callback status"),
     *(command for command in leaves() if command.startswith(("callback dead ", "callback quarantine "))),
     *(f"{e.namespace} {e.method}".replace("_", "-") for e in entries() if e.method != "search"),
 ]
