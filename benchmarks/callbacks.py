@@ -13,8 +13,9 @@ durable are the receiver with a MemorySink and the endpoint of ``benchmarks/fast
 Durable are the receiver with a SqliteInbox in a temporary directory and the endpoints of ``benchmarks/durable_peers.py``:
 they commit every event to the disk before the answer. The second table has the rates and the durations of all of them.
 
-The other tables: one conversation beside a thousand (``callbacks_conversations.py``), a burst (``callbacks_burst.py``), and
-an inbox in which a million events wait (``callbacks_backlog.py``).
+The other tables: one conversation beside a thousand (``callbacks_conversations.py``), the overflow file
+(``callbacks_spool.py``), a burst (``callbacks_burst.py``), and an inbox in which a million events wait
+(``callbacks_backlog.py``).
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from attrs import evolve, frozen
 from benchmarks.callbacks_backlog import backlog
 from benchmarks.callbacks_burst import burst
 from benchmarks.callbacks_conversations import conversations
+from benchmarks.callbacks_spool import spool
 from benchmarks.deliveries import APP_ID, TOKEN, messages, receiver
 from benchmarks.httpload import constant, keep_to_core, on_cores, process, serve_app, tell_time
 from benchmarks.results import Goal, Result, Table, shown
@@ -133,7 +135,7 @@ def run(options: Options) -> Result:
     """Measure all tables, as one part of the benchmarks."""
     warm_up, seconds = (0.05, 0.1) if options.quick else (0.3, 1.0)
     costs = measured(Turns(warm_up=warm_up, seconds=seconds, repeats=options.rounds))
-    others = (conversations(options), burst(options), backlog(options))
+    others = (conversations(options), spool(options), burst(options), backlog(options))
     return evolve(
         costs,
         tables=(*costs.tables, *(each.table for each in others)),

@@ -691,7 +691,7 @@ def spool_keeps_nothing() -> None:
     """What the inbox does not store in time is answered 200 and dropped."""
     from rbim.callbacks.receiver.spool import Spool
 
-    async def faulty(self: Any, delivery: Any) -> None: ...
+    async def faulty(self: Any, delivery: Any, order: int) -> None: ...
 
     _replace(Spool, "accept", faulty)
 
@@ -717,8 +717,8 @@ def unavailable_is_accepted() -> None:
     """A delivery that neither inbox nor spool has stored is answered 200."""
     from rbim.callbacks.receiver.intake import Intake
 
-    async def faulty(self: Any, delivery: Any) -> bool:
-        await spooled(self, delivery)
+    async def faulty(self: Any, delivery: Any, order: int) -> bool:
+        await spooled(self, delivery, order)
         return True
 
     spooled = Intake._spooled

@@ -98,7 +98,8 @@ class InboxStore:
     def open(self) -> None:
         """Open the file, or create it. Raises InvalidRequest if it is not an inbox, or one of a newer rbim."""
         if not self._database.users:
-            self._boot = token_hex(8)  # not of the process: after a fork, each child opens the file itself
+            # not of the process: after a fork, each child opens the file itself. Forwarding from a spool kills none
+            self._boot = "" if self._is_spool else token_hex(8)
         self._database.open()
         if self._database.users == 1:
             try:

@@ -210,6 +210,7 @@ class Intake:
         self._observers = observers
         self._accept_now: Callable[[Delivery], bool | OtherContent | None] | None = getattr(sink, "accept_now", None)
         self._lines: dict[str, _Line] = {}
+        self._arrived = 0  # deliveries that came to be stored
         self._chained = "chain" in signature(sink.accept).parameters
         self._out_of_time = out_of_time if sink.durable else OutOfTime.REFUSED
         self._window = policy
@@ -313,12 +314,13 @@ class Intake:
         if reply is not None:
             return reply
         cause = ""
+        self._arrived = order = self._arrived + 1
         with self.clock.scope(self.budget - (self.clock.monotonic() - began)):
             answer = await self._in_order(delivery, began)
             if isinstance(answer, Reply):
                 return answer
             cause = answer
-        return await self._spool_or_503(delivery, cause, began)
+        return await self._spool_or_503(delivery, cause, began, order)
 
     def _without_waiting(self, delivery: Delivery, began: float) -> Reply | None:
         """Return the answer if the sink accepts the delivery without waiting, otherwise None."""
@@ -369,9 +371,9 @@ class Intake:
             return f"the sink failed: {type(error).__name__}: {error}"
         return self._accepted(delivery, began, new=new)
 
-    async def _spool_or_503(self, delivery: Delivery, cause: str, began: float) -> Reply:
+    async def _spool_or_503(self, delivery: Delivery, cause: str, began: float, order: int) -> Reply:
         """Return the answer to a delivery that the sink has not stored. An empty ``cause`` means that it was too slow."""
-        kept = await self._spooled(delivery)
+        kept = await self._spooled(delivery, order)
         cause = cause or f"the sink took longer than {self.budget:g} s"
         self._observers.notify(Spooled(receiver=self._observers.receiver, key=delivery.key, why=cause, kept=kept))
         if kept:
@@ -395,12 +397,12 @@ class Intake:
             )
         return ACCEPTED
 
-    async def _spooled(self, delivery: Delivery) -> bool:
+    async def _spooled(self, delivery: Delivery, order: int) -> bool:
         if self._spool is None or not self._spools:
             return False
         with self.clock.scope(SPOOL_BUDGET):
             try:
-                await self._spool.accept(delivery)
+                await self._spool.accept(delivery, order)
             except BaseException as error:
                 if (ending := caller_error(error)) is not None:
                     raise ending from None

@@ -171,7 +171,7 @@ class Receiver(Generic[Resource]):
         notified = Observers(_callables(observers), self.clock.monotonic, receiver=name)
         self._log = notified.log
         self._ring = key_ring(credentials, clock=self.clock, log=notified.log, grace=grace, pause=refresh_pause)
-        self._spool = self._spool_for(spool, budget, needed=mode == "normal")
+        self._spool = self._spool_for(spool, budget, notified, needed=mode == "normal")
         self._intake = Intake(
             ring=self._ring,
             policy=policy or Policy.of(dialect),
@@ -276,7 +276,9 @@ class Receiver(Generic[Resource]):
         with self._intake.arriving() as arrival:
             return await self._intake.answer(headers, body, arrival)
 
-    def _spool_for(self, path: str | PathLike[str] | None, budget: float, *, needed: bool) -> Spool | None:
+    def _spool_for(
+        self, path: str | PathLike[str] | None, budget: float, observers: Observers, *, needed: bool
+    ) -> Spool | None:
         """Return the spool, or None. If none is needed but its file exists, return it so that it is emptied."""
         beside: Path | None = getattr(self.sink, "path", None)
         if path is None and beside is not None:
@@ -285,7 +287,7 @@ class Receiver(Generic[Resource]):
             raise InvalidRequest(f"spool: {path} is the inbox itself; use another file", field="spool")
         if path is None or not (needed or Path(path).exists()):
             return None
-        return Spool(Path(path), self.sink, clock=self.clock, budget=budget, receiver=self.name)
+        return Spool(Path(path), self.sink, clock=self.clock, budget=budget, observers=observers)
 
     def _worker(self) -> Worker:
         self.router.check()

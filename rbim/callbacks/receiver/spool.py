@@ -4,27 +4,33 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING
+from contextlib import AsyncExitStack, suppress
+from inspect import signature
+from typing import TYPE_CHECKING, TypeVar
 
 import anyio
+from anyio.lowlevel import checkpoint
 
 from rbim.callbacks.delivery import delivery_of
+from rbim.callbacks.inbox.protocols import LeaseLost, OtherContent
 from rbim.callbacks.inbox.sqlite import WEEK, SqliteInbox
 from rbim.callbacks.inbox.tables import SPOOL
-from rbim.callbacks.observers import Observers
+from rbim.callbacks.observers import Observers, Quarantined
+from rbim.callbacks.worker.attempt import ForeignCode, failure_of
 from rbim.callbacks.worker.backoff import Backoff
-from rbim.callbacks.worker.router import HandlerCall
-from rbim.callbacks.worker.runner import WorkerTask
-from rbim.callbacks.worker.worker import Worker
+from rbim.callbacks.worker.conversation import FIRST_PAUSE, GRACE, LONGEST_PAUSE
+from rbim.storage.group_commit import Chain
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
     from pathlib import Path
     from types import TracebackType
     from typing import Self
 
+    from anyio.abc import TaskGroup
+
     from rbim.callbacks.delivery import Delivery
-    from rbim.callbacks.inbox.protocols import Claim, Sink
+    from rbim.callbacks.inbox.protocols import Backlog, Claim, Sink
     from rbim.clock import Clock
 
 __all__ = ["Spool"]
@@ -32,6 +38,11 @@ __all__ = ["Spool"]
 FOREVER = Backoff(attempts=sys.maxsize, crashes=sys.maxsize, first=0.5, factor=2.0, most=5.0)
 MOST_CONVERSATIONS = 10_000  # that are tracked one by one
 POLL = 0.25  # seconds of real time between two reads of the file's conversations
+TOGETHER = 64  # deliveries that are claimed in one transaction
+AT_HAND = 2 * TOGETHER  # deliveries in memory, at most
+LONGEST_TURN = 10.0  # seconds after which a turn offers no further delivery: a third of its lease
+
+T = TypeVar("T")
 
 
 class _SpoolInbox(SqliteInbox):
@@ -46,18 +57,20 @@ class Spool:
     It never drops a delivery. If the sink was only slow and has the delivery already, it recognises the key. While a
     conversation has deliveries here, :meth:`holds` returns True, and later ones must come here too. Deliveries that other
     processes add to the same file are seen within 0.25 seconds. ``budget`` is the sink's limit for one try, in seconds.
+    ``observers`` get a delivery that the sink puts in quarantine for its other content.
     """
 
-    def __init__(self, path: Path, sink: Sink, *, clock: Clock, budget: float, receiver: str = "") -> None:
+    def __init__(self, path: Path, sink: Sink, *, clock: Clock, budget: float, observers: Observers | None = None) -> None:
         # forwarded deliveries are known to the sink: keep them no longer than the sink does
         self._inbox = _SpoolInbox(path, retention=min(sink.retention or WEEK, WEEK), clock=clock)
         self._sink = sink
         self._clock = clock
         self._budget = budget
-        self._observers = Observers(receiver=receiver)
+        self._observers = observers or Observers()
         self._held: set[str] = set()
         self._all_held = False  # too many conversations to track each
         self._writing: Counter[str] = Counter()
+        self._entering: dict[str, dict[int, anyio.Event]] = {}
         self._changes = 0
         self._entered = AsyncExitStack()
 
@@ -65,10 +78,12 @@ class Spool:
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._inbox)
             await self._refresh()
+            backlog = await stack.enter_async_context(self._inbox.backlog())
+            drain = _Drain(backlog, self._sink, clock=self._clock, budget=self._budget, observers=self._observers)
             tasks = await stack.enter_async_context(anyio.create_task_group())
             stack.callback(tasks.cancel_scope.cancel)
             tasks.start_soon(self._keep_refreshing)
-            await stack.enter_async_context(WorkerTask(self._forwarding()))
+            tasks.start_soon(drain.run)
             self._entered = stack.pop_all()
         return self
 
@@ -77,28 +92,20 @@ class Spool:
     ) -> None:
         await self._entered.__aexit__(None, None, None)  # a task group would wrap the error
 
-    def _forwarding(self) -> Worker:
-        # drain=0 loses nothing: deliveries that the sink has not stored stay here
-        forward = _ForwardToSink(self._sink)
-        return Worker(
-            self._inbox,
-            forward,
-            clock=self._clock,
-            timeout=self._budget,
-            backoff=FOREVER,
-            observers=self._observers,
-            drain=0,
-        )
-
     def holds(self, conversation: str) -> bool:
         """Whether deliveries of the conversation wait here."""
         return self._all_held or conversation in self._held or conversation in self._writing
 
-    async def accept(self, delivery: Delivery) -> None:
-        """Return once the delivery is durable."""
+    async def accept(self, delivery: Delivery, order: int) -> None:
+        """Return once the delivery is durable.
+
+        Deliveries of one conversation that come at the same moment are stored by their ``order``: trio resumes tasks whose
+        time is over together in any order.
+        """
         conversation = delivery.conversation
         self._writing[conversation] += 1
         try:
+            await self._in_turn(conversation, order)
             await self._inbox.accept(delivery._replace(problem=None))  # the sink determines the problem again
         finally:
             self._changes += 1
@@ -106,6 +113,21 @@ class Spool:
             self._writing[conversation] -= 1
             if not self._writing[conversation]:
                 del self._writing[conversation]
+
+    async def _in_turn(self, conversation: str, order: int) -> None:
+        """Wait until those with a lower order that came at the same moment have gone."""
+        entering = self._entering.setdefault(conversation, {})
+        turn = entering[order] = anyio.Event()
+        try:
+            await checkpoint()
+            if order != min(entering):
+                await turn.wait()
+        finally:
+            del entering[order]
+            if entering:
+                entering[min(entering)].set()
+            else:
+                del self._entering[conversation]
 
     async def _refresh(self) -> None:
         changes = self._changes
@@ -123,16 +145,168 @@ class Spool:
                 self._observers.log.warning("the spool cannot be read; next try in %g s", POLL, exc_info=True)
 
 
-class _ForwardToSink:
-    """The handler of the spool's worker: passes each claimed delivery to the sink."""
+# Theory of operation: a conversation in the spool's file, while the drain runs.
+#
+#   waiting   Deliveries of it wait, and no turn has its lease.
+#   offered   A turn has the lease, and offers its oldest deliveries to the sink: all at once, as one chain, to a sink with
+#             chains; one after the other to another sink. After a failure it offers the first one alone.
+#   settling  The sink has stored the first of them, or all; the file learns it, in one transaction.
+#   pausing   The sink did not store one: the conversation waits, longer after each failure.
+#   (absent)  No delivery of it waits.
+#
+# waiting -> offered     claimed, with those of other conversations, TOGETHER at most
+# offered -> settling    the sink stored at least the first
+# offered -> pausing     it did not
+# settling -> waiting    all that were offered are stored, and others wait: other conversations go first
+# settling -> pausing    one was not stored
+# settling -> absent     none is left
+# offered -> waiting     the spool is left: the lease is given back
+#
+# What must always hold:
+# - A delivery is settled only after the sink has stored it, and after those before it are settled: none is dropped.
+# - One turn offers in order, and the sink stores none before those in front of it. Two turns of one conversation at a time,
+#   after a lease that expired, do no harm: each begins with the oldest that is not settled, and the sink recognises keys.
+# - AT_HAND deliveries are in memory at most, however many the file has.
 
-    def __init__(self, sink: Sink) -> None:
-        self._sink = sink
 
-    def check(self) -> None:
-        pass
+class _Drain:
+    """Forwards the deliveries in a spool's file to the sink, several conversations at once, each in order."""
 
-    def handler_call(self, claim: Claim, resource: object = None, /) -> HandlerCall:
-        del resource
-        delivery = delivery_of(claim.body, app_id=claim.app_id, received=claim.received)
-        return HandlerCall(run=lambda _: self._sink.accept(delivery), handler=f"{type(self._sink).__name__}.accept")
+    def __init__(self, backlog: Backlog, sink: Sink, *, clock: Clock, budget: float, observers: Observers) -> None:
+        self._backlog = backlog
+        self._accept: Callable[..., Awaitable[bool | OtherContent]] = sink.accept
+        self._chained = "chain" in signature(sink.accept).parameters
+        self._clock = clock
+        self._budget = budget
+        self._observers = observers
+        self._log = observers.log
+        self._at_hand = 0
+        self._turn_ended = anyio.Event()
+
+    async def run(self) -> None:
+        """Forward deliveries until cancelled."""
+        pause = FIRST_PAUSE
+        async with anyio.create_task_group() as turns:
+            while True:
+                try:
+                    await self._claim(turns)
+                    pause = FIRST_PAUSE
+                except Exception:
+                    self._log.exception("no deliveries could be read from the spool; next try in %g s", pause)
+                    await self._clock.sleep(pause)
+                    pause = min(2 * pause, LONGEST_PAUSE)
+
+    async def _claim(self, turns: TaskGroup) -> None:
+        """Begin turns of conversations that are ready; unless all are begun, wait until more may be."""
+        while self._at_hand > AT_HAND - TOGETHER:
+            self._turn_ended = anyio.Event()
+            await self._turn_ended.wait()
+        conversations: dict[str, list[Claim]] = {}
+        claims = await self._backlog.claim(TOGETHER)
+        self._at_hand += len(claims)
+        for claim in claims:
+            conversations.setdefault(claim.conversation, []).append(claim)
+        for of_one in conversations.values():
+            turns.start_soon(self._turn, of_one)
+        if len(claims) < TOGETHER:
+            await self._backlog.wait()
+
+    async def _turn(self, claims: Sequence[Claim]) -> None:
+        """Offer the claimed deliveries of one conversation, settle those that are stored, and end the lease."""
+        try:
+            stored, failure = await self._offer(claims)
+            if stored:
+                more = 0 if failure is None else 1  # with the next one the lease goes on
+                await self._record(lambda: self._backlog.done(claims[:stored], more=more))
+            if failure is not None:
+                await self._pause(claims[stored], failure)
+        except LeaseLost:
+            pass  # another turn, or another process, forwards them
+        except Exception:
+            self._log.exception("deliveries in the spool could not be forwarded; next try when their lease has expired")
+        except BaseException:
+            with anyio.CancelScope(shield=True), self._clock.scope(GRACE), suppress(Exception):
+                await self._backlog.release(claims[0])
+            raise
+        finally:
+            self._at_hand -= len(claims)
+            self._turn_ended.set()
+
+    async def _pause(self, claim: Claim, error: BaseException) -> None:
+        pause = FOREVER.pause(claim.attempt) or FOREVER.most
+        failure = failure_of(error)
+        await self._record(lambda: self._backlog.retry(claim, error=failure.trace, pause=pause))
+        text = "event %s stays in the spool, and is offered to the sink again in %.2g s: %s"
+        self._log.warning(text, claim.key, pause, failure.line, exc_info=failure.shown)
+
+    async def _offer(self, claims: Sequence[Claim]) -> tuple[int, BaseException | None]:
+        """Offer deliveries to the sink; return how many of the first ones it has stored, and why it has not the next."""
+        if not self._chained:
+            return await self._offer_one_by_one(claims)
+        return await self._offer_at_once(claims if claims[0].attempt == 1 else claims[:1])
+
+    async def _offer_at_once(self, claims: Sequence[Claim]) -> tuple[int, BaseException | None]:
+        chain, following = Chain(), iter(range(len(claims)))
+        stored: set[int] = set()
+        errors: dict[int, BaseException] = {}
+
+        async def offer_next() -> None:
+            number = next(following)  # in order, whichever task begins first
+            code = ForeignCode()
+            try:
+                self._stored(await self._accept(_delivery(claims[number]), chain=chain))
+                stored.add(number)
+            except BaseException as error:
+                if not code.failed(error):
+                    raise
+                chain.fail(error)
+                errors[number] = error
+
+        with self._clock.scope(self._budget):
+            async with anyio.create_task_group() as tasks:
+                for _ in claims:
+                    tasks.start_soon(offer_next)
+        first = next((number for number in range(len(claims)) if number not in stored), None)
+        return (len(claims), None) if first is None else (first, errors.get(first) or self._too_slow())
+
+    async def _offer_one_by_one(self, claims: Sequence[Claim]) -> tuple[int, BaseException | None]:
+        until = self._clock.monotonic() + LONGEST_TURN
+        for number, claim in enumerate(claims):
+            if number and self._clock.monotonic() >= until:
+                return number, None
+            code = ForeignCode()
+            try:
+                with self._clock.scope(self._budget) as scope:
+                    self._stored(await self._accept(_delivery(claim)))
+            except BaseException as error:
+                if not code.failed(error):
+                    raise
+                return number, error
+            if scope.cancelled_caught:
+                return number, self._too_slow()
+        return len(claims), None
+
+    def _stored(self, result: object) -> None:
+        if isinstance(result, OtherContent):
+            receiver = self._observers.receiver
+            self._observers.notify(Quarantined(receiver=receiver, key=result.key, problem=result.problem))
+
+    def _too_slow(self) -> TimeoutError:
+        return TimeoutError(f"the sink took longer than {self._budget:g} s")
+
+    async def _record(self, record: Callable[[], Awaitable[T]]) -> T:
+        """Record a result in the file, with retries until that succeeds. Raises LeaseLost."""
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                return await record()
+            except LeaseLost:
+                raise
+            except Exception:
+                self._log.exception("what the sink stored could not be recorded in the spool; next try in %g s", pause)
+            await self._clock.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+
+def _delivery(claim: Claim) -> Delivery:
+    return delivery_of(claim.body, app_id=claim.app_id, received=claim.received)

@@ -1,0 +1,131 @@
+"""The overflow file (spool): how fast it is emptied, beside how fast the inbox accepts; also on a slower disk.
+
+In a process of its own: 100 tasks give deliveries to a ``SqliteInbox``; as many others wait in a spool's file, and a receiver
+that handles nothing forwards them to another inbox. On the slower disk each sync takes 5 ms longer
+(``benchmarks/slow_disk.py``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import anyio
+
+from benchmarks.deliveries import APP_ID, body_of
+from benchmarks.httpload import keep_to_core, on_cores, process
+from benchmarks.results import Goal, Part, Table
+from benchmarks.slow_disk import missing, slow_disk
+from rbim.callbacks import SqliteInbox
+from rbim.callbacks.delivery import delivery_of
+from rbim.callbacks.receiver.spool import Spool, _SpoolInbox
+from rbim.clock import SystemClock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from benchmarks.results import Options
+    from rbim.callbacks.delivery import Delivery
+
+__all__ = ["spool"]
+
+MODULE = "benchmarks.callbacks_spool"
+DELIVERIES = 4000
+TASKS = 100
+SHAPES = {"one conversation": 1, "a thousand": 1000}
+SLOWER = 0.005  # seconds that each sync takes longer
+DISKS = ("this disk", "5 ms more per sync")
+SHARE = 0.5
+
+
+def spool(options: Options) -> Part:
+    """Measure both shapes, by turns; return the figures."""
+    deliveries, rounds = (200, 1) if options.quick else (DELIVERIES, min(options.rounds, 3))
+    found: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    with tempfile.TemporaryDirectory() as folder, on_cores(0):
+        disks: dict[str, dict[str, str]] = {DISKS[0]: {}}
+        if not missing():
+            disks[DISKS[1]] = slow_disk(Path(folder), SLOWER)
+        for turn in range(rounds):
+            for disk, environment in disks.items():
+                for shape, groups in SHAPES.items():
+                    files = Path(folder, f"{disk}-{groups}-{turn}")
+                    files.mkdir()
+                    arguments = (str(files), str(groups), str(deliveries))
+                    with process(MODULE, *arguments, environment=environment) as child:
+                        accepted, drained = map(float, child.ask().split())
+                    found.setdefault((disk, shape), []).append((accepted, drained))
+    rows = tuple(
+        (
+            f"{disk}, {shape}",
+            statistics.median(accepted for accepted, _ in turns),
+            statistics.median(drained for _, drained in turns),
+        )
+        for (disk, shape), turns in found.items()
+    )
+    table = Table(
+        title=f"Deliveries per second: an inbox accepts them, and the spool forwards them to one ({deliveries} deliveries)",
+        columns=("", "accepted", "forwarded"),
+        rows=rows,
+        digits=0,
+    )
+    goals = (
+        Goal(
+            name=f"forwarded / accepted, {disk}, {shape}",
+            value=statistics.median(drained / accepted for accepted, drained in turns),
+            at_least=SHARE,
+        )
+        for (disk, shape), turns in found.items()
+    )
+    return Part(table, tuple(goals), (f"Left out: {missing()}.",) if missing() else ())
+
+
+# In the child process.
+
+
+def _deliveries(groups: int, many: int) -> Iterator[Delivery]:
+    now = datetime.now(UTC)
+    for number in range(many):
+        yield delivery_of(body_of(number, groups=groups), app_id=APP_ID, received=now)
+
+
+async def _accept_all(inbox: SqliteInbox, deliveries: Iterator[Delivery]) -> None:
+    async def accept() -> None:
+        for delivery in deliveries:
+            await inbox.accept(delivery)
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(TASKS):
+            tasks.start_soon(accept)
+
+
+async def _rates(folder: Path, groups: int, many: int) -> tuple[float, float]:
+    """Return how many deliveries per second an inbox accepts, and the spool forwards."""
+    async with SqliteInbox(folder / "accepted.db") as inbox:
+        began = time.perf_counter()
+        await _accept_all(inbox, _deliveries(groups, many))
+        accepting = time.perf_counter() - began
+    async with _SpoolInbox(folder / "spool.db") as waiting:
+        await _accept_all(waiting, _deliveries(groups, many))
+    async with SqliteInbox(folder / "forwarded.db") as inbox, _SpoolInbox(folder / "spool.db") as file:
+        began = time.perf_counter()
+        async with Spool(folder / "spool.db", inbox, clock=SystemClock(), budget=2.0):
+            while await file.conversations(1):
+                await anyio.sleep(0.005)
+            forwarding = time.perf_counter() - began
+        assert (await inbox.counts()).waiting == many
+    return many / accepting, many / forwarding
+
+
+if __name__ == "__main__":
+    keep_to_core(1)
+    print(0, flush=True)  # where a server tells its port
+    input()
+    print(*asyncio.run(_rates(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))), flush=True)
+    input()  # until it is killed
