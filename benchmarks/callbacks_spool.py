@@ -1,7 +1,7 @@
-"""The overflow file (spool): how fast it is emptied, beside how fast the inbox accepts; also on a slower disk.
+"""The overflow file (spool): how fast it is emptied, beside how fast deliveries are accepted; also on a slower disk.
 
-In a process of its own: 100 tasks give deliveries to a ``SqliteInbox``; as many others wait in a spool's file, and a receiver
-that handles nothing forwards them to another inbox. On the slower disk each sync takes 5 ms longer
+In a process of its own, without HTTP: 100 tasks give signed deliveries to a receiver with a ``SqliteInbox``; as many others
+wait in a spool's file, which forwards them to another inbox. On the slower disk each sync takes 5 ms longer
 (``benchmarks/slow_disk.py``).
 """
 
@@ -13,19 +13,21 @@ import sys
 import tempfile
 import time
 from datetime import UTC, datetime
+from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from benchmarks.deliveries import APP_ID, body_of
+from benchmarks.deliveries import APP_ID, TOKEN, body_of
 from benchmarks.httpload import keep_to_core, on_cores, process
 from benchmarks.results import Goal, Part, Table
 from benchmarks.slow_disk import missing, slow_disk
-from rbim.callbacks import SqliteInbox
+from rbim.callbacks import Receiver, SqliteInbox, sign
 from rbim.callbacks.delivery import delivery_of
 from rbim.callbacks.receiver.spool import Spool, _SpoolInbox
 from rbim.clock import SystemClock
+from rbim.credentials import Credentials
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,7 +72,7 @@ def spool(options: Options) -> Part:
         for (disk, shape), turns in found.items()
     )
     table = Table(
-        title=f"Deliveries per second: an inbox accepts them, and the spool forwards them to one ({deliveries} deliveries)",
+        title=f"Deliveries per second: a receiver accepts them, the spool forwards them ({deliveries} deliveries)",
         columns=("", "accepted", "forwarded"),
         rows=rows,
         digits=0,
@@ -105,18 +107,35 @@ async def _accept_all(inbox: SqliteInbox, deliveries: Iterator[Delivery]) -> Non
             tasks.start_soon(accept)
 
 
+async def _receive_all(receiver: Receiver[Any], groups: int, many: int) -> float:
+    """Return the seconds in which a receiver accepts deliveries."""
+    credentials, now = Credentials(app_id=APP_ID, app_token=TOKEN), datetime.now(UTC)
+    bodies = [body_of(number, groups=groups) for number in range(many)]
+    signed = iter([(sign(body, credentials=credentials, now=now), body) for body in bodies])
+
+    async def receive() -> None:
+        for headers, body in signed:
+            reply = await receiver.receive(headers, body)
+            assert reply.status == HTTPStatus.OK
+
+    began = time.perf_counter()
+    async with anyio.create_task_group() as tasks:
+        for _ in range(TASKS):
+            tasks.start_soon(receive)
+    return time.perf_counter() - began
+
+
 async def _rates(folder: Path, groups: int, many: int) -> tuple[float, float]:
-    """Return how many deliveries per second an inbox accepts, and the spool forwards."""
-    async with SqliteInbox(folder / "accepted.db") as inbox:
-        began = time.perf_counter()
-        await _accept_all(inbox, _deliveries(groups, many))
-        accepting = time.perf_counter() - began
+    """Return how many deliveries per second a receiver accepts, and the spool forwards."""
+    credentials = Credentials(app_id=APP_ID, app_token=TOKEN)
+    async with Receiver(credentials=credentials, sink=SqliteInbox(folder / "accepted.db")) as receiver:
+        accepting = await _receive_all(receiver, groups, many)
     async with _SpoolInbox(folder / "spool.db") as waiting:
         await _accept_all(waiting, _deliveries(groups, many))
     async with SqliteInbox(folder / "forwarded.db") as inbox, _SpoolInbox(folder / "spool.db") as file:
         began = time.perf_counter()
         async with Spool(folder / "spool.db", inbox, clock=SystemClock(), budget=2.0):
-            while await file.conversations(1):
+            while await file.conversations(1):  # noqa: ASYNC110  # another file's events are not seen here
                 await anyio.sleep(0.005)
             forwarding = time.perf_counter() - began
         assert (await inbox.counts()).waiting == many

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 from inspect import signature
 from typing import TYPE_CHECKING, TypeVar
 
@@ -38,8 +39,9 @@ __all__ = ["Spool"]
 FOREVER = Backoff(attempts=sys.maxsize, crashes=sys.maxsize, first=0.5, factor=2.0, most=5.0)
 MOST_CONVERSATIONS = 10_000  # that are tracked one by one
 POLL = 0.25  # seconds of real time between two reads of the file's conversations
-TOGETHER = 64  # deliveries that are claimed in one transaction
+TOGETHER = 256  # deliveries that are claimed in one transaction
 AT_HAND = 2 * TOGETHER  # deliveries in memory, at most
+IN_A_ROW = 8  # times that a conversation is offered before others go first
 LONGEST_TURN = 10.0  # seconds after which a turn offers no further delivery: a third of its lease
 
 T = TypeVar("T")
@@ -157,7 +159,8 @@ class Spool:
 # waiting -> offered     claimed, with those of other conversations, TOGETHER at most
 # offered -> settling    the sink stored at least the first
 # offered -> pausing     it did not
-# settling -> waiting    all that were offered are stored, and others wait: other conversations go first
+# settling -> offered    all that were offered are stored, and others wait: they are next, under the same lease
+# settling -> waiting    the same after IN_A_ROW times: other conversations go first
 # settling -> pausing    one was not stored
 # settling -> absent     none is left
 # offered -> waiting     the spool is left: the lease is given back
@@ -212,14 +215,21 @@ class _Drain:
             await self._backlog.wait()
 
     async def _turn(self, claims: Sequence[Claim]) -> None:
-        """Offer the claimed deliveries of one conversation, settle those that are stored, and end the lease."""
+        """Offer the claimed deliveries of one conversation, then the next ones; settle those that are stored."""
         try:
-            stored, failure = await self._offer(claims)
-            if stored:
-                more = 0 if failure is None else 1  # with the next one the lease goes on
-                await self._record(lambda: self._backlog.done(claims[:stored], more=more))
-            if failure is not None:
-                await self._pause(claims[stored], failure)
+            for left in reversed(range(IN_A_ROW)):
+                stored, error = await self._offer(claims)
+                more = 1 if error is not None else len(claims) if left else 0
+                following: Sequence[Claim] = claims
+                if stored:
+                    following = await self._record(partial(self._backlog.done, claims[:stored], more=more))
+                if error is not None:
+                    await self._pause(claims[stored], error)
+                    break
+                if not following:
+                    break
+                self._at_hand += len(following) - len(claims)
+                claims = following
         except LeaseLost:
             pass  # another turn, or another process, forwards them
         except Exception:
@@ -242,8 +252,10 @@ class _Drain:
     async def _offer(self, claims: Sequence[Claim]) -> tuple[int, BaseException | None]:
         """Offer deliveries to the sink; return how many of the first ones it has stored, and why it has not the next."""
         if not self._chained:
-            return await self._offer_one_by_one(claims)
-        return await self._offer_at_once(claims if claims[0].attempt == 1 else claims[:1])
+            return await self._offer_one_by_one(claims, self._accept)
+        if len(claims) == 1 or claims[0].attempt > 1:
+            return await self._offer_one_by_one(claims[:1], partial(self._accept, chain=Chain()))
+        return await self._offer_at_once(claims)
 
     async def _offer_at_once(self, claims: Sequence[Claim]) -> tuple[int, BaseException | None]:
         chain, following = Chain(), iter(range(len(claims)))
@@ -269,7 +281,9 @@ class _Drain:
         first = next((number for number in range(len(claims)) if number not in stored), None)
         return (len(claims), None) if first is None else (first, errors.get(first) or self._too_slow())
 
-    async def _offer_one_by_one(self, claims: Sequence[Claim]) -> tuple[int, BaseException | None]:
+    async def _offer_one_by_one(
+        self, claims: Sequence[Claim], accept: Callable[[Delivery], Awaitable[object]]
+    ) -> tuple[int, BaseException | None]:
         until = self._clock.monotonic() + LONGEST_TURN
         for number, claim in enumerate(claims):
             if number and self._clock.monotonic() >= until:
@@ -277,7 +291,7 @@ class _Drain:
             code = ForeignCode()
             try:
                 with self._clock.scope(self._budget) as scope:
-                    self._stored(await self._accept(_delivery(claim)))
+                    self._stored(await accept(_delivery(claim)))
             except BaseException as error:
                 if not code.failed(error):
                     raise

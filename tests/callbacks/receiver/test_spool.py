@@ -151,7 +151,7 @@ async def test_a_hot_conversation_shares_the_transactions_of_both_files(clock, s
     async with receiver_of(SqliteInbox(tmp_path / "events.db", clock=clock), spool, clock):
         await until(lambda: not waiting(spool), clock)
     assert bodies(tmp_path / "events.db") == {"g1": list(range(300))}
-    turns = 300 // TOGETHER + 1
+    turns = 300 // TOGETHER + 1  # each: one transaction of the inbox, or two
     assert sum(transactions["events.db"]) == 300
     assert len(transactions["events.db"]) <= 3 * turns
     assert len(transactions["spool.db"]) <= 5 * turns
