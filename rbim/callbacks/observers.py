@@ -195,7 +195,8 @@ class LoopBlocked(_Observed):
     """An async handler blocked the event loop of the receiver for ``seconds``; ``stack`` shows where (file, line, function).
 
     Answers waited meanwhile. Make the handler a plain ``def``, which runs in a thread, or set ``own_thread=True``. For
-    observers, after the handler went on; the log has its record, with the stack, while the handler blocks.
+    observers, after the handler went on; the log has its record, with the stack, while the handler blocks. With
+    ``own_thread=True`` other handlers waited, and a :class:`HungHandler` came before.
     """
 
     handler: str
@@ -221,10 +222,13 @@ class DeadLettered(_Observed):
 
 @frozen(kw_only=True)
 class HungHandler(_Observed):
-    """A plain function has run for longer than the worker's ``timeout`` (``seconds``), which cannot stop it.
+    """A handler that cannot be stopped has run for longer than ``seconds``. Reported once for each call.
 
-    Its conversation waits, and it holds one of the worker's places until it ends. Reported once for each call: give the
-    calls in it time-outs of their own. ``event``, ``handler`` and ``app_id`` as in :class:`HandlingStarted`.
+    A plain function, after the worker's ``timeout``: its conversation waits, and it holds one of the worker's places until
+    it ends. Or an async handler that blocks the worker's own event loop (``own_thread=True``), after half a lease or the
+    ``timeout``: nothing is handled until it goes on (then :class:`LoopBlocked` follows), and ``stack`` shows where it
+    blocks. Give the calls in it time-outs of their own. ``event``, ``handler`` and ``app_id`` as in
+    :class:`HandlingStarted`; they and ``key`` are empty if another task blocks the loop.
     """
 
     key: str
@@ -233,6 +237,23 @@ class HungHandler(_Observed):
     event: str
     handler: str
     app_id: str
+    stack: str = field(default="", repr=False)
+
+    @property
+    def summary(self) -> str:
+        """The observation as one line."""
+        if not self.stack:
+            return f"the function {self.handler} has run for more than {self.seconds:g} s and cannot be stopped: {self!r}"
+        what = f"the async handler {self.handler}" if self.handler else "a task beside the handlers"
+        return f"{what} has blocked the event loop of the worker's thread for {self.seconds:g} s: no events are handled"
+
+    def __str__(self) -> str:
+        if not self.stack:
+            return self.summary
+        return (
+            f"{self.summary} until it goes on. Make it a plain def, which runs in a thread; to end it now, restart the"
+            " process. It blocks here:"
+        )
 
 
 @frozen(kw_only=True)
@@ -336,9 +357,10 @@ class ReceiverLog(logging.LoggerAdapter[logging.Logger]):
 class Observers:
     """Logs each observation to the logger ``rbim.callbacks`` and passes it to the observers.
 
-    An exception from an observer is logged and affects nothing else. A worker's observers are called in the worker's thread.
-    Of :class:`Skewed`, one record a minute is logged, with the number of those left out; a refusal for the time alone is
-    logged at DEBUG beside it. Observers get all of them. ``monotonic`` returns seconds; ``receiver`` is its name.
+    An exception from an observer is logged and affects nothing else. A worker's observers are called in the worker's thread
+    (of one that is blocked: in the receiver's). Of :class:`Skewed`, one record a minute is logged, with the number of those
+    left out; a refusal for the time alone is logged at DEBUG beside it. Observers get all of them. ``monotonic`` returns
+    seconds; ``receiver`` is its name.
     """
 
     def __init__(
@@ -370,7 +392,7 @@ class Observers:
         if isinstance(observation, Skewed):
             self._log_skew(observation)
         elif not isinstance(observation, _NOT_LOGGED) and logger.isEnabledFor(level := _level(observation)):
-            trace = "" if error is not None else getattr(observation, "trace", "")
+            trace = "" if error is not None else getattr(observation, "trace", "") or getattr(observation, "stack", "")
             args = (observation, trace) if trace else (observation,)
             self.log.log(level, "\n".join("%s" for _ in args), *args, extra=_extra(observation), exc_info=error)
         ends = isinstance(observation, (DeliveryEnded, HandlingEnded))  # as context managers are left

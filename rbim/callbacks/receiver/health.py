@@ -26,7 +26,8 @@ class Health:
     """The health of a receiver now; see :meth:`Receiver.health`.
 
     ``accepting``: deliveries are stored. It is False outside the ``async with`` block, while the receiver restarts, and for
-    10 seconds after a delivery was answered 503. ``handling``: the worker runs; None without handlers. ``waiting``: events
+    10 seconds after a delivery was answered 503. ``handling``: the worker runs, and no handler blocks its own event loop
+    (``own_thread=True``) for long; None without handlers. ``waiting``: events
     that wait for a handler, ``lag``: seconds since the oldest of them was received; both None if the sink does not count
     them, or not within a second. ``restarts``: of the worker and of the receiver, after they ended by themselves.
     ``error``: the last error that concerned all events, as one line ("" without one); it may be over.

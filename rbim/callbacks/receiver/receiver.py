@@ -261,7 +261,7 @@ class Receiver(Generic[Resource]):
         waiting, lag, reading = await read_queue(self.sink, self.clock, self._log) if running else (None, None, "")
         return Health(
             accepting=running and failure is None,
-            handling=worker.running if self.router else None,
+            handling=worker.running and not worker.blocked if self.router else None,
             waiting=waiting,
             lag=lag,
             restarts=self._supervision.restarts + worker.restarts,

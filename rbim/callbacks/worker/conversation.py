@@ -294,7 +294,7 @@ class ConversationRunner:
                 self._begun.discard(claim.number)
                 self._last = True
                 return
-        failure = await self._attempt(claim, call)
+        failure = await self.attempt(claim, call)
         if failure is None:
             self._successes.append(_Success(claim, settings.clock.monotonic() - began))
             self._shared.unrecorded += 1
@@ -309,7 +309,7 @@ class ConversationRunner:
         facts = self._failed(claim, call, failure)
         settings.observers.notify(HandlingFailed(pause=pause, **facts), failure.shown)
 
-    async def _attempt(self, claim: Claim, call: HandlerCall) -> HandlerFailure | None:
+    async def attempt(self, claim: Claim, call: HandlerCall) -> HandlerFailure | None:
         """Call the handler, between the observations of its start and its end; return its failure, or None."""
         settings, failure, cancelled = self._settings, None, True
         observers, began = settings.observers, settings.clock.monotonic()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from contextlib import AsyncExitStack, nullcontext
-from threading import Thread
+from threading import Thread, get_ident
 from typing import TYPE_CHECKING
 
 import anyio
@@ -13,6 +13,7 @@ from anyio.abc import TaskStatus
 from rbim._support.event_loops import backend, waker
 from rbim.callbacks.worker.attempt import ForeignCode
 from rbim.callbacks.worker.conversation import GRACE
+from rbim.callbacks.worker.heartbeat import Heartbeat
 from rbim.callbacks.worker.supervision import Supervision
 from rbim.errors import InvalidRequest
 
@@ -29,7 +30,7 @@ __all__ = ["THREAD_GRACE", "WorkerTask", "WorkerThread"]
 # Theory of operation: a worker under supervision.
 #
 #   starting  ``around`` is being entered, and the worker opens its backlog.
-#   running   It handles events.
+#   running   It handles events. A thread of its own has a heartbeat (heartbeat.py), which tells whether its loop goes on.
 #   pausing   It ended by itself; it is started again when the pause is over.
 #   over      It was stopped, or could not be started the first time.
 #
@@ -62,6 +63,8 @@ class _Run(TaskStatus[None]):
         self._around = around
         self._running = running
         self._runs = False
+        self.thread = 0
+        self.call_soon: Callable[[Callable[[], object]], None] | None = None
         self.error: Exception | None = None
         self.ended = anyio.Event()
 
@@ -71,6 +74,7 @@ class _Run(TaskStatus[None]):
         self._running()
 
     async def run(self) -> None:
+        self.thread, self.call_soon = get_ident(), waker()
         async with self._around() if self._around is not None else nullcontext() as resource:
             await self._worker.run(resource=resource, task_status=self)
         if not self._runs:
@@ -189,10 +193,24 @@ class WorkerThread(_SupervisedWorker):
     raises the error that prevents it. Whatever ends the worker later is reported
     (:class:`~rbim.callbacks.PartEnded`), and the worker is started again, with ``around``, in a new thread. Leaving
     stops the worker and waits for its ``drain`` and 7 seconds more; a thread that has not ended by then (a handler blocks)
-    is left running, with a log record, and ends with the process.
+    is left running, with a log record, and ends with the process. A handler that blocks the thread's event loop for longer
+    than half a lease, or than ``timeout``, is reported (:class:`~rbim.callbacks.HungHandler`).
     """
 
+    def __init__(
+        self,
+        worker: Worker,
+        *,
+        around: Callable[[], AbstractAsyncContextManager[object]] | None = None,
+        supervision: Supervision | None = None,
+    ) -> None:
+        super().__init__(worker, around=around, supervision=supervision)
+        limit = min(worker.settings.timeout, worker.lease / 2)
+        self._heartbeat = Heartbeat(limit, supervision=self.supervision, observers=worker.settings.observers)
+        self._run: _Run | None = None
+
     async def _run_once(self, run: _Run) -> None:
+        self._run = run
         Thread(target=_run_in_thread, args=(run, backend(), waker()), name="rbim-worker", daemon=True).start()
         with anyio.CancelScope(shield=True) as self._waiting:
             if self._stopping:
@@ -205,9 +223,15 @@ class WorkerThread(_SupervisedWorker):
                     if not code.failed(error):
                         raise
         self._waiting = None
+        self._heartbeat.stop()
         if not run.ended.is_set():
             seconds = self._worker.settings.drain + THREAD_GRACE
             self._log.error("the worker's thread has not ended after %g s: a handler blocks; it is left running", seconds)
+
+    def _running(self) -> None:
+        super()._running()
+        if self._run is not None and self._run.call_soon is not None and not self._stopping:
+            self._heartbeat.start(self._run.thread, self._run.call_soon)
 
     def _last_moment(self) -> float:
         return anyio.current_time() + self._worker.settings.drain + THREAD_GRACE

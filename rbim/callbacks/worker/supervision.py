@@ -25,12 +25,14 @@ MOST_OF_LINE = 300
 class Supervision:
     """The record of one part: whether it is ``running``, the number of ``restarts``, the last ``error`` ("" without one).
 
+    ``blocked``: it runs, but a handler does not let its event loop go on.
     ``part``: "worker" (with ``around``) or "receiver" (all of it).
     """
 
     def __init__(self, part: Literal["worker", "receiver"], observers: Observers, clock: Clock) -> None:
         self.part: Literal["worker", "receiver"] = part
         self.running = False
+        self.blocked = False
         self.restarts = 0
         self.error = ""
         self._observers = observers

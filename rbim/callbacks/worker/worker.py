@@ -98,6 +98,11 @@ class Worker:
         """Its validated settings."""
         return self._settings
 
+    @property
+    def lease(self) -> float:
+        """Seconds that a lease of its inbox lasts."""
+        return self._inbox.lease
+
     async def run(self, *, resource: object = None, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Handle events until :meth:`stop` is called. Cancelling it cancels the running handlers and releases their events.
 

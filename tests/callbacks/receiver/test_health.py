@@ -2,6 +2,7 @@
 
 import json
 import logging
+import threading
 
 import pytest
 
@@ -10,6 +11,7 @@ from helpers.receiving import body, post
 from helpers.waiting import until
 from rbim import InvalidRequest
 from rbim.callbacks import MemorySink, NotEntered, Receiver, SqliteInbox
+from rbim.callbacks.worker import heartbeat
 from rbim.emulator import EmulatedClock
 
 
@@ -113,6 +115,34 @@ async def test_a_sink_that_cannot_be_counted_is_reported(tmp_path):
         health = await receiver.health()
     assert (health.waiting, health.lag, health.ok) == (None, None, True)
     assert "no table" in health.error
+
+
+async def test_a_worker_of_which_the_loop_is_blocked_does_not_handle(monkeypatch):
+    monkeypatch.setattr(heartbeat, "SHORTEST_LIMIT", 0.05)
+    release, begun = threading.Event(), threading.Event()
+    receiver = made(own_thread=True, timeout=0.1)
+
+    @receiver.fallback
+    async def blocks(_event):
+        begun.set()
+        assert release.wait(20)
+
+    async def status():
+        return (await asked(receiver))[0]
+
+    async with receiver:
+        assert await status() == 200
+        await post(receiver, body())
+        await until(begun.is_set)
+        await until(lambda: receiver._worker_supervision.blocked)
+        health = await receiver.health()
+        assert (health.accepting, health.handling, health.ok) == (True, False, False)
+        assert "blocks has blocked the event loop of the worker's thread" in health.error
+        assert await status() == 503
+        assert (await post(receiver, body(msgId="m2"))).status == 200
+        release.set()
+        await until(lambda: not receiver._worker_supervision.blocked)
+        assert await status() == 200
 
 
 @pytest.mark.parametrize("path", ["health", "", 3, True])

@@ -14,8 +14,8 @@ from rbim import InvalidRequest, SystemClock
 from rbim._support.event_loops import backend
 from rbim.callbacks.inbox.memory import MemorySink
 from rbim.callbacks.inbox.sqlite import SqliteInbox
-from rbim.callbacks.observers import HungHandler, Observers, PartEnded, PartRestarted
-from rbim.callbacks.worker import runner as thread_module, supervision
+from rbim.callbacks.observers import Handled, HungHandler, LoopBlocked, Observers, PartEnded, PartRestarted
+from rbim.callbacks.worker import heartbeat, runner as thread_module, supervision
 from rbim.callbacks.worker.backoff import Backoff
 from rbim.callbacks.worker.router import Router
 from rbim.callbacks.worker.runner import WorkerTask, WorkerThread
@@ -318,6 +318,83 @@ async def test_a_plain_function_that_hangs_is_reported_once():
     (hung,) = observed(HungHandler, facts)
     assert (hung.seconds, hung.attempt, hung.event) == (0.01, 1, "Text")
     assert hung.handler.endswith("handle")
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["in a handler", "in a task beside it"])
+async def test_a_loop_of_its_own_that_is_blocked_is_reported_once_and_when_it_goes_on(monkeypatch, caplog, beside):
+    monkeypatch.setattr(heartbeat, "SHORTEST_LIMIT", 0.05)
+    release, facts, threads = threading.Event(), [], set()
+
+    def blocks_here():
+        threads.add(threading.get_ident())
+        assert release.wait(20)
+
+    async def in_a_task():
+        blocks_here()
+
+    async def handler(event):
+        if event.body == "blocks" and beside:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(in_a_task)
+        elif event.body == "blocks":
+            blocks_here()
+
+    sink = MemorySink()
+    worker = quick(sink, handler, observers=Observers([facts.append], receiver="eu"), timeout=0.2)
+    async with WorkerThread(worker) as runner:
+        await sink.accept(text("before"))
+        await until(lambda: sink.events == ())
+        assert not runner.supervision.blocked
+        await sink.accept(text("blocks"))
+        await until(lambda: runner.supervision.blocked)
+        await anyio.sleep(0.3)  # for a second report, if there were one
+        (hung,) = observed(HungHandler, facts)
+        assert (hung.receiver, hung.seconds) == ("eu", 0.2)
+        assert "blocks_here" in hung.stack
+        assert runner.supervision.running
+        assert len([each for each in threading.enumerate() if each.name == "rbim-worker"]) == 1
+        (record,) = [each for each in caplog.records if each.levelname == "ERROR"]
+        assert "no events are handled" in record.getMessage()
+        assert "blocks_here" in record.getMessage()
+        assert not observed(LoopBlocked, facts)
+        release.set()
+        await until(lambda: not runner.supervision.blocked)
+        await until(lambda: sink.events == () or sink.dead)
+        (blocked,) = observed(LoopBlocked, facts)
+        assert blocked.seconds >= 0.2
+        assert (blocked.handler, blocked.stack) == (hung.handler, hung.stack)
+        await sink.accept(text("after", "g2"))
+        await until(lambda: len(observed(Handled, facts)) >= 2)
+    if beside:
+        assert (hung.handler, hung.key, hung.event) == ("", "", "")
+        assert "a task beside the handlers" in record.getMessage()
+    else:
+        assert hung.handler.endswith("handler")
+        assert hung.handler in record.getMessage()
+        assert (hung.attempt, hung.event, hung.app_id) == (1, "Text", "app")
+    assert len(threads) == 1
+    assert len(observed(HungHandler, facts)) == 1
+
+
+async def test_a_loop_of_its_own_that_is_blocked_until_the_end_is_left(monkeypatch):
+    monkeypatch.setattr(heartbeat, "SHORTEST_LIMIT", 0.02)
+    monkeypatch.setattr(thread_module, "THREAD_GRACE", 0.02)
+    release, facts = threading.Event(), []
+
+    async def handler(_event):
+        assert release.wait(20)
+
+    sink = MemorySink()
+    worker = quick(sink, handler, observers=Observers([facts.append]), timeout=0.02, drain=0.01)
+    async with WorkerThread(worker) as runner:
+        await sink.accept(text(1))
+        await until(lambda: runner.supervision.blocked)
+    assert not runner.supervision.blocked
+    await anyio.sleep(0.1)  # for a report, if the loop were watched on
+    assert len(observed(HungHandler, facts)) == 1
+    (thread,) = [each for each in threading.enumerate() if each.name == "rbim-worker"]
+    release.set()
+    await anyio.to_thread.run_sync(thread.join, 10)
 
 
 async def test_entering_can_be_cancelled(runs):
