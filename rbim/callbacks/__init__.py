@@ -83,6 +83,7 @@ if TYPE_CHECKING:
         Refused as Refused,
         Skewed as Skewed,
         Spooled as Spooled,
+        SuspectedOfCrash as SuspectedOfCrash,
     )
     from rbim.callbacks.receiver.health import Health as Health
     from rbim.callbacks.receiver.key_ring import (

@@ -40,6 +40,7 @@ __all__ = [
     "Refused",
     "Skewed",
     "Spooled",
+    "SuspectedOfCrash",
 ]
 
 logger = logging.getLogger("rbim.callbacks")
@@ -149,10 +150,14 @@ class OldToken(_Observed):
 
 @frozen(kw_only=True)
 class Quarantined(_Observed):
-    """An authentic delivery is stored but will not be handled; ``problem`` is the reason."""
+    """An authentic delivery is stored but will not be handled; ``problem`` is the reason.
+
+    ``other_content``: it can be read, but its key is that of an event with other content.
+    """
 
     key: str
     problem: str
+    other_content: bool = False
 
 
 @frozen(kw_only=True)
@@ -208,7 +213,8 @@ class LoopBlocked(_Observed):
 class DeadLettered(_Observed):
     """An event became a dead letter after its last attempt. Fields as in :class:`HandlingFailed`.
 
-    ``event`` and ``handler`` are empty if no handler could be called.
+    ``event`` and ``handler`` are empty if no handler could be called. ``crashes`` is above 0 if it was not for a failure:
+    so many times its process died while it was handled.
     """
 
     key: str
@@ -217,7 +223,28 @@ class DeadLettered(_Observed):
     event: str = ""
     handler: str = ""
     app_id: str = ""
+    crashes: int = 0
     trace: str = field(default="", repr=False)
+
+
+@frozen(kw_only=True)
+class SuspectedOfCrash(_Observed):
+    """A process died while it handled an event, ``crashes`` times by now; it is handled again.
+
+    ``alone``: nothing else is handled beside it. Otherwise other handlers did not end within the worker's ``timeout``.
+    """
+
+    key: str
+    crashes: int
+    alone: bool
+    app_id: str
+
+    def __str__(self) -> str:
+        beside = "with nothing else" if self.alone else "beside handlers that do not end"
+        return (
+            f"event {self.key}: its process ended while it was handled ({self.crashes} times by now); it is handled again,"
+            f" {beside}"
+        )
 
 
 @frozen(kw_only=True)
@@ -311,6 +338,7 @@ Observation = (
     | Handled
     | HandlingFailed
     | DeadLettered
+    | SuspectedOfCrash
     | LoopBlocked
     | HungHandler
     | PartEnded
@@ -330,6 +358,7 @@ _LEVELS: dict[type[Observation], int] = {
     Spooled: logging.WARNING,
     HandlingFailed: logging.WARNING,
     DeadLettered: logging.ERROR,
+    SuspectedOfCrash: logging.WARNING,
     HungHandler: logging.ERROR,
     PartEnded: logging.ERROR,
     PartRestarted: logging.WARNING,

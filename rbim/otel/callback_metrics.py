@@ -9,12 +9,17 @@ from rbim.callbacks.observers import (
     DeadLettered,
     Handled,
     HandlingFailed,
+    HungHandler,
     LoopBlocked,
+    NotEntered,
     OldToken,
+    PartEnded,
+    PartRestarted,
     Quarantined,
     Refused,
     Skewed,
     Spooled,
+    SuspectedOfCrash,
 )
 from rbim.otel.metrics import CALL_BUCKETS
 
@@ -61,11 +66,24 @@ class CallbackMetrics:
             explicit_bucket_boundaries_advisory=CALL_BUCKETS,
         )
         failed = meter.create_counter("rbim.worker.failures", "{attempt}", "Failed attempts to handle an event.")
-        dead = meter.create_counter("rbim.worker.dead_letters", "{event}", "Events that became dead letters.")
         blocked = meter.create_counter(
             "rbim.worker.blocked", "{step}", "Steps of async handlers that blocked the event loop for too long."
         )
-        self._of_handlers = {HandlingFailed: (failed,), DeadLettered: (failed, dead), LoopBlocked: (blocked,)}
+        hung = meter.create_counter("rbim.worker.hung", "{handler}", "Handlers that ran too long and cannot be stopped.")
+        self._of_handlers = {HandlingFailed: failed, DeadLettered: failed, LoopBlocked: blocked, HungHandler: hung}
+        self._dead = meter.create_counter("rbim.worker.dead_letters", "{event}", "Events that became dead letters.")
+        self._crashes = meter.create_counter(
+            "rbim.worker.crashes", "{event}", "Events that are handled again because a process died while it handled them."
+        )
+        self._ends = meter.create_counter(
+            "rbim.receiver.ends", "{end}", "Times that the worker or the receiver ended by itself."
+        )
+        self._restarts = meter.create_counter(
+            "rbim.receiver.restarts", "{restart}", "Times that the worker or the receiver was started again."
+        )
+        self._not_entered = meter.create_counter(
+            "rbim.receiver.not_entered", "{receiver}", "Receivers that answer 503 because they were never entered."
+        )
 
     def record(self, observation: Observation) -> None:
         """Record one observation."""
@@ -82,13 +100,36 @@ class CallbackMetrics:
                 self._deliveries.add(1, {**about, "rbim.result": "unavailable"})
             case Skewed(accepted=accepted):
                 self._skewed.add(1, {**about, "rbim.result": "accepted" if accepted else "refused"})
-            case Quarantined() | OldToken():
-                (self._old if isinstance(observation, OldToken) else self._quarantined).add(1, about)
+            case Quarantined(other_content=other):
+                self._quarantined.add(1, {**about, "rbim.reason": "other content" if other else "unreadable"})
+            case OldToken():
+                self._old.add(1, about)
+            case _:
+                self._record_of_parts(observation, about)
+
+    def _record_of_parts(self, observation: Observation, about: Attributes) -> None:
+        match observation:
             case Handled(elapsed=elapsed):
                 self._handled.record(elapsed, about)
-            case HandlingFailed(handler=handler) | DeadLettered(handler=handler) | LoopBlocked(handler=handler):
-                for counter in self._of_handlers[type(observation)]:
-                    counter.add(1, _by_handler(about, handler))
+            case SuspectedOfCrash():
+                self._crashes.add(1, about)
+            case PartEnded(part=part) | PartRestarted(part=part):
+                counter = self._ends if isinstance(observation, PartEnded) else self._restarts
+                counter.add(1, {**about, "rbim.part": part})
+            case NotEntered():
+                self._not_entered.add(1, about)
+            case _:
+                self._record_of_handler(observation, about)
+
+    def _record_of_handler(self, observation: Observation, about: Attributes) -> None:
+        match observation:
+            case DeadLettered(handler=handler, crashes=crashes):
+                attributes = _by_handler(about, handler)
+                self._dead.add(1, {**attributes, "rbim.reason": "crash" if crashes else "failure"})
+                if not crashes:
+                    self._of_handlers[DeadLettered].add(1, attributes)
+            case HandlingFailed(handler=handler) | LoopBlocked(handler=handler) | HungHandler(handler=handler):
+                self._of_handlers[type(observation)].add(1, _by_handler(about, handler))
             case _:
                 pass  # starts and ends: they have spans only
 

@@ -226,6 +226,10 @@ CASES = {
     "RbimQuarantine": ({"rbim_receiver_quarantined_total": FIRST}, {"rbim_receiver_quarantined_total": "3x120"}),
     "RbimClockWrong": ({"rbim_receiver_skewed_total": FIRST}, {"rbim_receiver_skewed_total": "3x120"}),
     "RbimOldToken": ({"rbim_receiver_old_tokens_total": "0+6x300"}, {"rbim_receiver_old_tokens_total": "9x300"}),
+    "RbimPartEnded": ({'rbim_receiver_ends_total{rbim_part="worker"}': FIRST}, {"rbim_receiver_ends_total": "3x120"}),
+    "RbimNotEntered": ({"rbim_receiver_not_entered_total": "_x20 1x100"}, {"rbim_receiver_not_entered_total": "1x120"}),
+    "RbimHandlerHangs": ({"rbim_worker_hung_total": FIRST}, {"rbim_worker_hung_total": "3x120"}),
+    "RbimProcessDies": ({"rbim_worker_crashes_total": FIRST}, {"rbim_worker_crashes_total": "3x120"}),
     "RbimDeadLetters": ({"rbim_worker_dead_letters_total": FIRST}, {"rbim_worker_dead_letters_total": "3x120"}),
     "RbimHandlersFail": (
         {"rbim_worker_failures_total": GROWS},

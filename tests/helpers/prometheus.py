@@ -16,7 +16,17 @@ from helpers.receiving import OLD, body, post
 from helpers.stubs import GARBAGE, NEVER, NO_PAUSES, OK, READ, Stub, answer, client_over, ending
 from helpers.waiting import until
 from rbim import Limits, NotSent, Rate, Throttled, Unanswered
-from rbim.callbacks import Backoff, DeadLettered, MemorySink, Receiver, SqliteInbox
+from rbim.callbacks import (
+    Backoff,
+    DeadLettered,
+    HungHandler,
+    MemorySink,
+    PartEnded,
+    PartRestarted,
+    Receiver,
+    SqliteInbox,
+    SuspectedOfCrash,
+)
 from rbim.emulator.clock import EmulatedClock
 from rbim.otel import OtelObserver
 
@@ -81,8 +91,10 @@ async def _receive(otel, tmp_path):
             time.sleep(0.5)  # reported from a quarter of the budget on
             raise KeyError
 
+    await post(receiver, body())  # it is not entered
     async with receiver:
         await post(receiver, body())
+        await post(receiver, body(body="other content"))
         await post(receiver, body(msgId="m2", body="fails"))
         await post(receiver, b"no JSON")
         await post(receiver, body(msgId="m3"), credentials=OLD)
@@ -101,3 +113,10 @@ async def _receive(otel, tmp_path):
             credentials=CREDENTIALS, sink=Full(), observers=[otel.on_callback], name="eu", **options
         ) as receiver:
             await post(receiver, body(msgId="m5"))
+    for rare in (
+        PartEnded(receiver="eu", part="worker", error="the pool is gone", pause=0.5),
+        PartRestarted(receiver="eu", part="worker", restarts=1),
+        HungHandler(receiver="eu", key="k", attempt=1, seconds=60.0, event="Text", handler="handle", app_id="a"),
+        SuspectedOfCrash(receiver="eu", key="k", crashes=1, alone=True, app_id="a"),
+    ):
+        otel.on_callback(rare)

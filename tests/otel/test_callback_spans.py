@@ -200,7 +200,7 @@ async def test_a_failed_attempt_is_an_error_with_its_frames_and_without_its_word
         assert json.dumps(secret)[1:-1] not in exported
     failed = [{"rbim.receiver": "eu", "rbim.handler": handle.__qualname__}]
     assert [about for about, _ in telemetry.points("rbim.worker.failures")] == failed
-    assert [about for about, _ in telemetry.points("rbim.worker.dead_letters")] == failed
+    assert [about for about, _ in telemetry.points("rbim.worker.dead_letters")] == [{**failed[0], "rbim.reason": "failure"}]
 
 
 async def test_the_recorded_frames_and_causes_are_bounded(telemetry):

@@ -22,7 +22,12 @@ from rbim.callbacks import (
     Event,
     Handled,
     HandlingFailed,
+    HungHandler,
+    LoopBlocked,
     MemorySink,
+    NotEntered,
+    PartEnded,
+    PartRestarted,
     Quarantined,
     Reason,
     Receiver,
@@ -30,6 +35,7 @@ from rbim.callbacks import (
     Skewed,
     Spooled,
     SqliteInbox,
+    SuspectedOfCrash,
 )
 from rbim.emulator.clock import START
 from rbim.otel.levels import LEVELS
@@ -242,7 +248,7 @@ async def test_what_a_receiver_answered_and_what_was_left_of_its_time(telemetry,
     ((_, (count, total)),) = telemetry.points("rbim.receiver.headroom")
     assert count == 4
     assert 4 * 4.2 < total <= 4 * 4.5
-    assert telemetry.points("rbim.receiver.quarantined") == [({}, 1)]
+    assert telemetry.points("rbim.receiver.quarantined") == [({"rbim.reason": "unreadable"}, 1)]
     assert telemetry.points("rbim.receiver.old_tokens") == [({}, 1)]
     exported = telemetry.text()
     for secret in (CREDENTIALS.app_token.reveal(), "你好", "m1", APP_ID):
@@ -266,7 +272,7 @@ async def test_what_a_worker_came_to(telemetry):
         await until(lambda: telemetry.points("rbim.worker.dead_letters"))
     about = {"rbim.handler": handle.__qualname__}
     assert telemetry.points("rbim.worker.failures") == [(about, 2)]
-    assert telemetry.points("rbim.worker.dead_letters") == [(about, 1)]
+    assert telemetry.points("rbim.worker.dead_letters") == [({**about, "rbim.reason": "failure"}, 1)]
     ((_, (handled, _)),) = telemetry.points("rbim.worker.handling.duration")
     assert handled == 1
 
@@ -280,9 +286,18 @@ def test_each_fact_counts_once(telemetry):
         Skewed(skew=301.0, accepted=False),
         Skewed(skew=-61.0, accepted=True),
         Quarantined(key="k", problem="p"),
+        Quarantined(key="k", problem="p", other_content=True),
         Handled(key="k", attempt=1, elapsed=0.25),
         HandlingFailed(key="k", attempt=1, error="e", pause=1.0),
         DeadLettered(key="k", attempt=2, error="e"),
+        DeadLettered(key="k", attempt=1, error="e", crashes=4),
+        SuspectedOfCrash(key="k", crashes=1, alone=True, app_id="a"),
+        HungHandler(key="k", attempt=1, seconds=60.0, event="Text", handler="f", app_id="a"),
+        LoopBlocked(handler="f", seconds=20.0, stack="s"),
+        PartEnded(part="worker", error="e", pause=1.0),
+        PartEnded(part="receiver", error="e", pause=1.0),
+        PartRestarted(part="worker", restarts=1),
+        NotEntered(),
     ):
         telemetry.observer.on_callback(fact)
     told = {name: telemetry.points(name) for name in telemetry.collect()}
@@ -294,9 +309,15 @@ def test_each_fact_counts_once(telemetry):
         ],
         "rbim.receiver.headroom": [({}, (1, 0))],
         "rbim.receiver.spooled": [({}, 1)],
-        "rbim.receiver.quarantined": [({}, 1)],
+        "rbim.receiver.quarantined": [({"rbim.reason": "unreadable"}, 1), ({"rbim.reason": "other content"}, 1)],
+        "rbim.receiver.ends": [({"rbim.part": "worker"}, 1), ({"rbim.part": "receiver"}, 1)],
+        "rbim.receiver.restarts": [({"rbim.part": "worker"}, 1)],
+        "rbim.receiver.not_entered": [({}, 1)],
+        "rbim.worker.crashes": [({}, 1)],
+        "rbim.worker.hung": [({"rbim.handler": "f"}, 1)],
+        "rbim.worker.blocked": [({"rbim.handler": "f"}, 1)],
         "rbim.receiver.skewed": [({"rbim.result": "refused"}, 1), ({"rbim.result": "accepted"}, 1)],
         "rbim.worker.handling.duration": [({}, (1, 0.25))],
         "rbim.worker.failures": [({}, 2)],
-        "rbim.worker.dead_letters": [({}, 1)],
+        "rbim.worker.dead_letters": [({"rbim.reason": "failure"}, 1), ({"rbim.reason": "crash"}, 1)],
     }

@@ -383,11 +383,14 @@ class Intake:
 
     def _accepted(self, delivery: Delivery, began: float, *, new: bool | OtherContent) -> Reply:
         self._failed = None
+        other = isinstance(new, OtherContent)
         if isinstance(new, OtherContent):
             delivery, new = delivery._replace(key=new.key, problem=new.problem), True
         if new and delivery.problem is not None:
             self._observers.notify(
-                Quarantined(receiver=self._observers.receiver, key=delivery.key, problem=delivery.problem)
+                Quarantined(
+                    receiver=self._observers.receiver, key=delivery.key, problem=delivery.problem, other_content=other
+                )
             )
         if self._observers.wants_successes:
             self._observers.notify(

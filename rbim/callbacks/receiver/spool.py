@@ -302,8 +302,8 @@ class _Drain:
 
     def _stored(self, result: object) -> None:
         if isinstance(result, OtherContent):
-            receiver = self._observers.receiver
-            self._observers.notify(Quarantined(receiver=receiver, key=result.key, problem=result.problem))
+            receiver, key, problem = self._observers.receiver, result.key, result.problem
+            self._observers.notify(Quarantined(receiver=receiver, key=key, problem=problem, other_content=True))
 
     def _too_slow(self) -> TimeoutError:
         return TimeoutError(f"the sink took longer than {self._budget:g} s")

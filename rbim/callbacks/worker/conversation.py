@@ -12,7 +12,15 @@ from attrs import field, frozen
 
 from rbim._support.text import quoted
 from rbim.callbacks.inbox.protocols import LeaseLost
-from rbim.callbacks.observers import DeadLettered, Handled, HandlingEnded, HandlingFailed, HandlingStarted, HungHandler
+from rbim.callbacks.observers import (
+    DeadLettered,
+    Handled,
+    HandlingEnded,
+    HandlingFailed,
+    HandlingStarted,
+    HungHandler,
+    SuspectedOfCrash,
+)
 from rbim.callbacks.worker.attempt import HandlerFailure, ThreadAbandoned, Threads, being_cancelled, failure_of, perform
 from rbim.errors import InvalidRequest
 from rbim.validators import above_zero, at_least_one, or_none
@@ -236,13 +244,11 @@ class ConversationRunner:
         await self._record(lambda: backlog.begin(claim))
         if not self.alone:
             await self._record(lambda: backlog.absolve((claim,)))
-        beside = "with nothing else" if self.alone else "beside handlers that do not end"
-        self._log.warning(
-            "event %d (%s): its process ended while it was handled (%d times by now); it is handled again, %s",
-            claim.number,
-            claim.key,
-            claim.crashes,
-            beside,
+        observers = self._settings.observers
+        observers.notify(
+            SuspectedOfCrash(
+                receiver=observers.receiver, key=claim.key, crashes=claim.crashes, alone=self.alone, app_id=claim.app_id
+            )
         )
 
     async def _next(self) -> bool:
@@ -278,7 +284,7 @@ class ConversationRunner:
         settings, began = self._settings, self._settings.clock.monotonic()
         if claim.crashes > settings.backoff.crashes:
             crashed = CRASHED % (claim.crashes, claim.crashes - 1)
-            await self._dead_letter(claim, None, HandlerFailure(crashed, crashed))
+            await self._dead_letter(claim, None, HandlerFailure(crashed, crashed), crashes=claim.crashes)
             return
         if claim.attempt > settings.backoff.attempts:
             await self._dead_letter(claim, None, HandlerFailure(ENDED, ENDED))
@@ -359,12 +365,15 @@ class ConversationRunner:
             "trace": failure.trace,
         }
 
-    async def _dead_letter(self, claim: Claim, call: HandlerCall | None, failure: HandlerFailure) -> None:
+    async def _dead_letter(
+        self, claim: Claim, call: HandlerCall | None, failure: HandlerFailure, *, crashes: int = 0
+    ) -> None:
         await self._record_all()
         more = self._more(1)
         found = await self._record(lambda: self._shared.backlog.dead_letter(claim, error=failure.trace, more=more))
         self._take((claim,), found)
-        self._settings.observers.notify(DeadLettered(**self._failed(claim, call, failure)), failure.shown)
+        buried = DeadLettered(crashes=crashes, **self._failed(claim, call, failure))
+        self._settings.observers.notify(buried, failure.shown)
 
     def _record_beside(self) -> None:
         """Let a task record successes while other events of the conversation are handled."""

@@ -339,7 +339,8 @@ async def test_other_content_that_an_inbox_puts_apart_is_reported(clock, spool, 
     async with receiver_of(inbox, spool, clock, observers=[facts.append]):
         await until(lambda: not waiting(spool), clock)
         (letter,) = await inbox.quarantined()
-    assert [(fact.key, fact.problem) for fact in facts if isinstance(fact, Quarantined)] == [(letter.key, letter.error)]
+    (told,) = [fact for fact in facts if isinstance(fact, Quarantined)]
+    assert (told.key, told.problem, told.other_content) == (letter.key, letter.error, True)
 
 
 @pytest.mark.parametrize("sink", [OneByOne, Chained])

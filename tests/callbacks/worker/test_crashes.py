@@ -14,7 +14,7 @@ from helpers.receiving import results_for
 from helpers.waiting import until
 from helpers.workers import moment, router_of, text
 from rbim.callbacks.inbox.sqlite import SqliteInbox
-from rbim.callbacks.observers import DeadLettered, Handled, Observers
+from rbim.callbacks.observers import DeadLettered, Handled, Observers, SuspectedOfCrash
 from rbim.callbacks.worker.backoff import Backoff
 from rbim.callbacks.worker.worker import Worker
 
@@ -126,7 +126,7 @@ async def test_only_what_died_alone_is_buried_and_the_next_one_goes_on(inbox, pa
         (letter,) = await inbox.dead_letters()
     assert sorted(log) == ["first of b", "second of a"]
     assert letter.error == ("its process ended 4 times while it was handled, the last 3 times with nothing else beside it")
-    assert [fact.error for fact in results if isinstance(fact, DeadLettered)] == [letter.error]
+    assert [(fact.error, fact.crashes) for fact in results if isinstance(fact, DeadLettered)] == [(letter.error, 4)]
     assert sum(isinstance(fact, Handled) for fact in results) == 2
 
 
@@ -137,9 +137,13 @@ async def test_deaths_before_a_suspect_has_begun_bury_nothing(inbox, path, clock
         await dies(path, clock, 1)
         for _ in range(9):
             assert await dies(path, clock, 1) == 1
-        async with running(inbox, log.append, clock):
+        facts = []
+        async with running(inbox, log.append, clock, observers=Observers([facts.append], receiver="eu")):
             await until(lambda: log)
         assert await inbox.dead_letters() == []
+    (suspected,) = [fact for fact in facts if isinstance(fact, SuspectedOfCrash)]
+    (handled,) = [fact for fact in facts if isinstance(fact, Handled)]
+    assert suspected == SuspectedOfCrash(receiver="eu", key=handled.key, crashes=1, alone=True, app_id="app")
 
 
 async def test_an_ordinary_failure_of_a_suspect_counts_as_one_and_clears_it(inbox, path, clock, rows):
