@@ -741,8 +741,8 @@ def suspects_are_buried() -> None:
 
     claim_suspect = InboxStore._claim_suspect
 
-    def faulty(self: Any) -> Any:
-        claim = claim_suspect(self)
+    def faulty(self: Any, held: Any) -> Any:
+        claim = claim_suspect(self, held)
         return None if claim is None else evolve(claim, crashes=100)
 
     _replace(InboxStore, "_claim_suspect", faulty)
@@ -755,8 +755,8 @@ def crashes_not_counted() -> None:
 
     claim_suspect = InboxStore._claim_suspect
 
-    def faulty(self: Any) -> Any:
-        claim = claim_suspect(self)
+    def faulty(self: Any, held: Any) -> Any:
+        claim = claim_suspect(self, held)
         return None if claim is None else evolve(claim, crashes=1)
 
     _replace(InboxStore, "_claim_suspect", faulty)

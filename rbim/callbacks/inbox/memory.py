@@ -291,6 +291,9 @@ class _Backlog:
     async def absolve(self, claims: Sequence[Claim], /) -> None:
         del claims
 
+    async def clear(self, claim: Claim, /) -> None:
+        del claim
+
     async def done(self, claims: Sequence[Claim], /, *, more: int) -> Sequence[Claim]:
         with self._lock:
             self._check(claims[0])

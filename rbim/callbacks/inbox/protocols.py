@@ -43,11 +43,13 @@ __all__ = ["Archive", "Backlog", "Claim", "Counts", "DeadLetter", "Inbox", "Leas
 # leased -> suspect   instead, if the process that had the lease is another one: it died. After absolve() it is not suspected
 # suspect -> leased   claim(); then leased -> on trial by begin()
 # on trial -> suspect the lease expired and its process is another one: one more crash; release() counts none
+# on trial -> leased  clear(): it has run alone for long, and nothing died
 # on trial -> ready, pausing, absent: as for leased, and nothing is suspected any more
 #
 # What must always hold:
 # - At most one fence of a conversation is valid. A method with an older one changes nothing: LeaseLost (done, retry,
-#   dead_letter, begin), or no effect (release, renew, absolve).
+#   dead_letter, begin), or no effect (release, renew, absolve,
+#   clear).
 # - The oldest waiting events of a conversation are claimed, without gaps, and settled in this order.
 # - An attempt counts when its end is recorded, or when its lease expired while its process lives. The death of a process
 #   counts as a crash of the oldest event of each of its leases, and never as an attempt.
@@ -166,6 +168,7 @@ class Backlog(Protocol):
 
         The events of a conversation come in its order and under one lease, those of other conversations may be between them.
         If an event is suspected to have killed its process, it is the only one that is returned (``crashes`` above 0).
+        No conversation is claimed that this backlog has leased, even if the clock says that the lease has expired.
         """
         ...
 
@@ -178,6 +181,10 @@ class Backlog(Protocol):
 
     async def absolve(self, claims: Sequence[Claim], /) -> None:
         """Note that a death of this process from now on is not caused by these events: the process is being stopped."""
+        ...
+
+    async def clear(self, claim: Claim, /) -> None:
+        """Suspect an event no more: it has run alone for long, and its process lives. Other suspects may be claimed."""
         ...
 
     async def done(self, claims: Sequence[Claim], /, *, more: int) -> Sequence[Claim]:

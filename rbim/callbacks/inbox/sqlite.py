@@ -304,7 +304,9 @@ class _Backlog:
     async def claim(self, limit: int, /) -> Sequence[Claim]:
         if limit < 1:
             return ()
-        claims = await self._group_commit.run(partial(self._store.claim, limit), undo=self._release_commands)
+        claims = await self._group_commit.run(
+            partial(self._store.claim, limit, frozenset(self._held)), undo=self._release_commands
+        )
         self._held.update(claim.fence for claim in claims)
         return claims
 
@@ -317,6 +319,9 @@ class _Backlog:
     async def absolve(self, claims: Sequence[Claim], /) -> None:
         if claims:
             await self._group_commit.run(partial(self._store.absolve, tuple(claims)))
+
+    async def clear(self, claim: Claim, /) -> None:
+        await self._group_commit.run(partial(self._store.clear, claim))
 
     async def done(self, claims: Sequence[Claim], /, *, more: int) -> Sequence[Claim]:
         return await self._settle(claims[0], partial(self._store.done, tuple(claims), more=more))

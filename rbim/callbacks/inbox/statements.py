@@ -46,6 +46,7 @@ OLDEST_IN_CONVERSATION = """SELECT number, key, app_id, body, received, attempts
 LEASE = "UPDATE conversation SET ready = ?, fence = ?, boot = ? WHERE name = ?"
 EXTEND = "UPDATE conversation SET ready = ? WHERE name = ? AND fence = ?"
 SET_BOOT = "UPDATE conversation SET boot = ? WHERE name = ? AND fence = ?"
+CLEAR = "UPDATE conversation SET boot = '', suspect = NULL, crashes = 0 WHERE name = ? AND fence = ?"
 SUSPECT = "UPDATE conversation SET ready = ?, fence = 0, boot = NULL, suspect = ?, crashes = ? WHERE name = ?"
 RELEASE = """UPDATE conversation SET ready = ?, fence = 0, boot = NULL WHERE name = ? AND fence = ?
     AND EXISTS (SELECT 1 FROM event WHERE number = ? AND state = 0)"""
@@ -206,14 +207,19 @@ class InboxStore:
         )
         return self._database.execute(ACCEPT, row).rowcount > 0
 
-    def claim(self, limit: int) -> list[Claim]:
+    def claim(self, limit: int, held: Collection[int] = ()) -> list[Claim]:
         """Claim a suspect alone; or at most ``limit`` events, the oldest of each conversation and then the next ones.
 
-        Those conversations come first that have been ready longest.
+        Those conversations come first that have been ready longest. Those leased under the fences ``held`` are left out:
+        they are being handled, although the clock says that their leases have expired.
         """
-        ready = self._database.execute(READY, (self._database.now + SLACK, limit)).fetchall()
-        free = [(name, fence and boot) for name, fence, boot in ready if not (fence and self._is_crash(name, boot))]
-        suspect = self._claim_suspect()
+        ready = self._database.execute(READY, (self._database.now + SLACK, limit + len(held))).fetchall()
+        free = [
+            (name, fence and boot)
+            for name, fence, boot in ready
+            if fence not in held and not (fence and self._is_crash(name, boot))
+        ][:limit]
+        suspect = self._claim_suspect(held)
         if suspect is not None:
             return [suspect]  # the leases of this process that have expired hold until somebody claims
         if not free:
@@ -247,12 +253,12 @@ class InboxStore:
         if row is not None:
             self._database.execute(COUNT_ATTEMPT, (row[0],))
 
-    def _claim_suspect(self) -> Claim | None:
+    def _claim_suspect(self, held: Collection[int]) -> Claim | None:
         """Claim the suspect that has been ready longest, unless one is leased."""
         now = self._database.now
         while (row := self._database.execute(SUSPECT_READY, (now + SLACK,)).fetchone()) is not None:
             name, fence, boot, number, crashes = row
-            if self._database.execute(SUSPECT_LEASED, (now + SLACK,)).fetchone() is not None:
+            if fence in held or self._database.execute(SUSPECT_LEASED, (now + SLACK,)).fetchone() is not None:
                 return None
             oldest = self._database.execute(OLDEST_IN_CONVERSATION, (name, 1)).fetchone()
             if oldest is None or oldest[0] != number:  # it was settled by hand, or an older one was replayed
@@ -278,6 +284,11 @@ class InboxStore:
         """Let a death of this process say nothing about these claims."""
         for claim in claims:
             self._database.execute(SET_BOOT, ("", claim.conversation, claim.fence))
+
+    def clear(self, claim: Claim) -> None:
+        """Suspect an event no more; its lease goes on."""
+        self._database.execute(CLEAR, (claim.conversation, claim.fence))
+        self._database.news = True
 
     def _lease(self, conversation: str, fence: int, limit: int, *, boot: str | None) -> list[Claim]:
         """Lease a conversation and claim its oldest waiting events; if there is none, delete its row."""
@@ -371,9 +382,10 @@ class InboxStore:
         now = self._database.clock()
         leased = [(ready, fence) for ready, fence in suspects if fence and ready > now + SLACK]  # the others wait for it
         rows = [*normal, *(leased or suspects[:1])]
-        if any(ready <= now + SLACK for ready, _ in rows):
+        dues = [ready - now for ready, fence in rows if fence not in held]
+        if any(due <= SLACK for due in dues):
             return Availability(ready=True, due=0.0)
-        return Availability(ready=False, due=min((ready - now for ready, fence in rows if fence not in held), default=None))
+        return Availability(ready=False, due=min(dues, default=None))
 
     def conversations(self, limit: int) -> set[str]:
         """Return at most ``limit`` conversations with waiting events."""

@@ -42,7 +42,7 @@ __all__ = ["INBOX", "SPOOL", "kind_of", "open_conversation"]
 # - Only a claim with the row's fence settles an event or ends a lease.
 # - ``boot`` names the process that has the lease (a new name each time the file is opened), to tell a lease of a dead
 #   process from one that its own process let expire. It is NULL where a death means nothing: without a lease, of a
-#   suspect that has not begun, in leases of version 1; and empty after absolve(), and in a spool.
+#   suspect that has not begun, in leases of version 1; and empty after absolve() and clear(), and in a spool.
 # - ``suspect`` is the number of the event whose process died ``crashes`` times; the first time others were beside it.
 #
 # The body is the last column, so that no search has to read past it.

@@ -186,14 +186,15 @@ class _Success:
 class ConversationRunner:
     """Handles one conversation while it is leased.
 
-    ``claim`` is the event at hand, ``alone`` whether a suspect is alone. ``leased_until`` is in epoch seconds; ``lost`` says
-    that the lease is lost before that.
+    ``claim`` is the event at hand, ``alone`` whether a suspect is alone, ``overdue`` whether suspects have waited for it
+    long enough. ``leased_until`` is in epoch seconds; ``lost`` says that the lease is lost before that.
     """
 
     def __init__(self, shared: SharedRun, claims: Sequence[Claim], leased_until: float) -> None:
         self.claim = claims[0]
         self.leased_until = leased_until
         self.alone = True
+        self.overdue = False
         self.lost = False
         self._shared = shared
         self._settings = shared.settings
@@ -242,7 +243,7 @@ class ConversationRunner:
         if claim.crashes > self._settings.backoff.crashes or self._shared.stopping:
             return
         await self._record(lambda: backlog.begin(claim))
-        if not self.alone:
+        if not self.alone or self._shared.stopping:
             await self._record(lambda: backlog.absolve((claim,)))
         observers = self._settings.observers
         observers.notify(
@@ -267,6 +268,7 @@ class ConversationRunner:
             await self._leave()
             return False
         self.claim = self._queue.popleft()
+        self.overdue = False
         self._begun.add(self.claim.number)
         self._handled += 1
         return True

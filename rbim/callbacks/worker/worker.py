@@ -222,12 +222,16 @@ class _Run:
         shared = self._shared
         shared.waiting = True
         try:
-            suspect.alone = await self._wait_for(lambda: len(self._runners) == 1)
+            if not await self._wait_for(lambda: all(runner is suspect or runner.overdue for runner in self._runners)):
+                for runner in self._runners:
+                    runner.overdue = runner is not suspect
+            suspect.alone = len(self._runners) == 1
         finally:
             shared.waiting = False
             tasks.start_soon(self._run_conversation, suspect)
         if not await self._wait_for(lambda: suspect not in self._runners) and not shared.stopping:
-            await self._absolve(suspect)
+            suspect.overdue = True
+            await self._clear(suspect)
 
     async def _wait_for(self, condition: Callable[[], bool]) -> bool:
         """Wait for a condition on the runners, until the run is stopped or ``timeout`` has passed; return the condition."""
@@ -246,6 +250,15 @@ class _Run:
             await self._shared.ask(lambda: self._backlog.absolve([runner.claim for runner in runners]))
         except Exception:
             self._log.exception("the end of this process may be taken for a crash of what is being handled")
+
+    async def _clear(self, suspect: ConversationRunner) -> None:
+        """Suspect an event no more that did not end in time: it holds up other suspects no longer."""
+        try:
+            await self._shared.ask(lambda: self._backlog.clear(suspect.claim))
+        except Exception:
+            self._log.exception(
+                "other suspects wait for event %d (%s), which does not end", suspect.claim.number, suspect.claim.key
+            )
 
     async def _wait_until(self, until: Awaitable[object]) -> None:
         """Wait for an awaitable, or until :meth:`_interrupt` is called."""

@@ -532,15 +532,22 @@ async def test_nothing_due_makes_no_emulated_time_pass(path):
     assert clock.elapsed == 0.0
 
 
-async def test_ones_own_lease_that_ran_out_is_noticed_by_polling(path):
+async def test_a_lease_that_ran_out_is_noticed_by_polling_and_is_not_for_its_holder(path):
+    """Its holder is alive: the clock has jumped, or it could not renew it."""
     clock = EmulatedClock()
     async with both(path, clock=clock, poll=0.001) as (inbox, backlog):
         await inbox.accept(delivery(1))
-        await backlog.claim(1)
+        (claim,) = await backlog.claim(1)
         clock.elapsed += 30.0
-        with fail_after(10):
+        with move_on_after(0.05) as scope:
             await backlog.wait()
-        assert len(await backlog.claim(1)) == 1
+        assert scope.cancelled_caught
+        assert await backlog.claim(1) == []
+        async with inbox.backlog() as other:
+            with fail_after(10):
+                await other.wait()
+            (again,) = await other.claim(1)
+            assert (again.number, again.attempt) == (claim.number, 2)
 
 
 async def test_what_another_connection_accepts_is_noticed_by_polling(path):

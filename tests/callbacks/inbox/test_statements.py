@@ -518,7 +518,8 @@ def test_looking_tells_what_is_due_but_for_ones_own_leases(kept, run, clock):
     run.retry(other, error="", pause=99.0)
     assert kept.availability([claim.fence]).due == pytest.approx(99.0)
     clock.elapsed += 30.0
-    assert kept.availability([claim.fence]).ready
+    assert kept.availability([claim.fence]) == (False, pytest.approx(69.0))
+    assert kept.availability().ready
 
 
 # --------------------------------------------------------------------------- retention and replays
@@ -1030,6 +1031,13 @@ class Inboxes(RuleBasedStateMachine):
         self.runs[which].absolve([claim])
         if self.holder.get(claim.conversation) == claim.fence:
             self.boots[claim.conversation] = None
+
+    @rule(which=which, claim=claims)
+    def clear(self, which, claim):
+        self.runs[which].clear(claim)
+        if self.holder.get(claim.conversation) == claim.fence:
+            self.boots[claim.conversation] = None
+            self.crashes.pop(claim.conversation, None)
 
     def valid(self, claim):
         return self.holder.get(claim.conversation) == claim.fence and claim.number not in self.settled

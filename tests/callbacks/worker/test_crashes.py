@@ -5,7 +5,7 @@ A process is an ``SqliteInbox`` of its own on the file; one that dies leaves its
 
 import sqlite3
 import threading
-from contextlib import asynccontextmanager, closing
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 
 import anyio
 import pytest
@@ -201,7 +201,7 @@ async def test_a_suspect_that_does_not_end_holds_up_the_others_for_its_time_out_
             await clock.advance(20.1)
             await until(lambda: begun == ["a", "b"])
             # it is not alone any more: if the process dies now, it may be for the other
-            assert rows("SELECT boot FROM conversation WHERE suspect IS NOT NULL") == [("",)]
+            await until(lambda: rows("SELECT suspect, boot FROM conversation") == [(None, "")])
             gate.set()
 
 
@@ -229,3 +229,166 @@ async def test_with_two_workers_one_takes_the_suspects_and_the_other_goes_on(inb
             for gate in gates.values():
                 gate.set()
             await until(lambda: len(log) == 4)
+
+
+async def test_a_suspect_that_hangs_holds_up_the_other_suspects_for_its_time_out_only(inbox, path, clock, rows):
+    begun, gate = [], threading.Event()
+
+    def handler(event):
+        begun.append(event.to)
+        if len(begun) == 1:
+            gate.wait(10)
+
+    async with inbox:
+        await accept(inbox, "a", "b", "c")
+        await dies(path, clock, 3)
+        async with running(inbox, handler, clock, timeout=20.0):
+            await until(lambda: begun)
+            (hanging,) = begun
+            await moment()
+            assert begun == [hanging]
+            await clock.advance(20.1)
+            # the others wait no second time for what hangs, and no one is suspected without need
+            await until(lambda: sorted(begun) == ["a", "b", "c"])
+            await until(lambda: len(rows("SELECT * FROM conversation")) == 1)
+            ((name, *suspected),) = rows("SELECT name, suspect, crashes FROM conversation")
+            assert name.endswith(hanging)
+            assert suspected == [None, 0]  # it has run alone for its time-out, and nothing died
+            gate.set()
+
+
+async def test_two_suspects_wait_for_a_slow_neighbour_once(inbox, path, clock, rows):
+    """It began before they were known, and does not end in time."""
+    begun, gate = [], threading.Event()
+
+    def handler(event):
+        begun.append(event.to)
+        if event.to == "slow":
+            gate.wait(10)
+
+    facts = []
+    async with inbox:
+        await accept(inbox, "a", "b")
+        await dies(path, clock, 2)
+        clock.elapsed -= LEASE + 1
+        await accept(inbox, "slow")
+        async with running(inbox, handler, clock, timeout=20.0, observers=Observers([facts.append])):
+            await until(lambda: begun == ["slow"])
+            clock.elapsed += LEASE + 1
+            await until(lambda: rows("SELECT 1 FROM conversation WHERE suspect IS NOT NULL AND fence > 0"))
+            await moment()
+            assert begun == ["slow"]
+            await clock.advance(20.1)
+            await until(lambda: sorted(begun) == ["a", "b", "slow"])
+            gate.set()
+    assert [fact.alone for fact in facts if isinstance(fact, SuspectedOfCrash)] == [False, False]
+
+
+async def test_what_is_not_claimed_has_no_attempt_more(inbox, path, clock, rows):
+    """A lease that this process let expire: its conversation waits while suspects go first."""
+    async with inbox:
+        await accept(inbox, "x")
+        async with inbox.backlog() as backlog:
+            await backlog.claim(1)
+        await accept(inbox, "a")
+        await dies(path, clock, 1)
+        async with inbox.backlog() as backlog:
+            for _ in range(5):
+                (suspect,) = await backlog.claim(4)
+                assert suspect.crashes == 1
+                await backlog.release(suspect)
+            assert rows("SELECT attempts FROM event") == [(0,), (0,)]
+            (suspect,) = await backlog.claim(4)
+            await backlog.done((suspect,), more=0)
+            (claim,) = await backlog.claim(4)
+            assert claim.attempt == 2
+
+
+@pytest.mark.parametrize("suspected", [False, True])
+async def test_after_a_jump_of_the_clock_nothing_is_handled_beside_itself(inbox, path, clock, suspected, caplog):
+    begun, gate = [], anyio.Event()
+
+    async def handler(event):
+        begun.append(event.to)
+        await gate.wait()
+
+    async with inbox:
+        await accept(inbox, "a")
+        if suspected:
+            await dies(path, clock, 1)
+        async with running(inbox, handler, clock, timeout=1000.0) as worker:
+            await until(lambda: begun == ["a"])
+            clock.elapsed += 20 * LEASE  # as after a machine slept: its leases have expired
+            await accept(inbox, "b", "c")
+            if not suspected:
+                await until(lambda: len(begun) == 3)
+            await moment()
+            assert sorted(begun) == (["a"] if suspected else ["a", "b", "c"])
+            gate.set()
+            await until(lambda: sorted(begun) == ["a", "b", "c"])
+            worker.stop()
+        assert (await inbox.counts()).done == 3
+    assert "lost" not in caplog.text
+
+
+async def test_a_suspect_of_which_the_process_is_stopped_and_then_killed_did_not_crash(inbox, path, clock, rows):
+    begun, gate = [], anyio.Event()
+
+    async def handler(event):
+        begun.append(event.to)
+        await gate.wait()
+
+    async with inbox:
+        await accept(inbox, "a")
+        for _ in range(5):
+            crashes = [await dies(path, clock, 1)]
+            async with running(inbox, handler, clock, timeout=1000.0) as worker:
+                await until(lambda: begun)
+                worker.stop()
+                await until(lambda: rows("SELECT boot FROM conversation") == [("",)])
+                with closing(sqlite3.connect(path)) as file, file:  # the file as the killed process leaves it
+                    (left,) = file.execute("SELECT ready, fence, boot, suspect, crashes FROM conversation").fetchall()
+                await clock.advance(10.1)  # its drain
+            begun.clear()
+            with closing(sqlite3.connect(path)) as file, file:
+                file.execute("UPDATE conversation SET ready = ?, fence = ?, boot = ?, suspect = ?, crashes = ?", left)
+            clock.elapsed += LEASE + 1
+        assert crashes == [1]
+        assert rows("SELECT crashes FROM conversation") == [(1,)]
+
+
+async def test_events_that_kill_their_process_only_together_are_handled(inbox, path, clock):
+    log = []
+    async with inbox:
+        await accept(inbox, "a", "b")
+        for _ in range(3):  # both were begun together, and no process lived long enough to run them alone
+            await dies(path, clock, 2)
+        async with running(inbox, lambda event: log.append(event.to), clock):
+            await until(lambda: sorted(log) == ["a", "b"])
+        assert await inbox.dead_letters() == []
+
+
+async def test_of_suspects_in_four_processes_one_is_on_trial_and_the_rest_goes_on(inbox, path, clock):
+    suspects, ordinary = [f"s{number}" for number in range(6)], [f"o{number}" for number in range(40)]
+    now, most, log = set(), [], []
+
+    async def handler(event):
+        now.add(event.to)
+        most.append(len([each for each in now if each in suspects]))
+        await moment()
+        now.discard(event.to)
+        log.append(event.to)
+
+    others = [SqliteInbox(path, clock=clock, lease=LEASE, poll=0.01) for _ in range(3)]
+    async with inbox:
+        await accept(inbox, *suspects)
+        await dies(path, clock, 6)
+        await accept(inbox, *ordinary)
+        async with AsyncExitStack() as processes:
+            for each in (inbox, *others):
+                await processes.enter_async_context(running(each, handler, clock, timeout=1000.0))
+            await until(lambda: len(log) == 46)
+        assert (await inbox.counts()).done == 46
+    assert max(most) == 1
+    tried = [log.index(each) for each in suspects]
+    assert min(tried) < max(log.index(each) for each in ordinary)  # and the others went on meanwhile
