@@ -78,20 +78,21 @@ def send_all(senders):
     assert [sender.failure for sender in senders] == [None] * len(senders)
 
 
-def kill_one(crew, chance):
+def kill_one(crew, chance, how=signal.SIGKILL):
     """Kill a server and start another; return what was recorded by then, and the length of the log."""
     index = chance.randrange(len(crew.processes))
     process = crew.processes[index]
-    process.kill()
-    process.wait()
+    process.send_signal(how)
+    code = process.wait(timeout=30)
+    assert how == signal.SIGKILL or code in {0, -signal.SIGTERM}
     # an event that is recorded now was handled before now, and must not begin again. First look, then measure the log
     recorded, lines = crew.keys(DONE), len(crew.written())
     crew.replace(index)
     return recorded, lines
 
 
-def crash_again_and_again(folder, *, servers, rounds):
-    """Kill servers under load; return the figures, once everything was found in order."""
+def crash_again_and_again(folder, *, servers, rounds, how=signal.SIGKILL):
+    """End servers under load; return the figures, once everything was found in order."""
     chance = random.Random(rounds)
     crew = Servers(folder, servers)
     over = threading.Event()
@@ -102,7 +103,7 @@ def crash_again_and_again(folder, *, servers, rounds):
             sender.start()
         for _ in range(rounds):
             over.wait(0.15 + chance.random() * 0.5)
-            kills.append(kill_one(crew, chance))
+            kills.append(kill_one(crew, chance, how))
         over.set()
         for sender in senders:
             sender.join(timeout=40)
@@ -127,15 +128,31 @@ def crash_again_and_again(folder, *, servers, rounds):
     assert done == {key for what, key, *_ in lines if what == "handled"}
     accepted = sum(sender.accepted for sender in senders)
     twice = sum(count - 1 for count in handled.values())
+    if how == signal.SIGTERM:
+        assert twice == 0, "a handler that had its time was not recorded"
     return (
-        f"{rounds} kills of {servers} server(s): {accepted} events answered 200, {len(handled)} handled, {twice} of them a "
-        f"second time before it was recorded, {sum(sender.resent for sender in senders)} sends without an answer"
+        f"{rounds} kills ({how.name}) of {servers} server(s): {accepted} events answered 200, {len(handled)} handled, "
+        f"{twice} of them a second time before it was recorded, {sum(sender.resent for sender in senders)} sends without an answer"
     )
 
 
 @pytest.mark.parametrize("servers", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_killed_server_loses_nothing_and_handles_nothing_again_that_was_recorded(servers, tmp_path, capsys):
     said = crash_again_and_again(tmp_path, servers=servers, rounds=5)
+    with capsys.disabled():
+        sys.stdout.write(f"\n{said}\n")
+
+
+def test_servers_that_are_ended_under_load_lose_nothing_and_handle_nothing_twice(tmp_path, capsys):
+    said = crash_again_and_again(tmp_path, servers=2, rounds=3, how=signal.SIGTERM)
+    with capsys.disabled():
+        sys.stdout.write(f"\n{said}\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("servers", [1, 4])
+def test_servers_are_ended_twenty_times_under_load(servers, tmp_path, capsys):
+    said = crash_again_and_again(tmp_path, servers=servers, rounds=22, how=signal.SIGTERM)
     with capsys.disabled():
         sys.stdout.write(f"\n{said}\n")
 

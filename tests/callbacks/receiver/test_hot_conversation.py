@@ -90,7 +90,6 @@ async def test_order_is_kept_whatever_fails(tmp_path, seed, what):
     assert stored(inbox.path) == list(range(60))
 
 
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # trio wakes those whose time is over in any order
 async def test_a_delivery_that_gives_up_while_it_waits_takes_those_behind_it_into_the_spool(tmp_path):
     """Its transaction has not begun when its budget is over, but theirs would still come."""
     inbox = SqliteInbox(tmp_path / "events.db")

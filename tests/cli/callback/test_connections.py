@@ -14,6 +14,7 @@ import threading
 import time
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 import trustme
@@ -252,6 +253,30 @@ async def test_a_burst_of_two_thousand_connections_is_answered(tmp_path):
 
 
 COUNT = 2000
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux" or not files_for(10_500), reason="not enough open files are allowed")
+def test_ten_thousand_connections_that_ask_for_nothing_hold_up_no_delivery(tmp_path):
+    """Some have sent half a head, some a head without its body."""
+    beginnings = (b"", b"POST / HT", b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n")
+    idle = []
+    with serving(tmp_path / "events.db") as receiver:
+        try:
+            for number in range(10_000):
+                idle.append(socket.create_connection((receiver.host, receiver.port), timeout=PATIENCE))
+                idle[-1].sendall(beginnings[number % 3])
+                if number % 1000 == 999:
+                    began = time.monotonic()
+                    assert receiver.post(event(msgId=str(number)))[0] == 200
+                    assert time.monotonic() - began < 5  # the platform's patience
+            status = Path(f"/proc/{receiver.popen.pid}/status").read_text()
+        finally:
+            for each in idle:
+                each.close()
+        assert receiver.stop()[0] == 0
+    (peak,) = [int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")]
+    assert peak < 200_000  # KiB
 
 
 async def test_a_server_that_stops_says_so_in_its_last_answers():

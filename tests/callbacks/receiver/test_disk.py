@@ -1,0 +1,86 @@
+"""A disk that is full and a database that is locked: what is answered 200 is stored, in order, and nothing else is."""
+
+import sqlite3
+from contextlib import closing
+
+import anyio
+import pytest
+
+from helpers.credentials import CREDENTIALS
+from helpers.receiving import body, post
+from helpers.waiting import until
+from rbim.callbacks import Receiver, SqliteInbox
+from rbim.emulator import EmulatedClock
+
+
+def numbered(number):
+    return body(msgId=str(number), body="x" * 20_000, ext=str(number))
+
+
+def stored(path):
+    """The deliveries in a file that wait, in their order."""
+    with closing(sqlite3.connect(path)) as file:
+        rows = file.execute("SELECT body FROM event WHERE state = 0 ORDER BY number").fetchall()
+    return [int(text.rsplit(b'"ext": "', 1)[1].split(b'"')[0]) for (text,) in rows]
+
+
+def limit(inbox, pages=None):
+    """Let the file of an inbox grow no further."""
+    connection = inbox._store._database._connection
+    ((used,),) = connection.execute("PRAGMA page_count")
+    connection.execute(f"PRAGMA max_page_count = {pages or used}")
+
+
+async def statuses(receiver, numbers):
+    return [(await post(receiver, numbered(number))).status for number in numbers]
+
+
+async def test_while_the_disk_of_the_inbox_is_full_the_spool_takes_deliveries_and_then_gives_them_back(tmp_path):
+    clock = EmulatedClock()
+    inbox = SqliteInbox(tmp_path / "events.db", clock=clock)
+    async with Receiver(sink=inbox, spool=tmp_path / "spool", credentials=CREDENTIALS, clock=clock) as receiver:
+        assert await statuses(receiver, range(5)) == [200] * 5
+        limit(inbox)
+        assert await statuses(receiver, range(5, 15)) == [200] * 10
+        assert stored(tmp_path / "spool") == list(range(5, 15))
+        limit(inbox, 100_000)
+        await until(lambda: not stored(tmp_path / "spool"), clock)
+        await anyio.sleep(0.3)  # real time, until the receiver has read that its spool is empty
+        assert await statuses(receiver, [15]) == [200]
+    assert stored(tmp_path / "events.db") == list(range(16))
+
+
+async def test_while_both_disks_are_full_nothing_is_acknowledged(tmp_path):
+    clock = EmulatedClock()
+    inbox = SqliteInbox(tmp_path / "events.db", clock=clock)
+    async with Receiver(sink=inbox, credentials=CREDENTIALS, clock=clock) as receiver:
+        assert await statuses(receiver, range(3)) == [200] * 3
+        limit(inbox)
+        limit(receiver._spool._inbox)
+        assert await statuses(receiver, [3]) == [503]
+        health = await receiver.health()
+        assert not health.ok
+        assert "full" in health.error
+        assert await statuses(receiver, range(4, 8)) == [503] * 4
+        await until(lambda: not receiver._spool._held)  # what was refused may be in the file until that has been read
+        limit(inbox, 100_000)
+        assert await statuses(receiver, range(3, 8)) == [200] * 5  # sent again by hand
+        assert (await receiver.health()).ok
+    assert stored(tmp_path / "events.db") == list(range(8))
+
+
+@pytest.mark.parametrize("mode", ["normal", "high-guarantee"])
+async def test_while_the_database_is_locked_deliveries_are_spooled_or_sent_again(tmp_path, mode):
+    inbox = SqliteInbox(tmp_path / "events.db")
+    receiver = Receiver(sink=inbox, credentials=CREDENTIALS, mode=mode, budget=0.3)
+    expected = 200 if mode == "normal" else 503
+    async with receiver:
+        assert await statuses(receiver, [0]) == [200]
+        with closing(sqlite3.connect(inbox.path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            assert await statuses(receiver, [1, 2]) == [expected] * 2
+            other.execute("ROLLBACK")
+        if mode == "high-guarantee":
+            assert await statuses(receiver, [1, 2]) == [200, 200]
+        await until(lambda: len(stored(inbox.path)) == 3)
+    assert stored(inbox.path) == [0, 1, 2]
