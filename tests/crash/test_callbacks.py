@@ -132,7 +132,8 @@ def crash_again_and_again(folder, *, servers, rounds, how=signal.SIGKILL):
         assert twice == 0, "a handler that had its time was not recorded"
     return (
         f"{rounds} kills ({how.name}) of {servers} server(s): {accepted} events answered 200, {len(handled)} handled, "
-        f"{twice} of them a second time before it was recorded, {sum(sender.resent for sender in senders)} sends without an answer"
+        f"{twice} of them a second time before it was recorded, "
+        f"{sum(sender.resent for sender in senders)} sends without an answer"
     )
 
 
