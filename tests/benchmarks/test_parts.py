@@ -149,7 +149,7 @@ def test_how_long_answers_wait_for_handlers():
 
 @pytest.mark.slow
 def test_what_message_copies_cost():
-    (costs, accepts, shapes, bursts, sizes), goals = quick("callbacks")
+    (costs, accepts, shapes, spooled, bursts, sizes), goals = quick("callbacks")
     constant, memory, endpoint, inbox, threaded, *others = costs.values()
     assert constant[1] == 0 < memory[1]
     assert len(others) == 2
@@ -172,6 +172,9 @@ def test_what_message_copies_cost():
         hot, spread = shapes[f"{doing}, {disk}, one conversation"], shapes[f"{doing}, {disk}, a thousand"]
         assert values[f"{doing} one conversation / a thousand, {disk}"] == pytest.approx(hot[0] / spread[0])
         assert (hot[1] is not None) is known
+    for shape in ("one conversation", "a thousand"):
+        accepted, forwarded = spooled[f"{disk}, {shape}"]
+        assert values[f"forwarded / accepted, {disk}, {shape}"] == pytest.approx(forwarded / accepted)
     for name, (answered, dropped, last) in bursts.items():
         assert answered + dropped == 100
         assert values[f"burst, dropped by {name}"] == dropped
