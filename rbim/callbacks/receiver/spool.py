@@ -247,7 +247,8 @@ class _Drain:
         failure = failure_of(error)
         await self._record(lambda: self._backlog.retry(claim, error=failure.trace, pause=pause))
         text = "event %s stays in the spool, and is offered to the sink again in %.2g s: %s"
-        self._log.warning(text, claim.key, pause, failure.line, exc_info=failure.shown)
+        extra = {"rbim_key": claim.key}
+        self._log.warning(text, claim.key, pause, failure.line, exc_info=failure.shown, extra=extra)
 
     async def _offer(self, claims: Sequence[Claim]) -> tuple[int, BaseException | None]:
         """Offer deliveries to the sink; return how many of the first ones it has stored, and why it has not the next."""
