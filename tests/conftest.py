@@ -1,12 +1,30 @@
 """What pytest has to know of the tests, and fixtures that several folders use."""
 
+import gc
 import os
+import sys
 
+import hypothesis  # noqa: F401  # before gc.freeze(): it asks the garbage collector who knows the random numbers of trio
 import pytest
 
 from rbim.emulator import EmulatedClock
 
 pytest.register_assert_rewrite("helpers")  # before anybody imports one of them: they assert, too
+
+# The tests start hundreds of processes: without bytecode files, each would compile rbim again.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Keep the garbage collector from looking at the collected tests: half a million objects, which live to the end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture
