@@ -27,6 +27,16 @@ def pytest_collection():
         gc.enable()
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """With -n, let a process that has nothing left take tests from another one: some tests last long, and stand together."""
+    if config.getoption("dist") != "load":
+        return None
+    from xdist.scheduler import WorkStealingScheduling
+
+    return WorkStealingScheduling(config, log)
+
+
 @pytest.fixture
 def clock():
     """Emulated time, which stands still until a test lets it pass."""
