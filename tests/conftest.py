@@ -2,7 +2,10 @@
 
 import gc
 import os
+import shutil
 import sys
+import tempfile
+from pathlib import Path
 
 import hypothesis  # noqa: F401  # before gc.freeze(): it asks the garbage collector who knows the random numbers of trio
 import pytest
@@ -14,6 +17,26 @@ pytest.register_assert_rewrite("helpers")  # before anybody imports one of them:
 # The tests start hundreds of processes: without bytecode files, each would compile rbim again.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+MEMORY = Path("/dev/shm")  # a file system in memory, where there is one
+ROOM = 2 * 1024**3  # bytes: several times what the tests write
+
+
+def pytest_configure(config):
+    """Let temporary files be in memory, so that no test waits for a disk, unless TMPDIR says where they are to be."""
+    if "TMPDIR" in os.environ or not MEMORY.is_dir() or shutil.disk_usage(MEMORY).free < ROOM:
+        return
+    folder = Path(tempfile.mkdtemp(prefix="rbim-tests-", dir=MEMORY))
+    folder.chmod(0o1777)  # as that of /tmp: some tests are of two users
+    os.environ["TMPDIR"] = tempfile.tempdir = str(folder)  # also that of the processes that the tests start
+
+    def remove():
+        del os.environ["TMPDIR"]
+        tempfile.tempdir = None
+        shutil.rmtree(folder, ignore_errors=True)
+
+    config.add_cleanup(remove)
 
 
 @pytest.hookimpl(wrapper=True)
