@@ -25,6 +25,7 @@ from rbim import (
     SearchPublicGroups,
 )
 
+pytestmark = pytest.mark.no_cover  # long, and other tests run the same lines
 BACKENDS = pytest.mark.parametrize("backend", ["asyncio", "trio"])
 
 CREATE = CreateGroup(name="x", type=GroupType.TEMPORARY)
