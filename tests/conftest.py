@@ -27,6 +27,8 @@ def pytest_configure(config):
     """Let temporary files be in memory, so that no test waits for a disk, unless TMPDIR says where they are to be."""
     if "TMPDIR" in os.environ or not MEMORY.is_dir() or shutil.disk_usage(MEMORY).free < ROOM:
         return
+    if os.statvfs(MEMORY).f_flag & os.ST_NOEXEC:  # some tests start programs that they write
+        return
     folder = Path(tempfile.mkdtemp(prefix="rbim-tests-", dir=MEMORY))
     folder.chmod(0o1777)  # as that of /tmp: some tests are of two users
     os.environ["TMPDIR"] = tempfile.tempdir = str(folder)  # also that of the processes that the tests start

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.no_cover  # long, and other tests run the same lines
 def on_both_in_turn(name, values):
     """Parametrize a name and ``backend``: every day, each value on one of the two in turn; the rest in the long form."""
     pairs = [
-        pytest.param(value, backend, marks=() if number % 2 == odd else pytest.mark.slow)
+        pytest.param(value, backend, marks=() if number % 2 == odd else [pytest.mark.slow, pytest.mark.ci])
         for number, value in enumerate(values)
         for odd, backend in enumerate(("asyncio", "trio"))
     ]
