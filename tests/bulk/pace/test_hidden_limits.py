@@ -9,7 +9,6 @@ from helpers.platform_simulation import INVITE, Platform, simulate
 from rbim import InviteJoinGroup, Rate
 from rbim.bulk.pace.controller import PaceController
 
-pytestmark = pytest.mark.no_cover  # long, and other tests run the same lines
 OTHER = InviteJoinGroup(group_id="g2", members=["1001"])
 
 

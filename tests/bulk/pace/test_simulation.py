@@ -11,7 +11,6 @@ import pytest
 from helpers.paced_job import Chance, PacedJob
 from helpers.platform_simulation import TokenBucket
 
-pytestmark = pytest.mark.no_cover  # long, and other tests run the same lines
 LATENCIES = pytest.mark.parametrize("latency", [0.001, 0.1])
 
 
