@@ -1,12 +1,76 @@
 """What pytest has to know of the tests, and fixtures that several folders use."""
 
+import gc
 import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
 
+import hypothesis  # noqa: F401  # before gc.freeze(): it asks the garbage collector who knows the random numbers of trio
 import pytest
 
 from rbim.emulator import EmulatedClock
 
 pytest.register_assert_rewrite("helpers")  # before anybody imports one of them: they assert, too
+
+# The tests start hundreds of processes: without bytecode files, each would compile rbim again.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+MEMORY = Path("/dev/shm")  # a file system in memory, where there is one
+ROOM = 2 * 1024**3  # bytes: several times what the tests write
+
+
+def pytest_configure(config):
+    """Let temporary files be in memory, so that no test waits for a disk, unless TMPDIR says where they are to be."""
+    if "TMPDIR" in os.environ or not MEMORY.is_dir() or shutil.disk_usage(MEMORY).free < ROOM:
+        return
+    if os.statvfs(MEMORY).f_flag & os.ST_NOEXEC:  # some tests start programs that they write
+        return
+    folder = Path(tempfile.mkdtemp(prefix="rbim-tests-", dir=MEMORY))
+    folder.chmod(0o1777)  # as that of /tmp: some tests are of two users
+    os.environ["TMPDIR"] = tempfile.tempdir = str(folder)  # also that of the processes that the tests start
+
+    def remove():
+        del os.environ["TMPDIR"]
+        tempfile.tempdir = None
+        shutil.rmtree(folder, ignore_errors=True)
+
+    config.add_cleanup(remove)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Keep the garbage collector from looking at the collected tests: half a million objects, which live to the end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item, nextitem):
+    """Do the same with what pytest keeps of the tests of a file, when it has run."""
+    try:
+        return (yield)
+    finally:
+        if nextitem is None or nextitem.path != item.path:
+            gc.collect()
+            gc.freeze()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """With -n, let a process that has nothing left take tests from another one: some tests last long, and stand together."""
+    if config.getoption("dist") != "load":
+        return None
+    from xdist.scheduler import WorkStealingScheduling
+
+    return WorkStealingScheduling(config, log)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import itertools
+import json
 from math import inf
 
 import pytest
@@ -464,7 +465,8 @@ class Platform(Stub):
 
     async def respond(self, request, timeout: float):  # noqa: ARG002
         await self.clock.sleep(0.01)
-        throttled = self.throttles(len(self.requests), request.path.rsplit("/", 1)[1], self.documents[-1].get("groupId"))
+        group = json.loads(request.body).get("groupId")
+        throttled = self.throttles(len(self.requests), request.path.rsplit("/", 1)[1], group)
         return THROTTLED if throttled else answer(groupId="g")
 
 

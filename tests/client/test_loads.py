@@ -25,7 +25,18 @@ from rbim import (
     SearchPublicGroups,
 )
 
-BACKENDS = pytest.mark.parametrize("backend", ["asyncio", "trio"])
+pytestmark = pytest.mark.no_cover  # long, and other tests run the same lines
+
+
+def on_both_in_turn(name, values):
+    """Parametrize a name and ``backend``: every day, each value on one of the two in turn; the rest in the long form."""
+    pairs = [
+        pytest.param(value, backend, marks=() if number % 2 == odd else [pytest.mark.slow, pytest.mark.ci])
+        for number, value in enumerate(values)
+        for odd, backend in enumerate(("asyncio", "trio"))
+    ]
+    return pytest.mark.parametrize((name, "backend"), pairs)
+
 
 CREATE = CreateGroup(name="x", type=GroupType.TEMPORARY)
 LATENCY, SPREAD = 0.1, 0.2
@@ -47,8 +58,7 @@ def operation(kind: str, group: int) -> Operation:
 # Loads of one kind
 
 
-@BACKENDS
-@pytest.mark.parametrize("overload", [0.5, 1.05, 2, 10])
+@on_both_in_turn("overload", [0.5, 1.05, 2, 10])
 @pytest.mark.parametrize(
     ("limits", "capacity", "latency"),
     [
@@ -74,8 +84,7 @@ def test_in_overload_the_client_does_what_is_possible(backend, limits, capacity,
     assert all(each.ended <= each.at + 10.0 + 1e-6 for each in calls)
 
 
-@BACKENDS
-@pytest.mark.parametrize("overload", [1.6, 10])
+@on_both_in_turn("overload", [1.6, 10])
 @pytest.mark.parametrize(
     ("limits", "capacity"), [(Limits(rates=[Rate(10)]), 10), (Limits(concurrency=2), 20)], ids=["rate", "places"]
 )

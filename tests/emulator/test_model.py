@@ -17,6 +17,7 @@ from helpers.credentials import APP_ID, TOKEN
 from rbim import Credentials, Dialect
 from rbim.emulator import EmulatedClock, Emulator
 
+pytestmark = pytest.mark.no_cover  # long, and other tests run the same lines
 STAMP = "20260102110405"  # an EmulatedClock's first moment, in UTC+8
 SIGNED = {"sig": hashlib.md5(f"{APP_ID}{TOKEN}{STAMP}".encode()).hexdigest().upper()}
 HEADERS = {"Authorization": base64.b64encode(f"{APP_ID}:{STAMP}".encode()).decode()}

@@ -1,5 +1,7 @@
 """The commands of ``rbim``, read from the application itself."""
 
+from functools import cache
+
 from cyclopts import App
 
 from rbim.cli import build_app
@@ -15,7 +17,8 @@ def commands(app: App | None = None, above: tuple[str, ...] = ()) -> list[str]:
     return found
 
 
-def leaves() -> list[str]:
+@cache
+def leaves() -> tuple[str, ...]:
     """Return the commands that do something themselves."""
     every = commands()
-    return [command for command in every if not any(other.startswith(f"{command} ") for other in every)]
+    return tuple(command for command in every if not any(other.startswith(f"{command} ") for other in every))

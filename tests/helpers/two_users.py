@@ -28,24 +28,28 @@ def become():
     os.umask(umask)
 """
 
-RBIM = """
-import anyio, anyio._backends._asyncio, matplotlib.figure, matplotlib.backends.backend_svg
-from rbim import AsyncClient, GroupType
-from rbim.bulk import InviteJob, forget_job, read_report
+FILES = """
+import anyio, anyio._backends._asyncio
 from rbim.bulk.journal.journal import Journal
 from rbim.bulk.journal.lock import JobLock, is_locked
-from rbim.bulk.report.plot import plot_report
 from rbim.callbacks import SqliteInbox
 from rbim.callbacks.inbox.memory import MemorySink
 from rbim.callbacks.receiver.spool import Spool
+from rbim.clock import SystemClock
+from rbim.errors import InvalidRequest
+from rbim.storage.sqlite import Database
+"""
+
+RBIM = f"""{FILES}
+import matplotlib.figure, matplotlib.backends.backend_svg
+from rbim import AsyncClient, GroupType
+from rbim.bulk import InviteJob, forget_job, read_report
+from rbim.bulk.report.plot import plot_report
 from rbim.cli import run
 from rbim.cli.emulator import _save
 from rbim.cli.jobs import forget, report
 from rbim.cli.jobs.files import Files
-from rbim.clock import SystemClock
 from rbim.emulator import Emulator
-from rbim.errors import InvalidRequest
-from rbim.storage.sqlite import Database
 """
 
 

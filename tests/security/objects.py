@@ -19,6 +19,7 @@ def texts_with(*reversed_needles, without=()):
     The needles are spelled backwards, so that the search does not find those of its caller. Objects of the classes
     ``without`` are not looked into.
     """
+    gc.unfreeze()  # what pytest collected counts, too
     gc.collect()
     needles = [needle[::-1] for needle in reversed_needles]
     wanted = [(needle, needle.encode()) for needle in needles]

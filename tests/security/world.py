@@ -145,9 +145,10 @@ def environment(values):
 
 
 def command(*words):
-    """Run a command line in this process, and return what it writes to both streams."""
+    """Run a command line in this process, and return what it writes to both streams. Its retries come without a pause."""
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
-    with redirect_stdout(out), redirect_stderr(err), suppress(SystemExit):
+    no_pause = mock.patch("random.random", return_value=0.0)
+    with no_pause, redirect_stdout(out), redirect_stderr(err), suppress(SystemExit):
         run([str(word) for word in words])
     return out.buffer.getvalue() + err.buffer.getvalue()
 

@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from helpers.two_users import OTHER, OWNER, PATIENCE, RBIM, lines, process, two_users
+from helpers.two_users import FILES, OTHER, OWNER, PATIENCE, RBIM, lines, process, two_users
 
 pytestmark = two_users
 
@@ -67,7 +67,7 @@ for path in sorted(Path(arguments[0]).iterdir()):
 
 @contextmanager
 def owners_process(script, *arguments, umask=0o022):
-    with process(OWNER, f"become()\n{script}", *arguments, umask=umask, imports=RBIM) as started:
+    with process(OWNER, f"become()\n{script}", *arguments, umask=umask, imports=FILES) as started:
         try:
             yield started
             if started.poll() is None:
@@ -128,12 +128,12 @@ print(is_locked(Path(arguments[0]) / "job"))
 
 
 def test_the_other_user_cannot_block_a_job(shared):
-    assert lines(OWNER, TAKE, shared, imports=RBIM) == ["False"]
+    assert lines(OWNER, TAKE, shared, imports=FILES) == ["False"]
     with process(OTHER, f"become()\n{BLOCK}", shared) as other:
         try:
             said = [other.stdout.readline().strip() for _ in range(4)]
             assert said == ["job-lock held", "job EACCES", "job EACCES", "ready"]
-            assert lines(OWNER, TAKE, shared, imports=RBIM) == ["False"]
+            assert lines(OWNER, TAKE, shared, imports=FILES) == ["False"]
         finally:
             other.kill()
 
@@ -188,7 +188,7 @@ def test_a_planted_name_is_refused_and_nothing_is_written_through_it(shared, kin
     precious.touch(0o600)
     os.chown(precious, OWNER, OWNER)
     lines(OTHER, PLANT, shared, name, planted, umask=0)
-    (told,) = lines(OWNER, OPEN, shared, kind, imports=RBIM)
+    (told,) = lines(OWNER, OPEN, shared, kind, imports=FILES)
     assert said in told
     assert told.endswith("use a directory of your own")
     assert precious.read_bytes() == b""
