@@ -8,6 +8,7 @@ from __future__ import annotations
 import sqlite3
 import stat
 import time
+from itertools import groupby
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -15,6 +16,7 @@ from attrs import frozen
 
 from rbim._support.private_files import create_private, require_trusted
 from rbim.errors import InvalidRequest
+from rbim.storage.commands import arguments_of, many_of
 
 if TYPE_CHECKING:
     import os
@@ -182,11 +184,11 @@ class Database:
         Raises if the whole transaction was rolled back; without ``apart``, one failing command rolls it back.
         """
         try:
-            return self._transaction([self._together(each) for each in commands], last, hurried)
+            return self._transaction(commands, last, hurried, together=True)
         except _CommandFailed as failed:
             if not apart and failed.__cause__ is not None:
                 raise failed.__cause__ from None
-            return self._transaction([self._apart(each) for each in commands], last, hurried)
+            return self._transaction(commands, last, hurried, together=False)
 
     @property
     def size(self) -> int:
@@ -212,14 +214,19 @@ class Database:
         return not blocked
 
     def _transaction(
-        self, commands: Sequence[Callable[[], Any]], last: Callable[[], object], hurried: Callable[[], bool]
+        self,
+        commands: Sequence[Callable[[], Any]],
+        last: Callable[[], object],
+        hurried: Callable[[], bool],
+        *,
+        together: bool,
     ) -> list[Any]:
         self._begin(hurried)
         listeners: Sequence[Callable[[], object]] = ()
         try:
             self._require_known_schema()
             self.now, self.news = self.clock(), False
-            results = [command() for command in commands]
+            results = self._run(commands) if together else [self._apart(each) for each in commands]
             last()
             self.execute("COMMIT")
             if self.news:
@@ -255,32 +262,39 @@ class Database:
                 return
             time.sleep(PAUSE)
 
-    def _together(self, command: Callable[[], T]) -> Callable[[], T | CommandFailure]:
-        def run() -> T | CommandFailure:
-            try:
-                return command()
-            except self._kind.harmless as error:
-                return CommandFailure(error)
-            except Exception as error:
-                raise _CommandFailed from error
+    def _run(self, commands: Sequence[Callable[[], Any]]) -> list[Any]:
+        """Run commands, neighbours of one kind as one. Raises _CommandFailed if one has failed that may have written."""
+        results: list[Any] = []
+        for many, group in groupby(commands, many_of):
+            if many is None:
+                results += [self._one(each) for each in group]
+            else:
+                try:
+                    results += many(arguments_of([*group]))
+                except Exception as error:
+                    raise _CommandFailed from error
+        return results
 
-        return run
+    def _one(self, command: Callable[[], T]) -> T | CommandFailure:
+        try:
+            return command()
+        except self._kind.harmless as error:
+            return CommandFailure(error)
+        except Exception as error:
+            raise _CommandFailed from error
 
-    def _apart(self, command: Callable[[], T]) -> Callable[[], T | CommandFailure]:
-        def run() -> T | CommandFailure:
-            self.execute("SAVEPOINT command")
-            result: T | CommandFailure
-            try:
-                result = command()
-            except Exception as error:
-                if not self._in_transaction:
-                    raise  # SQLite rolled back the whole transaction
-                self.execute("ROLLBACK TO command")
-                result = CommandFailure(error)
-            self.execute("RELEASE command")
-            return result
-
-        return run
+    def _apart(self, command: Callable[[], T]) -> T | CommandFailure:
+        self.execute("SAVEPOINT command")
+        result: T | CommandFailure
+        try:
+            result = command()
+        except Exception as error:
+            if not self._in_transaction:
+                raise  # SQLite rolled back the whole transaction
+            self.execute("ROLLBACK TO command")
+            result = CommandFailure(error)
+        self.execute("RELEASE command")
+        return result
 
     @property
     def _in_transaction(self) -> bool:

@@ -19,6 +19,7 @@ from anyio import CancelScope, create_task_group, fail_after, from_thread
 from anyio.lowlevel import checkpoint
 from anyio.to_thread import current_default_thread_limiter, run_sync
 
+from rbim._support.event_loops import waker
 from rbim.storage.group_commit import Chain, GroupCommit, open_group_commit
 from rbim.storage.sqlite import CommandFailure, Database, FileKind
 
@@ -47,7 +48,7 @@ class Held:
 
     def hold(self):
         """Hold up the next transaction; return what is set when it has begun."""
-        self.go, self.begun = threading.Event(), anyio.Event()
+        self.go, self.begun, self.tell = threading.Event(), anyio.Event(), waker()
         return self.begun
 
     def open(self):
@@ -68,7 +69,7 @@ class Held:
         self.most_running = max(self.running, self.most_running)
         try:
             if not go.is_set():
-                from_thread.run_sync(self.begun.set)
+                self.tell(self.begun.set)
                 assert go.wait(10)
             if self.database is None:
                 return [command() for command in commands]

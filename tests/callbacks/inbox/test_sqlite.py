@@ -66,7 +66,7 @@ async def settle():
 
 def writing(inbox):
     """Whether a transaction of the inbox is being made."""
-    return inbox._group_commit._writing.borrowed_tokens == 1
+    return inbox._group_commit._committing
 
 
 # --------------------------------------------------------------------------------- entering, leaving
@@ -202,7 +202,7 @@ async def test_a_locked_file_makes_accepting_slower_and_an_accept_cancelled_mean
             tasks.start_soon(inbox.accept, delivery(2))
             async with create_task_group() as others:
                 others.start_soon(inbox.accept, delivery(3))
-                await until(lambda: len(inbox._group_commit._pending.commands) == 2)
+                await until(lambda: len(inbox._group_commit._pending) == 2)
                 others.cancel_scope.cancel()
             assert rows("SELECT * FROM event") == []
             unlock()
@@ -391,7 +391,7 @@ async def test_a_claim_that_nobody_waits_for_any_more_is_given_back(path, locked
         unlock = locked()
         async with create_task_group() as tasks:
             tasks.start_soon(backlog.claim, 1)
-            await until(lambda: backlog._group_commit._writing.borrowed_tokens)
+            await until(lambda: backlog._group_commit._committing)
             tasks.cancel_scope.cancel()
         unlock()
         assert [claim.attempt for claim in await backlog.claim(5)][1:] == []
@@ -408,7 +408,7 @@ async def test_the_next_event_that_nobody_waits_for_any_more_is_given_back(path,
         unlock = locked()
         async with create_task_group() as tasks:
             tasks.start_soon(partial(backlog.done, [claim], more=1))
-            await until(lambda: backlog._group_commit._writing.borrowed_tokens)
+            await until(lambda: backlog._group_commit._committing)
             tasks.cancel_scope.cancel()
         unlock()
         await until(
@@ -424,8 +424,8 @@ async def test_a_claim_that_is_cancelled_just_when_it_was_made_is_given_back(pat
         await inbox.accept(delivery(1))
         plain = backlog._group_commit._settle
 
-        def settle_and_cancel(batch, error):
-            plain(batch, error)
+        def settle_and_cancel(*settled):
+            plain(*settled)
             claiming.cancel()
 
         backlog._group_commit._settle = settle_and_cancel
