@@ -320,6 +320,23 @@ class InboxStore:
 
     # ------------------------------------------------------------------------------- commands
 
+    def accept_all(self, deliveries: Sequence[Delivery]) -> list[bool | OtherContent]:
+        """Store deliveries in their order; return for each whether it is new, like :meth:`accept`.
+
+        As long as all of them are new, this takes two statements, which cost a third of two for each delivery.
+        """
+        if len(deliveries) > 1:
+            self._database.execute("SAVEPOINT accept_all")
+            new = self._database.executemany(ACCEPT, map(_row, deliveries)) == len(deliveries)
+            if new:
+                self._open_conversations(dict.fromkeys(each.conversation for each in deliveries if each.problem is None))
+            else:  # one at a time, so that each gets its number in the order of arrival
+                self._database.execute("ROLLBACK TO accept_all")
+            self._database.execute("RELEASE accept_all")
+            if new:
+                return [True] * len(deliveries)
+        return [self.accept(each) for each in deliveries]
+
     def accept(self, delivery: Delivery) -> bool | OtherContent:
         """Store a delivery; return False if its key is known.
 
@@ -338,20 +355,14 @@ class InboxStore:
         return OtherContent(key=other.key, problem=other.problem or "") if self._insert(other) else False
 
     def _insert(self, delivery: Delivery) -> bool:
-        row = (
-            delivery.key,
-            delivery.conversation,
-            delivery.app_id,
-            *_kind(delivery),
-            delivery.received.timestamp(),
-            0 if delivery.problem is None else 3,
-            delivery.problem,
-            delivery.body,
-        )
-        return self._database.execute(ACCEPT, row).rowcount > 0
+        return self._database.execute(ACCEPT, _row(delivery)).rowcount > 0
 
     def _open_conversation(self, conversation: str) -> None:
-        if self._database.execute(OPEN_CONVERSATION, (conversation, self._database.now)).rowcount:
+        self._open_conversations((conversation,))
+
+    def _open_conversations(self, conversations: Collection[str]) -> None:
+        now = self._database.now
+        if self._database.executemany(OPEN_CONVERSATION, [(each, now) for each in conversations]):
             self._database.news = True
 
     def claim(self, limit: int) -> list[Claim]:
@@ -653,6 +664,22 @@ def _dead_letters(rows: Iterable[Any]) -> list[DeadLetter]:  # rows
         )
         for number, key, conversation, app_id, body, received, attempts, error, msg_type in rows
     ]
+
+
+def _row(delivery: Delivery) -> tuple[str | float | bytes | None, ...]:
+    """Return the values of ACCEPT."""
+    kind, problem = delivery.kind, delivery.problem
+    return (
+        delivery.key,
+        delivery.conversation,
+        delivery.app_id,
+        "" if kind is None else kind.__name__,
+        delivery.msg_type,
+        delivery.received.timestamp(),
+        0 if problem is None else 3,
+        problem,
+        delivery.body,
+    )
 
 
 def _kind(delivery: Delivery) -> tuple[str, str]:

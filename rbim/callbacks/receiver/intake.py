@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from inspect import signature
+from math import inf
 from typing import TYPE_CHECKING, Protocol, cast
 
 from anyio import Event
 from attrs import define, evolve
 
+from rbim._support.asgi import TooLarge, body_of
 from rbim._support.text import one_line
 from rbim.callbacks.delivery import delivery_of
 from rbim.callbacks.events.parsing import as_utf8
 from rbim.callbacks.inbox.protocols import OtherContent
+from rbim.callbacks.inbox.sqlite import SqliteInbox
 from rbim.callbacks.observers import (
     Accepted,
     DeliveryEnded,
@@ -24,7 +26,7 @@ from rbim.callbacks.observers import (
     Skewed,
     Spooled,
 )
-from rbim.callbacks.receiver.replies import ACCEPTED, UNAVAILABLE, Reply, refusal
+from rbim.callbacks.receiver.replies import ACCEPTED, INCOMPLETE, UNAVAILABLE, Reply, refusal
 from rbim.callbacks.signature import Policy, Reason, Rejected, verify
 from rbim.callbacks.worker.attempt import caller_error
 from rbim.dialect import OutOfTime
@@ -32,9 +34,10 @@ from rbim.storage.group_commit import Chain
 from rbim.timeouts import deadlines_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable
+    from datetime import datetime
 
+    from rbim._support.asgi import Receive
     from rbim.callbacks.delivery import Delivery
     from rbim.callbacks.inbox.protocols import Sink
     from rbim.callbacks.observers import Observers
@@ -89,11 +92,9 @@ MOST_OF_PROBE = 16  # bytes of a probe's body: an empty object with white space
 
 @define
 class Arrival:
-    """A delivery from its first byte to its answer: when it began, by the clock, and what became of it."""
+    """A delivery on its way, for observers: its key as soon as it is known."""
 
-    began: float
     key: str | None = None
-    status: int | None = None
 
 
 class _ChainedSink(Protocol):
@@ -119,13 +120,18 @@ class _Line:
         self._waiting: dict[int, Event] = {}
         self._left: Event | None = None
 
-    async def enter(self) -> int:
+    def enter(self) -> int | None:
+        """Return the number of a delivery that may go at once; then it must :meth:`leave`. None if it must wait."""
+        if self._going and (not self._at_once or self.chain.broken is not None or self._waiting or self._woken):
+            return None
+        self._numbers += 1
+        self._going[self._numbers] = None
+        return self._numbers
+
+    async def wait(self) -> int:
         """Return the number of a delivery once it may go; then it must :meth:`leave`."""
         self._numbers += 1
         number = self._numbers
-        if not self._going or (self._at_once and self.chain.broken is None and not self._waiting and not self._woken):
-            self._going[number] = None
-            return number
         turn = self._waiting[number] = Event()
         try:
             await turn.wait()
@@ -203,6 +209,9 @@ class Intake:
         self.budget = budget
         self.clock = clock
         self._deadlines: Deadlines | None = None
+        self._scopes: Deadlines | Clock = clock
+        self._shares_scope = True
+        self._most_of_body = inf if policy.max_body is None else policy.max_body
         self._ring = ring
         self._sink = sink
         self._spool = spool
@@ -219,13 +228,15 @@ class Intake:
     def begin(self) -> None:
         """Start to accept deliveries, in the running event loop."""
         self._deadlines = deadlines_of(self.clock, again=CANCEL_EVERY)
+        self._scopes = self._deadlines or self.clock
+        self._shares_scope = self._deadlines is None or getattr(type(self._sink), "accept", None) is SqliteInbox.accept
         self.open = self._begun = True
         self._failed = None
 
     def end(self) -> None:
         """Accept no more deliveries; a later ``begin`` may be in another event loop."""
         self.open = False
-        self._deadlines = None
+        self._deadlines, self._scopes, self._shares_scope = None, self.clock, True
 
     @property
     def failure(self) -> str | None:
@@ -234,91 +245,104 @@ class Intake:
             return None
         return self._failed[1]
 
-    @contextmanager
-    def arriving(self) -> Generator[Arrival, None, None]:
-        """Return a context manager around one delivery; observers see its start and its end."""
-        arrival = Arrival(self.clock.monotonic())
+    async def answer(self, headers: Headers, body: bytes | None, receive: Receive | None = None) -> Reply | None:
+        """Check and store a delivery, and return the answer; None if the client has disconnected.
+
+        Without a ``body`` it is read with ``receive``. Observers see the start and the end of the delivery.
+        """
         if not self._observers.present:
-            yield arrival
-            return
-        receiver = self._observers.receiver
+            return await self._answer(headers, body, receive)
+        receiver, began = self._observers.receiver, self.clock.monotonic()
+        arrival, reply = Arrival(), None
         self._observers.notify(DeliveryStarted(receiver=receiver))
         try:
-            yield arrival
+            reply = await self._answer(headers, body, receive, arrival)
         finally:
-            elapsed = self.clock.monotonic() - arrival.began
-            self._observers.notify(DeliveryEnded(receiver=receiver, key=arrival.key, status=arrival.status, elapsed=elapsed))
+            status = None if reply is None else reply.status
+            elapsed = self.clock.monotonic() - began
+            self._observers.notify(DeliveryEnded(receiver=receiver, key=arrival.key, status=status, elapsed=elapsed))
+        return reply
 
-    async def answer(self, headers: Headers, body: bytes, arrival: Arrival) -> Reply:
-        """Check and store a delivery whose body has been read, and return the answer."""
+    async def _answer(
+        self, headers: Headers, body: bytes | None, receive: Receive | None, arrival: Arrival | None = None
+    ) -> Reply | None:
+        """Like :meth:`answer`. One scope limits all that waits: the body, new keys, and the sink if it can share it."""
         if not self._begun:
             self._begun = True
             self._observers.notify(NotEntered(receiver=self._observers.receiver))
-        verified = self._verified(headers, body)
-        question = self._ring.arrived()
-        if question is not None and _no_key_matched(verified):
-            with self.clock.scope(self.budget - (self.clock.monotonic() - arrival.began)):
+        began = self.clock.monotonic()
+        verified: Verified | Rejected | None = None
+        delivery: Delivery | None = None
+        cause = ""  # the sink was too slow
+        with self._scopes.scope(self.budget):
+            if body is None:
+                try:
+                    body = await body_of(cast("Receive", receive), self._most_of_body)
+                except TooLarge as error:
+                    return self._refuse(Rejected(reason=Reason.TOO_LARGE, detail=str(error)))
+                if body is None:
+                    return None
+            now = self.clock.now()
+            verified = self._verified(headers, body, now)
+            question = self._ring.arrived()
+            if question is not None:
                 while _no_key_matched(verified) and await self._ring.changed(question):
-                    verified = self._verified(headers, body)
-        checked = self._checked(verified, body)
-        if not isinstance(checked, Reply):
-            arrival.key = checked.key
-            checked = await self.store(checked, arrival.began)
-        arrival.status = checked.status
-        return checked
+                    verified = self._verified(headers, body, now := self.clock.now())
+            checked = self._checked(verified, body, now)
+            if isinstance(checked, Reply):
+                return checked
+            delivery = checked
+            if arrival is not None:
+                arrival.key = delivery.key
+            if self._accept_now is not None and (reply := self._without_waiting(delivery, began)) is not None:
+                return reply
+            if self._shares_scope:
+                answer = await self.store(delivery, began)
+                if isinstance(answer, Reply):
+                    return answer
+                cause = answer
+        if body is None:
+            return INCOMPLETE
+        if delivery is None:  # no other keys came in time
+            return self._refuse(cast("Rejected", verified))
+        if not self._shares_scope:
+            with self.clock.scope(self.budget - (self.clock.monotonic() - began)):
+                answer = await self.store(delivery, began)
+                if isinstance(answer, Reply):
+                    return answer
+                cause = answer
+        return await self._spool_or_503(delivery, cause, began)
 
-    def reading(self) -> AbstractContextManager[object, bool]:
-        """Return a context manager that limits the reading of a body to the budget; on expiry it ends without an error.
-
-        Bodies share their timers, because one timer for each would cost a third of a delivery's time, and a body is nearly
-        always complete at once. The sink gets its own scope of the clock, so that shields inside it hold.
-        """
-        scopes = self._deadlines or self.clock
-        return cast("AbstractContextManager[object, bool]", scopes.scope(self.budget))
-
-    def _verified(self, headers: Headers, body: bytes) -> Verified | Rejected | None:
+    def _verified(self, headers: Headers, body: bytes, now: datetime) -> Verified | Rejected | None:
         keys = self._ring.keys
         if keys is None:
             return None
-        return verify(headers, body, credentials=keys, now=self.clock.now(), policy=self._window)
+        return verify(headers, body, credentials=keys, now=now, policy=self._window)
 
-    def _checked(self, verified: Verified | Rejected | None, body: bytes) -> Delivery | Reply:
+    def _checked(self, verified: Verified | Rejected | None, body: bytes, now: datetime) -> Delivery | Reply:
         """Return the delivery to store, or the answer if there is nothing to store."""
         if verified is None:
             return UNAVAILABLE
         if isinstance(verified, Rejected):
-            return self.refuse(verified)
+            return self._refuse(verified)
         if not verified.key.current:
             self._observers.notify(OldToken(receiver=self._observers.receiver, key=verified.key))
-        delivery = delivery_of(body, app_id=verified.key.app_id, received=self.clock.now())
+        delivery = delivery_of(body, app_id=verified.key.app_id, received=now)
         outside = self.policy.rejection(verified.age)
         if outside is not None:
             if self._out_of_time is OutOfTime.RESENDS and not delivery.resent:
-                return self.refuse(outside)
+                return self._refuse(outside)
             self._observers.notify(Skewed(receiver=self._observers.receiver, skew=verified.age, accepted=True))
         if len(body) <= MOST_OF_PROBE and b"".join(as_utf8(body).split()) == b"{}":
             return ACCEPTED
         return delivery if self.open else UNAVAILABLE
 
-    def refuse(self, rejected: Rejected) -> Reply:
+    def _refuse(self, rejected: Rejected) -> Reply:
         """Notify the observers of a refused delivery and return the answer."""
         if rejected.age is not None:
             self._observers.notify(Skewed(receiver=self._observers.receiver, skew=rejected.age, accepted=False))
         self._observers.notify(Refused(receiver=self._observers.receiver, reason=rejected.reason, detail=rejected.detail))
         return refusal(rejected.reason)
-
-    async def store(self, delivery: Delivery, began: float) -> Reply:
-        """Store a delivery and return the answer; ``began`` is the clock's time at which it began to arrive."""
-        reply = self._without_waiting(delivery, began)
-        if reply is not None:
-            return reply
-        cause = ""
-        with self.clock.scope(self.budget - (self.clock.monotonic() - began)):
-            answer = await self._in_order(delivery, began)
-            if isinstance(answer, Reply):
-                return answer
-            cause = answer
-        return await self._spool_or_503(delivery, cause, began)
 
     def _without_waiting(self, delivery: Delivery, began: float) -> Reply | None:
         """Return the answer if the sink accepts the delivery without waiting, otherwise None."""
@@ -329,10 +353,11 @@ class Intake:
         new = self._accept_now(delivery)
         return None if new is None else self._accepted(delivery, began, new=new)
 
-    async def _in_order(self, delivery: Delivery, began: float) -> Reply | str:
+    async def store(self, delivery: Delivery, began: float) -> Reply | str:
         """Return the answer once the sink has stored a delivery, or the cause if it has not.
 
-        If the sink does not store one, the next of its conversation finds it in the spool and cannot overtake it.
+        ``began`` is the clock's time at which it began to arrive. If the sink does not store it, the next delivery of its
+        conversation finds it in the spool and cannot overtake it.
         """
         if self._spool is None:
             return await self._offer(delivery, began)
@@ -340,7 +365,9 @@ class Intake:
         if line is None:
             line = self._lines[delivery.conversation] = _Line(at_once=self._chained)
         try:
-            number = await line.enter()
+            number = line.enter()
+            if number is None:
+                number = await line.wait()
             try:
                 answer: Reply | str = "an earlier delivery of the conversation is in the spool"
                 if not self._spool.holds(delivery.conversation):
