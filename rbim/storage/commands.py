@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["Chain", "Linked", "OneOfMany", "arguments_of", "many_of"]
+__all__ = ["Chain", "Linked", "NotTogether", "OneOfMany", "arguments_of", "many_of"]
 
 T = TypeVar("T")
 A = TypeVar("A")
+
+
+class NotTogether(Exception):
+    """Raised by a function for many commands that have to run one by one; what it has written is rolled back."""
 
 
 class OneOfMany(Generic[A, T]):

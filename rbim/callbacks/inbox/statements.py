@@ -15,6 +15,7 @@ from rbim.callbacks.delivery import delivery_of
 from rbim.callbacks.inbox.content import OTHER_CONTENT, apart, is_resend
 from rbim.callbacks.inbox.protocols import Claim, Counts, DeadLetter, LeaseLost, OtherContent
 from rbim.callbacks.observers import logger
+from rbim.storage.commands import NotTogether
 from rbim.storage.in_place import InPlace
 from rbim.storage.sqlite import Database, FileKind
 
@@ -323,19 +324,15 @@ class InboxStore:
     def accept_all(self, deliveries: Sequence[Delivery]) -> list[bool | OtherContent]:
         """Store deliveries in their order; return for each whether it is new, like :meth:`accept`.
 
-        As long as all of them are new, this takes two statements, which cost a third of two for each delivery.
+        As long as all of them are new, this takes two statements, which cost a third of two for each delivery. Otherwise it
+        raises NotTogether, so that each gets its number in the order of arrival.
         """
-        if len(deliveries) > 1:
-            self._database.execute("SAVEPOINT accept_all")
-            new = self._database.executemany(ACCEPT, map(_row, deliveries)) == len(deliveries)
-            if new:
-                self._open_conversations(dict.fromkeys(each.conversation for each in deliveries if each.problem is None))
-            else:  # one at a time, so that each gets its number in the order of arrival
-                self._database.execute("ROLLBACK TO accept_all")
-            self._database.execute("RELEASE accept_all")
-            if new:
-                return [True] * len(deliveries)
-        return [self.accept(each) for each in deliveries]
+        if len(deliveries) == 1:
+            return [self.accept(deliveries[0])]
+        if self._database.executemany(ACCEPT, map(_row, deliveries)) < len(deliveries):
+            raise NotTogether
+        self._open_conversations(dict.fromkeys(each.conversation for each in deliveries if each.problem is None))
+        return [True] * len(deliveries)
 
     def accept(self, delivery: Delivery) -> bool | OtherContent:
         """Store a delivery; return False if its key is known.
