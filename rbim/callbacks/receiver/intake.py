@@ -87,6 +87,7 @@ FAILING = 10.0  # seconds for which a delivery that could not be stored makes th
 CANCEL_EVERY = 0.05  # seconds between two cancellations of a body that does not end
 LONGEST_RETENTION = 3650 * 86_400.0  # seconds: a policy's limits are finite
 MOST_OF_LINE = 300
+IN_SPOOL = "an earlier delivery of the conversation is in the spool"
 MOST_OF_PROBE = 16  # bytes of a probe's body: an empty object with white space
 
 
@@ -169,16 +170,14 @@ class _Line:
         return not self._going
 
     def leave(self, number: int) -> None:
-        """End the way of a delivery that may go; after the last one, let others go."""
+        """End the way of a delivery that may go; after the last one, let others go. An empty line is of no use any more."""
         del self._going[number]
         if self._left is not None:
             self._left.set()
             self._left = None
-        if self._going:
-            return
-        self._alone = not self._at_once or self.chain.broken is not None
-        self.chain = Chain()
-        if self._waiting:
+        if self._waiting and not self._going:
+            self._alone = not self._at_once or self.chain.broken is not None
+            self.chain = Chain()
             self._wake()
 
 
@@ -217,6 +216,7 @@ class Intake:
         self._spool = spool
         self._spools = spools
         self._observers = observers
+        self.take = self._observed if observers.present else self.answer
         self._accept_now: Callable[[Delivery], bool | OtherContent | None] | None = getattr(sink, "accept_now", None)
         self._lines: dict[str, _Line] = {}
         self._chained = "chain" in signature(sink.accept).parameters
@@ -245,28 +245,27 @@ class Intake:
             return None
         return self._failed[1]
 
-    async def answer(self, headers: Headers, body: bytes | None, receive: Receive | None = None) -> Reply | None:
-        """Check and store a delivery, and return the answer; None if the client has disconnected.
-
-        Without a ``body`` it is read with ``receive``. Observers see the start and the end of the delivery.
-        """
-        if not self._observers.present:
-            return await self._answer(headers, body, receive)
+    async def _observed(self, headers: Headers, body: bytes | None, receive: Receive | None = None) -> Reply | None:
+        """Like :meth:`answer`; observers see the start and the end of the delivery."""
         receiver, began = self._observers.receiver, self.clock.monotonic()
         arrival, reply = Arrival(), None
         self._observers.notify(DeliveryStarted(receiver=receiver))
         try:
-            reply = await self._answer(headers, body, receive, arrival)
+            reply = await self.answer(headers, body, receive, arrival)
         finally:
             status = None if reply is None else reply.status
             elapsed = self.clock.monotonic() - began
             self._observers.notify(DeliveryEnded(receiver=receiver, key=arrival.key, status=status, elapsed=elapsed))
         return reply
 
-    async def _answer(
-        self, headers: Headers, body: bytes | None, receive: Receive | None, arrival: Arrival | None = None
+    async def answer(
+        self, headers: Headers, body: bytes | None, receive: Receive | None = None, arrival: Arrival | None = None
     ) -> Reply | None:
-        """Like :meth:`answer`. One scope limits all that waits: the body, new keys, and the sink if it can share it."""
+        """Check and store a delivery, and return the answer; None if the client has disconnected.
+
+        Without a ``body`` it is read with ``receive``. One scope limits all that waits: the body, new keys, the sink. But a
+        sink that may have shields gets a scope of the clock, because those of ``timeouts`` heed none.
+        """
         if not self._begun:
             self._begun = True
             self._observers.notify(NotEntered(receiver=self._observers.receiver))
@@ -275,13 +274,17 @@ class Intake:
         delivery: Delivery | None = None
         cause = ""  # the sink was too slow
         with self._scopes.scope(self.budget):
-            if body is None:
-                try:
-                    body = await body_of(cast("Receive", receive), self._most_of_body)
-                except TooLarge as error:
-                    return self._refuse(Rejected(reason=Reason.TOO_LARGE, detail=str(error)))
-                if body is None:
-                    return None
+            if receive is not None:
+                message = await receive()
+                body = message.get("body")
+                if body.__class__ is not bytes or len(body) > self._most_of_body or message.get("more_body"):
+                    body = None
+                    try:
+                        body = await body_of(receive, self._most_of_body, message)
+                    except TooLarge as error:
+                        return self._refuse(Rejected(reason=Reason.TOO_LARGE, detail=str(error)))
+                    if body is None:
+                        return None
             now = self.clock.now()
             verified = self._verified(headers, body, now)
             question = self._ring.arrived()
@@ -321,18 +324,18 @@ class Intake:
 
     def _checked(self, verified: Verified | Rejected | None, body: bytes, now: datetime) -> Delivery | Reply:
         """Return the delivery to store, or the answer if there is nothing to store."""
-        if verified is None:
-            return UNAVAILABLE
         if isinstance(verified, Rejected):
             return self._refuse(verified)
-        if not verified.key.current:
-            self._observers.notify(OldToken(receiver=self._observers.receiver, key=verified.key))
-        delivery = delivery_of(body, app_id=verified.key.app_id, received=now)
-        outside = self.policy.rejection(verified.age)
-        if outside is not None:
+        if verified is None:
+            return UNAVAILABLE
+        key, age = verified.key, verified.age
+        if key.index:
+            self._observers.notify(OldToken(receiver=self._observers.receiver, key=key))
+        delivery = delivery_of(body, app_id=key.app_id, received=now)
+        if (outside := self.policy.rejection(age)) is not None:
             if self._out_of_time is OutOfTime.RESENDS and not delivery.resent:
                 return self._refuse(outside)
-            self._observers.notify(Skewed(receiver=self._observers.receiver, skew=verified.age, accepted=True))
+            self._observers.notify(Skewed(receiver=self._observers.receiver, skew=age, accepted=True))
         if len(body) <= MOST_OF_PROBE and b"".join(as_utf8(body).split()) == b"{}":
             return ACCEPTED
         return delivery if self.open else UNAVAILABLE
@@ -359,42 +362,43 @@ class Intake:
         ``began`` is the clock's time at which it began to arrive. If the sink does not store it, the next delivery of its
         conversation finds it in the spool and cannot overtake it.
         """
-        if self._spool is None:
-            return await self._offer(delivery, began)
-        line = self._lines.get(delivery.conversation)
-        if line is None:
-            line = self._lines[delivery.conversation] = _Line(at_once=self._chained)
+        spool, line, number = self._spool, None, 0  # numbers begin with 1
+        if spool is not None:
+            line = self._lines.get(delivery.conversation)
+            if line is None:
+                line = self._lines[delivery.conversation] = _Line(at_once=self._chained)
         try:
-            number = line.enter()
-            if number is None:
-                number = await line.wait()
-            try:
-                answer: Reply | str = "an earlier delivery of the conversation is in the spool"
-                if not self._spool.holds(delivery.conversation):
-                    answer = await self._offer(delivery, began, line)
-                if not isinstance(answer, Reply):
-                    await line.earlier_left(number)
-                return answer
-            finally:
-                line.leave(number)
-        finally:
-            if line.empty:
-                del self._lines[delivery.conversation]
-
-    async def _offer(self, delivery: Delivery, began: float, line: _Line | None = None) -> Reply | str:
-        try:
-            if line is not None and self._chained:
-                new = await cast("_ChainedSink", self._sink).accept(delivery, chain=line.chain)
-            else:
-                new = await self._sink.accept(delivery)
-        except BaseException as error:
-            if (ending := caller_error(error)) is not None:
-                raise ending from None
             if line is not None:
-                line.chain.fail(error)
-            self._observers.log.warning("the sink failed", exc_info=True)
-            return f"the sink failed: {type(error).__name__}: {error}"
-        return self._accepted(delivery, began, new=new)
+                number = line.enter() or await line.wait()
+            answer: Reply | str = IN_SPOOL
+            if spool is None or not spool.holds(delivery.conversation):
+                try:
+                    if line is not None and self._chained:
+                        new = await cast("_ChainedSink", self._sink).accept(delivery, chain=line.chain)
+                    else:
+                        new = await self._sink.accept(delivery)
+                except BaseException as error:
+                    answer = self._failure(error, line)
+                else:
+                    return self._accepted(delivery, began, new=new)
+            if line is not None:
+                await line.earlier_left(number)
+            return answer
+        finally:
+            if line is not None:
+                if number:
+                    line.leave(number)
+                if line.empty:
+                    del self._lines[delivery.conversation]
+
+    def _failure(self, error: BaseException, line: _Line | None) -> str:
+        """Return the cause for the failure of the sink. Raises what is not the sink's."""
+        if (ending := caller_error(error)) is not None:
+            raise ending from None
+        if line is not None:
+            line.chain.fail(error)
+        self._observers.log.warning("the sink failed", exc_info=True)
+        return f"the sink failed: {type(error).__name__}: {error}"
 
     async def _spool_or_503(self, delivery: Delivery, cause: str, began: float) -> Reply:
         """Return the answer to a delivery that the sink has not stored. An empty ``cause`` means that it was too slow."""

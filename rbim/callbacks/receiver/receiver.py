@@ -273,7 +273,7 @@ class Receiver(Generic[Resource]):
 
         Never raises for any delivery. Outside the ``async with`` block nothing is stored: the answer is 503 instead of 200.
         """
-        return cast("Reply", await self._intake.answer(headers, body))
+        return cast("Reply", await self._intake.take(headers, body))
 
     def _spool_for(self, path: str | PathLike[str] | None, budget: float, *, needed: bool) -> Spool | None:
         """Return the spool, or None. If none is needed but its file exists, return it so that it is emptied."""
