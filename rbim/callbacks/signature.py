@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from datetime import UTC
 from enum import StrEnum
 from functools import lru_cache
 from hashlib import md5
 from hmac import compare_digest
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from attrs import field, frozen
 
@@ -119,7 +120,8 @@ class Key:
         return self.app_id if self.current else f"{self.app_id} (older token {self.index})"
 
 
-class Verified(NamedTuple):  # not an attrs class: those take longer to create, and every delivery pays for it
+@frozen(kw_only=True)
+class Verified:
     """The result for an authentic delivery.
 
     ``key`` identifies the token that signed it; ``age`` is the seconds from ``CurTime`` until now, negative if ``CurTime``
@@ -257,7 +259,7 @@ def verify(
         return _wrong_format(checksum, digest, cur_time) or (_NO_KEY if key is None else _OTHER_BODY)
     sent = int(cur_time)  # digests that match have the right format
     age = (moment - sent) / 1000
-    return policy.rejection(age) or Verified(key, age, sent)
+    return policy.rejection(age) or Verified(key=key, age=age, cur_time=sent)
 
 
 _EMPTY = md5(usedforsecurity=False)
@@ -321,6 +323,6 @@ def _not_bytes(body: object) -> str:
 
 
 def _milliseconds(now: datetime) -> int:
-    if now.utcoffset() is None:
+    if now.tzinfo is not UTC and now.utcoffset() is None:
         raise InvalidRequest("now: a datetime without a time zone; pass one with a time zone", field="now")
     return round(now.timestamp() * 1e6) // 1000  # a float holds microseconds exactly

@@ -472,7 +472,8 @@ class ConversationQueues:
         self.ready[conversation] = None
         if first:
             self.ready.move_to_end(conversation, last=False)
-        self.notify()
+        if self.waiting:
+            self.notify()
 
     def notify(self) -> None:
         """Make every ``wait`` of a backlog check again."""

@@ -332,7 +332,7 @@ class Intake:
         if key.index:
             self._observers.notify(OldToken(receiver=self._observers.receiver, key=key))
         delivery = delivery_of(body, app_id=key.app_id, received=now)
-        if (outside := self.policy.rejection(age)) is not None:
+        if self._window is not self.policy and (outside := self.policy.rejection(age)) is not None:
             if self._out_of_time is OutOfTime.RESENDS and not delivery.resent:
                 return self._refuse(outside)
             self._observers.notify(Skewed(receiver=self._observers.receiver, skew=age, accepted=True))
