@@ -7,7 +7,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 __all__ = ["Chain", "Linked", "NotTogether", "OneOfMany", "arguments_of", "many_of"]
 
@@ -90,6 +90,7 @@ def many_of(command: Any) -> Callable[[Sequence[Any]], Sequence[Any]] | None:  #
     return command.many if command.__class__ is OneOfMany else None
 
 
-def arguments_of(commands: Sequence[Any]) -> list[Any]:  # commands
+def arguments_of(commands: Iterable[Any]) -> list[Any]:  # commands
     """Return the arguments of commands that :func:`many_of` lets run together."""
-    return [each.command.argument if each.__class__ is Linked else each.argument for each in commands]
+    found: list[Any] = [each.command if each.__class__ is Linked else each for each in commands]
+    return [each.argument for each in found]

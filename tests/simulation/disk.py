@@ -16,6 +16,8 @@ import sqlite3
 from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import anyio
 from anyio._backends import _asyncio as anyio_backend
@@ -177,6 +179,10 @@ def _verb(sql: str) -> str:
 
 
 def _connect(path: Any, *args: Any, **options: Any) -> Any:
+    if options.pop("uri", False):  # rbim's way to say that SQLite must not create the file
+        path = url2pathname(urlsplit(path).path)
+        if not Path(path).exists():
+            raise sqlite3.OperationalError("unable to open database file")
     process = current_process.get()
     if process is None:
         return real_connect(path, *args, **options)

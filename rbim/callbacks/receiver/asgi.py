@@ -53,7 +53,7 @@ class ReceiverApp:
         """Serve one ASGI scope."""
         if scope["type"] == "http":
             if scope["method"] == "POST":
-                reply = await self._intake.take(scope["headers"], None, receive)
+                reply = await self._intake.take(scope["headers"], b"", receive)
             else:
                 reply = await self._other(scope)
             if reply is not None:

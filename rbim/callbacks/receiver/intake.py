@@ -35,6 +35,7 @@ from rbim.timeouts import deadlines_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
     from datetime import datetime
 
     from rbim._support.asgi import Receive
@@ -208,7 +209,7 @@ class Intake:
         self.budget = budget
         self.clock = clock
         self._deadlines: Deadlines | None = None
-        self._scopes: Deadlines | Clock = clock
+        self._scope = _may_expire(clock)
         self._shares_scope = True
         self._most_of_body = inf if policy.max_body is None else policy.max_body
         self._ring = ring
@@ -228,7 +229,7 @@ class Intake:
     def begin(self) -> None:
         """Start to accept deliveries, in the running event loop."""
         self._deadlines = deadlines_of(self.clock, again=CANCEL_EVERY)
-        self._scopes = self._deadlines or self.clock
+        self._scope = _may_expire(self._deadlines or self.clock)
         self._shares_scope = self._deadlines is None or getattr(type(self._sink), "accept", None) is SqliteInbox.accept
         self.open = self._begun = True
         self._failed = None
@@ -236,7 +237,7 @@ class Intake:
     def end(self) -> None:
         """Accept no more deliveries; a later ``begin`` may be in another event loop."""
         self.open = False
-        self._deadlines, self._scopes, self._shares_scope = None, self.clock, True
+        self._deadlines, self._scope, self._shares_scope = None, _may_expire(self.clock), True
 
     @property
     def failure(self) -> str | None:
@@ -245,7 +246,7 @@ class Intake:
             return None
         return self._failed[1]
 
-    async def _observed(self, headers: Headers, body: bytes | None, receive: Receive | None = None) -> Reply | None:
+    async def _observed(self, headers: Headers, body: bytes, receive: Receive | None = None) -> Reply | None:
         """Like :meth:`answer`; observers see the start and the end of the delivery."""
         receiver, began = self._observers.receiver, self.clock.monotonic()
         arrival, reply = Arrival(), None
@@ -258,33 +259,35 @@ class Intake:
             self._observers.notify(DeliveryEnded(receiver=receiver, key=arrival.key, status=status, elapsed=elapsed))
         return reply
 
-    async def answer(
-        self, headers: Headers, body: bytes | None, receive: Receive | None = None, arrival: Arrival | None = None
+    async def answer(  # noqa: C901, PLR0912  # the whole way: each coroutine more would cost each delivery
+        self, headers: Headers, body: bytes, receive: Receive | None = None, arrival: Arrival | None = None
     ) -> Reply | None:
         """Check and store a delivery, and return the answer; None if the client has disconnected.
 
-        Without a ``body`` it is read with ``receive``. One scope limits all that waits: the body, new keys, the sink. But a
-        sink that may have shields gets a scope of the clock, because those of ``timeouts`` heed none.
+        With ``receive`` the body is read first. One scope limits all that waits: the body, new keys, the sink. But a sink
+        that may have shields gets a scope of the clock, because those of ``timeouts`` heed none.
         """
         if not self._begun:
             self._begun = True
             self._observers.notify(NotEntered(receiver=self._observers.receiver))
         began = self.clock.monotonic()
+        whole = False  # the body
         verified: Verified | Rejected | None = None
         delivery: Delivery | None = None
         cause = ""  # the sink was too slow
-        with self._scopes.scope(self.budget):
+        with self._scope(self.budget):
             if receive is not None:
                 message = await receive()
-                body = message.get("body")
-                if body.__class__ is not bytes or len(body) > self._most_of_body or message.get("more_body"):
-                    body = None
+                found = message.get("body")
+                if found.__class__ is not bytes or len(found) > self._most_of_body or message.get("more_body"):
                     try:
-                        body = await body_of(receive, self._most_of_body, message)
+                        found = await body_of(receive, self._most_of_body, message)
                     except TooLarge as error:
                         return self._refuse(Rejected(reason=Reason.TOO_LARGE, detail=str(error)))
-                    if body is None:
+                    if found is None:
                         return None
+                body = found
+            whole = True
             now = self.clock.now()
             verified = self._verified(headers, body, now)
             question = self._ring.arrived()
@@ -304,7 +307,7 @@ class Intake:
                 if isinstance(answer, Reply):
                     return answer
                 cause = answer
-        if body is None:
+        if not whole:
             return INCOMPLETE
         if delivery is None:  # no other keys came in time
             return self._refuse(cast("Rejected", verified))
@@ -356,7 +359,7 @@ class Intake:
         new = self._accept_now(delivery)
         return None if new is None else self._accepted(delivery, began, new=new)
 
-    async def store(self, delivery: Delivery, began: float) -> Reply | str:
+    async def store(self, delivery: Delivery, began: float) -> Reply | str:  # noqa: C901, PLR0912  # as for `answer`
         """Return the answer once the sink has stored a delivery, or the cause if it has not.
 
         ``began`` is the clock's time at which it began to arrive. If the sink does not store it, the next delivery of its
@@ -397,7 +400,7 @@ class Intake:
             raise ending from None
         if line is not None:
             line.chain.fail(error)
-        self._observers.log.warning("the sink failed", exc_info=True)
+        self._observers.log.warning("the sink failed", exc_info=error)
         return f"the sink failed: {type(error).__name__}: {error}"
 
     async def _spool_or_503(self, delivery: Delivery, cause: str, began: float) -> Reply:
@@ -439,6 +442,11 @@ class Intake:
             else:
                 return True
         return False
+
+
+def _may_expire(scopes: Deadlines | Clock) -> Callable[[float], AbstractContextManager[object, bool]]:
+    """Return the factory of scopes whose block may end before its last line, which the protocol does not say."""
+    return cast("Callable[[float], AbstractContextManager[object, bool]]", scopes.scope)
 
 
 def _no_key_matched(verified: Verified | Rejected | None) -> bool:
