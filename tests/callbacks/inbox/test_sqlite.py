@@ -209,6 +209,27 @@ async def test_a_locked_file_makes_accepting_slower_and_an_accept_cancelled_mean
         assert rows("SELECT key FROM event ORDER BY number") == [(delivery(1).key,), (delivery(2).key,)]
 
 
+async def test_resends_among_new_deliveries_of_a_transaction_change_neither_results_nor_order(path, locked, rows):
+    results = {}
+
+    async def accept(number):
+        results.setdefault(number, []).append(await inbox.accept(delivery(number)))
+
+    async with SqliteInbox(path) as inbox:
+        await accept(3)
+        unlock = locked()
+        async with create_task_group() as tasks:
+            tasks.start_soon(accept, 0)
+            await until(lambda: writing(inbox))
+            for number in (1, 2, 3, 2, 4):
+                tasks.start_soon(accept, number)
+                await settle()
+            unlock()
+    assert results == {0: [True], 1: [True], 2: [True, False], 3: [True, False], 4: [True]}
+    assert [key for (key,) in rows("SELECT key FROM event ORDER BY number")] == [delivery(n).key for n in (3, 0, 1, 2, 4)]
+    assert rows("SELECT count(*) FROM conversation") == [(len({delivery(n).conversation for n in range(5)}),)]
+
+
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.usefixtures("anyio_backend")
 async def test_asyncios_own_cancellation_of_an_accept_harms_nobody(path, locked, rows):
