@@ -225,7 +225,8 @@ async def test_resends_among_new_deliveries_of_a_transaction_change_neither_resu
                 tasks.start_soon(accept, number)
                 await settle()
             unlock()
-    assert results == {0: [True], 1: [True], 2: [True, False], 3: [True, False], 4: [True]}
+    counts = {number: sorted(found) for number, found in results.items()}  # tasks may go on in any order
+    assert counts == {0: [True], 1: [True], 2: [False, True], 3: [False, True], 4: [True]}
     assert [key for (key,) in rows("SELECT key FROM event ORDER BY number")] == [delivery(n).key for n in (3, 0, 1, 2, 4)]
     assert rows("SELECT count(*) FROM conversation") == [(len({delivery(n).conversation for n in range(5)}),)]
 
