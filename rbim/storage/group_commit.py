@@ -236,7 +236,7 @@ class GroupCommit:
         cancelled = await self._finish(opened)
         if opened.result() is not None:
             self._closed = True
-            self._writer.submit(bool, lambda *_: None, last=True)
+            self._writer.submit(bool, _nothing, last=True)
             raise opened.result()
         if cancelled is not None:
             await self.close()
@@ -274,6 +274,10 @@ def _result(result: Any) -> Any:  # the command's
     if kind is _Failed:
         raise copy(result.error) from result.error  # a separate traceback for each waiting task
     return result
+
+
+def _nothing(_: object, __: BaseException | None) -> None:
+    """Nothing waits for the end of the writer."""
 
 
 async def _at_once(work: Callable[[], T], *, limiter: object) -> T:

@@ -23,7 +23,7 @@ from rbim.storage.group_commit import open_group_commit
 from rbim.validators import above_zero, or_none
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
+    from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
     from datetime import datetime
     from os import PathLike
     from types import TracebackType
@@ -130,7 +130,7 @@ class SqliteInbox:
             raise RuntimeError("this inbox is not entered: use it inside `async with inbox`")
         return self._group_commit
 
-    def accept(self, delivery: Delivery, /, *, chain: Chain | None = None) -> Coroutine[Any, Any, bool | OtherContent]:
+    async def accept(self, delivery: Delivery, /, *, chain: Chain | None = None) -> bool | OtherContent:
         """Store a delivery durably; return True if it is new, False if its key was accepted before.
 
         If the key is known and the content differs, apart from ``resendFlag``, it is kept in quarantine (OtherContent).
@@ -140,7 +140,7 @@ class SqliteInbox:
         once one of them was not stored, the later ones are not either. Raises ``sqlite3.Error`` if the file cannot be
         written, for example on a full disk, and the error of the earlier delivery.
         """
-        return self._open.run(OneOfMany(self._accept_all, delivery), chain=chain)
+        return await self._open.run(OneOfMany(self._accept_all, delivery), chain=chain)
 
     @asynccontextmanager
     async def backlog(self) -> AsyncGenerator[Backlog, None]:

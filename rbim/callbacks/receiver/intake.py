@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from inspect import signature
 from math import inf
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from anyio import Event
 from attrs import define, evolve
@@ -278,7 +278,7 @@ class Intake:
         with self._scope(self.budget):
             if receive is not None:
                 message = await receive()
-                found = message.get("body")
+                found: Any = message.get("body")
                 if found.__class__ is not bytes or len(found) > self._most_of_body or message.get("more_body"):
                     try:
                         found = await body_of(receive, self._most_of_body, message)
