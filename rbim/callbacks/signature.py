@@ -280,9 +280,9 @@ _PLAIN = (b"", b"identity")
 def _signed_headers(headers: Headers) -> tuple[bytes, bytes, bytes] | Rejected:
     """Return CheckSum, MD5 and CurTime as received, or the first rejection."""
     is_mapping = headers.__class__ is not list and isinstance(headers, Mapping)  # a list, as from ASGI, is known faster
-    pairs: Any = cast("Mapping[str, str]", headers).items() if is_mapping else headers
+    given = cast("Any", headers)
     found: list[bytes | None] = [None] * 3
-    for name, value in cast("Iterable[tuple[str | bytes, str | bytes]]", pairs):
+    for name, value in cast("Iterable[tuple[str | bytes, str | bytes]]", given.items() if is_mapping else given):
         slot = _SLOTS.get(name.lower())
         if slot is not None:
             raw = value if isinstance(value, bytes) else value.encode("utf-8", "surrogatepass")
