@@ -112,7 +112,7 @@ class _Trio:
         return future
 
     def soon(self, call: Callable[[], object]) -> None:
-        # tasks that were woken now run in the same turn as the next call from outside, in any order: so in the one after it
+        # in the next turn, tasks that were woken now and a call from outside come in any order: so in the turn after it
         self.soon_from_thread(partial(self.soon_from_thread, call))
 
     def soon_from_thread(self, call: Callable[[], object]) -> None:
