@@ -20,12 +20,13 @@ class TooLarge(Exception):
     """A request body is longer than the limit; the message names the limit."""
 
 
-async def body_of(receive: Receive, limit: float) -> bytes | None:
+async def body_of(receive: Receive, limit: float, message: MutableMapping[str, Any] | None = None) -> bytes | None:
     """Return the request body, or None if the peer disconnects first.
 
-    Raises TooLarge above ``limit`` bytes.
+    ``message`` is the first one if it was received already. Raises TooLarge above ``limit`` bytes.
     """
-    message = await receive()
+    if message is None:
+        message = await receive()
     body: bytes | bytearray = message.get("body", b"")
     while message.get("more_body", False) and len(body) <= limit:
         if isinstance(body, bytes):

@@ -1,15 +1,19 @@
 """Group commit: commands that arrive while a transaction runs are committed together in the next one.
 
-States of a command: pending (in the batch that is still open) -> committing (its batch was taken, a thread runs the
+States of a command: pending (in the batch that is still open) -> committing (its batch was taken, the writer runs the
 transaction) -> settled (committed, failed, or the whole transaction failed).
 
-- ``run`` and ``begin`` add a command to the pending batch; ``serve`` takes the batch when the last transaction has ended.
+- ``run`` and ``begin`` add a command to the pending batch. It is taken when the last transaction has ended, after the tasks
+  that waited for that one have gone on: what they add joins it.
 - A cancelled caller of ``run`` removes its pending command. A command that is committing continues; when it is settled,
   ``undo`` (if given) reverses it in a later transaction.
 - Commands of one :class:`Chain` are committed in their order without a gap: after one that failed, or that its cancelled
   caller removed, the later ones of the chain fail, too.
 - Always: one transaction at a time; commands run in the order in which they arrived; a result is returned only after it
-  is durable; once closed, no new command is accepted, but pending ones are still committed.
+  is durable; once closed, no new command is accepted, but pending ones are still committed, and so is what undoes a
+  command whose caller is cancelled at the last moment.
+- An exit or an interruption (a BaseException) in a command ends the group commit: all that wait fail, the block around it
+  is cancelled, and the exit comes out of it.
 """
 
 from __future__ import annotations
@@ -22,16 +26,21 @@ from threading import get_ident
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
-import anyio
+from anyio import CancelScope, CapacityLimiter, get_cancelled_exc_class
 from anyio.lowlevel import checkpoint
 from anyio.to_thread import run_sync
 
+from rbim.storage import writer
+from rbim.storage.commands import Chain, Linked
 from rbim.storage.sqlite import CommandFailure
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 
+    from rbim.storage.writer import Future
+
     Undo = Callable[[Any], Iterable[Callable[[], Any]]]
+    Batch = dict[Future, Callable[[], Any]]
 
 __all__ = ["Chain", "CommitStore", "GroupCommit", "open_group_commit"]
 
@@ -60,49 +69,13 @@ class CommitStore(Protocol):
         ...
 
 
-class Chain:
-    """Commands that depend on their order: once one of them has failed (``broken`` is its error), all later ones fail."""
+class _Failed:
+    """The result of a command whose whole transaction failed."""
 
-    __slots__ = ("_failed_at", "_length", "broken")
+    __slots__ = ("error",)
 
-    def __init__(self) -> None:
-        self.broken: BaseException | None = None
-        self._length = 0
-        self._failed_at = inf
-
-    def fail(self, error: BaseException, at: float = 0) -> None:
-        """Let all commands after the place ``at`` fail that have not run yet (default: all)."""
-        if self.broken is None:
-            self.broken = error
-        self._failed_at = min(self._failed_at, at)
-
-    def link(self, command: Callable[[], T]) -> tuple[Callable[[], T], int]:
-        """Return a command that runs unless an earlier one has failed, and its place in the chain."""
-        self._length += 1
-        place = self._length
-
-        def run() -> T:
-            if place > self._failed_at and self.broken is not None:
-                raise copy(self.broken) from self.broken
-            try:
-                return command()
-            except Exception as error:
-                self.fail(error, place)
-                raise
-
-        return run, place
-
-
-class _Batch:
-    """The commands of one transaction, and their results, by ticket number."""
-
-    def __init__(self) -> None:
-        self.chains: dict[Chain, None] = {}
-        self.commands: dict[int, Callable[[], Any]] = {}
-        self.results: dict[int, Any] = {}
-        self.abandoned: list[tuple[int, Callable[[Any], None]]] = []
-        self.error: Exception | None = None
-        self.settled = anyio.Event()
+    def __init__(self, error: Exception) -> None:
+        self.error = error
 
 
 class GroupCommit:
@@ -110,15 +83,23 @@ class GroupCommit:
 
     def __init__(self, store: CommitStore, *, threads: bool = True) -> None:
         self._store = store
-        self._run = run_sync if threads else _at_once
+        self._loop = writer.running_loop()
+        self._writer: writer.Writer = writer.WriterThread(self._loop) if threads else writer.Inline()
         self._thread = get_ident()
-        self._tickets = 0
-        self._pending = _Batch()
-        self._wanted = anyio.Event()
+        self._future = self._loop.future
+        self._pending: Batch = {}  # in the order of arrival
+        self._working = False  # from the first pending command until no command is left
+        self._committing = False
+        self._abandoned: dict[Future, Undo] = {}  # of callers that were cancelled during the transaction
+        self._undoing = 0  # callers that may still be cancelled and have their command undone
         self._closed = False
-        self._give_up = float("inf")
+        self._give_up = inf
+        self._drained = self._future()
+        self.end: BaseException | None = None
+        self.on_end: Callable[[], object] = bool
         # own limiters, so that an application that blocks anyio's threads does not block the store
-        self._writing, self._reading, self._querying = (anyio.CapacityLimiter(1) for _ in range(3))
+        self._reading, self._querying = CapacityLimiter(1), CapacityLimiter(1)
+        self._read = run_sync if threads else _at_once
 
     async def run(self, command: Callable[[], T], *, undo: Undo | None = None, chain: Chain | None = None) -> T:
         """Run a command of the store and return its result once it is durable.
@@ -127,54 +108,50 @@ class GroupCommit:
         then called with its result, unless that is None, and returns the commands that undo it. After a failure in ``chain``
         the command fails with the same error.
         """
-        place = 0
         if chain is not None:
-            command, place = chain.link(command)
-        batch, ticket = self._add(command)
-        if chain is not None:
-            batch.chains[chain] = None
+            command = chain.link(command)
+        future = self._add(command)
+        if undo is not None:
+            self._undoing += 1
         try:
-            await batch.settled.wait()
+            result = await future
         except BaseException:
-            if batch is self._pending:
-                del batch.commands[ticket]
-                if chain is not None:
-                    chain.fail(RuntimeError("an earlier command was cancelled"), place)
-            elif undo is not None:
-                undo_result = partial(self._undo, undo)
-                if batch.settled.is_set():
-                    undo_result(batch.results.get(ticket))
-                else:
-                    batch.abandoned.append((ticket, undo_result))
+            self._leave(future, undo)
             raise
-        return cast("T", _result(batch, ticket))
+        finally:
+            if undo is not None:
+                self._undoing -= 1
+                self._check_drained()
+        return cast("T", _result(result))
 
     def begin(self, command: Callable[[], T]) -> Callable[[], Awaitable[T]]:
         """Queue a command after all earlier ones; return a function that waits for its result."""
-        batch, ticket = self._add(command)
+        future = self._add(command)
 
         async def settled() -> T:
-            await batch.settled.wait()
-            return cast("T", _result(batch, ticket))
+            return cast("T", _result(await self._loop.wait(future)))
 
         return settled
 
     async def read(self, reads: Callable[[], T]) -> T:
         """Run a read in a thread and return its result."""
         self._check()
-        return await self._run(reads, limiter=self._reading)
+        return await self._read(reads, limiter=self._reading)
 
     async def query(self, reads: Callable[[], T]) -> T:
         """Run a read that may take long in a thread of its own, so that other reads need not wait for it."""
         self._check()
-        return await self._run(reads, limiter=self._querying)
+        return await self._read(reads, limiter=self._querying)
 
-    def _add(self, command: Callable[[], Any]) -> tuple[_Batch, int]:
-        self._check()
-        self._tickets += 1
-        self._pending.commands[self._tickets] = command
-        self._wanted.set()
-        return self._pending, self._tickets
+    def _add(self, command: Callable[[], Any]) -> Future:
+        if self._closed or get_ident() != self._thread:
+            self._check()
+        future = self._future()
+        self._pending[future] = command
+        if not self._working:
+            self._working = True
+            self._loop.soon(self._commit_pending)
+        return future
 
     def _check(self) -> None:
         if self._closed:
@@ -184,67 +161,123 @@ class GroupCommit:
                 "a file can be used only in the event loop that opened it; for an inbox, use a backlog in other loops"
             )
 
+    def _leave(self, future: Future, undo: Undo | None) -> None:
+        """Remove the command of a cancelled caller, or see to it that it is undone."""
+        command = self._pending.pop(future, None)
+        if command is not None:
+            if isinstance(command, Linked):
+                command.chain.fail(RuntimeError("an earlier command was cancelled"), command.place)
+        elif undo is not None:
+            if future.done() and not future.cancelled():
+                self._undo(undo, future.result())
+            else:
+                self._abandoned[future] = undo
+
     def _undo(self, undo: Undo, result: Any) -> None:  # the command's
-        if result is None or isinstance(result, CommandFailure):
+        if result is None or isinstance(result, (CommandFailure, _Failed)):
             return
         for command in undo(result):
-            self._tickets += 1
-            self._pending.commands[self._tickets] = command
-        self._wanted.set()
+            self._pending[self._future()] = command
+        if not self._working:
+            self._working = True
+            self._loop.soon(self._commit_pending)
 
-    def close(self) -> None:
-        """Accept no more commands; pending ones still run."""
+    def _commit_pending(self) -> None:
+        if not self._pending:
+            self._working = False
+            self._check_drained()
+            return
+        batch, self._pending = self._pending, {}
+        self._committing = True
+        commit = partial(self._store.commit, tuple(batch.values()), hurried=self._hurried)
+        self._writer.submit(commit, partial(self._settle, batch))
+
+    def _hurried(self) -> bool:
+        return monotonic() > self._give_up
+
+    def _settle(self, batch: Batch, results: Sequence[Any] | None, error: BaseException | None) -> None:
+        self._committing = False
+        if error is None and results is not None:
+            for future, result in zip(batch, results, strict=True):
+                if not future.done():
+                    future.set_result(result)
+            if self._abandoned:
+                for future, result in zip(batch, results, strict=True):
+                    if future in self._abandoned:
+                        self._undo(self._abandoned.pop(future), result)
+        elif isinstance(error, Exception):
+            self._fail(batch, error)
+        else:
+            self._fail(batch, RuntimeError("the event loop ended"))
+            self._closed, self.end = True, error
+            pending, self._pending = self._pending, {}
+            self._fail(pending, RuntimeError("the file was closed"))
+            self.on_end()
+        self._loop.soon(self._commit_pending)
+
+    def _fail(self, batch: Batch, error: Exception) -> None:
+        for future, command in batch.items():
+            if isinstance(command, Linked):
+                command.chain.fail(error)
+            if not future.done():
+                future.set_result(_Failed(error))
+            self._abandoned.pop(future, None)
+
+    def _check_drained(self) -> None:
+        if self._closed and not self._working and not self._undoing and not self._drained.done():
+            self._drained.set_result(None)
+
+    # Opening and closing wait for their end, whatever is cancelled meanwhile, so that nothing stays open.
+
+    async def open(self) -> None:
+        """Open the store. If the caller is cancelled meanwhile, close it again."""
+        opened = self._future()
+        self._writer.submit(self._store.open, lambda _, error: opened.set_result(error))
+        cancelled = await self._finish(opened)
+        if opened.result() is not None:
+            self._closed = True
+            self._writer.submit(bool, _nothing, last=True)
+            raise opened.result()
+        if cancelled is not None:
+            await self.close()
+            raise cancelled
+
+    async def close(self) -> None:
+        """Accept no more commands, run pending ones, and close the store. Raises what ended the group commit before."""
         self._closed = True
         self._give_up = monotonic() + LAST_WAIT
-        self._wanted.set()
+        self._check_drained()
+        closed = self._future()
+        cancelled = await self._finish(self._drained)
+        self._writer.submit(self._store.close, lambda _, error: closed.set_result(error), last=True)
+        cancelled = await self._finish(closed) or cancelled
+        for error in (self.end, closed.result(), cancelled):
+            if error is not None:
+                raise error
 
-    async def serve(self) -> None:
-        """Run commands until :meth:`close`. Cancellation of the caller does not end it."""
-        with anyio.CancelScope(shield=True):
-            try:
-                while self._pending.commands or not self._closed:
-                    await self._wanted.wait()
-                    await checkpoint()  # tasks that waited for the last transaction may join this one
-                    await self._commit_pending()
-            finally:
-                self._closed = True
-                self._settle(self._pending, RuntimeError("the file was closed"))
-
-    async def _commit_pending(self) -> None:
-        batch, self._pending = self._pending, _Batch()
-        if not self._closed:
-            self._wanted = anyio.Event()
-        if not batch.commands:
-            return
-        error: Exception | None = RuntimeError("the event loop ended")
-        try:
-            commands = tuple(batch.commands.values())
-            commit = partial(self._store.commit, commands, hurried=lambda: monotonic() > self._give_up)
-            results = await self._run(commit, limiter=self._writing)
-            batch.results = dict(zip(batch.commands, results, strict=True))
-            error = None
-        except Exception as failed:
-            error = failed
-        finally:
-            self._settle(batch, error)
-
-    def _settle(self, batch: _Batch, error: Exception | None) -> None:
-        batch.error = error
-        if error is not None:
-            for chain in batch.chains:
-                chain.fail(error)
-        batch.settled.set()
-        for ticket, undo_result in batch.abandoned:
-            undo_result(batch.results.get(ticket))
+    async def _finish(self, future: Future) -> BaseException | None:
+        """Wait for a future, even if the caller is cancelled; return the cancellation."""
+        cancelled: BaseException | None = None
+        with CancelScope(shield=True):
+            while not future.done():
+                try:
+                    await self._loop.wait(future)
+                except get_cancelled_exc_class() as error:  # asyncio's own cancellation heeds no shield
+                    cancelled = error
+        return cancelled
 
 
-def _result(batch: _Batch, ticket: int) -> Any:  # the command's
-    if batch.error is not None:
-        raise copy(batch.error) from batch.error  # a separate traceback for each waiting task
-    result = batch.results[ticket]
-    if isinstance(result, CommandFailure):
+def _result(result: Any) -> Any:  # the command's
+    kind = result.__class__
+    if kind is CommandFailure:
         raise result.error
+    if kind is _Failed:
+        raise copy(result.error) from result.error  # a separate traceback for each waiting task
     return result
+
+
+def _nothing(_: object, __: BaseException | None) -> None:
+    """Nothing waits for the end of the writer."""
 
 
 async def _at_once(work: Callable[[], T], *, limiter: object) -> T:
@@ -260,18 +293,10 @@ async def open_group_commit(store: CommitStore, *, threads: bool = True) -> Asyn
     Without ``threads`` commands run in the event loop itself: emulated time does not wait for threads.
     """
     commits = GroupCommit(store, threads=threads)
-    await commits.read(store.open)
-    failure: BaseException | None = None
+    await commits.open()
     try:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(commits.serve)
-            try:
-                yield commits
-            except BaseException as error:  # raised below: the task group would wrap it
-                failure = error
-            commits.close()
+        with CancelScope() as scope:
+            commits.on_end = scope.cancel
+            yield commits
     finally:
-        with anyio.CancelScope(shield=True):
-            await run_sync(store.close, limiter=anyio.CapacityLimiter(1))
-        if failure is not None:
-            raise failure
+        await commits.close()

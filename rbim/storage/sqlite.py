@@ -5,9 +5,12 @@ Threads share one connection; processes share the file.
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 import stat
 import time
+from contextlib import suppress
+from itertools import groupby
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -15,6 +18,7 @@ from attrs import frozen
 
 from rbim._support.private_files import create_private, require_trusted
 from rbim.errors import InvalidRequest
+from rbim.storage.commands import arguments_of, many_of
 
 if TYPE_CHECKING:
     import os
@@ -24,6 +28,8 @@ if TYPE_CHECKING:
 __all__ = ["LOGS", "CommandFailure", "Database", "FileKind", "require_trusted_logs", "schema_version"]
 
 T = TypeVar("T")
+
+logger = logging.getLogger("rbim")
 
 NAMES = {b"rbim": "an inbox", b"rbsp": "a spool", b"rbjb": "a job's journal"}
 """The kinds of files by their mark, which is SQLite's ``application_id``."""
@@ -99,8 +105,10 @@ class Database:
             self._users += 1
 
     def close(self) -> None:
-        """Reverse one ``open``."""
+        """Reverse one ``open``; without one, do nothing."""
         with self._querying, self._lock:
+            if not self._users:
+                return
             self._users -= 1
             if not self._users and self._query_connection is not None:
                 self._query_connection.close()
@@ -164,7 +172,7 @@ class Database:
         if not self._users:
             raise RuntimeError(f"{self.path} is not open")
         if self._query_connection is None:
-            self._query_connection = sqlite3.connect(self.path, timeout=BUSY, isolation_level=None, check_same_thread=False)
+            self._query_connection = _existing(self.path)
             self._query_connection.execute("PRAGMA query_only = ON")
         return self._query_connection
 
@@ -182,11 +190,11 @@ class Database:
         Raises if the whole transaction was rolled back; without ``apart``, one failing command rolls it back.
         """
         try:
-            return self._transaction([self._together(each) for each in commands], last, hurried)
+            return self._transaction(commands, last, hurried, together=True)
         except _CommandFailed as failed:
             if not apart and failed.__cause__ is not None:
                 raise failed.__cause__ from None
-            return self._transaction([self._apart(each) for each in commands], last, hurried)
+            return self._transaction(commands, last, hurried, together=False)
 
     @property
     def size(self) -> int:
@@ -212,14 +220,19 @@ class Database:
         return not blocked
 
     def _transaction(
-        self, commands: Sequence[Callable[[], Any]], last: Callable[[], object], hurried: Callable[[], bool]
+        self,
+        commands: Sequence[Callable[[], Any]],
+        last: Callable[[], object],
+        hurried: Callable[[], bool],
+        *,
+        together: bool,
     ) -> list[Any]:
         self._begin(hurried)
         listeners: Sequence[Callable[[], object]] = ()
         try:
             self._require_known_schema()
             self.now, self.news = self.clock(), False
-            results = [command() for command in commands]
+            results = self._run(commands) if together else [self._apart(each) for each in commands]
             last()
             self.execute("COMMIT")
             if self.news:
@@ -231,7 +244,10 @@ class Database:
         finally:
             self._lock.release()
         for call in listeners:
-            call()
+            try:
+                call()
+            except Exception:  # the commands are committed all the same
+                logger.exception("a listener of %s failed", self.path)
         return results
 
     def _require_known_schema(self) -> None:
@@ -255,32 +271,39 @@ class Database:
                 return
             time.sleep(PAUSE)
 
-    def _together(self, command: Callable[[], T]) -> Callable[[], T | CommandFailure]:
-        def run() -> T | CommandFailure:
-            try:
-                return command()
-            except self._kind.harmless as error:
-                return CommandFailure(error)
-            except Exception as error:
-                raise _CommandFailed from error
+    def _run(self, commands: Sequence[Callable[[], Any]]) -> list[Any]:
+        """Run commands, neighbours of one kind as one. Raises _CommandFailed if one has failed that may have written."""
+        results: list[Any] = []
+        for many, group in groupby(commands, many_of):
+            if many is None:
+                results += [self._one(each) for each in group]
+            else:
+                try:
+                    results += many(arguments_of(group))
+                except Exception as error:
+                    raise _CommandFailed from error
+        return results
 
-        return run
+    def _one(self, command: Callable[[], T]) -> T | CommandFailure:
+        try:
+            return command()
+        except self._kind.harmless as error:
+            return CommandFailure(error)
+        except Exception as error:
+            raise _CommandFailed from error
 
-    def _apart(self, command: Callable[[], T]) -> Callable[[], T | CommandFailure]:
-        def run() -> T | CommandFailure:
-            self.execute("SAVEPOINT command")
-            result: T | CommandFailure
-            try:
-                result = command()
-            except Exception as error:
-                if not self._in_transaction:
-                    raise  # SQLite rolled back the whole transaction
-                self.execute("ROLLBACK TO command")
-                result = CommandFailure(error)
-            self.execute("RELEASE command")
-            return result
-
-        return run
+    def _apart(self, command: Callable[[], T]) -> T | CommandFailure:
+        self.execute("SAVEPOINT command")
+        result: T | CommandFailure
+        try:
+            result = command()
+        except Exception as error:
+            if not self._in_transaction:
+                raise  # SQLite rolled back the whole transaction
+            self.execute("ROLLBACK TO command")
+            result = CommandFailure(error)
+        self.execute("RELEASE command")
+        return result
 
     @property
     def _in_transaction(self) -> bool:
@@ -319,9 +342,15 @@ def _unusable(path: Path, kind: FileKind, cause: str) -> InvalidRequest:
     return InvalidRequest(f"{path} cannot be {kind.name}: {cause}", field="path")
 
 
+def _existing(path: Path) -> sqlite3.Connection:
+    """Open a file that exists; SQLite would create a missing one, such as the target of a link, with another mode."""
+    name = f"{path.absolute().as_uri()}?mode=rw"
+    return sqlite3.connect(name, uri=True, timeout=BUSY, isolation_level=None, check_same_thread=False)
+
+
 def _opened(path: Path, kind: FileKind) -> sqlite3.Connection:
     _require_private(path, kind)
-    connection = sqlite3.connect(path, timeout=BUSY, isolation_level=None, check_same_thread=False)
+    connection = _existing(path)
     try:
         connection.execute("BEGIN")  # another process may be creating the file now
         version = schema_version(connection, path, kind)
@@ -341,10 +370,26 @@ def _opened(path: Path, kind: FileKind) -> sqlite3.Connection:
 def _require_private(path: Path, kind: FileKind) -> None:
     """Create the file if it is missing, with mode 0600, and refuse one that belongs to another user."""
     try:
+        _require_no_left_log(path, kind)
         create_private(path)
         require_trusted_logs(path)
     except OSError as error:
         raise _unusable(path, kind, error.strerror or str(error)) from error
+
+
+def _require_no_left_log(path: Path, kind: FileKind) -> None:
+    """Raise InvalidRequest for a log beside a missing or empty file: SQLite would delete it, with the changes in it."""
+    real = path.resolve()  # the log is beside the file, not beside a link to it
+    log = real.with_name(f"{real.name}-wal")
+    if _size(log) and not _size(real):
+        cause = f"{log} has changes of a file that was moved or deleted"
+        raise _unusable(path, kind, f"{cause}: move the log to that file, or delete the log")
+
+
+def _size(path: Path) -> int:
+    with suppress(FileNotFoundError):
+        return path.stat().st_size
+    return 0
 
 
 def require_trusted_logs(path: Path) -> None:

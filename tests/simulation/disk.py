@@ -13,13 +13,17 @@ import asyncio
 import os
 import shutil
 import sqlite3
+from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import anyio
 from anyio._backends import _asyncio as anyio_backend
 
 from rbim.bulk.journal import marks
+from rbim.storage import writer
 
 from .process import Killed, current_process
 from .virtual_time import TIME
@@ -175,6 +179,10 @@ def _verb(sql: str) -> str:
 
 
 def _connect(path: Any, *args: Any, **options: Any) -> Any:
+    if options.pop("uri", False):  # rbim's way to say that SQLite must not create the file
+        path = url2pathname(urlsplit(path).path)
+        if not Path(path).exists():
+            raise sqlite3.OperationalError("unable to open database file")
     process = current_process.get()
     if process is None:
         return real_connect(path, *args, **options)
@@ -216,6 +224,40 @@ async def _run_in_thread(
             return await future
 
 
+class SimulatedWriter:
+    """Takes the place of the threads that write: one piece of work after the other, each at one instant."""
+
+    def __init__(self, _: object) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._queue: deque[tuple[Callable[[], Any], Callable[[Any, BaseException | None], object]]] = deque()
+
+    def submit(self, work: Any, done: Any, *, last: bool = False) -> None:
+        del last
+        self._queue.append((work, done))
+        if len(self._queue) == 1:
+            self._begin()
+
+    def _begin(self) -> None:
+        before, after = _disk.delays()
+        self._loop.call_later(before, self._work, after)
+
+    def _work(self, after: float) -> None:
+        result = failure = None
+        try:
+            result = self._queue[0][0]()
+        except Killed:
+            return
+        except BaseException as error:
+            failure = error
+        self._loop.call_later(after, self._tell, result, failure)
+
+    def _tell(self, result: Any, failure: BaseException | None) -> None:
+        _, done = self._queue.popleft()
+        done(result, failure)
+        if self._queue:
+            self._begin()
+
+
 def _note_locks() -> None:
     """Let a process know the locks of jobs that it takes, so that they end with it."""
     from rbim.bulk.journal import lock
@@ -232,9 +274,10 @@ def _note_locks() -> None:
 
 
 def install() -> None:
-    """Put SQLite, the locks of jobs and anyio's threads on the simulated disk."""
+    """Put SQLite, the locks of jobs, the threads that write and anyio's threads on the simulated disk."""
     _note_locks()
     sqlite3.connect = _connect
+    writer.WriterThread = SimulatedWriter  # type: ignore[assignment,misc]
     anyio_backend.AsyncIOBackend.run_sync_in_worker_thread = classmethod(_run_in_thread)
 
 

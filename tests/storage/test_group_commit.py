@@ -19,6 +19,7 @@ from anyio import CancelScope, create_task_group, fail_after, from_thread
 from anyio.lowlevel import checkpoint
 from anyio.to_thread import current_default_thread_limiter, run_sync
 
+from rbim._support.event_loops import waker
 from rbim.storage.group_commit import Chain, GroupCommit, open_group_commit
 from rbim.storage.sqlite import CommandFailure, Database, FileKind
 
@@ -47,7 +48,7 @@ class Held:
 
     def hold(self):
         """Hold up the next transaction; return what is set when it has begun."""
-        self.go, self.begun = threading.Event(), anyio.Event()
+        self.go, self.begun, self.tell = threading.Event(), anyio.Event(), waker()
         return self.begun
 
     def open(self):
@@ -68,7 +69,7 @@ class Held:
         self.most_running = max(self.running, self.most_running)
         try:
             if not go.is_set():
-                from_thread.run_sync(self.begun.set)
+                self.tell(self.begun.set)
                 assert go.wait(10)
             if self.database is None:
                 return [command() for command in commands]
@@ -379,6 +380,22 @@ async def test_what_ends_the_event_loop_leaves_nobody_waiting(threads):
     assert store.events == ["open", "close"]
 
 
+@pytest.mark.parametrize("threads", [True, False])
+@pytest.mark.parametrize("waits", [True, False])
+async def test_what_ends_the_event_loop_comes_out_of_the_block(threads, waits):
+    class End(BaseException):
+        pass
+
+    store, error = Held(), End()
+    with pytest.raises(End) as caught:  # noqa: PT012  # the block is the test
+        async with open_group_commit(store, threads=threads) as commits:
+            commits.begin(failing(error))
+            if waits:
+                await anyio.sleep_forever()
+    assert caught.value is error
+    assert store.events == ["open", "close"]
+
+
 # ----------------------------------------------------------------------------------- cancelled waiters
 
 
@@ -536,6 +553,73 @@ class TestAsyncioCancellation:
             store.go.set()
             assert await tasks[1] == 2
         assert log() == [1, 2]
+
+    async def test_a_task_that_is_cancelled_while_it_opens_leaves_nothing_open(self):
+        class Slow(Held):
+            def open(self):
+                begun.set()
+                assert go.wait(10)
+                super().open()
+
+        store, begun, go, before = Slow(), threading.Event(), threading.Event(), threading.active_count()
+
+        async def use():
+            async with open_group_commit(store):
+                pytest.fail("entered")
+
+        task = asyncio.create_task(use())
+        await run_sync(begun.wait)
+        for _ in range(3):
+            task.cancel()
+            await settle()
+        assert not task.done()  # it ends with the thread
+        go.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert store.events == ["open", "close"]
+        while any(each.name == "rbim-writer" for each in threading.enumerate()):
+            await checkpoint()
+        assert threading.active_count() <= before + 1  # the one of run_sync
+
+    async def test_a_task_that_is_cancelled_while_it_closes_closes_all_the_same(self, store, log):
+        async def use():
+            async with open_group_commit(store) as commits:
+                begun.append(store.hold())
+                commits.begin(store.add(1))
+                await begun[0].wait()
+
+        begun = []
+        task = asyncio.create_task(use())
+        await settle()
+        while not (begun and begun[0].is_set()):
+            await checkpoint()
+        for _ in range(3):
+            await settle()
+            task.cancel()
+        await settle()
+        assert store.events == ["open"]
+        store.go.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert store.events == ["open", "close"]
+        assert log() == [1]
+
+    async def test_a_task_that_is_cancelled_at_the_last_moment_of_closing_has_it_undone(self, store, log):
+        async def first():
+            assert await commits.run(store.add(1)) == 1
+            second.cancel()
+
+        async with open_group_commit(store) as commits:
+            begun = store.hold()
+            tasks = [asyncio.create_task(first())]
+            second = asyncio.create_task(commits.run(store.add(2), undo=lambda number: [store.add(-number)]))
+            await begun.wait()
+            asyncio.get_running_loop().call_soon(store.go.set)
+        with pytest.raises(asyncio.CancelledError):
+            await second
+        await tasks[0]
+        assert log() == [1, 2, -2]
+        assert store.events == ["open", "close"]
 
     async def test_a_task_that_is_cancelled_when_its_transaction_has_just_ended_has_it_undone(self, store, together):
         async with open_group_commit(store) as commits:

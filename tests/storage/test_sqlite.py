@@ -165,6 +165,23 @@ def test_the_last_close_leaves_one_file_which_holds_everything(path, numbers):
 
 
 @posix
+def test_a_link_whose_target_goes_while_it_is_opened_makes_no_file_of_another_mode(tmp_path, monkeypatch):
+    link, target = tmp_path / "link", tmp_path / "target"
+    target.touch()
+    link.symlink_to(target)
+    check = HERE.require_trusted_logs
+
+    def check_and_remove(path):
+        check(path)
+        target.unlink()
+
+    monkeypatch.setattr(HERE, "require_trusted_logs", check_and_remove)
+    with pytest.raises(InvalidRequest, match="unable to open database file"):
+        box(link).open()
+    assert [each.name for each in tmp_path.iterdir()] == ["link"]
+
+
+@posix
 def test_the_mode_of_a_file_that_is_there_is_left_to_its_owner(path, numbers):
     with opened(path):
         pass
@@ -183,6 +200,29 @@ def test_an_empty_file_and_an_empty_database_are_made_ours(path, rows, numbers, 
     assert rows("PRAGMA application_id") == [(int.from_bytes(b"rbxx", "big"),)]
     assert rows("PRAGMA user_version") == [(1,)]
     assert numbers() == [1]
+
+
+def test_the_log_of_a_file_that_was_moved_away_is_kept_and_named(path, tmp_path, numbers):
+    other = tmp_path / "moved.db"
+    with opened(path) as database:
+        database.commit(pairs(database, 1))
+        kept = {end: path.with_name(path.name + end).read_bytes() for end in ("", "-wal")}
+    path.unlink()
+    log = path.with_name("file.db-wal")
+    log.write_bytes(kept["-wal"])
+    for prepare in (lambda: None, path.touch):
+        prepare()
+        assert refused(path) == (
+            f"{log} has changes of a file that was moved or deleted: move the log to that file, or delete the log"
+        )
+    assert log.read_bytes() == kept["-wal"]
+    other.write_bytes(kept[""])
+    log.rename(tmp_path / "moved.db-wal")
+    with opened(other) as database:
+        assert database.execute("SELECT number FROM pair").fetchall() == [(1,), (1,)]
+    with opened(path) as database:
+        database.commit(pairs(database, 2))
+    assert numbers() == [2]
 
 
 def test_processes_that_make_a_file_together_make_it_once(path, start, numbers):
@@ -489,6 +529,19 @@ def test_who_opens_it_twice_closes_it_twice(path, database):
     assert path.with_name("file.db-wal").exists()
 
 
+def test_one_close_too_many_does_not_harm_the_next_user(path, numbers):
+    database = box(path)
+    for number in (1, 2):
+        database.open()
+        database.commit(pairs(database, number))
+        database.close()
+        with pytest.raises(RuntimeError, match="is not open"):
+            database.execute("SELECT 1")
+        database.close()
+        assert database.users == 0
+    assert numbers() == [1, 2]
+
+
 def test_what_one_connection_commits_another_of_the_same_process_reads(path, database):
     with opened(path) as second:
         for each, number in ((database, 1), (second, 2)):
@@ -778,6 +831,20 @@ def test_listeners_are_called_after_the_transactions_that_bring_news(database, n
     database.commit([partial(news, 7)])
     assert len(heard) == 2
     assert numbers() == [1, 2, 3, 4, 7]
+
+
+def test_a_listener_that_fails_harms_neither_what_was_committed_nor_the_other_listeners(database, numbers, caplog):
+    heard = []
+
+    def news():
+        database.news = True
+        return pair(database, 1)
+
+    database.listen(failing(ValueError("deaf")))
+    database.listen(lambda: heard.append(numbers()))
+    assert database.commit([news]) == [1]
+    assert heard == [[1]]
+    assert [(record.levelname, record.exc_info[1].args) for record in caplog.records] == [("ERROR", ("deaf",))]
 
 
 def test_news_is_heard_once_where_commands_were_made_twice(database):

@@ -9,7 +9,7 @@ from rbim.callbacks.delivery import delivery_of
 from rbim.callbacks.inbox.arguments import LARGEST, EventFilter
 from rbim.callbacks.inbox.content import OTHER_CONTENT
 from rbim.callbacks.inbox.protocols import Counts, DeadLetter
-from rbim.callbacks.inbox.tables import kind_of, open_conversation
+from rbim.callbacks.inbox.tables import kind_of, open_conversations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -101,7 +101,7 @@ class ArchiveStore:
             name, msg_type = kind_of(delivery)
             values = (delivery.key, delivery.conversation, name, msg_type, letter.number, delivery.key, letter.number)
             if self._database.execute(READMIT, values).rowcount:
-                open_conversation(self._database, delivery.conversation)
+                open_conversations(self._database, (delivery.conversation,))
                 readmitted += 1
             else:
                 self._database.execute("DELETE FROM event WHERE number = ?", (letter.number,))
@@ -119,7 +119,7 @@ class ArchiveStore:
         (letter,) = letters
         if not letter.quarantined:
             self._database.execute(REQUEUE, (number,))
-            open_conversation(self._database, letter.conversation)
+            open_conversations(self._database, (letter.conversation,))
             return True
         delivery = delivery_of(letter.body, app_id=letter.app_id, received=letter.received)
         if delivery.problem is not None:
@@ -128,7 +128,7 @@ class ArchiveStore:
         values = (delivery.key, delivery.conversation, name, msg_type, number, delivery.key, number)
         if not self._database.execute(READMIT, values).rowcount:  # the key is known: an event of its own
             self._database.execute(ADMIT, (delivery.conversation, name, msg_type, number))
-        open_conversation(self._database, delivery.conversation)
+        open_conversations(self._database, (delivery.conversation,))
         return True
 
     def discard(self, numbers: Sequence[int], *, dead: bool = True, quarantined: bool = True) -> int:

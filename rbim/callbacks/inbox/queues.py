@@ -67,8 +67,14 @@ class ConversationQueues:
 
     def add(self, delivery: Delivery) -> None:
         """Append an event to the queue of its conversation."""
-        entry = self.numbered(delivery)
-        self.put_back(entry.number, delivery)
+        self.count += 1
+        entry, conversation = self.numbered(delivery), delivery.conversation
+        queue = self._events.get(conversation)
+        if queue is None:
+            self._events[conversation] = deque((entry,))
+            self.make_ready(conversation)
+        else:
+            queue.append(entry)
 
     def put_back(self, number: int, delivery: Delivery) -> None:
         """Put an event into the queue of its conversation, in the order of the numbers."""
@@ -89,7 +95,8 @@ class ConversationQueues:
         self.ready[conversation] = None
         if first:
             self.ready.move_to_end(conversation, last=False)
-        self.notify()
+        if self.waiting:
+            self.notify()
 
     def notify(self) -> None:
         """Make every ``wait`` of a backlog check again."""

@@ -20,6 +20,7 @@ from rbim.callbacks.inbox.statements import InboxStore
 from rbim.callbacks.inbox.tables import INBOX
 from rbim.clock import SystemClock
 from rbim.errors import InvalidRequest
+from rbim.storage.commands import OneOfMany
 from rbim.storage.group_commit import open_group_commit
 from rbim.validators import above_zero, or_none
 
@@ -93,6 +94,9 @@ class SqliteInbox:
     poll: float = field(default=0.25, kw_only=True, validator=above_zero)
     clock: Clock = field(default=None, kw_only=True, converter=_clock, repr=False)
     _store: InboxStore = field(init=False, repr=False, default=Factory(_store, takes_self=True))
+    _accept_all: Callable[[Sequence[Delivery]], Sequence[bool | OtherContent]] = field(
+        init=False, repr=False, default=Factory(lambda self: self._store.accept_all, takes_self=True)
+    )
     _entered: AsyncExitStack | None = field(init=False, repr=False, default=None, on_setattr=setters.NO_OP)
     _group_commit: GroupCommit | None = field(init=False, repr=False, default=None, on_setattr=setters.NO_OP)
 
@@ -139,7 +143,7 @@ class SqliteInbox:
         once one of them was not stored, the later ones are not either. Raises ``sqlite3.Error`` if the file cannot be
         written, for example on a full disk, and the error of the earlier delivery.
         """
-        return await self._open.run(partial(self._store.accept, delivery), chain=chain)
+        return await self._open.run(OneOfMany(self._accept_all, delivery), chain=chain)
 
     @asynccontextmanager
     async def backlog(self) -> AsyncGenerator[Backlog, None]:

@@ -13,8 +13,9 @@ from rbim.callbacks.inbox.archive_statements import ArchiveStore
 from rbim.callbacks.inbox.content import apart, is_resend
 from rbim.callbacks.inbox.erasure import Erasure
 from rbim.callbacks.inbox.protocols import Claim, LeaseLost, OtherContent
-from rbim.callbacks.inbox.tables import INBOX, SPOOL, kind_of, open_conversation
+from rbim.callbacks.inbox.tables import INBOX, SPOOL, kind_of, open_conversations
 from rbim.callbacks.observers import logger
+from rbim.storage.commands import NotTogether
 from rbim.storage.in_place import InPlace
 from rbim.storage.sqlite import Database
 
@@ -177,6 +178,19 @@ class InboxStore:
 
     # ------------------------------------------------------------------------------- commands
 
+    def accept_all(self, deliveries: Sequence[Delivery]) -> list[bool | OtherContent]:
+        """Store deliveries in their order; return for each whether it is new, like :meth:`accept`.
+
+        As long as all of them are new, this takes two statements, which cost a third of two for each delivery. Otherwise it
+        raises NotTogether, so that each gets its number in the order of arrival.
+        """
+        if len(deliveries) == 1:
+            return [self.accept(deliveries[0])]
+        if self._database.executemany(ACCEPT, map(_row, deliveries)) < len(deliveries):
+            raise NotTogether
+        open_conversations(self._database, dict.fromkeys(each.conversation for each in deliveries if each.problem is None))
+        return [True] * len(deliveries)
+
     def accept(self, delivery: Delivery) -> bool | OtherContent:
         """Store a delivery; return False if its key is known.
 
@@ -184,7 +198,7 @@ class InboxStore:
         """
         if self._insert(delivery):
             if delivery.problem is None:
-                open_conversation(self._database, delivery.conversation)
+                open_conversations(self._database, (delivery.conversation,))
             return True
         ((number, known),) = self._database.execute("SELECT number, body FROM event WHERE key = ?", (delivery.key,))
         if is_resend(delivery.body, known):
@@ -195,17 +209,7 @@ class InboxStore:
         return OtherContent(key=other.key, problem=other.problem or "") if self._insert(other) else False
 
     def _insert(self, delivery: Delivery) -> bool:
-        row = (
-            delivery.key,
-            delivery.conversation,
-            delivery.app_id,
-            *kind_of(delivery),
-            delivery.received.timestamp(),
-            0 if delivery.problem is None else 3,
-            delivery.problem,
-            delivery.body,
-        )
-        return self._database.execute(ACCEPT, row).rowcount > 0
+        return self._database.execute(ACCEPT, _row(delivery)).rowcount > 0
 
     def claim(self, limit: int, held: Collection[int] = ()) -> list[Claim]:
         """Claim a suspect alone; or at most ``limit`` events, the oldest of each conversation and then the next ones.
@@ -393,6 +397,21 @@ class InboxStore:
 
     def _read(self, statement: str, values: Any = ()) -> list[Any]:  # values of the placeholders; rows
         return self._database.read(lambda: self._database.execute(statement, values).fetchall())
+
+
+def _row(delivery: Delivery) -> tuple[str | float | bytes | None, ...]:
+    """Return the values of ACCEPT."""
+    problem = delivery.problem
+    return (
+        delivery.key,
+        delivery.conversation,
+        delivery.app_id,
+        *kind_of(delivery),
+        delivery.received.timestamp(),
+        0 if problem is None else 3,
+        problem,
+        delivery.body,
+    )
 
 
 def _storable(text: str) -> str:

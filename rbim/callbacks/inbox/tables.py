@@ -10,10 +10,12 @@ from rbim.callbacks.inbox.protocols import LeaseLost
 from rbim.storage.sqlite import FileKind
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from rbim.callbacks.delivery import Delivery
     from rbim.storage.sqlite import Database
 
-__all__ = ["INBOX", "SPOOL", "kind_of", "open_conversation"]
+__all__ = ["INBOX", "SPOOL", "kind_of", "open_conversations"]
 
 # Theory of operation: the life of an event. The number is the column ``state``; leased and retrying are kinds of waiting.
 #
@@ -98,9 +100,9 @@ SPOOL = evolve(INBOX, name="a spool", mark=b"rbsp")
 OPEN_CONVERSATION = "INSERT INTO conversation (name, ready) VALUES (?, ?) ON CONFLICT (name) DO NOTHING"
 
 
-def open_conversation(database: Database, conversation: str) -> None:
-    """Let a conversation with a waiting event be claimed from now on, unless it has its row already."""
-    if database.execute(OPEN_CONVERSATION, (conversation, database.now)).rowcount:
+def open_conversations(database: Database, conversations: Iterable[str]) -> None:
+    """Let conversations with waiting events be claimed from now on, unless they have their rows already."""
+    if database.executemany(OPEN_CONVERSATION, [(each, database.now) for each in conversations]):
         database.news = True
 
 

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from math import inf
 from typing import TYPE_CHECKING, Protocol
 
 from attrs import evolve
 
-from rbim._support.asgi import TooLarge, body_of, lifespan
+from rbim._support.asgi import lifespan
 from rbim.callbacks.receiver.health import reply_of
-from rbim.callbacks.receiver.replies import INCOMPLETE, NOT_POST
-from rbim.callbacks.signature import Reason, Rejected
+from rbim.callbacks.receiver.replies import NOT_POST
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from rbim._support.asgi import Receive, Scope, Send
     from rbim.callbacks.receiver.health import Health
-    from rbim.callbacks.receiver.intake import Arrival, Intake
+    from rbim.callbacks.receiver.intake import Intake
     from rbim.callbacks.receiver.replies import Reply
 
 __all__ = ["ReceiverApp"]
@@ -53,37 +51,24 @@ class ReceiverApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one ASGI scope."""
-        if scope["type"] == "lifespan":
-            await lifespan(receive, send, self._receiver)
-        elif scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1000})
-        else:
-            reply: Reply | None = NOT_POST
+        if scope["type"] == "http":
             if scope["method"] == "POST":
-                with self._intake.arriving() as arrival:
-                    reply = await self._post(scope, receive, arrival)
-                    arrival.status = None if reply is None else reply.status
-            elif self._health is not None and scope["method"] in ("GET", "HEAD") and _path(scope) == self._health:
-                reply = reply_of(await self._receiver.health())
-                if scope["method"] == "HEAD":
-                    reply = evolve(reply, body=b"")
+                reply = await self._intake.take(scope["headers"], b"", receive)
+            else:
+                reply = await self._other(scope)
             if reply is not None:
                 start, body = reply.asgi
                 await send(start)
                 await send(body)
+        elif scope["type"] == "lifespan":
+            await lifespan(receive, send, self._receiver)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1000})
+        else:
+            raise ValueError(f"an ASGI scope of the unknown type {scope['type']!r}")
 
-    async def _post(self, scope: Scope, receive: Receive, arrival: Arrival) -> Reply | None:
-        """Read, check and store one delivery; body and sink share one budget. Return None if the client has disconnected."""
-        intake = self._intake
-        limit = intake.policy.max_body
-        whole = False
-        body: bytes | None = None
-        with intake.reading():
-            try:
-                body = await body_of(receive, inf if limit is None else limit)
-            except TooLarge as error:
-                return intake.refuse(Rejected(reason=Reason.TOO_LARGE, detail=str(error)))
-            whole = True
-        if body is None:  # it did not arrive in time, or the client has disconnected
-            return None if whole else INCOMPLETE
-        return await intake.answer(scope["headers"], body, arrival)
+    async def _other(self, scope: Scope) -> Reply:
+        if self._health is None or scope["method"] not in ("GET", "HEAD") or _path(scope) != self._health:
+            return NOT_POST
+        reply = reply_of(await self._receiver.health())
+        return evolve(reply, body=b"") if scope["method"] == "HEAD" else reply

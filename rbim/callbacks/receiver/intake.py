@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from inspect import signature
-from typing import TYPE_CHECKING, Protocol, cast
+from math import inf
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from anyio import Event
 from attrs import define, evolve
 
+from rbim._support.asgi import TooLarge, body_of
 from rbim._support.text import one_line
 from rbim.callbacks.delivery import delivery_of
 from rbim.callbacks.events.parsing import as_utf8
 from rbim.callbacks.inbox.protocols import OtherContent
+from rbim.callbacks.inbox.sqlite import SqliteInbox
 from rbim.callbacks.observers import (
     Accepted,
     DeliveryEnded,
@@ -24,7 +26,7 @@ from rbim.callbacks.observers import (
     Skewed,
     Spooled,
 )
-from rbim.callbacks.receiver.replies import ACCEPTED, UNAVAILABLE, Reply, refusal
+from rbim.callbacks.receiver.replies import ACCEPTED, INCOMPLETE, UNAVAILABLE, Reply, refusal
 from rbim.callbacks.signature import Policy, Reason, Rejected, verify
 from rbim.callbacks.worker.attempt import caller_error
 from rbim.dialect import OutOfTime
@@ -32,9 +34,11 @@ from rbim.storage.group_commit import Chain
 from rbim.timeouts import deadlines_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable
     from contextlib import AbstractContextManager
+    from datetime import datetime
 
+    from rbim._support.asgi import Receive
     from rbim.callbacks.delivery import Delivery
     from rbim.callbacks.inbox.protocols import Sink
     from rbim.callbacks.observers import Observers
@@ -84,16 +88,15 @@ FAILING = 10.0  # seconds for which a delivery that could not be stored makes th
 CANCEL_EVERY = 0.05  # seconds between two cancellations of a body that does not end
 LONGEST_RETENTION = 3650 * 86_400.0  # seconds: a policy's limits are finite
 MOST_OF_LINE = 300
+IN_SPOOL = "an earlier delivery of the conversation is in the spool"
 MOST_OF_PROBE = 16  # bytes of a probe's body: an empty object with white space
 
 
 @define
 class Arrival:
-    """A delivery from its first byte to its answer: when it began, by the clock, and what became of it."""
+    """A delivery on its way, for observers: its key as soon as it is known."""
 
-    began: float
     key: str | None = None
-    status: int | None = None
 
 
 class _ChainedSink(Protocol):
@@ -119,13 +122,18 @@ class _Line:
         self._waiting: dict[int, Event] = {}
         self._left: Event | None = None
 
-    async def enter(self) -> int:
+    def enter(self) -> int | None:
+        """Return the number of a delivery that may go at once; then it must :meth:`leave`. None if it must wait."""
+        if self._going and (not self._at_once or self.chain.broken is not None or self._waiting or self._woken):
+            return None
+        self._numbers += 1
+        self._going[self._numbers] = None
+        return self._numbers
+
+    async def wait(self) -> int:
         """Return the number of a delivery once it may go; then it must :meth:`leave`."""
         self._numbers += 1
         number = self._numbers
-        if not self._going or (self._at_once and self.chain.broken is None and not self._waiting and not self._woken):
-            self._going[number] = None
-            return number
         turn = self._waiting[number] = Event()
         try:
             await turn.wait()
@@ -163,16 +171,14 @@ class _Line:
         return not self._going
 
     def leave(self, number: int) -> None:
-        """End the way of a delivery that may go; after the last one, let others go."""
+        """End the way of a delivery that may go; after the last one, let others go. An empty line is of no use any more."""
         del self._going[number]
         if self._left is not None:
             self._left.set()
             self._left = None
-        if self._going:
-            return
-        self._alone = not self._at_once or self.chain.broken is not None
-        self.chain = Chain()
-        if self._waiting:
+        if self._waiting and not self._going:
+            self._alone = not self._at_once or self.chain.broken is not None
+            self.chain = Chain()
             self._wake()
 
 
@@ -203,11 +209,15 @@ class Intake:
         self.budget = budget
         self.clock = clock
         self._deadlines: Deadlines | None = None
+        self._scope = _may_expire(clock)
+        self._shares_scope = True
+        self._most_of_body = inf if policy.max_body is None else policy.max_body
         self._ring = ring
         self._sink = sink
         self._spool = spool
         self._spools = spools
         self._observers = observers
+        self.take = self._observed if observers.present else self.answer
         self._accept_now: Callable[[Delivery], bool | OtherContent | None] | None = getattr(sink, "accept_now", None)
         self._lines: dict[str, _Line] = {}
         self._arrived = 0  # deliveries that came to be stored
@@ -220,13 +230,15 @@ class Intake:
     def begin(self) -> None:
         """Start to accept deliveries, in the running event loop."""
         self._deadlines = deadlines_of(self.clock, again=CANCEL_EVERY)
+        self._scope = _may_expire(self._deadlines or self.clock)
+        self._shares_scope = self._deadlines is None or getattr(type(self._sink), "accept", None) is SqliteInbox.accept
         self.open = self._begun = True
         self._failed = None
 
     def end(self) -> None:
         """Accept no more deliveries; a later ``begin`` may be in another event loop."""
         self.open = False
-        self._deadlines = None
+        self._deadlines, self._scope, self._shares_scope = None, _may_expire(self.clock), True
 
     @property
     def failure(self) -> str | None:
@@ -235,92 +247,110 @@ class Intake:
             return None
         return self._failed[1]
 
-    @contextmanager
-    def arriving(self) -> Generator[Arrival, None, None]:
-        """Return a context manager around one delivery; observers see its start and its end."""
-        arrival = Arrival(self.clock.monotonic())
-        if not self._observers.present:
-            yield arrival
-            return
-        receiver = self._observers.receiver
+    async def _observed(self, headers: Headers, body: bytes, receive: Receive | None = None) -> Reply | None:
+        """Like :meth:`answer`; observers see the start and the end of the delivery."""
+        receiver, began = self._observers.receiver, self.clock.monotonic()
+        arrival, reply = Arrival(), None
         self._observers.notify(DeliveryStarted(receiver=receiver))
         try:
-            yield arrival
+            reply = await self.answer(headers, body, receive, arrival)
         finally:
-            elapsed = self.clock.monotonic() - arrival.began
-            self._observers.notify(DeliveryEnded(receiver=receiver, key=arrival.key, status=arrival.status, elapsed=elapsed))
+            status = None if reply is None else reply.status
+            elapsed = self.clock.monotonic() - began
+            self._observers.notify(DeliveryEnded(receiver=receiver, key=arrival.key, status=status, elapsed=elapsed))
+        return reply
 
-    async def answer(self, headers: Headers, body: bytes, arrival: Arrival) -> Reply:
-        """Check and store a delivery whose body has been read, and return the answer."""
+    async def answer(  # noqa: C901, PLR0912  # the whole way: each coroutine more would cost each delivery
+        self, headers: Headers, body: bytes, receive: Receive | None = None, arrival: Arrival | None = None
+    ) -> Reply | None:
+        """Check and store a delivery, and return the answer; None if the client has disconnected.
+
+        With ``receive`` the body is read first. One scope limits all that waits: the body, new keys, the sink. But a sink
+        that may have shields gets a scope of the clock, because those of ``timeouts`` heed none.
+        """
         if not self._begun:
             self._begun = True
             self._observers.notify(NotEntered(receiver=self._observers.receiver))
-        verified = self._verified(headers, body)
-        question = self._ring.arrived()
-        if question is not None and _no_key_matched(verified):
-            with self.clock.scope(self.budget - (self.clock.monotonic() - arrival.began)):
+        began = self.clock.monotonic()
+        whole = False  # the body
+        verified: Verified | Rejected | None = None
+        delivery: Delivery | None = None
+        cause, order = "", 0  # the sink was too slow; its place among those that came to be stored
+        with self._scope(self.budget):
+            if receive is not None:
+                message = await receive()
+                found: Any = message.get("body")
+                if found.__class__ is not bytes or len(found) > self._most_of_body or message.get("more_body"):
+                    try:
+                        found = await body_of(receive, self._most_of_body, message)
+                    except TooLarge as error:
+                        return self._refuse(Rejected(reason=Reason.TOO_LARGE, detail=str(error)))
+                    if found is None:
+                        return None
+                body = found
+            whole = True
+            now = self.clock.now()
+            verified = self._verified(headers, body, now)
+            question = self._ring.arrived()
+            if question is not None:
                 while _no_key_matched(verified) and await self._ring.changed(question):
-                    verified = self._verified(headers, body)
-        checked = self._checked(verified, body)
-        if not isinstance(checked, Reply):
-            arrival.key = checked.key
-            checked = await self.store(checked, arrival.began)
-        arrival.status = checked.status
-        return checked
+                    verified = self._verified(headers, body, now := self.clock.now())
+            checked = self._checked(verified, body, now)
+            if isinstance(checked, Reply):
+                return checked
+            delivery = checked
+            self._arrived = order = self._arrived + 1
+            if arrival is not None:
+                arrival.key = delivery.key
+            if self._accept_now is not None and (reply := self._without_waiting(delivery, began)) is not None:
+                return reply
+            if self._shares_scope:
+                answer = await self.store(delivery, began)
+                if isinstance(answer, Reply):
+                    return answer
+                cause = answer
+        if not whole:
+            return INCOMPLETE
+        if delivery is None:  # no other keys came in time
+            return self._refuse(cast("Rejected", verified))
+        if not self._shares_scope:
+            with self.clock.scope(self.budget - (self.clock.monotonic() - began)):
+                answer = await self.store(delivery, began)
+                if isinstance(answer, Reply):
+                    return answer
+                cause = answer
+        return await self._spool_or_503(delivery, cause, began, order)
 
-    def reading(self) -> AbstractContextManager[object, bool]:
-        """Return a context manager that limits the reading of a body to the budget; on expiry it ends without an error.
-
-        Bodies share their timers, because one timer for each would cost a third of a delivery's time, and a body is nearly
-        always complete at once. The sink gets its own scope of the clock, so that shields inside it hold.
-        """
-        scopes = self._deadlines or self.clock
-        return cast("AbstractContextManager[object, bool]", scopes.scope(self.budget))
-
-    def _verified(self, headers: Headers, body: bytes) -> Verified | Rejected | None:
+    def _verified(self, headers: Headers, body: bytes, now: datetime) -> Verified | Rejected | None:
         keys = self._ring.keys
         if keys is None:
             return None
-        return verify(headers, body, credentials=keys, now=self.clock.now(), policy=self._window)
+        return verify(headers, body, credentials=keys, now=now, policy=self._window)
 
-    def _checked(self, verified: Verified | Rejected | None, body: bytes) -> Delivery | Reply:
+    def _checked(self, verified: Verified | Rejected | None, body: bytes, now: datetime) -> Delivery | Reply:
         """Return the delivery to store, or the answer if there is nothing to store."""
+        if isinstance(verified, Rejected):
+            return self._refuse(verified)
         if verified is None:
             return UNAVAILABLE
-        if isinstance(verified, Rejected):
-            return self.refuse(verified)
-        if not verified.key.current:
-            self._observers.notify(OldToken(receiver=self._observers.receiver, key=verified.key))
-        delivery = delivery_of(body, app_id=verified.key.app_id, received=self.clock.now())
-        outside = self.policy.rejection(verified.age)
-        if outside is not None:
+        key, age = verified.key, verified.age
+        if key.index:
+            self._observers.notify(OldToken(receiver=self._observers.receiver, key=key))
+        delivery = delivery_of(body, app_id=key.app_id, received=now)
+        if self._window is not self.policy and (outside := self.policy.rejection(age)) is not None:
             if self._out_of_time is OutOfTime.RESENDS and not delivery.resent:
-                return self.refuse(outside)
-            self._observers.notify(Skewed(receiver=self._observers.receiver, skew=verified.age, accepted=True))
+                return self._refuse(outside)
+            self._observers.notify(Skewed(receiver=self._observers.receiver, skew=age, accepted=True))
         if len(body) <= MOST_OF_PROBE and b"".join(as_utf8(body).split()) == b"{}":
             return ACCEPTED
         return delivery if self.open else UNAVAILABLE
 
-    def refuse(self, rejected: Rejected) -> Reply:
+    def _refuse(self, rejected: Rejected) -> Reply:
         """Notify the observers of a refused delivery and return the answer."""
         if rejected.age is not None:
             self._observers.notify(Skewed(receiver=self._observers.receiver, skew=rejected.age, accepted=False))
         self._observers.notify(Refused(receiver=self._observers.receiver, reason=rejected.reason, detail=rejected.detail))
         return refusal(rejected.reason)
-
-    async def store(self, delivery: Delivery, began: float) -> Reply:
-        """Store a delivery and return the answer; ``began`` is the clock's time at which it began to arrive."""
-        reply = self._without_waiting(delivery, began)
-        if reply is not None:
-            return reply
-        cause = ""
-        self._arrived = order = self._arrived + 1
-        with self.clock.scope(self.budget - (self.clock.monotonic() - began)):
-            answer = await self._in_order(delivery, began)
-            if isinstance(answer, Reply):
-                return answer
-            cause = answer
-        return await self._spool_or_503(delivery, cause, began, order)
 
     def _without_waiting(self, delivery: Delivery, began: float) -> Reply | None:
         """Return the answer if the sink accepts the delivery without waiting, otherwise None."""
@@ -331,45 +361,49 @@ class Intake:
         new = self._accept_now(delivery)
         return None if new is None else self._accepted(delivery, began, new=new)
 
-    async def _in_order(self, delivery: Delivery, began: float) -> Reply | str:
+    async def store(self, delivery: Delivery, began: float) -> Reply | str:  # noqa: C901, PLR0912  # as for `answer`
         """Return the answer once the sink has stored a delivery, or the cause if it has not.
 
-        If the sink does not store one, the next of its conversation finds it in the spool and cannot overtake it.
+        ``began`` is the clock's time at which it began to arrive. If the sink does not store it, the next delivery of its
+        conversation finds it in the spool and cannot overtake it.
         """
-        if self._spool is None:
-            return await self._offer(delivery, began)
-        line = self._lines.get(delivery.conversation)
-        if line is None:
-            line = self._lines[delivery.conversation] = _Line(at_once=self._chained)
+        spool, line, number = self._spool, None, 0  # numbers begin with 1
+        if spool is not None:
+            line = self._lines.get(delivery.conversation)
+            if line is None:
+                line = self._lines[delivery.conversation] = _Line(at_once=self._chained)
         try:
-            number = await line.enter()
-            try:
-                answer: Reply | str = "an earlier delivery of the conversation is in the spool"
-                if not self._spool.holds(delivery.conversation):
-                    answer = await self._offer(delivery, began, line)
-                if not isinstance(answer, Reply):
-                    await line.earlier_left(number)
-                return answer
-            finally:
-                line.leave(number)
-        finally:
-            if line.empty:
-                del self._lines[delivery.conversation]
-
-    async def _offer(self, delivery: Delivery, began: float, line: _Line | None = None) -> Reply | str:
-        try:
-            if line is not None and self._chained:
-                new = await cast("_ChainedSink", self._sink).accept(delivery, chain=line.chain)
-            else:
-                new = await self._sink.accept(delivery)
-        except BaseException as error:
-            if (ending := caller_error(error)) is not None:
-                raise ending from None
             if line is not None:
-                line.chain.fail(error)
-            self._observers.log.warning("the sink failed", exc_info=True)
-            return f"the sink failed: {type(error).__name__}: {error}"
-        return self._accepted(delivery, began, new=new)
+                number = line.enter() or await line.wait()
+            answer: Reply | str = IN_SPOOL
+            if spool is None or not spool.holds(delivery.conversation):
+                try:
+                    if line is not None and self._chained:
+                        new = await cast("_ChainedSink", self._sink).accept(delivery, chain=line.chain)
+                    else:
+                        new = await self._sink.accept(delivery)
+                except BaseException as error:
+                    answer = self._failure(error, line)
+                else:
+                    return self._accepted(delivery, began, new=new)
+            if line is not None:
+                await line.earlier_left(number)
+            return answer
+        finally:
+            if line is not None:
+                if number:
+                    line.leave(number)
+                if line.empty:
+                    del self._lines[delivery.conversation]
+
+    def _failure(self, error: BaseException, line: _Line | None) -> str:
+        """Return the cause for the failure of the sink. Raises what is not the sink's."""
+        if (ending := caller_error(error)) is not None:
+            raise ending from None
+        if line is not None:
+            line.chain.fail(error)
+        self._observers.log.warning("the sink failed", exc_info=error)
+        return f"the sink failed: {type(error).__name__}: {error}"
 
     async def _spool_or_503(self, delivery: Delivery, cause: str, began: float, order: int) -> Reply:
         """Return the answer to a delivery that the sink has not stored. An empty ``cause`` means that it was too slow."""
@@ -413,6 +447,11 @@ class Intake:
             else:
                 return True
         return False
+
+
+def _may_expire(scopes: Deadlines | Clock) -> Callable[[float], AbstractContextManager[object, bool]]:
+    """Return the factory of scopes whose block may end before its last line, which the protocol does not say."""
+    return cast("Callable[[float], AbstractContextManager[object, bool]]", scopes.scope)
 
 
 def _no_key_matched(verified: Verified | Rejected | None) -> bool:

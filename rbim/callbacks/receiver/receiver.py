@@ -273,8 +273,7 @@ class Receiver(Generic[Resource]):
 
         Never raises for any delivery. Outside the ``async with`` block nothing is stored: the answer is 503 instead of 200.
         """
-        with self._intake.arriving() as arrival:
-            return await self._intake.answer(headers, body, arrival)
+        return cast("Reply", await self._intake.take(headers, body))
 
     def _spool_for(
         self, path: str | PathLike[str] | None, budget: float, observers: Observers, *, needed: bool

@@ -66,7 +66,7 @@ async def settle():
 
 def writing(inbox):
     """Whether a transaction of the inbox is being made."""
-    return inbox._group_commit._writing.borrowed_tokens == 1
+    return inbox._group_commit._committing
 
 
 # --------------------------------------------------------------------------------- entering, leaving
@@ -202,11 +202,33 @@ async def test_a_locked_file_makes_accepting_slower_and_an_accept_cancelled_mean
             tasks.start_soon(inbox.accept, delivery(2))
             async with create_task_group() as others:
                 others.start_soon(inbox.accept, delivery(3))
-                await until(lambda: len(inbox._group_commit._pending.commands) == 2)
+                await until(lambda: len(inbox._group_commit._pending) == 2)
                 others.cancel_scope.cancel()
             assert rows("SELECT * FROM event") == []
             unlock()
         assert rows("SELECT key FROM event ORDER BY number") == [(delivery(1).key,), (delivery(2).key,)]
+
+
+async def test_resends_among_new_deliveries_of_a_transaction_change_neither_results_nor_order(path, locked, rows):
+    results = {}
+
+    async def accept(number):
+        results.setdefault(number, []).append(await inbox.accept(delivery(number)))
+
+    async with SqliteInbox(path) as inbox:
+        await accept(3)
+        unlock = locked()
+        async with create_task_group() as tasks:
+            tasks.start_soon(accept, 0)
+            await until(lambda: writing(inbox))
+            for number in (1, 2, 3, 2, 4):
+                tasks.start_soon(accept, number)
+                await settle()
+            unlock()
+    counts = {number: sorted(found) for number, found in results.items()}  # tasks may go on in any order
+    assert counts == {0: [True], 1: [True], 2: [False, True], 3: [False, True], 4: [True]}
+    assert [key for (key,) in rows("SELECT key FROM event ORDER BY number")] == [delivery(n).key for n in (3, 0, 1, 2, 4)]
+    assert rows("SELECT count(*) FROM conversation") == [(len({delivery(n).conversation for n in range(5)}),)]
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
@@ -391,7 +413,7 @@ async def test_a_claim_that_nobody_waits_for_any_more_is_given_back(path, locked
         unlock = locked()
         async with create_task_group() as tasks:
             tasks.start_soon(backlog.claim, 1)
-            await until(lambda: backlog._group_commit._writing.borrowed_tokens)
+            await until(lambda: backlog._group_commit._committing)
             tasks.cancel_scope.cancel()
         unlock()
         assert [claim.attempt for claim in await backlog.claim(5)][1:] == []
@@ -408,7 +430,7 @@ async def test_the_next_event_that_nobody_waits_for_any_more_is_given_back(path,
         unlock = locked()
         async with create_task_group() as tasks:
             tasks.start_soon(partial(backlog.done, [claim], more=1))
-            await until(lambda: backlog._group_commit._writing.borrowed_tokens)
+            await until(lambda: backlog._group_commit._committing)
             tasks.cancel_scope.cancel()
         unlock()
         await until(
@@ -424,8 +446,8 @@ async def test_a_claim_that_is_cancelled_just_when_it_was_made_is_given_back(pat
         await inbox.accept(delivery(1))
         plain = backlog._group_commit._settle
 
-        def settle_and_cancel(batch, error):
-            plain(batch, error)
+        def settle_and_cancel(*settled):
+            plain(*settled)
             claiming.cancel()
 
         backlog._group_commit._settle = settle_and_cancel

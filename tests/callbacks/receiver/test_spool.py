@@ -308,8 +308,13 @@ async def test_what_a_killed_process_had_claimed_is_forwarded_once_more(clock, s
     with closing(sqlite3.connect(spool)) as file, file:
         file.execute("UPDATE conversation SET boot = ?", (boot,))
     offered = []
-    accept = inbox._store.accept
-    inbox._store.accept = lambda delivery: offered.append(number_of(delivery.body)) or accept(delivery)
+    accept_all = inbox._store.accept_all
+
+    def offer(deliveries):
+        offered.extend(number_of(each.body) for each in deliveries)
+        return accept_all(deliveries)
+
+    object.__setattr__(inbox, "_accept_all", offer)
     async with receiver_of(inbox, spool, clock):
         clock.elapsed += LEASE + 1
         await until(lambda: not waiting(spool), clock)

@@ -1,0 +1,96 @@
+"""Commands of a transaction: chains, which keep an order without gaps, and commands that run as one."""
+
+from __future__ import annotations
+
+from copy import copy
+from math import inf
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+__all__ = ["Chain", "Linked", "NotTogether", "OneOfMany", "arguments_of", "many_of"]
+
+T = TypeVar("T")
+A = TypeVar("A")
+
+
+class NotTogether(Exception):
+    """Raised by a function for many commands that have to run one by one; what it has written is rolled back."""
+
+
+class OneOfMany(Generic[A, T]):
+    """A command that costs less beside others of its kind: ``many`` gets the arguments of all, and returns their results."""
+
+    __slots__ = ("argument", "many")
+
+    def __init__(self, many: Callable[[Sequence[A]], Sequence[T]], argument: A) -> None:
+        self.many = many
+        self.argument = argument
+
+    def __call__(self) -> T:
+        """Run it alone."""
+        (result,) = self.many((self.argument,))
+        return result
+
+
+class Chain:
+    """Commands that depend on their order: once one of them has failed (``broken`` is its error), all later ones fail."""
+
+    __slots__ = ("_failed_at", "_length", "broken")
+
+    def __init__(self) -> None:
+        self.broken: BaseException | None = None
+        self._length = 0
+        self._failed_at = inf
+
+    def fail(self, error: BaseException, at: float = 0) -> None:
+        """Let all commands after the place ``at`` fail that have not run yet (default: all)."""
+        if self.broken is None:
+            self.broken = error
+        self._failed_at = min(self._failed_at, at)
+
+    def link(self, command: Callable[[], T]) -> Linked[T]:
+        """Return a command at the next place of the chain; it runs unless an earlier one has failed."""
+        self._length += 1
+        return Linked(self, self._length, command)
+
+    def require(self, place: int) -> None:
+        """Raise the error of an earlier command if the one at ``place`` must not run."""
+        if place > self._failed_at and self.broken is not None:
+            raise copy(self.broken) from self.broken
+
+
+class Linked(Generic[T]):
+    """A command at a ``place`` of a chain."""
+
+    __slots__ = ("chain", "command", "place")
+
+    def __init__(self, chain: Chain, place: int, command: Callable[[], T]) -> None:
+        self.chain = chain
+        self.place = place
+        self.command = command
+
+    def __call__(self) -> T:
+        """Run it, unless an earlier command of the chain has failed."""
+        self.chain.require(self.place)
+        try:
+            return self.command()
+        except Exception as error:
+            self.chain.fail(error, self.place)
+            raise
+
+
+def many_of(command: Any) -> Callable[[Sequence[Any]], Sequence[Any]] | None:  # a command
+    """Return the function that can run a command together with its neighbours; None if it must run alone."""
+    if command.__class__ is Linked:
+        if command.chain.broken is not None:
+            return None
+        command = command.command
+    return command.many if command.__class__ is OneOfMany else None
+
+
+def arguments_of(commands: Iterable[Any]) -> list[Any]:  # commands
+    """Return the arguments of commands that :func:`many_of` lets run together."""
+    found: list[Any] = [each.command if each.__class__ is Linked else each for each in commands]
+    return [each.argument for each in found]
