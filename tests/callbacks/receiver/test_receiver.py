@@ -455,15 +455,19 @@ async def test_without_a_spool_the_answer_is_503_in_normal_mode_too(make, clock)
 
 
 async def test_the_spool_hands_over_in_order_as_soon_as_the_sink_takes_it(make, clock, tmp_path):
-    broken = True
+    broken, refused = True, 0
 
     async def accept(_):
+        nonlocal refused
         if broken:
+            refused += 1
             raise OSError
 
     sink = Sink(accept)
     async with make(sink, spool=tmp_path / "spool.db") as receiver:
-        for number in range(5):
+        assert (await post(receiver, body(msgId="0"))).status == 200
+        await until(lambda: refused == 2)  # by the spool, too: it pauses now, by the emulated clock
+        for number in range(1, 5):
             assert (await post(receiver, body(msgId=str(number)))).status == 200
         broken = False
         # what follows in a conversation that has something in the spool goes behind it, though the sink would take it
