@@ -635,6 +635,25 @@ class TestAsyncioCancellation:
             await tasks[0]
         assert together() == [[1, 2], [-2]]
 
+    async def test_a_task_that_is_cancelled_just_before_its_transaction_is_settled_has_it_undone(
+        self, store, together, monkeypatch
+    ):
+        """The task does not know yet that it is cancelled, and so has not said what is to be undone."""
+
+        def cancels(commits, *settled):
+            task.cancel()
+            settle_batch(commits, *settled)
+
+        settle_batch = GroupCommit._settle
+        async with open_group_commit(store) as commits:
+            monkeypatch.setattr(GroupCommit, "_settle", cancels)
+            task = asyncio.create_task(commits.run(store.add(1), undo=lambda number: [store.add(-number)]))
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert await commits.run(store.add(2)) == 2
+            assert commits._late == {}
+        assert together() in ([[1], [-1, 2]], [[1], [-1], [2]])
+
 
 # ------------------------------------------------------------------------------- entering and leaving
 

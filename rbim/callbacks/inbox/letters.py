@@ -83,11 +83,14 @@ class Letters:
         return letters + ([_quarantined(each) for each in self.held] if quarantined else [])
 
     def remove(self, wanted: Callable[[DeadLetter], bool], *, dead: bool = True, quarantined: bool = True) -> int:
-        """Delete those that are wanted; return their number."""
+        """Delete those that are wanted, and forget their keys; return their number."""
         with self._lock:
-            numbers = {letter.number for letter in self._all(dead=dead, quarantined=quarantined) if wanted(letter)}
-            self._forget(numbers)
-        return len(numbers)
+            letters = self._all(dead=dead, quarantined=quarantined)
+            keys = {letter.number: letter.key for letter in letters if wanted(letter)}
+            self._forget(keys)
+            for key in keys.values():
+                self._queues.forget_key(key)
+        return len(keys)
 
     def _forget(self, numbers: Collection[int]) -> None:
         for each in tuple(self.dead):

@@ -176,7 +176,7 @@ class MemorySink:
         return self._letters.requeue(lambda letter, _: letter.number in wanted, dead=dead, quarantined=quarantined)
 
     async def discard(self, numbers: Iterable[int], *, dead: bool = True, quarantined: bool = True) -> int:
-        """Delete dead letters and events in quarantine; return their number.
+        """Delete dead letters and events in quarantine; return their number. A resend would be accepted as a new event.
 
         With False for ``dead`` or ``quarantined``, numbers of that kind are left out.
         """

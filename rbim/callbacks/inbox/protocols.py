@@ -29,7 +29,7 @@ __all__ = ["Archive", "Backlog", "Claim", "Counts", "DeadLetter", "Inbox", "Leas
 #   leased   One worker has it, under a fence (a number that grows with every lease of the inbox), until the lease's end.
 #   pausing  A retry waits for its time. No worker has the conversation, and it cannot be claimed yet.
 #   suspect  A process died while it had the lease. The oldest waiting event may be the cause: it is claimed only by itself,
-#            and at most one suspect of the inbox is leased at a time.
+#            and at most one suspect is leased at a time by a worker (of an SqliteInbox: by all workers together).
 #   on trial A suspect that is leased and has begun (``begin``).
 #   (absent) No event of the conversation waits.
 #
@@ -40,7 +40,8 @@ __all__ = ["Archive", "Backlog", "Claim", "Counts", "DeadLetter", "Inbox", "Leas
 # leased -> pausing   retry(), for ``pause`` seconds; then pausing -> ready
 # leased -> absent    done() or dead_letter() of the last waiting event
 # leased -> leased    by another claim, under a new fence, once the lease has expired: the old holder has lost it
-# leased -> suspect   instead, if the process that had the lease is another one: it died. After absolve() it is not suspected
+# leased -> suspect   instead, if the process that had the lease is another one: it died, or was silent for the time of the
+#                     lease. After absolve() it is not suspected
 # suspect -> leased   claim(); then leased -> on trial by begin()
 # on trial -> suspect the lease expired and its process is another one: one more crash; release() counts none
 # on trial -> leased  clear(): it has run alone for long, and nothing died
@@ -69,6 +70,9 @@ class Sink(Protocol):
     ``durable`` tells whether accepted deliveries survive the process, ``retention`` for how many seconds their keys are
     remembered. A sink that seldom waits may also have ``accept_now(delivery)``, a plain method that returns the result of
     ``accept``, or None if ``accept`` would have to wait. It saves the receiver a timer.
+
+    A sink across a network has ``ready``, a bool: whether its servers can be reached now. In normal mode a receiver needs an
+    overflow file for it, and while it is False stores deliveries there at once, instead of waiting for the budget to end.
 
     With an overflow file the receiver offers the deliveries of one conversation one at a time, so that they stay in order. A
     sink that keeps the order of its calls can let ``accept`` have a keyword ``chain``, a ``Chain`` (see

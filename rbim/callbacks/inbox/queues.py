@@ -61,6 +61,11 @@ class ConversationQueues:
         if len(self._in_order) > self.remember:
             del self.keys[self._in_order.popleft()]
 
+    def forget_key(self, key: str) -> None:
+        """Forget a key before its time: a resend is a new event."""
+        if self.keys.pop(key, None) is not None:
+            self._in_order.remove(key)
+
     def numbered(self, delivery: Delivery) -> QueuedEvent:
         """Return an event with the next number, in no queue."""
         return QueuedEvent(next(self._numbers), delivery)
