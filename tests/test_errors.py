@@ -110,6 +110,7 @@ DEFAULTS = {
     "InvalidRequest": "not sent",
     "TransportError": "unknown",
     "NotSent": "not sent",
+    "NotTaken": "not sent",
     "Unanswered": "unknown",
     "AnswerTooLarge": "unknown",
     "ProtocolError": "unknown",
@@ -179,6 +180,7 @@ MADE = [
     errors.ClientClosed("closed"),
     errors.CallbackRejected("no"),
     errors.TransportError("lost"),
+    errors.NotTaken("m"),
     OfOnesOwn("a", "b", third={"x": 1}),
     RbimError(),
 ]
