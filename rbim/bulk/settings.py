@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import field, frozen
 
 from rbim._support.text import quoted
-from rbim.bulk.journal.facts import DIALECT
+from rbim.bulk.journal.facts import DIALECT, VIA
 from rbim.bulk.stop_rules import FailureLimit
 from rbim.client.limits import Rate
 from rbim.client.retry import Retry
@@ -69,11 +69,12 @@ class JobSettings:
 
     @staticmethod
     def from_json(document: dict[str, Any], operations: Mapping[str, type[Operation[Any]]]) -> dict[str, Any]:
-        """Return the stored settings as keyword arguments of a job, without the dialect, which a run cannot change.
+        """Return the stored settings as keyword arguments of a job, without the dialect, which a run cannot change, and
+        without the address of workers, which belongs to the sender.
 
         Rates of operations that are not in ``operations`` are dropped.
         """
-        values = {name: value for name, value in document.items() if name != DIALECT}
+        values = {name: value for name, value in document.items() if name not in {DIALECT, VIA}}
         rates: list[Rate] = []
         for each in map(dict, values.pop("rates")):
             names = each.pop("operations", [])
