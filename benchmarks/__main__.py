@@ -29,6 +29,8 @@ PARTS = (
     "loading",
     "callbacks",
     "handlers",
+    "jetstream",
+    "jetstream_operations",
     "import_time",
     "memory",
     "tenants",

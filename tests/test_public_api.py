@@ -22,11 +22,21 @@ import pytest
 
 SNAPSHOT = Path(__file__).parent / "snapshots" / "api.txt"
 PATHS = [
-    *("rbim", "rbim.operations", "rbim.errors", "rbim.wire.codec", "rbim.config", "rbim.bulk", "rbim.callbacks"),
+    *(
+        "rbim",
+        "rbim.operations",
+        "rbim.errors",
+        "rbim.wire.codec",
+        "rbim.wire.portable",
+        "rbim.config",
+        "rbim.bulk",
+        "rbim.callbacks",
+    ),
     *("rbim.emulator", "rbim.emulator.faults", "rbim.emulator.platform.snapshot", "rbim.emulator.request_log"),
     *("rbim.emulator.copies.messages", "rbim.emulator.platform.rules", "rbim.emulator.server"),
     *("rbim.testing", "rbim.transports.httpx", "rbim.transports.asyncio", "rbim.transports.httpx2"),
     *("rbim.transports.aiohttp", "rbim.transports.pyreqwest", "rbim.testing.conformance", "rbim.otel", "rbim.cli"),
+    *("rbim.testing.inbox_conformance", "rbim.jetstream"),
 ]
 """What the README, the pages, the examples and the API reference import from; a name is described at the first of them."""
 

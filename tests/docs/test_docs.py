@@ -68,6 +68,7 @@ ELSEWHERE = {
     "docs/cli.md": ("docs/test_cli.py", {"sh", "toml"}),
     "docs/configuration.md": ("docs/test_configuration.py", {"python", "sh", "toml"}),
     "docs/emulator.md": ("cli/test_emulator.py", {"python", "sh", "json"}),
+    "docs/machines.md": ("docs/test_machines.py", {"python"}),
     "docs/observability.md": ("docs/test_observability.py", {"python"}),
     "docs/operations.md": ("docs/test_docs.py", {"python", "json"}),
     "docs/quickstart.md": ("docs/test_docs.py", {"sh"}),

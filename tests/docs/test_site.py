@@ -20,7 +20,7 @@ PUBLIC = [
     "rbim.emulator.faults",
     "rbim.operations",
 ]
-PUBLIC += ["rbim.otel", "rbim.testing", "rbim.testing.conformance"]
+PUBLIC += ["rbim.otel", "rbim.testing", "rbim.testing.conformance", "rbim.testing.inbox_conformance", "rbim.jetstream"]
 TRANSPORTS = ["httpx", "asyncio", "aiohttp", "pyreqwest", "httpx2"]
 
 

@@ -56,8 +56,8 @@ __all__ = ["Arrival", "Intake"]
 #                413 or 415. Nothing is stored.
 #   probe        It is authentic and its body is an empty object: 200. Nothing is stored.
 #   accepted     The sink stored it now, or knew its key already: 200.
-#   spooled      Normal mode only. The sink failed, exceeded the budget, or must wait for earlier deliveries of the
-#                conversation in the spool; the spool stored it: 200. The spool forwards it to the sink later.
+#   spooled      Normal mode only. The sink failed, exceeded the budget, is not ready, or must wait for earlier deliveries of
+#                the conversation in the spool; the spool stored it: 200. The spool forwards it to the sink later.
 #   unavailable  Nothing stored it, or the intake is closed: 503. In high-guarantee mode the platform resends.
 #
 # _checked() ends in refused, probe, unavailable (closed) or a delivery; store() takes that delivery to accepted, spooled or
@@ -89,6 +89,7 @@ CANCEL_EVERY = 0.05  # seconds between two cancellations of a body that does not
 LONGEST_RETENTION = 3650 * 86_400.0  # seconds: a policy's limits are finite
 MOST_OF_LINE = 300
 IN_SPOOL = "an earlier delivery of the conversation is in the spool"
+NOT_READY = "the sink is not ready"
 MOST_OF_PROBE = 16  # bytes of a probe's body: an empty object with white space
 
 
@@ -376,7 +377,10 @@ class Intake:
             if line is not None:
                 number = line.enter() or await line.wait()
             answer: Reply | str = IN_SPOOL
-            if spool is None or not spool.holds(delivery.conversation):
+            if line is not None and self._spools and not getattr(self._sink, "ready", True):
+                answer = NOT_READY
+                line.chain.fail(ConnectionError(answer))
+            elif spool is None or not spool.holds(delivery.conversation):
                 try:
                     if line is not None and self._chained:
                         new = await cast("_ChainedSink", self._sink).accept(delivery, chain=line.chain)

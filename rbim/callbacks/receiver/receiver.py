@@ -113,7 +113,8 @@ class Receiver(Generic[Resource]):
     "normal" (default) or "high-guarantee". ``policy``: the limits for accepted deliveries (default: the dialect's).
     ``dialect``: the choices that the interface leaves open; a ``router`` that is given has its own. ``budget``: seconds for
     body and sink (default: 2). ``spool``: the overflow file for deliveries that the sink does not store in time (default:
-    next to the file of a :class:`~rbim.callbacks.SqliteInbox`, none for other sinks). ``observers`` are called with each
+    next to the file of a :class:`~rbim.callbacks.SqliteInbox`, none for other sinks; needed in normal mode for a sink on a
+    network). ``observers`` are called with each
     observation (:mod:`rbim.callbacks.observers`). At most ``concurrency`` conversations are handled at once (default: 16),
     each attempt for at most ``timeout`` seconds (default: 60); ``backoff`` decides when the next attempt follows. On
     leaving, running handlers have ``drain`` seconds (default: 10). ``health``: the path at which ``asgi`` answers a GET with
@@ -284,6 +285,13 @@ class Receiver(Generic[Resource]):
             path = beside.with_name(f"{beside.name}-spool")
         if path is not None and beside is not None and Path(path).resolve() == beside.resolve():
             raise InvalidRequest(f"spool: {path} is the inbox itself; use another file", field="spool")
+        if path is None and needed and hasattr(self.sink, "ready"):
+            raise InvalidRequest(
+                f"spool: {type(self.sink).__name__} is reached over a network, and in normal mode a delivery that it cannot"
+                ' take is lost: pass the path of an overflow file, such as spool="/var/lib/rbim/copies.spool", or set the'
+                ' platform and mode= to "high-guarantee"',
+                field="spool",
+            )
         if path is None or not (needed or Path(path).exists()):
             return None
         return Spool(Path(path), self.sink, clock=self.clock, budget=budget, observers=observers)

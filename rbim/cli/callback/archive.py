@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from rbim.cli.callback.inboxes import existing_on_servers, is_on_servers
 from rbim.cli.errors import print_error
 from rbim.cli.exit_codes import Exit
 
@@ -25,12 +26,21 @@ class Unusable(Exception):
     code = Exit.USAGE
 
 
-def opened_archive(inbox: str) -> AbstractAsyncContextManager[Archive]:
-    """Return the inbox that a text names, the path of a file, to be entered. Raises Unusable if there is none."""
+async def opened_archive(inbox: str) -> AbstractAsyncContextManager[Archive]:
+    """Return the inbox that a text names, to be entered: a file, or one on servers. Raises Unusable if there is none.
+
+    Raises ConnectionError if no server answers.
+    """
+    if is_on_servers(inbox):
+        found = await existing_on_servers(inbox)
+        if found is None:
+            print_error(f"{inbox}: there is no such inbox on the servers; give the inbox of rbim callback serve")
+            raise Unusable
+        return found
     from rbim.callbacks.inbox.sqlite import SqliteInbox
 
     path = Path(inbox)
-    if not path.is_file():  # it would be created
+    if not path.is_file():  # noqa: ASYNC240  # nothing else runs. It would be created
         print_error(f"{inbox}: no such file; give the inbox of rbim callback serve")
         raise Unusable
     return SqliteInbox(path)
@@ -46,7 +56,7 @@ def with_archive(inbox: str, use: Callable[[Archive], Awaitable[T]]) -> T:
     import anyio
 
     async def used() -> T:
-        async with opened_archive(inbox) as archive:
+        async with await opened_archive(inbox) as archive:
             return await use(archive)
 
     try:

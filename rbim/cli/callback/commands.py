@@ -44,7 +44,7 @@ callback = App(name="callback", help=HELP, help_format="markdown")
 @callback.command(sort_key=0)
 def serve(  # noqa: PLR0913  # flags, each with a default
     *,
-    inbox: Path,
+    inbox: Annotated[str, Parameter(name=("--inbox", "--sink"))],
     host: str = "127.0.0.1",
     port: Port = 8000,
     path: str = "/",
@@ -55,6 +55,7 @@ def serve(  # noqa: PLR0913  # flags, each with a default
     connections: Annotated[Count | None, Parameter(show_default=False)] = None,
     forward_to: str | None = None,
     health: str | None = None,
+    spool: Annotated[Path | None, Parameter(show_default=False)] = None,
 ) -> int:
     """Receive callbacks and store their events in a file.
 
@@ -66,7 +67,8 @@ def serve(  # noqa: PLR0913  # flags, each with a default
     Parameters
     ----------
     inbox
-        The file that stores the events; it is created if it does not exist.
+        The file that stores the events; it is created if it does not exist. Or an inbox on NATS servers with JetStream, for
+        receivers on several machines: nats://h1,h2,h3/copies (tls:// for TLS; RBIM_NATS_CREDS_FILE to log in).
     host
         The address to listen on; 0.0.0.0 for all addresses of this machine.
     port
@@ -92,6 +94,9 @@ def serve(  # noqa: PLR0913  # flags, each with a default
         dead letter. With --print, events are printed when they were forwarded.
     health
         A path that answers GET with 200 if deliveries are stored and handled, else with 503, and with JSON.
+    spool
+        The overflow file for deliveries that the inbox cannot take in time (default: INBOX-spool). An inbox on servers needs
+        one in normal mode.
     """
     require("server", "uvicorn")
     from rbim.cli.callback.serve import ServeOptions, run
@@ -100,6 +105,7 @@ def serve(  # noqa: PLR0913  # flags, each with a default
         return run(
             ServeOptions(
                 inbox=inbox,
+                spool=spool,
                 host=host,
                 port=port,
                 path=path,
@@ -120,7 +126,7 @@ def serve(  # noqa: PLR0913  # flags, each with a default
 def work(  # noqa: PLR0913  # flags, each with a default
     handlers: str,
     *,
-    inbox: Path,
+    inbox: str,
     around: Annotated[str | None, Parameter(show_default=False)] = None,
     app_dir: Path = Path(),
     concurrency: Count = 16,
@@ -139,7 +145,8 @@ def work(  # noqa: PLR0913  # flags, each with a default
     handlers
         The router with the handlers, as MODULE:NAME, such as app.handlers:router.
     inbox
-        The file that stores the events; it is created if it does not exist.
+        The file that stores the events, or an inbox on NATS servers, such as nats://h1,h2,h3/copies. It is created if it
+        does not exist.
     around
         A function, as MODULE:NAME, that returns an async context manager for what handlers share, such as a connection pool:
         its value is their `HandlerContext.resource`.

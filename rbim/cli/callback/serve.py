@@ -22,11 +22,11 @@ from attrs import frozen
 from rbim._support.sockets import bound_to
 from rbim.callbacks.events.fields import Account
 from rbim.callbacks.events.types import Event, UnknownEvent
-from rbim.callbacks.inbox.sqlite import SqliteInbox
 from rbim.callbacks.receiver.receiver import Receiver
 from rbim.callbacks.worker.router import HandlerContext  # noqa: TC001  # the router looks at the handler's signature
 from rbim.cli.callback.connection import ConnectionTable, LimitedConnection, max_connections
 from rbim.cli.callback.forward import Forwarder
+from rbim.cli.callback.inboxes import inbox_of, is_on_servers
 from rbim.cli.callback.log import Line, RateLimitedHandler, StreamListener, receiver_log
 from rbim.cli.callback.signals import stopped_by_signals
 from rbim.cli.context import callback_credentials, configuration
@@ -56,7 +56,7 @@ BACKLOG = 2048  # connections waiting to be accepted
 class ServeOptions:
     """The flags of the command."""
 
-    inbox: Path
+    inbox: str
     host: str
     port: int
     path: str
@@ -67,6 +67,7 @@ class ServeOptions:
     connections: int | None = None
     forward_to: str | None = None
     health: str | None = None
+    spool: Path | None = None
 
 
 def run(options: ServeOptions) -> int:
@@ -80,10 +81,18 @@ def run(options: ServeOptions) -> int:
     config = configuration()
     credentials = callback_credentials(config)
     forwarder = None if options.forward_to is None else Forwarder(options.forward_to, credentials)
+    sink = inbox_of(options.inbox)
+    if is_on_servers(options.inbox) and options.spool is None and options.mode == "normal":
+        raise InvalidRequest(
+            "--spool is needed with an inbox on servers: in normal mode the platform tries each delivery once, and servers "
+            "cannot always be reached. Give the path of an overflow file, or use --mode high-guarantee",
+            field="--spool",
+        )
     receiver = Receiver(
         credentials=credentials,
         dialect=config.dialect,
-        sink=SqliteInbox(options.inbox),
+        sink=sink,
+        spool=options.spool,
         mode=options.mode,
         timeout=inf,  # the reader of standard output may be slow
         drain=DRAIN_TIMEOUT,

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from attrs import frozen
 
-from rbim.callbacks.inbox.sqlite import SqliteInbox
 from rbim.callbacks.observers import Observers
 from rbim.callbacks.worker.router import Router
 from rbim.callbacks.worker.runner import WorkerTask
 from rbim.callbacks.worker.worker import Worker
+from rbim.cli.callback.inboxes import inbox_of
 from rbim.cli.callback.log import receiver_log
 from rbim.cli.callback.signals import stopped_by_signals
 from rbim.cli.exit_codes import Exit
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractAsyncContextManager
 
-    from rbim.cli.callback.log import RateLimitedHandler
+from rbim.cli.callback.log import RateLimitedHandler
 
 __all__ = ["WorkOptions", "run"]
 
@@ -37,7 +37,7 @@ class WorkOptions:
     """The arguments of the command."""
 
     handlers: str
-    inbox: Path
+    inbox: str
     around: str | None
     app_dir: Path
     concurrency: int
@@ -50,7 +50,7 @@ def run(options: WorkOptions) -> int:
     sys.path.insert(0, str(options.app_dir.absolute()))
     router, around = _router(options), _around(options)
     worker = Worker(
-        SqliteInbox(options.inbox),
+        inbox_of(options.inbox),
         router,
         concurrency=options.concurrency,
         timeout=options.timeout,

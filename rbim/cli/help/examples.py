@@ -30,6 +30,10 @@ EXAMPLES = {
         "rbim remove leavers.csv --dry-run",
         "rbim remove leavers.csv --rate 50/s --yes",
     ),
+    "worker": (
+        "rbim worker --via nats://h1,h2,h3/bulk --rate 50/s",
+        "rbim worker --via nats://127.0.0.1:4222/bulk --concurrency 10",
+    ),
     "job": ("rbim job list", "rbim job status members.csv.invite.journal", "rbim job resume members.csv.invite.journal"),
     "job list": ("rbim job list", "rbim job list jobs --json"),
     "job status": ("rbim job status members.csv.invite.journal", "rbim job status members.csv.invite.journal --json"),
@@ -46,10 +50,12 @@ EXAMPLES = {
         "rbim callback serve --inbox events.db --print",
         "rbim callback serve --inbox events.db --port 8000 --mode high-guarantee",
         "rbim callback serve --inbox events.db --forward-to http://127.0.0.1:5000/copies",
+        "rbim callback serve --inbox nats://h1,h2,h3/copies --spool copies.spool",
     ),
     "callback work": (
         "rbim callback work app.handlers:router --inbox events.db",
         "rbim callback work app.handlers:router --inbox events.db --around app.database:pool",
+        "rbim callback work app.handlers:router --inbox nats://h1,h2,h3/copies",
     ),
     "callback send": (
         "rbim callback send TEXT --to 1002 --sender 1001 --text hello",

@@ -18,9 +18,10 @@ from rbim.cli.jobs.capacity import checked_groups, too_large
 from rbim.cli.jobs.files import Files
 from rbim.cli.jobs.input import SHOWN, STANDARD, journal_beside, line_of, open_input
 from rbim.cli.jobs.progress import time_left
-from rbim.cli.jobs.run import JobRun, command_line, execute
+from rbim.cli.jobs.run import JobRun, command_line, execute, kept_via
 from rbim.cli.output import show_json
 from rbim.cli.printable import printable
+from rbim.cli.via import remote_sender
 from rbim.client.limits import Limits
 from rbim.client.settings import COLUMNS
 from rbim.errors import InvalidRequest, RbimError
@@ -50,6 +51,7 @@ class JobCommand(NamedTuple):
     file: str
     user_name: str | None
     chunk: int | None
+    via: str | None
     journal: Path | None
     on_unknown: OnUnknown
     limit: int | None
@@ -81,24 +83,27 @@ def begin(command: JobCommand) -> int:
         settings = {**pace, "chunk": command.chunk, "user_name": user_name, "dialect": config.dialect}
         journal = command.journal or journal_beside(command.file, command.verb)
         job = command.make(NoSender(), journal=journal, **settings)
+        via = command.via or kept_via(job.journal)
         if command.check_groups and not command.dry_run:
             raise InvalidRequest("--check-groups: it is for a dry run: add --dry-run", field="check_groups")
-        needs_client = command.check_groups or not command.dry_run
-        client = make_client(config, limits=Limits(concurrency=job.settings.concurrency)) if needs_client else None
+        limits = Limits(concurrency=job.settings.concurrency)
+        client = make_client(config, limits=limits) if command.check_groups or not (command.dry_run or via) else None
+        sender = client if via is None else remote_sender(via, config)
         options = _input_options(command.input_flags, config)
         with open_input(command.file, options) as rows:
-            if client is None or command.dry_run:
+            if sender is None or command.dry_run:
                 return rows.leave(_estimate(command, job, rows, client))
             source = None if command.file == STANDARD else command.file
             files = Files(job.journal, source=source, **command.result_flags.files())
             if command.asks_first and not confirmed(f"permanently {_action(command, job, options)}", f"{name} --yes"):
                 return rows.leave(JobExit.USAGE)
-            job = command.make(client, journal=journal, **settings)
+            job = command.make(sender, journal=journal, **settings)
             return execute(
                 JobRun(
                     command=name,
                     journal=job.journal,
-                    client=client,
+                    sender=sender,
+                    dialect=config.dialect,
                     begin=lambda: job.run(rows, command.on_unknown, limit=command.limit),
                     output_flags=command.output_flags,
                     files=files,

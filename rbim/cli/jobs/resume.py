@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 from rbim.bulk.job import open_job
 from rbim.bulk.journal.facts import job_facts
 from rbim.bulk.report.reading import read_report
-from rbim.cli.context import make_client
+from rbim.cli.context import configuration, make_client
 from rbim.cli.errors import print_error, report_error
 from rbim.cli.exit_codes import JobExit
 from rbim.cli.jobs.begin import NoSender
 from rbim.cli.jobs.dialect import with_flags
 from rbim.cli.jobs.files import Files
-from rbim.cli.jobs.run import JobRun, execute
+from rbim.cli.jobs.run import JobRun, execute, kept_via
+from rbim.cli.via import remote_sender
 from rbim.client.limits import Limits
 from rbim.errors import InvalidRequest, RbimError
 
@@ -42,9 +43,12 @@ def continue_job(
     try:
         stored = open_job(NoSender(), journal)
         settings = pace_flags.settings(stored.settings.rates)
-        client = make_client(limits=Limits(concurrency=settings.get("concurrency", stored.settings.concurrency)))
-        dialect = client.dialect
-        job = open_job(client, journal, **settings)
+        config = configuration()
+        dialect = config.dialect
+        limits = Limits(concurrency=settings.get("concurrency", stored.settings.concurrency))
+        via = kept_via(stored.journal)
+        sender = make_client(config, limits=limits) if via is None else remote_sender(via, config)
+        job = open_job(sender, journal, **settings, dialect=dialect)
         source = job_facts(job.journal).source.get("path")
         files = Files(job.journal, source=source, **result_flags.files())
     except RbimError as error:
@@ -56,7 +60,8 @@ def continue_job(
         JobRun(
             command=command,
             journal=job.journal,
-            client=client,
+            sender=sender,
+            dialect=dialect,
             begin=lambda: run(job),
             output_flags=output_flags,
             files=files,

@@ -17,7 +17,7 @@ import anyio
 from attrs import define
 
 from rbim._support.task_errors import TaskErrors
-from rbim.bulk.journal.facts import damage_of
+from rbim.bulk.journal.facts import VIA, damage_of, job_facts
 from rbim.bulk.report.reading import read_report
 from rbim.bulk.report.text import report_text
 from rbim.bulk.run import ANOTHER_JOB
@@ -42,8 +42,10 @@ if TYPE_CHECKING:
     from rbim.cli.jobs.flags import OutputFlags
     from rbim.cli.jobs.input import Input
     from rbim.client.client import AsyncClient
+    from rbim.dialect import Dialect
+    from rbim.jetstream.sender import RemoteSender
 
-__all__ = ["JobRun", "command_line", "execute"]
+__all__ = ["JobRun", "command_line", "execute", "kept_via"]
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 EARLY_EXITS = {
@@ -83,11 +85,12 @@ SUFFIXES = {"csv": ".csv", "jsonl": ".jsonl", "text": ".txt"}
 
 
 class JobRun(NamedTuple):
-    """A run to execute: ``begin`` makes it; ``rows`` is its input, if it reads one."""
+    """A run to execute: ``begin`` makes it; ``rows`` is its input, if it reads one. ``sender`` is open while it runs."""
 
     command: str
     journal: Path
-    client: AsyncClient
+    sender: AsyncClient | RemoteSender
+    dialect: Dialect
     begin: Callable[[], Run]
     output_flags: OutputFlags
     files: Files
@@ -134,7 +137,7 @@ async def _run(job_run: JobRun, result: _RunResult) -> None:
         async with tasks:
             await tasks.start(_handle_signals, run, progress)
             with failures:
-                async with job_run.client, run:
+                async with job_run.sender, run:
                     async for snapshot in run:
                         progress.update(snapshot)
             tasks.cancel_scope.cancel()
@@ -172,7 +175,7 @@ async def _handle_signals(run: Run, progress: ProgressDisplay, *, task_status: T
 
 def _finish(job_run: JobRun, result: _RunResult) -> int:
     if isinstance(result.error, InvalidRequest):
-        error = with_flags(result.error, job_run.journal, job_run.client.dialect)
+        error = with_flags(result.error, job_run.journal, job_run.dialect)
         if error.field == ANOTHER_JOB:
             error.add_note(f"To finish that job:\n{_continued('resume', job_run.journal)}")
             error.add_note(f"To begin another job, the same command with: {_another_journal(job_run.journal)}")
@@ -303,6 +306,17 @@ def _another_journal(journal: Path) -> str:
 
 def _quoted(*words: str) -> str:
     return subprocess.list2cmdline(words) if os.name == "nt" else shlex.join(words)
+
+
+def kept_via(journal: Path) -> str | None:
+    """Return the address of the workers over which the job in a journal was sent, or None."""
+    if not journal.is_file():
+        return None
+    try:
+        via: str | None = job_facts(journal).settings.get(VIA)
+    except InvalidRequest:  # the run says what is wrong with it
+        return None
+    return via
 
 
 def command_line(*tokens: object) -> str:

@@ -1,0 +1,280 @@
+"""One connection to NATS servers: it opens in the background, and again after every failure."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from logging import getLogger
+from typing import TYPE_CHECKING, cast
+
+from anyio import CancelScope
+
+from rbim._support.event_loops import backend
+from rbim._support.text import one_line
+from rbim.errors import InvalidRequest
+from rbim.jetstream.nats_py import Client, connect, jetstream_of
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from types import TracebackType
+    from typing import Self
+
+    from rbim.jetstream.nats_py import JetStreamContext
+    from rbim.jetstream.settings import NatsSettings
+
+__all__ = ["REQUEST_TIMEOUT", "Connection", "EngineAway", "finished"]
+
+# Theory of operation: the state of a connection.
+#
+#   connecting   No server has answered. All addresses are tried, again and again.
+#   preparing    A server has answered; ``prepare`` runs, again and again until it succeeds: there may be no leader yet.
+#   ready        ``prepare`` has succeeded, and a server is connected.
+#   refused      ``prepare`` raised InvalidRequest: what is on the servers does not fit. Nothing is tried any more.
+#   closed       Not entered, or left.
+#
+# closed -> connecting      on entering
+# connecting -> preparing   a server is connected
+# preparing -> ready        prepare() returned
+# preparing -> refused      prepare() raised InvalidRequest
+# preparing, ready -> connecting   the server is lost
+# ready -> preparing        suspect(): a request had no answer
+# (any) -> closed           on leaving
+#
+# What must always hold:
+# - Entering waits for the first result, of whatever kind, and for FIRST_WAIT at most. It fails only if that is ``refused``.
+# - nats-py closes a client for good after some errors of a server: then another client takes its place.
+# - ``jetstream()`` returns only while ``ready``; ``since`` is the time of the loop since which it has been.
+
+REQUEST_TIMEOUT = 2.0
+"""Seconds for which a request waits for its answer."""
+
+CONNECT_TIMEOUT = 2  # seconds for one server
+RECONNECT_WAIT = 0.2  # seconds between two attempts with the same server
+PING_EVERY, PINGS = 5, 2  # a server that answers none for 10 to 15 seconds is left
+FIRST_WAIT = 2.0  # seconds
+PREPARE_AGAIN = 0.25  # seconds
+LAST_WAIT = 2.0  # seconds for closing
+MOST_OF_CAUSE = 200  # characters
+
+logger = getLogger("rbim.jetstream")
+
+
+class EngineAway(ConnectionError):
+    """No server is connected, or none has answered; the message has the last cause."""
+
+
+class Connection:
+    """A connection for one event loop (asyncio), an async context manager.
+
+    ``name`` is shown by the servers' monitoring. ``prepare`` gets the JetStream context after each connect: it creates what
+    is missing there and may raise InvalidRequest if what is there does not fit; other errors are tried again.
+
+    Entering does not need the network. Raises InvalidRequest on trio, or if ``prepare`` raised it.
+    """
+
+    def __init__(
+        self,
+        servers: tuple[str, ...],
+        settings: NatsSettings,
+        *,
+        name: str,
+        prepare: Callable[[JetStreamContext], Awaitable[object]],
+    ) -> None:
+        self._servers = servers
+        self._settings = settings
+        self._name = name
+        self._prepare = prepare
+        self._tls = settings.tls(servers)
+        self._client: Client | None = None
+        self._jetstream: JetStreamContext | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._ready = False
+        self._since = 0.0
+        self._settled = asyncio.Event()  # it is ready, refused or closed
+        self._tried = asyncio.Event()  # there is a first result
+        self._changed = asyncio.Event()  # _use() has something to do
+        self._failures = 0
+        self._failure = "not entered"
+        self._refused: InvalidRequest | None = None
+
+    async def __aenter__(self) -> Self:
+        if backend() != "asyncio":
+            raise InvalidRequest("rbim.jetstream runs on asyncio only: nats-py does not know trio")
+        if self._task is not None:
+            raise RuntimeError("this connection is entered already")
+        self._failure, self._failures, self._refused = "no server has answered yet", 0, None
+        self._settled, self._tried = asyncio.Event(), asyncio.Event()
+        self._task = asyncio.create_task(self._run(), name="rbim-jetstream")
+        try:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._tried.wait(), FIRST_WAIT)
+        except BaseException:
+            await self.close()
+            raise
+        refused = cast("InvalidRequest | None", self._refused)  # by the task
+        if refused is not None:
+            await self.close()
+            raise refused
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connection, within a few seconds. Requests without an answer fail."""
+        task, self._task = self._task, None
+        if task is None:
+            return
+        self._failure = "the connection is closed"
+        task.cancel()
+        try:
+            await finished(task)
+        finally:
+            self._settled.set()
+
+    @property
+    def ready(self) -> bool:
+        """Whether a server is connected and everything is prepared: a request may succeed now."""
+        return self._ready
+
+    @property
+    def failure(self) -> str:
+        """The last cause for which it was not ready, as one line."""
+        return self._failure
+
+    @property
+    def ready_for(self) -> float:
+        """Seconds for which it has been ready without interruption; 0 if it is not."""
+        return asyncio.get_running_loop().time() - self._since if self._ready else 0.0
+
+    def require(self) -> JetStreamContext:
+        """Return the JetStream context without waiting.
+
+        Raises EngineAway if it is not ready, and InvalidRequest if what is there does not fit.
+        """
+        if self._refused is not None:
+            raise self._refused
+        if self._jetstream is None or not self._ready:
+            raise EngineAway(f"{', '.join(self._servers)}: {self._failure}")
+        return self._jetstream
+
+    @property
+    def client(self) -> Client:
+        """The client behind the JetStream context. Raises EngineAway while it is not ready."""
+        self.require()
+        assert self._client is not None  # noqa: S101  # as long as it is ready
+        return self._client
+
+    async def jetstream(self) -> JetStreamContext:
+        """Return the JetStream context as soon as it is ready. Raises InvalidRequest if what is there does not fit."""
+        while self._jetstream is None or not self._ready:
+            if self._task is None:
+                raise RuntimeError("this connection is not entered: use it inside `async with`")
+            if self._refused is not None:
+                raise self._refused
+            await self._settled.wait()
+        return self._jetstream
+
+    def suspect(self, cause: str) -> None:
+        """Note that a request had no answer: it is not ready until ``prepare`` has succeeded again."""
+        if self._ready:
+            self._lose(cause)
+
+    def _lose(self, cause: str = "") -> None:
+        self._ready = False
+        self._settled.clear()
+        self._failure = one_line(cause, MOST_OF_CAUSE) or self._failure
+        self._changed.set()
+
+    async def _run(self) -> None:
+        """Use one client after another: nats-py closes one for good after some errors of a server."""
+        while self._refused is None:
+            client = self._client = Client()
+            try:
+                await self._use(client)
+            except Exception as error:
+                self._failed(error)
+                await asyncio.sleep(RECONNECT_WAIT)
+            finally:
+                self._ready, self._jetstream = False, None
+                self._settled.clear()
+                with suppress(Exception):
+                    await asyncio.wait_for(client.close(), LAST_WAIT)
+        self._settled.set()
+        self._tried.set()
+
+    async def _use(self, client: Client) -> None:
+        """Connect a client, and prepare after each connect, until the client is closed for good."""
+        credentials = self._settings.credentials_file
+        await connect(
+            client,
+            [*self._servers],
+            name=self._name,
+            max_reconnect_attempts=-1,
+            reconnect_time_wait=RECONNECT_WAIT,
+            connect_timeout=CONNECT_TIMEOUT,
+            ping_interval=PING_EVERY,
+            max_outstanding_pings=PINGS,
+            tls=self._tls,
+            user_credentials=None if credentials is None else str(credentials),
+            error_cb=self._on_error,
+            disconnected_cb=self._on_loss,
+            reconnected_cb=self._on_change,
+            closed_cb=self._on_loss,
+        )
+        while not client.is_closed and self._refused is None:
+            self._changed.clear()
+            if self._ready or not client.is_connected:
+                await self._changed.wait()
+            elif not await self._prepared(jetstream_of(client, timeout=REQUEST_TIMEOUT)):
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._changed.wait(), PREPARE_AGAIN)
+
+    async def _prepared(self, jetstream: JetStreamContext) -> bool:
+        try:
+            await self._prepare(jetstream)
+        except InvalidRequest as error:
+            logger.error("%s: %s", ", ".join(self._servers), error)  # noqa: TRY400  # callers get it with its traceback
+            self._refused = error
+            return False
+        except Exception as error:  # no leader yet, no answer, JetStream is off: prepare() says what is missing
+            self._failed(error)
+            self._tried.set()
+            return False
+        if self._changed.is_set():  # lost meanwhile
+            return False
+        self._jetstream, self._ready, self._since = jetstream, True, asyncio.get_running_loop().time()
+        self._settled.set()
+        self._tried.set()
+        return True
+
+    def _failed(self, error: Exception) -> None:
+        self._failure = one_line(f"{type(error).__name__}: {error}".removesuffix(": "), MOST_OF_CAUSE)
+        logger.debug("%s: %s", ", ".join(self._servers), self._failure)
+
+    async def _on_error(self, error: Exception) -> None:
+        self._failed(error)
+        self._failures += 1
+        if self._failures >= len(self._servers):
+            self._tried.set()
+
+    async def _on_loss(self) -> None:
+        self._lose()
+
+    async def _on_change(self) -> None:
+        self._changed.set()
+
+
+async def finished(task: asyncio.Task[None]) -> None:
+    """Wait until a task has ended, also if the caller is cancelled meanwhile: for tasks that end within seconds."""
+    cancelled: asyncio.CancelledError | None = None
+    with CancelScope(shield=True):
+        while not task.done():
+            try:
+                await asyncio.wait((task,))
+            except asyncio.CancelledError as error:
+                cancelled = error
+    if cancelled is not None:
+        raise cancelled

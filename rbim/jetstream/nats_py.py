@@ -1,0 +1,115 @@
+"""The names of nats-py that this folder uses: no other module of rbim imports the library."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, cast
+
+from rbim._support.text import missing_extra
+
+try:
+    from nats.aio.client import Client
+    from nats.aio.msg import Msg
+    from nats.aio.subscription import Subscription
+    from nats.errors import Error as NatsError, MaxPayloadError
+    from nats.js import JetStreamContext, api
+    from nats.js.errors import (
+        APIError,
+        BadRequestError,
+        KeyNotFoundError,
+        KeyWrongLastSequenceError,
+        NoStreamResponseError,
+        NotFoundError,
+    )
+    from nats.js.kv import KeyValue
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError(missing_extra("rbim.jetstream", missing.name, "nats"), name=missing.name) from None
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+__all__ = [
+    "APIError",
+    "BadRequestError",
+    "Client",
+    "JetStreamContext",
+    "KeyNotFoundError",
+    "KeyValue",
+    "KeyWrongLastSequenceError",
+    "MaxPayloadError",
+    "Msg",
+    "NatsError",
+    "NoStreamResponseError",
+    "NotFoundError",
+    "Subscription",
+    "add_bucket",
+    "add_consumer",
+    "add_stream",
+    "api",
+    "client_of",
+    "connect",
+    "jetstream_of",
+    "parts",
+    "server_time",
+    "subscribe",
+]
+
+
+# Functions of the library whose types are incomplete.
+
+
+def connect(client: Client, servers: list[str], **options: Any) -> Awaitable[None]:  # of Client.connect
+    """Connect a client; the types of the library allow no fractions of seconds."""
+    connecting: Awaitable[None] = cast("Any", client).connect(servers, **options)
+    return connecting
+
+
+def jetstream_of(client: Client, *, timeout: float) -> JetStreamContext:
+    """Return the JetStream context of a client; its requests wait for ``timeout`` seconds."""
+    context: JetStreamContext = cast("Any", client).jetstream(timeout=timeout)
+    return context
+
+
+def client_of(context: JetStreamContext) -> Client:
+    """Return the client behind a JetStream context."""
+    client: Client = cast("Any", context)._nc  # noqa: SLF001  # the library has no public name for it
+    return client
+
+
+async def server_time(context: JetStreamContext, stream: str) -> datetime:
+    """Return the time of the server that leads a stream. Raises NatsError, and LookupError if it does not say."""
+    reply = await client_of(context).request(f"$JS.API.STREAM.INFO.{stream}", timeout=2)
+    text: str = json.loads(reply.data)["ts"]
+    seconds, _, fraction = text.removesuffix("Z").partition(".")
+    return datetime.fromisoformat(f"{seconds}.{fraction[:6]:0<6}+00:00")
+
+
+def subscribe(client: Client, subject: str, call: Callable[[Msg], Awaitable[None]]) -> Awaitable[Subscription]:
+    """Subscribe to a subject; ``call`` gets each message."""
+    subscribing: Awaitable[Subscription] = cast("Any", client).subscribe(subject, cb=call)
+    return subscribing
+
+
+def add_stream(jetstream: JetStreamContext, config: api.StreamConfig) -> Awaitable[api.StreamInfo]:
+    """Create a stream."""
+    adding: Awaitable[api.StreamInfo] = cast("Any", jetstream).add_stream(config)
+    return adding
+
+
+def add_bucket(jetstream: JetStreamContext, config: api.KeyValueConfig) -> Awaitable[KeyValue]:
+    """Create a bucket of keys and values."""
+    adding: Awaitable[KeyValue] = cast("Any", jetstream).create_key_value(config)
+    return adding
+
+
+def add_consumer(jetstream: JetStreamContext, stream: str, config: api.ConsumerConfig) -> Awaitable[api.ConsumerInfo]:
+    """Create a consumer of a stream."""
+    adding: Awaitable[api.ConsumerInfo] = cast("Any", jetstream).add_consumer(stream, config=config)
+    return adding
+
+
+def parts(message: api.RawStreamMsg) -> tuple[int, dict[str, str], bytes]:
+    """Return the sequence, the headers and the content of a stored message."""
+    headers: dict[str, str] = cast("Any", message).headers or {}
+    return message.seq or 0, headers, message.data or b""

@@ -1,0 +1,97 @@
+"""Cases about accepting deliveries: new ones, known ones, other content, what cannot be handled, any text in them."""
+
+from __future__ import annotations
+
+from rbim.callbacks.delivery import delivery_of
+from rbim.callbacks.inbox.protocols import OtherContent
+from rbim.testing.inbox_conformance.case import AT, Bench, Cases, accepted, check, delivery, same, told
+from rbim.testing.inbox_conformance.sinks import BODIES, NAMES
+
+__all__ = ["CASES"]
+
+CASES = Cases("inbox")
+
+
+@CASES.add("accept: a new delivery can be claimed as it was accepted")
+async def _(bench: Bench) -> None:
+    given = delivery(1)
+    async with bench.open(given) as (_inbox, backlog):
+        (claim,) = await bench.claim(backlog)
+        shown = (claim.key, claim.conversation, claim.app_id, claim.body, claim.received)
+        same(shown, (given.key, given.conversation, given.app_id, given.body, given.received), "the claim")
+        same((claim.attempt, claim.replays, claim.crashes), (1, 0, 0), "attempt, replays and crashes of a new event")
+
+
+@CASES.add("accept: a known key is accepted once, before and after it was handled")
+async def _(bench: Bench) -> None:
+    async with bench.open(delivery(1)) as (inbox, backlog):
+        await accepted(inbox, delivery(1), new=False)
+        await bench.handle(backlog, 1)
+        await accepted(inbox, delivery(1), new=False)
+        await bench.nothing(backlog, "its only event was handled")
+
+
+@CASES.add("accept: a resend that differs in resendFlag only is known")
+async def _(bench: Bench) -> None:
+    given = delivery(1)
+    flagged = given.body.replace(b"{", b'{"resendFlag": "1", ', 1)
+    async with bench.open(given) as (inbox, _backlog):
+        again = delivery_of(flagged, app_id="app", received=AT)
+        same(again.key, given.key, "the key of a resend")
+        await accepted(inbox, again, new=False)
+
+
+@CASES.add("accept: other content under a known key is kept apart, once", "compares", "archive")
+async def _(bench: Bench) -> None:
+    given = delivery(1)
+    other = given._replace(body=given.body.replace(b'"TEXT"', b'"TEXT", "body": "other"'))
+    async with bench.open(given) as (inbox, backlog):
+        found = await inbox.accept(other)
+        if not isinstance(found, OtherContent):
+            check(False, f"accept of other content returned {found!r}; required: OtherContent")  # noqa: FBT003
+            return
+        check(found.key != given.key, "OtherContent has the key of the known event; required: a key of its own")
+        await accepted(inbox, other, new=False)
+        (kept,) = await bench.archive(inbox).quarantined()
+        same((kept.key, kept.body, kept.error), (found.key, other.body, found.problem), "the event in quarantine")
+        same(told(await bench.handle(backlog, 1)), ["1"], "the events to handle")
+        await bench.nothing(backlog, "the other content is in quarantine")
+
+
+@CASES.add("accept: what has a problem goes into quarantine and is never claimed")
+async def _(bench: Bench) -> None:
+    unreadable = delivery_of(b"no JSON", app_id="app", received=AT)
+    check(unreadable.problem, "this body has no problem")
+    async with bench.open(unreadable) as (inbox, backlog):
+        await accepted(inbox, unreadable, new=False)
+        await bench.nothing(backlog, "its only event is in quarantine")
+        if bench.subject.archive:
+            (kept,) = await bench.archive(inbox).quarantined()
+            same((kept.body, kept.error, kept.attempts), (b"no JSON", unreadable.problem, 0), "the event in quarantine")
+
+
+@CASES.add("accept: numbers grow in the order of acceptance")
+async def _(bench: Bench) -> None:
+    async with bench.open(*(delivery(n, team=f"t{n % 3}") for n in range(9))) as (_inbox, backlog):
+        claims = sorted(await bench.handle(backlog, 9), key=lambda claim: claim.number)
+        same(told(claims), [str(n) for n in range(9)], "the events by number")
+        same(len({claim.number for claim in claims}), 9, "the number of different numbers")
+
+
+@CASES.add("texts: any name of a conversation, any key and any account")
+async def _(bench: Bench) -> None:
+    given = [delivery(n, conversation=name, key=f"{name}#") for n, name in enumerate(NAMES)]
+    async with bench.open() as (inbox, backlog):
+        for each in given:
+            await accepted(inbox, each, new=True)
+            await accepted(inbox, each, new=False)
+        handled = {claim.body: (claim.conversation, claim.key) for claim in await bench.handle(backlog, len(given))}
+        same(handled, {each.body: (each.conversation, each.key) for each in given}, "conversations and keys by body")
+
+
+@CASES.add("texts: any body stays as it is")
+async def _(bench: Bench) -> None:
+    given = [delivery(n, team=f"t{n}", body=body) for n, body in enumerate(BODIES)]
+    async with bench.open(*given) as (_inbox, backlog):
+        handled = {claim.key: claim.body for claim in await bench.handle(backlog, len(given))}
+        check(handled == {each.key: each.body for each in given}, "a body was changed; required: the same bytes")

@@ -1,0 +1,354 @@
+"""Cases about the archive: counts, ages, dead letters and quarantine, and what people do with them; restarts."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, cast
+
+import anyio
+
+from rbim.callbacks.delivery import delivery_of
+from rbim.callbacks.events.types import Message, Picture, Text
+from rbim.errors import InvalidRequest
+from rbim.testing.inbox_conformance.case import AT, Bench, Cases, NonConformingInbox, accepted, check, delivery, same, told
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from rbim.callbacks.inbox.protocols import Archive, Backlog, DeadLetter
+
+__all__ = ["CASES"]
+
+CASES = Cases("inbox")
+
+QUARANTINED = "a problem of these tests"
+
+
+async def _bury(bench: Bench, backlog: Backlog, count: int) -> list[int]:
+    """Make the next events dead letters; return their numbers."""
+    numbers: list[int] = []
+    for _ in range(count):
+        (claim,) = await bench.claim(backlog)
+        await backlog.dead_letter(claim, error=f"error of {told([claim])[0]}", more=0)
+        numbers.append(claim.number)
+    return numbers
+
+
+def _bodies(letters: list[DeadLetter]) -> list[bytes]:
+    return [letter.body for letter in letters]
+
+
+async def _counted(archive: Archive) -> tuple[int, int, int]:
+    counts = await archive.counts()
+    return counts.waiting, counts.dead, counts.quarantined
+
+
+@CASES.add("archive: counts of waiting, dead and quarantined events", "archive")
+async def _(bench: Bench) -> None:
+    unreadable = delivery_of(b"no JSON", app_id="app", received=AT)
+    async with bench.open(*(delivery(n) for n in range(4)), unreadable) as (inbox, backlog):
+        archive = bench.archive(inbox)
+        same(await _counted(archive), (4, 0, 1), "waiting, dead and quarantined events")
+        await _bury(bench, backlog, 1)
+        same(await _counted(archive), (3, 1, 1), "the same after one became a dead letter")
+        (claim,) = await bench.claim(backlog)
+        same(await _counted(archive), (3, 1, 1), "the same while one is claimed")
+        await backlog.done((claim,), more=0)
+        same(await _counted(archive), (2, 1, 1), "the same after one was handled")
+        same((await archive.counts()).done, int(bench.subject.keeps), "the handled events")
+
+
+@CASES.add("archive: the lag is the age of the oldest event that waits", "archive")
+async def _(bench: Bench) -> None:
+    early = AT - timedelta(seconds=100)
+    async with bench.open() as (inbox, backlog):
+        archive = bench.archive(inbox)
+        same(await archive.lag(), 0.0, "the lag without events")
+        await inbox.accept(delivery(1, received=early))
+        await inbox.accept(delivery(2, team="c", received=early + timedelta(seconds=50)))
+        first = await archive.lag()
+        await anyio.sleep(bench.subject.delay)
+        claims = {told([claim])[0]: claim for claim in await bench.claim(backlog, 2, limit=2)}
+        await backlog.done((claims["1"],), more=0)
+        second = await archive.lag()
+        check(49 < first - second < 51, f"the lag was {first:g} s, then {second:g} s; required: 50 s less")  # noqa: PLR2004
+        await backlog.done((claims["2"],), more=0)
+        same(await archive.lag(), 0.0, "the lag when all was handled")
+
+
+@CASES.add("archive: dead letters and events in quarantine are shown in pages, and one by one", "archive")
+async def _(bench: Bench) -> None:
+    problems = [delivery(f"q{n}", problem=f"{QUARANTINED} {n}") for n in range(3)]
+    given = [delivery(n, team=f"t{n}") for n in range(5)]
+    async with bench.open(*given, *problems) as (inbox, backlog):
+        archive = bench.archive(inbox)
+        numbers = sorted(await _bury(bench, backlog, 5))
+        letters = await archive.dead_letters()
+        same([letter.number for letter in letters], numbers, "the numbers of the dead letters")
+        same(_bodies(letters), [each.body for each in given], "their bodies")
+        first = letters[0]
+        shown = (first.key, first.conversation, first.app_id, first.received, first.attempts, first.error, first.msg_type)
+        required = (given[0].key, given[0].conversation, "app", AT, 1, "error of 0", "TEXT")
+        same(shown, required, "a dead letter")
+        page = await archive.dead_letters(2)
+        same([letter.number for letter in page], numbers[:2], "the first two")
+        page = await archive.dead_letters(2, page[-1].number)
+        same([letter.number for letter in page], numbers[2:4], "the next two")
+        kept = await archive.quarantined()
+        same(_bodies(kept), [each.body for each in problems], "the events in quarantine")
+        same([letter.error for letter in kept], [each.problem for each in problems], "their errors")
+        same({letter.quarantined for letter in letters}, {False}, "quarantined, of dead letters")
+        same({letter.quarantined for letter in kept}, {True}, "quarantined, of events in quarantine")
+        page = await archive.quarantined(1, kept[0].number)
+        same(page, [kept[1]], "the second one in quarantine")
+        same(await archive.event(numbers[3]), letters[3], "a dead letter by its number")
+        same(await archive.event(kept[2].number), kept[2], "an event in quarantine by its number")
+        same(await archive.event(max(numbers[-1], kept[-1].number) + 1000), None, "an event that there is not")
+
+
+@CASES.add("archive: pages of letters of a kind, of a conversation, and since a time", "archive")
+async def _(bench: Bench) -> None:
+    late = AT + timedelta(seconds=60)
+    given = [delivery(1), delivery(2, team="c"), delivery(3, msg_type="PICTURE"), delivery(4, received=late)]
+    problems = [each._replace(key=f"q{n}", problem=QUARANTINED) for n, each in enumerate(given)]
+    wishes: list[tuple[dict[str, Any], list[int]]] = [
+        ({}, [0, 1, 2, 3]),
+        ({"kind": Text}, [0, 1, 3]),
+        ({"kind": "PICTURE"}, [2]),
+        ({"conversation": given[1].conversation}, [1]),
+        ({"conversation": "team/b"}, [0, 2, 3]),
+        ({"since": late}, [3]),
+        ({"kind": Text, "conversation": "team/b", "limit": 1}, [0]),
+        ({"conversation": "*"}, []),
+    ]
+    async with bench.open(*given, *problems) as (inbox, backlog):
+        archive = bench.archive(inbox)
+        await _bury(bench, backlog, 4)
+        for wish, required in wishes:
+            bodies = [given[place].body for place in required]
+            same(_bodies(await archive.dead_letters(**wish)), bodies, f"dead_letters({wish})")
+            same(_bodies(await archive.quarantined(**wish)), bodies, f"quarantined({wish})")
+
+
+@CASES.add("archive: requeue and discard of one kind leave the other one", "archive")
+async def _(bench: Bench) -> None:
+    async with bench.open(delivery(1), delivery(2, problem=QUARANTINED)) as (inbox, backlog):
+        archive = bench.archive(inbox)
+        numbers = [*await _bury(bench, backlog, 1), *(letter.number for letter in await archive.quarantined())]
+        same(await archive.requeue(numbers, quarantined=False), 1, "requeue of dead letters only")
+        same(await _counted(archive), (1, 0, 1), "waiting, dead and quarantined events")
+        await _bury(bench, backlog, 1)
+        same(await archive.discard(numbers, dead=False), 1, "discard of the quarantine only")
+        same(await _counted(archive), (0, 1, 0), "waiting, dead and quarantined events")
+        same(await archive.requeue(numbers, dead=False), 0, "requeue of a quarantine without events")
+        same(await archive.discard(numbers, quarantined=False), 1, "discard of dead letters only")
+
+
+@CASES.add("archive: an event that waits or was handled is no letter", "archive")
+async def _(bench: Bench) -> None:
+    async with bench.open(delivery(1), delivery(2)) as (inbox, backlog):
+        archive = bench.archive(inbox)
+        (done,) = await bench.handle(backlog, 1)
+        (waiting,) = await bench.claim(backlog)
+        for number in (done.number, waiting.number):
+            same(await archive.event(number), None, "event() of it")
+            same(await archive.requeue([number]), 0, "requeue() of it")
+            same(await archive.discard([number]), 0, "discard() of it")
+        same(list(await backlog.done((waiting,), more=1)), [], "the next events")
+
+
+@CASES.add("requeue: dead letters wait again, before what waits behind them, and attempts count from 1", "archive")
+async def _(bench: Bench) -> None:
+    async with bench.open(*(delivery(n) for n in range(4))) as (inbox, backlog):
+        archive = bench.archive(inbox)
+        (claim,) = await bench.claim(backlog)
+        await backlog.retry(claim, error="", pause=0)
+        numbers = await _bury(bench, backlog, 2)
+        (held,) = await bench.claim(backlog)
+        same(await archive.requeue([*numbers, *numbers, 10_000]), 2, "the number of requeued events")
+        await anyio.sleep(bench.subject.delay)
+        await backlog.release(held)
+        handled = await bench.handle(backlog, 4)
+        same(told(handled), ["0", "1", "2", "3"], "the events")
+        same([claim.attempt for claim in handled], [1, 1, 1, 1], "their attempts")
+        same([claim.number for claim in handled][:2], numbers, "the numbers of those that were requeued")
+        same(await archive.dead_letters(), [], "the dead letters")
+        await accepted(inbox, delivery(0), new=False)
+
+
+@CASES.add("requeue: a dead letter that fails again is a dead letter again", "archive")
+async def _(bench: Bench) -> None:
+    async with bench.open(delivery(1)) as (inbox, backlog):
+        archive = bench.archive(inbox)
+        numbers = await _bury(bench, backlog, 1)
+        for _ in range(2):
+            same(await archive.requeue(numbers), 1, "the number of requeued events")
+            same(await _bury(bench, backlog, 1), numbers, "the number of the dead letter")
+        same([letter.number for letter in await archive.dead_letters()], numbers, "the dead letters")
+
+
+@CASES.add("requeue: an event in quarantine waits if it can be read now", "archive")
+async def _(bench: Bench) -> None:
+    given = (delivery(1, problem=QUARANTINED), delivery_of(b"no JSON", app_id="app", received=AT))
+    async with bench.open(*given) as (inbox, backlog):
+        archive = bench.archive(inbox)
+        numbers = [letter.number for letter in await archive.quarantined()]
+        same(await archive.requeue(numbers), 1, "the number of requeued events")
+        same(told(await bench.handle(backlog, 1)), ["1"], "the events")
+        same([letter.number for letter in await archive.quarantined()], numbers[1:], "what stays in quarantine")
+        await accepted(inbox, delivery(1), new=False)
+
+
+@CASES.add("requeue: other content of a known key is an event of its own", "archive", "compares")
+async def _(bench: Bench) -> None:
+    first = delivery(1)
+    other = first._replace(body=first.body.replace(b'"TEXT"', b'"TEXT", "body": "other"'))
+    async with bench.open(first) as (inbox, backlog):
+        await bench.handle(backlog, 1)
+        await inbox.accept(other)
+        archive = bench.archive(inbox)
+        same(await archive.replay(dead_only=False), int(bench.subject.keeps), "a replay, which leaves it in quarantine")
+        if bench.subject.keeps:
+            await bench.handle(backlog, 1)
+        same(await archive.requeue([letter.number for letter in await archive.quarantined()]), 1, "requeued events")
+        (claim,) = await bench.handle(backlog, 1)
+        same(claim.body, other.body, "its body")
+
+
+@CASES.add("discard: letters are gone, and a resend is a new event", "archive")
+async def _(bench: Bench) -> None:
+    async with bench.open(delivery(1), delivery(2, problem=QUARANTINED)) as (inbox, backlog):
+        archive = bench.archive(inbox)
+        numbers = [*await _bury(bench, backlog, 1), *(letter.number for letter in await archive.quarantined())]
+        same(await archive.discard([*numbers, 10_000]), 2, "the number of discarded events")
+        same(await archive.discard(numbers), 0, "the number of events discarded again")
+        same(await _counted(archive), (0, 0, 0), "waiting, dead and quarantined events")
+        for number in (1, 2):
+            await accepted(inbox, delivery(number), new=True)
+            await accepted(inbox, delivery(number), new=False)
+        same(told(await bench.handle(backlog, 2)), ["1", "2"], "the events")
+
+
+@CASES.add("purge: it deletes what is asked for", "archive")
+async def _(bench: Bench) -> None:
+    late = AT + timedelta(seconds=60)
+    given = [delivery(n, received=AT + timedelta(seconds=60 * n)) for n in range(3)]
+    problems = [delivery(f"q{n}", problem=QUARANTINED, received=AT + timedelta(seconds=60 * n)) for n in range(3)]
+    async with bench.open(*given, *problems) as (inbox, backlog):
+        archive = bench.archive(inbox)
+        await _bury(bench, backlog, 3)
+        same(await archive.purge(quarantined=False, before=late), 1, "purge of old dead letters")
+        same(await _counted(archive), (0, 2, 3), "waiting, dead and quarantined events")
+        same(await archive.purge(dead=False, before=late), 1, "purge of old events in quarantine")
+        same(await archive.purge(dead=False), 2, "purge of the quarantine")
+        same(await archive.purge(), 2, "purge of everything")
+        same(await _counted(archive), (0, 0, 0), "waiting, dead and quarantined events")
+
+
+@CASES.add("replay: dead letters and readable events in quarantine", "archive")
+async def _(bench: Bench) -> None:
+    given = (delivery(1), delivery(2, problem=QUARANTINED), delivery_of(b"no JSON", app_id="app", received=AT))
+    async with bench.open(*given) as (inbox, backlog):
+        archive = bench.archive(inbox)
+        await _bury(bench, backlog, 1)
+        same(await archive.replayable(dead_only=True), {"TEXT": 1}, "what can be replayed of dead letters only")
+        same(await archive.replay(dead_only=True), 1, "a replay of dead letters only")
+        await _bury(bench, backlog, 1)
+        same(await archive.replayable(), {"TEXT": 2}, "what can be replayed")
+        same(await archive.replay(), 2, "a replay")
+        handled = await bench.handle(backlog, 2)
+        same(sorted(told(handled)), ["1", "2"], "the events")
+        same([claim.attempt for claim in handled], [1, 1], "their attempts")
+        same(await _counted(archive), (0, 0, 1), "waiting, dead and quarantined events")
+
+
+@CASES.add("replay: handled events come again in their old order", "archive", "keeps")
+async def _(bench: Bench) -> None:
+    async with bench.open(*(delivery(n) for n in range(5))) as (inbox, backlog):
+        archive = bench.archive(inbox)
+        first = await bench.handle(backlog, 5)
+        same(await archive.replay(dead_only=True), 0, "a replay of dead letters only")
+        same(await archive.replayable(), {"TEXT": 5}, "what can be replayed")
+        same(await archive.replay(), 5, "a replay")
+        same(await archive.replay(), 0, "a replay while all wait")
+        same(await archive.replayable(), {}, "what can be replayed while all wait")
+        await anyio.sleep(bench.subject.delay)
+        again = await bench.handle(backlog, 5)
+        same(told(again), [str(n) for n in range(5)], "the events")
+        same([claim.number for claim in again], [claim.number for claim in first], "their numbers")
+        same({(claim.attempt, claim.replays) for claim in again}, {(1, 1)}, "attempts and replays")
+        same(await archive.replay(), 5, "a second replay")
+        same({claim.replays for claim in await bench.handle(backlog, 5)}, {2}, "replays")
+        await accepted(inbox, delivery(0), new=False)
+
+
+@CASES.add("replay: only what was received since then, and of a kind", "archive")
+async def _(bench: Bench) -> None:
+    times = {1: ("TEXT", 0), 2: ("PICTURE", 60), 3: ("TEXT", 120)}
+    given = [delivery(n, msg_type=kind, received=AT + timedelta(seconds=at)) for n, (kind, at) in times.items()]
+    wishes: list[tuple[dict[str, Any], list[str]]] = [
+        ({"since": AT + timedelta(seconds=60)}, ["2", "3"]),
+        ({"kind": Text}, ["1", "3"]),
+        ({"kind": "PICTURE"}, ["2"]),
+        ({"kind": Message}, ["1", "2", "3"]),
+        ({"since": AT + timedelta(seconds=1), "kind": Text}, ["3"]),
+        ({"since": AT + timedelta(seconds=61), "kind": Picture}, []),
+    ]
+    async with bench.open(*given) as (inbox, backlog):
+        archive = bench.archive(inbox)
+        await _bury(bench, backlog, 3)
+        for wish, required in wishes:
+            same(await archive.replay(**wish, dead_only=True), len(required), f"replay({wish})")
+            await anyio.sleep(bench.subject.delay)
+            for number in required:
+                (claim,) = await bench.claim(backlog)
+                same(told([claim]), [number], f"the events of replay({wish})")
+                await backlog.dead_letter(claim, error="", more=0)
+
+
+async def _refused(call: Awaitable[object], what: str) -> None:
+    try:
+        await call
+    except InvalidRequest:
+        return
+    raise NonConformingInbox(f"{what} was not refused; required: InvalidRequest")
+
+
+@CASES.add("archive: wrong arguments are refused", "archive")
+async def _(bench: Bench) -> None:
+    naive = AT.replace(tzinfo=None)
+    async with bench.open() as (inbox, _backlog):
+        archive = bench.archive(inbox)
+        await _refused(archive.dead_letters(0), "dead_letters(0)")
+        await _refused(archive.quarantined(-1), "quarantined(-1)")
+        await _refused(archive.replay(naive), "replay() with a time without time zone")
+        await _refused(archive.purge(before=naive), "purge() with a time without time zone")
+        await _refused(archive.replay(kind=cast("Any", 7)), "replay(kind=7)")
+
+
+@CASES.add("restart: everything is as it was", "durable", "archive")
+async def _(bench: Bench) -> None:
+    unreadable = delivery_of(b"no JSON", app_id="app", received=AT)
+    async with bench.open(*(delivery(n, team=f"t{n % 2}") for n in range(6)), unreadable) as (inbox, backlog):
+        await anyio.sleep(bench.subject.delay)
+        claims = {told([claim])[0]: claim for claim in await bench.claim(backlog, 2, limit=2)}
+        await backlog.done((claims["0"],), more=0)
+        await backlog.dead_letter(claims["1"], error="the error", more=0)
+        (claim,) = await bench.claim(backlog)
+        await backlog.retry(claim, error="", pause=30)
+        failed = told([claim])[0]
+        before = await bench.archive(inbox).counts(), await bench.archive(inbox).dead_letters()
+    async with bench.open() as (inbox, backlog):
+        after = await bench.archive(inbox).counts(), await bench.archive(inbox).dead_letters()
+        same(after, before, "counts and dead letters")
+        for number in range(6):
+            await accepted(inbox, delivery(number, team=f"t{number % 2}"), new=False)
+        await accepted(inbox, unreadable, new=False)
+        await bench.place.pass_time(31)
+        handled = await bench.handle(backlog, 4)
+        for team in range(2):
+            found = [told([claim])[0] for claim in handled if claim.conversation.endswith(f"t{team}")]
+            same(found, [str(team + 2), str(team + 4)], f"the events of conversation {team}")
+        attempts = {told([claim])[0]: claim.attempt for claim in handled}
+        same(attempts, {"2": 1, "3": 1, "4": 1, "5": 1} | {failed: 2}, "events and attempts")
+        await bench.nothing(backlog, "all were handled")
