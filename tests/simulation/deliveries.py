@@ -53,6 +53,7 @@ class Message:
     handler: str = "well"
     seconds: float = 0.0
     posts: list[Post] = field(factory=list)
+    arrived: int = 0  # its place among those that a receiver got, the first time
     accepted_at: float = math.inf  # the first time that a receiver answered 200
     begun: list[tuple[float, Process, int]] = field(factory=list)  # time, process, attempt
     ended: list[tuple[float, int]] = field(factory=list)  # time, and the count of troubles until then
@@ -77,6 +78,7 @@ class Deliveries:
         self.doors: dict[Process, Receiver] = {}
         self.waiting: dict[asyncio.Future[int | None], Process] = {}
         self.count = 0
+        self._arrived = 0
         self._inbox, self._world, self._weather = inbox, inbox.world, weather
 
     def break_connections(self, process: Process) -> None:
@@ -161,6 +163,10 @@ class Deliveries:
         replied: asyncio.Future[int | None],
     ) -> None:
         began = TIME.now
+        self._arrived += 1
+        message = self._inbox.posted.get(body)
+        if message is not None:
+            message.arrived = message.arrived or self._arrived
         try:
             status = (await receiver.receive(headers, body)).status
         except Exception as error:

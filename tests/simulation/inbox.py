@@ -156,6 +156,7 @@ class InboxScenario(Scenario):
         self.weather = self._weather()
         self.emulator = Emulator(credentials=CREDENTIALS, seed=world.seed)
         self.messages: dict[str, Message] = {}
+        self.posted: dict[bytes, Message] = {}  # by the body; of those that arrive together
         self.deliveries = Deliveries(self, self.weather)
         self.handling: dict[str, tuple[Process, Message]] = {}  # by conversation
         self.frozen: dict[Process, float] = {}  # when last
@@ -666,27 +667,36 @@ class InboxScenario(Scenario):
             told = f"{hot} events in {hot_took:.3f} s in one conversation, {many} in {many_took:.3f} s in {CONNECTIONS}"
             fast = hot / hot_took >= many / many_took / 4  # only commits take time here, and 16 conversations share them
             self.world.check("a hot conversation is handled about as fast as many", fast, told)
+            before = len(self.messages)
+            self.world.disk.errors = 0.1
+            await self._post_for(2.0, hot=True, apart=0.02)
+            self.world.disk.errors = 0.0
+            checks.check_arrivals(self, list(self.messages.values())[before:])
 
     def _document(self, message: Message, *, to: str, message_id: str) -> dict[str, Any]:
         sent = datetime.fromtimestamp(EPOCH + TIME.now, UTC)
         copied = CopiedMessage(conv_type=ConvType.TEAM, to=to, sender=message.sender, text=message.text)
         return copied.body(app_id=CREDENTIALS.app_id, msg_id=message_id, sent=sent)
 
-    async def _post_for(self, seconds: float, *, hot: bool) -> tuple[int, float]:
+    async def _post_for(self, seconds: float, *, hot: bool, apart: float = 0.0) -> tuple[int, float]:
         """Post as fast as a receiver answers over some connections.
 
-        Return the number that it accepted, and the seconds until all of them were handled.
+        Between two posts a connection pauses for up to ``apart`` seconds. Return the number that it accepted, and the seconds
+        until all of them were handled.
         """
-        began, accepted = TIME.now, 0
+        began, accepted, draw = TIME.now, 0, self.world.stream("connections")
         until = began + seconds
 
         async def connection(number: int) -> None:
             nonlocal accepted
             while TIME.now < until:
+                if apart:
+                    await asyncio.sleep(draw.random() * apart)
                 message = Message(len(self.messages) + 1, TIME.now, f"u{number}")
                 self.messages[message.text] = message
                 document = self._document(message, to="hot" if hot else f"g{number}", message_id=f"x{message.number}")
                 body = json.dumps(document).encode()
+                self.posted[body] = message
                 replied: asyncio.Future[int | None] = self.world.loop.create_future()
                 self.deliveries.count += 1
                 self.deliveries.deliver(signed(body, CREDENTIALS, int((EPOCH + TIME.now) * 1000)), body, replied)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from .virtual_time import TIME
@@ -19,7 +20,16 @@ if TYPE_CHECKING:
     from .inbox import InboxScenario
     from .process import Process
 
-__all__ = ["LONGEST_FREEZE", "check_accepted", "check_all", "check_answer", "check_begin", "check_forgery", "check_left"]
+__all__ = [
+    "LONGEST_FREEZE",
+    "check_accepted",
+    "check_all",
+    "check_answer",
+    "check_arrivals",
+    "check_begin",
+    "check_forgery",
+    "check_left",
+]
 
 IN_TIME = 3.2
 """Seconds in which a receiver answers: 2 for body and inbox, 1 for the spool."""
@@ -161,6 +171,16 @@ def _check_order(inbox: InboxScenario) -> None:
                 if earlier.accepted_at + patience < later.posts[0].left:
                     in_order = earlier.begun[0][0] < later.begun[0][0]
                     inbox.world.check("a conversation is handled in order", in_order, f"{earlier}\n  and then {later}")
+
+
+def check_arrivals(inbox: InboxScenario, messages: list[Message]) -> None:
+    """Check that messages of one conversation, posted at once to one receiver, are stored as they arrived there."""
+    rows = inbox.look("SELECT body, number FROM event")
+    numbers = {json.loads(body)["body"]: number for body, number in rows}
+    stored = sorted((each for each in messages if each.text in numbers), key=lambda each: each.arrived)
+    for earlier, later in pairwise(stored):
+        in_order = numbers[earlier.text] < numbers[later.text]
+        inbox.world.check("a conversation is handled in order", in_order, f"{earlier}\n  and then {later}")
 
 
 def check_accepted(inbox: InboxScenario) -> None:

@@ -834,7 +834,7 @@ def chain_not_broken() -> None:
     """A delivery is stored although an earlier one of its conversation was not."""
     from rbim.storage.group_commit import Chain
 
-    _replace(Chain, "fail", lambda self, error, at: None)  # noqa: ARG005
+    _replace(Chain, "fail", lambda self, error, at=0: None)  # noqa: ARG005
 
 
 @_fault("inbox")
