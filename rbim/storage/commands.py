@@ -56,9 +56,15 @@ class Chain:
         return Linked(self, self._length, command)
 
     def require(self, place: int) -> None:
-        """Raise the error of an earlier command if the one at ``place`` must not run."""
-        if place > self._failed_at and self.broken is not None:
+        """Raise the error of an earlier command if the one at ``place`` must not run.
+
+        A RuntimeError in place of a cancellation or an exit of the code that broke the chain: it must not end the writer.
+        """
+        if place <= self._failed_at or self.broken is None:
+            return
+        if isinstance(self.broken, Exception):
             raise copy(self.broken) from self.broken
+        raise RuntimeError(f"an earlier one of the chain ended with {self.broken!r}") from self.broken
 
 
 class Linked(Generic[T]):

@@ -115,7 +115,8 @@ class GroupCommit:
         if undo is not None:
             self._undoing += 1
         try:
-            result = await future
+            # what may be undone needs its result also after a cancellation, which cancels a future that is awaited itself
+            result = await (future if undo is None else self._loop.wait(future))
         except BaseException:
             self._leave(future, undo)
             raise

@@ -1,5 +1,6 @@
 """Commands that run as one, and chains: over a file, which tells what was committed and in which order."""
 
+import asyncio
 import sqlite3
 from functools import partial
 
@@ -102,3 +103,15 @@ def test_after_a_link_that_fails_the_later_ones_of_its_chain_fail_and_no_earlier
     assert chain.broken is not None
     assert other.broken is None
     assert stored(rows) == ["b", "a", "d"]
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError("of a sink"), SystemExit(3)], ids=repr)
+def test_a_chain_that_a_cancellation_or_an_exit_broke_fails_its_commands_and_nothing_else(names, rows, error):
+    chain, other = Chain(), Chain()
+    chain.fail(error)
+    a, b = names.database.commit([chain.link(names.one("a")), other.link(names.one("b"))])
+    assert isinstance(a, CommandFailure)
+    assert type(a.error) is RuntimeError
+    assert a.error.__cause__ is error
+    assert b == "B"
+    assert stored(rows) == ["b"]

@@ -963,3 +963,19 @@ async def test_after_a_failure_the_later_commands_of_a_chain_fail(tmp_path):
     assert "later" not in ran
     assert str(chain.broken) == "fails"
     assert other.broken is None
+
+
+async def test_a_command_whose_caller_is_cancelled_while_its_result_is_on_the_way_is_undone(tmp_path):
+    store, ran = Database(tmp_path / "x.db", KIND, clock=lambda: 0.0), []
+    async with open_group_commit(store, threads=False) as commits:
+        with anyio.CancelScope() as scope:
+
+            def command():
+                ran.append("done")
+                scope.cancel()  # in the event loop: its task hears of it after the result has come
+                return "it"
+
+            await commits.run(command, undo=lambda result: [partial(ran.append, f"{result} undone")])
+        assert scope.cancelled_caught
+        await commits.run(bool)
+    assert ran == ["done", "it undone"]

@@ -6,6 +6,7 @@ import base64
 import json
 import sys
 from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
@@ -181,8 +182,10 @@ def _short(document: Mapping[str, Any]) -> str:
 
 
 def local(moment: datetime) -> str:
-    """Return a time in the zone of this machine, to the second."""
-    return moment.astimezone().isoformat(" ", "seconds")
+    """Return a time in the zone of this machine, to the second; one at an end of the calendar in its own zone."""
+    with suppress(OverflowError):
+        moment = moment.astimezone()
+    return moment.isoformat(" ", "seconds")
 
 
 def headline(error: str) -> str:
@@ -193,7 +196,7 @@ def headline(error: str) -> str:
     if heads:
         for line in lines[(group or heads[-1:])[0] + 1 :]:
             text = line.removeprefix("  | ") if group else line
-            if not text[0].isspace():
+            if text and not text[0].isspace():
                 return text
     return lines[0] if lines else ""
 

@@ -15,7 +15,7 @@ from attrs import frozen
 
 from rbim.callbacks.observers import Observers
 from rbim.callbacks.worker.router import Router
-from rbim.callbacks.worker.runner import WorkerTask
+from rbim.callbacks.worker.runner import WorkerThread
 from rbim.callbacks.worker.worker import Worker
 from rbim.cli.callback.inboxes import inbox_of
 from rbim.cli.callback.log import receiver_log
@@ -46,7 +46,10 @@ class WorkOptions:
 
 
 def run(options: WorkOptions) -> int:
-    """Handle events until Ctrl-C or SIGTERM, in the main thread, and return the exit code. Raises InvalidRequest."""
+    """Handle events until Ctrl-C or SIGTERM, and return the exit code. Call it in the main thread. Raises InvalidRequest.
+
+    Handlers have a thread of their own, which ends with the process: one that hangs or blocks holds up no exit.
+    """
     sys.path.insert(0, str(options.app_dir.absolute()))
     router, around = _router(options), _around(options)
     worker = Worker(
@@ -58,7 +61,7 @@ def run(options: WorkOptions) -> int:
         drain=options.drain,
     )
     with receiver_log() as log:
-        return asyncio.run(_until_stopped(options, WorkerTask(worker, around=around), log))
+        return asyncio.run(_until_stopped(options, WorkerThread(worker, around=around), log))
 
 
 def _router(options: WorkOptions) -> Router[Any]:
@@ -78,7 +81,7 @@ def _around(options: WorkOptions) -> Callable[[], AbstractAsyncContextManager[An
     return cast("Callable[[], AbstractAsyncContextManager[Any]]", found)
 
 
-async def _until_stopped(options: WorkOptions, running: WorkerTask, log: RateLimitedHandler) -> int:
+async def _until_stopped(options: WorkOptions, running: WorkerThread, log: RateLimitedHandler) -> int:
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
     with stopped_by_signals(lambda: loop.call_soon_threadsafe(stopped.set)):
         try:

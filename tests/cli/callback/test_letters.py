@@ -212,6 +212,7 @@ GROUP = """\
             "ExceptionGroup: two (2 sub-exceptions)",
         ),
         ("Traceback (most recent call last):\n  cut off", "Traceback (most recent call last):"),
+        ("  + Exception Group Traceback (most recent call last):\n  | \n  | E: of a handler", "E: of a handler"),
     ],
 )
 def test_the_line_of_an_error(error, line):
@@ -368,6 +369,9 @@ def test_a_wrong_number_changes_nothing(inbox, cli, command, kept, numbers, said
         (["dead", "list", "{}", "--after", "-1"], "--after"),
         (["dead", "list", "{}", "--since", "soon"], "--since: invalid time 'soon': use 7d, 24h, 30m or"),
         (["dead", "list", "{}", "--kind", "Kick"], "--kind: unknown kind 'Kick'"),
+        (["dead", "list", "{}", "--conversation", "\udcff"], "conversation: characters that cannot be encoded in UTF-8"),
+        (["quarantine", "requeue", "{}", "--all", "--conversation", "\udcff"], "conversation: characters that cannot be"),
+        (["replay", "--inbox", "{}", "--kind", "A\udcff"], "kind: characters that cannot be encoded in UTF-8"),
         (["dead", "purge", "{}", "--before", "2026-01-01"], "--before: invalid time '2026-01-01'"),
         (["dead", "purge", "{}", "--before", "2026-01-01T00:00:00"], "--before: invalid time"),
     ],
@@ -484,6 +488,8 @@ def test_nothing_is_deleted_unasked(inbox, cli, monkeypatch, tokens, question, l
 
 def test_where_there_is_nothing_to_delete_nothing_is_asked(inbox, cli):
     assert cli("dead", "purge", inbox, "--before", "2026-01-01T00:00:00Z") == (Exit.DONE, "0 dead letters deleted\n", "")
+    for before in ("999999999d", "0001-01-01T00:00:00+14:00", "0001-01-01T00:00:00-14:00"):
+        assert cli("dead", "purge", inbox, "--before", before) == (Exit.DONE, "0 dead letters deleted\n", "")
     assert cli("dead", "purge", inbox, "--yes", "--json")[:2] == (Exit.DONE, '{"events": 3}\n')
     assert cli("dead", "purge", inbox)[:2] == (Exit.DONE, "0 dead letters deleted\n")
 

@@ -11,6 +11,7 @@ import anyio
 import pytest
 
 from helpers.callback_process import CLEAN, COMMAND, PATIENCE, counts, event, serving
+from helpers.deliveries import delivery
 from rbim.callbacks import SqliteInbox
 from rbim.cli import Exit
 
@@ -126,6 +127,44 @@ async def test_what_a_second_signal_leaves_is_handled_by_the_next(app):
         assert worker.returncode == 128 + signal.SIGTERM
     found = await anyio.to_thread.run_sync(lambda: counts(app / "events.db"))
     assert (found.waiting, found.dead) == (2, 0)
+
+
+HUNG = """
+import time
+
+from rbim.callbacks import Event, Router
+from rbim.callbacks.worker import runner
+
+runner.THREAD_GRACE = 0.1
+plain, blocks = Router(), Router()
+
+
+def hang(event: Event) -> None:
+    print("begun", flush=True)
+    time.sleep(600)
+
+
+async def block(event: Event) -> None:
+    hang(event)
+
+
+plain.fallback(hang)
+blocks.fallback(block)
+"""
+
+
+@pytest.mark.parametrize("router", ["plain", "blocks"])
+async def test_one_signal_ends_it_although_a_handler_hangs(app, router):
+    (app / "shop" / "hung.py").write_text(HUNG)
+    async with SqliteInbox(app / "events.db") as inbox:
+        await inbox.accept(delivery(1))
+    with working(app, "--drain", "0.1", handlers=f"shop.hung:{router}") as worker:
+        assert await anyio.to_thread.run_sync(worker.stdout.readline) == "begun\n"
+        code, _, err = await anyio.to_thread.run_sync(stop, worker)
+    assert code == Exit.DONE
+    assert err == "rbim: the worker's thread has not ended after 0.2 s: a handler blocks; it is left running\n"
+    found = await anyio.to_thread.run_sync(lambda: counts(app / "events.db"))
+    assert (found.waiting, found.dead) == (1, 0)
 
 
 async def test_two_workers_share_an_inbox(app):
