@@ -91,7 +91,6 @@ class GroupCommit:
         self._working = False  # from the first pending command until no command is left
         self._committing = False
         self._abandoned: dict[Future, Undo] = {}  # of callers that were cancelled during the transaction
-        self._late: dict[Future, Any] = {}  # results for callers that are cancelled, and do not know it yet
         self._undoing = 0  # callers that may still be cancelled and have their command undone
         self._closed = False
         self._give_up = inf
@@ -165,15 +164,13 @@ class GroupCommit:
 
     def _leave(self, future: Future, undo: Undo | None) -> None:
         """Remove the command of a cancelled caller, or see to it that it is undone."""
-        command, late = self._pending.pop(future, None), self._late.pop(future, None)
+        command = self._pending.pop(future, None)
         if command is not None:
             if isinstance(command, Linked):
                 command.chain.fail(RuntimeError("an earlier command was cancelled"), command.place)
         elif undo is not None:
             if future.done() and not future.cancelled():
                 self._undo(undo, future.result())
-            elif late is not None:
-                self._undo(undo, late)
             else:
                 self._abandoned[future] = undo
 
@@ -207,8 +204,6 @@ class GroupCommit:
                     self._undo(self._abandoned.pop(future), result)
                 elif not future.done():
                     future.set_result(result)
-                else:
-                    self._late[future] = result
         elif isinstance(error, Exception):
             self._fail(batch, error)
         else:
