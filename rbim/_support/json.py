@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from math import isinf
-from typing import Any, cast
+from typing import Any
 
 try:
     import orjson as _orjson
@@ -77,9 +77,9 @@ def loads_plain(body: bytes) -> dict[str, Any] | None:
         document = orjson.loads(body)
     except ValueError:
         return None
-    if not isinstance(document, dict):
+    if document.__class__ is not dict:
         return None
-    fields = cast("dict[str, Any]", document)
+    fields: dict[str, Any] = document
     try:
         for value in fields.values():
             if value.__class__ is not str:

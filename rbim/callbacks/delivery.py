@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from rbim._support.text import one_line
 from rbim.callbacks.events.enums import ConvType
@@ -100,7 +100,12 @@ def delivery_of(body: bytes, *, app_id: str, received: datetime) -> Delivery:
         mismatch = f"{Reason.APP_MISMATCH}: signed by application {app_id}, sent by an account of {from_app}"
         problem = one_line(mismatch, PROBLEM)
     scoped = f"{app_id}/{conversation}" if conversation else key
-    return Delivery(key, scoped, app_id, body, received, kind, msg_type, flag(get("resendFlag")), problem)
+    fields = (key, scoped, app_id, body, received, kind, msg_type, flag(get("resendFlag")), problem)
+    delivery: Delivery = _new(Delivery, fields)
+    return delivery
+
+
+_new = cast("Any", tuple).__new__  # in half of the time of Delivery's own, which gathers its arguments into such a tuple
 
 
 _EMPTY = blake2b(digest_size=16)

@@ -281,8 +281,9 @@ def _signed_headers(headers: Headers) -> tuple[bytes, bytes, bytes] | Rejected:
     """Return CheckSum, MD5 and CurTime as received, or the first rejection."""
     is_mapping = headers.__class__ is not list and isinstance(headers, Mapping)  # a list, as from ASGI, is known faster
     given = cast("Any", headers)
+    pairs: Iterable[tuple[str | bytes, str | bytes]] = given.items() if is_mapping else given
     found: list[bytes | None] = [None] * 3
-    for name, value in cast("Iterable[tuple[str | bytes, str | bytes]]", given.items() if is_mapping else given):
+    for name, value in pairs:
         slot = _SLOTS.get(name.lower())
         if slot is not None:
             raw = value if isinstance(value, bytes) else value.encode("utf-8", "surrogatepass")

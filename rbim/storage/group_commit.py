@@ -123,7 +123,8 @@ class GroupCommit:
             if undo is not None:
                 self._undoing -= 1
                 self._check_drained()
-        return cast("T", _result(result))
+        value: T = _result(result)
+        return value
 
     def begin(self, command: Callable[[], T]) -> Callable[[], Awaitable[T]]:
         """Queue a command after all earlier ones; return a function that waits for its result."""

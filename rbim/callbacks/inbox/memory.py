@@ -228,7 +228,8 @@ class MemorySink:
     def _admit(self, delivery: Delivery, *, first: bool) -> bool | OtherContent | None:
         """Store a delivery if it is new, and return whether it is; None if there is no capacity or others wait first."""
         queues = self._queues
-        known = queues.keys.get(delivery.key)
+        key, body = delivery.key, delivery.body
+        known = queues.keys.get(key)
         if known is not None:
             return self._other_content(delivery, known)
         if delivery.problem is not None:
@@ -237,7 +238,7 @@ class MemorySink:
             queues.add(delivery)
         else:
             return None
-        queues.remember_key(delivery.key, delivery.body)
+        queues.remember_key(key, body)
         return True
 
     def _other_content(self, delivery: Delivery, known: bytes) -> OtherContent | Literal[False]:

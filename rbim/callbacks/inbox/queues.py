@@ -24,11 +24,10 @@ __all__ = ["ConversationQueues", "QueuedEvent"]
 
 @define(eq=False)
 class QueuedEvent:
-    """An event that waits or is being handled."""
+    """An event with its number."""
 
     number: int
     delivery: Delivery
-    failures: int = 0
 
 
 class ConversationQueues:
@@ -44,15 +43,17 @@ class ConversationQueues:
         self.ready: OrderedDict[str, None] = OrderedDict()
         self.leased: dict[str, int] = {}
         self.waiting: set[Callable[[], None]] = set()
-        self._events: dict[str, deque[QueuedEvent]] = {}
+        # numbers, and no object for each event: all that stay make the work of the garbage collector longer
+        self._queues: dict[str, deque[int]] = {}
+        self._deliveries: dict[int, Delivery] = {}  # by number
+        self._failures: dict[int, int] = {}  # the numbers of events that have failed
         self._pausing: list[tuple[float, int, str]] = []
         self._numbers = count(1)
         self._fences = count(1)
 
     def entries(self) -> list[QueuedEvent]:
-        """Return all events, in the order of acceptance."""
-        entries = (entry for queue in self._events.values() for entry in queue)
-        return sorted(entries, key=lambda entry: entry.number)
+        """Return all events that wait or are being handled, in the order of acceptance."""
+        return [QueuedEvent(number, self._deliveries[number]) for number in sorted(self._deliveries)]
 
     def remember_key(self, key: str, body: bytes) -> None:
         """Remember a key; forget the oldest one beyond the limit."""
@@ -72,28 +73,29 @@ class ConversationQueues:
 
     def add(self, delivery: Delivery) -> None:
         """Append an event to the queue of its conversation."""
+        number, conversation = next(self._numbers), delivery.conversation
         self.count += 1
-        entry, conversation = self.numbered(delivery), delivery.conversation
-        queue = self._events.get(conversation)
+        self._deliveries[number] = delivery
+        queue = self._queues.get(conversation)
         if queue is None:
-            self._events[conversation] = deque((entry,))
+            self._queues[conversation] = deque((number,))
             self.make_ready(conversation)
         else:
-            queue.append(entry)
+            queue.append(number)
 
     def put_back(self, number: int, delivery: Delivery) -> None:
         """Put an event into the queue of its conversation, in the order of the numbers."""
         self.count += 1
-        entry, conversation = QueuedEvent(number, delivery), delivery.conversation
-        queue = self._events.get(conversation)
+        self._deliveries[number] = delivery
+        queue = self._queues.get(delivery.conversation)
         if queue is None:
-            self._events[conversation] = deque((entry,))
-            self.make_ready(conversation)
+            self._queues[delivery.conversation] = deque((number,))
+            self.make_ready(delivery.conversation)
         else:
             place = len(queue)
-            while place and queue[place - 1].number > number:
+            while place and queue[place - 1] > number:
                 place -= 1
-            queue.insert(place, entry)
+            queue.insert(place, number)
 
     def make_ready(self, conversation: str, *, first: bool = False) -> None:
         """Make a conversation ready for a lease, after all others or (``first``) before them."""
@@ -126,51 +128,47 @@ class ConversationQueues:
     def oldest(self, conversation: str, limit: int) -> list[Claim]:
         """Return claims of the oldest events of a leased conversation."""
         fence = self.leased[conversation]
+        numbers = islice(self._queues[conversation], limit)
         return [
             Claim(
-                number=entry.number,
-                key=entry.delivery.key,
+                number=number,
+                key=delivery.key,
                 conversation=conversation,
-                app_id=entry.delivery.app_id,
-                body=entry.delivery.body,
-                received=entry.delivery.received,
-                attempt=entry.failures + 1,
+                app_id=delivery.app_id,
+                body=delivery.body,
+                received=delivery.received,
+                attempt=self._failures.get(number, 0) + 1,
                 fence=fence,
             )
-            for entry in islice(self._events[conversation], limit)
+            for number, delivery in ((number, self._deliveries[number]) for number in numbers)
         ]
 
     def is_leased(self, claim: Claim) -> bool:
         """Return whether a claim's lease is still valid and its event not settled."""
-        return self.leased.get(claim.conversation) == claim.fence and self._entry(claim) is not None
-
-    def _entry(self, claim: Claim) -> QueuedEvent | None:
-        waiting = self._events.get(claim.conversation, ())
-        return next((entry for entry in waiting if entry.number == claim.number), None)
+        return self.leased.get(claim.conversation) == claim.fence and claim.number in self._deliveries
 
     def remove(self, claim: Claim) -> None:
         """Remove a settled event."""
-        queue = self._events[claim.conversation]
-        queue.remove(next(entry for entry in queue if entry.number == claim.number))
+        self._queues[claim.conversation].remove(claim.number)
+        del self._deliveries[claim.number]
+        self._failures.pop(claim.number, None)
         self.count -= 1
 
     def oldest_or_end(self, conversation: str, more: int) -> list[Claim]:
         """Claim the oldest ``more`` events of a leased conversation; without any, end its lease."""
-        waiting = self._events[conversation]
+        waiting = self._queues[conversation]
         if waiting and more:
             return self.oldest(conversation, more)
         del self.leased[conversation]
         if waiting:
             self.make_ready(conversation)
         else:
-            del self._events[conversation]
+            del self._queues[conversation]
         return []
 
     def pause(self, claim: Claim, pause: float) -> None:
         """Count a failure, end the lease, and pause the conversation for ``pause`` seconds."""
-        entry = self._entry(claim)
-        assert entry is not None  # noqa: S101  # it is leased
-        entry.failures += 1
+        self._failures[claim.number] = self._failures.get(claim.number, 0) + 1
         del self.leased[claim.conversation]
         heappush(self._pausing, (self.clock.monotonic() + pause, claim.fence, claim.conversation))
         self.notify()  # this conversation may be due before the one that a backlog waits for

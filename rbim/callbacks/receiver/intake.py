@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from inspect import signature
 from math import inf
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from anyio import Event
 from attrs import define, evolve
@@ -98,10 +98,6 @@ class Arrival:
     """A delivery on its way, for observers: its key as soon as it is known."""
 
     key: str | None = None
-
-
-class _ChainedSink(Protocol):
-    async def accept(self, delivery: Delivery, /, *, chain: Chain) -> bool | OtherContent: ...
 
 
 class _Line:
@@ -383,7 +379,8 @@ class Intake:
             elif spool is None or not spool.holds(delivery.conversation):
                 try:
                     if line is not None and self._chained:
-                        new = await cast("_ChainedSink", self._sink).accept(delivery, chain=line.chain)
+                        sink: Any = self._sink
+                        new = await sink.accept(delivery, chain=line.chain)
                     else:
                         new = await self._sink.accept(delivery)
                 except BaseException as error:

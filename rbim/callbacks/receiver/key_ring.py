@@ -103,7 +103,7 @@ class KeyRing:
     @property
     def keys(self) -> Keys | None:
         """The keys to accept now; None before the provider was asked for the first time."""
-        if self._clock.monotonic() >= self._next_refused:
+        if self._retired and self._clock.monotonic() >= self._next_refused:
             self._make()
         return self._keys
 
