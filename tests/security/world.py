@@ -153,8 +153,11 @@ def command(*words):
     return out.buffer.getvalue() + err.buffer.getvalue()
 
 
-def process(*words, values, act):
-    """Run a command that serves as a process; do ``act`` with its first line, interrupt it, and return what it wrote."""
+def process(*words, values, act=None):
+    """Run a command until it is interrupted; do ``act`` with its first line, if that is an address; return what it wrote.
+
+    Without ``act`` the first line is one on standard error.
+    """
     popen = subprocess.Popen(
         [sys.executable, "-X", "utf8", "-c", "from rbim.cli import main; main()", *map(str, words)],
         stdout=subprocess.PIPE,
@@ -164,8 +167,8 @@ def process(*words, values, act):
     watchdog = threading.Timer(PATIENCE, popen.kill)
     watchdog.start()
     try:
-        first = popen.stdout.readline()
-        if first.startswith(b"http"):
+        first = (popen.stderr if act is None else popen.stdout).readline()
+        if act is not None and first.startswith(b"http"):
             act(first.decode().strip())
         popen.terminate()
         out, err = popen.communicate(timeout=PATIENCE)

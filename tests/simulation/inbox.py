@@ -681,8 +681,8 @@ class InboxScenario(Scenario):
     async def _post_for(self, seconds: float, *, hot: bool, apart: float = 0.0) -> tuple[int, float]:
         """Post as fast as a receiver answers over some connections.
 
-        Between two posts a connection pauses for up to ``apart`` seconds. Return the number that it accepted, and the seconds
-        until all of them were handled.
+        Between two posts a connection pauses for up to ``apart`` seconds. Return the number that it accepted, and the
+        seconds until all of them were handled.
         """
         began, accepted, draw = TIME.now, 0, self.world.stream("connections")
         until = began + seconds

@@ -651,7 +651,7 @@ class TestAsyncioCancellation:
             with pytest.raises(asyncio.CancelledError):
                 await task
             assert await commits.run(store.add(2)) == 2
-            assert commits._late == {}
+            assert commits._abandoned == {}
         assert together() in ([[1], [-1, 2]], [[1], [-1], [2]])
 
 

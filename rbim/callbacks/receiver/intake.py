@@ -373,7 +373,7 @@ class Intake:
             if line is not None:
                 number = line.enter() or await line.wait()
             answer: Reply | str = IN_SPOOL
-            if line is not None and self._spools and not getattr(self._sink, "ready", True):
+            if line is not None and self._spools and getattr(self._sink, "ready", True) is False:
                 answer = NOT_READY
                 line.chain.fail(ConnectionError(answer))
             elif spool is None or not spool.holds(delivery.conversation):

@@ -285,7 +285,7 @@ class Receiver(Generic[Resource]):
             path = beside.with_name(f"{beside.name}-spool")
         if path is not None and beside is not None and Path(path).resolve() == beside.resolve():
             raise InvalidRequest(f"spool: {path} is the inbox itself; use another file", field="spool")
-        if path is None and needed and hasattr(self.sink, "ready"):
+        if path is None and needed and isinstance(getattr(self.sink, "ready", None), bool):
             raise InvalidRequest(
                 f"spool: {type(self.sink).__name__} is reached over a network, and in normal mode a delivery that it cannot"
                 ' take is lost: pass the path of an overflow file, such as spool="/var/lib/rbim/copies.spool", or set the'

@@ -28,7 +28,19 @@ if TYPE_CHECKING:
     from rbim.callbacks.events.types import Event
     from rbim.callbacks.inbox.protocols import Archive, DeadLetter
 
-__all__ = ["DEAD", "QUARANTINE", "Chosen", "Kept", "discard", "print_list", "print_one", "purge", "requeue"]
+__all__ = [
+    "DEAD",
+    "QUARANTINE",
+    "Chosen",
+    "Kept",
+    "discard",
+    "headline",
+    "local",
+    "print_list",
+    "print_one",
+    "purge",
+    "requeue",
+]
 
 PAGE = 500
 NAMED = 10  # numbers or kinds that a message names

@@ -48,7 +48,6 @@ EXAMPLES = {
     "callback": ("rbim callback serve --inbox events.db --print", "rbim callback explain capture.http"),
     "callback serve": (
         "rbim callback serve --inbox events.db --print",
-        "rbim callback serve --inbox events.db --port 8000 --mode high-guarantee",
         "rbim callback serve --inbox events.db --forward-to http://127.0.0.1:5000/copies",
         "rbim callback serve --inbox nats://h1,h2,h3/copies --spool copies.spool",
     ),

@@ -334,10 +334,10 @@ async def test_a_shutdown_that_fails_is_told_to_the_server_and_raised():
 
 async def test_a_receiver_can_be_started_again_after_its_startup_failed():
     class Late(Sink):
-        ready = False
+        works = False
 
         async def __aenter__(self):
-            if not self.ready:
+            if not self.works:
                 reason = "not yet"
                 raise OSError(reason)
             return await super().__aenter__()
@@ -345,7 +345,7 @@ async def test_a_receiver_can_be_started_again_after_its_startup_failed():
     receiver = Receiver(credentials=CREDENTIALS, sink=Late())
     async with Server.of(receiver.asgi) as server:
         assert await server.say("startup") == {"type": "lifespan.startup.failed", "message": "not yet"}
-    receiver.sink.ready = True
+    receiver.sink.works = True
     async with Server.of(receiver.asgi) as server:
         assert (await server.say("startup"))["type"] == "lifespan.startup.complete"
         assert (await call(receiver.asgi, content())).answer[0] == 200
