@@ -22,6 +22,7 @@ from rbim.jetstream.backlog import JetStreamBacklog
 from rbim.jetstream.letters import Letters, publish
 from rbim.jetstream.messages import Subjects, headers_of, message_id, stored
 from rbim.jetstream.nats_py import NotFoundError, parts
+from rbim.jetstream.ownership import Tally
 from rbim.jetstream.settings import NatsSettings, addresses, checked_name
 from rbim.jetstream.streams import Streams
 from rbim.validators import above_zero, at_least_one, finite
@@ -97,6 +98,7 @@ class JetStreamInbox:
     _subjects: Subjects = field(
         init=False, repr=False, default=Factory(lambda self: Subjects(self.name, self.partitions), takes_self=True)
     )
+    _tally: Tally = field(init=False, repr=False, factory=Tally)
     _streams: Streams | None = field(init=False, repr=False, default=None, on_setattr=setters.NO_OP)
 
     @property
@@ -113,6 +115,16 @@ class JetStreamInbox:
     def ready(self) -> bool:
         """Whether the servers can be reached now. A receiver with a spool does not wait for them while it is False."""
         return self._streams is not None and self._streams.connection.ready
+
+    @property
+    def owned(self) -> int:
+        """The number of partitions that the backlogs of this object own now. Together, all workers own ``partitions``."""
+        return self._tally.owned
+
+    @property
+    def takeovers(self) -> int:
+        """The number of partitions that the backlogs of this object took over from workers that were silent."""
+        return self._tally.takeovers
 
     async def __aenter__(self) -> Self:
         if self._streams is not None:
@@ -201,7 +213,9 @@ class JetStreamInbox:
         if backend() != "asyncio":
             raise InvalidRequest("rbim.jetstream runs on asyncio only: nats-py does not know trio")
         streams = self._connected_to("worker")
-        async with JetStreamBacklog(streams, takeover=self.takeover, retention=self.retention, clock=self.clock) as backlog:
+        async with JetStreamBacklog(
+            streams, takeover=self.takeover, retention=self.retention, clock=self.clock, tally=self._tally
+        ) as backlog:
             yield backlog
 
     @property
