@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 import anyio
@@ -112,8 +112,8 @@ class OtelObserver(Observer):
         provider = Provider(meter_provider)
         self._metrics = CallMetrics(meter, provider, self._attributes)
         self._callback_metrics = CallbackMetrics(meter, self._attributes)
-        self._callback_spans = CallbackSpans(self._tracer, self._attributes)
-        propagator = TraceContextTextMapPropagator() if propagator is None else propagator
+        self._propagator = propagator = TraceContextTextMapPropagator() if propagator is None else propagator
+        self._callback_spans = CallbackSpans(self._tracer, self._attributes, propagator)
         self._operation_metrics = OperationMetrics(meter, self._attributes)
         self._operation_spans = OperationSpans(self._tracer, self._attributes, propagator)
         self._levels = Levels(meter, provider)
@@ -216,6 +216,14 @@ class OtelObserver(Observer):
         """
         self._callback_metrics.record(observation)
         self._callback_spans.record(observation)
+
+    def inject(self, headers: dict[str, str], /) -> None:
+        """Write the context of the current span into headers: ``JetStreamInbox(..., inject=otel.inject)``.
+
+        Events then have the context of their delivery's span, and the span of their handler, on another machine, is linked
+        to it.
+        """
+        cast("Any", self._propagator).inject(headers)  # its types do not allow a plain dictionary
 
     def on_operation(self, observation: OperationObservation, /) -> None:
         """Record an observation of a sender or a worker: ``RemoteSender(..., observers=[otel.on_operation])``, ``serve``.
