@@ -14,7 +14,7 @@ from attrs import field, fields, frozen
 from rbim.callbacks.signature import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from rbim.callbacks.signature import Key
 
@@ -81,13 +81,17 @@ class DeliveryEnded(_Observed):
 
 @frozen(kw_only=True)
 class HandlingStarted(_Observed):
-    """A handler is called next. ``event``: the name of the event's class; ``handler``: the function's qualified name."""
+    """A handler is called next. ``event``: the name of the event's class; ``handler``: the function's qualified name.
+
+    ``headers`` travelled with the event, if it was accepted on another machine: see ``JetStreamInbox(inject=...)``.
+    """
 
     key: str
     attempt: int
     event: str
     handler: str
     app_id: str
+    headers: Mapping[str, str] = field(factory=dict[str, str], repr=False)
 
 
 @frozen(kw_only=True)

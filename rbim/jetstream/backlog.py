@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rbim.clock import Clock
     from rbim.jetstream.lanes import Entry, Lane, Share
     from rbim.jetstream.messages import Stored
+    from rbim.jetstream.ownership import Tally
     from rbim.jetstream.partition import Partition
     from rbim.jetstream.streams import Streams
 
@@ -40,14 +41,14 @@ class JetStreamBacklog:
     A method that is cancelled may have its effect all the same: call it again with the same arguments, or release the claim.
     """
 
-    def __init__(self, streams: Streams, *, takeover: float, retention: float, clock: Clock) -> None:
+    def __init__(self, streams: Streams, *, takeover: float, retention: float, clock: Clock, tally: Tally) -> None:
         self._streams = streams
         self._clock = clock
         self._news = asyncio.Event()
         self._lanes = Lanes(self._now, self._news.set)
         # a worker that is started again is another one: it must not take the claims of the one before for its own
         self._ownership = Ownership(
-            streams, self._lanes, boot=token_hex(8), takeover=takeover, retention=retention, now=self._now
+            streams, self._lanes, boot=token_hex(8), takeover=takeover, retention=retention, now=self._now, tally=tally
         )
         self._rounds: asyncio.Task[None] | None = None
 

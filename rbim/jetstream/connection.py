@@ -49,6 +49,7 @@ REQUEST_TIMEOUT = 2.0
 """Seconds for which a request waits for its answer."""
 
 CONNECT_TIMEOUT = 2  # seconds for one server
+CANCEL_AGAIN = 0.1  # seconds
 RECONNECT_WAIT = 0.2  # seconds between two attempts with the same server
 PING_EVERY, PINGS = 5, 2  # a server that answers none for 10 to 15 seconds is left
 FIRST_WAIT = 2.0  # seconds
@@ -92,6 +93,7 @@ class Connection:
         self._since = 0.0
         self._settled = asyncio.Event()  # it is ready, refused or closed
         self._tried = asyncio.Event()  # there is a first result
+        self._connecting = False
         self._changed = asyncio.Event()  # _use() has something to do
         self._failures = 0
         self._failure = "not entered"
@@ -130,7 +132,7 @@ class Connection:
         self._failure = "the connection is closed"
         task.cancel()
         try:
-            await finished(task)
+            await finished(task, again=lambda: self._connecting)
         finally:
             self._settled.set()
 
@@ -208,22 +210,26 @@ class Connection:
     async def _use(self, client: Client) -> None:
         """Connect a client, and prepare after each connect, until the client is closed for good."""
         credentials = self._settings.credentials_file
-        await connect(
-            client,
-            [*self._servers],
-            name=self._name,
-            max_reconnect_attempts=-1,
-            reconnect_time_wait=RECONNECT_WAIT,
-            connect_timeout=CONNECT_TIMEOUT,
-            ping_interval=PING_EVERY,
-            max_outstanding_pings=PINGS,
-            tls=self._tls,
-            user_credentials=None if credentials is None else str(credentials),
-            error_cb=self._on_error,
-            disconnected_cb=self._on_loss,
-            reconnected_cb=self._on_change,
-            closed_cb=self._on_loss,
-        )
+        self._connecting = True
+        try:
+            await connect(
+                client,
+                [*self._servers],
+                name=self._name,
+                max_reconnect_attempts=-1,
+                reconnect_time_wait=RECONNECT_WAIT,
+                connect_timeout=CONNECT_TIMEOUT,
+                ping_interval=PING_EVERY,
+                max_outstanding_pings=PINGS,
+                tls=self._tls,
+                user_credentials=None if credentials is None else str(credentials),
+                error_cb=self._on_error,
+                disconnected_cb=self._on_loss,
+                reconnected_cb=self._on_change,
+                closed_cb=self._on_loss,
+            )
+        finally:
+            self._connecting = False
         while not client.is_closed and self._refused is None:
             self._changed.clear()
             if self._ready or not client.is_connected:
@@ -267,13 +273,18 @@ class Connection:
         self._changed.set()
 
 
-async def finished(task: asyncio.Task[None]) -> None:
-    """Wait until a task has ended, also if the caller is cancelled meanwhile: for tasks that end within seconds."""
+async def finished(task: asyncio.Task[None], again: Callable[[], bool] = lambda: False) -> None:
+    """Wait until a task has ended, also if the caller is cancelled meanwhile: for tasks that end within seconds.
+
+    While ``again()`` is true the task is cancelled again and again: nats-py may lose a cancellation while it connects.
+    """
     cancelled: asyncio.CancelledError | None = None
     with CancelScope(shield=True):
         while not task.done():
             try:
-                await asyncio.wait((task,))
+                await asyncio.wait((task,), timeout=CANCEL_AGAIN)
+                if again():
+                    task.cancel()
             except asyncio.CancelledError as error:
                 cancelled = error
     if cancelled is not None:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 from contextlib import asynccontextmanager
+from logging import getLogger
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -20,14 +21,16 @@ from rbim.errors import InvalidRequest
 from rbim.jetstream.archive import History
 from rbim.jetstream.backlog import JetStreamBacklog
 from rbim.jetstream.letters import Letters, publish
-from rbim.jetstream.messages import Subjects, headers_of, message_id, stored
+from rbim.jetstream.messages import OURS, Subjects, headers_of, message_id, stored
 from rbim.jetstream.nats_py import NotFoundError, parts
+from rbim.jetstream.observers import carried
+from rbim.jetstream.ownership import Tally
 from rbim.jetstream.settings import NatsSettings, addresses, checked_name
 from rbim.jetstream.streams import Streams
 from rbim.validators import above_zero, at_least_one, finite
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterable
+    from collections.abc import AsyncGenerator, Callable, Iterable
     from datetime import datetime
     from types import TracebackType
     from typing import Any, Self
@@ -41,6 +44,8 @@ if TYPE_CHECKING:
     from rbim.jetstream.nats_py import api
 
 __all__ = ["JetStreamInbox"]
+
+logger = getLogger("rbim.jetstream")
 
 HOURS = 3600.0  # seconds
 MOST_PARTITIONS = 1024
@@ -75,7 +80,9 @@ class JetStreamInbox:
     event (default: 3; 1 for a single server). ``retention``: seconds for which keys are remembered and handled events are
     kept (default: 6 hours); a key costs the servers some 300 bytes of memory. ``takeover``: seconds that a worker may be
     silent before others take its partitions over (default: 15); also the ``lease``. ``settings``: how to log in (default:
-    no credentials). ``clock`` is for pauses before retries and for ages; times of ``takeover`` are real.
+    no credentials). ``clock`` is for pauses before retries and for ages; times of ``takeover`` are real. ``inject``: writes
+    headers into a dictionary, which then travel with an event that is accepted to its handler's observers, such as
+    ``OtelObserver().inject`` (default: none).
 
     Accepted events survive the end of any process, and of any minority of the servers. The servers acknowledge before they
     sync to disk unless they are configured with ``sync_interval: always``.
@@ -94,9 +101,11 @@ class JetStreamInbox:
     takeover: float = field(default=15.0, kw_only=True, validator=[above_zero, finite])
     settings: NatsSettings = field(default=None, kw_only=True, converter=_settings, repr=False)
     clock: Clock = field(default=None, kw_only=True, converter=_clock, repr=False)
+    inject: Callable[[dict[str, str]], object] | None = field(default=None, kw_only=True, repr=False)
     _subjects: Subjects = field(
         init=False, repr=False, default=Factory(lambda self: Subjects(self.name, self.partitions), takes_self=True)
     )
+    _tally: Tally = field(init=False, repr=False, factory=Tally)
     _streams: Streams | None = field(init=False, repr=False, default=None, on_setattr=setters.NO_OP)
 
     @property
@@ -113,6 +122,16 @@ class JetStreamInbox:
     def ready(self) -> bool:
         """Whether the servers can be reached now. A receiver with a spool does not wait for them while it is False."""
         return self._streams is not None and self._streams.connection.ready
+
+    @property
+    def owned(self) -> int:
+        """The number of partitions that the backlogs of this object own now. Together, all workers own ``partitions``."""
+        return self._tally.owned
+
+    @property
+    def takeovers(self) -> int:
+        """The number of partitions that the backlogs of this object took over from workers that were silent."""
+        return self._tally.takeovers
 
     async def __aenter__(self) -> Self:
         if self._streams is not None:
@@ -175,13 +194,24 @@ class JetStreamInbox:
         await streams.jetstream()
         began = loop.time()
         try:
-            return await publish(streams, subject, headers_of(delivery, identity), delivery.body)
+            headers = {**self._injected(), **headers_of(delivery, identity)}
+            return await publish(streams, subject, headers, delivery.body)
         except InvalidRequest:
             raise
         except BaseException as error:
             if isinstance(error, Exception) or loop.time() - began > SLOW:
                 streams.connection.suspect(f"{type(error).__name__}: {error}")
             raise
+
+    def _injected(self) -> dict[str, str]:
+        if self.inject is None:
+            return {}
+        headers: dict[str, str] = {}
+        try:
+            self.inject(headers)
+        except Exception:  # an event is never lost because of it
+            logger.exception("the headers of an event could not be made")
+        return {name: value for name, value in carried(headers).items() if not name.startswith(OURS)}
 
     async def _body(self, sequence: int) -> bytes | None:
         """Return the body of a message, or None if it was deleted."""
@@ -201,7 +231,9 @@ class JetStreamInbox:
         if backend() != "asyncio":
             raise InvalidRequest("rbim.jetstream runs on asyncio only: nats-py does not know trio")
         streams = self._connected_to("worker")
-        async with JetStreamBacklog(streams, takeover=self.takeover, retention=self.retention, clock=self.clock) as backlog:
+        async with JetStreamBacklog(
+            streams, takeover=self.takeover, retention=self.retention, clock=self.clock, tally=self._tally
+        ) as backlog:
             yield backlog
 
     @property

@@ -151,6 +151,7 @@ class Lane:
             fence=self.fence,
             replays=0 if entry.stored is None else entry.stored.replays,
             crashes=record.crashes.get(entry.sequence, 0) if self.was_suspect else 0,
+            headers={} if entry.stored is None else entry.stored.headers,
         )
 
 

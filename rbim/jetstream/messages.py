@@ -18,6 +18,7 @@ __all__ = [
     "DEAD",
     "HEAD",
     "MESSAGE_ID",
+    "OURS",
     "Stored",
     "Subjects",
     "dead_header",
@@ -39,6 +40,9 @@ PACKED = "Rbim-Packed"
 
 DEAD = "Rbim-Dead"
 """The header of a dead letter: a JSON list of attempts and the traceback."""
+
+OURS = ("Nats-", HEAD)
+"""How the headers begin that are not an observer's."""
 
 ROOM = 32_768  # bytes of a message beside its body and its headers: those of a dead letter have a traceback, too
 LONGEST_ID = 64  # characters
@@ -110,7 +114,7 @@ class Stored(NamedTuple):
     """A message of the stream: its place there, and the event in it.
 
     ``number`` is the place of the message that was accepted, ``sequence`` that of this one: it differs if the event was
-    made to wait again. ``kind`` is the name of the event's class.
+    made to wait again. ``kind`` is the name of the event's class. ``headers`` are those that an observer added.
     """
 
     sequence: int
@@ -118,6 +122,7 @@ class Stored(NamedTuple):
     replays: int
     kind: str
     delivery: Delivery
+    headers: Mapping[str, str] = {}
 
 
 def message_id(key: str) -> str:
@@ -194,4 +199,5 @@ def stored(sequence: int, headers: Mapping[str, str] | None, content: bytes | No
         )
     except (KeyError, TypeError, ValueError, zlib.error) as error:
         raise ValueError(f"message {sequence} is not one of an inbox of rbim") from error
-    return Stored(sequence, number or sequence, replays, kind, delivery)
+    others = {name: value for name, value in given.items() if not name.startswith(OURS)}
+    return Stored(sequence, number or sequence, replays, kind, delivery, others)

@@ -8,6 +8,7 @@ import random
 from contextlib import suppress
 from logging import getLogger
 from math import ceil
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from rbim.errors import InvalidRequest
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from rbim.jetstream.nats_py import Client, Msg
     from rbim.jetstream.streams import Streams
 
-__all__ = ["Ownership", "Watch"]
+__all__ = ["Ownership", "Tally", "Watch"]
 
 # Theory of operation: rounds.
 #
@@ -47,6 +48,21 @@ PURGE_EVERY = 60.0  # seconds
 LAST_WAIT = 3.0  # seconds in which all partitions are given back
 
 logger = getLogger("rbim.jetstream")
+
+
+class Tally:
+    """The numbers of partitions that the workers of one inbox own, and have taken over from silent ones, in any thread."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self.owned = 0
+        self.takeovers = 0
+
+    def add(self, owned: int, *, takeover: bool = False) -> None:
+        """Add to the numbers."""
+        with self._lock:
+            self.owned += owned
+            self.takeovers += takeover
 
 
 class Watch:
@@ -91,7 +107,9 @@ class Ownership:
         takeover: float,
         retention: float,
         now: Callable[[], float],
+        tally: Tally,
     ) -> None:
+        self._tally = tally
         self.partitions: dict[int, Partition] = {}
         self._by_share: dict[Share, Partition] = {}
         self._streams = streams
@@ -201,14 +219,18 @@ class Ownership:
             retention=self._retention,
         )
         self._by_share[partition.share] = partition
+        silent = value is not None and owner_of(value).boot not in {"", self._boot}
+        self._tally.add(0, takeover=silent)
         self._tasks[number] = asyncio.create_task(self._run(partition), name=f"rbim-partition-{number}")
 
     async def _run(self, partition: Partition) -> None:
+        self._tally.add(1)
         try:
             await partition.run()
         except Exception as error:  # the connection was closed, or what is on the servers does not fit any more
             logger.debug("partition %d is given up: %r", partition.number, error)
         finally:
+            self._tally.add(-1)
             self.partitions.pop(partition.number, None)
             self._by_share.pop(partition.share, None)
             self._tasks.pop(partition.number, None)

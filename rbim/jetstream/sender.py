@@ -32,17 +32,19 @@ from attrs import frozen
 from rbim.errors import ClientClosed, InvalidRequest, NotTaken, Outcome, RbimError, Unanswered
 from rbim.jetstream.connection import Connection
 from rbim.jetstream.nats_py import MaxPayloadError, NatsError, client_of, subscribe
+from rbim.jetstream.observers import ClaimGivenUp, Observers, RequestStarted, RequestWithdrawn, carried
 from rbim.jetstream.requests import CONSUMER, MESSAGES_FOR, RECORDS_FOR, Record, Requests, Store, checked_key, lives
 from rbim.jetstream.settings import NatsSettings, addresses, checked_name
 from rbim.operations.carrier import Carried
 from rbim.wire.portable import answer_from_json, error_from_json, error_to_json, operation_to_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from types import TracebackType
     from typing import Self
 
     from rbim.jetstream.nats_py import Client, JetStreamContext, Msg
+    from rbim.jetstream.observers import Observation
     from rbim.operations.base import Operation
 
 __all__ = ["QueueState", "RemoteSender", "WorkerState"]
@@ -89,13 +91,14 @@ class RemoteSender:
 
     ``servers``: addresses such as ``nats://h1:4222``. ``name`` of the queue. ``patience``: seconds in which no worker takes
     or ends anything, after which an operation is withdrawn and NotTaken is raised (default: 30). ``settings`` and
-    ``replicas``: see :func:`serve`.
+    ``replicas``: see :func:`serve`. ``observers``: functions that get each observation, from
+    :class:`RequestStarted` to :class:`RequestEnded`, such as ``OtelObserver().on_operation``.
 
     Each operation is sent by at most one worker, at most once, whichever process or machine dies. Entering does not need the
     network. Runs on asyncio. Raises InvalidRequest.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # options, each by keyword and with a default
         self,
         servers: str | Iterable[str],
         *,
@@ -103,12 +106,14 @@ class RemoteSender:
         patience: float = PATIENCE,
         settings: NatsSettings | None = None,
         replicas: int | None = None,
+        observers: Iterable[Callable[[Observation], object]] = (),
     ) -> None:
         self._servers = addresses(servers)
         self._name = checked_name(name)
         if not patience > 0:
             raise InvalidRequest(f"patience: a number of seconds above 0, not {patience}", field="patience")
         self._patience = patience
+        self._observers = Observers(observers)
         self._store = Store(name, servers=self._servers, replicas=replicas)
         self._id = token_hex(8)
         self._connection = Connection(
@@ -138,6 +143,11 @@ class RemoteSender:
         """The addresses and the name, without credentials: ``nats://h1:4222,h2:4222/bulk``."""
         scheme = "tls" if any(each.startswith("tls://") for each in self._servers) else "nats"
         return f"{scheme}://{','.join(each.partition('://')[2] for each in self._servers)}/{self._name}"
+
+    @property
+    def name(self) -> str:
+        """The name of the queue."""
+        return self._name
 
     @property
     def trouble(self) -> str:
@@ -175,14 +185,18 @@ class RemoteSender:
         of again. While no server answers, it waits.
         """
         document = {"key": checked_key(key), "reply": f"{self._inbox}.{key}", "operation": operation_to_json(operation)}
-        return await self._carried(key, operation, json.dumps(document, separators=(",", ":")).encode())
+        message = json.dumps(document, separators=(",", ":")).encode()
+        started = RequestStarted(**self._about(operation, key), headers={})
+        return await self._observers.around(
+            started, lambda: self._carried(key, operation, message, carried(started.headers))
+        )
 
     async def recall(self, operation: Operation[R], /, *, key: str) -> Carried[R]:
         """Return the answer of an operation that another process may have begun with this key. It is not sent for this call.
 
         Raises what :meth:`carry` raises.
         """
-        return await self._carried(checked_key(key), operation, None)
+        return await self._carried(checked_key(key), operation, None, {})
 
     async def state(self) -> QueueState:
         """Return the workers that answer within a second, and how many operations wait or are in hand.
@@ -213,7 +227,9 @@ class RemoteSender:
             taken=found.num_ack_pending or 0,
         )
 
-    async def _carried(self, key: str, operation: Operation[R], message: bytes | None) -> Carried[R]:
+    async def _carried(
+        self, key: str, operation: Operation[R], message: bytes | None, headers: dict[str, str]
+    ) -> Carried[R]:
         if not self._entered:
             raise ClientClosed("the sender is not open: use it with `async with`")
         if key in self._waiting:
@@ -221,8 +237,8 @@ class RemoteSender:
         future = self._waiting[key] = asyncio.get_running_loop().create_future()
         try:
             if message is not None:
-                await self._publish(key, message, operation)
-            fields = await self._settled(key, future, recalled=message is None)
+                await self._publish(key, message, operation, headers)
+            fields = await self._settled(key, operation, future, recalled=message is None)
         except RuntimeError as error:
             if self._entered:
                 raise
@@ -231,10 +247,15 @@ class RemoteSender:
             del self._waiting[key]
         return _result(fields, operation)
 
-    async def _publish(self, key: str, message: bytes, operation: Operation[Any]) -> None:
+    def _about(self, operation: Operation[Any], key: str) -> dict[str, str]:
+        return {"queue": self._name, "operation": operation.spec.name, "key": key}
+
+    async def _publish(self, key: str, message: bytes, operation: Operation[Any], headers: dict[str, str]) -> None:
+        headers = {**headers, "Nats-Msg-Id": key}
+
         async def publish() -> None:
             jetstream = await self._connection.jetstream()
-            await jetstream.publish(self._store.names.subject, message, headers={"Nats-Msg-Id": key})
+            await jetstream.publish(self._store.names.subject, message, headers=headers)
 
         try:
             await self._requests.persist(publish)
@@ -243,7 +264,9 @@ class RemoteSender:
                 f"{operation.spec.name}: {len(message):,} bytes are more than the NATS servers take (max_payload)"
             ) from None
 
-    async def _settled(self, key: str, future: asyncio.Future[dict[str, Any]], *, recalled: bool = False) -> dict[str, Any]:
+    async def _settled(
+        self, key: str, operation: Operation[Any], future: asyncio.Future[dict[str, Any]], *, recalled: bool
+    ) -> dict[str, Any]:
         """Return the record of the outcome."""
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -264,7 +287,7 @@ class RemoteSender:
                 if min(now - claimed_at, ready_for) >= ANSWER_PATIENCE:
                     worker = f"{self._store.names.workers}.{found.fields.get('boot')}"
                     if not await lives(self._client, worker, key):
-                        return await self._given_up(key, found)
+                        return await self._given_up(key, operation, found)
                     claimed_at = loop.time()
             else:
                 since = began if recalled else max(began, self._sign_of_life)
@@ -272,13 +295,17 @@ class RemoteSender:
                 if untaken or min(now - began, ready_for) >= MESSAGES_FOR:
                     error = NotTaken("no worker took it")
                     withdrawn, record = await self._requests.create(key, _over(error))
+                    if withdrawn:
+                        self._observers.notify(RequestWithdrawn(**self._about(operation, key)))
                     if withdrawn or record.is_over:
                         return record.fields
 
-    async def _given_up(self, key: str, claim: Record) -> dict[str, Any]:
+    async def _given_up(self, key: str, operation: Operation[Any], claim: Record) -> dict[str, Any]:
         """Record that nothing was heard of a claimed request; return what is recorded then."""
         error = Unanswered(f"worker {claim.fields.get('boot')} took it, and no answer came")
-        _, found = await self._requests.update(key, _over(error), claim.revision)
+        done, found = await self._requests.update(key, _over(error), claim.revision)
+        if done:
+            self._observers.notify(ClaimGivenUp(**self._about(operation, key)))
         return found.fields if found.is_over else _over(error)
 
 

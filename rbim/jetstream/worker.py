@@ -36,6 +36,7 @@ from rbim.client.settings import rates_of
 from rbim.errors import AnswerTooLarge, ClientClosed, InvalidRequest, NotTaken, Outcome, RbimError, Throttled, Unanswered
 from rbim.jetstream.connection import Connection
 from rbim.jetstream.nats_py import MaxPayloadError, NatsError, add_consumer, api, client_of, subscribe
+from rbim.jetstream.observers import ClaimGivenUp, ClaimStarted, Observers
 from rbim.jetstream.pull import Pull
 from rbim.jetstream.rate import SharedPace
 from rbim.jetstream.requests import CONSUMER, Record, Requests, Store, lives
@@ -44,10 +45,11 @@ from rbim.validators import require
 from rbim.wire.portable import answer_to_json, error_to_json, operation_from_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from rbim.client.limits import Rate
     from rbim.jetstream.nats_py import Client, JetStreamContext, Msg
+    from rbim.jetstream.observers import Observation
     from rbim.operations.base import Operation
 
 __all__ = ["TAKEOVER", "serve"]
@@ -75,6 +77,7 @@ async def serve(  # noqa: PLR0913  # options, each by keyword and with a default
     settings: NatsSettings | None = None,
     replicas: int | None = None,
     stop: asyncio.Event | None = None,
+    observers: Iterable[Callable[[Observation], object]] = (),
 ) -> None:
     """Run operations of the queue ``name`` until it is cancelled, or until ``stop`` is set and those begun have ended.
 
@@ -83,7 +86,8 @@ async def serve(  # noqa: PLR0913  # options, each by keyword and with a default
     all workers of the queue together (default: none); each worker must be given the same. ``takeover``: seconds without a
     sign of life after which the others take a worker for dead (default: 10); the worker that starts last decides for all.
     ``settings``: how to log in to the servers. ``replicas``: copies of the queue on the servers, if it has to be created
-    (default: 3 with at least three addresses, else 1).
+    (default: 3 with at least three addresses, else 1). ``observers``: functions that get each observation, from
+    :class:`ClaimStarted` to :class:`ClaimEnded`, such as ``OtelObserver().on_operation``; the client has its own observers.
 
     Runs on asyncio. Raises InvalidRequest, ClientClosed if the client is closed.
     """
@@ -97,7 +101,7 @@ async def serve(  # noqa: PLR0913  # options, each by keyword and with a default
     found = addresses(servers)
     worker = _Worker(
         client.tuned(retry=Retry(attempts=1)),
-        _Options(checked_name(name), concurrency, rates_of(tuple(rates)), takeover),
+        _Options(checked_name(name), concurrency, rates_of(tuple(rates)), takeover, Observers(observers)),
         Store(name, servers=found, replicas=replicas),
     )
     connection = Connection(found, settings or NatsSettings(), name=f"rbim worker {worker.boot}", prepare=worker.prepare)
@@ -109,6 +113,7 @@ class _Options(NamedTuple):
     concurrency: int
     rates: tuple[Rate, ...]
     takeover: float
+    observers: Observers
 
 
 class _Request(NamedTuple):
@@ -235,7 +240,7 @@ class _Worker:
             await _give_back(message, LEFT)
             return
         if self._is_old(message) and (found := await self._requests.look(request.key)) is not None:
-            await self._found(message, request, found)
+            await self._found(message, request, operation, found)
             return
         slot = await self._pace.take(operation)
         if self._pull.stopped:
@@ -247,20 +252,20 @@ class _Worker:
         try:
             claimed, record = await self._requests.create(request.key, {"state": "claimed", "boot": self.boot})
             if claimed:
-                await self._send(request, operation, record, slot)
+                await self._send(request, operation, record, slot, message.headers or {})
         finally:
             self._working.discard(request.key)
         if claimed:
             await _acknowledge(message)
         else:
-            await self._found(message, request, record)
+            await self._found(message, request, operation, record)
 
     def _is_old(self, message: Msg) -> bool:
         """Whether there may be a record of the message already."""
         metadata = message.metadata
         return metadata.num_delivered > 1 or self._pace.clock.now() - metadata.timestamp.timestamp() > OLD
 
-    async def _found(self, message: Msg, request: _Request, found: Record) -> None:
+    async def _found(self, message: Msg, request: _Request, operation: Operation[Any], found: Record) -> None:
         """Leave a request alone that has a record; give its claim up if the worker with the claim is dead."""
         owner = found.fields.get("boot")
         for _ in range(ASKED):
@@ -273,10 +278,13 @@ class _Worker:
             found = await self._requests.look(request.key) or found
         if not found.is_over:
             error = Unanswered(f"worker {owner} took it and was not heard of again")
-            await self._record(request, found, {"error": error_to_json(error)})
+            if await self._record(request, found, {"error": error_to_json(error)}):
+                self._options.observers.notify(ClaimGivenUp(**self._about(request, operation)))
         await _acknowledge(message)
 
-    async def _send(self, request: _Request, operation: Operation[Any], record: Record, slot: float) -> None:
+    async def _send(
+        self, request: _Request, operation: Operation[Any], record: Record, slot: float, headers: Mapping[str, str]
+    ) -> None:
         """Send an operation that is claimed, and record its outcome."""
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -292,7 +300,8 @@ class _Worker:
                 await self._pace.take(operation)
             await self._pace.sent(operation)
             try:
-                answer = await prepared.send()
+                claimed = ClaimStarted(**self._about(request, operation), headers=headers)
+                answer = await self._options.observers.around(claimed, prepared.send)
                 outcome = {"elapsed": loop.time() - began, "answer": answer_to_json(operation, answer)}
             except RbimError as error:
                 outcome = self._failed(error)
@@ -309,6 +318,9 @@ class _Worker:
                     await self._record(request, record, outcome)
             raise
 
+    def _about(self, request: _Request, operation: Operation[Any]) -> dict[str, str]:
+        return {"queue": self._options.name, "operation": operation.spec.name, "key": request.key}
+
     def _failed(self, error: RbimError) -> dict[str, Any]:
         """Return the outcome for an error of the client. A closed client ends this worker, but says nothing to the job."""
         if not isinstance(error, ClientClosed):
@@ -317,20 +329,24 @@ class _Worker:
         self._ending.set()
         return _unclear(error.message, acted=error.outcome is Outcome.UNKNOWN)
 
-    async def _record(self, request: _Request, claim: Record, outcome: dict[str, Any]) -> None:
-        """Record the outcome of a claimed request, unless another gave it up meanwhile, and tell the coordinator."""
+    async def _record(self, request: _Request, claim: Record, outcome: dict[str, Any]) -> bool:
+        """Record the outcome of a claimed request, unless another gave it up meanwhile, and tell the coordinator.
+
+        Returns whether it was recorded.
+        """
         fields = {"state": "over", "boot": claim.fields.get("boot"), **outcome}
         try:
-            _, found = await self._requests.update(request.key, fields, claim.revision)
+            done, found = await self._requests.update(request.key, fields, claim.revision)
         except MaxPayloadError:
             limit = 0 if self._nats is None else self._nats.max_payload
             error = AnswerTooLarge(f"the answer is larger than the NATS servers take: {limit:,} bytes", limit=limit)
             fields = {"state": "over", "error": error_to_json(error)}
-            _, found = await self._requests.update(request.key, fields, claim.revision)
+            done, found = await self._requests.update(request.key, fields, claim.revision)
         self._ended += 1
         if self._nats is not None and found.is_over:
             with suppress(NatsError):  # it looks for itself when it hears nothing
                 await self._nats.publish(request.reply, json.dumps(found.fields).encode())
+        return done
 
 
 def _unclear(text: str, *, acted: bool) -> dict[str, Any]:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from contextvars import Token
 
     from opentelemetry.context import Context
+    from opentelemetry.propagators.textmap import TextMapPropagator
     from opentelemetry.trace import Span, Tracer
 
     from rbim.callbacks.observers import Observation
@@ -48,10 +49,12 @@ class CallbackSpans:
     """Starts and ends spans by observations. Each span is the current one of its context until it ends.
 
     The span of a delivery is a child of the current span, such as that of the web framework. The span of a handler begins a
-    new trace: events are handled later, and after a restart by another process. Both have the key of the event.
+    new trace: events are handled later, and after a restart by another process. Both have the key of the event. If the
+    context of the delivery travelled with the event, the handler's span is linked to it.
     """
 
-    def __init__(self, tracer: Tracer, common: CommonAttributes) -> None:
+    def __init__(self, tracer: Tracer, common: CommonAttributes, propagator: TextMapPropagator) -> None:
+        self._propagator = propagator
         self._tracer = tracer
         self._common = common
         self._delivery = context.create_key("rbim-delivery")
@@ -112,7 +115,9 @@ class CallbackSpans:
         }
         root = trace.set_span_in_context(trace.INVALID_SPAN)  # the current span is that of the application's start, or none
         name = f"process {started.event}"
-        self._enter(self._handling, self._tracer.start_span(name, root, trace.SpanKind.CONSUMER, attributes))
+        accepted = trace.get_current_span(self._propagator.extract(dict(started.headers), root)).get_span_context()
+        links = [trace.Link(accepted)] if accepted.is_valid else []
+        self._enter(self._handling, self._tracer.start_span(name, root, trace.SpanKind.CONSUMER, attributes, links))
 
     def _end_handling(self, ended: HandlingEnded) -> None:
         opened = self._leave(self._handling)

@@ -1,4 +1,4 @@
-"""Levels of clients, jobs and inboxes: gauges and counters that are read whenever metrics are collected.
+"""Levels of clients, jobs, inboxes and queues: gauges and counters that are read whenever metrics are collected.
 
 They are read in the thread that collects. Several objects with the same attributes are one series: what can be added up is
 added up, and of ages and times the longest counts.
@@ -18,7 +18,7 @@ from opentelemetry.metrics import Observation
 from rbim.otel.sources import Sources
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator
     from types import TracebackType
     from typing import Self
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Meter
 
     from rbim.bulk.progress import Snapshot
-    from rbim.callbacks.inbox.protocols import Counts
-    from rbim.callbacks.inbox.sqlite import SqliteInbox
+    from rbim.callbacks.inbox.protocols import Archive, Counts
     from rbim.client.shared import Load
+    from rbim.jetstream.sender import QueueState
     from rbim.otel.attributes import Attributes
     from rbim.otel.sources import Provider
 
-__all__ = ["LEVELS", "Level", "Levels", "Observed", "ObservedInbox"]
+__all__ = ["LEVELS", "InboxReading", "Level", "Levels", "Observed", "Polled"]
 
 logger = logging.getLogger("rbim")
 
@@ -61,7 +61,7 @@ def _rows(now: Snapshot) -> dict[str, float]:
     return {name: getattr(now, name) for name in ROWS}
 
 
-def _events(now: _Reading) -> dict[str, float]:
+def _events(now: InboxReading) -> dict[str, float]:
     return {name: getattr(now.counts, name) for name in ("waiting", "done", "dead", "quarantined")}
 
 
@@ -73,12 +73,24 @@ def _of_job(read: Callable[[Snapshot], float | dict[str, float] | None]) -> Call
     return lambda run: read(run.snapshot)
 
 
-def _of_inbox(read: Callable[[_Reading], float | dict[str, float]]) -> Callable[[Any], Any]:
+def _of_inbox(read: Callable[[InboxReading], float | dict[str, float]]) -> Callable[[Any], Any]:
     return lambda inbox: None if inbox.reading is None else read(inbox.reading)
 
 
+def _of_queue(read: Callable[[QueueState], float]) -> Callable[[Any], Any]:
+    return lambda queue: None if queue.reading is None else read(queue.reading)
+
+
+def _of_owner(name: str) -> Callable[[Any], float | None]:
+    """Of an inbox on servers, what this process does with its partitions; an inbox in a file has none."""
+    return lambda inbox: getattr(inbox.target, name, None)
+
+
 ROWS = ("waiting", "done", "refused", "failed", "unknown", "skipped", "duplicate")
-REQUEST, CALL, ROW = "{request}", "{call}", "{row}"
+REQUEST, CALL, ROW, OPERATION, PARTITION = "{request}", "{call}", "{row}", "{operation}", "{partition}"
+
+PATIENCE = 10.0
+"""Seconds for the reading of what is on servers."""
 
 LEVELS = (
     Level("rbim.client.places", REQUEST, "Requests that may be in flight.", "client", _of_client(lambda n: n.places)),
@@ -143,11 +155,23 @@ LEVELS = (
     ),
     Level("rbim.inbox.events", "{event}", "Events of the inbox by state.", "inbox", _of_inbox(_events)),
     Level("rbim.inbox.lag", "s", "Age of the oldest waiting event.", "inbox", _of_inbox(lambda n: n.lag), longest=True),
+    Level("rbim.inbox.partitions", PARTITION, "Partitions that this process owns.", "inbox", _of_owner("owned")),
+    Level(
+        "rbim.inbox.takeovers",
+        PARTITION,
+        "Partitions that this process took over from silent workers.",
+        "inbox",
+        _of_owner("takeovers"),
+        grows=True,
+    ),
+    Level("rbim.queue.workers", "{worker}", "Workers that answer.", "queue", _of_queue(lambda n: len(n.workers))),
+    Level("rbim.queue.waiting", OPERATION, "Operations that wait for a worker.", "queue", _of_queue(lambda n: n.waiting)),
+    Level("rbim.queue.taken", OPERATION, "Operations in the hands of workers.", "queue", _of_queue(lambda n: n.taken)),
 )
 
 
 class Levels:
-    """The observed clients, jobs and inboxes. They are weakly referenced: a collected one is no longer reported."""
+    """The observed clients, jobs, inboxes and queues. They are weakly referenced: a collected one is no longer reported."""
 
     def __init__(self, meter: Meter, provider: Provider) -> None:
         self._provider = provider
@@ -192,7 +216,7 @@ OBSERVED: Sources[Observed] = Sources()
 
 
 def _after_fork() -> None:
-    """Forget the jobs and inboxes of the parent process: they do not run here. A client may be entered here."""
+    """Forget the jobs, inboxes and queues of the parent process: they do not run here. A client may be entered here."""
     for observed, _ in OBSERVED.everything():
         if observed.source != "client":
             observed.close()
@@ -246,34 +270,55 @@ def _values(value: float | dict[str, float] | None, attributes: Attributes) -> I
         yield attributes, value
 
 
-# An inbox is a file. It is read by a task, not by the thread that collects metrics.
+# Inboxes and queues are files and servers. They are read by a task, not by the thread that collects metrics.
 
 
 @frozen
-class _Reading:
+class InboxReading:
+    """The numbers of an inbox."""
+
     counts: Counts
     lag: float
 
+    @classmethod
+    async def of(cls, inbox: Archive) -> Self:
+        """Read an inbox."""
+        counts = await inbox.counts()
+        return cls(counts, await inbox.lag() if counts.waiting else 0.0)  # servers are asked about each partition
 
-@define(eq=False, slots=False)
-class ObservedInbox:
-    """An async context manager that counts an inbox every ``every`` seconds of the inbox's clock."""
+
+@define(eq=False, slots=False, kw_only=True)
+class Polled:
+    """An async context manager that reads a target every ``every`` seconds of ``sleep``, and reports the last reading.
+
+    The first reading is made on entering, so that entering raises its error; of a ``remote`` target it is made later, and
+    none takes longer than PATIENCE. While ``ready`` is False nothing is read, and there is no value. Without ``every``
+    nothing is ever read: only levels are reported that the target itself knows.
+    """
 
     levels: Levels
-    inbox: SqliteInbox
+    source: str
+    target: Any
     attributes: Attributes
-    every: float
-    reading: _Reading | None = None
+    every: float | None
+    read: Callable[[], Awaitable[Any]]
+    sleep: Callable[[float], Awaitable[None]]
+    label: object
+    remote: bool = False
+    ready: Callable[[], bool] = lambda: True
+    reading: Any = None
     _tasks: TaskGroup | None = None
     _observed: Observed | None = None
 
     async def __aenter__(self) -> None:
-        self.reading = await self._read()
+        if self.every is not None and not self.remote:
+            self.reading = await self.read()
         tasks = anyio.create_task_group()
         await tasks.__aenter__()
-        tasks.start_soon(self._keep_reading)
+        if self.every is not None:
+            tasks.start_soon(self._keep_reading, self.every)
         self._tasks = tasks
-        self._observed = self.levels.observe("inbox", self, self.attributes, self.inbox)
+        self._observed = self.levels.observe(self.source, self, self.attributes, self.target)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
@@ -284,18 +329,25 @@ class ObservedInbox:
         self._tasks.cancel_scope.cancel()
         await self._tasks.__aexit__(None, None, None)  # an error of the block is not passed on: the group would wrap it
 
-    async def _read(self) -> _Reading:
-        return _Reading(await self.inbox.counts(), await self.inbox.lag())
-
-    async def _keep_reading(self) -> None:
+    async def _keep_reading(self, every: float) -> None:
+        if self.remote:
+            await self._read_again()
         while True:
-            await self.inbox.clock.sleep(self.every)
-            try:
-                self.reading = await self._read()
-            except Exception:
-                self.reading = None  # no value is better than an old one
-                logger.warning(
-                    "the inbox %s could not be counted; its metrics have no value until the next try",
-                    self.inbox.path,
-                    exc_info=True,
-                )
+            await self.sleep(every)
+            await self._read_again()
+
+    async def _read_again(self) -> None:
+        if not self.ready():
+            self.reading = None
+            return
+        try:
+            with anyio.fail_after(PATIENCE if self.remote else None):
+                self.reading = await self.read()
+        except Exception:
+            self.reading = None  # no value is better than an old one
+            logger.warning(
+                "the %s %s could not be counted; its metrics have no value until the next try",
+                self.source,
+                self.label,
+                exc_info=True,
+            )

@@ -1,10 +1,11 @@
-"""OtelObserver: spans and metrics of calls, attempts and callbacks."""
+"""OtelObserver: spans and metrics of calls, attempts, callbacks, and operations that travel to other machines."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
+import anyio
 from attrs import define
 
 import rbim
@@ -13,13 +14,15 @@ from rbim.client.observers import Observer
 
 try:
     from opentelemetry import context, metrics, trace
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(missing_extra("rbim.otel", missing.name, "otel"), name=missing.name) from None
 
 from rbim.otel.attributes import CommonAttributes
 from rbim.otel.callback_metrics import CallbackMetrics
 from rbim.otel.callback_spans import CallbackSpans
-from rbim.otel.levels import Levels, ObservedInbox
+from rbim.otel.levels import InboxReading, Levels, Polled
+from rbim.otel.machines import OperationMetrics, OperationSpans
 from rbim.otel.metrics import CallMetrics, RequestInFlight
 from rbim.otel.sources import Provider
 
@@ -27,9 +30,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from contextlib import AbstractAsyncContextManager
     from contextvars import Token
+    from pathlib import Path
 
     from opentelemetry.context import Context
     from opentelemetry.metrics import MeterProvider
+    from opentelemetry.propagators.textmap import TextMapPropagator
     from opentelemetry.trace import Span, TracerProvider
 
     from rbim.bulk.run import Run
@@ -38,6 +43,9 @@ if TYPE_CHECKING:
     from rbim.client.client import View
     from rbim.client.observers import AttemptEnded, AttemptStarted, CallEnded, CallStarted
     from rbim.errors import Attempt
+    from rbim.jetstream.inbox import JetStreamInbox
+    from rbim.jetstream.observers import Observation as OperationObservation
+    from rbim.jetstream.sender import RemoteSender
     from rbim.otel.attributes import Attributes, Value
     from rbim.otel.levels import Observed
 
@@ -84,6 +92,8 @@ class OtelObserver(Observer):
 
     ``attributes``: constants on all spans and metrics, at most 8. The names of clients and receivers are attributes of spans
     and metrics; ``names_in_metrics=False`` leaves them out of the metrics of calls and callbacks, for hundreds of tenants.
+    ``propagator``: what travels to other machines in the messages of a queue or an inbox (default: ``traceparent`` and
+    ``tracestate`` of the W3C, no baggage). Nothing is ever sent to the platform.
     Raises InvalidRequest for wrong arguments; needs ``rbim[otel]``, and an SDK to export anything.
     """
 
@@ -94,6 +104,7 @@ class OtelObserver(Observer):
         *,
         attributes: Mapping[str, Value] | None = None,
         names_in_metrics: bool = True,
+        propagator: TextMapPropagator | None = None,
     ) -> None:
         self._attributes = CommonAttributes(attributes, names_in_metrics=names_in_metrics)
         self._tracer = trace.get_tracer("rbim", rbim.__version__, tracer_provider, SCHEMA)
@@ -101,7 +112,10 @@ class OtelObserver(Observer):
         provider = Provider(meter_provider)
         self._metrics = CallMetrics(meter, provider, self._attributes)
         self._callback_metrics = CallbackMetrics(meter, self._attributes)
-        self._callback_spans = CallbackSpans(self._tracer, self._attributes)
+        self._propagator = propagator = TraceContextTextMapPropagator() if propagator is None else propagator
+        self._callback_spans = CallbackSpans(self._tracer, self._attributes, propagator)
+        self._operation_metrics = OperationMetrics(meter, self._attributes)
+        self._operation_spans = OperationSpans(self._tracer, self._attributes, propagator)
         self._levels = Levels(meter, provider)
         self._key = context.create_key("rbim-call")
         self._requests: dict[tuple[str, str, str, str], Attributes] = {}
@@ -203,6 +217,23 @@ class OtelObserver(Observer):
         self._callback_metrics.record(observation)
         self._callback_spans.record(observation)
 
+    def inject(self, headers: dict[str, str], /) -> None:
+        """Write the context of the current span into headers: ``JetStreamInbox(..., inject=otel.inject)``.
+
+        Events then have the context of their delivery's span, and the span of their handler, on another machine, is linked
+        to it.
+        """
+        cast("Any", self._propagator).inject(headers)  # its types do not allow a plain dictionary
+
+    def on_operation(self, observation: OperationObservation, /) -> None:
+        """Record an observation of a sender or a worker: ``RemoteSender(..., observers=[otel.on_operation])``, ``serve``.
+
+        An operation that is handed over is a span (PRODUCER), and its claim by a worker another one (CONSUMER), below it and
+        in the same trace: the messages carry the context. The calls of the worker's client are children of the second one.
+        """
+        self._operation_metrics.record(observation)
+        self._operation_spans.record(observation)
+
     def observe_client(self, client: View, name: str | None = None) -> Observed:
         """Report the load of a client on every collection of metrics, until it is deleted or the result is closed.
 
@@ -220,15 +251,53 @@ class OtelObserver(Observer):
         return self._levels.observe("job", run, self._level_attributes("rbim.job", name))
 
     def observe_inbox(
-        self, inbox: SqliteInbox, name: str | None = None, *, every: float = 15.0
+        self, inbox: SqliteInbox | JetStreamInbox, name: str | None = None, *, every: float | None = 15.0
     ) -> AbstractAsyncContextManager[None]:
         """Return a context manager that reports an inbox: its events by state, and its lag.
 
         Enter the inbox first. It is read every ``every`` seconds (default: 15). ``name`` becomes the attribute
-        ``rbim.inbox`` (default: the name of its file). Entering raises the inbox's error if it cannot be counted.
+        ``rbim.inbox`` (default: the name of its file, or on the servers). Entering raises the error of an inbox in a file
+        that cannot be counted.
+
+        Of an inbox on servers it also reports the partitions that workers of this process own, and how many they took over
+        from silent ones. To report only these, pass ``every=None``: nothing is asked, and the inbox need not be entered.
         """
-        attributes = self._level_attributes("rbim.inbox", inbox.path.name if name is None else name)
-        return ObservedInbox(self._levels, inbox, attributes, every)
+        clock, remote = inbox.clock, hasattr(inbox, "ready")
+        path: Path | None = getattr(inbox, "path", None)
+        own = cast("JetStreamInbox", inbox).name if path is None else path.name
+        return Polled(
+            levels=self._levels,
+            source="inbox",
+            target=inbox,
+            attributes=self._level_attributes("rbim.inbox", own if name is None else name),
+            every=every,
+            read=lambda: InboxReading.of(inbox),
+            sleep=clock.sleep,
+            label=own,
+            remote=remote,
+            ready=lambda: bool(getattr(inbox, "ready", True)),
+        )
+
+    def observe_queue(
+        self, sender: RemoteSender, name: str | None = None, *, every: float = 15.0
+    ) -> AbstractAsyncContextManager[None]:
+        """Return a context manager that reports a queue: workers that answer, operations that wait or are in hand.
+
+        Enter the sender first. The servers and the workers are asked every ``every`` seconds (default: 15). ``name`` becomes
+        the attribute ``rbim.queue`` (default: the name of the queue).
+        """
+        return Polled(
+            levels=self._levels,
+            source="queue",
+            target=sender,
+            attributes=self._level_attributes("rbim.queue", sender.name if name is None else name),
+            every=every,
+            read=sender.state,
+            sleep=anyio.sleep,
+            label=sender.name,
+            remote=True,
+            ready=lambda: not sender.trouble,
+        )
 
     def _level_attributes(self, key: str, name: str) -> Attributes:
         return {**self._attributes.constants, key: name} if name else {**self._attributes.constants}

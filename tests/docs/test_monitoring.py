@@ -235,6 +235,9 @@ CASES = {
         {"rbim_worker_failures_total": GROWS},
         {"rbim_worker_failures_total": GROWS, "rbim_worker_handling_duration_seconds_count": "0+600x120"},
     ),
+    "RbimNoWorkers": ({"rbim_queue_workers": "0x120"}, {"rbim_queue_workers": "1x120"}),
+    "RbimClaimsGivenUp": ({"rbim_queue_given_up_total": FIRST}, {"rbim_queue_given_up_total": "3x120"}),
+    "RbimTakeovers": ({"rbim_inbox_takeovers_total": "0x20 8x100"}, {"rbim_inbox_takeovers_total": "8x120"}),
     "RbimInboxLags": ({"rbim_inbox_lag_seconds": "301x120"}, {"rbim_inbox_lag_seconds": "299x120"}),
 }
 """For each alert, series that must set it off and similar ones that must not; a value a minute (or every 20)."""

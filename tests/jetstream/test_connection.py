@@ -177,3 +177,21 @@ async def test_a_client_that_is_closed_for_good_is_replaced(nats):
             second = await replaced.jetstream()
         assert second is not first
         assert await second.account_info()
+
+
+async def test_leaving_ends_also_if_a_cancellation_is_lost_while_it_connects(monkeypatch):
+    async def deaf(*_, **__):
+        for _ in range(2):
+            try:
+                await asyncio.sleep(1000)
+            except asyncio.CancelledError:
+                lost.append(1)
+        await asyncio.sleep(1000)
+
+    lost = []
+    monkeypatch.setattr("rbim.jetstream.connection.connect", deaf)
+    monkeypatch.setattr("rbim.jetstream.connection.FIRST_WAIT", 0.01)
+    async with asyncio.timeout(5):
+        async with connection("h1", nothing):
+            pass
+    assert len(lost) == 2

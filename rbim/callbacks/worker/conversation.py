@@ -323,7 +323,13 @@ class ConversationRunner:
         observers, began = settings.observers, settings.clock.monotonic()
         facts: dict[str, Any] = {"receiver": observers.receiver, "key": claim.key, "attempt": claim.attempt}
         if observers.present:
-            observers.notify(HandlingStarted(event=call.event, handler=call.handler, app_id=claim.app_id, **facts))
+            about: dict[str, Any] = {
+                "event": call.event,
+                "handler": call.handler,
+                "app_id": claim.app_id,
+                "headers": claim.headers,
+            }
+            observers.notify(HandlingStarted(**about, **facts))
         try:
             failure = await perform(
                 call,
