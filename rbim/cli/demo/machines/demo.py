@@ -19,7 +19,6 @@ import attrs
 from attrs import define, field, frozen
 
 from rbim.bulk.report.reading import read_report
-from rbim.cli.callback.inboxes import existing_on_servers
 from rbim.cli.context import configuration
 from rbim.cli.demo.machines.balancer import Balancer
 from rbim.cli.demo.machines.crew import RBIM, Crew
@@ -35,6 +34,7 @@ from rbim.cli.exit_codes import Exit
 from rbim.cli.output import console
 from rbim.dialect_text import dialect_document, dialect_fields
 from rbim.errors import RbimError
+from rbim.jetstream.existing import existing_inbox
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -371,7 +371,7 @@ class _Site:
     async def _counts(self) -> dict[str, int]:
         """Return the counts of the inbox, once nothing waits there: results are written a moment after the handlers end."""
         found: dict[str, int] = {}
-        inbox = await existing_on_servers(self.nodes.location(INBOX))
+        inbox = await existing_inbox(self.nodes.addresses, name=INBOX)
         assert inbox is not None  # noqa: S101  # the receivers made it
         async with inbox:
             with suppress(TimeoutError):

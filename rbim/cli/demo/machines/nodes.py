@@ -63,6 +63,11 @@ class Nodes:
         """The names of the processes."""
         return [f"server {number}" for number in range(1, NODES + 1)]
 
+    @property
+    def addresses(self) -> list[str]:
+        """The addresses for clients."""
+        return [f"nats://127.0.0.1:{port}" for port in self.clients]
+
     def location(self, name: str) -> str:
         """Return the location of an inbox or a queue on the servers."""
         return f"nats://{','.join(f'127.0.0.1:{port}' for port in self.clients)}/{name}"
