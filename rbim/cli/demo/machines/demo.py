@@ -58,6 +58,7 @@ CHUNK = 10  # accounts in a request: many requests, not few
 RESEND_AFTER = "0.5,0.5,1,1,2,2,4,4,8,8"  # seconds: the real platform's pauses would take minutes
 PATIENCE = 60.0  # seconds for what should come at once, on a machine that is busy
 LOOK = 0.1  # seconds between two looks
+LEAST = 1.0  # seconds that a process is back before the next one is killed
 INTERRUPTED = (signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
 
 
@@ -66,13 +67,13 @@ class Plan:
     """How long the demo takes. ``deaths``: who is killed in turn, and the seconds until the next thing happens."""
 
     deaths: tuple[tuple[str, float], ...] = (
-        ("handler worker", 8.0),
-        ("operation worker", 3.0),
+        ("handler worker", 7.5),
+        ("operation worker", 2.5),
         ("receiver", 2.5),
-        ("server", 5.0),
         ("coordinator", 2.5),
+        ("server", 8.0),  # last: nobody knows how long an election takes
     )
-    first: float = 1.5
+    first: float = 1.0
     away: float = 1.5  # seconds until a process is started again
     takeover: float = 4.0  # seconds of silence after which workers take over
     messages: float = 40.0  # per second
@@ -300,9 +301,9 @@ class _Site:
             self.deaths.append(death)
             self.crew.kill(name)
             self.story.tell(f"killed {name} (process {death.process})")
-            away = self.plan.away * (2 if who == "server" else 1)  # an election takes a moment
-            await asyncio.sleep(away)
+            await asyncio.sleep(self.plan.away)
             if who == "server":
+                await self._until("another server that leads", partial(self._is_led_by_another, name))
                 death.more = f"{await self._leading_server()} leads what {name} led"
             if who == COORDINATOR:
                 self.crew.start(COORDINATOR, *RBIM, "job", "resume", str(self._journal), "--plain")
@@ -310,7 +311,7 @@ class _Site:
                 self.crew.start_again(name)
             death.back = time.monotonic()
             self.story.tell(f"  {'resumed the job' if who == COORDINATOR else f'started {name} again'}")
-            await asyncio.sleep(max(0.0, seconds - away))
+            await asyncio.sleep(max(LEAST, seconds - (death.back - death.at)))
             if who == "server":
                 await self._until("the NATS servers", self._is_one_cluster)
             death.until = time.monotonic()
@@ -324,6 +325,9 @@ class _Site:
         if who == "handler worker":
             return HANDLERS[0]
         return WORKERS[0] if who == "operation worker" else COORDINATOR
+
+    async def _is_led_by_another(self, name: str) -> bool:
+        return await self.nodes.leader(self.platform.http, INBOX) not in {name, None}
 
     async def _leading_server(self) -> str:
         """Return the server that leads the events of the inbox."""

@@ -182,10 +182,10 @@ class Figures:
     def pause(self, death: Death) -> float:
         """Return the pause that a death caused, in seconds.
 
-        For a handler worker: the longest time that an event waited for its handler. For servers and receivers: the longest
+        For a handler worker and a server: the longest time that an event waited for its handler. For a receiver: the longest
         time in which no callback was accepted. For the others: the longest time in which the platform saw no request.
         """
-        if death.who == "handler worker":
+        if death.who in {"handler worker", "server"}:
             handled = self.callbacks.first_handled
             waits = [
                 handled[message] - moment
@@ -193,7 +193,7 @@ class Figures:
                 if message in handled and handled[message] > death.at and moment < death.until
             ]
             return max(waits, default=0.0)
-        if death.who in {"server", "receiver"}:
+        if death.who == "receiver":
             return _longest_gap(sorted(self.callbacks.accepted.values()), death)
         return _longest_gap([each["at"] for each in self.invitations.requests], death)
 
@@ -202,8 +202,8 @@ class Figures:
         if death.who == "handler worker":
             return f"{_number(self._taken_over(death), 'conversation')} taken over"
         if death.who == "receiver":
-            again = sum(each["attempt"] > 1 and death.at < each["at"] <= death.until for each in self.callbacks.deliveries)
-            return f"{_number(again, 'resend')} to the other one"
+            meanwhile = sum(death.at < moment <= death.back for moment in self.callbacks.accepted.values())
+            return f"{_number(meanwhile, 'callback')} to the other one"
         if death.who == "server":
             return death.more
         meanwhile = sum(death.at < each["at"] <= death.back for each in self.invitations.requests)

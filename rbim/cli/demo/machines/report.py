@@ -96,8 +96,8 @@ def _sentences(figures: Figures) -> Iterator[Text]:
             style="green",
         )
     yield Text(
-        "Pause: how long no callback was accepted (server, receiver), no request was seen (operation worker, coordinator), "
-        "or an event waited for its handler (handler worker).",
+        "Pause: how long an event waited for its handler (handler worker, server), no callback was accepted (receiver), or "
+        "the platform saw no request (operation worker, coordinator).",
         style="dim",
     )
 
