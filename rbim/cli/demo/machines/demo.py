@@ -9,7 +9,7 @@ import os
 import secrets
 import signal
 import time
-from contextlib import AsyncExitStack, contextmanager, suppress
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,20 +28,18 @@ from rbim.cli.demo.machines.local_http import LocalHttp
 from rbim.cli.demo.machines.nodes import Nodes, free_ports, server_program
 from rbim.cli.demo.machines.platform import Platform
 from rbim.cli.demo.machines.report import print_figures, print_json
+from rbim.cli.demo.machines.story import telling
 from rbim.cli.demo.rows import read_rows
 from rbim.cli.errors import print_error, report_error
 from rbim.cli.exit_codes import Exit
-from rbim.cli.output import console
 from rbim.dialect_text import dialect_document, dialect_fields
 from rbim.errors import RbimError
 from rbim.jetstream.existing import existing_inbox
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable
 
-    from rich.console import Console
-    from rich.status import Status
-
+    from rbim.cli.demo.machines.story import Story
     from rbim.cli.demo.rows import DemoRows
     from rbim.dialect import Dialect
 
@@ -97,7 +95,7 @@ def run_demo(path: Path | None, *, plain: bool, as_json: bool, plan: Plan | None
     program = server_program()
     try:
         rows, dialect = read_rows(path), configuration().dialect
-        with _story(plain=plain, as_json=as_json) as story, TemporaryDirectory(prefix="rbim-demo-") as folder:
+        with telling(plain=plain, as_json=as_json) as story, TemporaryDirectory(prefix="rbim-demo-") as folder:
             figures = asyncio.run(_stage(Path(folder), program, rows, dialect, plan or Plan(), story))
     except RbimError as error:
         return report_error(error, "rbim demo --machines")
@@ -117,7 +115,7 @@ def run_demo(path: Path | None, *, plain: bool, as_json: bool, plan: Plan | None
 
 
 async def _stage(  # noqa: PLR0913, PLR0917  # the parts of one demo
-    folder: Path, program: str, rows: DemoRows, dialect: Dialect, plan: Plan, story: _Story
+    folder: Path, program: str, rows: DemoRows, dialect: Dialect, plan: Plan, story: Story
 ) -> Figures:
     """Set up all parts, run the demo, and take everything down again."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
@@ -150,35 +148,6 @@ def _environment(folder: Path, dialect: Dialect) -> dict[str, str]:
 
 
 @define(eq=False)
-class _Story:
-    """Tells what happens, as lines; between them, on a terminal, how far everything is."""
-
-    out: Console | None
-    status: Status | None
-    began: float = 0.0
-
-    def tell(self, words: str) -> None:
-        """Print a line with the time."""
-        if self.out is not None:
-            self.out.print(f"{time.monotonic() - self.began:6.1f} s  {words}")
-
-    def show(self, words: str) -> None:
-        """Show how far everything is."""
-        if self.status is not None:
-            self.status.update(words)
-
-
-@contextmanager
-def _story(*, plain: bool, as_json: bool) -> Generator[_Story]:
-    out = console(stderr=as_json)
-    if plain or not out.file.isatty():
-        yield _Story(None if as_json else out, None, time.monotonic())
-        return
-    with out.status("starting") as status:
-        yield _Story(out, status, time.monotonic())
-
-
-@define(eq=False)
 class _Site:
     """All parts of the demo."""
 
@@ -188,7 +157,7 @@ class _Site:
     balancer: Balancer
     rows: DemoRows
     plan: Plan
-    story: _Story
+    story: Story
     chunk: int
     deaths: list[Death] = field(init=False, factory=list[Death])
     broken: list[str] = field(init=False, factory=list[str])
