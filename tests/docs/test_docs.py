@@ -84,7 +84,7 @@ SHOWN = {"text", "{toctree}"}
 PAGES = sorted(
     str(path.relative_to(ROOT))
     for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))
-    if path.name != "README.zh.md"
+    if not path.name.endswith(".zh.md")
 )
 PROGRAMS = [block for page in EXPECTED for block in blocks_of(page, "python") if block.not_run is None]
 

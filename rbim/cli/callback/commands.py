@@ -132,6 +132,7 @@ def work(  # noqa: PLR0913  # flags, each with a default
     concurrency: Count = 16,
     timeout: Seconds = 60.0,
     drain: Seconds = 10.0,
+    takeover: Annotated[Seconds | None, Parameter(show_default=False)] = None,
 ) -> int:
     """Handle the events of an inbox with the handlers of your application.
 
@@ -158,6 +159,9 @@ def work(  # noqa: PLR0913  # flags, each with a default
         Seconds that a handler may take for one event.
     drain
         Seconds that running handlers have to end after Ctrl-C or SIGTERM.
+    takeover
+        For an inbox on servers: seconds without a sign of life after which other workers take a worker's conversations over
+        (default: 15). Give every worker the same.
     """
     from rbim.cli.callback.work import WorkOptions, run
 
@@ -171,6 +175,7 @@ def work(  # noqa: PLR0913  # flags, each with a default
                 concurrency=concurrency,
                 timeout=timeout,
                 drain=drain,
+                takeover=takeover,
             )
         )
     except RbimError as error:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from attrs import evolve
+
 from rbim.cli.context import configuration
 from rbim.cli.via import nats_settings
 from rbim.errors import InvalidRequest
@@ -35,13 +37,18 @@ async def existing_on_servers(inbox: str) -> JetStreamInbox | None:
     return await existing_inbox(servers, name=name, settings=settings)
 
 
-def inbox_of(inbox: str) -> SqliteInbox | JetStreamInbox:
+def inbox_of(inbox: str, *, takeover: float | None = None) -> SqliteInbox | JetStreamInbox:
     """Return the inbox of a command that creates it if it is missing.
 
     One on servers is as it is there. If there is none, or no server answers now, it gets the defaults, and three copies of
-    each event if there are three servers. Raises InvalidRequest, and MissingExtra without the extra.
+    each event if there are three servers. ``takeover`` is for those on servers (None: the default). Raises InvalidRequest,
+    and MissingExtra without the extra.
     """
     if not is_on_servers(inbox):
+        if takeover is not None:
+            raise InvalidRequest(
+                "--takeover: only for an inbox on servers, such as nats://h1,h2,h3/copies", field="--takeover"
+            )
         from rbim.callbacks.inbox.sqlite import SqliteInbox
 
         return SqliteInbox(Path(inbox))
@@ -51,8 +58,12 @@ def inbox_of(inbox: str) -> SqliteInbox | JetStreamInbox:
         found = anyio.run(existing_on_servers, inbox)
     except ConnectionError:
         found = None
-    if found is not None:
-        return found
+    if found is None:
+        found = _new(inbox)
+    return found if takeover is None else evolve(found, takeover=takeover)
+
+
+def _new(inbox: str) -> JetStreamInbox:
     from rbim.jetstream.inbox import JetStreamInbox
 
     servers, name = _location(inbox)

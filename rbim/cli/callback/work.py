@@ -43,6 +43,7 @@ class WorkOptions:
     concurrency: int
     timeout: float
     drain: float
+    takeover: float | None
 
 
 def run(options: WorkOptions) -> int:
@@ -53,7 +54,7 @@ def run(options: WorkOptions) -> int:
     sys.path.insert(0, str(options.app_dir.absolute()))
     router, around = _router(options), _around(options)
     worker = Worker(
-        inbox_of(options.inbox),
+        inbox_of(options.inbox, takeover=options.takeover),
         router,
         concurrency=options.concurrency,
         timeout=options.timeout,

@@ -112,7 +112,7 @@ EXAMPLES = {
         "rbim emulator --port 0 --state platform.json",
         "rbim emulator --version 2016-08-15 --members-shape nested",
     ),
-    "demo": ("rbim demo", "rbim demo --json"),
+    "demo": ("rbim demo", "rbim demo --json", "rbim demo --machines"),
     "completion": ('eval "$(rbim completion bash)"', "rbim completion zsh --install"),
 }
 """Lines for a shell, by command, except for the commands of operations."""

@@ -257,3 +257,12 @@ async def test_a_new_inbox_is_created_for_its_owner_alone(app):
     assert (app / "events.db").stat().st_mode & 0o777 == 0o600
     async with SqliteInbox(app / "events.db") as inbox:
         assert (await inbox.counts()).waiting == 0
+
+
+def test_a_takeover_is_for_inboxes_on_servers(cli, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "takes_over.py").write_text("from rbim.callbacks import Router\nrouter = Router()\n", encoding="utf-8")
+    code, _, err = cli("work", "takes_over:router", "--inbox", "events.db", "--takeover", "3")
+    assert code == 2
+    assert err.startswith("rbim: --takeover: only for an inbox on servers")
+    assert not (tmp_path / "events.db").exists()
