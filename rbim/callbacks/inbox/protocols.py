@@ -77,7 +77,8 @@ class Sink(Protocol):
     With an overflow file the receiver offers the deliveries of one conversation one at a time, so that they stay in order. A
     sink that keeps the order of its calls can let ``accept`` have a keyword ``chain``, a ``Chain`` (see
     :mod:`rbim.storage.group_commit`) of the conversation's deliveries: they are then offered at once. Such a sink stores
-    nothing of a chain that is ``broken``, and sets ``broken`` to the error as soon as one of its deliveries fails.
+    nothing of a chain that is ``broken``, and sets ``broken`` to the error as soon as one of its deliveries fails. A sink
+    that wraps such a sink passes ``chain`` on, or has none: if it fails before it has called the other, it breaks the chain.
     """
 
     @property

@@ -224,6 +224,12 @@ def test_an_application_that_cannot_be_used(app, refused, handlers, cause):
     assert said.startswith(f"rbim: {cause.format(folder=app)}"), said
 
 
+def test_an_attribute_that_fails(app, refused):
+    (app / "shop" / "lazy.py").write_text("def __getattr__(name):\n    raise RuntimeError('no ' + name)\n")
+    said = refused("shop.lazy:router", "--inbox", "events.db")
+    assert said == "rbim: HANDLERS: shop.lazy:router cannot be used: router raises RuntimeError: no router"
+
+
 def test_where_a_module_failed(app, refused):
     assert refused("shop.broken:router", "--inbox", "events.db").endswith(
         f"({app / 'shop' / 'broken.py'}, line 2); --debug shows the traceback"
