@@ -51,7 +51,6 @@ def processes_in(folder):
 
 @needs_servers
 @pytest.mark.slow
-@pytest.mark.ci
 @pytest.mark.cluster
 def test_nothing_is_lost_while_one_of_each_is_killed(file, tmp_path, monkeypatch, capsys):
     place = tmp_path / "temporary"
