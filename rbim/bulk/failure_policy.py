@@ -130,7 +130,7 @@ def judge(op: Operation[Any], chunk: Chunk, error: RbimError, *, retry: Retry, d
 
 
 def left_open(error: RbimError, *, again: bool) -> Decision:
-    """Decide about a request of an ended run that nobody knows any more: it is sent ``again``, or unknown."""
+    """Decide about a request of an ended run that is not known any more: it is sent ``again``, or unknown."""
     state = None if again else AccountState.UNKNOWN
     settlement = Settlement(outcome=RequestState.UNKNOWN, state=state, reason=failure_reason(error), again=again)
     step = Step.AGAIN if again else Step.SETTLED

@@ -25,7 +25,7 @@ A stream holds the operations that were handed over, and a bucket of keys the re
 #
 # What must always hold:
 # - Every step is a compare-and-set: ``create`` fails if there is a record, ``update`` if it has another revision. So there
-#   is at most one claim, and at most one sending, for each key, whoever dies or freezes.
+#   is at most one claim, and at most one sending, for each key, whichever process dies.
 # - A step whose acknowledgement is lost is looked up: ``by``, which is new for each step, tells whether it took place.
 # - The record outlives the message: RECORDS_FOR is longer than MESSAGES_FOR. Else a message could be claimed twice.
 # - A key is never used for two requests, and never deleted.

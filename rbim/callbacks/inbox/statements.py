@@ -225,7 +225,7 @@ class InboxStore:
         ][:limit]
         suspect = self._claim_suspect(held)
         if suspect is not None:
-            return [suspect]  # the leases of this process that have expired hold until somebody claims
+            return [suspect]  # the leases of this process that have expired hold until the next claim
         if not free:
             return []
         for name, expired in free:

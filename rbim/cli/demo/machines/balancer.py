@@ -48,7 +48,7 @@ class Balancer:
         try:
             receiver = await self._receiver()
             if receiver is None:
-                return  # closed without an answer, as if nobody listened
+                return  # closed without an answer, as by a process that died
             its_reader, its_writer = receiver
             try:
                 there = asyncio.create_task(_copy(reader, its_writer))

@@ -69,7 +69,7 @@ class Plan:
         ("operation worker", 2.5),
         ("receiver", 2.5),
         ("coordinator", 2.5),
-        ("server", 8.0),  # last: nobody knows how long an election takes
+        ("server", 8.0),  # last: an election may take long
     )
     first: float = 1.0
     away: float = 1.5  # seconds until a process is started again
