@@ -49,8 +49,9 @@ TABLES = {
     "pace": ("bulk", "Pace of a job"),
     "loading": ("loading", "A whole job"),
     "deliveries": ("callbacks", "CPU us"),
-    "deliveries per second": ("callbacks", "Deliveries per second"),
+    "deliveries per second": ("callbacks", "Deliveries per second over"),
     "conversations": ("callbacks", "Events per second"),
+    "spooled deliveries": ("callbacks", "Deliveries per second: a receiver"),
     "burst of deliveries": ("callbacks", "A burst"),
     "events that wait": ("callbacks", "An inbox"),
 }
