@@ -28,14 +28,14 @@ __all__ = ["Partition", "key_of"]
 #
 #   owned    Its record has our boot id, at the revision that we know.
 #   in doubt A write of the record had no answer: it may have been made or not. It is tried again, with the same value.
-#   ended    Given back: the record has no owner. Or left: on the end of the worker, while conversations are leased; nobody
-#            handles them before ``takeover`` has passed, and no event is suspected.
+#   ended    Given back: the record has no owner. Or left: on the end of the worker, while conversations are leased; they
+#            are not handled before ``takeover`` has passed, and no event is suspected.
 #   lost     Another worker took it over, because our writes did not come for ``takeover`` seconds.
 #
 # owned -> in doubt   the write fails or is not answered
 # in doubt -> owned   a try succeeds; or it fails because the revision is another one, and the record has our boot id and the
 #                     number of this write: an earlier try was made, and only its answer was lost
-# in doubt -> lost    it fails, and the record is somebody else's
+# in doubt -> lost    it fails, and the record is another worker's
 # owned -> ended      end()
 #
 # What must always hold:
@@ -174,7 +174,7 @@ class Partition:
             await asyncio.sleep(RETRY)
 
     async def _found(self) -> int | None:
-        """Return the record's revision if this write was made, 0 if the record is somebody else's, None to write again."""
+        """Return the record's revision if this write was made, 0 if the record is another worker's, None to write again."""
         jetstream, subjects = await self._streams.jetstream(), self._streams.subjects
         # from the leader: another server may still have an older revision
         message = await jetstream.get_last_msg(f"KV_{subjects.state}", f"$KV.{subjects.state}.{key_of(self.number)}")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Gap", "Reader"]
 
 # Why not nats-py's own pull subscription: it asks the servers again every few seconds, without heartbeats. A consumer that
-# needs no acknowledgements may deliver to nobody, for example while the connection is lost: nothing would be read until the
+# needs no acknowledgements may lose messages, for example while the connection is lost: nothing would be read until the
 # next message, and the ones before it never. Here each message must have the consumer's next number, and heartbeats say the
 # last one while nothing comes.
 

@@ -53,7 +53,7 @@ class Blame(StrEnum):
 
 @define
 class Owner:
-    """Who wrote a record: the boot id of a worker (empty: nobody owns the partition) and the number of the write.
+    """Who wrote a record: the boot id of a worker (empty: the partition has no owner) and the number of the write.
 
     ``takeover`` is the time that its record may stand still, in seconds.
     """

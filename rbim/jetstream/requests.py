@@ -214,7 +214,7 @@ class Requests:
             if found is not None:  # its own if the acknowledgement of an earlier try was lost
                 return found.fields.get("by") == fields["by"], found
             if last:
-                return False, Record(0, {})  # expired: nobody waits for it any more
+                return False, Record(0, {})  # expired: it is not waited for any more
 
     async def time(self) -> datetime:
         """Return the time of the server that leads the bucket. Raises NatsError."""
