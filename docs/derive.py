@@ -28,6 +28,7 @@ REGIONS = {
     "architecture.md": {"house": house, "layers": layers},
     "errors.md": {"exits": exits},
     "performance.md": performance.regions(),
+    "reliability.md": {},
 }
 
 
