@@ -30,14 +30,14 @@ from anyio import CancelScope, CapacityLimiter, get_cancelled_exc_class
 from anyio.lowlevel import checkpoint
 from anyio.to_thread import run_sync
 
-from rbim.storage import writer
+from rbim.storage import executor
 from rbim.storage.commands import Chain, Linked
 from rbim.storage.sqlite import CommandFailure
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 
-    from rbim.storage.writer import Future
+    from rbim.storage.executor import Future
 
     Undo = Callable[[Any], Iterable[Callable[[], Any]]]
     Batch = dict[Future, Callable[[], Any]]
@@ -83,8 +83,11 @@ class GroupCommit:
 
     def __init__(self, store: CommitStore, *, threads: bool = True) -> None:
         self._store = store
-        self._loop = writer.running_loop()
-        self._writer: writer.Writer = writer.WriterThread(self._loop) if threads else writer.Inline()
+        self._loop = executor.running_loop()
+        # threads of its own: an application that blocks anyio's does not block the store, and none can be started any more
+        # once the main thread has ended, while a receiver still drains
+        self._writer = self._executor("rbim-writer", threads=threads)
+        self._reader = self._executor("rbim-reader", threads=threads)
         self._thread = get_ident()
         self._future = self._loop.future
         self._pending: Batch = {}  # in the order of arrival
@@ -97,9 +100,11 @@ class GroupCommit:
         self._drained = self._future()
         self.end: BaseException | None = None
         self.on_end: Callable[[], object] = bool
-        # own limiters, so that an application that blocks anyio's threads does not block the store
-        self._reading, self._querying = CapacityLimiter(1), CapacityLimiter(1)
-        self._read = run_sync if threads else _at_once
+        self._threads = threads
+        self._querying = CapacityLimiter(1)
+
+    def _executor(self, name: str, *, threads: bool) -> executor.Executor:
+        return executor.ExecutorThread(self._loop, name) if threads else executor.Inline()
 
     async def run(self, command: Callable[[], T], *, undo: Undo | None = None, chain: Chain | None = None) -> T:
         """Run a command of the store and return its result once it is durable.
@@ -138,12 +143,20 @@ class GroupCommit:
     async def read(self, reads: Callable[[], T]) -> T:
         """Run a read in a thread and return its result."""
         self._check()
-        return await self._read(reads, limiter=self._reading)
+        if not self._threads:
+            return await _at_once(reads)
+        future = self._future()
+        self._reader.submit(reads, partial(_tell, future))
+        result, error = await future
+        if error is not None:
+            raise error
+        value: T = result
+        return value
 
     async def query(self, reads: Callable[[], T]) -> T:
         """Run a read that may take long in a thread of its own, so that other reads need not wait for it."""
         self._check()
-        return await self._read(reads, limiter=self._querying)
+        return await (run_sync(reads, limiter=self._querying) if self._threads else _at_once(reads))
 
     def _add(self, command: Callable[[], Any]) -> Future:
         if self._closed or get_ident() != self._thread:
@@ -236,6 +249,7 @@ class GroupCommit:
         cancelled = await self._finish(opened)
         if opened.result() is not None:
             self._closed = True
+            self._reader.submit(bool, _nothing, last=True)
             self._writer.submit(bool, _nothing, last=True)
             raise opened.result()
         if cancelled is not None:
@@ -247,8 +261,10 @@ class GroupCommit:
         self._closed = True
         self._give_up = monotonic() + LAST_WAIT
         self._check_drained()
-        closed = self._future()
+        read, closed = self._future(), self._future()
         cancelled = await self._finish(self._drained)
+        self._reader.submit(bool, lambda _, __: read.set_result(None), last=True)
+        cancelled = await self._finish(read) or cancelled
         self._writer.submit(self._store.close, lambda _, error: closed.set_result(error), last=True)
         cancelled = await self._finish(closed) or cancelled
         for error in (self.end, closed.result(), cancelled):
@@ -280,8 +296,12 @@ def _nothing(_: object, __: BaseException | None) -> None:
     """Nothing waits for the end of the writer."""
 
 
-async def _at_once(work: Callable[[], T], *, limiter: object) -> T:
-    del limiter
+def _tell(future: Future, result: object, error: BaseException | None) -> None:
+    if not future.done():  # its reader was cancelled
+        future.set_result((result, error))
+
+
+async def _at_once(work: Callable[[], T]) -> T:
     await checkpoint()
     return work()
 

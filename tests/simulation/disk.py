@@ -23,7 +23,7 @@ import anyio
 from anyio._backends import _asyncio as anyio_backend
 
 from rbim.bulk.journal import marks
-from rbim.storage import writer
+from rbim.storage import executor
 
 from .process import Killed, current_process
 from .virtual_time import TIME
@@ -224,10 +224,10 @@ async def _run_in_thread(
             return await future
 
 
-class SimulatedWriter:
-    """Takes the place of the threads that write: one piece of work after the other, each at one instant."""
+class SimulatedExecutor:
+    """Takes the place of the threads that write and read: one piece of work after the other, each at one instant."""
 
-    def __init__(self, _: object) -> None:
+    def __init__(self, _: object, __: str) -> None:
         self._loop = asyncio.get_running_loop()
         self._queue: deque[tuple[Callable[[], Any], Callable[[Any, BaseException | None], object]]] = deque()
 
@@ -274,10 +274,10 @@ def _note_locks() -> None:
 
 
 def install() -> None:
-    """Put SQLite, the locks of jobs, the threads that write and anyio's threads on the simulated disk."""
+    """Put SQLite, the locks of jobs, the threads of files and anyio's threads on the simulated disk."""
     _note_locks()
     sqlite3.connect = _connect
-    writer.WriterThread = SimulatedWriter  # type: ignore[assignment,misc]
+    executor.ExecutorThread = SimulatedExecutor  # type: ignore[assignment,misc]
     anyio_backend.AsyncIOBackend.run_sync_in_worker_thread = classmethod(_run_in_thread)
 
 

@@ -577,7 +577,7 @@ class TestAsyncioCancellation:
         with pytest.raises(asyncio.CancelledError):
             await task
         assert store.events == ["open", "close"]
-        while any(each.name == "rbim-writer" for each in threading.enumerate()):
+        while any(each.name in {"rbim-writer", "rbim-reader"} for each in threading.enumerate()):
             await checkpoint()
         assert threading.active_count() <= before + 1  # the one of run_sync
 
@@ -858,6 +858,33 @@ async def test_reading_goes_on_during_a_transaction():
         with pytest.raises(ZeroDivisionError):
             await commits.read(lambda: 1 / 0)
         assert store.transactions == [1]
+
+
+async def test_reading_and_writing_go_on_where_no_thread_can_be_started(store, log, monkeypatch):
+    def refuses(_thread):
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    async with open_group_commit(store) as commits:
+        monkeypatch.setattr(threading.Thread, "start", refuses)
+        assert await commits.read(lambda: "read") == "read"
+        assert await commits.run(store.add(1)) == 1
+    assert log() == [1]
+
+
+async def test_leaving_waits_for_a_read_whose_caller_was_cancelled(store):
+    reading, go = threading.Event(), threading.Event()
+
+    def read():
+        reading.set()
+        assert go.wait(10)
+        store.events.append("read")
+
+    async with create_task_group() as tasks, open_group_commit(store) as commits:
+        tasks.start_soon(commits.read, read)
+        await run_sync(reading.wait)
+        tasks.cancel_scope.cancel()
+        threading.Timer(0.05, go.set).start()
+    assert store.events == ["open", "read", "close"]
 
 
 async def test_threads_that_the_application_blocks_do_not_hold_it_up(store, log):

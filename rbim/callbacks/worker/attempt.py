@@ -138,6 +138,10 @@ class ThreadAbandoned(Exception):
     """A plain function did not end in time after the worker's end: its thread is left running, its result unknown."""
 
 
+class NoThread(Exception):
+    """No thread could be started for a plain function, which was therefore not called."""
+
+
 class Threads:
     """Threads for plain functions, at most ``limit`` at once. They are waited for until :meth:`abandon` is called."""
 
@@ -148,13 +152,25 @@ class Threads:
     async def run(self, function: Callable[[], Any], *, timeout: float, hung: Callable[[], object]) -> Any:  # noqa: ASYNC109
         """Return what a function returns; if it takes longer than ``timeout`` seconds, call ``hung`` once.
 
-        The seconds are of real time, since a thread knows no other. Raises ThreadAbandoned.
+        The seconds are of real time, since a thread knows no other. Raises ThreadAbandoned, or NoThread: the process has as
+        many threads as it may have, or its main thread has ended.
         """
+        called = False
+
+        def call() -> tuple[Any, GeneratorExit | None]:
+            nonlocal called
+            called = True
+            return outcome(function)
+
         with CancelScope(shield=True) as scope:
             self._waiting.add(scope)
             no_report = later(timeout, hung)
             try:
-                result, error = await to_thread.run_sync(outcome, function, limiter=self._limiter, abandon_on_cancel=True)
+                result, error = await to_thread.run_sync(call, limiter=self._limiter, abandon_on_cancel=True)
+            except RuntimeError as failure:
+                if called:
+                    raise
+                raise NoThread(str(failure)) from failure
             finally:
                 no_report()
                 self._waiting.discard(scope)
@@ -193,7 +209,8 @@ async def perform(  # noqa: PLR0913  # each by keyword
     hung: Callable[[], object],
     guard: LoopGuard | None = None,
 ) -> HandlerFailure | None:
-    """Call a handler and return its failure, or None. Raises only errors that also end the worker, and ThreadAbandoned.
+    """Call a handler and return its failure, or None. Raises only errors that also end the worker, ThreadAbandoned, and
+    NoThread.
 
     A coroutine has ``timeout`` seconds by the clock; ``guard`` watches its steps. A plain function runs in a thread and
     cannot be stopped: after ``timeout`` seconds ``hung`` is called once. It is waited for until the threads are abandoned.
@@ -209,7 +226,7 @@ async def perform(  # noqa: PLR0913  # each by keyword
             await _in_time(_guarded(run, call, guard), clock, timeout)
         if code.cancelled_itself:
             await checkpoint()  # the cancellation is delivered here
-    except ThreadAbandoned:
+    except (ThreadAbandoned, NoThread):
         raise
     except BaseException as error:  # sys.exit() in a handler is that handler's failure and ends no other
         if not code.failed(error):

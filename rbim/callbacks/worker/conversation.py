@@ -21,7 +21,15 @@ from rbim.callbacks.observers import (
     HungHandler,
     SuspectedOfCrash,
 )
-from rbim.callbacks.worker.attempt import HandlerFailure, ThreadAbandoned, Threads, being_cancelled, failure_of, perform
+from rbim.callbacks.worker.attempt import (
+    HandlerFailure,
+    NoThread,
+    ThreadAbandoned,
+    Threads,
+    being_cancelled,
+    failure_of,
+    perform,
+)
 from rbim.errors import InvalidRequest
 from rbim.validators import above_zero, at_least_one, or_none
 
@@ -302,7 +310,14 @@ class ConversationRunner:
                 self._begun.discard(claim.number)
                 self._last = True
                 return
-        failure = await self.attempt(claim, call)
+        try:
+            failure = await self.attempt(claim, call)
+        except NoThread as none:
+            self._log.warning("event %d (%s): its handler is called later: %s", claim.number, claim.key, none)
+            await settings.clock.sleep(FIRST_PAUSE)
+            self._begun.discard(claim.number)
+            self._last = True
+            return
         if failure is None:
             self._successes.append(_Success(claim, settings.clock.monotonic() - began))
             self._shared.unrecorded += 1

@@ -121,23 +121,25 @@ def test_a_fork_of_a_started_receiver_is_told(receiver, monkeypatch):
 
 
 PROGRAM = """
-import sys, time
+import sys, threading, time
 from rbim.callbacks import Receiver, SqliteInbox, sign
 from rbim import Credentials
 from datetime import UTC, datetime
 
 credentials = Credentials(app_id=sys.argv[1], app_token=sys.argv[2])
 receiver = Receiver(credentials=credentials, sink=SqliteInbox("events.db"))
+begun = threading.Event()
 
 @receiver.fallback
 def slow(event):
     print("begun", flush=True)
+    begun.set()
     time.sleep(0.3)
     print("ended", flush=True)
 
 body = b'{"convType": "TEAM", "to": "g", "msgType": "TEXT", "msgId": "1"}'
 print(receiver.wsgi.receive(sign(body, credentials=credentials, now=datetime.now(UTC)), body).status, flush=True)
-time.sleep(0.2)
+assert begun.wait(30)
 """
 
 

@@ -381,6 +381,42 @@ async def test_plain_functions_run_in_threads_and_may_block(inbox, clock):
     assert threading.get_ident() not in threads
 
 
+async def test_an_event_waits_while_no_thread_can_be_started_and_no_attempt_is_counted(inbox, clock, monkeypatch, caplog):
+    refused, facts, start = [], Facts(), threading.Thread.start
+
+    def refuses(thread):
+        if len(refused) < 3 and thread.name.startswith(("AnyIO", "Trio")):
+            refused.append(thread)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    log = []
+
+    def handler(event, handling):
+        log.append((event.to, event.body, handling.attempt))
+
+    monkeypatch.setattr(threading.Thread, "start", refuses)
+    if backend() == "trio":
+        real = anyio.to_thread.run_sync
+
+        async def run_sync(function, *arguments, **options):  # trio keeps threads of earlier tests
+            if len(refused) < 3 and "call" in function.__qualname__:
+                refused.append(function)
+                raise RuntimeError("can't start new thread")
+            return await real(function, *arguments, **options)
+
+        monkeypatch.setattr(anyio.to_thread, "run_sync", run_sync)
+    async with inbox:
+        await accept(inbox, text(1, "a"), text(2, "a"))
+        async with running(inbox, handler, clock, observers=facts.observers):
+            await until(lambda: len(facts.of(Handled)) == 2, clock)
+    assert log == [("a", "1", 1), ("a", "2", 1)]
+    assert len(refused) == 3
+    assert not facts.of(HandlingFailed)
+    waiting = [record.getMessage() for record in caplog.records]
+    assert [line.partition(": ")[2] for line in waiting] == ["its handler is called later: can't start new thread"] * 3
+
+
 async def test_what_a_plain_function_returns_is_awaited_if_it_can_be(clock):
     """A decorator that knows nothing of async functions makes a plain one of each."""
     sink, log = MemorySink(clock=clock), []

@@ -1,4 +1,4 @@
-"""A thread that writes, and the event loop that waits for it. For asyncio and trio.
+"""Threads that write and read, and the event loop that waits for them. For asyncio and trio.
 
 Each piece of work costs the event loop one callback, and each waiting task one future. anyio's threads, events and cancel
 scopes would cost a delivery more than its transaction does.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Work = Callable[[], Any]
     Done = Callable[[Any, BaseException | None], object]  # the work's result, or its error
 
-__all__ = ["EventLoop", "Future", "Inline", "Writer", "WriterThread", "running_loop"]
+__all__ = ["EventLoop", "Executor", "ExecutorThread", "Future", "Inline", "running_loop"]
 
 
 class Future(Protocol):
@@ -67,11 +67,11 @@ class EventLoop(Protocol):
         ...
 
 
-class Writer(Protocol):
+class Executor(Protocol):
     """Does one piece of work after the other."""
 
     def submit(self, work: Work, done: Done, *, last: bool = False) -> None:
-        """Do some work, and then call ``done`` in the event loop; the writer ends after the ``last`` one."""
+        """Do some work, and then call ``done`` in the event loop; it ends after the ``last`` one."""
         ...
 
 
@@ -148,13 +148,13 @@ class _TrioFuture:
         return self._result
 
 
-class WriterThread:
+class ExecutorThread:
     """A thread of its own. It does not keep the process alive: what it has not told when that ends, nobody waits for."""
 
-    def __init__(self, loop: EventLoop) -> None:
+    def __init__(self, loop: EventLoop, name: str) -> None:
         self._loop = loop
         self._queue: SimpleQueue[tuple[Work, Done, bool]] = SimpleQueue()
-        Thread(target=copy_context().run, args=(self._run,), name="rbim-writer", daemon=True).start()
+        Thread(target=copy_context().run, args=(self._run,), name=name, daemon=True).start()
 
     def submit(self, work: Work, done: Done, *, last: bool = False) -> None:
         """Do some work in the thread."""
