@@ -11,18 +11,21 @@ from __future__ import annotations
 import asyncio
 import time
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from rbim.clock import SystemClock
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from contextlib import AbstractContextManager
     from types import TracebackType
     from typing import Self
 
     from rbim.clock import Clock, Scope
 
-__all__ = ["Deadlines", "EndableTasks", "deadlines_of"]
+__all__ = ["Deadlines", "EndableTasks", "deadlines_of", "is_unshielded", "unshielded"]
+
+F = TypeVar("F", bound="Callable[..., object]")
 
 REST = 1e-6
 """Seconds between two firings of the timer for each entered scope, at least: walking through one takes a tenth of it."""
@@ -40,6 +43,17 @@ def deadlines_of(clock: Clock, *, again: float) -> Deadlines | None:
     if task is None or type(clock) is not SystemClock:  # no task: trio runs in guest mode inside asyncio's loop
         return None
     return Deadlines(task.get_loop(), again)
+
+
+def unshielded(function: F) -> F:
+    """Mark a function in which nothing is shielded from cancellation, so that a scope of :class:`Deadlines` can end it."""
+    function.__dict__["unshielded"] = True
+    return function
+
+
+def is_unshielded(function: object) -> bool:
+    """Return whether a function is marked: an overriding one must be marked itself."""
+    return getattr(function, "unshielded", False) is True
 
 
 class Deadlines:

@@ -20,9 +20,10 @@ from rbim import (
     SystemClock,
     Unanswered,
 )
+from rbim.callbacks import SqliteInbox
 from rbim.client import client as client_module
 from rbim.emulator import EmulatedClock
-from rbim.timeouts import REST, deadlines_of
+from rbim.timeouts import REST, deadlines_of, is_unshielded, unshielded
 
 
 class ByAnyio(SystemClock):
@@ -484,3 +485,21 @@ async def test_answers_and_cancellations_by_the_thousand_leave_nothing_behind(cl
         assert (shared.running, shared.scopes, shared.admission.free, shared.admission.waiting) == (0, set(), 100, 0)
         again = await client.send(READ)
     assert again.extra == {}
+
+
+def test_a_mark_that_nothing_is_shielded_is_for_one_function():
+    class Marked:
+        @unshielded
+        async def accept(self):
+            pass
+
+    class Inherits(Marked):
+        pass
+
+    class Overrides(Marked):
+        async def accept(self):
+            await super().accept()
+
+    assert [is_unshielded(kind.accept) for kind in (Marked, Inherits, Overrides)] == [True, True, False]
+    assert not is_unshielded(None)
+    assert is_unshielded(SqliteInbox.accept)

@@ -63,9 +63,9 @@ class History:
 
     async def _record(self, partition: int) -> Record:
         """Return a partition's record, from the leader: another server may still have an older one."""
-        jetstream, bucket = await self._streams.jetstream(), self._streams.subjects.state
+        jetstream, subjects = await self._streams.jetstream(), self._streams.subjects
         try:
-            message = await jetstream.get_last_msg(f"KV_{bucket}", f"$KV.{bucket}.{key_of(partition)}")
+            message = await jetstream.get_last_msg(f"KV_{subjects.state}", subjects.record(key_of(partition)))
         except NotFoundError:
             return Record()
         return Record.parse(message.data)

@@ -13,6 +13,7 @@ from rbim._support.event_loops import backend
 from rbim._support.text import one_line
 from rbim.errors import InvalidRequest
 from rbim.jetstream.nats_py import Client, connect, jetstream_of
+from rbim.jetstream.publisher import Publisher
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -88,6 +89,7 @@ class Connection:
         self._tls = settings.tls(servers)
         self._client: Client | None = None
         self._jetstream: JetStreamContext | None = None
+        self._publisher: Publisher | None = None
         self._task: asyncio.Task[None] | None = None
         self._ready = False
         self._since = 0.0
@@ -179,6 +181,12 @@ class Connection:
             await self._settled.wait()
         return self._jetstream
 
+    async def publisher(self) -> Publisher:
+        """Return the publisher of the client as soon as it is ready. Raises what :meth:`jetstream` raises."""
+        await self.jetstream()
+        assert self._publisher is not None  # noqa: S101  # as long as it is ready
+        return self._publisher
+
     def suspect(self, cause: str) -> None:
         """Note that a request had no answer: it is not ready until ``prepare`` has succeeded again."""
         if self._ready:
@@ -202,6 +210,8 @@ class Connection:
             finally:
                 self._ready, self._jetstream = False, None
                 self._settled.clear()
+                if self._publisher is not None:
+                    self._publisher.close()
                 with suppress(Exception):
                     await asyncio.wait_for(client.close(), LAST_WAIT)
         self._settled.set()
@@ -219,6 +229,7 @@ class Connection:
                 max_reconnect_attempts=-1,
                 reconnect_time_wait=RECONNECT_WAIT,
                 connect_timeout=CONNECT_TIMEOUT,
+                flush_timeout=REQUEST_TIMEOUT,  # where too much waits to be written, publishing waits for that
                 ping_interval=PING_EVERY,
                 max_outstanding_pings=PINGS,
                 tls=self._tls,
@@ -230,6 +241,8 @@ class Connection:
             )
         finally:
             self._connecting = False
+        self._publisher = Publisher(client, timeout=REQUEST_TIMEOUT)
+        await self._publisher.start()
         while not client.is_closed and self._refused is None:
             self._changed.clear()
             if self._ready or not client.is_connected:

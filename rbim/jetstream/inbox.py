@@ -27,6 +27,7 @@ from rbim.jetstream.observers import carried
 from rbim.jetstream.ownership import Tally
 from rbim.jetstream.settings import NatsSettings, addresses, checked_name
 from rbim.jetstream.streams import Streams
+from rbim.timeouts import unshielded
 from rbim.validators import above_zero, at_least_one, finite
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from rbim.callbacks.events.types import Event
     from rbim.callbacks.inbox.protocols import Backlog, Counts, DeadLetter
     from rbim.clock import Clock
-    from rbim.jetstream.nats_py import api
+    from rbim.jetstream.publisher import Acknowledgement
 
 __all__ = ["JetStreamInbox"]
 
@@ -164,6 +165,7 @@ class JetStreamInbox:
             raise RuntimeError("this inbox is not entered: use it inside `async with inbox`")
         return self._streams
 
+    @unshielded
     async def accept(self, delivery: Delivery, /) -> bool | OtherContent:
         """Store a delivery durably; return True if it is new, False if its key was accepted before.
 
@@ -177,19 +179,19 @@ class JetStreamInbox:
         identity = message_id(delivery.key)
         while True:
             answer = await self._publish(subject, delivery, identity)
-            if not answer.duplicate:  # None, or True
+            if not answer.duplicate:
                 return True
-            known = await self._body(answer.seq)
+            known = await self._body(answer.sequence)
             if known is not None:
                 break
-            identity = f"{message_id(delivery.key)}.{answer.seq}"  # it was discarded: this is a new event
+            identity = f"{message_id(delivery.key)}.{answer.sequence}"  # it was discarded: this is a new event
         if is_resend(delivery.body, known):
             return False
-        other = apart(delivery, answer.seq)
+        other = apart(delivery, answer.sequence)
         answer = await self._publish(subjects.quarantine, other, message_id(other.key))
         return False if answer.duplicate else OtherContent(key=other.key, problem=other.problem or "")
 
-    async def _publish(self, subject: str, delivery: Delivery, identity: str) -> api.PubAck:
+    async def _publish(self, subject: str, delivery: Delivery, identity: str) -> Acknowledgement:
         streams, loop = self._open, asyncio.get_running_loop()
         await streams.jetstream()
         began = loop.time()

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rbim.callbacks.inbox.arguments import EventFilter
     from rbim.callbacks.inbox.protocols import Claim
     from rbim.jetstream.nats_py import api
+    from rbim.jetstream.publisher import Acknowledgement
     from rbim.jetstream.streams import Streams
 
 __all__ = ["Letter", "Letters", "publish", "write_letter"]
@@ -29,16 +30,16 @@ IN_PROCESS = 10158  # error code of the servers: a message with the same id is b
 NO_MESSAGE = {10037, 10043, 10057}  # there is no message with this sequence
 
 
-async def publish(streams: Streams, subject: str, headers: dict[str, str], body: bytes) -> api.PubAck:
+async def publish(streams: Streams, subject: str, headers: dict[str, str], body: bytes) -> Acknowledgement:
     """Publish a message, compressed if it would be too large; return the acknowledgement.
 
     While another message with the same ``Nats-Msg-Id`` is being stored, it is tried again.
     """
-    jetstream = await streams.jetstream()
-    packed = fitting(headers, body, streams.connection.client.max_payload)
+    publisher = await streams.connection.publisher()
+    packed = fitting(headers, body, publisher.client.max_payload)
     while True:
         try:
-            return await jetstream.publish(subject, packed, headers=headers)
+            return await publisher.publish(subject, packed, headers)
         except APIError as error:
             if error.err_code != IN_PROCESS:
                 raise

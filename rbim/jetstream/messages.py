@@ -73,6 +73,10 @@ class Subjects(NamedTuple):
         """The bucket with a record for each partition, and a key for each worker."""
         return f"{self.name}-state"
 
+    def record(self, key: str) -> str:
+        """Return the subject of a record in the bucket."""
+        return f"$KV.{self.state}.{key}"
+
     @property
     def quarantine(self) -> str:
         """The subject of events in quarantine."""
@@ -163,7 +167,7 @@ def fitting(headers: dict[str, str], body: bytes, most: int) -> bytes:
     if len(head) > LONGEST_HEAD:
         headers[HEAD] = str(len(head))
         content = head.encode() + body
-    room = most - ROOM - sum(len(name) + len(value) for name, value in headers.items())
+    room = most - ROOM - sum(map(len, headers)) - sum(map(len, headers.values()))
     if len(content) <= room:
         return content
     packed = zlib.compress(content, 1)

@@ -47,6 +47,7 @@ __all__ = [
     "add_consumer",
     "add_stream",
     "api",
+    "api_error",
     "client_of",
     "connect",
     "jetstream_of",
@@ -83,6 +84,12 @@ async def server_time(context: JetStreamContext, stream: str) -> datetime:
     text: str = json.loads(reply.data)["ts"]
     seconds, _, fraction = text.removesuffix("Z").partition(".")
     return datetime.fromisoformat(f"{seconds}.{fraction[:6]:0<6}+00:00")
+
+
+def api_error(fields: dict[str, Any]) -> APIError:
+    """Return, or raise, the error in an answer of the servers."""
+    error: APIError = cast("Any", APIError).from_error(fields)
+    return error
 
 
 def subscribe(client: Client, subject: str, call: Callable[[Msg], Awaitable[None]]) -> Awaitable[Subscription]:

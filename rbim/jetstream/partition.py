@@ -158,11 +158,11 @@ class Partition:
     async def _write(self) -> int:
         """Write the record until it is known to be written; return its revision, or 0 if the partition is lost."""
         self._owner.writes += 1
-        value, key = self.record.value(self._owner), key_of(self.number)
+        value, subject = self.record.value(self._owner), self._streams.subjects.record(key_of(self.number))
         while True:
-            bucket = await self._streams.bucket()
+            publisher = await self._streams.connection.publisher()
             try:
-                self._revision = await bucket.update(key, value, self._revision)
+                self._revision = await publisher.put(subject, value, self._revision)
             except KeyWrongLastSequenceError:
                 with suppress(Exception):
                     if (found := await self._found()) is not None:
@@ -177,7 +177,7 @@ class Partition:
         """Return the record's revision if this write was made, 0 if the record is another worker's, None to write again."""
         jetstream, subjects = await self._streams.jetstream(), self._streams.subjects
         # from the leader: another server may still have an older revision
-        message = await jetstream.get_last_msg(f"KV_{subjects.state}", f"$KV.{subjects.state}.{key_of(self.number)}")
+        message = await jetstream.get_last_msg(f"KV_{subjects.state}", subjects.record(key_of(self.number)))
         found, revision = owner_of(message.data or b""), message.seq or 0
         if found.boot == self._owner.boot and found.writes == self._owner.writes:
             self._revision = revision

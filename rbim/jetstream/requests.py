@@ -91,6 +91,10 @@ class Names(NamedTuple):
         """Return the names of a queue."""
         return cls(f"rbim-operations-{name}", f"rbim-requests-{name}", f"rbim.operations.{name}", f"rbim.workers.{name}")
 
+    def record(self, key: str) -> str:
+        """Return the subject of a request's record."""
+        return f"$KV.{self.bucket}.{key}"
+
 
 class Record(NamedTuple):
     """A record as it was found: its revision and its fields."""
@@ -198,11 +202,11 @@ class Requests:
 
     async def _write(self, key: str, fields: dict[str, Any], last: int) -> tuple[bool, Record]:
         fields = {**fields, "by": token_hex(8)}
-        value = json.dumps(fields, separators=(",", ":")).encode()
+        value, subject = json.dumps(fields, separators=(",", ":")).encode(), self._store.names.record(key)
 
         async def put() -> int | None:
             try:
-                return await self._bucket.update(key, value, last, validate_keys=False)
+                return await (await self._connection.publisher()).put(subject, value, last)
             except KeyWrongLastSequenceError:
                 return None
 

@@ -254,8 +254,8 @@ class RemoteSender:
         headers = {**headers, "Nats-Msg-Id": key}
 
         async def publish() -> None:
-            jetstream = await self._connection.jetstream()
-            await jetstream.publish(self._store.names.subject, message, headers=headers)
+            publisher = await self._connection.publisher()
+            await publisher.publish(self._store.names.subject, message, headers)
 
         try:
             await self._requests.persist(publish)

@@ -22,7 +22,8 @@ from rbim.errors import InvalidRequest
 from rbim.jetstream import JetStreamInbox, NatsSettings, reader as reading
 from rbim.jetstream.connection import EngineAway
 from rbim.jetstream.messages import Subjects, headers_of, message_id, stored
-from rbim.jetstream.nats_py import KeyValue, KeyWrongLastSequenceError
+from rbim.jetstream.nats_py import KeyWrongLastSequenceError
+from rbim.jetstream.publisher import Publisher
 from rbim.jetstream.reader import Gap, Reader
 from rbim.jetstream.record import owner_of
 
@@ -400,19 +401,19 @@ async def test_certificates_on_both_sides(tmp_path, name):
 
 
 async def test_a_write_whose_answer_was_lost_is_adopted(nats, name, monkeypatch):
-    update, lost = KeyValue.update, []
+    put, lost = Publisher.put, []
 
-    async def loses_answers(bucket, key, value, revision):
-        found = await update(bucket, key, value, revision)
+    async def loses_answers(publisher, subject, value, revision):
+        found = await put(publisher, subject, value, revision)
         if len(lost) < 8:
-            lost.append(key)
+            lost.append(subject)
             raise TimeoutError
         return found
 
     async with inbox(nats, name) as copies, copies.backlog() as backlog:
         await copies.accept(delivery(1))
         await copies.accept(delivery(2))
-        monkeypatch.setattr(KeyValue, "update", loses_answers)
+        monkeypatch.setattr(Publisher, "put", loses_answers)
         (claim,) = await claimed(backlog)
         (following,) = await backlog.done((claim,), more=1)
         await backlog.done((following,), more=0)

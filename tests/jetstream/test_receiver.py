@@ -10,6 +10,7 @@ from rbim import InvalidRequest
 from rbim.callbacks import Backoff, Receiver, Router, Spooled, Worker
 from rbim.emulator import Emulator
 from rbim.jetstream import JetStreamInbox
+from rbim.timeouts import is_unshielded
 
 
 def inbox(servers, name):
@@ -95,9 +96,41 @@ async def test_a_receiver_without_its_servers_spools_and_forwards_later(own_nats
     assert sorted(said) == [str(number) for number in range(6)]
 
 
+async def test_a_server_that_does_not_answer_costs_the_budget_and_the_event_is_handled_once(
+    own_nats, name, said, router, tmp_path
+):
+    emulator, seen = Emulator(), []
+    async with Receiver(
+        credentials=emulator.credentials,
+        sink=inbox(own_nats, name),
+        spool=tmp_path / "spool",
+        budget=0.2,
+        observers=[seen.append],
+    ) as receiver:
+        emulator.copy_to(receiver)
+        for number in range(3):
+            emulator.say("1001", f"100{number}", str(number))
+        own_nats.freeze()
+        with anyio.fail_after(1.5):  # less than a request to the servers may take
+            await emulator.deliver()
+        assert [fact.why for fact in seen if isinstance(fact, Spooled)] == ["the sink took longer than 0.2 s"] * 3
+        own_nats.thaw()  # now it stores what it was sent, and then the same from the overflow file
+        async with working(inbox(own_nats, name), router):
+            await until(lambda: len(said) == 3)
+        async with inbox(own_nats, name) as copies:
+            counts = await copies.counts()
+            assert (counts.waiting, counts.done) == (0, 3)
+    assert sorted(said) == ["0", "1", "2"]
+
+
 def test_in_normal_mode_a_sink_on_a_network_needs_an_overflow_file(tmp_path):
     emulator, sink = Emulator(), JetStreamInbox("127.0.0.1:1")
     with pytest.raises(InvalidRequest, match=r"JetStreamInbox is reached over a network.* spool="):
         Receiver(credentials=emulator.credentials, sink=sink)
     Receiver(credentials=emulator.credentials, sink=sink, spool=tmp_path / "spool")
     Receiver(credentials=emulator.credentials, sink=sink, mode="high-guarantee")
+
+
+def test_accepting_is_marked_as_having_no_shields():
+    """Then a receiver needs no second scope for it; that it ends in time is tested above."""
+    assert is_unshielded(JetStreamInbox.accept)

@@ -22,6 +22,7 @@ from rbim.clock import SystemClock
 from rbim.errors import InvalidRequest
 from rbim.storage.commands import OneOfMany
 from rbim.storage.group_commit import open_group_commit
+from rbim.timeouts import unshielded
 from rbim.validators import above_zero, or_none
 
 if TYPE_CHECKING:
@@ -133,6 +134,7 @@ class SqliteInbox:
             raise RuntimeError("this inbox is not entered: use it inside `async with inbox`")
         return self._group_commit
 
+    @unshielded
     async def accept(self, delivery: Delivery, /, *, chain: Chain | None = None) -> bool | OtherContent:
         """Store a delivery durably; return True if it is new, False if its key was accepted before.
 

@@ -14,7 +14,6 @@ from rbim._support.text import one_line
 from rbim.callbacks.delivery import delivery_of
 from rbim.callbacks.events.parsing import as_utf8
 from rbim.callbacks.inbox.protocols import OtherContent
-from rbim.callbacks.inbox.sqlite import SqliteInbox
 from rbim.callbacks.observers import (
     Accepted,
     DeliveryEnded,
@@ -31,7 +30,7 @@ from rbim.callbacks.signature import Policy, Reason, Rejected, verify
 from rbim.callbacks.worker.attempt import caller_error
 from rbim.dialect import OutOfTime
 from rbim.storage.group_commit import Chain
-from rbim.timeouts import deadlines_of
+from rbim.timeouts import deadlines_of, is_unshielded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -228,7 +227,7 @@ class Intake:
         """Start to accept deliveries, in the running event loop."""
         self._deadlines = deadlines_of(self.clock, again=CANCEL_EVERY)
         self._scope = _may_expire(self._deadlines or self.clock)
-        self._shares_scope = self._deadlines is None or getattr(type(self._sink), "accept", None) is SqliteInbox.accept
+        self._shares_scope = self._deadlines is None or is_unshielded(getattr(type(self._sink), "accept", None))
         self.open = self._begun = True
         self._failed = None
 
