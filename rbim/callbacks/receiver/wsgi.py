@@ -143,11 +143,13 @@ class ReceiverWsgi:
     def _body(self, environ: WSGIEnvironment) -> bytes | None:
         """Return the body, up to one byte more than the limit; None if it does not arrive whole."""
         most = sys.maxsize if self._max_body is None else self._max_body + 1
-        declared = environ.get("CONTENT_LENGTH") or None
-        if declared is None and not environ.get("wsgi.input_terminated"):
+        declared = str(environ.get("CONTENT_LENGTH") or "").strip()
+        if not declared and not environ.get("wsgi.input_terminated"):
             return b""
+        if declared and not (declared.isascii() and declared.isdigit()):  # read(-1) would read without end
+            return None
         try:
-            expected = None if declared is None else min(int(declared), most)
+            expected = min(int(declared), most) if declared else None
             body: bytes = environ["wsgi.input"].read(most if expected is None else expected)
         except Exception:  # each server has its own errors for a client that has gone
             return None

@@ -20,7 +20,7 @@ import sys
 from typing import TYPE_CHECKING, cast
 
 import h11
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 
 from rbim.errors import InvalidRequest
 
@@ -160,6 +160,20 @@ class LimitedConnection(H11Protocol):
         self._set_deadline(None)
         super().on_response_complete()
         self._update_deadline()
+
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002  # uvicorn's signature
+        """Answer bytes that are not HTTP with 400, unless an answer has begun, and close the connection.
+
+        uvicorn's own fails after a HEAD request, and lets the application answer the same request a second time.
+        """
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            headers = [("connection", "close"), ("content-length", "0")]
+            self.transport.write(self.conn.send(h11.Response(status_code=400, headers=headers, reason=STATUS_PHRASES[400])))
+        self.transport.close()
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True
+            cycle.message_event.set()
 
     def shutdown(self) -> None:
         """Close the connection, or announce in the pending response that it is the last."""

@@ -11,7 +11,7 @@ import os
 import socket
 import struct
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from rbim._support.text import missing_extra
 from rbim.emulator.asgi import BODILESS, CONNECTION, failure, write
@@ -30,6 +30,8 @@ except ModuleNotFoundError as missing:
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from uvicorn.protocols.http.h11_impl import RequestResponseCycle
 
     from rbim._support.asgi import Receive, Scope, Send
     from rbim.http import Response
@@ -85,7 +87,6 @@ class Protocol(H11Protocol):
 
     def cut(self, response: Response, keep: float) -> None:
         """Write the head and less than all of the body, and close."""
-        self.cycle.disconnected = True
         whole = len(response.body)
         self._end(response, max(0, min(int(whole * keep), whole - 1)))
 
@@ -111,11 +112,20 @@ class Protocol(H11Protocol):
         cycle.on_response()
 
     def _end(self, response: Response, length: int | None = None) -> None:
-        """Close the connection, after up to ``length`` bytes of the response's body if a response can still begin."""
-        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+        """Close the connection, after up to ``length`` bytes of the response's body if a response can still begin.
+
+        An application that still handles the request cannot answer any more.
+        """
+        state = self.conn.our_state
+        if state in (h11.IDLE, h11.SEND_RESPONSE):
             headers = (*response.headers.items(), ("connection", "close"))
             head = self.conn.send(_head(response.status, headers, len(response.body)))
-            self.transport.write((head or b"") + response.body[:length])
+            bodiless = state is h11.SEND_RESPONSE and self.scope["method"] == "HEAD"
+            self.transport.write((head or b"") + (b"" if bodiless else response.body[:length]))
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True
+            cycle.message_event.set()
         self.transport.close()
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
