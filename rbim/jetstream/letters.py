@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rbim.callbacks.delivery import delivery_of
 from rbim.callbacks.inbox.content import OTHER_CONTENT
 from rbim.callbacks.inbox.protocols import DeadLetter
-from rbim.jetstream.messages import DEAD, dead_header, fitting, headers_of, message_id, stored
+from rbim.jetstream.messages import DEAD, attempts_of, dead_header, fitting, headers_of, message_id, stored
 from rbim.jetstream.nats_py import APIError, NotFoundError, parts
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Letter:
         self.sequence, headers, body = parts(message)
         self.event = stored(self.sequence, headers, body)
         self.is_dead = DEAD in headers
-        attempts, error = json.loads(headers[DEAD]) if self.is_dead else (0, "")
+        attempts, error = attempts_of(self.sequence, headers) if self.is_dead else (0, "")
         delivery = self.event.delivery
         self.shown = DeadLetter(
             number=self.event.number,

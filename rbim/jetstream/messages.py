@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from datetime import datetime
+from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,6 +21,7 @@ __all__ = [
     "OURS",
     "Stored",
     "Subjects",
+    "attempts_of",
     "dead_header",
     "fitting",
     "headers_of",
@@ -188,6 +189,16 @@ def dead_header(attempts: int, error: str) -> str:
     return value if len(value) <= LONGEST_HEAD else json.dumps((attempts, error[-LONGEST_HEAD // 6 :]))  # \\uXXXX each
 
 
+def attempts_of(sequence: int, headers: Mapping[str, str]) -> tuple[int, str]:
+    """Return the attempts and the error of a dead letter. Raises ValueError if rbim did not write it."""
+    try:
+        attempts, error = json.loads(headers[DEAD])
+        _require(error, numbers=(attempts,))
+    except INVALID as cause:
+        raise _foreign(sequence) from cause
+    return attempts, error
+
+
 def stored(sequence: int, headers: Mapping[str, str] | None, content: bytes | None) -> Stored:
     """Return the event in a message. Raises ValueError if rbim did not write it."""
     try:
@@ -198,10 +209,28 @@ def stored(sequence: int, headers: Mapping[str, str] | None, content: bytes | No
         if isinstance(head, int):
             head, body = json.loads(body[:head]), body[head:]
         key, conversation, app_id, received, kind, msg_type, problem, number, replays = head
-        delivery = Delivery(
-            key, conversation, app_id, body, datetime.fromisoformat(received), None, msg_type, problem=problem
-        )
-    except (KeyError, TypeError, ValueError, zlib.error) as error:
-        raise ValueError(f"message {sequence} is not one of an inbox of rbim") from error
+        texts = (key, conversation, app_id, received, kind, msg_type, "" if problem is None else problem)
+        _require(*texts, numbers=(number, replays))
+        moment = datetime.fromisoformat(received)
+        if moment.tzinfo is None:
+            raise ValueError(received)
+        moment.astimezone(UTC)  # it may be out of range there
+        delivery = Delivery(key, conversation, app_id, body, moment, None, msg_type, problem=problem)
+    except INVALID as error:
+        raise _foreign(sequence) from error
     others = {name: value for name, value in given.items() if not name.startswith(OURS)}
     return Stored(sequence, number or sequence, replays, kind, delivery, others)
+
+
+INVALID = (KeyError, TypeError, ValueError, OverflowError, RecursionError, zlib.error)
+"""What reading a message of another program may raise."""
+
+
+def _require(*texts: object, numbers: tuple[object, ...]) -> None:
+    """Raise TypeError unless all are texts, and whole numbers from 0 on."""
+    if not all(isinstance(each, str) for each in texts) or not all(type(each) is int and each >= 0 for each in numbers):
+        raise TypeError
+
+
+def _foreign(sequence: int) -> ValueError:
+    return ValueError(f"message {sequence} is not one of an inbox of rbim")

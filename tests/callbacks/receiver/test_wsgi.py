@@ -66,6 +66,24 @@ def test_a_body_in_chunks_is_read_to_its_end(receiver):
     assert status == ["200 OK"]
 
 
+class Asked(io.BytesIO):
+    """A body that remembers how much of it was asked for."""
+
+    def read(self, size=-1):
+        self.size = size
+        return super().read(size)
+
+
+@pytest.mark.parametrize("length", ["-1", "-20", "+3", "1_0", "\u0665", "\u00b2", "x", "1e3", "5, 5"])
+def test_a_length_that_is_no_number_is_answered_400_and_nothing_is_read(receiver, length):
+    """``read(-1)`` would read without a limit."""
+    body, lines = Asked(b"x" * 5), []
+    environ = {"REQUEST_METHOD": "POST", "CONTENT_LENGTH": length, "wsgi.input": body}
+    receiver.wsgi(environ, lambda line, _: lines.append(line))
+    assert lines == ["400 Bad Request"]
+    assert not hasattr(body, "size")
+
+
 def test_health_has_its_path(receiver):
     status, document = ask(receiver, method="GET", path="/health")
     assert (status, b'"accepting":true' in document.replace(b" ", b"")) == (200, True)

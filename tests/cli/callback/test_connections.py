@@ -312,6 +312,36 @@ async def test_another_protocol_that_is_asked_for_is_ignored_in_silence(caplog):
     assert caplog.messages == []
 
 
+NOT_HTTP = {
+    "no line of HTTP": "hello\r\n\r\n",
+    "no chunk": "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n",
+    "no chunk of a HEAD": "HEAD / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n",
+}
+
+
+@pytest.mark.parametrize("name", NOT_HTTP)
+async def test_bytes_that_are_not_http_are_answered_once_and_without_a_traceback(caplog, name):
+    async with connecting() as connect:
+        one = await connect()
+        one.send(NOT_HTTP[name])
+        answer = await one.reader.read()
+        assert not connect.server.server_state.tasks
+    assert answer.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+    assert answer.endswith(b"\r\n\r\n")
+    assert answer.count(b"HTTP/1.1") == 1
+    assert [record.getMessage() for record in caplog.records if record.exc_info or record.levelno > logging.WARNING] == []
+
+
+async def test_bytes_that_are_not_http_behind_an_answer_end_the_connection(caplog):
+    async with connecting() as connect:
+        one = await connect()
+        one.send("POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        assert (await one.reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+        one.send("ZZ\r\n")
+        assert await one.reader.read() == b""
+    assert [record.getMessage() for record in caplog.records if record.exc_info or record.levelno > logging.WARNING] == []
+
+
 def test_a_request_target_in_absolute_form_has_its_path(tmp_path):
     with serving(tmp_path / "events.db", "--path", "/copies") as receiver:
         target = "HTTP://receiver.example:8000/copies?x=1"

@@ -265,6 +265,8 @@ JUNK = {
     "no Host": (b"GET / HTTP/1.1\r\n\r\n", 400),
     "another length": (b"POST / HTTP/1.1\r\n" + HOST + b"Content-Length: -1\r\n\r\n", 400),
     "no chunk": (b"POST / HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\nZZ\r\n", 400),
+    "no chunk, from elsewhere": (b"POST / HTTP/1.1\r\nHost: evil\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n", 400),
+    "a tunnel, and no chunk": (b"CONNECT a:1 HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\nZZ\r\n", 400),
     "an endless head": (b"GET / HTTP/1.1\r\n" + HOST + b"a: " + b"b" * 200_000, 400),
     "an endless line": (b"A" * 200_000, 400),
     "a GET": (b"GET / HTTP/1.1\r\n" + HOST + b"\r\n", 200),
@@ -310,6 +312,17 @@ async def test_a_head_request_gets_a_head(server):
         await raw.send(http("HEAD", "/"))
         assert (await raw.answer(bodiless=True)).length > 0
         assert (await raw.ask(http("GET", "/"))).document["statusCode"] == "900400"
+
+
+@pytest.mark.parametrize("rest", [b"Transfer-Encoding: chunked\r\n\r\nZZ\r\n", b"Content-Length: 5\r\n\r\nabc"])
+async def test_a_head_request_with_a_bad_body_gets_a_head(server, log, rest):
+    async with connected(server) as raw:
+        await raw.send(b"HEAD / HTTP/1.1\r\n" + HOST + rest)
+        raw.sock.shutdown(socket.SHUT_WR)
+        answer = await raw.answer(bodiless=True)
+        assert (answer.status, answer.headers["connection"]) == (400, "close")
+        assert await raw.recv() == b""
+    assert not [record for record in log.records if record.levelno > logging.WARNING or record.exc_info]
 
 
 async def test_a_peer_that_has_said_all_it_has_to_say_is_answered(emulator, server):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from datetime import datetime, time
 from typing import Any
 
@@ -78,13 +79,14 @@ def seeds() -> list[bytes]:
     ]
     delivery = delivery_of(b'{"convType":"TEAM","to":"g1","msgType":"TEXT","msgId":"7"}', app_id="a", received=datetime.fromisoformat(RECEIVED))
     messages = []
-    for most, extra in ((100_000, {}), (32_900, {DEAD: dead_header(3, "Traceback: x")}), (100_000, {"traceparent": "x"})):
+    for extra in ({}, {DEAD: dead_header(3, "Traceback: x")}, {"traceparent": "x"}):
         headers = {**headers_of(delivery, "7.8", number=7, replays=1), **extra}
-        content = fitting(headers, delivery.body, most)
-        messages.append(b"\x03" + b"".join(f"{name}: {value}\n".encode() for name, value in headers.items()) + b"\n" + content)
+        messages.append((headers, fitting(headers, delivery.body, 100_000)))
+    messages.append(({**headers_of(delivery, "7.8"), "Rbim-Packed": "1"}, zlib.compress(delivery.body)))
+    written = [b"".join(f"{name}: {value}\n".encode() for name, value in headers.items()) + b"\n" + content for headers, content in messages]
     long = json.dumps([delivery.key, "c", "a", RECEIVED, "Text", "TEXT", None, 0, 0])
-    messages.append(f"\x03Rbim: {len(long)}\n\n{long}{{}}".encode())
-    return [*(bytes([kind]) + json.dumps(each).encode() for kind, each in documents), *messages]
+    written.append(f"Rbim: {len(long)}\n\n{long}{{}}".encode())
+    return [*(bytes([kind]) + json.dumps(each).encode() for kind, each in documents), *(b"\x03" + each for each in written)]
 
 
 def check(data: bytes) -> None:
