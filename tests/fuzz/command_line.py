@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
+import traceback
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from . import corpora
-from .runner import TARGETS, Runner, target
+from .record import record
+from .runner import TARGETS, NoEngine, Runner, target
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,9 +20,13 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what the command line says; return 1 after a finding."""
+    """Do what the command line says; return 1 after a finding, 2 without the engine."""
     told = _parser().parse_args(arguments)
-    code: int = told.do(told)
+    try:
+        code: int = told.do(told)
+    except NoEngine as error:
+        _say(str(error))
+        return 2
     return code
 
 
@@ -32,11 +39,16 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--all", action="store_true", help="every target")
     run.add_argument("--seconds", type=int, default=600, help="for each target (%(default)s)")
     run.add_argument("--up-to", action="store_true", help="only as long as a target has run for less in all")
+    run.add_argument("--record", action="store_true", help="write what was done so far into docs/proof/fuzz.json")
     run.set_defaults(do=_run)
     replay = commands.add_parser("replay", help="check inputs: files, or those that are kept; needs no engine")
-    replay.add_argument("target", choices=TARGETS)
+    replay.add_argument("target", choices=[*TARGETS, "all"])
     replay.add_argument("file", nargs="*", type=Path)
     replay.set_defaults(do=_replay)
+    faults = commands.add_parser("faults", help="put a fault into rbim, and look whether its target finds it")
+    faults.add_argument("target", nargs="*", choices=[*TARGETS, []])
+    faults.add_argument("--seconds", type=int, default=60, help="for each target (%(default)s)")
+    faults.set_defaults(do=_faults)
     keep = commands.add_parser("keep", help="replace the kept corpus by the fewest inputs that reach the same")
     keep.add_argument("target", nargs="*", choices=[*TARGETS, []])
     keep.add_argument("--most", type=int, default=30_000, help="bytes of the file (%(default)s)")
@@ -62,18 +74,37 @@ def _run(told: argparse.Namespace) -> int:
             continue
         progress = runner.run(name, seconds)
         found += len(progress.findings)
-        _say(f"{name}: {progress.seconds:.0f} s, {progress.executions} executions, {progress.edges} edges, {progress.inputs} inputs")
+        reached = f"{progress.edges} edges, {progress.inputs} inputs"
+        _say(f"{name}: {progress.seconds:.0f} s, {progress.executions} executions, {reached}")
         for kind, file in progress.findings.items():
             _say(f"  {kind}: {told.folder / name / 'findings' / file}")
+    if told.record:
+        record(runner)
     return 1 if found else 0
 
 
 def _replay(told: argparse.Namespace) -> int:
-    module = target(told.target)
-    inputs = [path.read_bytes() for path in told.file]
-    for data in inputs or [*module.seeds(), *corpora.kept(told.target), *corpora.findings(told.target)]:
-        module.check(data)
-    return 0
+    broken = 0
+    for name in TARGETS if told.target == "all" else [told.target]:
+        module = target(name)
+        inputs = [path.read_bytes() for path in told.file]
+        for data in inputs or [*module.seeds(), *corpora.kept(name), *corpora.findings(name)]:
+            try:
+                module.check(data)
+            except Exception:
+                broken += 1
+                _say(f"{name}: {data!r}\n{traceback.format_exc()}")
+    return 1 if broken else 0
+
+
+def _faults(told: argparse.Namespace) -> int:
+    missed = 0
+    for name in told.target or TARGETS:
+        with TemporaryDirectory() as folder:
+            progress = Runner(Path(folder)).run_once(name, told.seconds, fault=name, stop=True)
+        missed += not progress.findings
+        _say(f"{name}: {', '.join(progress.findings) or 'MISSED'} (after {progress.executions} inputs)")
+    return 1 if missed else 0
 
 
 def _keep(told: argparse.Namespace) -> int:

@@ -18,7 +18,7 @@ from attrs import asdict, define, field
 from . import corpora
 from .engine import STOPPED
 
-__all__ = ["TARGETS", "Progress", "Runner", "has_engine", "target"]
+__all__ = ["TARGETS", "NoEngine", "Progress", "Runner", "has_engine", "target"]
 
 TARGETS = (
     "http_responses",
@@ -39,6 +39,10 @@ SLICE = 120  # seconds of one process of the engine
 INPUT_SECONDS = 20  # for one input
 MEMORY = 3000  # megabytes
 ROOT = Path(__file__).parents[2]
+
+
+class NoEngine(Exception):
+    """atheris is not installed."""
 
 
 def target(name: str) -> Any:
@@ -83,6 +87,8 @@ class Runner:
 
     def run_once(self, name: str, seconds: int, *, fault: str | None = None, stop: bool = False) -> Progress:
         """Run the engine once, beginning with everything that is known; return the whole progress."""
+        if not has_engine():
+            raise NoEngine('atheris is not installed: python -m pip install "rbim[proof]"')
         home = self.folder / name
         corpus, found = home / "corpus", home / "findings"
         for each in (corpus, found):
@@ -105,6 +111,7 @@ class Runner:
             *(f"-max_total_time={seconds}", f"-max_len={module.MOST}", f"-dict={words}", f"-timeout={INPUT_SECONDS}"),
             *(f"-rss_limit_mb={MEMORY}", f"-artifact_prefix={found}/", "-print_final_stats=1", "-reload=0", "-verbosity=1"),
         ]
+        command += ["-seed=1"] if fault is not None else []  # it finds the fault after as many inputs each time
         environment = {**os.environ, "PYTHONHASHSEED": "0"}
         with log.open("w") as output:
             ended = subprocess.run(command, cwd=ROOT, env=environment, stdout=output, stderr=output, check=False)

@@ -276,7 +276,9 @@ def _digests(case: _Case) -> Sequence[Part]:
 
 
 def _times(case: _Case) -> Sequence[Part]:
-    """Return values that may have been used as the time, the described one first."""
+    """Return values that may have been used as the time, the described one first; none without the header."""
+    if "CurTime" not in case.raw:
+        return ()
     parts = [Part("", case.raw["CurTime"]), Part("", case.read["CurTime"].bare)]
     intended = case.intended("CurTime")
     if intended is not None:

@@ -363,6 +363,19 @@ def test_md5_and_checksum_interchanged():
     assert text == ("MD5 and CheckSum are swapped: each header has the value of the other. Correct the code that sets them")
 
 
+@pytest.mark.parametrize(
+    "missing", [names for count in range(1, 4) for names in itertools.combinations(("CheckSum", "MD5", "CurTime"), count)]
+)
+@pytest.mark.parametrize("swapped", [False, True])
+def test_headers_that_are_missing_are_told_whatever_the_others_are(missing, swapped):
+    given = headers(CheckSum=DIGEST, MD5=SUM) if swapped else headers()
+    for name in missing:
+        del given[name]
+    reasons = [each.reason for each in explain(given, BODY, credentials=MINE, now=NOW)]
+    assert Reason.MISSING_HEADER in reasons
+    assert None not in reasons
+
+
 @pytest.mark.parametrize("algorithm", [sha1, sha256])
 def test_other_algorithms(algorithm):
     name = algorithm.__name__.removeprefix("openssl_")
