@@ -32,7 +32,13 @@ def filled(head: bytes, body: bytes) -> bytes:
     if b"$" not in head:
         return head
     current, old = headers_for(body), headers_for(body, token=OLD_TOKEN)
-    words = {"$MD5": current["MD5"], "$SUM": current["CheckSum"], "$OLD": old["CheckSum"], "$NOW": str(MOMENT), "$LEN": str(len(body))}
+    words = {
+        "$MD5": current["MD5"],
+        "$SUM": current["CheckSum"],
+        "$OLD": old["CheckSum"],
+        "$NOW": str(MOMENT),
+        "$LEN": str(len(body)),
+    }
     for word, text in words.items():
         head = head.replace(word.encode(), text.encode())
     return head
@@ -63,8 +69,14 @@ def is_probe(body: bytes) -> bool:
     return False
 
 
-def defects(
-    headers: Iterable[tuple[bytes, bytes]], body: bytes, *, most: int, now: int | None = None, back: float = 0, ahead: float = 0
+def defects(  # noqa: C901, PLR0912  # one rule after the other
+    headers: Iterable[tuple[bytes, bytes]],
+    body: bytes,
+    *,
+    most: int,
+    now: int | None = None,
+    back: float = 0,
+    ahead: float = 0,
 ) -> set[str]:
     """Return every reason for which a delivery must be refused; none for a genuine one.
 

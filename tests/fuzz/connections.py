@@ -102,7 +102,9 @@ def pieces(message: bytes, size: int) -> list[bytes]:
     return [message[begin : begin + size] for begin in range(0, len(message), size)] if size else [message]
 
 
-async def talk(protocol: Any, tasks: set[Any], parts: Sequence[bytes], *, half_close: bool = False, turns: int = TURNS) -> Wire:
+async def talk(
+    protocol: Any, tasks: set[Any], parts: Sequence[bytes], *, half_close: bool = False, turns: int = TURNS
+) -> Wire:
     """Send the pieces to a protocol of a server, and close the connection; return it when nothing runs any more."""
     wire = Wire()
     protocol.connection_made(wire)

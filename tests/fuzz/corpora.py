@@ -32,7 +32,9 @@ def write_kept(name: str, inputs: Iterable[bytes]) -> int:
     """Replace the small corpus of a target; return the size of its file."""
     path = HERE / "corpus" / f"{name}.txt"
     path.parent.mkdir(exist_ok=True)
-    return path.write_text("".join(f"{each!r}\n" for each in sorted(inputs, key=lambda each: (len(each), each))), encoding="ascii")
+    return path.write_text(
+        "".join(f"{each!r}\n" for each in sorted(inputs, key=lambda each: (len(each), each))), encoding="ascii"
+    )
 
 
 def _read(path: Path) -> list[bytes]:

@@ -45,7 +45,7 @@ def main() -> None:
         check = findings.checked(target.check)
         for seed in target.seeds():  # they import what rbim imports late, so that it is instrumented too
             check(seed)
-    atheris.Setup([sys.argv[0], *sys.argv[2:]], check)
+    atheris.Setup([settings.get("program", sys.argv[0]), *sys.argv[2:]], check)
     atheris.Fuzz()
 
 

@@ -8,7 +8,7 @@ __all__ = ["parsed"]
 
 
 def parsed(message: bytes) -> tuple[list[tuple[bytes, bytes]], bytes]:
-    """Return the headers and the body; the words of :func:`by_hand.filled` are filled in. A header without a colon is left out."""
+    """Return the headers and the body, with the words of :func:`by_hand.filled`. A header without a colon is left out."""
     head, _, body = message.partition(b"\n\n")
     pairs = [each.partition(b":") for each in by_hand.filled(head, body).split(b"\n")]
     return [(name, value.removeprefix(b" ")) for name, colon, value in pairs if colon], body

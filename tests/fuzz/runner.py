@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -112,9 +113,8 @@ class Runner:
             *(f"-rss_limit_mb={MEMORY}", f"-artifact_prefix={found}/", "-print_final_stats=1", "-reload=0", "-verbosity=1"),
         ]
         command += ["-seed=1"] if fault is not None else []  # it finds the fault after as many inputs each time
-        environment = {**os.environ, "PYTHONHASHSEED": "0"}
         with log.open("w") as output:
-            ended = subprocess.run(command, cwd=ROOT, env=environment, stdout=output, stderr=output, check=False)
+            ended = subprocess.run(command, cwd=ROOT, env=_environment(), stdout=output, stderr=output, check=False)
         text = log.read_text(errors="replace")
         if ended.returncode not in {0, STOPPED} and not any(found.iterdir()):
             raise RuntimeError(f"the engine ended with code {ended.returncode}:\n{text[-3000:]}")
@@ -126,16 +126,24 @@ class Runner:
     def minimised(self, name: str) -> list[bytes]:
         """Return the fewest and shortest inputs of a corpus that reach all that it reaches."""
         home = self.folder / name
-        fewest = home / "fewest"
+        fewest, program = home / "fewest", home / "program"
         shutil.rmtree(fewest, ignore_errors=True)
         fewest.mkdir()
         settings = {"target": name, "instrument": target(name).INSTRUMENT, "findings": str(home / "findings")}
-        command = [
-            *(sys.executable, "-m", "tests.fuzz.engine", json.dumps({**settings, "fault": None, "stop": False})),
-            *("-merge=1", f"-timeout={INPUT_SECONDS}", str(fewest), str(home / "corpus")),
-        ]
-        subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": "0"}, capture_output=True, check=True)
-        return [path.read_bytes() for path in fewest.iterdir()]
+        settings |= {"fault": None, "stop": False, "program": str(program)}
+        command = [sys.executable, "-m", "tests.fuzz.engine", json.dumps(settings)]
+        program.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')  # libFuzzer starts it for the inner process
+        program.chmod(0o700)
+        command += ["-merge=1", f"-timeout={INPUT_SECONDS}", str(fewest), str(home / "corpus")]
+        ended = subprocess.run(command, cwd=ROOT, env=_environment(), capture_output=True, text=True, check=False)
+        found = [path.read_bytes() for path in fewest.iterdir()]
+        if not found:
+            raise RuntimeError(f"nothing was merged:\n{ended.stderr[-3000:]}")
+        return found
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONHASHSEED": "0"}
 
 
 def _escaped(word: bytes) -> str:

@@ -9,10 +9,10 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
+from rbim.client.settings import KEYS
 from rbim.config import load
 from rbim.credentials import callback_credentials_from_env
 from rbim.dialect_text import NAMES, dialect_document, dialect_from_env, dialect_of, variable_of
-from rbim.client.settings import KEYS
 from rbim.errors import InvalidRequest
 from tests.fuzz.broken import require
 
@@ -22,14 +22,39 @@ INSTRUMENT = ["rbim"]
 MOST = 700
 TOKEN = "canary0123456789abcdef"
 NEXT = b"\x1e"  # between the file, the environment and the credentials
-VARIABLES = sorted({key.variable for key in KEYS.values() if key.variable} | {variable_of(name) for name in NAMES} | {"RBIM_PROFILE"})
+VARIABLES = sorted(
+    {key.variable for key in KEYS.values() if key.variable} | {variable_of(name) for name in NAMES} | {"RBIM_PROFILE"}
+)
 OWN = ("RBIM_CONFIG", "RBIM_APP_TOKEN_FILE", "RBIM_CALLBACK_CREDENTIALS_FILE", "RBIM_NATS_CREDS_FILE")
 WORDS = [
     *(f"{key} = ".encode() for key in KEYS),
     *(f"{name} = ".encode() for name in NAMES[:12]),
     *(f"{name}=".encode() for name in VARIABLES[:40]),
-    *(b"[profiles.a]\n", b"[dialect]\n", b"[profiles.a.dialect]\n", b'"$TOKEN"', b"'''", b'"""', b"\n", b"$TOKEN", b"\\u0000", b"1e400", NEXT),
-    *(b"2026-01-02", b"inf", b"nan", b"[[", b"{}", b"0x", b"1_0", b"http://127.0.0.1:8883", b"50/s", b'{"app_id":"a","app_token":"$TOKEN"}'),
+    *(
+        b"[profiles.a]\n",
+        b"[dialect]\n",
+        b"[profiles.a.dialect]\n",
+        b'"$TOKEN"',
+        b"'''",
+        b'"""',
+        b"\n",
+        b"$TOKEN",
+        b"\\u0000",
+        b"1e400",
+        NEXT,
+    ),
+    *(
+        b"2026-01-02",
+        b"inf",
+        b"nan",
+        b"[[",
+        b"{}",
+        b"0x",
+        b"1_0",
+        b"http://127.0.0.1:8883",
+        b"50/s",
+        b'{"app_id":"a","app_token":"$TOKEN"}',
+    ),
 ]
 
 
@@ -38,7 +63,8 @@ def seeds() -> list[bytes]:
     profile = b'profile = "a"\n[profiles.a]\nbase_url = "http://127.0.0.1:8883"\napp_id = "app"\napp_token = "$TOKEN"\n'
     return [
         profile,
-        profile + b'rates = ["50/s"]\nconcurrency = 7\ntimeout = 2.5\ntransport = "asyncio"\n[profiles.a.dialect]\nversion = "2013"\n',
+        profile  # with more keys
+        + b'rates = ["50/s"]\nconcurrency = 7\ntimeout = 2.5\n[profiles.a.dialect]\nversion = "2013"\n',
         profile.replace(b"app_token", b"app_tokne"),
         profile.replace(b'"$TOKEN"', b'"$TOKEN'),
         profile.replace(b"app_id = ", b"app_id = 7 # "),
@@ -47,7 +73,11 @@ def seeds() -> list[bytes]:
         NEXT + b"RBIM_APP_ID=app\nRBIM_APP_TOKEN=$TOKEN\nRBIM_BASE_URL=http://h\nRBIM_CONCURRENCY=x\n",
         NEXT + b"RBIM_VERSION=2013\nRBIM_MEMBERS_SHAPE=nested\nRBIM_DELIVERY_MAX_AGE=1e999\nRBIM_TIMEOUT=-1\n",
         NEXT + b"RBIM_RATES=50/s,600/min\nRBIM_PROFILE=a\n",
-        profile + NEXT + b"RBIM_APP_TOKEN=$TOKEN \xc3\xa9\n" + NEXT + b'[{"app_id":"a","app_token":"$TOKEN"},{"app_id":"b","app_token":"$TOKEN\\n"}]',
+        profile
+        + NEXT
+        + b"RBIM_APP_TOKEN=$TOKEN \xc3\xa9\n"
+        + NEXT
+        + b'[{"app_id":"a","app_token":"$TOKEN"},{"app_id":"b","app_token":"$TOKEN\\n"}]',
         NEXT + NEXT + b'[{"app_id":"$TOKEN"}]',
         NEXT + NEXT + b'{"$TOKEN":1}',
     ]
@@ -62,7 +92,7 @@ def check(data: bytes) -> None:
         base = Path("/dev/shm")
         _folders.append(Path(mkdtemp(prefix="rbim-fuzz-", dir=base if base.is_dir() else None)))
     file, listed = _folders[0] / "given.toml", _folders[0] / "listed.json"
-    content, environment, credentials = (data.split(NEXT, 2) + [b"", b""])[:3]
+    content, environment, credentials = ([*data.split(NEXT, 2), b"", b""])[:3]
     content = content.replace(b"$TOKEN", TOKEN.encode())
     file.write_bytes(content)
     listed.write_bytes(credentials.replace(b"$TOKEN", TOKEN.encode()))
@@ -96,7 +126,9 @@ def _check(file: Path, listed: Path, content: bytes) -> None:
             variable = KEYS[key].variable
             if key in given and variable is not None and not os.environ.get(variable):
                 value = config[key]
-                same = value == given[key] or (key == "base_url" and str(value).rstrip("/").lower() == str(given[key]).rstrip("/").lower())
+                same = value == given[key] or (
+                    key == "base_url" and str(value).rstrip("/").lower() == str(given[key]).rstrip("/").lower()
+                )
                 require(same, f"{key} has another value than the file", value, given[key])
     dialect = _tried(dialect_from_env, "dialect_from_env")
     if dialect is not None:

@@ -37,15 +37,50 @@ from rbim.wire.portable import (
 from tests.fuzz.broken import require
 
 WHAT = "documents from queues: operations, answers, errors, and the messages and dead letters of an inbox on NATS servers"
-ORACLE = "only InvalidRequest or ValueError; fields as the document has them and of their types; what is written is read again"
+ORACLE = (
+    "only InvalidRequest or ValueError; fields as the document has them and of their types; what is written is read again"
+)
 INSTRUMENT = ["rbim"]
 MOST = 900
 RECEIVED = "2026-01-02T03:04:05+00:00"
 WORDS = [
-    *(b'{"rbim":1,"operation":"CreateGroup","values":{', b'"answer":{', b'"error":"ApiError"', b'"outcome":"unknown"', b'"attempts":['),
-    *(b'"group_id":"g1"', b'"members":["1001"]', b'"notes":[]', b'"fields":{', b'"class":"Hours"', b'"message":""', b'"body":"AAA="'),
-    *(b'"permission":null', b"2026-01-05", b"10:00:00", b"+08:00[Asia/Shanghai]", b"true", b"1.0", b"null", b'"\\ud83d"', b"[[[["),
-    *(b"Rbim: [", b"Rbim-Packed: 1", b'Rbim-Dead: [1,"e"]', b"Nats-Msg-Id: x", b"traceparent: x", b"\n\n", RECEIVED.encode(), b"Infinity"),
+    *(
+        b'{"rbim":1,"operation":"CreateGroup","values":{',
+        b'"answer":{',
+        b'"error":"ApiError"',
+        b'"outcome":"unknown"',
+        b'"attempts":[',
+    ),
+    *(
+        b'"group_id":"g1"',
+        b'"members":["1001"]',
+        b'"notes":[]',
+        b'"fields":{',
+        b'"class":"Hours"',
+        b'"message":""',
+        b'"body":"AAA="',
+    ),
+    *(
+        b'"permission":null',
+        b"2026-01-05",
+        b"10:00:00",
+        b"+08:00[Asia/Shanghai]",
+        b"true",
+        b"1.0",
+        b"null",
+        b'"\\ud83d"',
+        b"[[[[",
+    ),
+    *(
+        b"Rbim: [",
+        b"Rbim-Packed: 1",
+        b'Rbim-Dead: [1,"e"]',
+        b"Nats-Msg-Id: x",
+        b"traceparent: x",
+        b"\n\n",
+        RECEIVED.encode(),
+        b"Infinity",
+    ),
 ]
 
 
@@ -77,13 +112,18 @@ def seeds() -> list[bytes]:
         *((1, answer_to_json(*each)) for each in answers),
         *((2, error_to_json(each)) for each in errors),
     ]
-    delivery = delivery_of(b'{"convType":"TEAM","to":"g1","msgType":"TEXT","msgId":"7"}', app_id="a", received=datetime.fromisoformat(RECEIVED))
+    delivery = delivery_of(
+        b'{"convType":"TEAM","to":"g1","msgType":"TEXT","msgId":"7"}', app_id="a", received=datetime.fromisoformat(RECEIVED)
+    )
     messages = []
     for extra in ({}, {DEAD: dead_header(3, "Traceback: x")}, {"traceparent": "x"}):
         headers = {**headers_of(delivery, "7.8", number=7, replays=1), **extra}
         messages.append((headers, fitting(headers, delivery.body, 100_000)))
     messages.append(({**headers_of(delivery, "7.8"), "Rbim-Packed": "1"}, zlib.compress(delivery.body)))
-    written = [b"".join(f"{name}: {value}\n".encode() for name, value in headers.items()) + b"\n" + content for headers, content in messages]
+    written = [
+        b"".join(f"{name}: {value}\n".encode() for name, value in headers.items()) + b"\n" + content
+        for headers, content in messages
+    ]
     long = json.dumps([delivery.key, "c", "a", RECEIVED, "Text", "TEXT", None, 0, 0])
     written.append(f"Rbim: {len(long)}\n\n{long}{{}}".encode())
     return [*(bytes([kind]) + json.dumps(each).encode() for kind, each in documents), *(b"\x03" + each for each in written)]
@@ -180,7 +220,9 @@ def _message(data: bytes) -> None:
     require(all(type(each) is int and each >= 0 for each in numbers), "a number that is none", found)
     require(delivery.received.tzinfo is not None, "a time without a zone", found)
     again = headers_of(delivery, headers.get(MESSAGE_ID, ""), kind=found.kind, number=found.number, replays=found.replays)
-    require(stored(7, {**found.headers, **again}, fitting(again, delivery.body, 1_000_000)) == found, "a message changes", found)
+    require(
+        stored(7, {**found.headers, **again}, fitting(again, delivery.body, 1_000_000)) == found, "a message changes", found
+    )
     if letter is not None:
         shown = letter.shown
         require(letter.is_dead == (DEAD in headers) != shown.quarantined, "a letter of another kind", shown)
@@ -195,5 +237,3 @@ class _Message:
         self.seq = sequence
         self.headers = headers
         self.data = data
-
-

@@ -38,7 +38,18 @@ FIELDS = [
 WORDS = [
     *(f'"{each}":'.encode() for each in FIELDS),
     *(f'"{each}"'.encode() for each in (*MESSAGES, *NOTICES, *CONVERSATIONS)),
-    *(b'"app1#1001"', b'"REST"', b'"\\ud83d"', b'"\\u0000"', b"null", b"true", b"1e400", b"1E5", b"-0", b"18446744073709551616"),
+    *(
+        b'"app1#1001"',
+        b'"REST"',
+        b'"\\ud83d"',
+        b'"\\u0000"',
+        b"null",
+        b"true",
+        b"1e400",
+        b"1E5",
+        b"-0",
+        b"18446744073709551616",
+    ),
     *(codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF32_BE, b"[[[[", b'"[\\"1001\\"]"', b'"1412128800000"', b"NaN"),
 ]
 DEEPEST = 64
@@ -47,14 +58,21 @@ DEEPEST = 64
 def seeds() -> list[bytes]:
     """Return an event of each documented shape, and bodies that are none."""
     base = {"eventType": "1", "fromAccount": "app1#1001", "msgId": "7", "msgTimestamp": "1412128800000", "body": "你好"}
-    found = []
-    for conversation in CONVERSATIONS:
-        for kind in NOTICES if conversation == "NOTIFY_TEAM" else MESSAGES:
-            found.append({**base, "convType": conversation, "to": "g1", "msgType": kind})
+    found = [
+        {**base, "convType": conversation, "to": "g1", "msgType": kind}
+        for conversation in CONVERSATIONS
+        for kind in (NOTICES if conversation == "NOTIFY_TEAM" else MESSAGES)
+    ]
     found += [
         {**base, "convType": "CUSTOM_PERSON", "to": "REST", "tMembers": ["1001", "app1#1002"], "msgType": "TEXT"},
         {**base, "convType": "PERSON", "to": "1002", "msgType": "AT", "atUser": '["1001"]', "antispam": {"hit": "true"}},
-        {**base, "resendFlag": "1", "customSaveFlag": 1, "tMembers": {"member": [{"userName": "1"}]}, "other": [1, 2.5, None]},
+        {
+            **base,
+            "resendFlag": "1",
+            "customSaveFlag": 1,
+            "tMembers": {"member": [{"userName": "1"}]},
+            "other": [1, 2.5, None],
+        },
         {"fromNick": "\ud83d", "msgType": "TEXT", "convType": "TEAM", "to": 7, "fromAccount": None},
     ]
     bodies = [json.dumps(each, ensure_ascii=number % 2 == 0 or number > 22).encode() for number, each in enumerate(found)]
@@ -100,26 +118,42 @@ def check(data: bytes) -> None:
     require(type(event) is delivery.kind, "the inbox takes it for another kind", type(event), delivery.kind)
     require(type(event).__name__ == _kind(document), "another kind of event", type(event), document)
     named = f"{APP}/{event.conversation}" if event.conversation else delivery.key
-    require(delivery.conversation == named, "the inbox has another conversation than the event", delivery.conversation, named)
+    require(
+        delivery.conversation == named, "the inbox has another conversation than the event", delivery.conversation, named
+    )
     require(delivery.resent == event.resend_flag, "the inbox has another resend flag than the event", delivery)
     sender = str(event.from_account)
     foreign = "#" in sender and sender.partition("#")[0] not in ("", APP)
     require(foreign == (delivery.problem is not None), "an account of another application", sender, delivery.problem)
     for name, value in (("to", event.to), ("msgId", event.msg_id), ("body", event.body), ("fromAccount", sender)):
         raw = document.get(name)
-        require(value == (raw if isinstance(raw, str) else "" if raw is None else value), f"another text of {name}", value, raw)
+        require(
+            value == (raw if isinstance(raw, str) else "" if raw is None else value), f"another text of {name}", value, raw
+        )
     hash(event)
     str(event), event.sent_at, event.group_id
     require(event == parse(data), "an event does not equal itself")
     _check_key(delivery.key, document)
     context = HandlerContext(
-        key=delivery.key, attempt=1, received=RECEIVED, replays=0, number=1, app_id=APP, resource=None, body=data, document=document
+        key=delivery.key,
+        attempt=1,
+        received=RECEIVED,
+        replays=0,
+        number=1,
+        app_id=APP,
+        resource=None,
+        body=data,
+        document=document,
     )
     for ascii_only in (False, True):
         line = line_of(event, context, ascii_only=ascii_only)
         require(line.count("\n") == 1 and line.isascii() >= ascii_only, "a printed event is not one line", line)
         shown = json.loads(line.encode())
-        require(shown["key"] == delivery.key and (document.keys() - {"key", "attempt", "received"}) <= shown.keys(), "a field is not printed", shown)
+        require(
+            shown["key"] == delivery.key and (document.keys() - {"key", "attempt", "received"}) <= shown.keys(),
+            "a field is not printed",
+            shown,
+        )
 
 
 def _check_key(key: str, document: dict[str, Any]) -> None:

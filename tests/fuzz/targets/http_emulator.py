@@ -17,11 +17,13 @@ from rbim.emulator.server.guarded import GuardedApp, guard_of
 from rbim.emulator.server.listener import Listener
 from rbim.emulator.server.protocol import Protocol
 from rbim.wire.codec import Codec
-from tests.fuzz.broken import require
+from tests.fuzz.broken import Broken, require
 from tests.fuzz.connections import LOOP, Errors, answers, pieces, talk
 
 WHAT = "the HTTP of `rbim emulator` and its control interface, raw bytes on a connection"
-ORACLE = "statuses and JSON as documented; nothing changes without a signature or a command; a state that is exported can be loaded"
+ORACLE = (
+    "statuses and JSON as documented; only signed requests and commands change anything; a state can be exported and loaded"
+)
 INSTRUMENT = ["rbim", "h11", "uvicorn"]
 MOST = 2000
 APP_ID, TOKEN, STAMP = "fuzzed8947b5d6c80147b8a2b7c30123", "token-4b9de2a14f5c8b3e6d1a90c2f4", "20260102110405"
@@ -36,11 +38,61 @@ STATUSES = {200, 400, 403, 404, 405, 409, 413, 415}
 SIGNED = b"host: localhost\r\nauthorization: $AUTH\r\ncontent-length: $LEN\r\n\r\n"
 TOLD = b" HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: $LEN\r\n\r\n"
 WORDS = [
-    *(b"POST ", b"GET ", b"PUT ", b"DELETE ", b"HEAD ", b" HTTP/1.1\r\n", b"$SIG", b"$AUTH", b"$APP", b"$LEN", NEXT, b"?sig=$SIG"),
-    *(b"host: localhost\r\n", b"origin: http://localhost\r\n", b"sec-fetch-site: none\r\n", b"/_emulator/", b"state", b"reset"),
-    *(b"faults", b"clock/advance", b"logins", b"invitations/accept", b"copy", b"copy-faults", b"deliveries", b"say", b"push", b"notify"),
-    *(b"applications/approve", b"requests", b"tasks", b"outage", b'{"seconds":1}', b'"group_id":"g800000001"', b'"account":"1001"'),
-    *(b"[", b"{", b"null", b"1e999", b'"\\ud800"', b"-1", b'"version":1', b'"groups":[]', b'"members":{"1":"1"}', b"chunked"),
+    *(
+        b"POST ",
+        b"GET ",
+        b"PUT ",
+        b"DELETE ",
+        b"HEAD ",
+        b" HTTP/1.1\r\n",
+        b"$SIG",
+        b"$AUTH",
+        b"$APP",
+        b"$LEN",
+        NEXT,
+        b"?sig=$SIG",
+    ),
+    *(
+        b"host: localhost\r\n",
+        b"origin: http://localhost\r\n",
+        b"sec-fetch-site: none\r\n",
+        b"/_emulator/",
+        b"state",
+        b"reset",
+    ),
+    *(
+        b"faults",
+        b"clock/advance",
+        b"logins",
+        b"invitations/accept",
+        b"copy",
+        b"copy-faults",
+        b"deliveries",
+        b"say",
+        b"push",
+        b"notify",
+    ),
+    *(
+        b"applications/approve",
+        b"requests",
+        b"tasks",
+        b"outage",
+        b'{"seconds":1}',
+        b'"group_id":"g800000001"',
+        b'"account":"1001"',
+    ),
+    *(
+        b"[",
+        b"{",
+        b"null",
+        b"1e999",
+        b'"\\ud800"',
+        b"-1",
+        b'"version":1',
+        b'"groups":[]',
+        b'"members":{"1":"1"}',
+        b"chunked",
+    ),
 ]
 
 
@@ -64,7 +116,11 @@ def seeds() -> list[bytes]:
         (b"GET", b"state", b""),
         (b"PUT", b"state", json.dumps(_emulator().export()).encode()),
         (b"POST", b"reset", b""),
-        (b"PUT", b"faults", b'[{"effect":{"kind":"latency","seconds":0.1}},{"effect":{"kind":"throttle"},"operation":"CreateGroup","nth":[2]}]'),
+        (
+            b"PUT",
+            b"faults",
+            b'[{"effect":{"kind":"latency","seconds":0.1}},{"effect":{"kind":"throttle"},"operation":"CreateGroup","nth":[2]}]',
+        ),
         (b"POST", b"clock/advance", b'{"hours":1}'),
         (b"POST", b"logins", b'{"account":"1001"}'),
         (b"POST", b"invitations/accept", b'{"group_id":"g800000001","account":"1001"}'),
@@ -125,7 +181,9 @@ def check(data: bytes) -> None:
         require(len(found) <= len(methods) + 1, "more answers than requests", found, methods)
         for answer in found:
             require(answer.status in STATUSES, f"the status {answer.status}", answer)
-            require(answer.body or answer.status == 200, "a refusal without a body", answer) if "HEAD" not in methods else None
+            require(
+                answer.body or answer.status == 200, "a refusal without a body", answer
+            ) if "HEAD" not in methods else None
             if answer.body:
                 document = json.loads(answer.body, parse_constant=_no_constant)
                 told = isinstance(document, dict) and not document.keys().isdisjoint({"error", "statusCode", "statusMsg"})
@@ -135,7 +193,11 @@ def check(data: bytes) -> None:
         signed = re.search(rb"[?&]sig=" + SIG.encode(), unquoted, re.IGNORECASE) and FILLED[b"$AUTH"] in message
         command = b"_emulator" in unquoted
         require(signed or command, "a request without a signature changed the state", message)
-        require(re.search(rb"localhost|127\.|::|7f", message, re.IGNORECASE), "a request from elsewhere changed the state", message)
+        require(
+            re.search(rb"localhost|127\.|::|7f", message, re.IGNORECASE),
+            "a request from elsewhere changed the state",
+            message,
+        )
         document = json.loads(json.dumps(emulator.export()))
         other = _emulator()
         try:
@@ -146,7 +208,7 @@ def check(data: bytes) -> None:
 
 
 def _no_constant(text: str) -> Any:
-    require(False, "an answer has a number that is not JSON", text)
+    raise Broken("an answer has a number that is not JSON", text)
 
 
 def _unquoted(message: bytes) -> bytes:

@@ -6,7 +6,7 @@ import logging
 import re
 from itertools import count
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, Self
 
 import uvicorn.server
 
@@ -25,10 +25,42 @@ ORACLE = "statuses as documented, by a request parser and signatures by hand; no
 INSTRUMENT = ["rbim", "h11", "uvicorn"]
 MOST = 1500
 WORDS = [
-    *(b"POST /copies HTTP/1.1\r\n", b"GET /health HTTP/1.1\r\n", b"HEAD ", b"HTTP/1.0", b"host: x\r\n", b"$LEN", b"$MD5", b"$SUM"),
-    *(b"$OLD", b"$NOW", b"md5: $MD5\r\n", b"checksum: $SUM\r\n", b"curtime: $NOW\r\n", b"content-length: $LEN\r\n", b"\r\n\r\n"),
-    *(b"transfer-encoding: chunked\r\n", b"0\r\n\r\n", b"content-encoding: gzip\r\n", b"identity", b"expect: 100-continue\r\n"),
-    *(b"connection: close\r\n", b"connection: upgrade\r\nupgrade: h2c\r\n", b"http://h/copies", b"%2f", b"%ff", b"//", b"?a=b", b"*"),
+    *(
+        b"POST /copies HTTP/1.1\r\n",
+        b"GET /health HTTP/1.1\r\n",
+        b"HEAD ",
+        b"HTTP/1.0",
+        b"host: x\r\n",
+        b"$LEN",
+        b"$MD5",
+        b"$SUM",
+    ),
+    *(
+        b"$OLD",
+        b"$NOW",
+        b"md5: $MD5\r\n",
+        b"checksum: $SUM\r\n",
+        b"curtime: $NOW\r\n",
+        b"content-length: $LEN\r\n",
+        b"\r\n\r\n",
+    ),
+    *(
+        b"transfer-encoding: chunked\r\n",
+        b"0\r\n\r\n",
+        b"content-encoding: gzip\r\n",
+        b"identity",
+        b"expect: 100-continue\r\n",
+    ),
+    *(
+        b"connection: close\r\n",
+        b"connection: upgrade\r\nupgrade: h2c\r\n",
+        b"http://h/copies",
+        b"%2f",
+        b"%ff",
+        b"//",
+        b"?a=b",
+        b"*",
+    ),
     *(b"connection: upgrade\r\nupgrade: websocket\r\n", b'{"msgId":"1"}', b"{}", b"OPTIONS", b"CONNECT"),
 ]
 LIMIT = 600  # bytes of a body
@@ -41,15 +73,16 @@ BODY = b'{"eventType":"1","convType":"TEAM","to":"g1","fromAccount":"1001","msgT
 def seeds() -> list[bytes]:
     """Return requests of each kind; the first byte is the size of the pieces."""
     post = b"POST /copies HTTP/1.1\r\n"
-    chunked_body = b"{\"msgId\":\"1\"}"
+    chunked_body = b'{"msgId":"1"}'
     chunked = by_hand.filled(GENUINE.replace(b"content-length: $LEN", b"transfer-encoding: chunked"), chunked_body)
     return [
         b"\x00" + post + GENUINE + b"\r\n" + BODY,
         b"\x40" + post + GENUINE.replace(b"$SUM", b"$OLD") + b"\r\n" + BODY + b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n",
         b"\x00" + post + GENUINE + b"\r\n{}",
         b"\x07" + post + b"host: x\r\ncontent-length: 3\r\n\r\nabc",
-        b"\x00" + post + chunked + b"\r\n5\r\n{\"msg\r\n8\r\nId\":\"1\"}\r\n0\r\n\r\n",
-        b"\x00GET /health HTTP/1.1\r\nhost: x\r\n\r\nHEAD /health HTTP/1.1\r\nhost: x\r\n\r\nPUT /copies HTTP/1.1\r\nhost: x\r\n\r\n",
+        b"\x00" + post + chunked + b'\r\n5\r\n{"msg\r\n8\r\nId":"1"}\r\n0\r\n\r\n',
+        b"\x00"
+        + b"".join(each + b" HTTP/1.1\r\nhost: x\r\n\r\n" for each in (b"GET /health", b"HEAD /health", b"PUT /copies")),
         b"\x00POST http://h/copies?a=b HTTP/1.1\r\n" + GENUINE + b"content-encoding: gzip\r\n\r\n" + BODY,
         b"\x00POST /copies HTTP/1.0\r\nconnection: close\r\n" + GENUINE + b"\r\n" + BODY,
         b"\x00" + post + b"host: x\r\ncontent-length: 700\r\nexpect: 100-continue\r\n\r\n" + b"x" * 650,
@@ -72,7 +105,7 @@ class Stored:
         self.bodies.append(delivery.body)
         return True
 
-    async def __aenter__(self) -> Stored:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -89,7 +122,15 @@ class _Setup:
         receiver = Receiver(credentials=tokens, sink=self.sink, policy=policy, mode="high-guarantee", health=HEALTH)
         LOOP.run_until_complete(receiver.__aenter__())
         options = ServeOptions(
-            inbox="", host="", port=0, path=PATH, mode="high-guarantee", printing=False, certfile=None, keyfile=None, health=HEALTH
+            inbox="",
+            host="",
+            port=0,
+            path=PATH,
+            mode="high-guarantee",
+            printing=False,
+            certfile=None,
+            keyfile=None,
+            health=HEALTH,
         )
         self.lines: SimpleQueue[Any] = SimpleQueue()
         ticks = count(0, 60)  # so much time passes between two lines that none is left out

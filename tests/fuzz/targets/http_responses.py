@@ -100,7 +100,9 @@ def check(data: bytes) -> None:
                 expected,
             )
             if found.kind == "whole" and end is not None:
-                require(end_of_response(message, len(found.body)) in (end, -1), "the end of a response is elsewhere", end, found)
+                require(
+                    end_of_response(message, len(found.body)) in (end, -1), "the end of a response is elsewhere", end, found
+                )
     if len(results) == 2 and all(each.kind == "whole" for each in results.values()):
         both = [evolve(each, reusable=False) for each in results.values()]
         require(both[0] == both[1], "h11 and llhttp read different responses", results)
@@ -127,7 +129,13 @@ def read(reader: AnswerReader, pieces: list[bytes], *, closed: bool, tunnel: boo
             reader.end()
     if reader.whole:
         response = reader.response()
-        return Read("whole", response.status, _sorted(response.headers), bytes(response.body), reusable=reader.reusable and not behind)
+        return Read(
+            "whole",
+            response.status,
+            _sorted(response.headers),
+            bytes(response.body),
+            reusable=reader.reusable and not behind,
+        )
     require(not (reader.fault and reader.reusable), "a refused response leaves its connection in use", reader.fault)
     if reader.too_large:
         return Read("large")
@@ -178,7 +186,7 @@ def _open(*, closed: bool) -> tuple[Read, None]:
     return Read("refused" if closed else "more"), None
 
 
-def _final(message: bytes, *, closed: bool) -> tuple[Read, int | None]:
+def _final(message: bytes, *, closed: bool) -> tuple[Read, int | None]:  # noqa: C901, PLR0912  # the grammar in one place
     place = 0
     while True:
         blank = message.find(b"\r\n\r\n", place)
@@ -255,7 +263,9 @@ def _check_prefix(part: bytes) -> None:
         raise Odd
 
 
-def _chunks(message: bytes, place: int, whole: Read, *, keep: bool, closed: bool) -> tuple[Read, int | None]:
+def _chunks(  # noqa: C901, PLR0912  # the grammar in one place
+    message: bytes, place: int, whole: Read, *, keep: bool, closed: bool
+) -> tuple[Read, int | None]:
     body = b""
     while True:
         line, end, _ = message[place:].partition(b"\r\n")

@@ -16,7 +16,9 @@ from tests.fuzz.headers import parsed
 from tests.fuzz.targets.http_receiver import Stored
 
 WHAT = "ASGI and WSGI requests to a receiver, and `receive()`: any method, path, headers, pieces of the body, disconnects"
-ORACLE = "the documented status by signatures by hand; stored exactly if it is genuine; no more of a body is read than allowed"
+ORACLE = (
+    "the documented status by signatures by hand; stored exactly if it is genuine; no more of a body is read than allowed"
+)
 INSTRUMENT = ["rbim"]
 MOST = 600
 LIMIT = 200  # bytes of a body
@@ -27,8 +29,23 @@ PATHS = ["/", "/health", "/a/health", "", "\udcff"]
 LENGTHS = [None, "", "-1", "-9999", "0", "5", " 7 ", "1_0", "+3", "\u0665", "99999999999999999999", "x", "1e3"]
 GENUINE = b"MD5: $MD5\nCurTime: $NOW\nCheckSum: $SUM\n"
 WORDS = [
-    *(b"MD5: $MD5\n", b"CheckSum: $SUM\n", b"checksum: $OLD\n", b"CurTime: $NOW\n", b"content-encoding: gzip\n", b"identity"),
-    *(b"\n\n", b"{}", b'{"msgId":"1"}', b"content-length: 3\n", b"transfer-encoding: chunked\n", b"host: x\n", b"\xef\xbb\xbf{}"),
+    *(
+        b"MD5: $MD5\n",
+        b"CheckSum: $SUM\n",
+        b"checksum: $OLD\n",
+        b"CurTime: $NOW\n",
+        b"content-encoding: gzip\n",
+        b"identity",
+    ),
+    *(
+        b"\n\n",
+        b"{}",
+        b'{"msgId":"1"}',
+        b"content-length: 3\n",
+        b"transfer-encoding: chunked\n",
+        b"host: x\n",
+        b"\xef\xbb\xbf{}",
+    ),
 ]
 
 
@@ -108,7 +125,9 @@ def check(data: bytes) -> None:
     status = _wsgi(setup, (method, path), headers, body, length=length, gone=end == 2)
     require(status in STATUSES, f"the status {status} of WSGI", status)
     for each in setup.sink.bodies:
-        require(by_hand.genuine(each, by_hand.filled(data[4:], body)), "WSGI stores a delivery without a genuine signature", each)
+        require(
+            by_hand.genuine(each, by_hand.filled(data[4:], body)), "WSGI stores a delivery without a genuine signature", each
+        )
     if length is None and method == "POST" and end != 2:
         whole = len({name.replace(b"_", b"-") for name, _ in headers}) == len(headers)
         if whole and all(name.isascii() and value.isascii() for name, value in headers):
@@ -147,7 +166,11 @@ def _asgi(
     require([each["type"] for each in sent] == ["http.response.start", "http.response.body"], "other messages of ASGI", sent)
     status: int = sent[0]["status"]
     require(status in STATUSES, f"the status {status}", sent)
-    require(line[0] == "HEAD" or dict(sent[0]["headers"])[b"content-length"] == str(len(sent[1]["body"])).encode(), "a length", sent)
+    require(
+        line[0] == "HEAD" or dict(sent[0]["headers"])[b"content-length"] == str(len(sent[1]["body"])).encode(),
+        "a length",
+        sent,
+    )
     return status
 
 

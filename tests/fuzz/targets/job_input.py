@@ -23,9 +23,42 @@ MOST = 800
 KINDS = [None, "csv", "jsonl", "text"]
 ENCODINGS = ["utf-8", "gb18030", "latin-1", "utf-8"]
 WORDS = [
-    *(b"group,account\n", b"account,group,user_name\r\n", b"g1,1001\n", b"\xef\xbb\xbf", b'"', b'""', b",", b";", b"\t", b"|", b"\r", b"\n"),
-    *("群号,账号\n".encode(), "群号,账号\n".encode("gb18030"), b'{"group":"g1","account":"1001"}\n', b"1.38E+10", b"NULL", b"#N/A", b"\x00"),
-    *(b"\xff\xfe", b"\x1f\x8b", b"PK\x03\x04", b"\xe2\x80\xa8", b"\xe3\x80\x80", b"\xed\xa0\x80", b"\x0b", b"\x0c", b"\x85", b"=1+1", b"'"),
+    *(
+        b"group,account\n",
+        b"account,group,user_name\r\n",
+        b"g1,1001\n",
+        b"\xef\xbb\xbf",
+        b'"',
+        b'""',
+        b",",
+        b";",
+        b"\t",
+        b"|",
+        b"\r",
+        b"\n",
+    ),
+    *(
+        "群号,账号\n".encode(),
+        "群号,账号\n".encode("gb18030"),
+        b'{"group":"g1","account":"1001"}\n',
+        b"1.38E+10",
+        b"NULL",
+        b"#N/A",
+        b"\x00",
+    ),
+    *(
+        b"\xff\xfe",
+        b"\x1f\x8b",
+        b"PK\x03\x04",
+        b"\xe2\x80\xa8",
+        b"\xe3\x80\x80",
+        b"\xed\xa0\x80",
+        b"\x0b",
+        b"\x0c",
+        b"\x85",
+        b"=1+1",
+        b"'",
+    ),
 ]
 
 
@@ -45,7 +78,7 @@ def seeds() -> list[bytes]:
         b"\x10\x00" + b"1001\r1002\r",
         b"\x00\x00group\taccount\ng1\t1.38E+10\ng1\tNULL\ng1\t13800138000.0\n",
         b"\x20\x00group,account\ng1,1.38E+10\n",
-        b"\x00\x00group,account\ng1,\"x\ng2,1\n",
+        b'\x00\x00group,account\ng1,"x\ng2,1\n',
         b"\x00\x00" + b"\xff\xfeg\x00r\x00",
         b"\x00\x00PK\x03\x04aaaa",
     ]
@@ -93,9 +126,15 @@ def check(data: bytes) -> None:
             require(row.raw.isprintable() and row.reason.isprintable() and len(row.raw) <= 200, "an excerpt", row)
         else:
             values = [each for each in (row.group, row.account, row.user_name) if each is not None]
-            require(all(each and each == each.strip() and "\n" not in each and "\0" not in each for each in values), "a value", row)
+            require(
+                all(each and each == each.strip() and "\n" not in each and "\0" not in each for each in values),
+                "a value",
+                row,
+            )
             damaged = [each for each in values if damage_of(each)]
-            require(options["allow_damaged"] or not damaged or row.group == "g" == options.get("group"), "a damaged value", row)
+            require(
+                options["allow_damaged"] or not damaged or row.group == "g" == options.get("group"), "a damaged value", row
+            )
     _check_csv(content, file_format, first, options)
     _check_json(content, file_format, first)
     _check_written(file_format, first, options)
@@ -151,7 +190,9 @@ def _check_json(content: bytes, file_format: Any, found: list[Row | BadRow]) -> 
             continue
         if isinstance(document, dict) and document.keys() == {"group", "account"}:
             values = [document["group"], document["account"]]
-            plain = all(isinstance(each, str) and each.isalnum() and each.isascii() and not damage_of(each) for each in values)
+            plain = all(
+                isinstance(each, str) and each.isalnum() and each.isascii() and not damage_of(each) for each in values
+            )
             if plain and "NaN" not in line and "Infinity" not in line:
                 expected.append(Row(*values))
     good = iter(found)
@@ -165,7 +206,9 @@ def _check_written(file_format: Any, found: list[Row | BadRow], options: dict[st
     try:
         write_rows(stream, file_format, [NotDone(*row, "failed", "=a reason, \u4f60\n") for row in rows])
     except InvalidRequest as error:
-        require(str(error).partition(":")[0] in {"account", "group", "user_name"}, "rows that were read cannot be written", error)
+        require(
+            str(error).partition(":")[0] in {"account", "group", "user_name"}, "rows that were read cannot be written", error
+        )
         return
     if rows:
         names = {f"{each}_column": getattr(file_format, f"{each}_column") for each in ("group", "account", "user_name")}

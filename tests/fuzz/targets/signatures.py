@@ -16,7 +16,14 @@ ORACLE = "each documented reason by hand with hashlib: accepted only without any
 INSTRUMENT = ["rbim"]
 MOST = 500
 WORDS = [
-    *(b"MD5: $MD5\n", b"CheckSum: $SUM\n", b"checksum: $OLD\n", b"CurTime: $NOW\n", b"Content-Encoding: gzip\n", b"identity"),
+    *(
+        b"MD5: $MD5\n",
+        b"CheckSum: $SUM\n",
+        b"checksum: $OLD\n",
+        b"CurTime: $NOW\n",
+        b"Content-Encoding: gzip\n",
+        b"identity",
+    ),
     *(b"$MD5", b"$SUM", b"$OLD", b"$NOW", b"\n\n", b" ", b"md5", b"MD5:", b"1767323045", b"1767323045678", b"\xef\xbc\x91"),
 ]
 BACK, AHEAD = 300, 60  # seconds
@@ -76,8 +83,14 @@ def check(data: bytes) -> None:
     if isinstance(result, Verified):
         require(reasons[0] is None, "explain does not accept what verify accepts", found)
     else:
-        require(result.reason in reasons and None not in reasons, "explain does not give the reason of verify", result, found)
-    require(all(by_hand.TOKEN not in each.text and each.text.isprintable() for each in found), "an explanation shows too much", found)
+        require(
+            result.reason in reasons and None not in reasons, "explain does not give the reason of verify", result, found
+        )
+    require(
+        all(by_hand.TOKEN not in each.text and each.text.isprintable() for each in found),
+        "an explanation shows too much",
+        found,
+    )
 
 
 def _check_accepted(result: Verified, headers: list[tuple[bytes, bytes]], body: bytes, shift: int) -> None:
@@ -89,5 +102,7 @@ def _check_accepted(result: Verified, headers: list[tuple[bytes, bytes]], body: 
     require(result.cur_time == int(values[b"curtime"]), "another time is given", result)
     age = (by_hand.MOMENT + shift - result.cur_time) / 1000
     require(abs(result.age - age) < 0.001, "another age is given", result, age)
-    signed = sign(body, credentials=TOKENS[0], now=datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=result.cur_time))
+    signed = sign(
+        body, credentials=TOKENS[0], now=datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=result.cur_time)
+    )
     require(signed == current, "sign makes other headers", signed, current)

@@ -20,9 +20,40 @@ ORACLE = "each by hand, without regular expressions; what is written is read aga
 INSTRUMENT = ["rbim"]
 MOST = 300
 WORDS = [
-    *(b"2014-10-1 10:5:3", b"20130201155306", b"1412128800000", b"T", b".000", b"-", b":", b"0", b"9999-12-31 23:59:59", b"+1", b"-0"),
-    *(b"1,2", b"Fri, 02 Jan 2026 03:04:05 GMT", b"Friday, 02-Jan-26", b'{"member":["1"]}', b'["1",2]', b"true", b"null", b"\xd9\xa1"),
-    *(b'"[\\"1\\"]"', b'{"userName":"1"}', b'{"hit":"false"}', b" ", b"\xe3\x80\x80", b";", b"86401", b"1.5", b'{"fails":[{"member":"1"}]}'),
+    *(
+        b"2014-10-1 10:5:3",
+        b"20130201155306",
+        b"1412128800000",
+        b"T",
+        b".000",
+        b"-",
+        b":",
+        b"0",
+        b"9999-12-31 23:59:59",
+        b"+1",
+        b"-0",
+    ),
+    *(
+        b"1,2",
+        b"Fri, 02 Jan 2026 03:04:05 GMT",
+        b"Friday, 02-Jan-26",
+        b'{"member":["1"]}',
+        b'["1",2]',
+        b"true",
+        b"null",
+        b"\xd9\xa1",
+    ),
+    *(
+        b'"[\\"1\\"]"',
+        b'{"userName":"1"}',
+        b'{"hit":"false"}',
+        b" ",
+        b"\xe3\x80\x80",
+        b";",
+        b"86401",
+        b"1.5",
+        b'{"fails":[{"member":"1"}]}',
+    ),
 ]
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -42,8 +73,21 @@ def seeds() -> list[bytes]:
         *("2014-10-1 10:5:3", "2014-10-01T10:05:03.0", "20130201155306", "1412128800000", "yesterday", "2014-13-1 1:1:1"),
         *("3", "+3", "-03", "1,2", " 7 ", "99999999999999999999", "", "\u0661"),
         *("1", "1.5", "Fri, 02 Jan 2026 03:04:06 GMT", "1, 2", "Friday, 02-Jan-26 03:04:06 GMT", "Fri Jan  2 03:04:06 2026"),
-        *('["1001",7]', '{"member":["1"]}', '"[\\"1\\"]"', '[{"userName":"1"},{"account":"2"}]', '{"hit":"true"}', "0", "false", "null"),
-        *('{"fails":[{"member":"1"}],"x":1}', '[{"fail":{"userName":"1","reason":"r"}},"2",0]', '{"a":[{"member":["1","2"]}]}'),
+        *(
+            '["1001",7]',
+            '{"member":["1"]}',
+            '"[\\"1\\"]"',
+            '[{"userName":"1"},{"account":"2"}]',
+            '{"hit":"true"}',
+            "0",
+            "false",
+            "null",
+        ),
+        *(
+            '{"fails":[{"member":"1"}],"x":1}',
+            '[{"fail":{"userName":"1","reason":"r"}},"2",0]',
+            '{"a":[{"member":["1","2"]}]}',
+        ),
     ]
     return [bytes([number % 6]) + text.encode() for text in texts for number in range(6)]
 
@@ -71,7 +115,11 @@ def _date(text: str) -> None:
     require(found == date_by_hand(text), "another date", text, found)
     if found is not None:
         whole = found.replace(microsecond=0)  # a fraction is not written
-        require(read_date(write_date(found.astimezone(CHINA)), CHINA) == whole, "a date that is written is read as another", found)
+        require(
+            read_date(write_date(found.astimezone(CHINA)), CHINA) == whole,
+            "a date that is written is read as another",
+            found,
+        )
     value = _json(text)
     read_date(value, CHINA)
     read_text(value)
@@ -87,7 +135,7 @@ def date_by_hand(text: str) -> datetime | None:
             parts = [text[:4], *(text[place : place + 2] for place in range(4, 14, 2))]
         else:
             day, separator, clock = text.partition("T" if "T" in text and " " not in text else " ")
-            clock, dot, fraction = clock.partition(".")
+            clock, _dot, fraction = clock.partition(".")
             parts = [*day.split("-"), *clock.split(":")]
             if not separator or len(day.split("-")) != 3 or len(parts) != 6 or (fraction and not _digits(fraction)):
                 return None
@@ -129,7 +177,9 @@ def _wait(text: str) -> None:
             moment = None
         if moment is not None and text.strip() == text and not text.endswith(";") and not text[0].isdigit():
             moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-            require(found == min(86_400.0, max(0.0, (moment - NOW).total_seconds())), "another wait until a date", text, found)
+            require(
+                found == min(86_400.0, max(0.0, (moment - NOW).total_seconds())), "another wait until a date", text, found
+            )
 
 
 def _members(text: str) -> None:
@@ -140,7 +190,7 @@ def _members(text: str) -> None:
         require(isinstance(value, dict), "members of another shape", value)
     found = accounts(value)
     require(all(isinstance(each.user, str) for each in found), "an account that is no text", found)
-    if isinstance(value, list) and all(isinstance(each, str) and not each.lstrip()[:1] in set('[{"') for each in value):
+    if isinstance(value, list) and all(isinstance(each, str) and each.lstrip()[:1] not in set('[{"') for each in value):
         require([str(each) for each in found] == [each for each in value if each], "another account", value, found)
 
 

@@ -1,0 +1,39 @@
+"""The derived part of the page on reliability about fuzzing: what the recorded runs have done.
+
+``python -m tests.fuzz run --all --record`` writes the record.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from _derive.markdown import table
+
+__all__ = ["RECORDED", "fuzz"]
+
+RECORDED = Path(__file__).resolve().parent.parent / "proof" / "fuzz.json"
+
+
+def fuzz() -> str:
+    """Return the tables of the targets and of their runs, and a line on the runs."""
+    record = json.loads(RECORDED.read_text(encoding="utf-8"))
+    targets = record["targets"]
+    what = table(("target", "reads", "compared with"), ((f"`{name}`", each["what"], each["oracle"]) for name, each in targets.items()))
+    columns = ("target", "seconds", "inputs tried", "branches", "inputs kept", "found and cured", "open")
+    rows = [
+        (
+            f"`{name}`",
+            f"{each['seconds']:,.0f}",
+            f"{each['executions']:,}",
+            f"{each['edges']:,}",
+            f"{each['kept']:,}",
+            str(each["cured"] or ""),
+            str(len(each["open"]) or ""),
+        )
+        for name, each in targets.items()
+    ]
+    versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
+    total = sum(each["seconds"] for each in targets.values())
+    line = f"Recorded on {record['date']} at commit `{record['commit']}`: {total / 60:,.0f} minutes in all, with {versions}, on {record['machine']}."
+    return f"\n{what}\n{table(columns, rows)}\n{line}\n"
