@@ -19,7 +19,7 @@ def fuzz() -> str:
     """Return the tables of the targets and of their runs, and a line on the runs."""
     record = json.loads(RECORDED.read_text(encoding="utf-8"))
     targets = record["targets"]
-    what = table(("target", "reads", "compared with"), ((f"`{name}`", each["what"], each["oracle"]) for name, each in targets.items()))
+    what = ((f"`{name}`", each["what"], each["oracle"]) for name, each in targets.items())
     columns = ("target", "seconds", "inputs tried", "branches", "inputs kept", "found and cured", "open")
     rows = [
         (
@@ -34,6 +34,7 @@ def fuzz() -> str:
         for name, each in targets.items()
     ]
     versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
-    total = sum(each["seconds"] for each in targets.values())
-    line = f"Recorded on {record['date']} at commit `{record['commit']}`: {total / 60:,.0f} minutes in all, with {versions}, on {record['machine']}."
-    return f"\n{what}\n{table(columns, rows)}\n{line}\n"
+    minutes = sum(each["seconds"] for each in targets.values()) / 60
+    place = f"Recorded on {record['date']} at commit `{record['commit']}`, on {record['machine']}"
+    line = f"{place}: {minutes:,.0f} minutes in all, with {versions}."
+    return f"\n{table(('target', 'reads', 'compared with'), what)}\n{table(columns, rows)}\n{line}\n"

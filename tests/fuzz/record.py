@@ -44,7 +44,7 @@ def record(runner: Runner) -> None:
         "commit": subprocess.run(commit, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip(),
         "date": datetime.now(UTC).date().isoformat(),
         "versions": {"python": platform.python_version(), "atheris": version("atheris")},
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, shared with other work",
+        "machine": f"{os.cpu_count()} cores of {platform.machine()}, shared with other work",
         "targets": targets,
     }
     RECORDED.parent.mkdir(exist_ok=True)

@@ -32,6 +32,7 @@ from rbim.http import Response
 from rbim.wire.codec import Codec
 from rbim.wire.portable import answer_from_json, answer_to_json, error_from_json, error_to_json
 from tests.fuzz.broken import Broken, require
+from tests.fuzz.built import MARK, built, built_seeds
 
 WHAT = "answers of the platform to each of the eleven operations: any status, header Retry-After and body"
 ORACLE = "the standard library's JSON and the documented rules; the same without orjson; each account counts once"
@@ -59,6 +60,12 @@ OPERATIONS = [
     LogoutGroup(group_id="g1"),
     SetMemberRole(group_id="g1", member="1001", role=Role.MEMBER),
 ]
+KEYS = [
+    *("statusCode", "statusMsg", "code", "msg", "data", "groupId", "taskId", "fails", "fail", "Fails", "member", "userName"),
+    *("reason", "groups", "group", "count", "name", "owner", "declared", "dateCreated", "permission", "type", "target"),
+    *("1001", "total", "extra", "$"),
+]
+CODES = ["000000", "111109", "160016", "161106", "000", "g1", "2014-10-1 10:5:3", "1002", "a b", "full"]
 REQUIRED = {"CreateGroup": "groupId", "CreateCallTask": "taskId"}
 STATUSES = [200, 200, 200, 200, 200, 200, 400, 401, 403, 404, 408, 429, 500, 502, 503, 204, 301, 202]
 UNCERTAIN = {408, *range(500, 600)}
@@ -163,7 +170,7 @@ def seeds() -> list[bytes]:
         b"\x0a\x0b\x01{}",
         b"\x03\x00\x00" + b'{"statusCode":"000000","name":' + b"[" * 60 + b"]" * 60 + b"}",
     ]
-    return found
+    return [*found, *(bytes([number, 0, 0]) + tape for number, tape in enumerate(built_seeds(33)))]
 
 
 def check(data: bytes) -> None:
@@ -172,6 +179,8 @@ def check(data: bytes) -> None:
         return
     op, status = OPERATIONS[data[0] % len(OPERATIONS)], STATUSES[data[1] % len(STATUSES)]
     wait, body = WAITS[data[2] % len(WAITS)], data[3:]
+    if body.startswith(MARK):
+        body = json.dumps(built(body[1:], KEYS, CODES, {op.endpoint.code: "000000"})).encode()
     response = Response(status, {} if wait is None else {"retry-after": wait}, body)
     first = decode(CODEC, op, response)
     require(decode(CODEC, op, response)[1] == first[1], "a second time it is another answer", first[1])

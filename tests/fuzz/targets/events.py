@@ -16,6 +16,7 @@ from rbim.callbacks.worker.router import HandlerContext
 from rbim.cli.callback.serve import line_of
 from rbim.errors import CallbackRejected
 from tests.fuzz.broken import Broken, require
+from tests.fuzz.built import MARK, built, built_seeds
 
 WHAT = "bodies of callbacks: `parse`, the delivery with its key and conversation, and the line of `--print`"
 ORACLE = "the standard library's JSON; both readers agree; the same event in another spelling has the same key"
@@ -88,6 +89,7 @@ def seeds() -> list[bytes]:
         b'{"a":NaN}',
         b'{"a":1,"a":18446744073709551616}',
         b'{"a":"\xff"}',
+        *built_seeds(12),
     ]
 
 
@@ -96,7 +98,9 @@ class Unreadable(Exception):
 
 
 def check(data: bytes) -> None:
-    """Read one body."""
+    """Read one body, or one that is built from the bytes."""
+    if data.startswith(MARK):
+        data = json.dumps(built(data[1:], FIELDS, [*MESSAGES, *NOTICES, *CONVERSATIONS, "REST"], {"msgId": "7"})).encode()
     try:
         expected = by_standard_library(data)
     except Unreadable:
