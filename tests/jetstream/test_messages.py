@@ -37,13 +37,13 @@ def test_a_field_of_another_type_is_refused(name, value):
     if text:
         assert stored(8, headers, BODY).number == 7
     else:
-        with pytest.raises(ValueError, match="^message 8 is not one of an inbox of rbim$"):
+        with pytest.raises(ValueError, match=r"^message 8 is not one of an inbox of rbim$"):
             stored(8, headers, BODY)
 
 
 @pytest.mark.parametrize("head", ["", "[", "-1", "true", "1.5", "null", "[" * 100_000, "3", "99"])
 def test_another_head_is_refused(head):
-    with pytest.raises(ValueError, match="^message 8 is not"):
+    with pytest.raises(ValueError, match=r"^message 8 is not"):
         stored(8, {HEAD: head}, b"[1]{}")
 
 
@@ -56,7 +56,9 @@ def test_a_dead_letter_is_read_as_it_was_written():
     assert (shown.number, shown.attempts, shown.error, shown.body) == (7, 3, "Traceback: x", BODY)
 
 
-@pytest.mark.parametrize("dead", ["", "7", "[]", "[1]", '["1", "e"]', "[1, 2]", "[true, \"e\"]", "[1.5, \"e\"]", "null", "[" * 100_000])
+@pytest.mark.parametrize(
+    "dead", ["", "7", "[]", "[1]", '["1", "e"]', "[1, 2]", '[true, "e"]', '[1.5, "e"]', "null", "[" * 100_000]
+)
 def test_another_dead_letter_is_refused(dead):
-    with pytest.raises(ValueError, match="^message 8 is not one of an inbox of rbim$"):
+    with pytest.raises(ValueError, match=r"^message 8 is not one of an inbox of rbim$"):
         letter(dead)
