@@ -1,0 +1,102 @@
+"""The command line of the soak."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from .chart import chart
+from .driver import ROOT, Account
+from .probe import PLANTS, Plan
+from .scenarios import SCENARIOS, scenario
+from .verdict import BOUNDS, judged
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["main"]
+
+SAMPLES = 180  # of a run
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what the command line says; return 1 if something grew or was lost."""
+    told = _parser().parse_args(arguments)
+    names = told.scenario or list(SCENARIOS)
+    results = [_run(names[0], told)] if len(names) == 1 else _side_by_side(names, told)
+    for result in results:
+        _say(json.dumps(result) if told.json else chart(result))
+    if told.record is not None:
+        from .record import record
+
+        record(results, Path(told.record))
+    return 0 if all(passed(each) for each in results) else 1
+
+
+def passed(result: dict[str, Any]) -> bool:
+    """Return whether nothing grew and nothing was lost."""
+    return not result["losses"] and all(each["flat"] for each in result["verdicts"])
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.soak", description="Run parts of rbim for long, under faults.")
+    parser.add_argument("scenario", nargs="*", help=f"of {', '.join(SCENARIOS)} (default: all at the same time)")
+    parser.add_argument("--minutes", type=float, default=15.0, help="of each run (15)")
+    parser.add_argument("--rate", type=float, default=50.0, help="requests in a second (50)")
+    parser.add_argument("--life", type=float, default=15.0, help="seconds between two reloads (15)")
+    parser.add_argument("--plant", choices=PLANTS, help="plant a leak, to see it found")
+    parser.add_argument("--json", action="store_true", help="print results as JSON lines")
+    parser.add_argument("--record", metavar="FILE", help="write the results to this file, such as docs/proof/soak.json")
+    return parser
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)  # noqa: T201  # a command
+
+
+def _run(name: str, told: argparse.Namespace) -> dict[str, Any]:
+    """Run one scenario in this process, and return its result as a document."""
+    seconds, account, module = told.minutes * 60, Account(), scenario(name)
+    with TemporaryDirectory(prefix="rbim-soak-") as folder:
+        plan = Plan(rate=told.rate, every=max(0.2, seconds / SAMPLES), life=told.life, folder=Path(folder), plant=told.plant)
+        subject = asyncio.run(module.drive(plan, seconds, account))
+        if subject.process.returncode:
+            account.losses.append(f"the {name} ended with code {subject.process.returncode}: {_last(plan.folder / 'log')}")
+    verdicts = judged(subject.samples, {**BOUNDS, **module.BOUNDS})
+    return {
+        "scenario": name,
+        "minutes": told.minutes,
+        "rate": told.rate,
+        "samples": subject.samples,
+        "counts": {**(subject.end or {}), **account.counts},
+        "verdicts": [{**attrs.asdict(each), "flat": each.flat} for each in verdicts],
+        "losses": account.losses,
+    }
+
+
+def _last(log: Path) -> str:
+    return log.read_text(encoding="utf-8", errors="replace")[-2000:]
+
+
+def _side_by_side(names: Sequence[str], told: argparse.Namespace) -> list[dict[str, Any]]:
+    """Run several scenarios at the same time, each driver in a process of its own."""
+    flags = ["--minutes", str(told.minutes), "--rate", str(told.rate), "--life", str(told.life), "--json"]
+    flags += ["--plant", told.plant] if told.plant else []
+    running = [
+        subprocess.Popen([sys.executable, "-m", "tests.soak", name, *flags], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        for name in names
+    ]
+    try:
+        outputs = [each.communicate()[0] for each in running]
+    finally:
+        for each in running:
+            each.kill()
+    return [json.loads(output) for output in outputs]

@@ -1,0 +1,105 @@
+"""The half that makes the faults: it starts the subject, reads its lines, and keeps the account of what must not be lost."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections import Counter
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+from attrs import define, field
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Mapping
+
+    from .probe import Plan
+
+__all__ = ["Account", "Subject", "after", "started"]
+
+ROOT = Path(__file__).parents[2]
+PATIENCE = 60.0  # seconds for a subject to begin, and to end
+LINE = 16 * 1024 * 1024
+
+
+@define
+class Account:
+    """What was counted, and what was lost: each loss is a sentence."""
+
+    counts: Counter[str] = field(factory=Counter)
+    losses: list[str] = field(factory=list)
+
+    def require(self, condition: object, loss: str) -> None:
+        """Write down a loss unless the condition holds; only the first hundred."""
+        if not condition and len(self.losses) < 100:
+            self.losses.append(loss)
+
+
+@define
+class Subject:
+    """The process under observation. ``said`` has the functions that take a line of it, by its key."""
+
+    name: str
+    process: asyncio.subprocess.Process
+    said: dict[str, Callable[[Any], object]]
+    samples: list[dict[str, Any]] = field(factory=list)
+    end: dict[str, int] | None = None
+
+    async def read(self) -> None:
+        """Read lines until the process ends."""
+        assert self.process.stdout is not None
+        async for line in self.process.stdout:
+            for key, value in json.loads(line).items():
+                self.said[key](value)
+
+    def ended(self, counts: dict[str, int]) -> None:
+        """Keep the counts of the subject."""
+        self.end = counts
+
+    async def stop(self) -> None:
+        """Ask it to stop, and wait until it has."""
+        self.process.terminate()
+        async with asyncio.timeout(PATIENCE):
+            await self.process.wait()
+
+
+@asynccontextmanager
+async def started(
+    name: str, plan: Plan, said: dict[str, Callable[[Any], object]], environment: Mapping[str, str], *words: str
+) -> AsyncGenerator[Subject]:
+    """Run a subject while the block runs. It has ended when the block has, well or not."""
+    told = json.dumps(
+        attrs.asdict(plan, value_serializer=lambda _, __, value: str(value) if isinstance(value, Path) else value)
+    )
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("RBIM_")}
+    with (plan.folder / "log").open("ab") as log:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "tests.soak.subject", name, told, *words),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=log,
+            env=kept | environment,
+            cwd=ROOT,
+            limit=LINE,
+        )
+    subject = Subject(name, process, said)
+    said |= {"sample": subject.samples.append, "end": subject.ended}
+    reading = asyncio.create_task(subject.read())
+    try:
+        yield subject
+        await asyncio.wait_for(reading, PATIENCE)
+    finally:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+        reading.cancel()
+
+
+async def after(seconds: float, what: Callable[[], Any]) -> None:
+    """Do something again and again, with a pause of so many seconds before each time."""
+    while True:
+        await asyncio.sleep(seconds)
+        await what()

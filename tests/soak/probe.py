@@ -1,0 +1,124 @@
+"""The half that runs in the process under observation: it takes samples, counts, and plants a leak if one is wanted.
+
+Everything goes to standard output, one JSON object a line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+import resource
+import signal
+import sys
+from collections import Counter
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from attrs import define, field, frozen
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterable
+
+__all__ = ["PLANTS", "Plan", "Probe"]
+
+PAGE = resource.getpagesize() // 1024  # KiB
+PLANTS = ("memory", "descriptors")
+
+
+@frozen(kw_only=True)
+class Plan:
+    """How a subject runs: requests in a second, seconds between two samples and between two reloads, a planted leak."""
+
+    rate: float
+    every: float
+    life: float
+    folder: Path = field(converter=Path)
+    plant: str | None = None
+
+
+@define
+class Probe:
+    """Takes the samples of its process until it is asked to stop."""
+
+    plan: Plan
+    files: dict[str, Path] = field(factory=dict)
+    stopping: asyncio.Event = field(factory=asyncio.Event)
+    counts: Counter[str] = field(factory=Counter)
+    _leak: list[Any] = field(factory=list)
+    _began: float = field(factory=monotonic)
+
+    def say(self, **what: Any) -> None:
+        """Write one line to the driver."""
+        sys.stdout.write(json.dumps(what) + "\n")
+        sys.stdout.flush()
+
+    def work(self) -> None:
+        """Count one request; a leak that is planted grows here."""
+        self.counts["requests"] += 1
+        if self.plan.plant == "memory":
+            self._leak.append(bytes(1024))
+        elif self.plan.plant == "descriptors" and self.counts["requests"] % 10 == 0:
+            self._leak.append(os.open(os.devnull, os.O_RDONLY))
+
+    def sample(self) -> dict[str, Any]:
+        """Return the figures of this moment. Garbage is collected first, so that they do not depend on when it was."""
+        gc.collect()
+        return {
+            "at": round(monotonic() - self._began, 2),
+            "memory": int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * PAGE,
+            "blocks": sys.getallocatedblocks(),
+            "descriptors": len(os.listdir("/proc/self/fd")),  # noqa: PTH208  # the cheapest way
+            "threads": len(os.listdir("/proc/self/task")),  # noqa: PTH208
+            "tasks": len(asyncio.all_tasks()),
+            "log": _size(self.plan.folder / "log"),
+            **{name: _size(path) for name, path in self.files.items()},
+            "counts": dict(self.counts),
+        }
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        """Take samples while the block runs; SIGTERM sets ``stopping``. Say the counts at the end."""
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.stopping.set)
+        sampling = asyncio.create_task(self._sampling())
+        try:
+            yield
+        finally:
+            sampling.cancel()
+            with suppress(asyncio.CancelledError):
+                await sampling
+        self.say(end=dict(self.counts))
+
+    async def _sampling(self) -> None:
+        while True:
+            self.say(sample=self.sample())
+            await asyncio.sleep(self.plan.every)
+
+    async def lives(self, things: Iterable[Any]) -> AsyncGenerator[Any]:
+        """Yield one thing after the other until the subject is asked to stop."""
+        for each in things:
+            if self.stopping.is_set():
+                return
+            self.counts["reloads"] += 1
+            yield each
+
+    async def ticks(self, seconds: float, rate: float | None = None) -> AsyncGenerator[None]:
+        """Yield at a steady rate for so many seconds, or until the subject is asked to stop; late ticks are made up for."""
+        pause = 1 / (rate or self.plan.rate)
+        next_tick, end = monotonic(), monotonic() + seconds
+        while next_tick < end and not self.stopping.is_set():
+            yield
+            next_tick += pause
+            if (wait := next_tick - monotonic()) > 0:
+                await asyncio.sleep(wait)
+
+
+def _size(path: Path) -> int:
+    """Return the size in KiB, 0 without a file."""
+    try:
+        return -(-path.stat().st_size // 1024)
+    except FileNotFoundError:
+        return 0

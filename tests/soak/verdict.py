@@ -1,0 +1,84 @@
+"""The verdict: a figure is flat if its trend over the second half of a run is within its bound."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from attrs import frozen
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["BOUNDS", "Bound", "Verdict", "judged", "slope"]
+
+
+@frozen
+class Bound:
+    """How much a figure may grow over the second half of a run: so much in any case, and so much for 1,000 requests.
+
+    ``at_most`` is a limit of each sample, whatever the trend is. ``unit`` is for people.
+    """
+
+    unit: str
+    floor: float
+    per_thousand: float = 0.0
+    at_most: float | None = None
+
+
+BOUNDS: Mapping[str, Bound] = {
+    "memory": Bound("KiB", 1024, per_thousand=64),  # 64 bytes of a request; the rest is how the allocator divides pages
+    "blocks": Bound("objects", 4000, per_thousand=50),  # one object of 20 requests; calls in flight hold some thousand
+    "descriptors": Bound("", 4),
+    "threads": Bound("", 3),
+    "tasks": Bound("", 8),
+    "log": Bound("KiB", 64, per_thousand=256),  # a traceback for each handler that fails
+}
+"""The bounds of the figures that every subject has."""
+
+
+@frozen(kw_only=True)
+class Verdict:
+    """One figure of one run. ``growth`` is its trend over the second half, ``allowed`` its bound there."""
+
+    figure: str
+    unit: str
+    growth: float
+    allowed: float
+    highest: float
+    at_most: float | None
+
+    @property
+    def flat(self) -> bool:
+        """Whether the figure keeps its bound."""
+        return self.growth <= self.allowed and (self.at_most is None or self.highest <= self.at_most)
+
+
+def slope(points: Sequence[tuple[float, float]]) -> float:
+    """Return the median of the slopes between all pairs of points (Theil and Sen): a third of outliers does not move it."""
+    return median(
+        (later - earlier) / (end - begin)
+        for number, (begin, earlier) in enumerate(points)
+        for end, later in points[number + 1 :]
+        if end > begin
+    )
+
+
+def judged(samples: Sequence[Mapping[str, Any]], bounds: Mapping[str, Bound]) -> list[Verdict]:
+    """Judge every figure that has a bound. Raises ValueError for fewer than eight samples."""
+    if len(samples) < 8:
+        raise ValueError(f"{len(samples)} samples are too few")
+    late = [each for each in samples if each["at"] >= samples[-1]["at"] / 2]
+    span = late[-1]["at"] - late[0]["at"]
+    requests = late[-1]["counts"].get("requests", 0) - late[0]["counts"].get("requests", 0)
+    return [
+        Verdict(
+            figure=name,
+            unit=bound.unit,
+            growth=slope([(each["at"], each[name]) for each in late]) * span,
+            allowed=bound.floor + bound.per_thousand * requests / 1000,
+            highest=max(each[name] for each in samples),
+            at_most=bound.at_most,
+        )
+        for name, bound in bounds.items()
+    ]
