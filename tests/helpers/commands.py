@@ -1,5 +1,6 @@
 """The commands of ``rbim``, read from the application itself."""
 
+from collections.abc import Callable
 from functools import cache
 
 from cyclopts import App
@@ -22,3 +23,11 @@ def leaves() -> tuple[str, ...]:
     """Return the commands that do something themselves."""
     every = commands()
     return tuple(command for command in every if not any(other.startswith(f"{command} ") for other in every))
+
+
+def function_of(command: str) -> Callable[..., object]:
+    """Return the function of a command."""
+    app = build_app()
+    for word in command.split():
+        app = app[word]
+    return app.default_command

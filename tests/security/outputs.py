@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from functools import partial
 
 import attrs
+from security import on_servers
 from security.world import APP_ID, CREDENTIALS, SECRETS, all_logs, command, environment, process, shown
 
 from helpers.paths import TESTS
@@ -220,31 +221,32 @@ def _jobs(world):
             assert {"j.db", "report.csv", "rest.csv", "plot.svg", "plot.png", "members.csv.remove.journal"} <= written.keys()
 
 
+def _deliver(url):
+    event = {
+        "eventType": "1",
+        "convType": "TEAM",
+        "to": "g1",
+        "fromAccount": f"{APP_ID}#1",
+        "msgType": "TEXT",
+        "msgId": "m",
+    }
+    body = json.dumps(event).encode()
+    for headers in (sign(body, credentials=CREDENTIALS, now=datetime.now(UTC)), {"MD5": "x"}, {}):
+        with suppress(OSError):
+            urllib.request.build_opener(urllib.request.ProxyHandler({})).open(
+                urllib.request.Request(url, body, headers)
+            ).read()
+
+
 @output("command callback serve")
-@output("file inbox and spool")
+@output("file inbox")
 def _serve(world):
     inbox = world.path("inbox.db")
     several = inbox.with_name("keys.json")
     several.write_text(json.dumps([{"app_id": APP_ID, "app_token": SECRETS["older callback token"]}]))
     values = world.environment | {"RBIM_CALLBACK_CREDENTIALS_FILE": str(several)}
 
-    def deliver(url):
-        event = {
-            "eventType": "1",
-            "convType": "TEAM",
-            "to": "g1",
-            "fromAccount": f"{APP_ID}#1",
-            "msgType": "TEXT",
-            "msgId": "m",
-        }
-        body = json.dumps(event).encode()
-        for headers in (sign(body, credentials=CREDENTIALS, now=datetime.now(UTC)), {"MD5": "x"}, {}):
-            with suppress(OSError):
-                urllib.request.build_opener(urllib.request.ProxyHandler({})).open(
-                    urllib.request.Request(url, body, headers)
-                ).read()
-
-    yield process("callback", "serve", "--port", "0", "--inbox", inbox, "--print", "--debug", values=values, act=deliver)
+    yield process("callback", "serve", "--port", "0", "--inbox", inbox, "--print", "--debug", values=values, act=_deliver)
     for file in inbox.parent.iterdir():
         if file != several:
             yield file.read_bytes()
@@ -268,6 +270,98 @@ def _worker(world):
     yield process("worker", "--via", "nats://127.0.0.1:1/b", "--debug", values=world.environment)
     with environment(world.environment):
         yield command("--debug", "worker", "--via", f"nats://u:{SECRETS['password in the base URL']}@127.0.0.1:1/b")
+
+
+@output("command worker, with credentials for the servers")
+def _logs_in(world):
+    """Files that log in, files that do not, and files that are none; with all that is logged."""
+    servers, right = world.guarded_servers
+    wrong = world.path("wrong.creds")
+    seed = world.secrets["seed of the NATS user"]
+    wrong.write_text(right.read_text().replace(seed, seed[:20] + seed[20:][::-1]))
+    world.secrets["seed of no NATS user"] = seed[20:][::-1]
+    broken = world.path("broken.creds")
+    broken.write_text(f"{seed}\n")
+    location = f"{servers.urls[0]}/guarded"
+    for file in (right, wrong, broken):
+        values = world.environment | {"RBIM_NATS_CREDS_FILE": str(file)}
+        yield process("worker", "--via", location, "--debug", values=values)
+        if file != broken:  # each takes long to give up
+            with all_logs() as lines, environment(values):
+                yield command("--debug", "callback", "status", location)
+            yield "\n".join(lines)
+    yield process("invite", _members(world), "--via", location, "--plain", "--debug", values=values)
+    for file in servers.folder.rglob("*"):
+        if file.is_file() and file != right and file.suffix != ".conf":
+            yield file.read_bytes()
+
+
+def _members(world):
+    source = world.path("members.csv")
+    source.write_text(ROWS)
+    return source
+
+
+@output("servers")
+@output("telemetry of several machines")
+def _servers(world):
+    """What passes NATS servers and stays on them, the spans of both sides, and the files of the servers."""
+    yield from on_servers.seen(world).parts()
+
+
+LETTERS = {
+    name: words for name, words in WORDS.items() if name.startswith(("callback status", "callback dead", "callback quar"))
+}
+OF_INBOXES = {**LETTERS, "callback replay": WORDS["callback replay"]}
+"""The commands that take an inbox, which may be on servers; ``serve`` and ``work`` have entries of their own."""
+
+
+def _letters_on_servers(name, world):
+    """A command with an inbox on servers: with letters, without, and, once, where no server answers or none can be asked."""
+    inbox = f"{world.servers.urls[0]}/letters-{name.replace(' ', '-')}"
+    asyncio.run(_inbox_on_servers(inbox))
+    words = OF_INBOXES[name]
+    password = SECRETS["password in the base URL"]
+    broken = ("nats://127.0.0.1:1/none", f"nats://user:{password}@127.0.0.1:1/none", f"nats://127.0.0.1:1/{password}/x")
+    for location in (inbox, inbox, *(broken if name == "callback status" else ())):
+        with environment(world.environment):
+            yield command(
+                "--debug", *words, location, *(("--yes",) if name == "callback replay" else NUMBERED.get(words[-1], ()))
+            )
+
+
+async def _inbox_on_servers(location):
+    from rbim.jetstream import JetStreamInbox
+
+    server, _, name = location.rpartition("/")
+    async with JetStreamInbox([server], name=name, replicas=1, partitions=2) as inbox:
+        for body in (b"not JSON", b'{"eventType": "1", "convType": "TEAM", "to": "g1", "msgType": "TEXT", "msgId": "m"}'):
+            await inbox.accept(delivery_of(body, app_id=APP_ID, received=datetime(2026, 1, 2, tzinfo=UTC)))
+        async with inbox.backlog() as backlog:
+            await backlog.wait()
+            (claim,) = await backlog.claim(1)
+            await backlog.dead_letter(claim, error="no room", more=0)
+
+
+for _name in OF_INBOXES:
+    output(f"command {_name}, on servers")(partial(_letters_on_servers, _name))
+
+
+@output("command callback serve, on servers")
+@output("command callback work, on servers")
+@output("file spool")
+def _serve_on_servers(world):
+    """A receiver before servers that are gone, so that it spools; then one, and a worker, before servers that are there."""
+    spool = world.path("copies.spool")
+    spool.with_name("failing.py").write_text(FAILING)
+    for location in ("nats://127.0.0.1:1/served", f"{world.servers.urls[0]}/served"):
+        words = ("callback", "serve", "--port", "0", "--inbox", location, "--spool", spool, "--debug")
+        yield process(*words, values=world.environment, act=_deliver)
+        files = {file.name: file.read_bytes() for file in spool.parent.glob("copies*")}
+        assert "copies.spool" in files
+        yield from files.values()
+    words = ("callback", "work", "failing:router", "--inbox", location, "--app-dir", spool.parent, "--debug")
+    yield process(*words, values=world.environment)
 
 
 @output("command emulator")
@@ -608,6 +702,7 @@ def _plugin(world):
         """
 import anyio, logging, pytest
 from rbim import Credentials, LoggingObserver
+from security import on_servers
 from security.world import CREDENTIALS
 
 @pytest.mark.rbim(credentials=CREDENTIALS)

@@ -2,17 +2,20 @@
 
 import inspect
 import re
+import sys
 
 import pytest
-from security.outputs import OUTPUTS
+from security import on_servers
+from security.outputs import OF_INBOXES, OUTPUTS
 from security.spellings import spelled
 from security.world import World, command, environment
 
 import rbim
-from helpers.commands import leaves
+from helpers.commands import function_of, leaves
 from helpers.transports import TRANSPORTS
 from rbim import errors
 from rbim.emulator.server.copy_commands import COMMANDS
+from rbim.storage.sqlite import FileKind
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +45,39 @@ def excerpt(part, secret):
 
 def test_every_command_has_an_entry():
     assert {f"command {name}" for name in leaves()} <= OUTPUTS.keys()
+
+
+def test_every_command_with_an_inbox_has_an_entry_for_one_on_servers():
+    taking = {name for name in leaves() if "inbox" in inspect.signature(function_of(name)).parameters}
+    assert taking == {*OF_INBOXES, "callback serve", "callback work"}
+    assert {f"command {name}, on servers" for name in taking} <= OUTPUTS.keys()
+
+
+def test_everything_on_servers_is_of_a_known_kind(world):
+    """A subject, a stream, a consumer or a key of no kind has to be looked at: add its kind, and see that it occurs."""
+    seen = on_servers.seen(world)
+    names = {
+        "SUBJECTS": {subject for subject, _, _ in seen.passed},
+        "STREAMS": seen.streams.keys(),
+        "CONSUMERS": seen.consumers,
+        "KEYS": {key for keys in seen.keys.values() for key in keys},
+    }
+    for what, found in names.items():
+        kinds = getattr(on_servers, what)
+        assert {name for name in found if on_servers.kind_of(name, kinds) is None} == set(), what
+        assert {on_servers.kind_of(name, kinds) for name in found} == kinds.keys(), what
+
+
+KINDS = {b"rbim": "file inbox", b"rbsp": "file spool", b"rbjb": "file job"}
+
+
+def test_every_kind_of_file_has_an_entry():
+    """By its mark: each database of rbim has one of its own."""
+    owners = [each for name, each in sys.modules.items() if name.split(".")[0] == "rbim"]
+    owners += [each for module in owners for each in vars(module).values() if inspect.isclass(each)]
+    marks = {each.mark for owner in owners for each in vars(owner).values() if isinstance(each, FileKind)}
+    assert marks == KINDS.keys()
+    assert set(KINDS.values()) <= OUTPUTS.keys()
 
 
 def test_every_reading_command_of_the_control_interface_has_an_entry():
