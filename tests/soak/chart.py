@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ def thinned(values: Sequence[float], most: int = WIDE) -> list[float]:
     """Return at most so many values: the highest of each stretch, so that no peak is lost."""
     number = min(most, len(values))
     edges = [round(each * len(values) / number) for each in range(number + 1)]
-    return [max(values[begin:end]) for begin, end in zip(edges, edges[1:], strict=False)]
+    return [max(values[begin:end]) for begin, end in pairwise(edges)]
 
 
 def course(values: Sequence[float]) -> str:

@@ -7,6 +7,7 @@ import asyncio
 import json
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -65,6 +66,7 @@ def _say(text: str) -> None:
 def _run(name: str, told: argparse.Namespace) -> dict[str, Any]:
     """Run one scenario in this process, and return its result as a document."""
     seconds, account, module = told.minutes * 60, Account(), scenario(name)
+    commit, date = _commit(), datetime.now(UTC).date().isoformat()
     with TemporaryDirectory(prefix="rbim-soak-") as folder:
         plan = Plan(rate=told.rate, every=max(0.2, seconds / SAMPLES), life=told.life, folder=Path(folder), plant=told.plant)
         subject = asyncio.run(module.drive(plan, seconds, account))
@@ -73,6 +75,8 @@ def _run(name: str, told: argparse.Namespace) -> dict[str, Any]:
     verdicts = judged(subject.samples, {**BOUNDS, **module.BOUNDS})
     return {
         "scenario": name,
+        "commit": commit,
+        "date": date,
         "minutes": told.minutes,
         "rate": told.rate,
         "samples": subject.samples,
@@ -80,6 +84,18 @@ def _run(name: str, told: argparse.Namespace) -> dict[str, Any]:
         "verdicts": [{**attrs.asdict(each), "flat": each.flat} for each in verdicts],
         "losses": account.losses,
     }
+
+
+def _commit() -> str:
+    """Return the commit of this checkout, with a plus sign if files of the package differ from it; "" without git."""
+    try:
+        commit = subprocess.run(
+            ["git", "rev-parse", "--short=10", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
+        )
+        changed = subprocess.run(["git", "diff", "--quiet", "HEAD", "--", "rbim"], cwd=ROOT, check=False).returncode
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return commit.stdout.strip() + "+" * bool(changed)
 
 
 def _last(log: Path) -> str:

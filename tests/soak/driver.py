@@ -23,6 +23,7 @@ __all__ = ["Account", "Subject", "after", "started"]
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 60.0  # seconds for a subject to begin, and to end
+MOST = 100  # losses
 LINE = 16 * 1024 * 1024
 
 
@@ -34,8 +35,13 @@ class Account:
     losses: list[str] = field(factory=list)
 
     def require(self, condition: object, loss: str) -> None:
-        """Write down a loss unless the condition holds; only the first hundred."""
-        if not condition and len(self.losses) < 100:
+        """Write down a loss unless the condition holds."""
+        if not condition:
+            self.lose(loss)
+
+    def lose(self, loss: str) -> None:
+        """Write down a loss; only the first hundred."""
+        if len(self.losses) < MOST:
             self.losses.append(loss)
 
 

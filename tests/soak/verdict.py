@@ -10,7 +10,7 @@ from attrs import frozen
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["BOUNDS", "Bound", "Verdict", "judged", "slope"]
+__all__ = ["BOUNDS", "LOG", "Bound", "Verdict", "judged", "slope"]
 
 
 @frozen
@@ -35,6 +35,9 @@ BOUNDS: Mapping[str, Bound] = {
     "log": Bound("KiB", 64, per_thousand=256),  # a traceback for each handler that fails
 }
 """The bounds of the figures that every subject has."""
+
+LOG = Bound("KiB", 4096, at_most=12 * 1024)
+"""The write-ahead log of SQLite: emptied when it has 1,000 pages (4,096 KiB), so that it rises and falls."""
 
 
 @frozen(kw_only=True)
