@@ -5,13 +5,18 @@ import os
 import signal
 import subprocess
 import sys
+import zipfile
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+import rbim
 from helpers.nats_servers import server_program
+from helpers.paths import PACKAGE
 from rbim.cli import Exit, run
+from rbim.cli.demo.machines import nodes
 from rbim.cli.demo.machines.demo import Plan, run_demo
 from rbim.cli.demo.machines.figures import Callbacks, Death, Figures, Invitations
 from rbim.cli.demo.machines.platform import OWNER
@@ -120,6 +125,46 @@ def test_without_the_client_library_one_line_names_the_command(monkeypatch, caps
     assert capsys.readouterr().err == (
         'rbim: this command needs nats; install it with: python -m pip install "rbim[cli,server,machines]"\n'
     )
+
+
+ARCHIVE = """
+import subprocess, sys
+sys.path += {paths!r}
+from rbim.cli.demo.machines.crew import RBIM
+import rbim
+print(rbim.__file__, flush=True)
+sys.exit(subprocess.run([*RBIM, "--version"], cwd={elsewhere!r}).returncode)
+"""
+
+
+@pytest.mark.parametrize("relative", [True, False])
+def test_the_processes_run_the_program_that_started_them_also_from_an_archive(tmp_path, relative):
+    """An interpreter without rbim runs an archive with it, such as ``python -m zipapp`` makes, in another folder."""
+    archive, elsewhere = tmp_path / "rbim.pyz", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    installed = [path for path in sys.path if path.endswith("site-packages")]  # the libraries; rbim is only linked there
+    with zipfile.ZipFile(archive, "w") as written:
+        for file in PACKAGE.rglob("*.py"):
+            written.write(file, file.relative_to(PACKAGE.parent))
+        written.writestr("__main__.py", ARCHIVE.format(paths=installed, elsewhere=str(elsewhere)))
+    done = subprocess.run(
+        [sys._base_executable, "-I", archive.name if relative else archive],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == [f"{tmp_path / 'rbim.pyz' / 'rbim' / '__init__.py'}", f"rbim {rbim.__version__}"]
+
+
+def test_a_server_in_an_archive_is_not_one_that_runs(monkeypatch, tmp_path):
+    """``importlib.metadata`` finds the package in an archive, but no system runs a program in it."""
+    files = [SimpleNamespace(stem="nats-server", locate=lambda: tmp_path / "rbim.pyz" / "nats-server")]
+    monkeypatch.setattr("rbim.cli.demo.machines.nodes.distribution", lambda _: SimpleNamespace(files=files))
+    monkeypatch.setattr("shutil.which", lambda _: "/elsewhere/nats-server")
+    assert nodes.server_program() == "/elsewhere/nats-server"
 
 
 # ------------------------------------------------------------------------------ the figures see what is wrong

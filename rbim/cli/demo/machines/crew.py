@@ -18,8 +18,15 @@ if TYPE_CHECKING:
 
 __all__ = ["RBIM", "Crew"]
 
-RBIM = (sys.executable, "-X", "utf8", "-c", "from rbim.cli.entry_point import main; main()")
-"""The command line of this interpreter."""
+_PATHS = [os.path.abspath(path) for path in sys.path]  # noqa: PTH100  # entries are texts; they may be relative
+RBIM = (
+    sys.executable,
+    "-X",
+    "utf8",
+    "-c",
+    f"import sys; sys.path[:] = {_PATHS!r}; from rbim.cli.entry_point import main; main()",
+)
+"""The command line of this program, also if it runs from an archive (zipapp), which its interpreter does not know."""
 
 LAST_LINES = 3  # of a log, in an error
 

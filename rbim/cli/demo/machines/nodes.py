@@ -29,8 +29,9 @@ def server_program() -> str:
     except PackageNotFoundError:
         files = ()
     for file in files:
-        if file.stem == PROGRAM:
-            return str(Path(str(file.locate())).resolve())
+        path = Path(str(file.locate()))
+        if file.stem == PROGRAM and path.is_file():  # in an archive it cannot be run
+            return str(path.resolve())
     found = shutil.which(PROGRAM)
     if found is None:
         raise MissingExtra(
