@@ -145,6 +145,8 @@ async def subject(probe: Probe) -> None:
     """Call until the end; a client lives for ``life`` seconds, and is closed with calls in flight."""
     old: list[str] = []
     numbers, draw = count(), random.Random(1)
+    calls: set[asyncio.Task[None]] = set()
+    probe.in_flight = lambda: len(calls)
     for name in TRANSPORTS:  # their libraries are not what grows
         async with AsyncClient.from_env(transport=transport_named(name)) as client:
             await client.warm_up()
@@ -152,7 +154,6 @@ async def subject(probe: Probe) -> None:
                 await client.groups.search(name="soak")
     async with probe.running(), aclosing(probe.lives(cycle(TRANSPORTS))) as lives:
         async for name in lives:
-            calls: set[asyncio.Task[None]] = set()
             client = AsyncClient.from_env(transport=transport_named(name), timeout=TIMEOUT, deadline=DEADLINE)
             async with client:
                 caller = _Caller(client, probe, old, numbers)

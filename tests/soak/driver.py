@@ -68,7 +68,8 @@ class Subject:
 
     async def stop(self) -> None:
         """Ask it to stop, and wait until it has."""
-        self.process.terminate()
+        with suppress(ProcessLookupError):  # it has ended by itself: its exit code says how
+            self.process.terminate()
         async with asyncio.timeout(PATIENCE):
             await self.process.wait()
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import define, field, frozen
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterable
+    from collections.abc import AsyncGenerator, Callable, Iterable
 
 __all__ = ["PLANTS", "Plan", "Probe"]
 
@@ -46,6 +46,7 @@ class Probe:
 
     plan: Plan
     files: dict[str, Path] = field(factory=dict)
+    in_flight: Callable[[], int] = lambda: 0  # calls that are open now, each of which is a task
     stopping: asyncio.Event = field(factory=asyncio.Event)
     counts: Counter[str] = field(factory=Counter)
     _leak: list[Any] = field(factory=list)
@@ -73,7 +74,7 @@ class Probe:
             "blocks": sys.getallocatedblocks(),
             "descriptors": len(os.listdir("/proc/self/fd")),  # noqa: PTH208  # the cheapest way
             "threads": len(os.listdir("/proc/self/task")),  # noqa: PTH208
-            "tasks": len(asyncio.all_tasks()),
+            "tasks": len(asyncio.all_tasks()) - self.in_flight(),
             "log": _size(self.plan.folder / "log"),
             **{name: _size(path) for name, path in self.files.items()},
             "counts": dict(self.counts),

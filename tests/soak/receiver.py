@@ -147,6 +147,7 @@ class _Sender:
     port: int
     account: Account
     token_file: Path
+    keys_file: Path
     token: str = TOKEN
     numbers: Any = field(factory=count)
     acknowledged: dict[str, str] = field(factory=dict)
@@ -156,11 +157,16 @@ class _Sender:
     stopping: bool = False
 
     async def rotate(self) -> None:
-        """Change the token: first where the receiver finds it, then on the platform."""
+        """Change the token: first where the receiver finds it, and with it the old one, then on the platform."""
         token = f"{TOKEN}{next(self.numbers)}"
-        temporary = self.token_file.with_suffix(".new")
-        temporary.write_text(token, encoding="utf-8")
-        temporary.replace(self.token_file)
+        keys = json.dumps(
+            [{"app_id": APP, "app_token": self.token}]
+        )  # for a receiver that begins before the platform changes
+        for file, text in ((self.keys_file, keys), (self.token_file, token)):
+            temporary = file.with_suffix(".new")
+            temporary.write_text(text, encoding="utf-8")
+            temporary.chmod(0o600)
+            temporary.replace(file)
         await asyncio.sleep(0.2)
         self.token = token
 
@@ -279,12 +285,15 @@ def _lock(file: Path, account: Account) -> None:
 async def drive(plan: Plan, seconds: float, account: Account) -> Subject:
     """Send deliveries, kill the other process that handles them, and lock the file."""
     token_file = plan.folder / "token"
+    keys_file = plan.folder / "keys.json"
     token_file.write_text(TOKEN, encoding="utf-8")
+    keys_file.write_text(json.dumps([{"app_id": APP, "app_token": TOKEN}]), encoding="utf-8")
     environment = {"RBIM_APP_ID": APP, "RBIM_APP_TOKEN_FILE": str(token_file)}
+    environment["RBIM_CALLBACK_CREDENTIALS_FILE"] = str(keys_file)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    sender = _Sender(port, account, token_file)
+    sender = _Sender(port, account, token_file, keys_file)
 
     def handled(event: list[Any]) -> None:
         number, attempt = event
