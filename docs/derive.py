@@ -19,6 +19,7 @@ from _derive.architecture import house, layers  # noqa: E402  # the path comes f
 from _derive.description import description_page  # noqa: E402  # the path comes first
 from _derive.dialect import dialect_page  # noqa: E402  # the path comes first
 from _derive.exits import exits  # noqa: E402  # the path comes first
+from _derive.faults import faults  # noqa: E402  # the path comes first
 from _derive.fuzz import fuzz  # noqa: E402  # the path comes first
 from _derive.operations import operations_page  # noqa: E402  # the path comes first
 
@@ -29,7 +30,7 @@ REGIONS = {
     "architecture.md": {"house": house, "layers": layers},
     "errors.md": {"exits": exits},
     "performance.md": performance.regions(),
-    "reliability.md": {"fuzz": fuzz},
+    "reliability.md": {"fuzz": fuzz, "faults": faults},
 }
 
 
