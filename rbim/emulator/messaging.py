@@ -63,7 +63,8 @@ class Messaging:
         (Delivery rules, 2). At most ``concurrency`` deliveries are in progress at once (default: 10). ``patience`` is how
         many seconds of real time a receiver may take before an emulated clock advances without it (default: 5).
         ``transport`` makes the transport for deliveries to a URL (default: an ``HttpxTransport`` that ignores the
-        environment's proxies).
+        environment's proxies). By default each delivery in normal mode has a connection of its own: it is sent once, and
+        would be lost over a kept connection that the receiver, or a proxy in front of it, is just closing.
 
         Raises InvalidRequest for an invalid target, mode or concurrency.
         """
@@ -85,7 +86,7 @@ class Messaging:
             high=mode == "high-guarantee",
             concurrency=concurrency,
             patience=patience,
-            transport=transport or _over_httpx,
+            transport=transport or (_kept if mode == "high-guarantee" else _unkept),
         )
 
     def say(self, sender: str, to: str, text: str | None = None, **extras: Unpack[Extras]) -> str:
@@ -196,10 +197,16 @@ class Messaging:
         return group
 
 
-def _over_httpx() -> Transport:
+def _kept() -> Transport:
     from rbim.transports.httpx import HttpxTransport
 
     return HttpxTransport(trust_env=False)
+
+
+def _unkept() -> Transport:
+    from rbim.transports.httpx import HttpxTransport
+
+    return HttpxTransport(trust_env=False, keepalive_expiry=0)
 
 
 def _not_found(reason: str) -> NoReturn:

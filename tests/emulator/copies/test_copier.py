@@ -429,6 +429,27 @@ async def test_over_http_copies_use_no_proxy_and_follow_no_redirect(monkeypatch,
     assert (proxy.requests, elsewhere.requests) == ([], [])
 
 
+async def test_over_http_no_copy_meets_a_connection_that_the_receiver_is_closing():
+    """As a server or a proxy in front of it does with a kept connection when it reloads: the copy would be lost, as it is
+    sent once."""
+    used = set()
+
+    def answers_once(peer, received):
+        if received.connection in used:
+            peer.reset()
+        else:
+            used.add(received.connection)
+            peer.send(reply())
+
+    with RawServer(answers_once) as receiver:
+        emulator = box()
+        emulator.copy_to(receiver.url())
+        for number in range(3):
+            emulator.say("1001", "1002", str(number))
+        await emulator.deliver()
+    assert [(each.ok, each.reason) for each in emulator.deliveries] == [(True, "")] * 3
+
+
 async def test_over_http_who_hangs_has_timed_out_on_the_emulators_clock():
     emulator, hang = box(), threading.Event()
     with listening(200, hang=hang) as (url, got):
