@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-import anyio
+import trustme
 from anyio import to_thread
 from attrs import frozen
 
@@ -52,12 +52,11 @@ LIMITING: dict[tuple[str, int], dict[str, str]] = {
         for status in (429, 503)
     },
 }
-NAMED = "http-reuse never"  # a kept connection that breaks is closed towards the client, too, without a line in the log
 REPEATING: dict[tuple[str, bool], dict[str, str]] = {
     ("nginx", False): {},
     ("nginx", True): {"location": "proxy_next_upstream error timeout non_idempotent;"},
-    ("haproxy", False): {"defaults": "option redispatch", "backend": NAMED},
-    ("haproxy", True): {"defaults": "option redispatch\nretry-on all-retryable-errors", "backend": NAMED},
+    ("haproxy", False): {"defaults": "option redispatch"},
+    ("haproxy", True): {"defaults": "option redispatch\nretry-on all-retryable-errors"},
 }
 KEPT: dict[str, Callable[[str], dict[str, str]]] = {
     "nginx": lambda time: {"http": f"keepalive_timeout {time};"},
@@ -96,8 +95,17 @@ async def _run(
     return Run(tally=calls.tally(seen), calls=calls, seen=seen, sent_on=proxy.tries())
 
 
-async def reloads(kind: str, folder: Path, module: str, *, times: int = 2, between: int = 40, **options: Any) -> Run:
-    """Reload the proxy under load. ``certificate``: it ends TLS."""
+def _trust(folder: Path) -> tuple[Path, dict[str, Any]]:
+    """Return the file with a certificate and its key for a proxy, and the option with which a transport trusts it."""
+    authority = trustme.CA()
+    certificate, trusted = folder / "proxy.pem", folder / "ca.pem"
+    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(certificate))
+    authority.cert_pem.write_to_path(str(trusted))
+    return certificate, {"verify": str(trusted)}
+
+
+async def reloads(kind: str, folder: Path, module: str, *, times: int = 2, between: int = 40, tls: bool = False) -> Run:
+    """Reload the proxy under load; with ``tls``, TLS ends there."""
 
     async def meanwhile(goes_on: GoesOn) -> None:
         for _ in range(times):
@@ -105,8 +113,9 @@ async def reloads(kind: str, folder: Path, module: str, *, times: int = 2, betwe
             await to_thread.run_sync(proxy.reload)
         await goes_on(between)
 
-    with _in_front(kind, folder, certificate=options.pop("certificate", None)) as (proxy, emulator):
-        return await _run(proxy, emulator, module, meanwhile, **options)
+    certificate, trust = _trust(folder) if tls else (None, {})
+    with _in_front(kind, folder, certificate=certificate) as (proxy, emulator):
+        return await _run(proxy, emulator, module, meanwhile, transport=trust)
 
 
 async def restarts(kind: str, folder: Path, module: str, *, times: int = 1, between: int = 40) -> Run:

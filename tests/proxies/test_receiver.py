@@ -1,0 +1,51 @@
+"""nginx and HAProxy between the platform and a receiver: ``rbim callback serve`` handles each acknowledged copy, and once."""
+
+import pytest
+
+from helpers.proxies import PROXIES, needs_proxies
+from rbim.transports.httpx import HttpxTransport
+
+from .copies import copied
+
+pytestmark = [*needs_proxies, pytest.mark.usefixtures("no_proxy_of_this_machine")]
+LONG = pytest.mark.slow
+
+
+def is_honest(run):
+    """Assert that each acknowledged copy was handled once, and has one line in the proxy's log."""
+    assert set(run.handled.values()) == {1}
+    assert run.acknowledged <= set(run.handled)
+    assert {run.sent_on[name] for name in run.acknowledged} == {1}
+
+
+@pytest.mark.parametrize("times", [2, pytest.param(40, marks=LONG)])
+@pytest.mark.parametrize("kind", PROXIES)
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_no_copy_is_lost_while_the_proxy_reloads(kind, times, tmp_path):
+    run = await copied(kind, tmp_path, lambda proxy: proxy.reload(), times=times)
+    is_honest(run)
+    assert run.reasons == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", PROXIES)
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_of_copies_over_kept_connections_every_acknowledged_one_is_handled(kind, tmp_path):
+    """Some may be lost: the platform keeps its connections."""
+    run = await copied(
+        kind, tmp_path, lambda proxy: proxy.reload(), times=20, transport=lambda: HttpxTransport(trust_env=False)
+    )
+    is_honest(run)
+
+
+@pytest.mark.parametrize("kind", PROXIES)
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_restart_of_the_proxy_loses_only_copies_that_were_not_acknowledged(kind, tmp_path):
+    def restarts(proxy):
+        proxy.stop()
+        proxy.start()
+
+    run = await copied(kind, tmp_path, restarts, times=1)
+    assert set(run.handled.values()) == {1}
+    assert run.acknowledged <= set(run.handled)
+    assert set(run.handled) - run.acknowledged <= set(run.reasons)  # stored, and the answer was lost
