@@ -22,6 +22,8 @@ from _derive.exits import exits  # noqa: E402  # the path comes first
 from _derive.faults import faults  # noqa: E402  # the path comes first
 from _derive.fuzz import fuzz  # noqa: E402  # the path comes first
 from _derive.operations import operations_page  # noqa: E402  # the path comes first
+from _derive.promises import promises  # noqa: E402  # the path comes first
+from _derive.proxies import proxies  # noqa: E402  # the path comes first
 
 __all__ = ["derived", "outdated"]
 
@@ -30,7 +32,7 @@ REGIONS = {
     "architecture.md": {"house": house, "layers": layers},
     "errors.md": {"exits": exits},
     "performance.md": performance.regions(),
-    "reliability.md": {"fuzz": fuzz, "faults": faults},
+    "reliability.md": {"fuzz": fuzz, "faults": faults, "promises": promises, "proxies": proxies},
 }
 
 

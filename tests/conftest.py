@@ -23,7 +23,22 @@ MEMORY = Path("/dev/shm")  # a file system in memory, where there is one
 ROOM = 2 * 1024**3  # bytes: several times what the tests write
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        "--promises",
+        action="store_true",
+        help="fail a whole run in which a test that tests/promises.toml names has not run, or was skipped",
+    )
+
+
 def pytest_configure(config):
+    from helpers.promised import Promised, named_tests
+
+    config.pluginmanager.register(Promised(config, named_tests()))
+    _in_memory(config)
+
+
+def _in_memory(config):
     """Let temporary files be in memory, so that no test waits for a disk, unless TMPDIR says where they are to be."""
     if "TMPDIR" in os.environ or not MEMORY.is_dir() or shutil.disk_usage(MEMORY).free < ROOM:
         return

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
-from _derive.markdown import code, table
+from _derive.markdown import by_file, code, sentences, table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
 __all__ = ["TABLE", "Row", "description_page", "rows"]
 
@@ -101,24 +101,6 @@ def _cells(row: Row) -> tuple[str, ...]:
     return (
         row.name,
         says,
-        _by_file(((path, code(name)) for path, name in places), ", "),
-        _by_file(_sentences(row.tests), "; "),
+        by_file(((path, code(name)) for path, name in places), ", "),
+        by_file(sentences(row.tests), "; "),
     )
-
-
-def _sentences(tests: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield the file and the sentence of each test, with its cases in parentheses."""
-    cases: dict[str, list[str]] = {}
-    for test in tests:
-        name, _, case = test.removeprefix("tests/").removesuffix("]").partition("[")
-        cases.setdefault(name, []).extend([case] if case else [])
-    for name, of_test in cases.items():
-        path, _, function = name.partition("::")
-        yield path, function.removeprefix("test_").replace("_", " ") + (f" ({'; '.join(of_test)})" if of_test else "")
-
-
-def _by_file(pairs: Iterable[tuple[str, str]], joint: str) -> str:
-    files: dict[str, list[str]] = {}
-    for path, text in pairs:
-        files.setdefault(path, []).append(text)
-    return "<br>".join(f"{code(path)}: {joint.join(texts)}" for path, texts in files.items())

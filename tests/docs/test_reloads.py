@@ -5,7 +5,6 @@ import importlib.util
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -21,11 +20,12 @@ import pytest
 
 from helpers.credentials import APP_ID, CREDENTIALS, TOKEN
 from helpers.pages import blocks_of
+from helpers.proxies import HAPROXY, NGINX
+from helpers.sockets import free_port
 from rbim import AsyncClient, Credentials, GroupType
 from rbim.bulk import InviteJob
 from rbim.callbacks import sign
 
-NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 GUNICORN = importlib.util.find_spec("gunicorn") and importlib.util.find_spec("uvicorn_worker")
 BLOCKS = {(block.title, block.language): block.text for block in blocks_of("docs/reloads.md")}
 ENOUGH = 20.0
@@ -46,11 +46,6 @@ http {{
     {block}
 }}
 """
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
 
 
 def listens(port):
@@ -96,6 +91,17 @@ def nginx(folder, *upstreams):
     (folder / "nginx.conf").write_text(AROUND_NGINX.format(folder=folder, block=block))
     command = [NGINX, "-p", str(folder), "-c", str(folder / "nginx.conf"), "-e", str(folder / "error.log")]
     with started(*command, port=port, cwd=folder):
+        yield port
+
+
+@contextmanager
+def haproxy(folder, upstream):
+    """Run HAProxy with the page's settings before this port; give its port."""
+    assert HAPROXY, "CI must install haproxy"
+    port = free_port()
+    block = BLOCKS["HAProxy", "text"].replace("127.0.0.1:8001", f"127.0.0.1:{upstream}")
+    (folder / "haproxy.cfg").write_text(block.replace("127.0.0.1:8000", f"127.0.0.1:{port}"))
+    with started(HAPROXY, "-db", "-f", str(folder / "haproxy.cfg"), port=port, cwd=folder):
         yield port
 
 
@@ -209,7 +215,7 @@ def reload(process):
 
 WITH_GUNICORN = [
     pytest.mark.skipif(sys.platform != "linux", reason="the workers are read from /proc"),
-    pytest.mark.skipif(NGINX is None and not os.environ.get("CI"), reason="nginx is not installed"),
+    pytest.mark.skipif(not (NGINX and HAPROXY) and not os.environ.get("CI"), reason="nginx or haproxy is not installed"),
     pytest.mark.skipif(not GUNICORN, reason="gunicorn is not installed"),
 ]
 
@@ -222,9 +228,10 @@ def with_gunicorn(test):
 
 @with_gunicorn
 @pytest.mark.parametrize("reloads", [3, pytest.param(15, marks=pytest.mark.slow)])
-def test_gunicorn_reloads_under_load_and_no_copy_is_lost(folder, reloads):
+@pytest.mark.parametrize("proxy", [nginx, haproxy])
+def test_gunicorn_reloads_under_load_and_no_copy_is_lost(folder, proxy, reloads):
     backend = free_port()
-    with gunicorn(folder, backend) as process, nginx(folder, backend) as port:
+    with gunicorn(folder, backend) as process, proxy(folder, backend) as port:
         with Load(port) as load:
             load.goes_on(50)
             for _ in range(reloads):

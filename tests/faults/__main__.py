@@ -6,16 +6,18 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-import anyio  # noqa: E402  # the path to the helpers comes first
+import anyio  # the path to the helpers comes first
 
-from helpers.proof import about, write_proof  # noqa: E402
-from helpers.transports import TRANSPORTS  # noqa: E402
+from helpers.proof import about, write_proof
+from helpers.transports import TRANSPORTS
 
-from .matrix import TESTED, recorded_rows, run, wrong  # noqa: E402
+from .matrix import TESTED, recorded_rows, run, wrong
 
 
 def main() -> int:
-    told = about(**{name: metadata.version(name) for name in ("httpx", "httpx2", "aiohttp", "pyreqwest", "h11", "httptools")})
+    told = about(
+        **{name: metadata.version(name) for name in ("httpx", "httpx2", "aiohttp", "pyreqwest", "h11", "httptools")}
+    )
     cells = {}
     for module in TESTED:
         backend = TRANSPORTS[module][2][0]

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from rbim.http import Transport
     from rbim.operations import Operation
+    from rbim.testing.conformance.server import Peer, Received
 
 __all__ = ["TESTED", "Cell", "recorded_rows", "run", "wrong"]
 
@@ -161,47 +162,59 @@ def _context(certificate: str) -> Any:
     return authority().of_a_server(name, expired=certificate == "expired")
 
 
-@contextmanager
-def _server(scenario: Scenario, stage: Stage) -> Iterator[str]:
-    """Give the origin of a server that follows the scenario once, and then answers well."""
+@frozen
+class _Scripts:
+    """What a server does for a scenario: its fault once, and then good answers."""
 
-    def follow(steps: Any, peer: Any) -> None:
+    scenario: Scenario
+    stage: Stage
+
+    def _follow(self, steps: tuple[Any, ...], peer: Peer) -> None:
         for step in steps:
-            step(stage, peer)
+            step(self.stage, peer)
 
-    def greet(peer: Any) -> None:
+    def greet(self, peer: Peer) -> None:
+        """Receive a connection: the first one as the scenario says."""
         if peer.number == 0:
-            follow(scenario.greeting, peer)
-        if scenario.scheme == "https" and not scenario.tunnel and not peer.closed:
-            peer.start_tls(_context(scenario.certificate))
+            self._follow(self.scenario.greeting, peer)
+        if self.scenario.scheme == "https" and not self.scenario.tunnel and not peer.closed:
+            peer.start_tls(_context(self.scenario.certificate))
 
-    def first(peer: Any, _: Any) -> None:
-        if scenario.steps:
-            follow(scenario.steps, peer)
+    def _warm(self, peer: Peer, _: Received) -> None:
+        peer.send(OK)
+        self.stage.warm.wait(ENOUGH)  # a reset would discard an answer that was not read yet
+        self._follow(self.scenario.idle, peer)
+
+    def _first(self, peer: Peer, _: Received) -> None:
+        if self.scenario.steps:
+            self._follow(self.scenario.steps, peer)
         else:
             peer.send(OK)
 
-    def warmed(peer: Any, _: Any) -> None:
-        peer.send(OK)
-        stage.warm.wait(ENOUGH)  # a reset would discard an answer that was not read yet
-        follow(scenario.idle, peer)
-
-    def good(peer: Any, received: Any) -> None:
-        if scenario.head_only:
+    def _good(self, peer: Peer, received: Received) -> None:
+        if self.scenario.head_only:
             peer.read_body(received.head)
-        if not scenario.done:
-            stage.acted += 1
+        if not self.scenario.done:
+            self.stage.acted += 1
         peer.send(OK)
 
-    scripts = [first] if scenario.tunnel else [first, good]
-    if scenario.kept:
-        scripts = [warmed, first, good] if scenario.steps else [warmed, good]
-    room = 65536 if scenario.head_only else None
-    with RawServer(*scripts, greet=greet, head_only=scenario.head_only, receive_buffer=room) as server:
+    def all(self) -> list[Any]:
+        """Return the scripts, one for each request; the last one goes on."""
+        first = [self._first] if self.scenario.steps or not self.scenario.kept else []
+        before = [self._warm] if self.scenario.kept else []
+        return [*before, *first] if self.scenario.tunnel else [*before, *first, self._good]
+
+
+@contextmanager
+def _server(scenario: Scenario, stage: Stage) -> Iterator[str]:
+    """Give the origin of a server."""
+    scripts, room = _Scripts(scenario, stage), 65536 if scenario.head_only else None
+    with RawServer(*scripts.all(), greet=scripts.greet, head_only=scenario.head_only, receive_buffer=room) as server:
         try:
             yield server.url(scenario.scheme)
         finally:
             stage.over.set()
+            stage.warm.set()
 
 
 @contextmanager
@@ -370,13 +383,13 @@ def _dishonest(scenario: Scenario, kind: str, ended: _Ended) -> Iterator[str]:
 
 
 async def run(module: str, scenarios: list[Scenario] = SCENARIOS, *, patience: float = TIME) -> list[Cell]:
-    """Return the cells of a transport. What differs from the rule on a busy machine is run once more, alone, with more time."""
+    """Return the cells of a transport. What differs from the rule is run once more, alone, with more time."""
     cells: dict[str, Cell] = {}
     some, few = anyio.CapacityLimiter(AT_ONCE), anyio.CapacityLimiter(BIG_AT_ONCE)
 
     async def one(matrix: Matrix, scenario: Scenario) -> None:
         async with few if scenario.head_only else some:
-            cells[scenario.id] = await matrix.cell(scenario)
+            cells[scenario.name] = await matrix.cell(scenario)
 
     with environment({}):
         async with AsyncExitStack() as stack:
@@ -385,10 +398,10 @@ async def run(module: str, scenarios: list[Scenario] = SCENARIOS, *, patience: f
                 for scenario in scenarios:
                     tasks.start_soon(one, matrix, scenario)
         for scenario in scenarios:
-            if wrong(cells[scenario.id], module):
+            if wrong(cells[scenario.name], module):
                 async with AsyncExitStack() as stack:
-                    cells[scenario.id] = await Matrix(module, stack, 5 * patience).cell(scenario)
-    return [cells[scenario.id] for scenario in scenarios]
+                    cells[scenario.name] = await Matrix(module, stack, 5 * patience).cell(scenario)
+    return [cells[scenario.name] for scenario in scenarios]
 
 
 def wrong(cell: Cell, module: str) -> str:
@@ -396,7 +409,7 @@ def wrong(cell: Cell, module: str) -> str:
     promised = told(cell.scenario.known, phases=Conformance(object, **TRANSPORTS[module][1]).phases)
     if cell.told == promised and not cell.broken:
         return ""
-    return f"{cell.scenario.id}: promised {promised}, got {cell.told} {'; '.join(cell.broken)}"
+    return f"{cell.scenario.name}: promised {promised}, got {cell.told} {'; '.join(cell.broken)}"
 
 
 def recorded_rows(cells: dict[str, list[Cell]]) -> list[dict[str, Any]]:

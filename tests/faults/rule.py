@@ -25,10 +25,10 @@ OF_A_CODE = {
 class Known:
     """What a client can know of an attempt.
 
-    ``left``: a byte of the request may have left for the platform. ``status``: of an answer that came whole. ``document``: its
-    body is a document that can be read. ``code``: the code in it. ``too_large``: its body is over the limit. ``ended_by``:
-    "deadline" or "cancellation", if the caller ended it. ``connecting``: it was ended while a connection was being made.
-    ``retry_after``: seconds.
+    ``left``: a byte of the request may have left for the platform. ``status``: of an answer that came whole. ``document``:
+    its body is a document that can be read. ``code``: the code in it. ``too_large``: its body is over the limit.
+    ``ended_by``: "deadline" or "cancellation", if the caller ended it. ``connecting``: it was ended while a connection was
+    being made. ``retry_after``: seconds.
     """
 
     left: bool = True

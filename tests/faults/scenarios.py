@@ -13,9 +13,9 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from attrs import field, frozen
+from attrs import frozen
 
-from rbim.testing.conformance.server import PATIENCE, Peer, Received, head, reply
+from rbim.testing.conformance.server import PATIENCE, Peer, head, reply
 
 from .rule import Known
 
@@ -62,10 +62,9 @@ class Scenario:
     timed: bool = False
     done: bool = False
     dies: str = ""
-    id: str = field(init=False)
 
-    @id.default
-    def _named(self) -> str:
+    @property
+    def name(self) -> str:
         return f"{self.phase}: {self.fault}"
 
 
@@ -226,7 +225,9 @@ def _answer_heads() -> list[Scenario]:
         phase(fault="silence", steps=(acts, part, waits), timed=True),
         phase(fault="slow bytes", steps=(acts, sends(b"HTTP/1.1 200 OK\r\nX: "), drips(b"x")), timed=True),
         phase(fault="garbage: no HTTP", steps=(acts, sends(b"SSH-2.0-OpenSSH_9.6\r\n\r\n"), ends)),
-        phase(fault="garbage: no number as length", steps=(acts, sends(head("200 OK", "Content-Length: two") + b"{}"), ends)),
+        phase(
+            fault="garbage: no number as length", steps=(acts, sends(head("200 OK", "Content-Length: two") + b"{}"), ends)
+        ),
         phase(fault="only an interim answer", steps=(acts, sends(head("100 Continue")), ends)),
     ]
     page = b"<html><p>of a proxy</p></html>"
@@ -291,7 +292,13 @@ def _answer_bodies() -> list[Scenario]:
         read("JSON cut short", b'{"statusCode": "0000', unreadable),
         read("JSON of another form", b'["000000"]', unreadable),
         read("JSON without a code", body(statusMsg="ok"), unreadable),
-        read("gzip, although not asked for", gzip.compress(body(**SUCCESS), mtime=0), unreadable, "200 OK", "Content-Encoding: gzip"),
+        read(
+            "gzip, although not asked for",
+            gzip.compress(body(**SUCCESS), mtime=0),
+            unreadable,
+            "200 OK",
+            "Content-Encoding: gzip",
+        ),
         read("no text of any encoding", b"\xff\xfe\x00\x81" * 8, unreadable),
         read(
             "success in GBK",

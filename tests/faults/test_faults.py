@@ -36,7 +36,7 @@ def recorded(module):
 
 
 def as_recorded(cells):
-    return {cell.scenario.id: json.loads(json.dumps(asdict(cell.told))) for cell in cells}
+    return {cell.scenario.name: json.loads(json.dumps(asdict(cell.told))) for cell in cells}
 
 
 @pytest.mark.parametrize(("module", "anyio_backend"), FIRST)
@@ -59,8 +59,8 @@ async def test_so_it_has_over_tls(module):
 
 
 def test_the_record_has_every_scenario_and_no_other():
-    assert [f"{each['phase']}: {each['fault']}" for each in RECORD["cells"]] == [each.id for each in SCENARIOS]
-    assert len({each.id for each in SCENARIOS}) == len(SCENARIOS)
+    assert [f"{each['phase']}: {each['fault']}" for each in RECORD["cells"]] == [each.name for each in SCENARIOS]
+    assert len({each.name for each in SCENARIOS}) == len(SCENARIOS)
     assert RECORD["transports"] == list(TESTED)
 
 
@@ -69,7 +69,7 @@ def test_the_record_has_every_scenario_and_no_other():
 FEW = [
     each
     for each in SCENARIOS
-    if each.id in {"connecting: refused", "after the effect: reset", "answer headers: HTTP 400, a page"}
+    if each.name in {"connecting: refused", "after the effect: reset", "answer headers: HTTP 400, a page"}
 ]
 
 
@@ -119,6 +119,6 @@ def repeating(send):
 )
 async def test_a_transport_that_breaks_the_rule_is_seen(monkeypatch, sends, seen, why):
     told_by(monkeypatch, sends)
-    found = {cell.scenario.id: wrong(cell, "asyncio") for cell in await run("asyncio", FEW)}
+    found = {cell.scenario.name: wrong(cell, "asyncio") for cell in await run("asyncio", FEW)}
     assert [name for name, broken in found.items() if broken] == [seen]
     assert why in found[seen]

@@ -40,9 +40,7 @@ NGINX, HAPROXY = _found("nginx"), _found("haproxy")
 
 needs_proxies = [
     pytest.mark.skipif(sys.platform == "win32", reason="the proxies reload on a signal"),
-    pytest.mark.skipif(
-        not (NGINX and HAPROXY) and not os.environ.get("CI"), reason="nginx or haproxy is not installed"
-    ),
+    pytest.mark.skipif(not (NGINX and HAPROXY) and not os.environ.get("CI"), reason="nginx or haproxy is not installed"),
 ]
 """The marks of tests that need both; CI installs them, and the tests fail there without them."""
 
@@ -103,7 +101,9 @@ class Proxy:
     def _until_ready(self, before: int) -> None:
         until = time.monotonic() + ENOUGH
         while self.ready() <= before:  # until then it heeds no signal
-            assert time.monotonic() < until, f"{self.program} is not ready"
+            alive = self._process is not None and self._process.poll() is None
+            if not alive or time.monotonic() > until:
+                raise AssertionError(f"{self.program} is not ready: {(self.folder / 'output.log').read_text()[-2000:]}")
             time.sleep(0.01)
 
     def reload(self) -> None:
@@ -254,7 +254,8 @@ backend service
             tls="" if self._certificate is None else f" ssl crt {self._certificate}",
             servers="\n    ".join(f"server s{number} 127.0.0.1:{port}" for number, port in enumerate(self._upstreams)),
             **{
-                name: "\n    ".join(self._settings.get(name, "").splitlines()) for name in ("defaults", "frontend", "backend")
+                name: "\n    ".join(self._settings.get(name, "").splitlines())
+                for name in ("defaults", "frontend", "backend")
             },
         )
         configuration = self.folder / "haproxy.cfg"

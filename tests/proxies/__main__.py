@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-import anyio  # noqa: E402  # the path to the helpers comes first
-from attrs import fields  # noqa: E402
+import anyio  # the path to the helpers comes first
+from attrs import fields
 
-from helpers.proof import about, write_proof  # noqa: E402
-from helpers.proxies import PROXIES, versions_of  # noqa: E402
-from helpers.transports import TRANSPORTS  # noqa: E402
+from helpers.proof import about, write_proof
+from helpers.proxies import PROXIES, versions_of
+from helpers.transports import TRANSPORTS
 
-from .calls import Tally  # noqa: E402
-from .copies import copied  # noqa: E402
-from .scenarios import idle, limited, reloads, repeats, restarts  # noqa: E402
+from .calls import Tally
+from .copies import copied
+from .scenarios import idle, limited, reloads, repeats, restarts
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

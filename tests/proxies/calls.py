@@ -46,7 +46,7 @@ class Call:
 
 @frozen(kw_only=True)
 class Tally:
-    """The calls of a run, counted. ``lost``: answered, and not seen by the platform. ``unseen``: requests more than attempts."""
+    """The calls of a run, counted. ``lost``: answered, and not seen. ``unseen``: seen more often than the attempts allow."""
 
     calls: int
     answered: int
@@ -109,7 +109,7 @@ def _operation(kind: str, name: str, group_id: str = "") -> Operation[Any]:
     return CreateGroup(name=name, type=GroupType.VIP)
 
 
-async def load(  # noqa: PLR0913  # the load, each part by keyword
+async def load(  # the load, each part by keyword
     origin: str,
     credentials: Credentials,
     transport: Transport,

@@ -43,7 +43,7 @@ class Copies:
         return self.sent - self.acknowledged
 
 
-async def copied(  # noqa: PLR0913  # the run, each part by keyword
+async def copied(  # the run, each part by keyword
     kind: str,
     folder: Path,
     disturb: Callable[[Proxy], object],

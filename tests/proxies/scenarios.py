@@ -75,7 +75,9 @@ class Run:
 
 
 @contextmanager
-def _in_front(kind: str, folder: Path, *, certificate: Path | None = None, **settings: str) -> Iterator[tuple[Proxy, Emulator]]:
+def _in_front(
+    kind: str, folder: Path, *, certificate: Path | None = None, **settings: str
+) -> Iterator[tuple[Proxy, Emulator]]:
     """Give a proxy in front of an emulator."""
     emulator = Emulator()
     with served(emulator.asgi) as url:
@@ -179,7 +181,10 @@ async def repeats(kind: str, folder: Path, module: str, *, again: bool, calls: i
         await goes_on(calls)
 
     platform, credentials = _Dying(), Emulator().credentials
-    with RawServer(platform) as server, PROXIES[kind](folder, server.port, server.port, **REPEATING[kind, again]).running() as proxy:
+    with (
+        RawServer(platform) as server,
+        PROXIES[kind](folder, server.port, server.port, **REPEATING[kind, again]).running() as proxy,
+    ):
         made = await load(proxy.origin, credentials, transport_of(module), meanwhile)
         await to_thread.run_sync(proxy.stop)
         return Run(tally=made.tally(platform.seen), calls=made, seen=platform.seen, sent_on=proxy.tries())

@@ -1,4 +1,4 @@
-"""nginx and HAProxy between the platform and a receiver: ``rbim callback serve`` handles each acknowledged copy, and once."""
+"""nginx and HAProxy between the platform and a receiver: ``rbim callback serve`` handles each acknowledged copy once."""
 
 import pytest
 

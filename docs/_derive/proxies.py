@@ -1,0 +1,48 @@
+"""The tables of real proxies on the page on reliability, from ``docs/proof/proxies.json``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from _derive.markdown import table
+from _derive.proof import recorded, run_of
+
+__all__ = ["proxies"]
+
+NAMES = {"nginx": "nginx", "haproxy": "HAProxy"}
+CALLS = {
+    "calls": "calls",
+    "answered": "answered",
+    "refused": "refused",
+    "not_sent": "not sent",
+    "unknown": "unknown",
+    "again": "sent again by rbim",
+    "lost": "lost",
+    "unseen": "doubled unseen",
+}
+COPIES = {
+    "copies": "copies",
+    "acknowledged": "acknowledged",
+    "handled": "handled",
+    "lost": "acknowledged and lost",
+    "twice": "handled twice",
+}
+
+
+def proxies() -> str:
+    """Return the tables: calls through a proxy, and copies through one."""
+    record = recorded("proxies")
+    runs: list[dict[str, Any]] = record["runs"]
+    parts = [
+        run_of(record, "python -m tests.proxies"),
+        "Calls, over all five transports:\n",
+        _table([run for run in runs if "calls" in run], CALLS),
+        "Copies from the emulator to `rbim callback serve`, in normal mode, each sent once:\n",
+        _table([run for run in runs if "copies" in run], COPIES),
+    ]
+    return "\n" + "\n".join(parts) + "\n"
+
+
+def _table(runs: list[dict[str, Any]], columns: dict[str, str]) -> str:
+    rows = [(run["what"], NAMES[run["proxy"]], *(f"{run[key]:,}" for key in columns)) for run in runs]
+    return table(("meanwhile", "proxy", *columns.values()), rows)
