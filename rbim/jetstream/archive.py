@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from math import inf
 from secrets import token_hex
@@ -17,6 +16,7 @@ from rbim.jetstream.nats_py import NotFoundError, add_consumer, api, parts
 from rbim.jetstream.partition import key_of
 from rbim.jetstream.reader import Reader
 from rbim.jetstream.record import Record
+from rbim.jetstream.together import together
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -46,7 +46,7 @@ class History:
         for subject, number in per_subject.items():
             if subject != subjects.quarantine:
                 events[_partition(subject)] += number
-        waiting = sum(await asyncio.gather(*map(self._waiting, events)))
+        waiting = sum(await together(map(self._waiting, events)))
         dead = await self._letters.numbers()
         kept = sum(number >= info.state.first_seq for number in dead)  # the others' messages are deleted
         return Counts(
@@ -58,7 +58,7 @@ class History:
 
     async def lag(self, now: float) -> float:
         """Return the age of the oldest waiting event in seconds; 0 if none waits."""
-        oldest = await asyncio.gather(*map(self._oldest, range(self._streams.subjects.partitions)))
+        oldest = await together(map(self._oldest, range(self._streams.subjects.partitions)))
         return max(0.0, now - min(oldest)) if any(each < now for each in oldest) else 0.0
 
     async def _record(self, partition: int) -> Record:
@@ -152,7 +152,7 @@ class History:
         latest: dict[int, int] = {}
         async for event, _ in self._messages(f"{subjects.name}.again.*", last):
             latest[event.number] = event.sequence
-        records = await asyncio.gather(*map(self._record, range(subjects.partitions)))
+        records = await together(map(self._record, range(subjects.partitions)))
         async for event, partition in self._messages(f"{subjects.name}.*.*", last):
             superseded = latest.get(event.number, event.sequence) != event.sequence
             if superseded or event.number in dead or not records[partition].is_settled(event.sequence):
@@ -172,7 +172,7 @@ class History:
             )
             return not acknowledged.duplicate
 
-        return sum(await asyncio.gather(*map(again, events)))
+        return sum(await together(map(again, events)))
 
     async def _messages(self, subject: str, last: int) -> AsyncIterator[tuple[Stored, int]]:
         """Yield the events of a subject up to a sequence, with their partitions."""

@@ -11,6 +11,7 @@ from rbim.callbacks.inbox.content import OTHER_CONTENT
 from rbim.callbacks.inbox.protocols import DeadLetter
 from rbim.jetstream.messages import DEAD, attempts_of, dead_header, fitting, headers_of, message_id, stored
 from rbim.jetstream.nats_py import APIError, NotFoundError, parts
+from rbim.jetstream.together import together
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
@@ -144,7 +145,7 @@ class Letters:
         found: list[Letter] = []
         given = [*dict.fromkeys(numbers)]
         for at in range(0, len(given), AT_ONCE):
-            letters = await asyncio.gather(*(self._letter(number) for number in given[at : at + AT_ONCE]))
+            letters = await together(self._letter(number) for number in given[at : at + AT_ONCE])
             found += [letter for letter in letters if letter is not None]
         return found
 

@@ -10,6 +10,7 @@ import anyio
 from anyio.lowlevel import checkpoint
 from attrs import field, frozen
 
+from rbim._support.task_errors import is_being_cancelled
 from rbim._support.text import quoted
 from rbim.callbacks.inbox.protocols import LeaseLost
 from rbim.callbacks.observers import (
@@ -56,6 +57,7 @@ __all__ = [
     "ConversationRunner",
     "SharedRun",
     "WorkerSettings",
+    "for_at_most",
 ]
 
 # Theory of operation: a conversation while this worker has its lease.
@@ -174,9 +176,25 @@ class SharedRun:
         By real time: an emulated clock does not wait for threads.
         """
         seconds = min(PATIENCE, self.lease / part)
-        with anyio.move_on_after(seconds):
+        with for_at_most(seconds):
             return await call()
         raise TimeoutError(f"the inbox has not answered within {seconds:g} s")
+
+
+@contextmanager
+def for_at_most(seconds: float) -> Generator[None, None, None]:
+    """Leave the block, which calls an inbox, after so many seconds, as ``move_on_after`` does.
+
+    A cancellation that neither a scope nor a task requested is an error of the inbox like any other: it ends no worker.
+    """
+    try:
+        with anyio.move_on_after(seconds) as scope:
+            yield
+    except anyio.get_cancelled_exc_class() as error:
+        if is_being_cancelled():
+            raise
+        if not scope.cancel_called:  # else it is the scope's, from asyncio.gather, which does not say so
+            raise RuntimeError("a call of the inbox was cancelled by something that it awaited") from error
 
 
 def _not_running(_: object) -> None:

@@ -20,6 +20,7 @@ from rbim.callbacks.worker.conversation import (
     ConversationRunner,
     SharedRun,
     WorkerSettings,
+    for_at_most,
 )
 from rbim.callbacks.worker.loop_guard import LoopGuard
 from rbim.clock import SystemClock
@@ -214,7 +215,7 @@ class _Run:
 
     async def _wait_for_events(self) -> None:
         """Wait until a claim may succeed, for at most PATIENCE seconds of real time: the inbox may hang."""
-        with anyio.move_on_after(PATIENCE):
+        with for_at_most(PATIENCE):
             await self._backlog.wait()
 
     async def _run_alone(self, tasks: TaskGroup, suspect: ConversationRunner) -> None:

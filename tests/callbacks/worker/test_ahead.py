@@ -1,5 +1,6 @@
 """Handling ahead of the record: order, bounds, failures in between, leases; and an inbox that hangs."""
 
+import asyncio
 import json
 from contextlib import asynccontextmanager
 
@@ -23,6 +24,7 @@ class Slow(MemorySink):
         self.gate = anyio.Event()
         self.asked = []
         self.hangs = []  # methods, each hangs once
+        self.hanging_in = anyio.sleep_forever
         self.lost = False
 
     @asynccontextmanager
@@ -53,7 +55,7 @@ class Slow(MemorySink):
         async def call(*args, **options):
             if name in self.hangs:
                 self.hangs.remove(name)
-                await anyio.sleep_forever()
+                await self.hanging_in()
             return await method(*args, **options)
 
         return call
@@ -220,3 +222,45 @@ async def test_an_inbox_that_hangs_is_asked_again(clock, caplog, method, monkeyp
     assert not sink.hangs
     assert log == [1, 2][: 1 + (method == "retry")]
     assert ("the inbox has not answered within 0.05 s" in caplog.text) == (method != "wait")
+
+
+async def gathering():
+    """End as ``asyncio.gather`` does: with a cancellation that does not say which scope it is of."""
+    await asyncio.gather(asyncio.sleep(1000), asyncio.sleep(0), return_exceptions=True)
+
+
+async def awaiting_what_is_cancelled():
+    future = asyncio.get_running_loop().create_future()
+    future.cancel()
+    await future
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("method", ["claim", "done", "retry", "renew", "wait"])
+@pytest.mark.parametrize("stray", [gathering, awaiting_what_is_cancelled])
+async def test_a_cancellation_that_no_scope_requested_ends_no_worker(clock, caplog, method, stray, monkeypatch):
+    monkeypatch.setattr("rbim.callbacks.worker.conversation.PATIENCE", 0.05)
+    monkeypatch.setattr("rbim.callbacks.worker.worker.PATIENCE", 0.05)
+    sink, log, gate = Slow(clock, lease=30.0), [], anyio.Event()
+    sink.gate.set()
+    sink.hangs, sink.hanging_in = [method], stray
+
+    async def handler(_event, handling):
+        log.append(handling.attempt)
+        if method == "retry" and handling.attempt == 1:
+            raise ValueError
+        if method == "renew":
+            await gate.wait()
+
+    async with running(sink, handler, clock):
+        if method == "wait":
+            await until(lambda: not sink.hangs)
+        await sink.accept(text(1))
+        await until(lambda: log, clock)
+        if method == "renew":
+            await until(lambda: sink.asked, clock)
+            gate.set()
+        await until(lambda: not sink.events, clock)
+    assert not sink.hangs
+    words = "has not answered within 0.05 s" if stray is gathering else "was cancelled by something that it awaited"
+    assert (words in caplog.text) == (method != "wait" or stray is not gathering)
