@@ -15,7 +15,9 @@ from rbim.jetstream.letters import write_letter
 from rbim.jetstream.messages import stored
 from rbim.jetstream.nats_py import NotFoundError, parts
 from rbim.jetstream.ownership import Ownership
+from rbim.jetstream.partition import written
 from rbim.jetstream.record import Blame
+from rbim.jetstream.together import together
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -39,6 +41,7 @@ class JetStreamBacklog:
     """A :class:`~rbim.callbacks.Backlog` on the servers; an async context manager.
 
     A method that is cancelled may have its effect all the same: call it again with the same arguments, or release the claim.
+    Then it waits for what was begun, so that servers whose answers take longer than the caller's patience hold up nothing.
     """
 
     def __init__(self, streams: Streams, *, takeover: float, retention: float, clock: Clock, tally: Tally) -> None:
@@ -51,6 +54,7 @@ class JetStreamBacklog:
             streams, self._lanes, boot=token_hex(8), takeover=takeover, retention=retention, now=self._now, tally=tally
         )
         self._rounds: asyncio.Task[None] | None = None
+        self._claiming: asyncio.Task[list[tuple[Lane, list[Entry]]]] | None = None
 
     async def __aenter__(self) -> Self:
         await self._streams.__aenter__()
@@ -63,9 +67,12 @@ class JetStreamBacklog:
         await finished(asyncio.create_task(self._leave()))
 
     async def _leave(self) -> None:
-        if self._rounds is not None:
-            self._rounds.cancel()
-            await asyncio.wait((self._rounds,))
+        tasks = [task for task in (self._rounds, self._claiming) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        if self._claiming is not None and not self._claiming.cancelled() and self._claiming.exception() is None:
+            self._handed_out(self._claiming.result(), 0)
         await self._ownership.leave()
         await self._streams.__aexit__(None, None, None)
 
@@ -73,34 +80,59 @@ class JetStreamBacklog:
         return self._clock.now().timestamp()
 
     async def claim(self, limit: int, /) -> Sequence[Claim]:
-        """Claim events under leases that are written; lose none if cancelled."""
+        """Claim events under leases that are written; if this is cancelled, the next call returns them."""
+        while True:
+            if self._claiming is None:
+                self._claiming = asyncio.create_task(self._claim(limit), name="rbim-claim")
+            claiming = self._claiming
+            await asyncio.wait((claiming,))
+            if self._claiming is claiming:
+                self._claiming = None
+                return self._handed_out(claiming.result(), limit)
+
+    async def _claim(self, limit: int) -> list[tuple[Lane, list[Entry]]]:
+        """Lease lanes, and write that; return those that were not lost, with their oldest entries."""
         self._lanes.due()
         leased = self._lanes.lease(limit)
         try:
             for lane, entries in leased:
                 await self._read(lane, entries)
-            written = await self._commit(lane for lane, _ in leased)
+            found = await self._commit(lane for lane, _ in leased)
         except BaseException:
             for lane, _ in leased:
                 self._end(lane)
             raise
-        claims: list[Claim] = []
+        claimed: list[tuple[Lane, list[Entry]]] = []
         for lane, entries in leased:
-            revision = written.get(lane.share, 0)
+            revision = found.get(lane.share, 0)
             if lane.fence != PENDING:
                 continue
             if not revision or not entries:
                 self._end(lane)
                 continue
             lane.fence = revision
-            claims += map(lane.claim, entries)
+            claimed.append((lane, entries))
+        return claimed
+
+    def _handed_out(self, claimed: list[tuple[Lane, list[Entry]]], limit: int) -> list[Claim]:
+        """Return at most ``limit`` claims; give back those that are too many, or are no longer sure."""
+        claims: list[Claim] = []
+        for lane, entries in claimed:
+            partition, room = self._ownership.of(lane.share), limit - len(claims)
+            if lane.share.lost or partition is None:
+                continue
+            if room < 1 or not partition.is_fresh:
+                self._end(lane)
+                continue
+            claims += map(lane.claim, entries[:room])
         return claims
 
     async def begin(self, claim: Claim, /) -> None:
         """Note that a suspect is handled from now on."""
         lane = self._lanes.leased(claim)
+        begun = lane.record.leases.get(lane.held) is Blame.TRIAL
         self._blame(lane, Blame.TRIAL)
-        await self._partition(lane).commit()
+        await self._written(lane, changed=not begun)
 
     async def absolve(self, claims: Sequence[Claim], /) -> None:
         """Note that a death from now on says nothing about these events."""
@@ -129,9 +161,14 @@ class JetStreamBacklog:
         following = self._following(lane, more)
         if following:
             await self._read(lane, following)
-        if not following:
+        changed = bool(entries)
+        if not following and lane.held:
             lane.let_go()
-        await self._partition(lane).commit()
+            changed = True
+        elif following and not lane.held:  # it came after the lease was to end
+            lane.hold(Blame.SUSPECT)
+            changed = True
+        await self._written(lane, changed=changed)
         lane.settled.difference_update(claim.number for claim in claims)
         if not following:
             self._end(lane)
@@ -158,14 +195,15 @@ class JetStreamBacklog:
         entry = lane.entry(claim)
         if entry is None:
             raise LeaseLost
-        if lane.retried != entry.number:
+        changed = lane.retried != entry.number
+        if changed:
             lane.retried = entry.number
             record, sequence = lane.record, entry.sequence
             failures = record.failures.get(sequence, 0) + 1
             record.forgive(sequence)
             record.failures[sequence], record.pauses[sequence] = failures, self._now() + pause
             lane.let_go()
-        await self._partition(lane).commit()
+        await self._written(lane, changed=changed)
         self._end(lane)
 
     async def release(self, claim: Claim, /) -> None:
@@ -207,17 +245,25 @@ class JetStreamBacklog:
             raise LeaseLost
         return partition
 
+    async def _written(self, lane: Lane, *, changed: bool) -> None:
+        """Wait until the last change of a lane is written: this one, or an earlier one if nothing is changed.
+
+        Raises LeaseLost.
+        """
+        if changed or lane.write is None:
+            lane.write = self._partition(lane).next_write()
+        await written(lane.write)
+
     async def _commit(self, lanes: Iterable[Lane]) -> dict[Share, int]:
         """Write the records of these lanes' partitions; return the revisions, without those of partitions that are lost."""
-        partitions = {share: each for share in {lane.share for lane in lanes} if (each := self._ownership.of(share))}
-        results = await asyncio.gather(*(each.commit() for each in partitions.values()), return_exceptions=True)
-        written: dict[Share, int] = {}
-        for share, result in zip(partitions, results, strict=True):
-            if isinstance(result, int):
-                written[share] = result
-            elif not isinstance(result, LeaseLost):
-                raise result
-        return written
+        writes: dict[Share, asyncio.Future[int]] = {}
+        for share in {lane.share for lane in lanes}:
+            partition = self._ownership.of(share)
+            if partition is not None and not share.lost:
+                writes[share] = partition.next_write()
+        if writes:
+            await asyncio.wait(writes.values())
+        return {share: revision for share, write in writes.items() if (revision := write.result())}
 
     def _end(self, lane: Lane) -> None:
         """End a lease in memory, and have that written soon."""
@@ -231,7 +277,7 @@ class JetStreamBacklog:
     async def _read(self, lane: Lane, entries: list[Entry]) -> None:
         """Read the contents of entries that are not kept, and remove those whose message was deleted."""
         unread = lane.unread(entries)
-        for entry, event in zip(unread, await asyncio.gather(*map(self._content, unread)), strict=True):
+        for entry, event in zip(unread, await together(map(self._content, unread)), strict=True):
             if entry.stored is None and entry in lane.entries:
                 if event is not None:
                     entry.stored = event

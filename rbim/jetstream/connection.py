@@ -44,7 +44,8 @@ __all__ = ["REQUEST_TIMEOUT", "Connection", "EngineAway", "finished"]
 # What must always hold:
 # - Entering waits for the first result, of whatever kind, and for FIRST_WAIT at most. It fails only if that is ``refused``.
 # - nats-py closes a client for good after some errors of a server: then another client takes its place.
-# - ``jetstream()`` returns only while ``ready``; ``since`` is the time of the loop since which it has been.
+# - ``jetstream()`` returns only while ``ready``. ``ready_time`` is a clock that runs only then: whose patience it measures,
+#   neither loses it while the servers are away, nor begins anew because one request of many had no answer.
 
 REQUEST_TIMEOUT = 2.0
 """Seconds for which a request waits for its answer."""
@@ -92,7 +93,8 @@ class Connection:
         self._publisher: Publisher | None = None
         self._task: asyncio.Task[None] | None = None
         self._ready = False
-        self._since = 0.0
+        self._since = 0.0  # the time of the loop at which it became ready
+        self._before = 0.0  # the ready time at that moment
         self._settled = asyncio.Event()  # it is ready, refused or closed
         self._tried = asyncio.Event()  # there is a first result
         self._connecting = False
@@ -111,7 +113,8 @@ class Connection:
         self._task = asyncio.create_task(self._run(), name="rbim-jetstream")
         try:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._tried.wait(), FIRST_WAIT)
+                async with asyncio.timeout(FIRST_WAIT):
+                    await self._tried.wait()
         except BaseException:
             await self.close()
             raise
@@ -149,9 +152,9 @@ class Connection:
         return self._failure
 
     @property
-    def ready_for(self) -> float:
-        """Seconds for which it has been ready without interruption; 0 if it is not."""
-        return asyncio.get_running_loop().time() - self._since if self._ready else 0.0
+    def ready_time(self) -> float:
+        """Seconds for which it has been ready, all together."""
+        return self._before + (asyncio.get_running_loop().time() - self._since if self._ready else 0.0)
 
     def require(self) -> JetStreamContext:
         """Return the JetStream context without waiting.
@@ -193,10 +196,14 @@ class Connection:
             self._lose(cause)
 
     def _lose(self, cause: str = "") -> None:
-        self._ready = False
-        self._settled.clear()
+        self._end_ready()
         self._failure = one_line(cause, MOST_OF_CAUSE) or self._failure
         self._changed.set()
+
+    def _end_ready(self) -> None:
+        self._before = self.ready_time
+        self._ready = False
+        self._settled.clear()
 
     async def _run(self) -> None:
         """Use one client after another: nats-py closes one for good after some errors of a server."""
@@ -208,12 +215,13 @@ class Connection:
                 self._failed(error)
                 await asyncio.sleep(RECONNECT_WAIT)
             finally:
-                self._ready, self._jetstream = False, None
-                self._settled.clear()
+                self._end_ready()
+                self._jetstream = None
                 if self._publisher is not None:
                     self._publisher.close()
                 with suppress(Exception):
-                    await asyncio.wait_for(client.close(), LAST_WAIT)
+                    async with asyncio.timeout(LAST_WAIT):
+                        await client.close()
         self._settled.set()
         self._tried.set()
 
@@ -249,7 +257,8 @@ class Connection:
                 await self._changed.wait()
             elif not await self._prepared(jetstream_of(client, timeout=REQUEST_TIMEOUT)):
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._changed.wait(), PREPARE_AGAIN)
+                    async with asyncio.timeout(PREPARE_AGAIN):
+                        await self._changed.wait()
 
     async def _prepared(self, jetstream: JetStreamContext) -> bool:
         try:

@@ -15,6 +15,7 @@ from rbim.callbacks.inbox.protocols import Claim, LeaseLost
 from rbim.jetstream.record import Blame
 
 if TYPE_CHECKING:
+    from asyncio import Future
     from collections.abc import Callable
 
     from rbim.callbacks.delivery import Delivery
@@ -96,6 +97,7 @@ class Lane:
     pauses: bool = False
     settled: set[int] = field(factory=set[int])
     retried: int = 0
+    write: Future[int] | None = None  # the one that has its last change
 
     @property
     def record(self) -> Record:
@@ -279,6 +281,7 @@ class Lanes:
             self._trial = None
         lane.let_go()
         lane.fence = lane.retried = 0
+        lane.write = None
         lane.was_suspect = False
         lane.settled.clear()
         if lane.entries:

@@ -15,6 +15,7 @@ from rbim.errors import InvalidRequest
 from rbim.jetstream.nats_py import KeyWrongLastSequenceError, NotFoundError, subscribe
 from rbim.jetstream.partition import Partition, key_of
 from rbim.jetstream.record import Owner, Record, owner_of
+from rbim.jetstream.together import outcomes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +28,8 @@ __all__ = ["Ownership", "Tally", "Watch"]
 
 # Theory of operation: rounds.
 #
-# In each round a worker looks at the records of all partitions that it does not own, and takes
+# In each round a worker writes a key of the bucket, which proves that the servers take writes, looks at the records of all
+# partitions that it does not own, and takes
 #
 #   free ones       without an owner, at once;
 #   abandoned ones  whose record stood still for ``takeover`` seconds (its owner's or its own, whichever is longer);
@@ -37,12 +39,17 @@ __all__ = ["Ownership", "Tally", "Watch"]
 # that are more than its share. All taking is compare-and-set: of several workers one succeeds.
 #
 # What must always hold:
-# - No clock but the worker's own is used to measure how long a record stands still. Only time between two looks counts that
-#   both succeeded, over one connection, and never more than a round's usual time: neither a frozen worker nor one whose
-#   servers were away takes anything over because of that.
+# - No clock but the worker's own is used to measure how long a record stands still. Only time between two proofs counts, and
+#   never more of it than two rounds usually take: neither a frozen worker, nor one whose servers were away or had no leader,
+#   takes anything over because of that. (Servers answer reads while they cannot write.)
+# - What fails takes nothing back: neither a proof nor a look that has no answer, nor a server that has older records. So
+#   takeovers go on while only some of the requests succeed.
+# - All looks and takes of a round have ended when the next one begins: a partition is never taken twice at once.
+# - A takeover from a worker that lives costs time, and breaks nothing: all is compare-and-set.
 # - Workers say that they are there by messages that are not stored. They matter for the shares only: a worker that is not
 #   heard keeps its partitions as long as it writes their records.
 
+PROOF = "proof"
 ROUNDS = 6  # in the time of ``takeover``
 PURGE_EVERY = 60.0  # seconds
 LAST_WAIT = 3.0  # seconds in which all partitions are given back
@@ -66,33 +73,30 @@ class Tally:
 
 
 class Watch:
-    """How long the values of keys have stood still, in seconds of looking."""
+    """How long the values of keys have stood still, on a clock that runs from proof to proof, ``most`` seconds at most."""
 
     def __init__(self, most: float) -> None:
         self._most = most
+        self._clock = 0.0
+        self._proven: float | None = None
         self._seen: dict[str, tuple[int, float]] = {}
-        self._looked: float | None = None
 
-    def elapsed(self, now: float, connected_for: float) -> float:
-        """Return the seconds since the last look that count, given those for which the connection has stood."""
-        if self._looked is None or connected_for < now - self._looked:
-            return 0.0
-        return min(now - self._looked, self._most)
+    def proven(self, now: float) -> None:
+        """Note that the servers take writes now."""
+        if self._proven is not None:
+            self._clock += min(now - self._proven, self._most)
+        self._proven = now
 
-    def stood_still(self, key: str, revision: int, elapsed: float) -> float:
-        """Note a key's revision; return for how long it is the same."""
-        known, stood = self._seen.get(key, (0, 0.0))
-        stood = stood + elapsed if known == revision else 0.0
-        self._seen[key] = revision, stood
-        return stood
+    def stood_still(self, key: str, revision: int, now: float) -> float:
+        """Note a key's revision as it is read now, after the last proof; return for how long it is the same.
 
-    def done(self, now: float) -> None:
-        """Note the end of a look."""
-        self._looked = now
-
-    def failed(self) -> None:
-        """Note that a look failed: the time until the next one does not count."""
-        self._looked = None
+        An older revision than was seen before is that of a server that is behind: nothing is known now.
+        """
+        known, since = self._seen.get(key, (0, 0.0))
+        if revision > known:
+            late = 0.0 if self._proven is None else min(now - self._proven, self._most)
+            self._seen[key] = revision, self._clock + late
+        return max(0.0, self._clock - since) if revision == known else 0.0
 
 
 class Ownership:
@@ -123,14 +127,18 @@ class Ownership:
         self._watch = Watch(2 * takeover / ROUNDS)
         self._again = asyncio.Event()
         self._listening: Client | None = None
-        self._purged = asyncio.get_running_loop().time()
 
     def of(self, share: Share) -> Partition | None:
         """Return the partition of a share, or None if it is not owned any more."""
         return self._by_share.get(share)
 
     async def run(self) -> None:
-        """Do rounds until cancelled."""
+        """Do rounds, and delete what is old, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:  # of its own: to delete may take long
+            tasks.create_task(self._keep_deleting(), name="rbim-old-events")
+            await self._do_rounds()
+
+    async def _do_rounds(self) -> None:
         while True:
             self._again.clear()
             try:
@@ -138,7 +146,6 @@ class Ownership:
             except InvalidRequest:  # of another version: this worker must not touch it
                 logger.exception("no partition can be taken")
             except Exception as error:  # no answer, no leader
-                self._watch.failed()
                 logger.debug("a round of the partitions: %r", error)
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._takeover / ROUNDS * random.uniform(0.7, 1.3)):  # noqa: S311  # no secret
@@ -153,7 +160,7 @@ class Ownership:
             await asyncio.wait(tasks, timeout=LAST_WAIT)
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.wait(tasks)
         with suppress(Exception):
             await self._say("left")
 
@@ -161,23 +168,28 @@ class Ownership:
         await self._streams.jetstream()
         await self._listen()
         await self._say("here")
-        loop, connection = asyncio.get_running_loop(), self._streams.connection
-        now = loop.time()
+        now = asyncio.get_running_loop().time()
         self._others = {boot: heard for boot, heard in self._others.items() if now - heard < self._takeover}
         share = ceil(self._streams.subjects.partitions / (len(self._others) + 1))
         self._give_back(len(self.partitions) - share)
-        elapsed = self._watch.elapsed(now, connection.ready_for)
+        await self._prove()
         numbers = [n for n in range(self._streams.subjects.partitions) if n not in self._tasks]
-        found = await asyncio.gather(*(self._look(number) for number in numbers))
-        self._watch.done(loop.time())
-        free = [
-            (number, value, revision)
-            for number, (value, revision) in zip(numbers, found, strict=True)
-            if self._may_be_taken(number, value, revision, elapsed)
-        ]
+        free: list[tuple[int, bytes | None, int]] = []
+        for number, found in zip(numbers, await outcomes(map(self._look, numbers)), strict=True):
+            if isinstance(found, Exception):
+                logger.debug("the record of partition %d: %r", number, found)
+            elif self._may_be_taken(number, *found):
+                free.append((number, *found))
         random.shuffle(free)
-        await asyncio.gather(*(self._take(*each) for each in free[: max(0, share - len(self.partitions))]))
-        await self._delete_old(now)
+        for failed in await outcomes(self._take(*each) for each in free[: max(0, share - len(self.partitions))]):
+            if failed is not None:  # if it was made all the same, the next round finds our boot id
+                logger.debug("a partition could not be taken: %r", failed)
+
+    async def _prove(self) -> None:
+        """Write a key that all workers write, and no one reads. Raises an error if the servers do not take it."""
+        bucket = await self._streams.bucket()
+        await bucket.put(PROOF, self._boot.encode())
+        self._watch.proven(asyncio.get_running_loop().time())
 
     async def _look(self, number: int) -> tuple[bytes | None, int]:
         """Return the value and the revision of a partition's record: None and 0 if it has none."""
@@ -188,8 +200,8 @@ class Ownership:
             return None, 0
         return entry.value, entry.revision or 0
 
-    def _may_be_taken(self, number: int, value: bytes | None, revision: int, elapsed: float) -> bool:
-        stood = self._watch.stood_still(key_of(number), revision, elapsed)
+    def _may_be_taken(self, number: int, value: bytes | None, revision: int) -> bool:
+        stood = self._watch.stood_still(key_of(number), revision, asyncio.get_running_loop().time())
         if value is None:
             return True
         owner = owner_of(value)
@@ -251,12 +263,14 @@ class Ownership:
         with suppress(Exception):
             await self._say(word)
 
-    async def _delete_old(self, now: float) -> None:
-        if now - self._purged < PURGE_EVERY:
-            return
-        self._purged = now
-        for partition in [*self.partitions.values()]:
-            await partition.delete_old()
+    async def _keep_deleting(self) -> None:
+        while True:
+            await asyncio.sleep(PURGE_EVERY)
+            for partition in [*self.partitions.values()]:
+                try:
+                    await partition.delete_old()
+                except Exception as error:  # the next mark deletes more
+                    logger.debug("the old events of partition %d: %r", partition.number, error)
 
     async def _listen(self) -> None:
         client = self._streams.connection.client

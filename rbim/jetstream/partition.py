@@ -11,7 +11,7 @@ from rbim.callbacks.inbox.protocols import LeaseLost
 from rbim.jetstream.lanes import Share
 from rbim.jetstream.messages import stored
 from rbim.jetstream.nats_py import KeyWrongLastSequenceError
-from rbim.jetstream.reader import Reader
+from rbim.jetstream.reader import Reader, reader_name
 from rbim.jetstream.record import Blame, Owner, Record, owner_of
 from rbim.jetstream.streams import MARGIN
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rbim.jetstream.nats_py import Msg
     from rbim.jetstream.streams import Streams
 
-__all__ = ["Partition", "key_of"]
+__all__ = ["Partition", "key_of", "written"]
 
 # Theory of operation: the ownership of a partition, as its owner sees it.
 #
@@ -47,6 +47,7 @@ __all__ = ["Partition", "key_of"]
 RETRY = 0.1  # seconds
 READ_AGAIN = 0.2  # seconds
 MARKS = 24  # in the time of the retention
+FRESH = 2 / 3  # of ``takeover``: twice as long as a write may be away
 
 logger = getLogger("rbim.jetstream")
 
@@ -54,6 +55,14 @@ logger = getLogger("rbim.jetstream")
 def key_of(number: int) -> str:
     """Return the key of a partition's record."""
     return f"p.{number}"
+
+
+async def written(write: asyncio.Future[int]) -> int:
+    """Wait for a write of a partition; return the record's revision. Raises LeaseLost."""
+    await asyncio.wait((write,))
+    if not write.result():
+        raise LeaseLost
+    return write.result()
 
 
 class Partition:
@@ -103,14 +112,22 @@ class Partition:
 
     async def commit(self) -> int:
         """Wait until all changes up to now are written; return the record's revision. Raises LeaseLost."""
+        return await written(self.next_write())
+
+    def next_write(self) -> asyncio.Future[int]:
+        """Have the record written soon; return the write that has all changes up to now (see :func:`written`).
+
+        Raises LeaseLost.
+        """
         if self.share.lost:
             raise LeaseLost
-        batch = self._batch
         self.changed()
-        revision = await asyncio.shield(batch)
-        if not revision:
-            raise LeaseLost
-        return revision
+        return self._batch
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether its record was written so lately that no other worker takes it over."""
+        return asyncio.get_running_loop().time() - self._written < self._owner.takeover * FRESH
 
     def end(self) -> None:
         """Give the partition back; or, while a conversation is leased, leave it to those who take it over."""
@@ -188,13 +205,14 @@ class Partition:
         return 0
 
     async def _read(self) -> None:
-        subjects = self._streams.subjects
+        subjects, name = self._streams.subjects, reader_name()
         while True:
             try:
                 jetstream = await self._streams.jetstream()
                 client = self._streams.connection.client
                 subject, start = subjects.of_partition(self.number), self.record.read + 1
-                async with Reader(client, jetstream, subjects.events, subject, start) as reader:
+                async with Reader(client, jetstream, subjects.events, subject, start, name) as reader:
+                    name = reader_name()  # of the next one: this one begins to read
                     while True:
                         await self._wait_for_room()
                         for sequence, message in await reader.read():

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from rbim.jetstream.nats_py import Client, JetStreamContext, Msg, Subscription
 
-__all__ = ["Gap", "Reader"]
+__all__ = ["Gap", "Reader", "reader_name"]
 
 # Why not nats-py's own pull subscription: it asks the servers again every few seconds, without heartbeats. A consumer that
 # needs no acknowledgements may lose messages, for example while the connection is lost: nothing would be read until the
@@ -30,23 +30,34 @@ HEARTBEAT = 5.0  # seconds
 PATIENCE = 2.5 * HEARTBEAT
 UNUSED = 30.0  # seconds after which the servers delete a consumer that is not used
 LAST_WAIT = 1.0  # seconds
-ASK_AGAIN, REFUSALS = 0.05, 10  # seconds, and how often
+ASK_AGAIN, REFUSALS = 0.05, 40  # seconds, and how often
 
 
 class Gap(Exception):
     """Messages were missed, or the consumer is gone: begin again after the last message that was read."""
 
 
-class Reader:
-    """Reads a stream's messages with a subject (it may have wildcards) from a sequence on; an async context manager."""
+def reader_name() -> str:
+    """Return a name for a consumer that no other one has."""
+    return f"r{token_hex(8)}"
 
-    def __init__(self, client: Client, jetstream: JetStreamContext, stream: str, subject: str, start: int) -> None:
+
+class Reader:
+    """Reads a stream's messages with a subject (it may have wildcards) from a sequence on; an async context manager.
+
+    ``name`` is that of its consumer (default: a new one). If entering had no answer, another reader of the same sequence
+    should get the same name: the consumer may be there by then, and busy servers are not asked for one after the other.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917  # what it reads, and with what
+        self, client: Client, jetstream: JetStreamContext, stream: str, subject: str, start: int, name: str | None = None
+    ) -> None:
         self._client = client
         self._jetstream = jetstream
         self._stream = stream
         self._subject = subject
         self._start = start
-        self._name = f"r{token_hex(8)}"
+        self._name = name or reader_name()
         self._inbox = client.new_inbox()
         self._arrived: deque[Msg] = deque()
         self._news = asyncio.Event()

@@ -12,11 +12,10 @@
 # WAITING -> OVER         no worker has claimed it, and none has ended anything, for ``patience`` seconds: it is withdrawn,
 #                         by making its record, and is NotTaken. If that fails, a worker was faster, and it goes on waiting
 # WAITING -> OVER         it was claimed, nothing came of it for ANSWER_PATIENCE seconds, and its worker does not answer that
-#                         it works on it: Unanswered
+#                         it works on it, several times: Unanswered
 #
 # What must always hold:
-# - While no server answers, nothing is concluded: the seconds above are seconds in which the connection was ready, without
-#   interruption.
+# - While no server answers, nothing is concluded: the seconds above are seconds in which the connection was ready, together.
 # - A recalled request was published by another process, or not at all. It is WAITING, for RECALL_PATIENCE seconds.
 # - What was concluded is recorded, so that whoever asks later gets the same outcome.
 
@@ -27,7 +26,7 @@ import json
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from attrs import frozen
+from attrs import define, frozen
 
 from rbim.errors import ClientClosed, InvalidRequest, NotTaken, Outcome, RbimError, Unanswered
 from rbim.jetstream.connection import Connection
@@ -53,6 +52,7 @@ R = TypeVar("R")
 
 PATIENCE = 30.0
 ANSWER_PATIENCE = 60.0
+ASKED = 3  # times in a row that a worker does not answer: it may have to connect again, too
 RECALL_PATIENCE = 5.0
 FIRST_LOOK, LONGEST_LOOK = 2.0, 8.0  # seconds without a word before a record is looked up; twice as long each time
 RECALL_LOOK = 0.5
@@ -167,7 +167,7 @@ class RemoteSender:
             self._client = client
 
     async def _on_outcome(self, message: Msg) -> None:
-        self._sign_of_life = asyncio.get_running_loop().time()
+        self._sign_of_life = self._connection.ready_time
         future = self._waiting.get(message.subject.removeprefix(f"{self._inbox}."))
         if future is not None and not future.done():
             future.set_result(json.loads(message.data))
@@ -268,37 +268,44 @@ class RemoteSender:
         self, key: str, operation: Operation[Any], future: asyncio.Future[dict[str, Any]], *, recalled: bool
     ) -> dict[str, Any]:
         """Return the record of the outcome."""
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        claimed_at: float | None = None
-        pause = 0.0 if recalled else FIRST_LOOK  # the outcome is told to the process that published it
+        connection = self._connection
+        began = connection.ready_time
+        waiting = _Waiting(0.0 if recalled else FIRST_LOOK)  # the outcome is told to the process that published it
         while True:
-            await asyncio.wait((future,), timeout=pause)
+            await asyncio.wait((future,), timeout=waiting.pause)
             if future.done():
                 return future.result()
-            pause = RECALL_LOOK if recalled else min(2 * pause, LONGEST_LOOK)
+            waiting.pause = RECALL_LOOK if recalled else min(2 * waiting.pause, LONGEST_LOOK)
             found = await self._requests.look(key)
-            now, ready_for = loop.time(), self._connection.ready_for
+            now = connection.ready_time
             if found is not None and found.is_over:
                 return found.fields
             if found is not None:
                 self._sign_of_life = now
-                claimed_at = now if claimed_at is None else claimed_at
-                if min(now - claimed_at, ready_for) >= ANSWER_PATIENCE:
-                    worker = f"{self._store.names.workers}.{found.fields.get('boot')}"
-                    if not await lives(self._client, worker, key):
-                        return await self._given_up(key, operation, found)
-                    claimed_at = loop.time()
+                if await self._is_silent(key, found, waiting):
+                    return await self._given_up(key, operation, found)
             else:
                 since = began if recalled else max(began, self._sign_of_life)
-                untaken = min(now - since, ready_for) >= (RECALL_PATIENCE if recalled else self._patience)
-                if untaken or min(now - began, ready_for) >= MESSAGES_FOR:
+                untaken = now - since >= (RECALL_PATIENCE if recalled else self._patience)
+                if untaken or now - began >= MESSAGES_FOR:
                     error = NotTaken("no worker took it")
                     withdrawn, record = await self._requests.create(key, _over(error))
                     if withdrawn:
                         self._observers.notify(RequestWithdrawn(**self._about(operation, key)))
                     if withdrawn or record.is_over:
                         return record.fields
+
+    async def _is_silent(self, key: str, claim: Record, waiting: _Waiting) -> bool:
+        """Return whether nothing came of a claim for long, and its worker was asked several times and did not answer."""
+        now = self._connection.ready_time
+        waiting.since = now if waiting.since is None else waiting.since
+        if now - waiting.since < ANSWER_PATIENCE:
+            return False
+        if await lives(self._client, f"{self._store.names.workers}.{claim.fields.get('boot')}", key):
+            waiting.since, waiting.asked = self._connection.ready_time, 0
+        else:
+            waiting.asked, waiting.pause = waiting.asked + 1, FIRST_LOOK
+        return waiting.asked == ASKED
 
     async def _given_up(self, key: str, operation: Operation[Any], claim: Record) -> dict[str, Any]:
         """Record that nothing was heard of a claimed request; return what is recorded then."""
@@ -307,6 +314,15 @@ class RemoteSender:
         if done:
             self._observers.notify(ClaimGivenUp(**self._about(operation, key)))
         return found.fields if found.is_over else _over(error)
+
+
+@define
+class _Waiting:
+    """How a request waits: the seconds until the next look, since when it is claimed, how often its worker was asked."""
+
+    pause: float
+    since: float | None = None
+    asked: int = 0
 
 
 def _over(error: RbimError) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """NATS servers as processes of their own: one node, or a cluster of three, on free ports of the loopback."""
 
 import asyncio
+import os
 import shutil
 import signal
 import subprocess
@@ -104,7 +105,10 @@ class NatsServers:
         process.wait()
 
     def freeze(self, node=0):
-        self.processes[node].send_signal(signal.SIGSTOP)
+        """Stop a node; when this returns it answers nothing more."""
+        process = self.processes[node]
+        process.send_signal(signal.SIGSTOP)
+        os.waitpid(process.pid, os.WUNTRACED)
 
     def thaw(self, node=0):
         self.processes[node].send_signal(signal.SIGCONT)

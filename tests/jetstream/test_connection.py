@@ -99,7 +99,7 @@ def test_it_does_not_run_on_trio():
 async def test_entering_does_not_need_the_network():
     async with asyncio.timeout(1.5), connection([f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"], nothing) as away:
         assert not away.ready
-        assert away.ready_for == 0
+        assert away.ready_time == 0
         with pytest.raises(EngineAway, match="Connect call failed"):
             away.require()
         waiting = asyncio.create_task(away.jetstream())
@@ -120,7 +120,7 @@ async def test_a_server_that_starts_later_is_found(own_nats):
         own_nats.start(0)
         assert await (await late.jetstream()).account_info()
         assert late.ready
-        assert late.ready_for < 20
+        assert 0 < late.ready_time < 20
 
 
 async def test_preparing_is_tried_again(nats):
@@ -195,3 +195,53 @@ async def test_leaving_ends_also_if_a_cancellation_is_lost_while_it_connects(mon
         async with connection("h1", nothing):
             pass
     assert len(lost) == 2
+
+
+async def test_a_cancellation_that_comes_with_the_first_result_is_not_lost(monkeypatch):
+    """``asyncio.wait_for`` of Python 3.11 may return instead."""
+
+    async def never(*_, **__):
+        await asyncio.sleep(1000)
+
+    monkeypatch.setattr("rbim.jetstream.connection.connect", never)
+    entered = connection("h1", nothing)
+    entering = asyncio.create_task(entered.__aenter__())
+    await asyncio.sleep(0.01)
+    entered._tried.set()
+    entering.cancel()
+    async with asyncio.timeout(5):
+        await asyncio.wait((entering,))
+    assert entering.cancelled()
+    await entered.close()
+
+
+async def test_a_cancellation_that_comes_with_a_change_ends_the_connection(nats, monkeypatch):
+    """While it prepares again and again, and while it closes a client."""
+    monkeypatch.setattr("rbim.jetstream.connection.PREPARE_AGAIN", 1000.0)
+    began = asyncio.Event()
+
+    async def prepare(_):
+        began.set()
+        raise TimeoutError("no leader")
+
+    async with asyncio.timeout(5):
+        async with connection(nats.urls, prepare) as unprepared:
+            await began.wait()
+            await asyncio.sleep(0.05)
+            task = unprepared._task
+            unprepared._changed.set()
+            task.cancel()
+            await asyncio.wait((task,))
+            assert task.cancelled()
+
+
+async def test_ready_time_is_that_of_all_times_when_it_was_ready(nats):
+    async with connection(nats.urls, nothing) as some:
+        await some.jetstream()
+        before = some.ready_time
+        some.suspect("slow")
+        stopped = some.ready_time
+        assert stopped >= before
+        await some.jetstream()
+        await asyncio.sleep(0.02)
+        assert stopped + 0.02 <= some.ready_time < stopped + 5

@@ -356,6 +356,32 @@ async def test_a_message_that_comes_twice_to_one_worker_is_sent_once_and_stays_i
     assert machines.times() == {"a": 1}
 
 
+async def test_requests_that_are_slow_now_and_then_hold_up_no_conclusion(machines, monkeypatch):
+    """Each makes the connection not ready for a moment: patience goes on afterwards, it does not begin anew."""
+    monkeypatch.setattr("rbim.jetstream.sender.ANSWER_PATIENCE", 0.5)
+    monkeypatch.setattr("rbim.jetstream.sender.FIRST_LOOK", 0.05)
+    monkeypatch.setattr("rbim.jetstream.sender.LONGEST_LOOK", 0.05)
+    group = await machines.group()
+
+    async def suspecting(connection):
+        while True:
+            await asyncio.sleep(0.2)
+            connection.suspect("a request had no answer")
+
+    async with machines.sender(patience=0.5) as sender:
+        slow = asyncio.create_task(suspecting(sender._connection))
+        async with asyncio.timeout(20):
+            with pytest.raises(NotTaken):
+                await sender.carry(invitation(group, "a"), key="job.1")
+            jetstream = await sender._connection.jetstream()
+            bucket = await jetstream.key_value(Names.of(machines.name).bucket)
+            await bucket.create("job.2", json.dumps({"state": "claimed", "boot": "0" * 16, "by": "x"}).encode())
+            with pytest.raises(Unanswered, match="no answer came"):
+                await sender.carry(invitation(group, "b"), key="job.2")
+        slow.cancel()
+    assert machines.times() == {}
+
+
 def test_nothing_runs_on_trio():
     async def worker():
         async with AsyncClient(base_url="http://e", credentials=CREDENTIALS, transport=Emulator()) as client:

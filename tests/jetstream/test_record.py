@@ -109,17 +109,17 @@ def test_a_record_of_a_newer_version_is_refused():
             read(value)
 
 
-def test_only_time_between_two_looks_that_succeeded_counts():
+def test_only_time_between_two_proofs_counts():
     watch = Watch(most=5.0)
-    assert watch.elapsed(100.0, 1000.0) == 0  # the first look
-    assert watch.stood_still("p.1", 7, 0) == 0
-    watch.done(101.0)
-    elapsed = watch.elapsed(103.0, 1000.0)
-    assert (elapsed, watch.stood_still("p.1", 7, elapsed)) == (2.0, 2.0)
-    watch.done(104.0)
-    assert watch.elapsed(200.0, 1000.0) == 5.0  # this worker was frozen: a round's time at most
-    assert watch.elapsed(106.0, 1.0) == 0  # the servers were away meanwhile
-    watch.failed()
-    assert watch.elapsed(107.0, 1000.0) == 0
-    assert watch.stood_still("p.1", 8, 1.0) == 0  # another revision
-    assert watch.stood_still("p.1", 8, 1.0) == 1.0
+    assert watch.stood_still("p.0", 3, 90.0) == 0  # before the first proof
+    watch.proven(100.0)
+    assert watch.stood_still("p.1", 7, 101.0) == 0
+    watch.proven(103.0)
+    assert watch.stood_still("p.1", 7, 104.0) == 2.0  # from 101 to 103
+    assert watch.stood_still("p.1", 6, 104.0) == 0  # of a server that is behind
+    watch.proven(200.0)  # this worker was frozen, or the servers were away: no more than ``most`` of it
+    assert watch.stood_still("p.1", 7, 200.0) == 7.0  # what is known from before is still known
+    assert watch.stood_still("p.0", 3, 200.0) == 8.0
+    assert watch.stood_still("p.1", 8, 201.0) == 0  # another revision
+    watch.proven(202.0)
+    assert watch.stood_still("p.1", 8, 203.0) == 1.0
