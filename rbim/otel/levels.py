@@ -1,4 +1,4 @@
-"""Levels of clients, jobs, inboxes and queues: gauges and counters that are read whenever metrics are collected.
+"""Levels of clients, jobs, receivers, inboxes and queues: gauges and counters that are read whenever metrics are collected.
 
 They are read in the thread that collects. Several objects with the same attributes are one series: what can be added up is
 added up, and of ages and times the longest counts.
@@ -153,6 +153,13 @@ LEVELS = (
     Level(
         "rbim.job.eta", "s", "Estimated time until the job ends, if known.", "job", _of_job(lambda n: n.eta), longest=True
     ),
+    Level(
+        "rbim.receiver.overflow",
+        "{delivery}",
+        "Deliveries that wait in the overflow file.",
+        "receiver",
+        lambda receiver: receiver.reading,
+    ),
     Level("rbim.inbox.events", "{event}", "Events of the inbox by state.", "inbox", _of_inbox(_events)),
     Level("rbim.inbox.lag", "s", "Age of the oldest waiting event.", "inbox", _of_inbox(lambda n: n.lag), longest=True),
     Level("rbim.inbox.partitions", PARTITION, "Partitions that this process owns.", "inbox", _of_owner("owned")),
@@ -171,7 +178,7 @@ LEVELS = (
 
 
 class Levels:
-    """The observed clients, jobs, inboxes and queues. They are weakly referenced: a collected one is no longer reported."""
+    """What is observed: clients, jobs, receivers, inboxes, queues. Weakly: a collected one is no longer reported."""
 
     def __init__(self, meter: Meter, provider: Provider) -> None:
         self._provider = provider
@@ -216,7 +223,7 @@ OBSERVED: Sources[Observed] = Sources()
 
 
 def _after_fork() -> None:
-    """Forget the jobs, inboxes and queues of the parent process: they do not run here. A client may be entered here."""
+    """Forget what is of the parent process: all but clients, which may be entered here."""
     for observed, _ in OBSERVED.everything():
         if observed.source != "client":
             observed.close()
@@ -270,7 +277,7 @@ def _values(value: float | dict[str, float] | None, attributes: Attributes) -> I
         yield attributes, value
 
 
-# Inboxes and queues are files and servers. They are read by a task, not by the thread that collects metrics.
+# Overflow files, inboxes and queues are files and servers. They are read by a task, not by the thread that collects metrics.
 
 
 @frozen

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from rbim.bulk.run import Run
     from rbim.callbacks.inbox.sqlite import SqliteInbox
     from rbim.callbacks.observers import Observation
+    from rbim.callbacks.receiver.receiver import Receiver
     from rbim.client.client import View
     from rbim.client.observers import AttemptEnded, AttemptStarted, CallEnded, CallStarted
     from rbim.errors import Attempt
@@ -249,6 +250,26 @@ class OtelObserver(Observer):
         ``name`` becomes the attribute ``rbim.job``.
         """
         return self._levels.observe("job", run, self._level_attributes("rbim.job", name))
+
+    def observe_receiver(
+        self, receiver: Receiver[Any], name: str | None = None, *, every: float = 15.0
+    ) -> AbstractAsyncContextManager[None]:
+        """Return a context manager that reports how many deliveries wait in a receiver's overflow file (``spool``).
+
+        Enter the receiver first. The file is read every ``every`` seconds (default: 15). ``name`` becomes the attribute
+        ``rbim.receiver`` (default: the receiver's name). Without an overflow file nothing is reported. Entering raises the
+        error of a file that cannot be read.
+        """
+        return Polled(
+            levels=self._levels,
+            source="receiver",
+            target=receiver,
+            attributes=self._level_attributes("rbim.receiver", receiver.name if name is None else name),
+            every=every,
+            read=receiver.overflow,
+            sleep=receiver.clock.sleep,
+            label=receiver,
+        )
 
     def observe_inbox(
         self, inbox: SqliteInbox | JetStreamInbox, name: str | None = None, *, every: float | None = 15.0

@@ -223,6 +223,7 @@ CASES = {
         buckets(HEADROOM + "{", {"0.5": 1, "1": 1, "5": 100, "+Inf": 100}),
     ),
     "RbimOverflow": ({"rbim_receiver_spooled_total": FIRST}, {"rbim_receiver_spooled_total": "3x120"}),
+    "RbimOverflowStays": ({"rbim_receiver_overflow": "2x120"}, {"rbim_receiver_overflow": "0x120"}),
     "RbimQuarantine": ({"rbim_receiver_quarantined_total": FIRST}, {"rbim_receiver_quarantined_total": "3x120"}),
     "RbimClockWrong": ({"rbim_receiver_skewed_total": FIRST}, {"rbim_receiver_skewed_total": "3x120"}),
     "RbimOldToken": ({"rbim_receiver_old_tokens_total": "0+6x300"}, {"rbim_receiver_old_tokens_total": "9x300"}),

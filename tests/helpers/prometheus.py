@@ -74,7 +74,11 @@ async def _use_everything(otel, tmp_path, read):
                     copies, queue = JetStreamInbox("nats://h1"), Queue()
                     async with (
                         SqliteInbox(tmp_path / "events.db") as inbox,
+                        Receiver(
+                            credentials=CREDENTIALS, sink=MemorySink(), spool=tmp_path / "empty", name="eu"
+                        ) as receiver,
                         otel.observe_inbox(inbox),
+                        otel.observe_receiver(receiver),
                         otel.observe_inbox(copies, every=None),
                         otel.observe_queue(queue),
                     ):

@@ -207,6 +207,48 @@ async def test_the_lag_of_an_inbox_goes_by_its_own_clock_and_is_never_negative(t
 # --------------------------------------------------------------------------------------- receivers
 
 
+class Away(MemorySink):
+    """A sink that fails until it is back."""
+
+    accept_now = None
+    back = False
+
+    async def accept(self, delivery, /):
+        if not self.back:
+            raise OSError
+        return await super().accept(delivery)
+
+
+async def test_the_overflow_file_is_counted_until_the_sink_has_taken_what_is_in_it(telemetry, tmp_path, clock):
+    sink = Away(clock=clock)
+    receiver = Receiver(credentials=CREDENTIALS, sink=sink, spool=tmp_path / "spool", name="eu", clock=clock)
+    assert await receiver.overflow() is None
+    async with receiver, telemetry.observer.observe_receiver(receiver, every=10):
+        assert telemetry.points("rbim.receiver.overflow") == [({"rbim.receiver": "eu"}, 0)]
+        for number in range(3):
+            assert (await post(receiver, body(msgId=f"m{number}", to=f"g{number}"))).status == 200
+        await clock.advance(10)
+        await until(lambda: telemetry.points("rbim.receiver.overflow") == [({"rbim.receiver": "eu"}, 3)])
+        sink.back = True
+        await until(lambda: len(sink.events) == 3, clock)
+        await until(lambda: telemetry.points("rbim.receiver.overflow") == [({"rbim.receiver": "eu"}, 0)], clock)
+    assert telemetry.points("rbim.receiver.overflow") == []
+    assert await receiver.overflow() is None
+
+
+async def test_a_receiver_without_an_overflow_file_has_no_number_of_what_is_in_it(telemetry):
+    async with Receiver(credentials=CREDENTIALS, sink=MemorySink()) as receiver:
+        assert await receiver.overflow() is None
+        async with telemetry.observer.observe_receiver(receiver):
+            assert telemetry.points("rbim.receiver.overflow") == []
+
+
+async def test_the_overflow_file_beside_an_inbox_in_a_file_is_counted(telemetry, tmp_path):
+    receiver = Receiver(credentials=CREDENTIALS, sink=SqliteInbox(tmp_path / "events.db"))
+    async with receiver, telemetry.observer.observe_receiver(receiver, "mine"):
+        assert telemetry.points("rbim.receiver.overflow") == [({"rbim.receiver": "mine"}, 0)]
+
+
 async def test_what_a_receiver_answered_and_what_was_left_of_its_time(telemetry, clock):
     class Slow(MemorySink):
         accept_now = None

@@ -269,6 +269,15 @@ class Receiver(Generic[Resource]):
             error=failure or reading or self._supervision.error or worker.error,
         )
 
+    async def overflow(self) -> int | None:
+        """Return the number of deliveries that wait in the overflow file (``spool``) until the sink takes them.
+
+        None without one, outside the ``async with`` block, and while the receiver restarts.
+        """
+        if self._spool is None or self._running is None or not self._supervision.running:
+            return None
+        return await self._spool.waiting()
+
     async def receive(self, headers: Headers, body: bytes) -> Reply:
         """Process one delivery, given its headers and its raw body as received, and return the answer.
 

@@ -94,6 +94,10 @@ class Spool:
     ) -> None:
         await self._entered.__aexit__(None, None, None)  # a task group would wrap the error
 
+    async def waiting(self) -> int:
+        """Return the number of deliveries that wait here."""
+        return (await self._inbox.counts()).waiting
+
     def holds(self, conversation: str) -> bool:
         """Whether deliveries of the conversation wait here."""
         return self._all_held or conversation in self._held or conversation in self._writing
