@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rbim.cli.errors import print_error
 from rbim.cli.extras import MissingExtra
 from rbim.cli.global_flags import current_flags
+from rbim.cli.telemetry import telemetry
 from rbim.dialect_text import NAMES, dialect_fields, flag_of, variable_of
 from rbim.errors import InvalidRequest
 
@@ -70,7 +71,12 @@ def _dialect(flags: GlobalFlags) -> dict[str, object]:
 
 
 def make_client(config: Config | None = None, **options: Unpack[ClientOptions]) -> AsyncClient:
-    """Make the client of a command. Raises InvalidRequest, and MissingExtra if the transport needs an extra."""
+    """Make the client of a command. Raises InvalidRequest, and MissingExtra if the transport needs an extra.
+
+    Its calls become spans and metrics if the process has an SDK of OpenTelemetry.
+    """
+    if (otel := telemetry()) is not None:
+        options["observers"] = (otel, *options.get("observers", ()))
     if current_flags().debug:
         from rbim.client.observers import LoggingObserver
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from rbim.cli.extras import require
+from rbim.cli.telemetry import telemetry
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,7 +45,10 @@ def remote_sender(via: str, config: Config) -> RemoteSender:
     servers, name = queue_of(via)
     from rbim.jetstream.sender import RemoteSender
 
-    return RemoteSender(servers, name=name, settings=nats_settings(config))
+    otel = telemetry()
+    return RemoteSender(
+        servers, name=name, settings=nats_settings(config), observers=() if otel is None else [otel.on_operation]
+    )
 
 
 def _named(call: Callable[[], T]) -> T:

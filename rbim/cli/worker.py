@@ -78,15 +78,18 @@ async def _serve(  # noqa: PLR0913  # the flags of the command
 ) -> None:
     import asyncio
 
+    from rbim.cli.telemetry import telemetry
     from rbim.cli.via import nats_settings
     from rbim.jetstream.worker import TAKEOVER, serve
 
     servers, name = queue
-    stop = asyncio.Event()
+    stop, otel = asyncio.Event(), telemetry()
     _stop_on_signals(stop)
     sys.stderr.write(f"worker of {name} on {', '.join(servers)}; Ctrl-C stops it\n")
     sys.stderr.flush()
     async with client:
+        if otel is not None:
+            otel.observe_client(client)
         await serve(
             client,
             servers,
@@ -96,6 +99,7 @@ async def _serve(  # noqa: PLR0913  # the flags of the command
             takeover=TAKEOVER if takeover is None else takeover,
             settings=nats_settings(config),
             stop=stop,
+            observers=() if otel is None else [otel.on_operation],
         )
 
 

@@ -192,9 +192,9 @@ def state(rows):
     return state
 
 
-def invitations(rows, state, *, requests=(), **changed):
+def invitations(rows, state, *, requests=(), resent=0, **changed):
     report = {"total": 300, "invited": 297, "refused": 3, "failed": 0, "unknown": 0} | changed
-    return Invitations(rows=rows, report=report, state=state, requests=list(requests))
+    return Invitations(rows=rows, report=report, state=state, requests=list(requests), resent=resent, chunk=2)
 
 
 def test_accounts_that_are_missing_or_too_many_are_mismatches(rows, state):
@@ -208,10 +208,11 @@ def test_accounts_that_are_missing_or_too_many_are_mismatches(rows, state):
 
 
 def test_an_account_may_be_unknown_only_if_it_was_refused_in_a_request_that_was_sent_again(rows, state):
-    request = {"attempt": 2, "at": 0.0, "values": {"members": ["user-7", "user-9"]}}
-    assert [*invitations(rows, state(), refused=2, unknown=1, requests=[request]).mismatches()] == []
+    assert [*invitations(rows, state(), refused=1, unknown=2, resent=1).mismatches()] == []
     assert len([*invitations(rows, state(), refused=2, unknown=1).mismatches()]) == 2
-    assert len([*invitations(rows, state(), refused=1, unknown=2, requests=[request]).mismatches()]) == 2
+    assert len([*invitations(rows, state(), refused=0, unknown=3, resent=1).mismatches()]) == 2, "a request has two accounts"
+    assert len([*invitations(rows, state(), refused=-1, unknown=4, resent=9).mismatches()]) == 2, "three cannot be invited"
+    assert len([*invitations(rows, state(), invited=296, unknown=1, resent=1).mismatches()]) == 2
 
 
 def attempt(number, at, key="a|b", status=200, attempt=1):

@@ -32,6 +32,7 @@ from rbim.cli.callback.signals import stopped_by_signals
 from rbim.cli.context import callback_credentials, configuration
 from rbim.cli.exit_codes import Exit
 from rbim.cli.printable import json_line
+from rbim.cli.telemetry import telemetry
 from rbim.errors import InvalidRequest
 from rbim.operations.base import wire_names
 
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator, MutableMapping
 
     from rbim._support.asgi import Receive, Scope, Send
+    from rbim.otel.observer import OtelObserver
 
 __all__ = ["ServeOptions", "line_of", "run"]
 
@@ -81,7 +83,7 @@ def run(options: ServeOptions) -> int:
     config = configuration()
     credentials = callback_credentials(config)
     forwarder = None if options.forward_to is None else Forwarder(options.forward_to, credentials)
-    sink = inbox_of(options.inbox)
+    sink, otel = inbox_of(options.inbox), telemetry()
     if is_on_servers(options.inbox) and options.spool is None and options.mode == "normal":
         raise InvalidRequest(
             "--spool is needed with an inbox on servers: in normal mode the platform tries each delivery once, and servers "
@@ -97,10 +99,11 @@ def run(options: ServeOptions) -> int:
         timeout=inf,  # the reader of standard output may be slow
         drain=DRAIN_TIMEOUT,
         health=options.health,
+        observers=() if otel is None else (otel.on_callback,),
     )
     with receiver_log() as log, ExitStack() as closing:
         app = _AtPath(options, receiver, forwarder, log)
-        serving = _Serving(receiver, forwarder, _config(options, app), ConnectionTable(limit))
+        serving = _Serving(receiver, forwarder, _config(options, app), ConnectionTable(limit), otel)
         return asyncio.run(_until_stopped(options, serving, log, closing))
 
 
@@ -219,6 +222,7 @@ class _Serving:
     forwarder: Forwarder | None
     config: uvicorn.Config
     table: ConnectionTable
+    otel: OtelObserver | None
 
     def handle_by(self, printer: _Printer | None) -> None:
         """Forward and print events, unless neither is wanted."""
@@ -235,7 +239,11 @@ class _Serving:
 
     @asynccontextmanager
     async def receiving(self) -> AsyncGenerator[None]:
-        async with nullcontext() if self.forwarder is None else self.forwarder.transport, self.receiver:
+        async with (
+            nullcontext() if self.forwarder is None else self.forwarder.transport,
+            self.receiver,
+            nullcontext() if self.otel is None else self.otel.observe_receiver(self.receiver),
+        ):
             yield
 
 

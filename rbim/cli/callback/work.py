@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import sys
+from contextlib import nullcontext
 from importlib import import_module
 from logging import CRITICAL
 from pathlib import Path  # noqa: TC003  # attrs resolves it
@@ -21,6 +22,7 @@ from rbim.cli.callback.inboxes import inbox_of
 from rbim.cli.callback.log import receiver_log
 from rbim.cli.callback.signals import stopped_by_signals
 from rbim.cli.exit_codes import Exit
+from rbim.cli.telemetry import telemetry
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -52,17 +54,19 @@ def run(options: WorkOptions) -> int:
     Handlers have a thread of their own, which ends with the process: one that hangs or blocks holds up no exit.
     """
     sys.path.insert(0, str(options.app_dir.absolute()))
-    router, around = _router(options), _around(options)
+    router, around, otel = _router(options), _around(options), telemetry()
+    inbox = inbox_of(options.inbox, takeover=options.takeover)
     worker = Worker(
-        inbox_of(options.inbox, takeover=options.takeover),
+        inbox,
         router,
         concurrency=options.concurrency,
         timeout=options.timeout,
-        observers=Observers(),
+        observers=Observers(() if otel is None else (otel.on_callback,)),
         drain=options.drain,
     )
     with receiver_log() as log:
-        return asyncio.run(_until_stopped(options, WorkerThread(worker, around=around), log))
+        reporting = nullcontext() if otel is None else otel.observe_inbox(inbox, every=None)
+        return asyncio.run(_until_stopped(options, WorkerThread(worker, around=around), reporting, log))
 
 
 def _router(options: WorkOptions) -> Router[Any]:
@@ -82,11 +86,13 @@ def _around(options: WorkOptions) -> Callable[[], AbstractAsyncContextManager[An
     return cast("Callable[[], AbstractAsyncContextManager[Any]]", found)
 
 
-async def _until_stopped(options: WorkOptions, running: WorkerThread, log: RateLimitedHandler) -> int:
+async def _until_stopped(
+    options: WorkOptions, running: WorkerThread, reporting: AbstractAsyncContextManager[None], log: RateLimitedHandler
+) -> int:
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
     with stopped_by_signals(lambda: loop.call_soon_threadsafe(stopped.set)):
         try:
-            async with running:
+            async with running, reporting:
                 log.log_text(f"handling the events of {options.inbox} with {options.handlers}", CRITICAL)
                 await stopped.wait()
         except sqlite3.Error as error:

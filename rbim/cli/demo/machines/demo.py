@@ -326,11 +326,16 @@ class _Site:
 
     async def _figures(self) -> Figures:
         platform = self.platform
-        report = read_report(self._journal).as_json()["accounts"] | {"duplicate": self.rows.duplicates}
-        report["total"] = self.rows.total
+        found = read_report(self._journal).as_json()
+        report = found["accounts"] | {"duplicate": self.rows.duplicates, "total": self.rows.total}
         return Figures(
             invitations=Invitations(
-                rows=self.rows, report=report, state=await platform.state(), requests=await platform.requests()
+                rows=self.rows,
+                report=report,
+                state=await platform.state(),
+                requests=await platform.requests(),
+                resent=found["requests"]["resent"],
+                chunk=self.chunk,
             ),
             callbacks=Callbacks(
                 deliveries=await platform.deliveries(), handled=self._handled(), counts=await self._counts()

@@ -37,12 +37,17 @@ class Death:
 
 @frozen(kw_only=True)
 class Invitations:
-    """The job: its rows, the accounts in its report, the platform's state and the requests that it saw."""
+    """The job: its rows, the accounts in its report, the platform's state and the requests that it saw.
+
+    ``resent``: requests that the job sent again because their outcome was unknown, of ``chunk`` accounts at most.
+    """
 
     rows: DemoRows
     report: dict[str, Any]
     state: dict[str, Any]
     requests: list[dict[str, Any]]
+    resent: int = 0
+    chunk: int = 1
 
     @property
     def members(self) -> dict[str, set[str]]:
@@ -67,12 +72,12 @@ class Invitations:
 
     @property
     def doubtful(self) -> int:
-        """The number of accounts that cannot be invited, in requests that were sent again.
+        """The number of accounts that cannot be invited, and may be in requests that the job sent again.
 
-        The report may call these unknown: the answer to the first request, which nobody got, may have been another one.
+        The report may call these unknown: the answer to the first request, which did not arrive, may have been another one.
+        The platform need not have seen that request: its worker may have died before it left.
         """
-        again = {account for each in self.requests if each["attempt"] > 1 for account in each["values"]["members"]}
-        return len(again & self.rows.never_logged_in)
+        return min(len(self.rows.never_logged_in), self.resent * self.chunk)
 
     def mismatches(self) -> Iterator[str]:
         """Yield a line for each figure that is not as expected."""
