@@ -11,6 +11,7 @@ from rbim.jetstream import JetStreamInbox
 from rbim.jetstream.nats_py import KeyValue
 from rbim.jetstream.ownership import Ownership
 from rbim.jetstream.partition import Partition, key_of
+from rbim.jetstream.publisher import Publisher
 from rbim.jetstream.reader import Reader
 from rbim.jetstream.record import Owner, Record, owner_of
 from rbim.jetstream.together import outcomes, together
@@ -43,13 +44,30 @@ async def until(condition):
 
 
 def instead_of(monkeypatch, method, call):
-    """Have ``call(original, bucket, key, ...)`` stand for a method of a bucket."""
+    """Have ``call(original, bucket, key, ...)`` stand for a method of a bucket; "update" is a write if nothing has changed."""
+    if method == "update":
+        instead_of_update(monkeypatch, call)
+        return
     original = getattr(KeyValue, method)
 
     async def stand_in(bucket, key, *args, **options):
         return await call(original, bucket, key, *args, **options)
 
     monkeypatch.setattr(KeyValue, method, stand_in)
+
+
+def instead_of_update(monkeypatch, call):
+    original = Publisher.put
+
+    async def stand_in(publisher, subject, value, last):
+        bucket, key = subject.split(".", 2)[:2], subject.split(".", 2)[2]
+
+        async def update(_, key, value, last):
+            return await original(publisher, ".".join([*bucket, key]), value, last)
+
+        return await call(update, publisher, key, value, last)
+
+    monkeypatch.setattr(Publisher, "put", stand_in)
 
 
 # ------------------------------------------------------------------------------------ a takeover
