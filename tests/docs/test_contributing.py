@@ -1,6 +1,9 @@
 """The tasks of contributors: docs/CONTRIBUTING.md, CI, the hooks and the workflow name those of pyproject.toml."""
 
+import os
 import re
+import subprocess
+import sys
 import tomllib
 
 import pytest
@@ -80,3 +83,25 @@ def test_every_path_that_the_page_names_exists():
     named = set(re.findall(r"`([\w./-]+/[\w./-]*|\.[\w-]+\.yaml|[\w.-]+\.(?:toml|md))`", TEXT))
     missing = {path for path in named if not (ROOT / path).exists()}
     assert missing - {"dist/"} == {"tests/kept/VERSION/"}
+
+
+CI = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+PROMTOOL = "tests/docs/test_monitoring.py::test_prometheus_accepts_the_alerts"
+
+
+def test_ci_requires_the_programs_that_tests_would_be_skipped_without():
+    required = set(re.findall(r"^provide_for_tests (\S+)", CI, re.MULTILINE))
+    assert required == {"nginx", "PostgreSQL", "promtool"}
+    for name in required:
+        reasons = rf'reason="[^"]*\b{name}\b'
+        assert any(re.search(reasons, file.read_text(encoding="utf-8")) for file in (ROOT / "tests").rglob("*.py")), name
+    assert re.search(r"^export TESTS_REQUIRE=nats-server\b", CI, re.MULTILINE)
+
+
+@pytest.mark.parametrize(("required", "code", "word"), [("nginx promtool", 1, "1 error"), ("nginx", 0, "1 skipped")])
+def test_a_test_without_a_required_program_fails(required, code, word, tmp_path):
+    environment = os.environ | {"PATH": str(tmp_path), "TESTS_REQUIRE": required}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", PROMTOOL]
+    ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, encoding="utf-8", check=False)
+    assert (ran.returncode, word in ran.stdout) == (code, True), ran.stdout
+    assert ("TESTS_REQUIRE names promtool" in ran.stdout) == bool(code)

