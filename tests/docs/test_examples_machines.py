@@ -197,3 +197,32 @@ def test_the_file_is_what_its_readme_says():
         assert SERVICES[name]["networks"]["default"]["aliases"] == ["receivers"]
     data = [volume for name in (*SERVERS, "receiver1", "receiver2") for volume in SERVICES[name]["volumes"][-1:]]
     assert len(set(data)) == 5, "none is shared"
+
+
+KINDS = {
+    "build": dict,
+    "command": list,
+    "deploy": dict,
+    "environment": dict,
+    "image": str,
+    "networks": dict,
+    "ports": list,
+    "profiles": list,
+    "restart": str,
+    "volumes": list,
+}
+"""What the specification of compose files says of the keys that services have here."""
+
+
+def test_the_file_has_only_what_the_specification_of_compose_files_knows():
+    """``docker compose config`` says the same; it refuses a key that it does not know."""
+    assert {key for key in COMPOSE if not key.startswith("x-")} == {"services", "volumes"}
+    for name, service in SERVICES.items():
+        assert {key: type(value) for key, value in service.items()} == {key: KINDS[key] for key in service}, name
+        assert service.get("build", {}).keys() <= {"context", "dockerfile_inline"}
+        assert service.get("deploy", {}).keys() <= {"replicas"}
+        assert service["restart"] in {"no", "always", "on-failure", "unless-stopped"}
+        words = [*service.get("command", ()), *service.get("ports", ()), *service.get("volumes", ())]
+        assert all(type(word) is str for word in words), "a number or a boolean is not a word of a command"
+        assert all(type(value) is str for value in service.get("environment", {}).values())
+    assert set(COMPOSE["volumes"].values()) == {None}
