@@ -11,6 +11,7 @@ from math import ceil
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from rbim._support.task_errors import is_being_cancelled
 from rbim.errors import InvalidRequest
 from rbim.jetstream.nats_py import KeyWrongLastSequenceError, NotFoundError, subscribe
 from rbim.jetstream.partition import Partition, key_of
@@ -145,6 +146,10 @@ class Ownership:
                 await self._round()
             except InvalidRequest:  # of another version: this worker must not touch it
                 logger.exception("no partition can be taken")
+            except asyncio.CancelledError as error:
+                if is_being_cancelled():
+                    raise
+                logger.debug("a round of the partitions: %r", error)  # of something that it awaited
             except Exception as error:  # no answer, no leader
                 logger.debug("a round of the partitions: %r", error)
             with suppress(TimeoutError):

@@ -7,6 +7,7 @@ from contextlib import suppress
 from logging import getLogger
 from typing import TYPE_CHECKING
 
+from rbim._support.task_errors import is_being_cancelled
 from rbim.callbacks.inbox.protocols import LeaseLost
 from rbim.jetstream.lanes import Share
 from rbim.jetstream.messages import stored
@@ -217,6 +218,9 @@ class Partition:
                         await self._wait_for_room()
                         for sequence, message in await reader.read():
                             self._take(sequence, message)
+            except asyncio.CancelledError:
+                if is_being_cancelled():
+                    raise  # else it is that of something that it awaited
             except Exception as error:  # a gap, no leader, no connection: begin again behind the last message
                 logger.debug("reading partition %d: %r", self.number, error)
             await asyncio.sleep(READ_AGAIN)

@@ -112,6 +112,19 @@ def every_second_round(monkeypatch):
     instead_of(monkeypatch, "put", put)
 
 
+def a_round_that_is_cancelled_by_what_it_awaits(monkeypatch):
+    rounds = 0
+
+    async def put(original, bucket, key, *args, **options):
+        nonlocal rounds
+        rounds += 1
+        if rounds == 3:
+            await _cancelled()
+        return await original(bucket, key, *args, **options)
+
+    instead_of(monkeypatch, "put", put)
+
+
 def a_server_that_is_behind(monkeypatch):
     """Every second answer is from a server that has not got the last write."""
     looks = dict.fromkeys(KEYS, 0)
@@ -140,6 +153,7 @@ def old_events_that_take_long_to_delete(monkeypatch):
         one_look_of_each_round,
         every_second_look,
         every_second_round,
+        a_round_that_is_cancelled_by_what_it_awaits,
         a_server_that_is_behind,
         old_events_that_take_long_to_delete,
     ],
@@ -366,6 +380,23 @@ async def test_consumers_that_are_made_late_are_used(copies, monkeypatch):
         await until(lambda: len(unanswered) == 3 * PARTITIONS)
         jetstream = await copies._open.jetstream()
         assert len(await jetstream.consumers_info(copies.name)) == PARTITIONS
+
+
+async def test_reading_goes_on_after_a_cancellation_of_what_it_awaits(copies, monkeypatch):
+    original, cancelled = Reader.read, []
+
+    async def read(reader):
+        if reader._subject not in cancelled:
+            cancelled.append(reader._subject)
+            await _cancelled()
+        return await original(reader)
+
+    monkeypatch.setattr(Reader, "read", read)
+    async with copies, copies.backlog() as backlog:
+        await until(lambda: len(cancelled) == PARTITIONS)
+        await copies.accept(delivery(1))
+        with anyio.fail_after(PATIENCE):
+            await backlog.wait()
 
 
 # ------------------------------------------------------------------------------------ several calls at once
