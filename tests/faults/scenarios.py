@@ -99,9 +99,10 @@ def resets(_: Stage, peer: Peer) -> None:
     peer.reset()
 
 
-def ends(_: Stage, peer: Peer) -> None:
+def ends(stage: Stage, peer: Peer) -> None:
     """Send an end of stream, and wait for the client's."""
     peer.sock.shutdown(socket.SHUT_WR)
+    stage.rested.set()
     peer.wait_closed()
 
 
