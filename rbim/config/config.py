@@ -43,7 +43,7 @@ from rbim.client.settings import (
     value_from_env,
     variables,
 )
-from rbim.config.files import places, read_file, readable_by_others
+from rbim.config.files import places, read_file, readable_by_others, shown_profile
 from rbim.credentials import Credentials, Secret, credentials_in, secret_of, token_in
 from rbim.dialect import Dialect
 from rbim.errors import InvalidRequest
@@ -335,7 +335,7 @@ def _chosen(
     if name is None or name in names:
         return name, ""
     where = " or ".join(str(place.path) for place in searched) or "any file"
-    known = f"there are {', '.join(names)}" if names else "there are no profiles"
+    known = f"there are {', '.join(map(shown_profile, names))}" if names else "there are no profiles"
     return None, f"there is no profile {repr(given) if given else quoted(name)} in {where}: {known}"
 
 
@@ -344,9 +344,9 @@ def _missing(key: str, config: Config) -> InvalidRequest:
     if untrusted := next((each for each in config.ignored if _is_of(each, key)), None):
         cause += f", and that of {_shown(untrusted.file)} is ignored until you trust the file (rbim config trust)"
     elif config.profile is not None:
-        cause += f", and the profile {config.profile!r} has no {'token_file' if key == TOKEN else key}"
+        cause += f", and the profile {shown_profile(config.profile)!r} has no {'token_file' if key == TOKEN else key}"
     elif config.profiles:
-        cause += f", and none of the profiles {', '.join(config.profiles)} is chosen"
+        cause += f", and none of the profiles {', '.join(map(shown_profile, config.profiles))} is chosen"
     return InvalidRequest(cause, field=KEYS[key].variable or key)
 
 

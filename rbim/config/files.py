@@ -33,6 +33,7 @@ __all__ = [
     "places",
     "read_file",
     "readable_by_others",
+    "shown_profile",
     "trust",
 ]
 
@@ -354,15 +355,16 @@ def _checked(path: Path, document: dict[str, Any]) -> tuple[ConfigFile | None, s
     read: dict[str, Mapping[str, Any]] = {}
     for name, table in cast("dict[str, object]", profiles).items():
         if not isinstance(table, dict):
-            return None, f"profiles.{_named(name)}: a table is needed, [profiles.{_named(name)}]"
+            return None, f"profiles.{shown_profile(name)}: a table is needed, [profiles.{shown_profile(name)}]"
         settings, cause = _settings(name, cast("dict[str, object]", table), path.parent)
         if settings is None:
-            return None, f"profiles.{_named(name)}.{cause}"
+            return None, f"profiles.{shown_profile(name)}.{cause}"
         read[name] = MappingProxyType(settings)
     return ConfigFile(path=path, default=default, profiles=MappingProxyType(read), shared=shared), ""
 
 
-def _named(profile: str) -> str:
+def shown_profile(profile: str) -> str:
+    """Return the name of a profile for a message, unless it may be a token in the wrong place."""
     return "***" if LONG_NAME.fullmatch(profile) else profile
 
 
@@ -374,7 +376,7 @@ def _settings(profile: str, table: dict[str, object], base: Path) -> tuple[dict[
         if name == DIALECT:
             continue
         if name not in KEYS:
-            place = _misplaced(name, f"[profiles.{_named(profile)}.{DIALECT}]")
+            place = _misplaced(name, f"[profiles.{shown_profile(profile)}.{DIALECT}]")
             known = (*KEYS, *DIALECT_KEYS.values(), DIALECT) if place else (*KEYS, DIALECT)
             return None, f"{unknown_key(name, known)}: unknown key; {place or nearest(name, known)}"
         settings[name], cause = KEYS[name].value(Sealed(value), base)

@@ -95,6 +95,16 @@ def test_a_token_in_a_wrong_variable_or_argument_is_not_shown(bare_environment, 
             assert token not in "".join(capsys.readouterr()), (key, form)
 
 
+@pytest.mark.parametrize("token", [TOKENS[0], TOKENS[3]])
+def test_no_message_lists_a_profile_whose_name_may_be_a_token(folder, token):
+    file = folder / "some.toml"
+    file.write_text(f'[profiles."{token}"]\n[profiles.test]\n')
+    with pytest.raises(InvalidRequest, match=r"there are \*\*\*, test$"):
+        load("a", file)
+    assert load(file=file).missing[0].endswith("none of the profiles ***, test is chosen")
+    assert token not in "".join(load(token, file).missing)
+
+
 @pytest.mark.parametrize("token", TOKENS)
 @pytest.mark.parametrize(
     "text",

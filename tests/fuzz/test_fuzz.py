@@ -131,3 +131,16 @@ def test_the_engine_finds_a_fault(name):
     """The engine begins with the same number each time: it finds the fault after as many inputs, on a busy machine later."""
     code, printed = fuzz("faults", name, "--seconds", "120")
     assert code == 0, printed
+
+
+@needs_engine
+@pytest.mark.slow
+@pytest.mark.ci
+def test_the_fewest_inputs_are_of_the_corpus(tmp_path):
+    fuzz("--folder", str(tmp_path), "run", "values", "--seconds", "2")
+    program = "import sys, pathlib, tests.fuzz.runner as r; print(r.Runner(pathlib.Path(sys.argv[1])).minimised('values'))"
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    fewest = ast.literal_eval(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout)
+    corpus = [path.read_bytes() for path in (tmp_path / "values" / "corpus").iterdir()]
+    assert 0 < len(fewest) < len(corpus)
+    assert set(fewest) <= set(corpus)

@@ -30,6 +30,7 @@ _WINDOW = 256
 """Lines that are read again after a mistake: more than a row may have, but not many more."""
 
 _UNCLOSED = "a quote is not closed"
+_UNEXPECTED_END = "unexpected end"  # in the csv module's error for such a quote
 
 
 class HeaderOptions(NamedTuple):
@@ -62,9 +63,11 @@ class Header(NamedTuple):
     allow_damaged: bool
 
 
-def find_header(lines: list[str], options: HeaderOptions) -> Header | None:
+def find_header(lines: list[str], options: HeaderOptions, *, last: bool) -> Header | None:
     """Read the header at the beginning of the lines; return None if it does not end in them.
 
+    Unless these lines are the ``last``, it is also None if it could have another delimiter and end later: a pipe that
+    delivers the first line alone must not decide that.
     The delimiter with most of the requested columns wins, then the one with most cells. A single column with another name
     is a list of accounts without a header, if the group is given and no column requested. Raises InvalidRequest if a column
     is missing.
@@ -75,7 +78,9 @@ def find_header(lines: list[str], options: HeaderOptions) -> Header | None:
         reader = csv.reader(lines, delimiter=delimiter, strict=True)
         try:
             cells = [cleaned(cell) for cell in next(reader)]
-        except csv.Error:
+        except csv.Error as error:
+            if not last and _UNEXPECTED_END in str(error):
+                return None
             continue
         named = (
             named_columns(cells, options.account_column, "account"),
@@ -166,7 +171,7 @@ def _rows(part: Lines, header: Header, *, last: bool) -> Generator[Row | BadRow,
                 if end == len(lines):
                     break  # the row may continue in the next part
                 continue  # it may continue beyond the window; the next window begins with it
-            unclosed = end - begin > 1 or "unexpected end" in str(error)
+            unclosed = end - begin > 1 or _UNEXPECTED_END in str(error)
             yield bad_row(part.before + begin + 1, _UNCLOSED if unclosed else f"invalid CSV: {error}", lines[begin])
             begin += 1
     return part.skipping(begin)

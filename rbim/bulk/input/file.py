@@ -261,12 +261,11 @@ class RowFile:
         if head.faults and len(head.lines) == 1:  # the message shows two lines
             head = head.followed_by(next(parts, _NO_LINES))
         self._check_header(head, 1)
-        while (header := find_header(head.lines[:_MAX_HEADER_LINES], options)) is None and len(
-            head.lines
-        ) < _MAX_HEADER_LINES:
-            if (more := next(parts, None)) is None:
-                break
-            head = head.followed_by(more)
+        last = False
+        while (header := find_header(head.lines[:_MAX_HEADER_LINES], options, last=last)) is None and not last:
+            more = next(parts, None) if len(head.lines) < _MAX_HEADER_LINES else None
+            last = more is None
+            head = head if more is None else head.followed_by(more)
         if header is None:
             raise InvalidRequest(f"{self.name}: the header is not valid CSV: {excerpt_of(head.lines[0])}", field="source")
         self._check_header(head, header.lines)

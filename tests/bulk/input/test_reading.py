@@ -46,11 +46,15 @@ def read(body, **options):
 
 
 def refused(body, **options):
-    """Return the text of the error that a body is refused with."""
+    """Return the text of the error that a body is refused with, at once and in small parts."""
     body = body.encode() if isinstance(body, str) else body
-    with pytest.raises(InvalidRequest) as caught:
-        list(RowFile(io.BytesIO(body), **options))
-    return str(caught.value)
+    texts = set()
+    for source in (io.BytesIO(body), Trickle(body), Trickle(body, [1])):
+        with pytest.raises(InvalidRequest) as caught:
+            list(RowFile(source, **options))
+        texts.add(str(caught.value))
+    (text,) = texts
+    return text
 
 
 def bad(rows):
@@ -449,6 +453,22 @@ def test_rows_come_before_the_input_has_ended():
 )
 def test_headers_that_are_understood(header, line, options):
     assert read(f"{header}\n{line}\n", kind="csv", **options) == [Row("g", "a")]
+
+
+@pytest.mark.parametrize("delimiter", ",;\t|")
+@pytest.mark.parametrize("name", ["note\nmore", "\n\n", "a\r\nb"])
+def test_a_header_of_several_lines_may_come_line_by_line(delimiter, name):
+    """Its first line alone would be a header with another delimiter."""
+    header = delimiter.join(["group", "account", f'"{name}"'])
+    assert read(f"{header}\ng{delimiter}a{delimiter}x\n", kind="csv") == [Row("g", "a")]
+
+
+def test_a_quote_in_a_header_that_is_not_closed_is_told_after_a_hundred_lines():
+    body = '"group,account\n' + "g,a\n" * 200
+    stream = Trickle(body.encode(), [4])
+    with pytest.raises(InvalidRequest, match='the header is not valid CSV: "group,account'):
+        list(RowFile(stream, kind="csv"))
+    assert stream.body.count(b"\n") > 90
 
 
 def test_a_row_for_another_group_than_the_given_one_is_bad():

@@ -70,6 +70,9 @@ def seeds() -> list[bytes]:
         profile.replace(b"app_id = ", b"app_id = 7 # "),
         b"app_token = '$TOKEN'\n",
         b'[profiles."$TOKEN"]\nx = 1\n',
+        b'[profiles."$TOKEN"]\n',
+        b'profile = "$TOKEN"\n[profiles.a]\n',
+        b'profile = "a"\n[profiles."$TOKEN"]\n',
         NEXT + b"RBIM_APP_ID=app\nRBIM_APP_TOKEN=$TOKEN\nRBIM_BASE_URL=http://h\nRBIM_CONCURRENCY=x\n",
         NEXT + b"RBIM_VERSION=2013\nRBIM_MEMBERS_SHAPE=nested\nRBIM_DELIVERY_MAX_AGE=1e999\nRBIM_TIMEOUT=-1\n",
         NEXT + b"RBIM_RATES=50/s,600/min\nRBIM_PROFILE=a\n",
@@ -112,12 +115,14 @@ def check(data: bytes) -> None:
 
 def _check(file: Path, listed: Path, content: bytes) -> None:
     warned: list[str] = []
-    config = _tried(lambda: load(file=file, warn=warned.append), "load")
+    # a profile's name is a variable of rbim, also if it is the token; only messages hide it
+    named = TOKEN in _profiles(content)
+    config = _tried(lambda: load(file=file, warn=warned.append), "load", frames=not named)
     for text in warned:
         _hides(text, "a warning")
-    if config is not None:
-        _hides(repr(config), "the configuration")
-        _tried(config.credentials, "credentials")
+    if config is not None and TOKEN not in (config.profile or ""):  # a profile that is chosen may be named
+        _hides(repr(config.values), "a value")
+        _tried(config.credentials, "credentials", frames=not named)
         for each in config.missing:
             _hides(each, "what is missing")
         document = tomllib.loads(content.decode("utf-8-sig"))
@@ -140,13 +145,21 @@ def _check(file: Path, listed: Path, content: bytes) -> None:
         require(len(set(found)) == len(found) and found, "credentials twice, or none", len(found))
 
 
-def _tried(call: Any, name: str) -> Any:
+def _profiles(content: bytes) -> list[str]:
+    try:
+        profiles = tomllib.loads(content.decode("utf-8-sig")).get("profiles")
+    except (ValueError, RecursionError):
+        return []
+    return [*profiles] if isinstance(profiles, dict) else []
+
+
+def _tried(call: Any, name: str, *, frames: bool = True) -> Any:
     try:
         return call()
     except InvalidRequest as error:
         _hides(str(error), f"the message of {name}")
         shown = traceback.TracebackException.from_exception(error, capture_locals=True, lookup_lines=False)
-        for frame in _frames(shown):
+        for frame in _frames(shown) if frames else ():
             for variable, value in (frame.locals or {}).items():
                 if "/rbim/" in frame.filename:
                     _hides(value, f"the traceback of {name}: {variable} of {frame.name}")
