@@ -24,6 +24,7 @@ from _derive.fuzz import fuzz  # noqa: E402  # the path comes first
 from _derive.operations import operations_page  # noqa: E402  # the path comes first
 from _derive.promises import promises  # noqa: E402  # the path comes first
 from _derive.proxies import proxies  # noqa: E402  # the path comes first
+from _derive.soak import soak  # noqa: E402  # the path comes first
 
 __all__ = ["derived", "outdated"]
 
@@ -32,7 +33,7 @@ REGIONS = {
     "architecture.md": {"house": house, "layers": layers},
     "errors.md": {"exits": exits},
     "performance.md": performance.regions(),
-    "reliability.md": {"fuzz": fuzz, "faults": faults, "promises": promises, "proxies": proxies},
+    "reliability.md": {"fuzz": fuzz, "faults": faults, "promises": promises, "proxies": proxies, "soak": soak, "supply chain": supply_chain},
 }
 
 

@@ -1,8 +1,9 @@
 # noqa: INP001  # a folder of pictures is no package
-"""Draw the pictures of the README: ``python docs/pictures/draw.py [architecture] [demo] [invite]`` (default: all).
+"""Draw the pictures of the pages: ``python docs/pictures/draw.py [architecture] [demo] [invite] [soak]`` (default: all).
 
 The terminal pictures show the output of the commands, which run against the emulator for each drawing. So their figures
-differ each time. The benchmarks' charts are drawn by ``python -m benchmarks --plot docs/pictures``.
+differ each time. That of a soak is drawn from the recorded run. The benchmarks' charts are drawn by
+``python -m benchmarks --plot docs/pictures``.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
 from architecture import architecture  # noqa: E402  # the path comes first
+from soak import soak  # noqa: E402  # the path comes first
 from terminal import demo, invite  # noqa: E402  # the path comes first
 
 __all__ = ["PICTURES"]
 
-PICTURES = {"architecture": architecture, "demo": demo, "invite": invite}
+PICTURES = {"architecture": architecture, "demo": demo, "invite": invite, "soak": soak}
 """The function that draws each picture, by the name of the picture; the file has this name with ``.svg``."""
 
 

@@ -56,7 +56,7 @@ def lines(svg):
 
 
 def test_every_picture_has_its_command_and_its_place_in_both_readmes():
-    assert list(load("draw").PICTURES) == COMMITTED
+    assert list(load("draw").PICTURES) == [*COMMITTED, "soak"]
     for page, folder in (("README.md", "docs/pictures"), ("docs/README.zh.md", "pictures")):
         text = (ROOT / page).read_text(encoding="utf-8")
         shown = re.findall(rf"!\[[^\]]+\]\({folder}/([\w-]+)\.svg\)", text)
@@ -68,10 +68,10 @@ def test_a_picture_that_there_is_not_is_said(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["draw.py", "nothing"])
 
     assert load("draw").main() == 2
-    assert "there are architecture, demo, invite" in capsys.readouterr().err
+    assert "there are architecture, demo, invite, soak" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", COMMITTED)
+@pytest.mark.parametrize("name", [*COMMITTED, "soak"])
 def test_a_picture_needs_nothing_from_elsewhere(name):
     svg = text_of(name)
     assert set(re.findall(r"https?://[^\s\"<]+", svg)) - {"http://www.w3.org/2000/svg"} <= {
@@ -80,6 +80,11 @@ def test_a_picture_needs_nothing_from_elsewhere(name):
     }
     for banned in ("@font-face", "<script", "<image", str(Path.home()), "tmp"):
         assert banned not in svg
+
+
+def test_the_picture_of_a_soak_is_what_was_recorded_and_stands_on_its_page():
+    assert load("soak").soak() == text_of("soak"), "run: python docs/pictures/draw.py soak"
+    assert "](pictures/soak.svg)" in (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
 
 
 # ----------------------------------------------------------------------------- the architecture

@@ -196,7 +196,7 @@ async def drive(plan: Plan, seconds: float, account: Account) -> Subject:
         async with started("client", plan, {"group": checked}, environment) as subject:
             outages = asyncio.create_task(after(plan.life * 1.3, lambda: server.refuse(0.5)))
             try:
-                await asyncio.sleep(seconds)
+                await subject.at_work(seconds)
             finally:
                 outages.cancel()
             await subject.stop()

@@ -18,7 +18,7 @@ from .chart import chart
 from .driver import ROOT, Account
 from .probe import PLANTS, Plan
 from .scenarios import SCENARIOS, scenario
-from .verdict import BOUNDS, judged
+from .verdict import BOUNDS, LEAST, judged
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,6 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--minutes", type=float, default=15.0, help="of each run (15)")
     parser.add_argument("--rate", type=float, default=50.0, help="requests in a second (50)")
     parser.add_argument("--life", type=float, default=15.0, help="seconds between two reloads (15)")
+    parser.add_argument("--requests", type=int, help="end after so many requests of each part, if the minutes are not over")
     parser.add_argument("--plant", choices=PLANTS, help="plant a leak, to see it found")
     parser.add_argument("--json", action="store_true", help="print results as JSON lines")
     parser.add_argument("--record", metavar="FILE", help="write the results to this file, such as docs/proof/soak.json")
@@ -68,11 +69,19 @@ def _run(name: str, told: argparse.Namespace) -> dict[str, Any]:
     seconds, account, module = told.minutes * 60, Account(), scenario(name)
     commit, date = _commit(), datetime.now(UTC).date().isoformat()
     with TemporaryDirectory(prefix="rbim-soak-") as folder:
-        plan = Plan(rate=told.rate, every=max(0.2, seconds / SAMPLES), life=told.life, folder=Path(folder), plant=told.plant)
+        plan = Plan(
+            requests=told.requests,
+            rate=told.rate,
+            every=max(0.2, seconds / SAMPLES),
+            life=told.life,
+            folder=Path(folder),
+            plant=told.plant,
+        )
         subject = asyncio.run(module.drive(plan, seconds, account))
         if subject.process.returncode:
             account.losses.append(f"the {name} ended with code {subject.process.returncode}: {_last(plan.folder / 'log')}")
-    verdicts = judged(subject.samples, {**BOUNDS, **module.BOUNDS})
+    verdicts = judged(subject.samples, {**BOUNDS, **module.BOUNDS}) if len(subject.samples) >= LEAST else []
+    account.require(verdicts, f"{len(subject.samples)} samples of the {name} are too few")
     return {
         "scenario": name,
         "commit": commit,
@@ -105,6 +114,7 @@ def _last(log: Path) -> str:
 def _side_by_side(names: Sequence[str], told: argparse.Namespace) -> list[dict[str, Any]]:
     """Run several scenarios at the same time, each driver in a process of its own."""
     flags = ["--minutes", str(told.minutes), "--rate", str(told.rate), "--life", str(told.life), "--json"]
+    flags += ["--requests", str(told.requests)] if told.requests else []
     flags += ["--plant", told.plant] if told.plant else []
     running = [
         subprocess.Popen([sys.executable, "-m", "tests.soak", name, *flags], cwd=ROOT, stdout=subprocess.PIPE, text=True)

@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -23,6 +24,7 @@ __all__ = ["Account", "Subject", "after", "started"]
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 60.0  # seconds for a subject to begin, and to end
+LOOK = 0.2  # seconds
 MOST = 100  # losses
 LINE = 16 * 1024 * 1024
 
@@ -52,6 +54,7 @@ class Subject:
     name: str
     process: asyncio.subprocess.Process
     said: dict[str, Callable[[Any], object]]
+    requests: int | None = None
     samples: list[dict[str, Any]] = field(factory=list)
     end: dict[str, int] | None = None
 
@@ -65,6 +68,15 @@ class Subject:
     def ended(self, counts: dict[str, int]) -> None:
         """Keep the counts of the subject."""
         self.end = counts
+
+    async def at_work(self, seconds: float) -> None:
+        """Wait for so many seconds, or until it has had all the requests of the plan."""
+        end = monotonic() + seconds
+        while monotonic() < end and self.process.returncode is None:
+            had = self.samples[-1]["counts"].get("requests", 0) if self.samples else 0
+            if self.requests is not None and had >= self.requests:
+                return
+            await asyncio.sleep(LOOK)
 
     async def stop(self) -> None:
         """Ask it to stop, and wait until it has."""
@@ -92,7 +104,7 @@ async def started(
             cwd=ROOT,
             limit=LINE,
         )
-    subject = Subject(name, process, said)
+    subject = Subject(name, process, said, plan.requests)
     said |= {"sample": subject.samples.append, "end": subject.ended}
     reading = asyncio.create_task(subject.read())
     try:

@@ -226,7 +226,7 @@ async def drive(plan: Plan, seconds: float, account: Account) -> Subject:
                 asyncio.create_task(after(5 / plan.rate, load.attack)),
             ]
             try:
-                await asyncio.sleep(seconds)
+                await subject.at_work(seconds)
             finally:
                 load.stopping = True
                 for each in beside:

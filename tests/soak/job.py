@@ -14,7 +14,7 @@ from contextlib import aclosing, suppress
 from itertools import count, cycle
 from typing import TYPE_CHECKING, Any
 
-from rbim import AsyncClient, GroupType, InvalidRequest, Rate
+from rbim import AsyncClient, GroupType, InvalidRequest, Rate, RbimError
 from rbim.bulk import InviteJob, open_job
 from rbim.emulator import Emulator
 from rbim.emulator.faults.requests import (
@@ -89,7 +89,7 @@ async def subject(probe: Probe, rows: str) -> None:
     probe.files |= {"journal": journal, "wal": journal.with_name("long.journal-wal")}
     async with probe.running(), AsyncClient.from_env(timeout=5.0) as client:
         sender: Any = _Counted(client, probe)
-        names = [(await client.groups.create(name="l", type=GroupType.VIP)).group_id for _ in range(int(rows) // GROUP + 1)]
+        names = [await _group(client, "l") for _ in range(int(rows) // GROUP + 1)]
         lines = ((names[number % len(names)], _account(number)) for number in range(int(rows)))
         rates = [Rate(probe.plan.rate)]
         job = InviteJob(sender, journal=journal, chunk=1, rates=rates, concurrency=30, max_failures=None)
@@ -108,7 +108,7 @@ async def _short_jobs(probe: Probe, client: AsyncClient) -> None:
     async with aclosing(probe.lives(cycle((_stopped, _interrupted, _killed)))) as lives:
         async for ended in lives:
             path = probe.plan.folder / f"short-{next(numbers)}.journal"
-            group = (await _with_patience(lambda: client.groups.create(name="s", type=GroupType.VIP))).group_id
+            group = await _group(client, "s")
             rows = [(group, _account(number)) for number in range(SHORT)]
             await ended(client, path, rows)
             probe.counts[f"short jobs{ended.__name__.replace('_', ' ')}"] += 1
@@ -129,11 +129,12 @@ async def _resumed(client: AsyncClient, path: Path, rows: list[tuple[str, str]])
         await InviteJob(client, journal=path, chunk=CHUNK, rates=[Rate(40)]).run(rows)
 
 
-async def _with_patience(call: Any) -> Any:
+async def _group(client: AsyncClient, name: str) -> str:
+    """Return a new group, also during an outage."""
     while True:
         try:
-            return await call()
-        except Exception:  # an outage, for example
+            return (await client.groups.create(name=name, type=GroupType.VIP)).group_id
+        except RbimError:
             await asyncio.sleep(0.2)
 
 
@@ -191,14 +192,14 @@ async def drive(plan: Plan, seconds: float, account: Account) -> Subject:
         async with started("job", plan, said, environment, str(rows)) as subject:
             outages = asyncio.create_task(after(plan.life * 1.3, lambda: server.refuse(0.5)))
             try:
-                await asyncio.sleep(seconds)
+                await subject.at_work(seconds)
             finally:
                 outages.cancel()
             await subject.stop()
     account.require(account.counts["short jobs checked"], "no short job was checked")
     account.require(long.get("adds up") and long["total"] == rows, f"the long job has other rows than {rows}: {long}")
     account.counts.update({f"accounts {name}": long[name] for name in ("done", "refused", "unknown") if name in long})
-    for group, each, state in await _accounts(plan.folder / "long.journal"):
+    for group, each, state in await _accounts(plan.folder / "long.journal", account):
         member = each in emulator.state.groups[group].members
         account.counts["accounts checked"] += 1
         account.require(state != "invited" or member, f"{each} was invited, and is no member")
@@ -207,11 +208,11 @@ async def drive(plan: Plan, seconds: float, account: Account) -> Subject:
     return subject
 
 
-async def _accounts(journal: Path) -> list[tuple[str, str, str]]:
+async def _accounts(journal: Path, account: Account) -> list[tuple[str, str, str]]:
     """Return group, account and state of each row, by ``rbim job report --csv``."""
     command = [sys.executable, "-c", "from rbim.cli import main; main()", "job", "report", str(journal), "--csv", "-"]
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE)
     out, error = await process.communicate()
     if not out:
-        raise RuntimeError(f"rbim job report: {error.decode()}")
+        account.lose(f"rbim job report: {error.decode()}")
     return [(row["group"], row["account"], row["state"]) for row in csv.DictReader(out.decode().splitlines())]

@@ -6,6 +6,7 @@ Everything goes to standard output, one JSON object a line.
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import json
 import os
@@ -16,7 +17,7 @@ from collections import Counter
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from attrs import define, field, frozen
 
@@ -31,13 +32,17 @@ PLANTS = ("memory", "descriptors")
 
 @frozen(kw_only=True)
 class Plan:
-    """How a subject runs: requests in a second, seconds between two samples and between two reloads, a planted leak."""
+    """How a subject runs: requests in a second, seconds between two samples and between two reloads, a planted leak.
+
+    With ``requests`` it ends after so many, if not before.
+    """
 
     rate: float
     every: float
     life: float
     folder: Path = field(converter=Path)
     plant: str | None = None
+    requests: int | None = None
 
 
 @define
@@ -71,6 +76,7 @@ class Probe:
         return {
             "at": round(monotonic() - self._began, 2),
             "memory": int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * PAGE,
+            "heap": _heap(),
             "blocks": sys.getallocatedblocks(),
             "descriptors": len(os.listdir("/proc/self/fd")),  # noqa: PTH208  # the cheapest way
             "threads": len(os.listdir("/proc/self/task")),  # noqa: PTH208
@@ -115,6 +121,23 @@ class Probe:
             next_tick += pause
             if (wait := next_tick - monotonic()) > 0:
                 await asyncio.sleep(wait)
+
+
+class _Mallinfo2(ctypes.Structure):
+    _fields_: ClassVar = [
+        *((name, ctypes.c_size_t) for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd")),
+        *((name, ctypes.c_size_t) for name in ("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")),
+    ]
+
+
+def _heap() -> int:
+    """Return the KiB that malloc has given out: what is freed does not count, though the process keeps it. 0 if unknown."""
+    ask = getattr(ctypes.CDLL(None), "mallinfo2", None)  # of glibc
+    if ask is None:
+        return 0
+    ask.restype = _Mallinfo2
+    found = ask()
+    return int(found.uordblks + found.hblkhd) // 1024
 
 
 def _size(path: Path) -> int:

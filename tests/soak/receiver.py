@@ -323,7 +323,7 @@ async def drive(plan: Plan, seconds: float, account: Account) -> Subject:
             )
         ]
         try:
-            await asyncio.sleep(seconds)
+            await subject.at_work(seconds)
             sender.stopping = True
             beside[-1].cancel()
             for _ in range(int(DRAINED / 0.1)):

@@ -10,7 +10,7 @@ from attrs import frozen
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["BOUNDS", "LOG", "Bound", "Verdict", "judged", "slope"]
+__all__ = ["BOUNDS", "LEAST", "LOG", "Bound", "Verdict", "judged", "slope"]
 
 
 @frozen
@@ -26,8 +26,11 @@ class Bound:
     at_most: float | None = None
 
 
+LEAST = 8  # samples
+
 BOUNDS: Mapping[str, Bound] = {
     "memory": Bound("KiB", 1024, per_thousand=64),  # 64 bytes of a request; the rest is how the allocator divides pages
+    "heap": Bound("KiB", 640, per_thousand=64),  # bytes in use, of objects with more than 512 bytes
     "blocks": Bound("objects", 4000, per_thousand=50),  # one object of 20 requests; calls in flight hold some thousand
     "descriptors": Bound("", 4),
     "threads": Bound("", 3),
@@ -69,7 +72,7 @@ def slope(points: Sequence[tuple[float, float]]) -> float:
 
 def judged(samples: Sequence[Mapping[str, Any]], bounds: Mapping[str, Bound]) -> list[Verdict]:
     """Judge every figure that has a bound. Raises ValueError for fewer than eight samples."""
-    if len(samples) < 8:
+    if len(samples) < LEAST:
         raise ValueError(f"{len(samples)} samples are too few")
     late = [each for each in samples if each["at"] >= samples[-1]["at"] / 2]
     span = late[-1]["at"] - late[0]["at"]

@@ -1,0 +1,56 @@
+"""The derived part of the page on reliability about the supply chain: the recorded answers of ``tests.supply_chain``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .markdown import table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["supply_chain"]
+
+RECORDED = Path(__file__).resolve().parent.parent / "proof" / "supply_chain.json"
+
+
+def supply_chain() -> str:
+    """Return the table of the questions and their answers."""
+    document: dict[str, Any] = json.loads(RECORDED.read_text(encoding="utf-8"))
+    rows = [
+        [f"`poe {name}`", _WORDS[name](each), f"{each['date']}, `{each['commit']}`, Python {each['python']}"]
+        for name, each in document.items()
+    ]
+    return f"\n{table(['task', 'answer', 'when'], rows)}\n"
+
+
+def _versions(answer: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in sorted(answer["versions"].items()))
+
+
+def _lowest(answer: Mapping[str, Any]) -> str:
+    alone = answer["without pytest"]
+    return (
+        f"{answer['passed']}, with {_versions(answer)}; with the lowest anyio, too, the demo invites"
+        f" {alone['invited']:,} accounts, and {alone['cases of inboxes']} cases of the conformance suite for inboxes pass"
+    )
+
+
+_WORDS = {
+    "reproducible": lambda answer: "; ".join(f"`{name}` {digest[:16]}..." for name, digest in answer["sha256"].items()),
+    "sdist": lambda answer: f"{answer['files']} files, which are all of the repository; {answer['passed']}",
+    "zipapp": lambda answer: f"`{answer['version']}`; the demo invites {answer['invited']:,} accounts",
+    "licences": lambda answer: (
+        f"{answer['packages']['core']} packages with rbim, {answer['packages']['all']} with `rbim[all]`:"
+        f" {', '.join(answer['licences'])}"
+    ),
+    "sbom": lambda answer: (
+        f"{answer['core']['components']} components with rbim, {answer['all']['components']} with `rbim[all]`"
+        f" ({answer['all']['format']})"
+    ),
+    "lowest": _lowest,
+    "newest": lambda answer: f"{answer['passed']}, with {_versions(answer)}",
+    "devmode": lambda answer: answer["passed"],
+}

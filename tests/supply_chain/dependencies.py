@@ -1,0 +1,145 @@
+"""The tests with the lowest versions that pyproject.toml allows, and with the newest; and with every warning an error."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from packaging.requirements import Requirement
+
+from .environments import ROOT, Environment, Failed, project, run, tools_of, uv
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+__all__ = ["development_mode", "lowest", "newest"]
+
+TESTS = (
+    "tests/bulk/report",
+    "tests/bulk/test_job.py",
+    "tests/callbacks/events",
+    "tests/callbacks/inbox",
+    "tests/callbacks/receiver",
+    "tests/callbacks/worker",
+    "tests/client",
+    "tests/config",
+    "tests/emulator/server",
+    "tests/jetstream/test_inbox.py",
+    "tests/jetstream/test_operations.py",
+    "tests/operations",
+    "tests/otel",
+    "tests/storage",
+    "tests/support",
+    "tests/testing",
+    "tests/transports",
+    "tests/wire",
+    "tests/cli/test_cli.py",
+    "tests/cli/test_demo.py",
+    "tests/cli/test_emulator.py",
+)
+"""What most depends on other packages. Left out: what reads the repository, measures, simulates, or kills processes."""
+
+OTHERS = ("--ignore=tests/transports/test_nginx.py",)
+WITHOUT = ("uvicorn-worker", "gunicorn")
+"""Tools that need a newer uvicorn than rbim does; their tests are skipped or left out."""
+
+NEEDED_BY_TESTS = ("anyio",)
+"""Packages of which the extra ``dev`` needs a newer version than rbim: their lowest version is tried without pytest."""
+
+INBOX = """
+import sys
+from contextlib import asynccontextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import anyio
+from rbim.callbacks import SqliteInbox
+from rbim.emulator import EmulatedClock
+from rbim.testing.inbox_conformance import CASES, InboxConformance, failures
+
+class Place:
+    def __init__(self, folder):
+        self.path, self.clock = Path(folder) / "inbox.db", EmulatedClock()
+
+    def inbox(self):
+        return SqliteInbox(self.path, clock=self.clock, poll=0.01)
+
+    async def pass_time(self, seconds):
+        await self.clock.advance(seconds)
+
+    async def kill(self, backlog):
+        await self.clock.advance(31)
+
+@asynccontextmanager
+async def make():
+    with TemporaryDirectory() as folder:
+        yield Place(folder)
+
+async def main():
+    failing = await failures(InboxConformance(make), at_once=16)
+    print(len(CASES), *failing.values(), sep="\\n")
+    sys.exit(bool(failing))
+
+anyio.run(main)
+"""
+
+
+def lowest(folder: Path) -> dict[str, Any]:
+    """Try the lowest version of each direct dependency of rbim[all], and the newest that suit them of all others."""
+    pins = folder / "lowest.txt"
+    words = ["--resolution", "lowest-direct", "--extra", "all", "--no-header", "--no-annotate", "--python", sys.executable]
+    uv("pip", "compile", ROOT / "pyproject.toml", *words, "-o", pins)
+    direct = {Requirement(text).name for text in _direct()}
+    exact = [line for line in pins.read_text(encoding="utf-8").split() if line.split("==")[0] in direct]
+    tested = folder / "tested.txt"
+    tested.write_text("".join(f"{line}\n" for line in exact if line.split("==")[0] not in NEEDED_BY_TESTS), encoding="utf-8")
+    alone = Environment(folder / "alone")
+    alone.install("-c", pins, f"{ROOT}[all]")
+    found = _without_pytest(alone, folder)
+    environment = Environment(folder / "environment")
+    environment.install("-c", tested, *tools_of(*WITHOUT, *NEEDED_BY_TESTS), "-e", f"{ROOT}[all,machines]", "anyio>=4.16")
+    passed = _pytest(environment)
+    return {"versions": dict(line.split("==") for line in exact), **found, "passed": passed}
+
+
+def _without_pytest(environment: Environment, folder: Path) -> dict[str, Any]:
+    """Run the demo and the conformance suite for inboxes, which need none of the tools."""
+    figures = json.loads(environment.run("rbim", "demo", "--json", cwd=folder))
+    if figures["accounts"]["failed"] or figures["accounts"]["unknown"] or not figures["accounts"]["invited"]:
+        raise Failed(f"the demo: {figures['accounts']}")
+    program = folder / "inbox.py"
+    program.write_text(INBOX, encoding="utf-8")
+    cases = int(environment.run("python", program, cwd=folder).split()[0])
+    return {"without pytest": {"invited": figures["accounts"]["invited"], "cases of inboxes": cases}}
+
+
+def newest(folder: Path) -> dict[str, Any]:
+    """Try the newest version of everything, also of the tools; releases that are not final count."""
+    environment = Environment(folder / "environment")
+    environment.install("--upgrade", "--prerelease", "if-necessary-or-explicit", "-e", f"{ROOT}[all,machines]", *tools_of())
+    versions = environment.versions()
+    direct = {Requirement(text).name for text in _direct()}
+    return {"versions": {name: versions[name] for name in sorted(direct)}, "passed": _pytest(environment)}
+
+
+def development_mode(_: Path) -> dict[str, Any]:
+    """Run the tests in this environment with ``-X dev -W error``: a warning of any module is an error, at any time."""
+    command = [sys.executable, "-X", "dev", "-W", "error", "-m", "pytest", *_words()]
+    return {"passed": run(command).splitlines()[-1].strip("= ")}
+
+
+def _pytest(environment: Environment) -> str:
+    out = environment.run("python", "-m", "pytest", *_words())
+    return out.splitlines()[-1].strip("= ")
+
+
+def _words() -> Sequence[str]:
+    return ["-q", "-n", "2", "-p", "no:cacheprovider", *TESTS, *OTHERS]
+
+
+def _direct() -> list[str]:
+    told = project()
+    (whole,) = (Requirement(text) for text in told["optional-dependencies"]["all"])
+    return told["dependencies"] + [text for extra in whole.extras for text in told["optional-dependencies"][extra]]
