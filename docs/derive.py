@@ -25,6 +25,7 @@ from _derive.operations import operations_page  # noqa: E402  # the path comes f
 from _derive.promises import promises  # noqa: E402  # the path comes first
 from _derive.proxies import proxies  # noqa: E402  # the path comes first
 from _derive.soak import soak  # noqa: E402  # the path comes first
+from _derive.supply_chain import supply_chain  # noqa: E402  # the path comes first
 
 __all__ = ["derived", "outdated"]
 
@@ -33,7 +34,14 @@ REGIONS = {
     "architecture.md": {"house": house, "layers": layers},
     "errors.md": {"exits": exits},
     "performance.md": performance.regions(),
-    "reliability.md": {"fuzz": fuzz, "faults": faults, "promises": promises, "proxies": proxies, "soak": soak, "supply chain": supply_chain},
+    "reliability.md": {
+        "promises": promises,
+        "faults": faults,
+        "proxies": proxies,
+        "fuzz": fuzz,
+        "soak": soak,
+        "supply chain": supply_chain,
+    },
 }
 
 
