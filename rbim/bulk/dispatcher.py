@@ -374,7 +374,8 @@ class Dispatcher:
                 failure, decision = chunk.invalid, self._judge(chunk, chunk.invalid)
             else:
                 self._queue.block(chunk.group)
-                sending = prepare(self._sender, chunk.operation, partial(self._leaves, chunk), key=self._key(chunk))
+                leaves, key = partial(self._leaves, chunk), self._key(chunk)
+                sending = prepare(self._sender, chunk.operation, leaves, carrier=self._carrier, key=key)
                 try:
                     answer = await sending.send()
                     decision = self._answered(chunk, answer)

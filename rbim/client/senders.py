@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from rbim.client.client import View
 from rbim.errors import RbimError
-from rbim.operations.carrier import Carrier
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from rbim.operations.base import Operation
-    from rbim.operations.carrier import Carried
+    from rbim.operations.carrier import Carried, Carrier
     from rbim.operations.namespace import Sender
 
 __all__ = ["PreparedRequest", "RecalledRequest", "in_background", "prepare"]
@@ -102,15 +101,17 @@ def in_background(sender: Sender) -> Sender:
     return sender if view is None or view.priority is not None else view.tuned(priority="low")
 
 
-def prepare(sender: Sender, op: Operation[R], leaves: Callable[[], object], *, key: str) -> PreparedRequest[R]:
+def prepare(
+    sender: Sender, op: Operation[R], leaves: Callable[[], object], *, carrier: Carrier | None, key: str
+) -> PreparedRequest[R]:
     """Prepare a request; ``leaves`` is called at the moment at which it leaves, see :meth:`rbim.View.prepare`.
 
-    ``key``: by which a carrier knows the request.
+    ``carrier``: the sender if it is one, which is slow to find out. ``key``: by which a carrier knows the request.
     """
     view = _view(sender)
     if view is not None:
         return view.prepare(op, leaves)
-    return _CarriedRequest(sender, op, key, leaves) if isinstance(sender, Carrier) else _Unlimited(sender, op, leaves)
+    return _Unlimited(sender, op, leaves) if carrier is None else _CarriedRequest(carrier, op, key, leaves)
 
 
 def _view(sender: Sender) -> View | None:
