@@ -9,7 +9,7 @@ from secrets import token_hex
 from typing import TYPE_CHECKING
 
 from rbim.callbacks.inbox.protocols import LeaseLost
-from rbim.jetstream.connection import finished
+from rbim.jetstream.connection import always, finished
 from rbim.jetstream.lanes import PENDING, Lanes
 from rbim.jetstream.letters import write_letter
 from rbim.jetstream.messages import stored
@@ -70,7 +70,8 @@ class JetStreamBacklog:
         tasks = [task for task in (self._rounds, self._claiming) if task is not None]
         for task in tasks:
             task.cancel()
-        await asyncio.wait(tasks)
+        for task in tasks:
+            await finished(task, again=always)
         if self._claiming is not None and not self._claiming.cancelled() and self._claiming.exception() is None:
             self._handed_out(self._claiming.result(), 0)
         await self._ownership.leave()

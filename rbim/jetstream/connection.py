@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from logging import getLogger
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from anyio import CancelScope
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rbim.jetstream.nats_py import JetStreamContext
     from rbim.jetstream.settings import NatsSettings
 
-__all__ = ["REQUEST_TIMEOUT", "Connection", "EngineAway", "finished"]
+__all__ = ["REQUEST_TIMEOUT", "Connection", "EngineAway", "always", "finished"]
 
 # Theory of operation: the state of a connection.
 #
@@ -295,10 +295,16 @@ class Connection:
         self._changed.set()
 
 
-async def finished(task: asyncio.Task[None], again: Callable[[], bool] = lambda: False) -> None:
+def always() -> bool:
+    """Return True: for :func:`finished`."""
+    return True
+
+
+async def finished(task: asyncio.Task[Any], again: Callable[[], bool] = lambda: False) -> None:
     """Wait until a task has ended, also if the caller is cancelled meanwhile: for tasks that end within seconds.
 
-    While ``again()`` is true the task is cancelled again and again: nats-py may lose a cancellation while it connects.
+    While ``again()`` is true the task is cancelled again and again: nats-py may lose a cancellation while it connects, and,
+    before Python 3.12, one that comes together with the answer to a request.
     """
     cancelled: asyncio.CancelledError | None = None
     with CancelScope(shield=True):

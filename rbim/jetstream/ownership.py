@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rbim._support.task_errors import is_being_cancelled
 from rbim.errors import InvalidRequest
+from rbim.jetstream.connection import always, finished
 from rbim.jetstream.nats_py import KeyWrongLastSequenceError, NotFoundError, subscribe
 from rbim.jetstream.partition import Partition, key_of
 from rbim.jetstream.record import Owner, Record, owner_of
@@ -165,7 +166,8 @@ class Ownership:
             await asyncio.wait(tasks, timeout=LAST_WAIT)
             for task in tasks:
                 task.cancel()
-            await asyncio.wait(tasks)
+            for task in tasks:
+                await finished(task, again=always)
         with suppress(Exception):
             await self._say("left")
 

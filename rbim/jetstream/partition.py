@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from rbim._support.task_errors import is_being_cancelled
 from rbim.callbacks.inbox.protocols import LeaseLost
+from rbim.jetstream.connection import always, finished
 from rbim.jetstream.lanes import Share
 from rbim.jetstream.messages import stored
 from rbim.jetstream.nats_py import KeyWrongLastSequenceError
@@ -152,7 +153,7 @@ class Partition:
             if not self._batch.done():
                 self._batch.set_result(0)
             reading.cancel()
-            await asyncio.wait((reading,))
+            await finished(reading, again=always)
 
     async def _keep(self) -> None:
         beat, loop = self._owner.takeover / 3, asyncio.get_running_loop()

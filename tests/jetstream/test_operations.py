@@ -447,6 +447,24 @@ async def test_a_rate_of_some_operations_does_not_hold_the_others(machines):
     assert max(times) - min(times) >= 2.4
 
 
+async def test_a_worker_stops_also_if_a_cancellation_is_lost(machines, monkeypatch):
+    """Before Python 3.12 a request of nats-py loses one that comes together with its answer."""
+    waiting, lost = asyncio.Event(), []
+
+    async def deaf(*_):
+        waiting.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            lost.append(1)
+
+    monkeypatch.setattr("rbim.jetstream.rate.REQUEST_TIMEOUT", 1000)
+    monkeypatch.setattr("rbim.jetstream.rate.SharedPace._read", deaf)
+    async with machines.working():
+        await waiting.wait()
+    assert lost
+
+
 def test_a_rate_for_each_group_belongs_to_the_job():
     with pytest.raises(InvalidRequest, match="belongs to the job"):
         asyncio.run(serve(Machines(["h"], "n").client(), "h", rates=[Rate(1, each_group=True)]))
