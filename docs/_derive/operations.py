@@ -16,7 +16,7 @@ import rbim
 from _derive.markdown import code, inline, table, words_below
 from rbim import AsyncClient, Dialect, GroupType, InvalidRequest, Permission, Role, Target, Weekday
 from rbim.emulator import EmulatedClock, Emulator
-from rbim.operations import Operation, fields_of, wire_of
+from rbim.operations import Operation, description_of, fields_of, wire_of
 from rbim.operations.base import wire_names
 from rbim.operations.catalogue import BUILT_IN, entries as entries_of, repeating
 
@@ -173,7 +173,7 @@ def _section(entry: CatalogueEntry) -> str:
             f"## {entry.namespace}.{entry.method}\n",
             f"{inline(kind.__doc__ or '')}\n",
             f"`POST` {paths} · may be repeated: {repeating(kind)}\n",
-            table(("field", "type", "wire", "limits", "default"), _fields(kind)),
+            table(("field", "type", "wire", "meaning", "limits", "default"), _fields(kind)),
             f"Answer: {code(spec.answer.__name__)}. {inline(spec.answer.__doc__ or '')}\n",
             *_answer(kind),
             f"```python\n{example}\n```\n",
@@ -195,7 +195,8 @@ def _fields(kind: type[Operation[Any]]) -> Iterator[tuple[str, ...]]:
     for each in fields_of(kind):
         required = each.default is attrs.NOTHING
         default = "*required*" if required else code(_shown(each.default))
-        yield code(each.name), code(_type(each.type)), _wire(each, names[each.name]), _limits(kind, each), default
+        meaning = description_of(each) or ""
+        yield code(each.name), code(_type(each.type)), _wire(each, names[each.name]), meaning, _limits(kind, each), default
 
 
 def _wire(each: attrs.Attribute[Any], name: str) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from rbim._support.installation import install_command
+
 __all__ = ["empty", "excerpt", "looks_secret", "missing_extra", "no_formula", "one_line", "quoted", "quoted_key"]
 
 
@@ -33,7 +35,7 @@ def excerpt(body: bytes) -> str:
 
 def missing_extra(user: str, module: str | None, extra: str) -> str:
     """Return the error message for a missing module: its ``user``, and the command that installs the extra."""
-    return f'{user} needs {module}; install it with: python -m pip install "rbim[{extra}]"'
+    return f"{user} needs {module}; install it with: {install_command(extra)}"
 
 
 def one_line(text: str, at_most: int) -> str:

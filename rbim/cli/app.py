@@ -12,9 +12,11 @@ from rbim import __version__
 from rbim.cli.errors import discard_output, print_error, report_bug, report_os_error
 from rbim.cli.exit_codes import JOB_EXITS, Exit
 from rbim.cli.extras import MissingExtra, require
-from rbim.cli.global_flags import DIALECT_FLAGS, FLAGS, GLOBAL_FLAGS_HELP, SWITCHES
+from rbim.cli.field import parse
+from rbim.cli.global_flags import DIALECT_FLAGS, END, FLAGS, GLOBAL_FLAGS_HELP, JSON, SWITCHES, current_flags
 from rbim.cli.help.front_page import COMMANDS, SUMMARY
 from rbim.cli.help.page import HelpPage
+from rbim.errors import InvalidRequest
 from rbim.operations.catalogue import namespace
 
 if TYPE_CHECKING:
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
 __all__ = ["build", "demo", "run_app"]
 
 EPILOGUES = dict.fromkeys(("invite", "remove"), f"{JOB_EXITS}\n\n{GLOBAL_FLAGS_HELP}")
+
+NEAR = 0.75
+"""How alike a flag must be to be proposed, from 0 to 1."""
 
 Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 
@@ -83,13 +88,17 @@ def demo(*, csv: Path | None = None, machines: Flag = False, plain: Flag = False
 def run_app(app: App, tokens: Sequence[str]) -> int:
     """Run one command line. Print an error as one or two lines on standard error and return its exit code."""
     try:
-        result = app(list(tokens), exit_on_error=False, print_error=False, result_action="return_value")
+        words = list(tokens) if current_flags().field is None else _with_json(app, tokens)
+        result = app(words, exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
     except CycloptsError as error:
         print_error(_reason(error), f"See: {' '.join(['rbim', *(error.command_chain or ())])} --help")
         return Exit.USAGE
     except MissingExtra as missing:
         print_error(str(missing))
+        return Exit.USAGE
+    except InvalidRequest as wrong:  # of --field
+        print_error(wrong.message, "See: rbim --help")
         return Exit.USAGE
     except BrokenPipeError:  # the reader of standard output has closed it
         return discard_output()
@@ -106,12 +115,33 @@ def run_app(app: App, tokens: Sequence[str]) -> int:
     return result if isinstance(result, int) else Exit.DONE
 
 
+def _with_json(app: App, tokens: Sequence[str]) -> list[str]:
+    """Return the command line of a command with ``--json``, which ``--field`` needs.
+
+    Raises InvalidRequest if the path is none, or if the command prints no JSON.
+    """
+    field = current_flags().field
+    parse(field or "")
+    chain, path, _ = app.parse_commands(list(tokens))
+    command = path[-1]
+    if command.default_command is None or {"--help", "-h"} & {*tokens}:
+        return list(tokens)
+    with app.app_stack(path):
+        names = {name for argument in command.assemble_argument_collection() for name in argument.names}
+    flag = next((flag for flag in reversed(JSON) if flag in names), None)
+    if flag is None:
+        raise InvalidRequest(f"--field: {' '.join(['rbim', *chain])} prints no JSON document", field="--field")
+    end = tokens.index(END) if END in tokens else len(tokens)
+    return [*tokens] if flag in tokens[:end] else [*tokens[:end], flag, *tokens[end:]]
+
+
 def _reason(error: CycloptsError) -> str:
     """Return the message of cyclopts, for an unknown flag with the global one that is like it, or a shorter one."""
     if isinstance(error, UnknownOptionError) and "Did you mean" not in str(error):
         from difflib import get_close_matches
 
-        words = get_close_matches(error.token.keyword or "", [f"--{name}" for name in (*FLAGS, *DIALECT_FLAGS, *SWITCHES)])
+        flags = [f"--{name}" for name in (*FLAGS, *DIALECT_FLAGS, *SWITCHES)]
+        words = get_close_matches(error.token.keyword or "", flags, cutoff=NEAR)
         return f"{error} Did you mean {words[0]}?" if words else str(error)
     if not isinstance(error, MissingArgumentError) or error.argument is None:
         return str(error)

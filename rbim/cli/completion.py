@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import inspect
+import os
+import re
+import shlex
 import sys
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
 
 from cyclopts import App, Parameter
 
 from rbim.cli.errors import print_error
 from rbim.cli.exit_codes import Exit
+from rbim.cli.file_names import FILE_NAME
 from rbim.cli.global_flags import DIALECT_FLAGS, FLAGS, SWITCHES
 from rbim.dialect_text import dialect_fields
 from rbim.transports import TRANSPORTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
 __all__ = ["completion"]
 
 Shell = Literal["bash", "zsh", "fish"]
+
+NEWLINE = "\n"
+COMPLETES = re.compile("compinit|oh-my-zsh|prezto|zinit|zplug|antigen|antidote")
+"""Words in a start-up file of zsh that sets up completion."""
 
 
 def completion(
@@ -36,8 +44,8 @@ def completion(
     shell
         The shell (default: the one that runs this command).
     install
-        Write the script to the shell's directory for completions, and add a line to the shell's start-up file if it is
-        needed. Print the name of the script's file.
+        Write the script to the shell's directory for completions, and make the shell's start-up file load it if that is
+        needed. Print the name of the script's file, and of the start-up file if it was changed. New shells use it.
     """
     from cyclopts.completion.detect import ShellDetectionError, detect_shell
 
@@ -53,9 +61,40 @@ def completion(
     if not install:
         sys.stdout.write(app.generate_completion(prog_name="rbim", shell=found))
         return Exit.DONE
-    path = app.install_completion(shell=found)
-    sys.stdout.write(f"{path}\n")
+    start_up = _start_up_file(found)
+    before = _text_of(start_up)
+    path = app.install_completion(shell=found, add_to_startup=found != "zsh")
+    if found == "zsh" and start_up is not None:
+        _load_in_zsh(path, start_up, before)
+    changed = [] if _text_of(start_up) == before else [start_up]
+    sys.stdout.write("".join(f"{each}\n" for each in (path, *changed)))
     return Exit.DONE
+
+
+def _start_up_file(shell: Shell) -> Path | None:
+    """Return the file that an interactive shell reads at its start; None for fish, which finds the script by itself."""
+    if shell == "zsh":
+        return Path(os.environ.get("ZDOTDIR") or Path.home(), ".zshrc")
+    return Path.home() / ".bashrc" if shell == "bash" else None
+
+
+def _text_of(file: Path | None) -> str:
+    return "" if file is None or not file.exists() else file.read_text(encoding="utf-8", errors="surrogateescape")
+
+
+def _load_in_zsh(script: Path, start_up: Path, text: str) -> None:
+    """Let zsh find the script before it sets up completion, and let it set up completion if nothing does.
+
+    Without ``compinit`` zsh completes nothing but file names. Frameworks call it themselves; oh-my-zsh has its own folder.
+    """
+    lines = text
+    if not any(name in os.environ for name in ("ZSH", "ZSH_CUSTOM")) and str(script.parent) not in text:
+        lines = f"# rbim completion\nfpath=({shlex.quote(str(script.parent))} $fpath)\n{lines}"
+    if not COMPLETES.search(text):
+        lines += f"{'' if lines.endswith(NEWLINE) or not lines else NEWLINE}autoload -Uz compinit && compinit\n"
+    if lines != text:
+        start_up.parent.mkdir(parents=True, exist_ok=True)
+        start_up.write_text(lines, encoding="utf-8", errors="surrogateescape")
 
 
 EVERY = ("", "emulator and receiver", "receiver", "emulator")
@@ -89,12 +128,22 @@ def _parameters(flags: list[inspect.Parameter], command: Callable[..., object] |
     def unused() -> None:
         raise AssertionError
 
-    own = {} if command is None else dict(inspect.signature(command, eval_str=True).parameters)
+    own = {} if command is None else {each.name: _with_files(each) for each in _own(command)}
     more = [flag for flag in flags if flag.name not in own]  # a field of an operation hides the flag
     unused.__doc__ = None if command is None else command.__doc__
     unused.__annotations__ = {}
     unused.__signature__ = inspect.Signature([*own.values(), *more])  # type: ignore[attr-defined]  # read by inspect
     return unused
+
+
+def _own(command: Callable[..., object]) -> Iterable[inspect.Parameter]:
+    return inspect.signature(command, eval_str=True).parameters.values()
+
+
+def _with_files(parameter: inspect.Parameter) -> inspect.Parameter:
+    """Return a parameter that names a file as one whose type is a path, for which shells complete file names."""
+    metadata = get_args(parameter.annotation)[1:]
+    return parameter.replace(annotation=Annotated[(Path, *metadata)]) if FILE_NAME in metadata else parameter
 
 
 def _global_flags() -> list[inspect.Parameter]:

@@ -40,7 +40,7 @@ def show(*, as_json: Json = False) -> int:
     Settings of a project's file that you do not trust are listed with the reason why rbim ignores them.
     """
     from rbim.cli.context import configuration
-    from rbim.cli.output import show_json
+    from rbim.cli.json_output import show_json
 
     try:
         found = configuration()
@@ -90,7 +90,8 @@ def path(*, as_json: Json = False) -> int:
     from rich.text import Text
 
     from rbim.cli.global_flags import current_flags
-    from rbim.cli.output import console, show_json, table
+    from rbim.cli.json_output import show_json
+    from rbim.cli.output import console, table
     from rbim.config.files import has_trust, places
 
     files = places(current_flags().config)
@@ -122,7 +123,7 @@ def trust(file: Path | None = None, /, *, as_json: Json = False) -> int:
     file
         The file (default: the nearest rbim.toml in the working directory or above it).
     """
-    from rbim.cli.output import show_json
+    from rbim.cli.json_output import show_json
     from rbim.config.files import trust as trust_file
 
     try:
@@ -147,7 +148,7 @@ def untrust(file: Path | None = None, /, *, as_json: Json = False) -> int:
     file
         The file (default: the nearest rbim.toml in the working directory or above it).
     """
-    from rbim.cli.output import show_json
+    from rbim.cli.json_output import show_json
     from rbim.config.trust import revoke
 
     try:

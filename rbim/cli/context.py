@@ -6,7 +6,7 @@ import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from rbim.cli.errors import print_error
+from rbim.cli.errors import print_note
 from rbim.cli.extras import MissingExtra
 from rbim.cli.global_flags import current_flags
 from rbim.cli.telemetry import telemetry
@@ -14,7 +14,7 @@ from rbim.dialect_text import NAMES, dialect_fields, flag_of, variable_of
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
     from typing import Unpack
 
     from rbim.cli.global_flags import GlobalFlags
@@ -32,8 +32,11 @@ HOW_TO_CONFIGURE = (
 KEY_OF_FILE = re.compile(r"\bdialect\.(\w+): ")
 
 
-def configuration() -> Config:
-    """Return the configuration from flags, environment and files. Raises InvalidRequest."""
+def configuration(warn: Callable[[str], object] | None = None) -> Config:
+    """Return the configuration from flags, environment and files. Raises InvalidRequest.
+
+    ``warn`` gets a message about each file that is not trusted, or that others can read (default: print it).
+    """
     from rbim.config.config import load
 
     flags = current_flags()
@@ -42,7 +45,7 @@ def configuration() -> Config:
             return load(
                 flags.profile,
                 flags.config,
-                warn=_warn,
+                warn=_warn if warn is None else warn,
                 dialect=_dialect(flags),
                 defaults={"transport": "auto"},
                 base_url=flags.base_url,
@@ -101,7 +104,7 @@ def callback_credentials(config: Config) -> tuple[Credentials, ...]:
 
 
 def _warn(text: str) -> None:
-    print_error(f"warning: {text}")
+    print_note(f"warning: {text}")
 
 
 @contextmanager

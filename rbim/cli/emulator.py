@@ -16,7 +16,7 @@ from cyclopts.validators import Number
 
 from rbim._support import json as rbim_json
 from rbim._support.private_files import replace_private
-from rbim.cli.errors import print_error, report_error
+from rbim.cli.errors import print_error, print_note, report_error
 from rbim.cli.exit_codes import Exit
 from rbim.cli.extras import require
 from rbim.errors import InvalidRequest
@@ -228,10 +228,10 @@ def _print_address(server: Server) -> None:
 def _warn(server: Server, *, sign_copies: bool) -> None:
     """Warn about what the flags allow to others."""
     if not ip_address(server.host).is_loopback:
-        print_error(
+        print_note(
             f"warning: everyone who can reach {server.host} can read and change the emulator, and make it send requests"
         )
     if sign_copies and not server.emulator.own_credentials:
-        print_error(
+        print_note(
             "warning: message copies are signed with the configured RBIM_APP_TOKEN, for everyone who can reach the emulator"
         )

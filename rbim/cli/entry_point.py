@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, NoReturn
 from rbim.cli.errors import discard_output, print_error, report_bug, report_os_error
 from rbim.cli.exit_codes import Exit
 from rbim.cli.extras import MissingExtra, require
-from rbim.cli.global_flags import GlobalFlags, WrongFlag, split_global_flags, using_flags
+from rbim.cli.global_flags import JSON, GlobalFlags, WrongFlag, split_global_flags, using_flags
+from rbim.cli.json_output import recording_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,21 +46,31 @@ def run(tokens: Sequence[str] | None = None) -> int:
         stream = getattr(sys, name)
         if isinstance(stream, io.TextIOWrapper):  # a character that it cannot encode must not end the command
             stream.reconfigure(errors="backslashreplace")
-    try:
-        return _execute(list(sys.argv[1:] if tokens is None else tokens))
-    except KeyboardInterrupt:
-        return Exit.INTERRUPTED
+    with recording_json() as output:
+        try:
+            code, as_json = _execute(list(sys.argv[1:] if tokens is None else tokens))
+        except KeyboardInterrupt:
+            return Exit.INTERRUPTED
+        if as_json:
+            output.finish(code)
+    return code
 
 
-def _execute(tokens: list[str]) -> int:
-    with using_flags(GlobalFlags(debug="--debug" in tokens)):  # an imported operation may have its own --debug
+def _execute(tokens: list[str]) -> tuple[int, bool]:
+    """Run the command line. Return its exit code, and whether an error is to be a JSON document, too."""
+    found = GlobalFlags(debug="--debug" in tokens, json=not {*JSON}.isdisjoint(tokens))
+    with using_flags(found):  # before RBIM_IMPORT, it is not known whether an operation has its own --debug and --json
         if not _imported():
-            return Exit.USAGE
+            return Exit.USAGE, found.json
     try:
         flags, rest = split_global_flags(tokens)
     except WrongFlag as wrong:
         print_error(str(wrong), f"See: {wrong.see}")
-        return Exit.USAGE
+        return Exit.USAGE, found.json
+    return _run(flags, rest), flags.json and flags.field is None
+
+
+def _run(flags: GlobalFlags, rest: list[str]) -> int:
     with using_flags(flags):
         try:
             return _answer(rest)

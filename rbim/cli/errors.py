@@ -9,14 +9,16 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from rbim.cli.exit_codes import Exit
+from rbim.cli.folding import fold_for
 from rbim.cli.global_flags import current_flags
+from rbim.cli.json_output import record_error
 from rbim.cli.printable import printable, visible
 from rbim.errors import AuthenticationError, InvalidRequest, Outcome, RbimError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["HINTS", "discard_output", "print_error", "report_bug", "report_error", "report_os_error"]
+__all__ = ["HINTS", "discard_output", "print_error", "print_note", "report_bug", "report_error", "report_os_error"]
 
 
 DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
@@ -32,6 +34,9 @@ HINTS = {
 }
 REPEATABLE = "The command only reads: it may be repeated."
 REPORTING = "Please report it where you got rbim from, with the output of the same command with --debug."
+COMMAND = "rbim "
+"""A hint that begins with it is a command, which is not folded: it can be copied."""
+
 _NO_FLAGS: Mapping[str, str] = MappingProxyType({})
 CREDENTIALS = (
     "Compare RBIM_APP_ID and RBIM_APP_TOKEN with those of the application (not the account) in the console; "
@@ -52,10 +57,9 @@ def report_error(error: RbimError, command: str, *, flags: Mapping[str, str] = _
         code, message = BY_OUTCOME[error.outcome], str(error)
         refused = isinstance(error, AuthenticationError) and code is Exit.REFUSED and not _is_unreadable(error)
         hint = CREDENTIALS if refused else REPEATABLE if safe and code is Exit.UNKNOWN else HINTS.get(code, "")
+    shown = code is not Exit.USAGE or current_flags().debug  # the help of the command explains a wrong value
     hints = [*getattr(error, "__notes__", [hint])]
-    if code is not Exit.USAGE or current_flags().debug:  # the help of the command explains a wrong value
-        hints.append(f"Documentation: {error.docs}")
-    print_error(message, *hints, error=error)
+    print_error(message, *hints, error=error, docs=error.docs if shown else "")
     return code
 
 
@@ -72,19 +76,31 @@ def _in_flags(error: InvalidRequest, flags: Mapping[str, str]) -> str:
     return f"{flags[name]}{colon}{rest}" if name == error.field and name in flags else error.message
 
 
-def print_error(message: str, *hints: str, error: BaseException | None = None) -> None:
-    """Write one line with the message, and the lines of each hint, to standard error.
+def print_error(message: str, *hints: str, error: BaseException | None = None, docs: str = "") -> None:
+    """Write one line with the message, the lines of each hint, and the place in the documentation to standard error.
 
-    With ``--debug`` the traceback of ``error`` (default: the exception being handled) comes first.
+    With ``--debug`` the traceback of ``error`` (default: the exception being handled) comes first. With ``--json`` the first
+    error of a command that fails is also the document on standard output.
     """
     error = error or sys.exc_info()[1]
+    record_error(printable(message), [visible(line) for hint in hints if hint for line in hint.split("\n")], error)
+    _print(message, *hints, f"Documentation: {docs}" if docs else "", error=error)
+
+
+def print_note(message: str, *hints: str) -> None:
+    """Write a message that is no error of the command, such as a warning, to standard error."""
+    _print(message, *hints, error=sys.exc_info()[1])
+
+
+def _print(message: str, *hints: str, error: BaseException | None) -> None:
     lines: list[str] = []
     if error is not None and current_flags().debug:
         from traceback import format_exception
 
         lines = [visible(line) for line in "".join(format_exception(error)).splitlines()]
-    lines += [f"rbim: {printable(message)}"]
-    lines += [visible(line) for hint in hints if hint for line in hint.split("\n")]
+    lines += [fold_for(sys.stderr, f"rbim: {printable(message)}")]
+    told = [visible(line) for hint in hints if hint for line in hint.split("\n")]
+    lines += [line if line.startswith(COMMAND) else fold_for(sys.stderr, line) for line in told]
     try:
         sys.stderr.write("".join(f"{line}\n" for line in lines))
         sys.stderr.flush()

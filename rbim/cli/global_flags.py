@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DIALECT_FLAGS",
+    "END",
     "FLAGS",
     "GLOBAL_FLAGS_HELP",
+    "JSON",
     "SWITCHES",
     "GlobalFlags",
     "WrongFlag",
@@ -31,6 +33,7 @@ FLAGS = {
     "config": ("FILE", "The only configuration file to read (RBIM_CONFIG)."),
     "base-url": ("URL", "The platform's address (RBIM_BASE_URL)."),
     "transport": ("NAME", "auto, httpx, httpx2, aiohttp, pyreqwest or asyncio (RBIM_TRANSPORT; default: auto)."),
+    "field": ("PATH", "Print only this part of the JSON answer, as text: .group_id, .groups[].name, [0]."),
 }
 """The flags with a value: the value's name in the help, and the help."""
 
@@ -45,21 +48,26 @@ GLOBAL_FLAGS_HELP = (
 """The sentence about them in the help of every command."""
 
 END = "--"
+JSON = ("--json", "--rbim-json")
+"""The flags of commands that print a JSON document; the second one, if the operation has a field ``json``."""
+
 VERSION = "--version"  # a field of the dialect; as the whole command line, the flag shows the version of rbim
 
 
 class GlobalFlags(NamedTuple):
     """The values of these flags; None for a flag that is not given.
 
-    ``dialect`` has the texts of each given field of the dialect, several if the flag of a list is repeated. ``words``: the
-    whole command line.
+    ``json``: the command is to print a JSON document. ``dialect`` has the texts of each given field of the dialect, several
+    if the flag of a list is repeated. ``words``: the whole command line.
     """
 
     profile: str | None = None
     config: str | None = None
     base_url: str | None = None
     transport: str | None = None
+    field: str | None = None
     debug: bool = False
+    json: bool = False
     dialect: tuple[tuple[str, tuple[str, ...]], ...] = ()
     words: tuple[str, ...] = ()
 
@@ -97,9 +105,9 @@ def using_flags(flags: GlobalFlags) -> Generator[None]:
 
 
 def given_flags() -> list[str]:
-    """Return the words of the running command's flags that choose the platform: all but ``--debug``."""
+    """Return the words of the running command's flags that choose the platform."""
     flags = current_flags()
-    values = [(name, getattr(flags, name.replace("-", "_"))) for name in FLAGS]
+    values = [(name, getattr(flags, name.replace("-", "_"))) for name in FLAGS if name != "field"]
     given = [(f"--{name}", value) for name, value in values if value is not None]
     given += [(flag_of(field), text) for field, texts in flags.dialect for text in texts]
     return [word for pair in given for word in pair]
@@ -136,6 +144,7 @@ def split_global_flags(tokens: Sequence[str]) -> tuple[GlobalFlags, list[str]]:
             break
         of_rbim = token == VERSION and not rest and (not remaining or remaining[0].startswith("--"))
         if not token.startswith("--") or name in own or name not in {*FLAGS, *SWITCHES, *DIALECT_FLAGS} or of_rbim:
+            found |= {"json": True} if token in JSON and name not in own else {}
             rest.append(token)
             own = _fields(rest) if len(rest) == COMMAND else own
         elif name in DIALECT_FLAGS:

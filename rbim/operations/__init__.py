@@ -13,6 +13,8 @@ if TYPE_CHECKING:
         Spec as Spec,
         Wire as Wire,
         camel as camel,
+        described as described,
+        description_of as description_of,
         fields_of as fields_of,
         operation as operation,
         wire as wire,

@@ -31,6 +31,8 @@ __all__ = [
     "Wire",
     "camel",
     "check_length",
+    "described",
+    "description_of",
     "fields_of",
     "operation",
     "wire",
@@ -129,6 +131,21 @@ def wire(  # noqa: PLR0913  # independent options, by keyword
 ) -> dict[str, Wire]:
     """Return the ``metadata=`` of an attrs field whose wire format is not the default (see :class:`Wire`)."""
     return {"wire": Wire(name, values, header, nest, write, read, also, local)}
+
+
+def described(text: str) -> dict[str, str]:
+    """Return the ``metadata=`` of a field of an operation that describes it: the command line and the documentation show it.
+
+    It is one sentence without limits and choices, which they know. It can be joined with that of :func:`wire`:
+    ``metadata=described("...") | wire("confirm")``.
+    """
+    return {"described": text}
+
+
+def description_of(attribute: attrs.Attribute[Any]) -> str | None:
+    """Return the description of a field, or None if :func:`described` was not used."""
+    found: str | None = attribute.metadata.get("described")
+    return found
 
 
 def wire_of(attribute: attrs.Attribute[Any]) -> Wire:

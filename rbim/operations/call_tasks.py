@@ -13,7 +13,7 @@ from attrs import Attribute, field, frozen
 from rbim._support import json
 from rbim._support.text import empty
 from rbim.errors import InvalidRequest
-from rbim.operations.base import Answer, Endpoint, Operation, check_length, operation, wire
+from rbim.operations.base import Answer, Endpoint, Operation, check_length, described, operation, wire
 from rbim.operations.namespace import Method, Namespace
 from rbim.validators import at_least_one, one_of, text
 
@@ -378,23 +378,38 @@ class CreateCallTask(Operation[CallTaskCreated]):
     """
 
     endpoint: ClassVar[Endpoint] = CALL
-    bot_id: int = field(validator=one_of(int))
-    task_name: str = field(validator=text(at_most=TASK_NAME))
-    task_desc: str | None = field(default=None, validator=text(at_most=TASK_DESCRIPTION, optional=True))
-    start_date: date = field(validator=_whole)
-    end_date: date = field(validator=_whole)
-    max_concurrent: int = field(validator=one_of(int))
-    min_concurrent: int = field(validator=at_least_one)
-    isrecord: bool = field(default=False, validator=one_of(bool), metadata=wire(values={True: 1, False: 0}))
-    disnumber: str | None = field(default=None, validator=text(optional=True))
-    caller: str = field(validator=text())
+    bot_id: int = field(validator=one_of(int), metadata=described("The identifier of the robot."))
+    task_name: str = field(validator=text(at_most=TASK_NAME), metadata=described("The name of the task."))
+    task_desc: str | None = field(
+        default=None,
+        validator=text(at_most=TASK_DESCRIPTION, optional=True),
+        metadata=described("A description of the task."),
+    )
+    start_date: date = field(validator=_whole, metadata=described("The first day of the task: today or later."))
+    end_date: date = field(validator=_whole, metadata=described("The last day of the task."))
+    max_concurrent: int = field(validator=one_of(int), metadata=described("The maximum number of calls at the same time."))
+    min_concurrent: int = field(
+        validator=at_least_one, metadata=described("The minimum number of calls at the same time, at least 1.")
+    )
+    isrecord: bool = field(
+        default=False, validator=one_of(bool), metadata=wire(values={True: 1, False: 0}) | described("Record the calls.")
+    )
+    disnumber: str | None = field(
+        default=None, validator=text(optional=True), metadata=described("The number that is shown to the called person.")
+    )
+    caller: str = field(validator=text(), metadata=described("The number that calls."))
     call_policy: tuple[NoCallPolicy, ...] | tuple[CallPolicy, ...] | None = field(
         default=None,
         converter=_policies,
         validator=_one_kind,
-        metadata=wire(write=_write_policies, read=_read_policies),
+        metadata=wire(write=_write_policies, read=_read_policies)
+        | described("The periods in which the task must not call."),
     )
-    rand: str | None = field(default=None, validator=[text(optional=True), _digits], metadata=wire(header="Rand"))
+    rand: str | None = field(
+        default=None,
+        validator=[text(optional=True), _digits],
+        metadata=wire(header="Rand") | described("The Rand header: ASCII digits (default: new random ones)."),
+    )
 
     @property
     def no_call_policies(self) -> tuple[NoCallPolicy, ...]:

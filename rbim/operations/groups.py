@@ -13,7 +13,7 @@ from attrs import field, frozen
 
 from rbim._support.text import empty
 from rbim.errors import InvalidRequest
-from rbim.operations.base import Answer, Endpoint, Operation, Repeat, operation, wire
+from rbim.operations.base import Answer, Endpoint, Operation, Repeat, described, operation, wire
 from rbim.operations.fails import MISSING, Fail, RequestAccounts, attributed
 from rbim.operations.namespace import Method, Namespace
 from rbim.validators import accounts, each_account, one_of, or_none, text
@@ -208,7 +208,11 @@ class GroupOperation(Operation[R_co]):
     """The base class of group operations, also of new ones. ``user_name`` is the acting account (None: the client's)."""
 
     endpoint: ClassVar[Endpoint] = GROUP
-    user_name: str | None = field(default=None, validator=or_none(text()))
+    user_name: str | None = field(
+        default=None,
+        validator=or_none(text()),
+        metadata=described("The acting account (default: the one that is configured)."),
+    )
 
 
 @operation("CreateGroup")
@@ -220,12 +224,31 @@ class CreateGroup(GroupOperation[Created]):
     type above ``PAID_500`` becomes ``PAID_500``. Never repeated automatically: a second request creates a second group.
     """
 
-    name: str = field(validator=text(at_most=NAME))
-    type: GroupType = field(validator=one_of(GroupType))
-    permission: Permission = field(default=Permission.OPEN, validator=one_of(Permission))
-    declared: str | None = field(default=None, validator=text(at_most=ANNOUNCEMENT, optional=True))
-    target: Target = field(default=Target.GROUP, validator=one_of(Target))
-    group_domain: str | None = field(default=None, validator=text(optional=True))
+    name: str = field(validator=text(at_most=NAME), metadata=described("The name of the group."))
+    type: GroupType = field(
+        validator=one_of(GroupType),
+        metadata=described("The type of the group, which determines how many members it may have."),
+    )
+    permission: Permission = field(
+        default=Permission.OPEN,
+        validator=one_of(Permission),
+        metadata=described(
+            "open: accounts join directly; verified: after a check of their identity; private: no search finds it."
+        ),
+    )
+    declared: str | None = field(
+        default=None,
+        validator=text(at_most=ANNOUNCEMENT, optional=True),
+        metadata=described("The announcement of the group."),
+    )
+    target: Target = field(
+        default=Target.GROUP, validator=one_of(Target), metadata=described("A discussion group, or a group.")
+    )
+    group_domain: str | None = field(
+        default=None,
+        validator=text(optional=True),
+        metadata=described("A text of your own, which the platform keeps with the group."),
+    )
 
 
 @operation("ModifyGroup", repeat=Repeat.IDEMPOTENT)
@@ -238,11 +261,21 @@ class ModifyGroup(GroupOperation[Success]):
     ``declared`` 200.
     """
 
-    group_id: str = field(validator=text())
-    name: str = field(validator=text(at_most=NAME))
-    permission: Permission | None = field(validator=one_of(Permission, optional=True))
-    declared: str | None = field(default=None, validator=text(at_most=ANNOUNCEMENT, optional=True))
-    group_domain: str | None = field(default=None, validator=text(optional=True))
+    group_id: str = field(validator=text(), metadata=described("The group."))
+    name: str = field(validator=text(at_most=NAME), metadata=described("The new name of the group."))
+    permission: Permission | None = field(
+        validator=one_of(Permission, optional=True), metadata=described("How accounts join.")
+    )
+    declared: str | None = field(
+        default=None,
+        validator=text(at_most=ANNOUNCEMENT, optional=True),
+        metadata=described("The new announcement of the group."),
+    )
+    group_domain: str | None = field(
+        default=None,
+        validator=text(optional=True),
+        metadata=described("A text of your own, which the platform keeps with the group."),
+    )
 
 
 @operation("DeleteGroup", repeat=Repeat.IDEMPOTENT, destroys=lambda op: f"delete group {op.group_id}")
@@ -250,7 +283,7 @@ class ModifyGroup(GroupOperation[Success]):
 class DeleteGroup(GroupOperation[Success]):
     """Delete a group."""
 
-    group_id: str = field(validator=text())
+    group_id: str = field(validator=text(), metadata=described("The group to delete."))
 
 
 @operation(
@@ -266,8 +299,12 @@ class SearchPublicGroups(GroupOperation[GroupsFound]):
     only, must be the whole name. There is no paging: the platform returns one list.
     """
 
-    group_id: str | None = field(default=None, validator=text(optional=True))
-    name: str | None = field(default=None, validator=text(optional=True))
+    group_id: str | None = field(
+        default=None, validator=text(optional=True), metadata=described("Search for the group with this identifier.")
+    )
+    name: str | None = field(
+        default=None, validator=text(optional=True), metadata=described("Search for groups with this text in their names.")
+    )
 
     @classmethod
     def path(cls, dialect: "Dialect") -> str:
@@ -280,7 +317,7 @@ class SearchPublicGroups(GroupOperation[GroupsFound]):
 class QueryGroupDetail(GroupOperation[GroupDetail]):
     """Get a group's name, owner, announcement, member count, creation time and join mode."""
 
-    group_id: str = field(validator=text())
+    group_id: str = field(validator=text(), metadata=described("The group."))
 
 
 @operation("JoinGroup")
@@ -288,8 +325,10 @@ class QueryGroupDetail(GroupOperation[GroupDetail]):
 class JoinGroup(GroupOperation[Success]):
     """Join a group, or apply if the group verifies; ``declared`` is the reason, at most 50 characters."""
 
-    group_id: str = field(validator=text())
-    declared: str | None = field(default=None, validator=text(at_most=REASON, optional=True))
+    group_id: str = field(validator=text(), metadata=described("The group to join."))
+    declared: str | None = field(
+        default=None, validator=text(at_most=REASON, optional=True), metadata=described("The reason for the application.")
+    )
 
 
 def _inviting(op: "InviteJoinGroup") -> Repeat:
@@ -307,12 +346,18 @@ class InviteJoinGroup(GroupOperation[Invited]):
     once. ``declared`` is the reason, at most 50 characters. The answer says of each account whether it was invited.
     """
 
-    group_id: str = field(validator=text())
-    members: tuple[str, ...] = field(converter=accounts, validator=each_account)
-    needs_confirmation: bool = field(
-        default=False, validator=one_of(bool), metadata=wire("confirm", values={True: "0", False: "1"})
+    group_id: str = field(validator=text(), metadata=described("The group."))
+    members: tuple[str, ...] = field(
+        converter=accounts, validator=each_account, metadata=described("The accounts to invite.")
     )
-    declared: str | None = field(default=None, validator=text(at_most=REASON, optional=True))
+    needs_confirmation: bool = field(
+        default=False,
+        validator=one_of(bool),
+        metadata=wire("confirm", values={True: "0", False: "1"}) | described("Each invited account must agree."),
+    )
+    declared: str | None = field(
+        default=None, validator=text(at_most=REASON, optional=True), metadata=described("The reason for the invitation.")
+    )
 
     def check(self, dialect: "Dialect", _clock: object, /) -> None:
         """Raise InvalidRequest for more members than one request takes: nothing is split silently."""
@@ -355,8 +400,10 @@ def _removing(op: "DeleteGroupMember") -> str:
 class DeleteGroupMember(GroupOperation[Success]):
     """Remove members from a group (by an administrator); an account that is listed twice is sent once."""
 
-    group_id: str = field(validator=text())
-    members: tuple[str, ...] = field(converter=accounts, validator=each_account)
+    group_id: str = field(validator=text(), metadata=described("The group."))
+    members: tuple[str, ...] = field(
+        converter=accounts, validator=each_account, metadata=described("The accounts to remove.")
+    )
 
 
 @operation("LogoutGroup", repeat=Repeat.IDEMPOTENT)
@@ -364,7 +411,7 @@ class DeleteGroupMember(GroupOperation[Success]):
 class LogoutGroup(GroupOperation[Success]):
     """Leave a group (by a member)."""
 
-    group_id: str = field(validator=text())
+    group_id: str = field(validator=text(), metadata=described("The group to leave."))
 
 
 def _giving_role(op: "SetMemberRole") -> Repeat:
@@ -377,9 +424,9 @@ def _giving_role(op: "SetMemberRole") -> Repeat:
 class SetMemberRole(GroupOperation[Success]):
     """Set a member's role. A transfer of the creator's role is never repeated automatically."""
 
-    group_id: str = field(validator=text())
-    member: str = field(validator=text())
-    role: Role = field(validator=one_of(Role))
+    group_id: str = field(validator=text(), metadata=described("The group."))
+    member: str = field(validator=text(), metadata=described("The account."))
+    role: Role = field(validator=one_of(Role), metadata=described("The new role of the account."))
 
 
 class Groups(Namespace):

@@ -189,7 +189,7 @@ def test_a_dry_run_is_as_the_profile_says(platform, profile, rows, cli):
     assert json.loads(cli("--profile", "test", *asked, "--rate", "2/min")[1])["seconds"] == pytest.approx(30)
     assert json.loads(cli("--profile", "other", *asked)[1])["seconds"] is None
     code, out, err = cli(*asked, "--profile", "nobody")
-    assert (code, out) == (Exit.USAGE, "")
+    assert (code, json.loads(out)["error"]["exit_code"]) == (Exit.USAGE, Exit.USAGE)
     assert "there is no profile 'nobody'" in err
     assert "there are other, test" in err
     assert not list(platform.requests)

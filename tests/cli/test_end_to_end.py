@@ -57,8 +57,8 @@ COPY = ["TEXT", "--to", "1002", "--sender", "1001", "--text", "你好"]
 
 
 @contextmanager
-def process(*tokens, env, **options):
-    """Give a process of rbim, and end it."""
+def process(*tokens, env, patience=PATIENCE, **options):
+    """Give a process of rbim, and end it, at the latest after ``patience`` seconds."""
     with subprocess.Popen(
         [*COMMAND, *map(str, tokens)],
         stdout=subprocess.PIPE,
@@ -67,7 +67,7 @@ def process(*tokens, env, **options):
         encoding="utf-8",
         **options,
     ) as popen:
-        watchdog = threading.Timer(PATIENCE, popen.kill)
+        watchdog = threading.Timer(patience, popen.kill)
         watchdog.start()
         try:
             yield popen
@@ -79,7 +79,7 @@ def process(*tokens, env, **options):
 @pytest.fixture(scope="module")
 def environment():
     """The variables that an emulator as a process of its own prints for a shell."""
-    with process("emulator", "--port", "0", env={}) as popen:
+    with process("emulator", "--port", "0", env={}, patience=20 * PATIENCE) as popen:  # as long as all tests here
         url = popen.stdout.readline().strip()
         lines = [popen.stdout.readline() for _ in range(5)]
         told = dict(re.findall(r"^export (\w+)=(\S+)$", "".join(lines), re.MULTILINE))
@@ -145,7 +145,8 @@ def journal(members, document):
 def receiver(environment, tmp_path_factory):
     """A receiver of message copies as a process: its URL, its inbox, and the process."""
     inbox = tmp_path_factory.mktemp("receiver") / "events.db"
-    with process("callback", "serve", "--inbox", inbox, "--port", 0, "--print", env=environment) as popen:
+    words = ("callback", "serve", "--inbox", inbox, "--port", 0, "--print")
+    with process(*words, env=environment, patience=20 * PATIENCE) as popen:
         yield popen.stdout.readline().strip(), inbox, popen
 
 
@@ -461,6 +462,13 @@ def _path(document):
     assert [place["exists"] for place in document("config", "path")] in ([False], [False, False])
 
 
+@runs("doctor")
+def _doctor(document):
+    found = document("doctor")
+    assert found["ok"] is True
+    assert {row["check"]: row["state"] for row in found["checks"]}["credentials"] == "ok"
+
+
 @runs("emulator")
 def _emulator(environment, group):
     with urllib.request.urlopen(f"{environment['RBIM_BASE_URL']}/_emulator/state", timeout=PATIENCE) as answer:
@@ -611,6 +619,7 @@ WRONG = {
     "config path": ["--config"],
     "config trust": ["there-is-no-such.toml"],
     "config untrust": ["--there-is-no-such-flag"],
+    "doctor": ["--timeout", "there-is-no-time"],
     "emulator": ["--faults", "there-is-no-such.json"],
     "demo": ["--csv", "there-is-no-such.csv"],
     "completion": ["tcsh"],
@@ -667,6 +676,19 @@ def test_what_is_wrong_is_named(command, cli):
     err = complained(cli(*command.split(), *WRONG[command]))
     wrong = [token for token in WRONG[command] if token.startswith("there") or token in {"huge", "king", "tcsh", "nobody"}]
     assert all(token.split("/")[0] in err for token in wrong)
+
+
+@pytest.mark.parametrize("command", leaves())
+def test_with_json_every_error_is_a_document_too(command, cli):
+    words = [*command.split(), *WRONG[command]]
+    plain, (code, out, err) = cli(*words), cli(*words, "--json")
+    (line,) = out.splitlines()
+    error = json.loads(line)["error"]
+    assert (code, error["exit_code"], error["class"]) == (Exit.USAGE, Exit.USAGE, "InvalidRequest")
+    assert (error["outcome"], error["code"], error["status"]) == ("not sent", None, None)
+    assert error["docs"] == "docs/errors.md#invalidrequest"
+    assert err.splitlines() == [f"rbim: {error['message']}", *(error["hint"] or "").splitlines()]
+    assert err == plain[2] or command in {"callback serve", "callback work", "completion", "emulator", "worker"}
 
 
 @pytest.mark.parametrize("command", [command for command in commands() if command not in leaves()])

@@ -14,7 +14,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from helpers.commands import commands
+from helpers.commands import commands, leaves
 from rbim.cli import build_app, run
 from rbim.cli.exit_codes import Exit, JobExit
 from rbim.cli.help.examples import EXAMPLES, examples_of, folded
@@ -78,8 +78,18 @@ def test_every_page_has_its_use_what_it_does_and_examples():
         assert text.startswith(f"Usage: rbim {command} ")
         assert re.search(r"\n\nExamples:\n  rbim |\n\nExamples:\n  eval ", text), command
         assert "[ARGS]" not in text
-        assert "--profile, --config, --base-url, --transport, --debug" in " ".join(text.split())
+        assert "--profile, --config, --base-url, --transport, --field, --debug" in " ".join(text.split())
         assert 1 <= len(examples_of(command)) <= 3
+
+
+def test_every_argument_and_flag_of_every_command_has_help():
+    app = build_app()
+    for command in leaves():
+        _, path, _ = app.parse_commands(command.split())
+        with app.app_stack(path):
+            arguments = [a for a in path[-1].assemble_argument_collection(parse_docstring=True) if a.parse and a.show]
+        without = [a.name for a in arguments if not (a.parameter.help or "").strip()]
+        assert without == [], command
 
 
 def test_examples_are_of_their_command_and_every_command_has_some():

@@ -1,5 +1,6 @@
 """What docs/cli.md shows is what runs, and its tables are those of the code."""
 
+import json
 import os
 import re
 import shlex
@@ -15,6 +16,7 @@ from helpers.paths import ROOT
 from helpers.serving import served
 from rbim.cli import Exit, run
 from rbim.cli.exit_codes import JobExit
+from rbim.cli.field import parse
 from rbim.cli.global_flags import FLAGS, SWITCHES
 from rbim.emulator import Emulator
 
@@ -71,6 +73,34 @@ def test_the_commands_of_the_page_work_one_after_the_other(emulator, capsys):
     tasks = [task.request for task in emulator.state.tasks.values()]
     assert [task.task_name for task in tasks] == ["续费提醒", "续费提醒二"]
     assert not emulator.state.groups
+
+
+def test_the_document_of_an_error_is_as_the_page_shows_it(emulator, capsys):
+    (block,) = blocks_of(PAGE, "json")
+    told = json.loads(block.text)["error"]
+    assert run(["groups", "detail", "g-none", "--json"]) == Exit.REFUSED
+    found = json.loads(capsys.readouterr().out)["error"]
+    assert list(found) == list(told)
+    assert {**found, "message": ""} == {**told, "message": ""}
+    assert found["message"].startswith(told["message"].removesuffix("..."))
+    assert [cell for row in table_of("| field | value |") for cell in re.findall("`(\\w+)`", row[0])] == [
+        "class",
+        "outcome",
+        "code",
+        "status",
+        "docs",
+        "message",
+        "hint",
+        "exit_code",
+    ]
+    assert len(emulator.requests) == 1
+
+
+@pytest.mark.parametrize("row", TEXT.partition("| path | selects |")[2].split("\n\n")[0].splitlines()[2:])
+def test_the_paths_of_the_page_are_paths(row):
+    paths = re.findall("`([.\\[][^`]*)`", row.split("|")[1])
+    assert paths
+    assert all(parse(path) or path == "." for path in paths)
 
 
 def table_of(head):

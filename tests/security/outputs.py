@@ -58,6 +58,7 @@ def output(name):
 WORDS = {
     "operations": ["operations"],
     "dialect": ["dialect"],
+    "doctor": ["doctor", "--timeout", "2"],
     "config show": ["config", "show"],
     "config path": ["config", "path"],
     "config trust": ["config", "trust"],

@@ -43,7 +43,8 @@ def explain_capture(file: str, at: datetime | None, *, as_json: bool = False) ->
         headers, body = capture_of(data)
     except InvalidRequest as error:
         raise InvalidRequest(f"{file}: {error.message}") from None
-    from rbim.cli.output import console, show_json
+    from rbim.cli.json_output import show_json
+    from rbim.cli.output import console
 
     findings = explain(headers, body, credentials=credentials, now=at or datetime.now(UTC), policy=policy)
     code = Exit.DONE if findings[0].reason is None else Exit.REFUSED

@@ -13,6 +13,7 @@ from rbim.cli.callback.inbox_commands import replay, status
 from rbim.cli.callback.letter_commands import dead, quarantine
 from rbim.cli.errors import report_error
 from rbim.cli.extras import require
+from rbim.cli.file_names import FileName  # noqa: TC001  # cyclopts reads it
 from rbim.errors import InvalidRequest, RbimError
 
 __all__ = ["callback", "explain", "send", "serve", "work"]
@@ -44,7 +45,7 @@ callback = App(name="callback", help=HELP, help_format="markdown")
 @callback.command(sort_key=0)
 def serve(  # noqa: PLR0913  # flags, each with a default
     *,
-    inbox: Annotated[str, Parameter(name=("--inbox", "--sink"))],
+    inbox: Annotated[FileName, Parameter(name=("--inbox", "--sink"))],
     host: str = "127.0.0.1",
     port: Port = 8000,
     path: str = "/",
@@ -126,7 +127,7 @@ def serve(  # noqa: PLR0913  # flags, each with a default
 def work(  # noqa: PLR0913  # flags, each with a default
     handlers: str,
     *,
-    inbox: str,
+    inbox: FileName,
     around: Annotated[str | None, Parameter(show_default=False)] = None,
     app_dir: Path = Path(),
     concurrency: Count = 16,
@@ -266,7 +267,7 @@ def send(  # noqa: PLR0913  # flags, each with a default
 
 @callback.command(sort_key=3)
 def explain(
-    file: Annotated[str, Parameter(allow_leading_hyphen=True)], *, at: str | None = None, as_json: Json = False
+    file: Annotated[FileName, Parameter(allow_leading_hyphen=True)], *, at: str | None = None, as_json: Json = False
 ) -> int:
     """Explain why a captured delivery is not accepted, and how to fix it.
 

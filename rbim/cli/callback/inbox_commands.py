@@ -13,7 +13,8 @@ from rbim.cli.callback.filters import kind_of, moment_ago
 from rbim.cli.confirm import Yes, confirmed
 from rbim.cli.errors import report_error
 from rbim.cli.exit_codes import Exit
-from rbim.cli.output import show_json
+from rbim.cli.file_names import FileName  # noqa: TC001  # cyclopts reads it
+from rbim.cli.json_output import show_json
 from rbim.cli.printable import printable
 from rbim.errors import InvalidRequest
 
@@ -30,7 +31,7 @@ MOST_KINDS = 5
 
 def replay(  # noqa: PLR0913  # flags, each with a default
     *,
-    inbox: str,
+    inbox: FileName,
     since: str | None = None,
     kind: str | None = None,
     dead: Flag = False,
@@ -94,7 +95,7 @@ def _print_replayable(kinds: dict[str, int], *, as_json: bool) -> Exit:
     return Exit.DONE
 
 
-def status(inbox: str, *, as_json: Json = False) -> int:
+def status(inbox: FileName, *, as_json: Json = False) -> int:
     """Show how many events of an inbox wait, were handled, are dead letters (of which msgType) or in quarantine.
 
     It changes nothing, and may run beside the receiver.

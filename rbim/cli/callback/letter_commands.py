@@ -12,6 +12,7 @@ from rbim._support.text import quoted
 from rbim.cli.callback.archive import Unusable
 from rbim.cli.confirm import Yes  # noqa: TC001  # cyclopts reads it
 from rbim.cli.errors import report_error
+from rbim.cli.file_names import FileName  # noqa: TC001  # cyclopts reads it
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def _app(name: str, text: str, one: str, several: str, place: int) -> App:  # no
     @app.command(name="list", sort_key=0)
     @worded
     def list_them(  # noqa: PLR0913  # flags, each with a default
-        inbox: str,
+        inbox: FileName,
         /,
         *,
         limit: Positive = 100,
@@ -120,7 +121,7 @@ def _app(name: str, text: str, one: str, several: str, place: int) -> App:  # no
 
     @app.command(sort_key=1)
     @worded
-    def show(inbox: str, number: Positive, /, *, as_json: Json = False, body: Flag = False) -> int:
+    def show(inbox: FileName, number: Positive, /, *, as_json: Json = False, body: Flag = False) -> int:
         """Show one {one}: where it is from, its error, and its body.
 
         Parameters
@@ -141,7 +142,7 @@ def _app(name: str, text: str, one: str, several: str, place: int) -> App:  # no
     @app.command(sort_key=2)
     @worded
     def requeue(  # noqa: PLR0913  # flags, each with a default
-        inbox: str,
+        inbox: FileName,
         /,
         *numbers: Positive,
         every: Annotated[bool, Parameter(name="--all", negative=(), show_default=False)] = False,
@@ -185,7 +186,7 @@ def _app(name: str, text: str, one: str, several: str, place: int) -> App:  # no
 
     @app.command(sort_key=3)
     @worded
-    def discard(inbox: str, /, *numbers: Positive, yes: Yes = False, as_json: Json = False) -> int:
+    def discard(inbox: FileName, /, *numbers: Positive, yes: Yes = False, as_json: Json = False) -> int:
         """Delete {several} by their numbers, after a confirmation.
 
         Nothing of them stays, not even their keys: if the platform sends one again, it is handled as a new event.
@@ -206,7 +207,7 @@ def _app(name: str, text: str, one: str, several: str, place: int) -> App:  # no
 
     @app.command(sort_key=4)
     @worded
-    def purge(inbox: str, /, *, before: str | None = None, yes: Yes = False, as_json: Json = False) -> int:
+    def purge(inbox: FileName, /, *, before: str | None = None, yes: Yes = False, as_json: Json = False) -> int:
         """Delete all {several}, or the old ones, after a confirmation.
 
         It works in small steps, so that deliveries are accepted meanwhile.

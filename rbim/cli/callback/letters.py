@@ -15,9 +15,10 @@ from rbim.callbacks.events.parsing import document_of
 from rbim.cli.callback.archive import Unusable, with_archive
 from rbim.cli.callback.filters import kind_of, moment_ago
 from rbim.cli.confirm import confirmed
-from rbim.cli.errors import print_error
+from rbim.cli.errors import print_error, print_note
 from rbim.cli.exit_codes import Exit
-from rbim.cli.output import console, show_json
+from rbim.cli.json_output import show_json
+from rbim.cli.output import console
 from rbim.cli.printable import json_line, printable
 from rbim.errors import CallbackRejected, InvalidRequest
 
@@ -115,14 +116,14 @@ def print_list(  # noqa: PLR0913  # the flags of the command
     found, more = with_archive(inbox, read)
     if as_json:
         for document in found:
-            show_json(document)
+            show_json(document, more=True)
     elif found:
         _print_table(found, attempts=not kept.quarantined)
     else:
         sys.stdout.write(f"no {kept.several}\n")
     if more:
         sys.stdout.flush()
-        print_error(f"there are more: add --after {found[-1]['number']} for the next ones")
+        print_note(f"there are more: add --after {found[-1]['number']} for the next ones")
     return Exit.DONE
 
 

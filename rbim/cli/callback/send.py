@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import sys
 import time
@@ -20,8 +19,9 @@ from rbim.callbacks.events.enums import ConvType
 from rbim.callbacks.signature import sign
 from rbim.cli.callback.target import target_of, without_user
 from rbim.cli.context import callback_credentials, configuration
-from rbim.cli.errors import BY_OUTCOME, print_error
+from rbim.cli.errors import BY_OUTCOME, print_error, print_note
 from rbim.cli.exit_codes import Exit
+from rbim.cli.json_output import show_json
 from rbim.cli.lists import one_value
 from rbim.emulator.copies.messages import CopiedMessage
 from rbim.errors import InvalidRequest, NotSent, TransportError
@@ -128,7 +128,7 @@ def run(options: SendOptions) -> int:
     bodies = options.bodies(credentials.app_id, config.dialect.message_time_unit)
     code = anyio.run(_send, options, bodies, target, credentials)
     if again and code in {Exit.DONE, Exit.REFUSED}:
-        print_error(again)
+        print_note(again)
     return code
 
 
@@ -152,10 +152,10 @@ async def _send(options: SendOptions, bodies: list[bytes], target: Request, cred
                 return BY_OUTCOME[error.outcome]
             took = (time.perf_counter() - began) * 1000
             shown = excerpt(response.body) if response.status != OK and response.body else ""
-            line = f"{response.status}  {took:.1f} ms{shown and f'  {shown}'}"
             if options.as_json:
-                line = json.dumps({"status": response.status, "milliseconds": round(took, 1), "body": shown})
-            sys.stdout.write(f"{line}\n")
+                show_json({"status": response.status, "milliseconds": round(took, 1), "body": shown}, more=True)
+            else:
+                sys.stdout.write(f"{response.status}  {took:.1f} ms{shown and f'  {shown}'}\n")
             sys.stdout.flush()
             if response.status != OK:
                 code = Exit.REFUSED

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from attrs import define
 from rich.text import Text
 
-from rbim.cli.output import console, show_json, table
+from rbim.cli.json_output import show_json
+from rbim.cli.output import console, table
 from rbim.cli.printable import printable
 
 if TYPE_CHECKING:

@@ -68,7 +68,7 @@ def dialect(
             return Exit.USAGE
     chosen = [known[name] for name in names.values()] or list(known.values())
     if as_json:
-        from rbim.cli.output import show_json
+        from rbim.cli.json_output import show_json
 
         show_json([_row(field) for field in chosen])
         return Exit.DONE

@@ -102,6 +102,11 @@ EXAMPLES = {
     "callback quarantine discard": ("rbim callback quarantine discard events.db 18",),
     "callback quarantine purge": ("rbim callback quarantine purge events.db --before 30d",),
     "dialect": ("rbim dialect", "rbim dialect --json"),
+    "doctor": (
+        "rbim doctor",
+        "rbim doctor --profile production --json",
+        "rbim doctor --via nats://h1,h2,h3/bulk",
+    ),
     "config": ("rbim config show", "rbim config path"),
     "config show": ("rbim config show", "rbim config show --profile production --json"),
     "config path": ("rbim config path", "rbim config path --json"),

@@ -41,6 +41,7 @@ COMMANDS = {
         "List the fields of the dialect: their flags, values and defaults.",
     ),
     "config": ("rbim.cli.config:config", "Show the configuration and its sources."),
+    "doctor": ("rbim.cli.doctor.command:doctor", "Check installation, configuration, connection, clock and credentials."),
     "completion": ("rbim.cli.completion:completion", "Print or install shell completion."),
 }
 """Every command except those of operations: its function, and its summary."""
@@ -49,7 +50,7 @@ SECTIONS = {
     "Jobs": ("invite", "remove", "job", "worker"),
     "Callbacks": ("callback",),
     "Emulator": ("emulator", "demo"),
-    "Setup": ("config", "dialect", "completion"),
+    "Setup": ("config", "doctor", "dialect", "completion"),
 }
 
 EXAMPLES = """\
@@ -81,7 +82,7 @@ def _page() -> str:
     parts |= {title: {name: COMMANDS[name][1] for name in names} for title, names in SECTIONS.items()}
     flags = {f"--{name} {value}": what for name, (value, what) in FLAGS.items()}
     flags |= {f"--{name}": what for name, what in SWITCHES.items()}
-    flags |= {"--FIELD VALUE": "A field of the dialect, such as --version 2016-08-15: see `rbim dialect`."}
+    flags |= {"--NAME VALUE": "A field of the dialect, such as --version 2016-08-15: see `rbim dialect`."}
     flags |= {"--help, -h": "Show this help, or the help of a command.", "--version": "Alone: show the version of rbim."}
     parts["Flags, before or after any command"] = flags
     width = terminal_width()

@@ -13,13 +13,14 @@ from rbim.cli.confirm import at_terminal, confirmed
 from rbim.cli.context import configuration, make_client, pacing
 from rbim.cli.errors import print_error, report_error
 from rbim.cli.exit_codes import JobExit
+from rbim.cli.folding import fold_for
 from rbim.cli.global_flags import current_flags, with_flag
 from rbim.cli.jobs.capacity import checked_groups, too_large
 from rbim.cli.jobs.files import Files
 from rbim.cli.jobs.input import SHOWN, STANDARD, journal_beside, line_of, open_input
 from rbim.cli.jobs.progress import time_left
 from rbim.cli.jobs.run import JobRun, command_line, execute, kept_via
-from rbim.cli.output import show_json
+from rbim.cli.json_output import show_json
 from rbim.cli.printable import printable
 from rbim.cli.via import remote_sender
 from rbim.client.limits import Limits
@@ -186,5 +187,5 @@ def _estimate(command: JobCommand, job: Job[Any], rows: Input, client: AsyncClie
             *([f"  and {len(warnings) - SHOWN:,} more groups"] if len(warnings) > SHOWN else []),
             "nothing was sent",
         ]
-        sys.stdout.write("".join(f"{line}\n" for line in lines))
+        sys.stdout.write(fold_for(sys.stdout, "".join(f"{line}\n" for line in lines)))
     return JobExit.INCOMPLETE if found.bad or warnings else JobExit.DONE

@@ -8,11 +8,12 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from rbim.cli.confirm import Yes  # noqa: TC001  # cyclopts reads it
+from rbim.cli.file_names import FileName
 from rbim.cli.jobs.flags import Count, Flag, InputFlags, OnUnknown, OutputFlags, PaceFlags, ResultFlags
 
 __all__ = ["invite", "remove"]
 
-File = Annotated[str, Parameter(allow_leading_hyphen=True)]
+File = Annotated[FileName, Parameter(allow_leading_hyphen=True)]
 Confirmation = Annotated[bool, Parameter(name=("--confirm", "--needs-confirmation"), negative=(), show_default=False)]
 
 INPUT_FLAGS, PACE_FLAGS, OUTPUT_FLAGS, RESULT_FLAGS = InputFlags(), PaceFlags(), OutputFlags(), ResultFlags()

@@ -11,6 +11,7 @@ from rbim.bulk.journal.forget import erasable, forget_job
 from rbim.cli.confirm import confirmed
 from rbim.cli.errors import print_error, report_error
 from rbim.cli.exit_codes import JobExit
+from rbim.cli.json_output import show_json
 from rbim.errors import RbimError
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ __all__ = ["forget_accounts"]
 COMMAND = "rbim job forget"
 
 
-def forget_accounts(journal: Path, *, unfinished: bool, yes: bool) -> int:
+def forget_accounts(journal: Path, *, unfinished: bool, yes: bool, as_json: bool = False) -> int:
     """Erase the accounts and return the exit code."""
     journal = journal.absolute()
     try:
@@ -40,5 +41,8 @@ def forget_accounts(journal: Path, *, unfinished: bool, yes: bool) -> int:
     except sqlite3.Error as error:
         print_error(f"{journal}: {error}")
         return JobExit.USAGE
+    if as_json:
+        show_json({"journal": str(journal), "erased": erased.isoformat()})
+        return JobExit.DONE
     sys.stdout.write(f"the accounts were erased on {erased:%Y-%m-%d %H:%M:%S} UTC; the counts stay\n")
     return JobExit.DONE

@@ -180,7 +180,7 @@ def report(  # noqa: PLR0913  # flags, each with a default
 
 
 @job.command(sort_key=4, help_epilogue=FORGET_EXITS)
-def forget(journal: Path, /, *, unfinished: Flag = False, yes: Yes = False) -> int:
+def forget(journal: Path, /, *, unfinished: Flag = False, yes: Yes = False, as_json: Json = False) -> int:
     """Erase all accounts and other personal data in a journal; the counts stay.
 
     Erased are accounts, acting accounts, groups, the texts of reasons, rows that cannot be used, and the name and path of
@@ -193,7 +193,9 @@ def forget(journal: Path, /, *, unfinished: Flag = False, yes: Yes = False) -> i
         The journal of the job.
     unfinished
         Erase the journal of a job that is not complete; its remaining accounts are never sent.
+    as_json
+        Print the journal and the time of the erasure as one JSON object.
     """
     from rbim.cli.jobs.forget import forget_accounts
 
-    return forget_accounts(journal, unfinished=unfinished, yes=yes)
+    return forget_accounts(journal, unfinished=unfinished, yes=yes, as_json=as_json)

@@ -13,7 +13,8 @@ from rbim.bulk.report.reading import read_report
 from rbim.cli.errors import print_error
 from rbim.cli.exit_codes import JobExit
 from rbim.cli.jobs.report import status_document
-from rbim.cli.output import UNFOLDED, console, show_json, table
+from rbim.cli.json_output import show_json
+from rbim.cli.output import UNFOLDED, console, table
 from rbim.cli.printable import printable
 from rbim.errors import InvalidRequest
 

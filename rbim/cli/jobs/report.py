@@ -12,10 +12,11 @@ from rbim.bulk.report.reading import read_report
 from rbim.bulk.report.text import report_text
 from rbim.cli.errors import print_error, report_error
 from rbim.cli.exit_codes import JobExit
+from rbim.cli.folding import fold_for
 from rbim.cli.jobs.files import Files
 from rbim.cli.jobs.input import STANDARD
 from rbim.cli.jobs.run import kept_via
-from rbim.cli.output import show_json
+from rbim.cli.json_output import show_json
 from rbim.cli.printable import printable
 from rbim.cli.via import queue_state
 from rbim.errors import InvalidRequest
@@ -48,7 +49,7 @@ def print_status(journal: Path, *, as_json: bool) -> int:
         show_json(status_document(journal, report, running=running) | more)
     else:
         lines = [*_lines(report, running=running), *_queue_lines(queue)]
-        sys.stdout.write("".join(f"{line}\n" for line in lines))
+        sys.stdout.write(fold_for(sys.stdout, "".join(f"{line}\n" for line in lines)))
     return JobExit.DONE
 
 
@@ -132,7 +133,7 @@ def print_report(journal: Path, *, as_json: bool, **files: Unpack[FilesToWrite])
         if as_json:
             show_json(report.as_json())
         elif not piped:
-            sys.stdout.write(report_text(report))
+            sys.stdout.write(fold_for(sys.stdout, report_text(report)))
         writer.write(report)
     except InvalidRequest as error:
         return report_error(error, "rbim job report")

@@ -23,11 +23,12 @@ from rbim.bulk.report.text import report_text
 from rbim.bulk.run import ANOTHER_JOB
 from rbim.cli.errors import print_error, report_bug, report_error
 from rbim.cli.exit_codes import JobExit
+from rbim.cli.folding import fold_for
 from rbim.cli.global_flags import given_flags
 from rbim.cli.jobs.dialect import with_flags
 from rbim.cli.jobs.on_end import run_at_end
 from rbim.cli.jobs.progress import ProgressDisplay
-from rbim.cli.output import show_json
+from rbim.cli.json_output import show_json
 from rbim.cli.printable import visible
 from rbim.errors import AuthenticationError, InvalidRequest, RbimError
 
@@ -192,13 +193,17 @@ def _finish(job_run: JobRun, result: _RunResult) -> int:
     if report is None:
         print_error("nothing was sent: run the same command again")
         return code
-    _print_report(job_run, report)
-    _print_next_steps(job_run, result, report)
-    try:
-        job_run.files.write(report)
-    except InvalidRequest as failed:
-        print_error(failed.message)
-        code = _most_important(code, JobExit.USAGE)
+    steps: tuple[Callable[[], None], ...] = (
+        lambda: _print_report(job_run, report),
+        lambda: _print_next_steps(job_run, result, report),
+        lambda: job_run.files.write(report),
+    )
+    for step in steps:
+        try:
+            step()
+        except InvalidRequest as failed:  # a field that the report does not have, or a file that cannot be written
+            print_error(failed.message)
+            code = _most_important(code, JobExit.USAGE)
     if job_run.on_end is not None and report.state != "loading":
         run_at_end(job_run.on_end, report)
     return code
@@ -223,7 +228,7 @@ def _print_report(job_run: JobRun, report: Report) -> None:
         if job_run.output_flags.as_json:
             show_json(report.as_json())
         elif report.state != "loading":
-            sys.stdout.write(report_text(report))
+            sys.stdout.write(fold_for(sys.stdout, report_text(report)))
         sys.stdout.flush()
     except BrokenPipeError:  # the reader has closed it; the result of the job is the same
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -18,7 +18,7 @@ from cyclopts import Parameter
 
 from rbim._support import json
 from rbim.cli.lists import one_value
-from rbim.operations.base import fields_of
+from rbim.operations.base import description_of, fields_of
 from rbim.operations.call_tasks import CallPolicy, NoCallPolicy, default_no_call_policies
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def _parameter(attribute: attrs.Attribute[Any], kind: type[Operation[Any]]) -> i
     annotation, shown, keep = _annotation(attribute)
     parameter = Parameter(
         name=flag_of(attribute),
-        help=_words_of(attribute) or _inherited_help(attribute, kind),
+        help=_help(attribute, kind),
         negative=None if annotation is bool else (),
         show_default=_name if shown is not None else False,
         **_conversion(attribute, annotation, keep=keep),
@@ -275,9 +275,13 @@ def _spelled(text: str, kind: type[Any]) -> str:
     return _NONE.sub(KEEP, text) if any(_annotation(a)[2] for a in fields_of(kind)) else text
 
 
-def _words_of(attribute: attrs.Attribute[Any]) -> str | None:
+def _help(attribute: attrs.Attribute[Any], kind: type[Operation[Any]]) -> str | None:
+    """Return the description of a field, the words that it takes, and its limit."""
+    described = description_of(attribute) or _inherited_help(attribute, kind)
     words = WORDS.get(_several(attribute.type))
-    return f"{', '.join(words)}, or entries in the format of the wire." if words else None
+    parts = [described, f"Takes {', '.join(words)}, or entries in the format of the wire." if words else None]
+    parts += [f"At most {limit} characters." for name, limit in kind.spec.limits if name == attribute.name]
+    return " ".join(part for part in parts if part) or None
 
 
 def _inherited_help(attribute: attrs.Attribute[Any], kind: type[Any]) -> str | None:

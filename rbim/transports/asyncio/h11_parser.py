@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rbim._support.installation import install_command
 from rbim.transports.asyncio.parser import Stop
 
 try:
     import h11
 except ImportError as missing:
-    raise ImportError('AsyncioTransport needs httptools or h11: python -m pip install "rbim[fast]"') from missing
+    raise ImportError(f"AsyncioTransport needs httptools or h11: {install_command('fast')}") from missing
 
 if TYPE_CHECKING:
     from rbim.transports.asyncio.parser import Reader

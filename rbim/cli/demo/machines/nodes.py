@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from attrs import define, field
 
+from rbim._support.installation import install_command
 from rbim.cli.extras import MissingExtra
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def server_program() -> str:
     found = shutil.which(PROGRAM)
     if found is None:
         raise MissingExtra(
-            f'rbim demo --machines needs {PROGRAM}; install it with: python -m pip install "rbim[cli,server,machines]"'
+            f"rbim demo --machines needs {PROGRAM}; install it with: {install_command('cli,server,machines')}"
         )
     return found
 

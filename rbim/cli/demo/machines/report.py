@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from rbim.cli.output import console, show_json, table
+from rbim.cli.json_output import show_json
+from rbim.cli.output import console, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,0 +1,109 @@
+"""JSON on standard output: the document of a command, a part of it (``--field``), or the document of its error.
+
+With ``--json`` the last line of standard output is always a document: that of the command, or ``{"error": {...}}``.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from rbim.cli.exit_codes import Exit
+from rbim.cli.field import parse, select, text_lines
+from rbim.cli.global_flags import current_flags
+from rbim.cli.printable import json_line
+from rbim.errors import InvalidRequest, Outcome, RbimError
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+__all__ = ["JsonOutput", "record_error", "recording_json", "show_json"]
+
+KINDS = {Exit.REFUSED: Outcome.REFUSED, Exit.USAGE: Outcome.NOT_SENT, Exit.NOT_SENT: Outcome.NOT_SENT}
+"""The outcome of an error that is no RbimError, by exit code; for others it is unknown."""
+
+
+class JsonOutput:
+    """What a command has printed: whether its document or one of several, and its first error."""
+
+    def __init__(self) -> None:
+        self.has_document = self.has_part = False
+        self.error: dict[str, Any] | None = None
+        self.exception: str | None = None
+
+    def finish(self, code: int) -> None:
+        """Write the document of the error, unless the command succeeded or has printed its own document."""
+        if code in {Exit.DONE, Exit.READER_LEFT} or self.has_document or (self.has_part and self.error is None):
+            return
+        known = next((each for each in Exit if each == code), None)
+        found = self.error or {"message": "failed" if known is None else known.meaning, "hint": None}
+        document = {
+            "class": InvalidRequest.__name__ if known is Exit.USAGE else self.exception if known is Exit.FAULT else None,
+            "outcome": KINDS.get(known or Exit.FAULT, Outcome.UNKNOWN).value,
+            "code": None,
+            "status": None,
+            "docs": InvalidRequest().docs if known is Exit.USAGE else None,
+            **found,
+            "exit_code": int(code),
+        }
+        _write(json_line({"error": document}, ascii_only=not _writes_unicode()))
+        sys.stdout.flush()
+
+
+_current: ContextVar[JsonOutput | None] = ContextVar("rbim_json_output", default=None)
+
+
+@contextmanager
+def recording_json() -> Generator[JsonOutput]:
+    """Record what a command prints in the block."""
+    output = JsonOutput()
+    before = _current.set(output)
+    try:
+        yield output
+    finally:
+        _current.reset(before)
+
+
+def record_error(message: str, hints: list[str], error: BaseException | None) -> None:
+    """Record the error of the command; later ones follow from the first."""
+    output = _current.get()
+    if output is None or output.error is not None:
+        return
+    output.error = {"message": message, "hint": "\n".join(hints) or None}
+    output.exception = None if error is None else type(error).__name__
+    if isinstance(error, RbimError):
+        output.error |= {
+            "class": type(error).__name__,
+            "outcome": error.outcome.value,
+            "code": getattr(error, "code", None) or None,
+            "status": getattr(error, "status", None) or None,
+            "docs": error.docs,
+        }
+
+
+def show_json(document: Any, *, checked: bool = False, more: bool = False) -> None:  # JSON
+    """Write one line of JSON to standard output; with ``--field``, the selected values as text, one per line.
+
+    Unprintable characters are escaped, and all that are not ASCII unless its encoding is UTF. ``checked``: the path was
+    compared with the shape of the document before, so that a missing value is an empty one. Otherwise raises InvalidRequest
+    if the document does not have the field. ``more``: this is one of several documents.
+    """
+    ascii_only, path = not _writes_unicode(), current_flags().field
+    if path is None:
+        lines = [json_line(document, ascii_only=ascii_only)]
+    else:
+        lines = text_lines(select(parse(path), document, lenient=checked), ascii_only=ascii_only)
+    for line in lines:
+        _write(line)
+    if (output := _current.get()) is not None:
+        output.has_document, output.has_part = output.has_document or not more, True
+
+
+def _write(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+
+
+def _writes_unicode() -> bool:
+    return (sys.stdout.encoding or "").lower().startswith("utf")

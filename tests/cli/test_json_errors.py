@@ -1,0 +1,184 @@
+"""With ``--json`` an error is a document on standard output, too: what is in it for each kind of error."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from helpers.serving import served
+from rbim.cli import Exit, run
+from rbim.emulator import Emulator
+from rbim.emulator.faults import Fault, Status
+from rbim.testing.conformance.server import RawServer, reply
+
+CREATE = ("groups", "create", "--name", "x", "--type", "vip")
+
+
+@pytest.fixture
+def environment(bare_environment, tmp_path):
+    bare_environment.chdir(tmp_path)
+    for name, value in {"BASE_URL": "http://127.0.0.1:1", "APP_ID": "app", "APP_TOKEN": "token"}.items():
+        bare_environment.setenv(f"RBIM_{name}", value)
+    return bare_environment
+
+
+@pytest.fixture
+def platform(environment):
+    emulator = Emulator()
+    with served(emulator.asgi) as url:
+        environment.setenv("RBIM_BASE_URL", url)
+        environment.setenv("RBIM_APP_ID", emulator.credentials.app_id)
+        environment.setenv("RBIM_APP_TOKEN", emulator.credentials.app_token.reveal())
+        yield emulator
+
+
+@pytest.fixture
+def failed(capsys):
+    """Run a command that fails; return its exit code, the error in its only document, and standard error."""
+
+    def call(*tokens):
+        code = run([*map(str, tokens), "--json"])
+        out, err = capsys.readouterr()
+        (line,) = out.splitlines()
+        (document,) = json.loads(line).values()
+        assert document["exit_code"] == code
+        assert list(document) == ["class", "outcome", "code", "status", "docs", "message", "hint", "exit_code"]
+        return code, document, err
+
+    return call
+
+
+def test_a_refusal_has_its_class_code_status_and_place_in_the_documentation(environment, failed):
+    with RawServer(reply('{"statusCode":"112345","statusMsg":"群组 不允许"}'.encode())) as server:
+        environment.setenv("RBIM_BASE_URL", server.url())
+        code, error, err = failed(*CREATE)
+    assert (code, error["class"], error["outcome"]) == (Exit.REFUSED, "ApiError", "refused")
+    assert (error["code"], error["status"], error["docs"]) == ("112345", 200, "docs/errors.md#apierror")
+    assert "群组 不允许" in error["message"]
+    assert err.splitlines()[0] == f"rbim: {error['message']}"
+    assert err.splitlines()[-1] == f"Documentation: {error['docs']}"
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "kind", "outcome", "status"),
+    [
+        (Status(503), Exit.UNKNOWN, "ProtocolError", "unknown", 503),
+        (Status(429, retry_after=600), Exit.REFUSED, "Throttled", "refused", 429),
+    ],
+)
+def test_the_outcome_is_that_of_the_call(fault, code, kind, outcome, status, platform, failed):
+    platform.faults.add(Fault(effect=fault, operation="CreateGroup"))
+    found, error, err = failed(*CREATE)
+    assert (found, error["class"], error["outcome"], error["status"]) == (code, kind, outcome, status)
+    assert (error["hint"] or "") in err
+
+
+def test_a_platform_that_cannot_be_reached(environment, failed):
+    assert environment
+    code, error, _ = failed("groups", "detail", "g1")
+    assert (code, error["class"], error["outcome"]) == (Exit.NOT_SENT, "NotSent", "not sent")
+    assert "may be repeated" in error["hint"]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "said"),
+    [
+        (("groups", "detial", "g1"), 'Unknown command "detial"'),
+        (("groups", "detail"), "GROUP-ID (--group-id) is required"),
+        (("groups", "detail", "g1", "--profile", "none"), "there is no profile 'none'"),
+        (("groups", "detail", "g1", "--transport"), "--transport needs a value"),
+        (("--base-url", "x", "groups", "detail", "g1"), "--base-url"),
+        (("nosuch",), 'Unknown command "nosuch"'),
+        (("invite", "nosuch.csv"), "nosuch.csv"),
+        (("callback", "dead", "list", "nosuch.db"), "nosuch.db"),
+    ],
+)
+def test_wrong_usage_is_a_document_whatever_finds_it(tokens, said, environment, failed):
+    assert environment
+    code, error, _ = failed(*tokens)
+    assert (code, error["class"], error["outcome"]) == (Exit.USAGE, "InvalidRequest", "not sent")
+    assert said in error["message"]
+
+
+def test_a_module_that_cannot_be_imported(environment, failed):
+    environment.setenv("RBIM_IMPORT", "no_such_module")
+    assert failed("operations")[1]["message"].startswith("cannot import no_such_module")
+
+
+def test_a_warning_before_the_error_is_not_the_error(environment, failed, tmp_path):
+    (tmp_path / "rbim.toml").write_text('[profiles.p]\nbase_url = "http://x"\n', encoding="utf-8")
+    environment.setenv("RBIM_PROFILE", "p")
+    environment.delenv("RBIM_BASE_URL")
+    code, error, err = failed("groups", "detail", "g1")
+    assert (code, err.startswith("rbim: warning: ")) == (Exit.USAGE, True)
+    assert error["message"].startswith("the environment variable RBIM_BASE_URL is not set")
+
+
+def test_a_bug_has_the_class_of_its_exception(environment, failed, monkeypatch):
+    assert environment
+
+    def broken(sending):
+        sending.close()
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("asyncio.run", broken)
+    code, error, _ = failed("groups", "detail", "g1")
+    assert (code, error["class"], error["outcome"]) == (Exit.FAULT, "ZeroDivisionError", "unknown")
+
+
+def test_ctrl_c_is_an_error_of_unknown_outcome(environment, failed, monkeypatch):
+    assert environment
+
+    def interrupted(sending):
+        sending.close()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("asyncio.run", interrupted)
+    code, error, err = failed(*CREATE)
+    assert (code, error["class"], error["outcome"], error["message"]) == (130, None, "unknown", "stopped by Ctrl-C")
+    assert "may have acted" in error["hint"]
+    assert failed("groups", "detail", "g1")[1]["message"] == "stopped by Ctrl-C"
+    assert err
+
+
+def test_a_document_of_the_command_takes_the_errors_place(platform, capsys, environment):
+    """An invitation whose answer leaves accounts open, a delivery that is refused: the answer says it all."""
+    assert platform
+    body = b'{"statusCode":"000000","fails":"some"}'
+    with RawServer(reply(body)) as server:
+        environment.setenv("RBIM_BASE_URL", server.url())
+        assert run(["groups", "invite", "g1", "--members", "a", "b", "--json"]) == Exit.UNKNOWN
+        assert json.loads(capsys.readouterr().out)["unknown"] == ["a", "b"]
+        assert run(["callback", "send", "--to", "1", "--sender", "2", "--json", "--url", server.url("http")]) == Exit.DONE
+        assert json.loads(capsys.readouterr().out)["status"] == 200
+
+
+def test_one_object_per_line_ends_with_that_of_the_error(environment, capsys):
+    assert environment
+    with RawServer(reply(b"", "403 Forbidden")) as server:
+        words = ["callback", "send", "--to", "1", "--sender", "2", "--json", "--url"]
+        assert run([*words, server.url()]) == Exit.REFUSED
+        assert json.loads(capsys.readouterr().out)["status"] == 403
+    assert run([*words, "http://127.0.0.1:1/"]) == Exit.NOT_SENT
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert (error["class"], error["outcome"]) == ("NotSent", "not sent")
+
+
+def test_without_json_standard_output_stays_empty(environment, capsys):
+    assert environment
+    assert run(["groups", "detail", "g1"]) == Exit.NOT_SENT
+    assert capsys.readouterr().out == ""
+
+
+def test_the_module_is_the_command():
+    done = subprocess.run(
+        [sys.executable, "-m", "rbim", "--version"], capture_output=True, encoding="utf-8", timeout=60, check=False
+    )
+    version = subprocess.run(
+        [sys.executable, "-m", "rbim", "nosuch", "--json"], capture_output=True, encoding="utf-8", timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout.split()[0]) == (Exit.DONE, "rbim")
+    assert (version.returncode, json.loads(version.stdout)["error"]["exit_code"]) == (Exit.USAGE, Exit.USAGE)
