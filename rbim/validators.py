@@ -246,6 +246,10 @@ def origin(url: object, version: str = "") -> str:
     except ValueError:  # an incomplete IPv6 address, a port that is not a number
         fits = False
     if not fits or _UNFIT.search(cast("str", url)):
+        if isinstance(url, str) and not url.startswith(("http://", "https://")):
+            raise ValueError(
+                "an address such as https://host:8883 is needed: this one does not begin with https:// or http://"
+            )
         raise ValueError("an address such as https://host:8883 is needed, without user, query, fragment or white space")
     base = cast("str", url).rstrip("/")
     own = base.split("/")[3:]  # behind scheme and host

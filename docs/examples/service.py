@@ -1,7 +1,7 @@
 # noqa: INP001  # a folder of examples is no package
 """A web service for several tenants: FastAPI, PostgreSQL, one client for each tenant, jobs, callbacks, telemetry.
 
-    python -m pip install "rbim[server,otel]" fastapi asyncpg
+    python -m pip install ".[server,otel]" fastapi asyncpg  # in a clone
     uvicorn --factory service:create_app --port 8000
 
 DATABASE_URL names the database. A tenant is a row of its table ``tenant``: to rotate a token, move ``app_token`` to

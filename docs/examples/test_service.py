@@ -1,7 +1,7 @@
 # ruff: noqa: ASYNC109, D102, D103, INP001, PLR2004, S101  # tests assert, and need no docstrings
 """Tests of ``service.py`` with emulators as the platform: two tenants, no account. They need a PostgreSQL.
 
-python -m pip install "rbim[server,otel]" fastapi asyncpg pytest
+python -m pip install ".[server,otel]" fastapi asyncpg pytest
 DATABASE_URL=postgresql://user@localhost/test python -m pytest test_service.py
 """
 

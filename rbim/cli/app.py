@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import sys
+from difflib import get_close_matches
 from pathlib import Path  # noqa: TC003  # cyclopts reads it
 from typing import TYPE_CHECKING, Annotated
 
-from cyclopts import App, CycloptsError, MissingArgumentError, Parameter, UnknownOptionError
+from cyclopts import (
+    App,
+    CycloptsError,
+    MissingArgumentError,
+    Parameter,
+    UnknownCommandError,
+    UnknownOptionError,
+    UnusedCliTokensError,
+)
 
 from rbim import __version__
 from rbim.cli.errors import discard_output, print_error, report_bug, report_os_error
@@ -136,16 +145,35 @@ def _with_json(app: App, tokens: Sequence[str]) -> list[str]:
 
 
 def _reason(error: CycloptsError) -> str:
-    """Return the message of cyclopts, for an unknown flag with the global one that is like it, or a shorter one."""
+    """Return the message of cyclopts, or a shorter one with what was probably meant."""
+    if isinstance(error, UnknownCommandError):
+        return _unknown_command(error)
     if isinstance(error, UnknownOptionError) and "Did you mean" not in str(error):
-        from difflib import get_close_matches
-
         flags = [f"--{name}" for name in (*FLAGS, *DIALECT_FLAGS, *SWITCHES)]
         words = get_close_matches(error.token.keyword or "", flags, cutoff=NEAR)
         return f"{error} Did you mean {words[0]}?" if words else str(error)
+    if isinstance(error, UnusedCliTokensError):
+        return f"unexpected {' '.join(error.unused_tokens or ())}: values stand behind their flags"
     if not isinstance(error, MissingArgumentError) or error.argument is None:
         return str(error)
     name, positional = error.argument.name, error.argument.index is not None
     if name.startswith("-") and positional:
         name = f"{name.lstrip('-').upper()} ({name})"
-    return f"{name} {'is required' if error.keyword is None else 'needs a value'}"
+    said = f"{name} {'is required' if error.keyword is None else 'needs a value'}"
+    unused = error.unused_tokens or []
+    meant = get_close_matches(error.argument.name, [token for token in unused if token.startswith("--")], n=1)
+    if meant:
+        return f"{said}: did you mean it by {meant[0]}?"
+    values = [token for token in unused if not token.startswith("-")]
+    return f"{said}: put it before {' '.join(values)}" if values and not positional and error.keyword is None else said
+
+
+def _unknown_command(error: UnknownCommandError) -> str:
+    """Return the message with commands that are like the word, here or, if there are none, in groups of commands."""
+    (token, *_), app = error.unused_tokens or [""], error.app
+    known = [name for name in app or () if not name.startswith("-")]
+    near = get_close_matches(token, known, n=1)
+    above = " ".join(("rbim", *(error.command_chain or ())))
+    below = [f"{above} {name} {token}" for name in known if app is not None and token in app[name]]
+    meant = f"{above} {near[0]}" if near else " or ".join(below)
+    return f"unknown command {token!r}{f': did you mean {meant}?' if meant else ''}"

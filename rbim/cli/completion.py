@@ -71,7 +71,7 @@ def completion(
     return Exit.DONE
 
 
-def _start_up_file(shell: Shell) -> Path | None:
+def _start_up_file(shell: str) -> Path | None:
     """Return the file that an interactive shell reads at its start; None for fish, which finds the script by itself."""
     if shell == "zsh":
         return Path(os.environ.get("ZDOTDIR") or Path.home(), ".zshrc")

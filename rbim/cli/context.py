@@ -29,6 +29,9 @@ HOW_TO_CONFIGURE = (
     "rbim.toml. `rbim config show` shows the current settings."
 )
 
+NEEDED = {"RBIM_BASE_URL", "RBIM_APP_ID", "RBIM_APP_TOKEN"}
+"""Variables without which, or a profile, there is no client."""
+
 KEY_OF_FILE = re.compile(r"\bdialect\.(\w+): ")
 
 
@@ -124,6 +127,12 @@ def _hint(error: InvalidRequest) -> str:
         if error.field in {variable_of(name), flag_of(name)}:
             return f"See: rbim dialect {name}"
     found = KEY_OF_FILE.search(error.message)
-    if found is None:
+    if found is not None:
+        return f"See: rbim dialect {found[1]}" if found[1] in NAMES else "See: rbim dialect"
+    if error.field in NEEDED:
         return HOW_TO_CONFIGURE
-    return f"See: rbim dialect {found[1]}" if found[1] in NAMES else "See: rbim dialect"
+    if error.field == "profile":
+        return "A profile is a table [profiles.NAME] of rbim.toml. `rbim config path` lists the files that are read."
+    if error.field.startswith("RBIM_"):
+        return f"Correct the environment variable {error.field}, or unset it."
+    return "Keys and variables: docs/configuration.md. `rbim config path` lists the files that are read."

@@ -27,8 +27,8 @@ DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 BY_OUTCOME = {Outcome.REFUSED: Exit.REFUSED, Outcome.NOT_SENT: Exit.NOT_SENT, Outcome.UNKNOWN: Exit.UNKNOWN}
 HINTS = {
     Exit.NOT_SENT: (
-        "Nothing reached the platform: the command may be repeated. Check its address with `rbim config show`; if it is an "
-        "emulator, start it with `rbim emulator`."
+        "Nothing reached the platform: the command may be repeated. `rbim doctor` checks the address, the connection and "
+        "the certificate."
     ),
     Exit.UNKNOWN: "The platform may have acted: check its state before repeating the command.",
 }

@@ -5,7 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-__all__ = ["json_line", "printable", "visible"]
+__all__ = ["counted", "json_line", "printable", "visible"]
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: 1 row, 2,000 rows."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def printable(text: str) -> str:

@@ -326,6 +326,8 @@ def _busy(error: BaseException) -> bool:
 def _connect(path: Path, kind: FileKind) -> sqlite3.Connection:
     if not path.parent.is_dir():
         raise _unusable(path, kind, f"there is no directory {path.parent}")
+    if path.is_dir():
+        raise _unusable(path, kind, "it is a directory: name a file in it")
     give_up = time.monotonic() + PATIENCE
     while True:
         try:

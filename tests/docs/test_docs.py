@@ -65,7 +65,7 @@ ELSEWHERE = {
     "README.md": ("docs/test_readme.py", {"sh"}),
     "docs/bulk.md": ("docs/test_bulk.py", {"python", "sql"}),
     "docs/callbacks.md": ("docs/test_callbacks.py", {"python"}),
-    "docs/cli.md": ("docs/test_cli.py", {"sh", "toml"}),
+    "docs/cli.md": ("docs/test_cli.py", {"sh", "toml", "json"}),
     "docs/configuration.md": ("docs/test_configuration.py", {"python", "sh", "toml"}),
     "docs/emulator.md": ("cli/test_emulator.py", {"python", "sh", "json"}),
     "docs/machines.md": ("docs/test_machines.py", {"python"}),

@@ -330,7 +330,7 @@ def test_what_is_no_database_is_refused(path, content):
 
 def test_a_directory_is_refused(tmp_path):
     (tmp_path / "folder").mkdir()
-    assert refused(tmp_path / "folder") == "unable to open database file"
+    assert refused(tmp_path / "folder") == "it is a directory: name a file in it"
 
 
 def test_a_file_in_a_directory_that_is_not_there_is_refused_and_no_directory_is_made(tmp_path):

@@ -51,6 +51,7 @@ def column_index(names: Sequence[str], requested: str | None, role: Role, *, nee
     which = f"no column {requested or role!r}"
     if indexes:
         which = f"{len(indexes)} columns {requested or role!r}, namely {', '.join(repr(names[index]) for index in indexes)},"
-    raise InvalidRequest(
-        f"header: {which} among {', '.join(map(repr, names))}: name the column with {flag}{alone}", field=f"{role}_column"
-    )
+    advice = f"name the column with {flag}{alone}"
+    if len({column_key(names[index]) for index in indexes}) == 1:
+        which, advice = f"{len(indexes)} columns have the name {names[indexes[0]]!r}", "rename or remove one of them"
+    raise InvalidRequest(f"header: {which} among {', '.join(map(repr, names))}: {advice}", field=f"{role}_column")

@@ -135,6 +135,10 @@ def damage_of(path: Path) -> InvalidRequest | None:
     return None
 
 
+NO_DATABASE = "file is not a database"
+"""What SQLite says of a file of another kind, and of one whose first page is damaged."""
+
+
 @contextmanager
 def reading(path: Path) -> Generator[None]:
     """Raise InvalidRequest with the cause if the journal cannot be read in the block."""
@@ -147,6 +151,8 @@ def reading(path: Path) -> Generator[None]:
     except (sqlite3.DatabaseError, ValueError, TypeError, LookupError, OverflowError) as error:
         if isinstance(error, InvalidRequest):
             raise
+        if str(error) == NO_DATABASE:
+            raise _unreadable(path, f"it is not a journal, or a damaged one ({error})") from error
         raise _unreadable(path, f"it is damaged ({error}): restore it from a copy") from error
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import anyio
 
 from rbim.bulk.input.lines import CHINESE
+from rbim.cli.command_lines import command_line, same_with
 from rbim.cli.confirm import at_terminal, confirmed
 from rbim.cli.context import configuration, make_client, pacing
 from rbim.cli.errors import print_error, report_error
@@ -17,11 +18,12 @@ from rbim.cli.folding import fold_for
 from rbim.cli.global_flags import current_flags, with_flag
 from rbim.cli.jobs.capacity import checked_groups, too_large
 from rbim.cli.jobs.files import Files
+from rbim.cli.jobs.flags import JOB_FLAGS
 from rbim.cli.jobs.input import SHOWN, STANDARD, journal_beside, line_of, open_input
 from rbim.cli.jobs.progress import time_left
-from rbim.cli.jobs.run import JobRun, command_line, execute, kept_via
+from rbim.cli.jobs.run import JobRun, execute, kept_via
 from rbim.cli.json_output import show_json
-from rbim.cli.printable import printable
+from rbim.cli.printable import counted, printable
 from rbim.cli.via import remote_sender
 from rbim.client.limits import Limits
 from rbim.client.settings import COLUMNS
@@ -39,6 +41,10 @@ if TYPE_CHECKING:
     from rbim.operations.base import Operation
 
 __all__ = ["JobCommand", "NoSender", "begin"]
+
+
+PARTS = {"header", "encoding", "group"}
+"""The parts of an input with which the message of an error begins."""
 
 
 class JobCommand(NamedTuple):
@@ -96,7 +102,7 @@ def begin(command: JobCommand) -> int:
                 return rows.leave(_estimate(command, job, rows, client))
             source = None if command.file == STANDARD else command.file
             files = Files(job.journal, source=source, **command.result_flags.files())
-            if command.asks_first and not confirmed(f"permanently {_action(command, job, options)}", f"{name} --yes"):
+            if command.asks_first and not confirmed(f"permanently {_action(command, job, options)}", same_with("--yes")):
                 return rows.leave(JobExit.USAGE)
             job = command.make(sender, journal=journal, **settings)
             return execute(
@@ -113,17 +119,24 @@ def begin(command: JobCommand) -> int:
                 )
             )
     except RbimError as error:
-        return report_error(_with_command(error), name)
+        return report_error(_explained(error, command), name, flags=JOB_FLAGS)
     except KeyboardInterrupt:
         print_error("nothing was sent: run the same command again")
         return JobExit.INTERRUPTED
 
 
-def _with_command(error: RbimError) -> RbimError:
-    """Return the error. If it proposes another encoding, a note has this command with that encoding."""
-    proposal = f"--encoding {CHINESE}"
-    if isinstance(error, InvalidRequest) and error.field == "encoding" and error.message.endswith(proposal):
+def _explained(error: RbimError, command: JobCommand) -> RbimError:
+    """Return the error; what it says about the input names the file.
+
+    If it proposes another encoding, a note has this command with that encoding.
+    """
+    if not isinstance(error, InvalidRequest):
+        return error
+    if error.field == "encoding" and error.message.endswith(f"--encoding {CHINESE}"):
         error.add_note(command_line(*with_flag(current_flags().words, "--encoding", CHINESE)))
+    part, colon, rest = error.message.partition(": ")
+    if colon and part in PARTS:
+        error.message = f"{'standard input' if command.file == STANDARD else command.file}: {rest}"
     return error
 
 
@@ -140,7 +153,7 @@ def _action(command: JobCommand, job: Job[Any], options: dict[str, Any]) -> str:
     with open_input(command.file, options) as rows:
         found = anyio.run(job.estimate, rows)
     accounts, groups = found.rows - found.bad - found.duplicates, found.groups
-    return f"{command.verb} {accounts:,} account{'s' * (accounts != 1)} from {groups:,} group{'s' * (groups != 1)}"
+    return f"{command.verb} {counted(accounts, 'account')} from {counted(groups, 'group')}"
 
 
 def _estimate(command: JobCommand, job: Job[Any], rows: Input, client: AsyncClient | None) -> int:
@@ -154,7 +167,7 @@ def _estimate(command: JobCommand, job: Job[Any], rows: Input, client: AsyncClie
         return JobExit.INTERRUPTED
     except InvalidRequest as error:
         sys.stderr.write("".join(f"{line_of(row)}\n" for row in rows.bad))
-        return report_error(error, f"rbim {command.verb}")
+        return report_error(_explained(error, command), f"rbim {command.verb}", flags=JOB_FLAGS)
     usable = found.rows - found.bad - found.duplicates
     if command.output_flags.as_json:
         show_json(
@@ -177,12 +190,13 @@ def _estimate(command: JobCommand, job: Job[Any], rows: Input, client: AsyncClie
             duration = f"at least {time_left(found.seconds)} at the given rates"
         elif job.settings.rates:
             duration = "as fast as the platform and the rate of each group allow"
+        duplicates = counted(found.duplicates, "duplicate")
         lines = [
-            f"{found.rows:,} rows: {usable:,} usable, {found.bad:,} invalid, {found.duplicates:,} duplicates",
+            f"{counted(found.rows, 'row')}: {', '.join((f'{usable:,} usable', f'{found.bad:,} invalid', duplicates))}",
             *(f"  {line_of(row)}" for row in rows.bad),
             *([f"  and {found.bad - len(rows.bad):,} more"] if found.bad > len(rows.bad) else []),
-            f"{found.groups:,} group{'s' * (found.groups != 1)}",
-            f"{found.requests:,} requests of at most {job.work.chunk:,} accounts; {duration}",
+            counted(found.groups, "group"),
+            f"{counted(found.requests, 'request')} of at most {counted(job.work.chunk, 'account')}; {duration}",
             *(f"warning: {printable(each.group)}: {printable(each.cause)}" for each in warnings[:SHOWN]),
             *([f"  and {len(warnings) - SHOWN:,} more groups"] if len(warnings) > SHOWN else []),
             "nothing was sent",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rbim.cli.jobs.files import FilesToWrite
     from rbim.client.limits import Rate
 
-__all__ = ["Count", "Flag", "InputFlags", "OnUnknown", "OutputFlags", "PaceFlags", "ResultFlags"]
+__all__ = ["JOB_FLAGS", "Count", "Flag", "InputFlags", "OnUnknown", "OutputFlags", "PaceFlags", "ResultFlags"]
 
 Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 OnUnknown = Literal["auto", "resend", "report"]
@@ -201,6 +201,12 @@ class ResultFlags:
         """Return the files to write."""
         return {"done": self.done, "refused": self.refused, "not_done": self.not_done, "plot": self.plot}
 
+
+JOB_FLAGS = {
+    name: f"--{name.replace('_', '-')}"
+    for name in ("chunk", "concurrency", "declared", "isolate", "journal", "limit", "patience", "user_name", "via")
+}
+"""The flags of settings of a job, for messages."""
 
 WHOLE = 100  # percent
 _SHARE = re.compile(r"([0-9]{1,3}(?:\.[0-9]+)?)%")

@@ -11,6 +11,7 @@ from rbim.bulk.journal.forget import erasable, forget_job
 from rbim.cli.confirm import confirmed
 from rbim.cli.errors import print_error, report_error
 from rbim.cli.exit_codes import JobExit
+from rbim.cli.jobs.journal_errors import explained
 from rbim.cli.json_output import show_json
 from rbim.errors import RbimError
 
@@ -37,7 +38,7 @@ def forget_accounts(journal: Path, *, unfinished: bool, yes: bool, as_json: bool
                 return JobExit.USAGE
         erased = forget_job(journal, unfinished=unfinished)
     except RbimError as error:
-        return report_error(error, COMMAND)
+        return report_error(explained(error, journal, "forget"), COMMAND)
     except sqlite3.Error as error:
         print_error(f"{journal}: {error}")
         return JobExit.USAGE

@@ -15,6 +15,7 @@ from rbim.cli.exit_codes import JobExit
 from rbim.cli.folding import fold_for
 from rbim.cli.jobs.files import Files
 from rbim.cli.jobs.input import STANDARD
+from rbim.cli.jobs.journal_errors import explained
 from rbim.cli.jobs.run import kept_via
 from rbim.cli.json_output import show_json
 from rbim.cli.printable import printable
@@ -38,7 +39,7 @@ def print_status(journal: Path, *, as_json: bool) -> int:
         running = is_locked(journal)
         report = read_report(journal, running=running)
     except InvalidRequest as error:
-        return report_error(error, "rbim job status")
+        return report_error(explained(error, journal, "status"), "rbim job status")
     except sqlite3.Error as error:
         print_error(f"{journal}: {error}")
         return JobExit.USAGE
@@ -136,7 +137,7 @@ def print_report(journal: Path, *, as_json: bool, **files: Unpack[FilesToWrite])
             sys.stdout.write(fold_for(sys.stdout, report_text(report)))
         writer.write(report)
     except InvalidRequest as error:
-        return report_error(error, "rbim job report")
+        return report_error(explained(error, journal, "report"), "rbim job report")
     except sqlite3.Error as error:
         print_error(f"{journal}: {error}")
         return JobExit.USAGE

@@ -14,6 +14,8 @@ from rbim.cli.exit_codes import JobExit
 from rbim.cli.jobs.begin import NoSender
 from rbim.cli.jobs.dialect import with_flags
 from rbim.cli.jobs.files import Files
+from rbim.cli.jobs.flags import JOB_FLAGS
+from rbim.cli.jobs.journal_errors import explained
 from rbim.cli.jobs.run import JobRun, execute, kept_via
 from rbim.cli.via import remote_sender
 from rbim.client.limits import Limits
@@ -52,7 +54,7 @@ def continue_job(
         source = job_facts(job.journal).source.get("path")
         files = Files(job.journal, source=source, **result_flags.files())
     except RbimError as error:
-        return report_error(with_flags(error, journal, dialect), command)
+        return report_error(explained(with_flags(error, journal, dialect), journal, verb), command, flags=JOB_FLAGS)
     except sqlite3.Error as error:
         print_error(f"{journal}: {error}")
         return JobExit.USAGE

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import shlex
 import signal
 import sqlite3
-import subprocess
 import sys
 from contextlib import ExitStack
 from itertools import count
@@ -21,6 +19,7 @@ from rbim.bulk.journal.facts import VIA, damage_of, job_facts
 from rbim.bulk.report.reading import read_report
 from rbim.bulk.report.text import report_text
 from rbim.bulk.run import ANOTHER_JOB
+from rbim.cli.command_lines import command_line, quoted_words
 from rbim.cli.errors import print_error, report_bug, report_error
 from rbim.cli.exit_codes import JobExit
 from rbim.cli.folding import fold_for
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
     from rbim.dialect import Dialect
     from rbim.jetstream.sender import RemoteSender
 
-__all__ = ["JobRun", "command_line", "execute", "kept_via"]
+__all__ = ["JobRun", "execute", "kept_via"]
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 EARLY_EXITS = {
@@ -306,11 +305,7 @@ def _another_journal(journal: Path) -> str:
     """Return the flag for a journal beside this one that does not exist yet."""
     stem = journal.name.removesuffix(".journal")
     names = (journal.with_name(f"{stem}.{number}.journal") for number in count(2))
-    return _quoted("--journal", str(next(name for name in names if not name.exists())))
-
-
-def _quoted(*words: str) -> str:
-    return subprocess.list2cmdline(words) if os.name == "nt" else shlex.join(words)
+    return quoted_words("--journal", str(next(name for name in names if not name.exists())))
 
 
 def kept_via(journal: Path) -> str | None:
@@ -322,8 +317,3 @@ def kept_via(journal: Path) -> str | None:
     except InvalidRequest:  # the run says what is wrong with it
         return None
     return via
-
-
-def command_line(*tokens: object) -> str:
-    """Return a command of rbim, quoted for a shell."""
-    return _quoted("rbim", *map(str, tokens))

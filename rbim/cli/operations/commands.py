@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
+from rbim.cli.command_lines import same_with
 from rbim.cli.confirm import HELP as YES_HELP, confirmed
 from rbim.cli.context import make_client
 from rbim.cli.errors import HINTS, print_error, report_error
@@ -90,7 +91,6 @@ def _command(entry: CatalogueEntry) -> Callable[..., int]:
     signature = _signature(kind)
     command = f"rbim {entry.namespace} {entry.method}".replace("_", "-")
     named = {attribute.name: flag_of(attribute) for attribute in fields_of(kind)}
-    unasked = f"{command} {our_flag('yes', kind)}"
 
     def run(*args: Any, **kwargs: Any) -> int:
         values = signature.bind(*args, **kwargs).arguments
@@ -101,7 +101,7 @@ def _command(entry: CatalogueEntry) -> Callable[..., int]:
             op = kind(**values)
             client = make_client()
             destroyed = None if kind.spec.destroys is None or yes else kind.spec.destroys(op)
-            if destroyed is not None and not confirmed(f"permanently {destroyed}", unasked):
+            if destroyed is not None and not confirmed(f"permanently {destroyed}", same_with(our_flag("yes", kind))):
                 return Exit.USAGE
             answer = _send(client, op)
         except RbimError as error:

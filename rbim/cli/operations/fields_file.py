@@ -57,6 +57,8 @@ def _read(path: Path) -> dict[str, Any]:
 
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except FileNotFoundError:
+        raise CycloptsError(msg=f"there is no file {path}: a word without a flag names a TOML file with fields") from None
     except OSError as error:
         raise CycloptsError(msg=f"{path}: {error.strerror or error}") from None
     except UnicodeDecodeError:

@@ -606,7 +606,7 @@ def test_a_file_that_is_no_journal_is_refused(tmp_path):
         other.execute(f"PRAGMA user_version = {version}")
         other.close()
     causes = {
-        "text.db": "cannot be read: it is damaged",
+        "text.db": "cannot be read: it is not a journal, or a damaged one",
         "empty.db": "the journal holds no job",
         "inbox.db": "it is an inbox",
         "newer.db": "its schema has version 99",

@@ -726,7 +726,7 @@ def refused(path, match):
 
 def test_a_file_that_is_no_inbox_is_refused_and_left_as_it_is(path, tmp_path, rows):
     refused(tmp_path / "nowhere" / "inbox.db", "there is no directory")
-    refused(tmp_path, "unable to open")
+    refused(tmp_path, "it is a directory")
     noise = tmp_path / "noise"
     noise.write_bytes(b"not a database " * 1000)
     refused(noise, "not a database")
