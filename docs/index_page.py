@@ -1,3 +1,4 @@
+# ruff: noqa: INP001  # a folder of pages is no package
 """The page of rbim on a package index, made of README.md when a distribution is built (a metadata hook of hatchling).
 
 On an index the README's links to files of the repository, and its pictures, would lead nowhere. With ``PROJECT_URL``, the

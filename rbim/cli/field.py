@@ -97,9 +97,9 @@ def _taken(step: Step, value: Any, here: str, *, lenient: bool = False) -> list[
     if isinstance(step, str) and isinstance(value, dict) and step in value:
         return [value[step]]
     if not isinstance(step, str) and isinstance(value, list):
-        entries: list[Any] = value
+        entries = cast("Any", value)
         if step is None:
-            return entries
+            return [*entries]
         return [entries[step] if -len(entries) <= step < len(entries) else None]
     if lenient:
         return [None]
@@ -121,9 +121,10 @@ def _mismatch(step: Step, value: Any, here: str) -> InvalidRequest:
             f"{FLAG}: {place} is a list: use {here}[]{_spelled((step,))} for every entry, or {here}[0]{_spelled((step,))}",
             field=FLAG,
         )
-    kind = "is an object: name a field" if isinstance(value, dict) else "has no parts"
+    kind = "has no parts"
     if isinstance(value, dict):
-        kind = f"is an object with {', '.join(_spelled((name,), here) for name in [*value][:SHOWN])}"
+        names = [*cast("dict[str, Any]", value)][:SHOWN]
+        kind = f"is an object with {', '.join(_spelled((name,), here) for name in names)}"
     return InvalidRequest(f"{FLAG}: {place} {kind}, so there is no {_spelled((step,), here)}", field=FLAG)
 
 
@@ -147,7 +148,7 @@ def text_lines(values: list[Any], *, ascii_only: bool = False) -> list[str]:
     """
     lines: list[str] = []
     for value in values:
-        for entry in value if isinstance(value, list) else [value]:
+        for entry in cast("Any", value) if isinstance(value, list) else [value]:
             if isinstance(entry, str):
                 lines.append("".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in entry))
             else:

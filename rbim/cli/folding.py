@@ -10,7 +10,7 @@ from typing import IO
 __all__ = ["columns_of", "fold", "fold_for", "terminal_columns"]
 
 _PART = re.compile(r"\s*\S+")
-INDENT = "  "  # further lines are indented by as much more than the first
+INDENT = "  "
 NARROWEST = 20
 
 
@@ -29,11 +29,14 @@ def fold_for(stream: IO[str], text: str) -> str:
     return text if columns is None else "\n".join(fold(line, columns) for line in text.split("\n"))
 
 
-def fold(line: str, columns: int) -> str:
-    """Return a line as lines of at most so many columns. A word that is longer, such as a path, stays whole."""
+def fold(line: str, columns: int, hanging: str = INDENT) -> str:
+    """Return a line as lines of at most so many columns. A word that is longer, such as a path, stays whole.
+
+    Further lines are indented like the first, and by ``hanging``.
+    """
     if columns_of(line) <= columns:
         return line
-    indent = f"{line[: len(line) - len(line.lstrip())]}{INDENT}"
+    indent = f"{line[: len(line) - len(line.lstrip())]}{hanging}"
     lines = [""]
     for part in _PART.findall(line):
         if lines[-1].strip() and columns_of(lines[-1]) + columns_of(part) > columns:

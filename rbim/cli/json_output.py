@@ -37,7 +37,7 @@ class JsonOutput:
         """Write the document of the error, unless the command succeeded or has printed its own document."""
         if code in {Exit.DONE, Exit.READER_LEFT} or self.has_document or (self.has_part and self.error is None):
             return
-        known = next((each for each in Exit if each == code), None)
+        known = next((each for each in Exit if int(each) == code), None)
         found = self.error or {"message": "failed" if known is None else known.meaning, "hint": None}
         document = {
             "class": InvalidRequest.__name__ if known is Exit.USAGE else self.exception if known is Exit.FAULT else None,

@@ -14,8 +14,9 @@ from rbim import GroupDetail
 from rbim.cli.entry_point import run
 from rbim.cli.errors import print_error
 from rbim.cli.jobs.progress import ProgressDisplay
+from rbim.cli.json_output import show_json
 from rbim.cli.logging import logging_to_stderr
-from rbim.cli.output import show, show_json
+from rbim.cli.output import show
 from rbim.operations.groups import GroupFound, GroupsFound
 
 UNSAFE = {

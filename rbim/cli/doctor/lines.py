@@ -26,8 +26,7 @@ def print_check(check: Check) -> None:
 
     columns = terminal_columns(sys.stdout)
     texts = [printable(check.text), *([f"-> {printable(check.advice)}"] if check.advice else [])]
-    lines = "\n".join(text if columns is None else fold(text, columns - len(LEFT)) for text in texts).split("\n")
-    shown = Text(f"{check.state:{STATE}}", style=STYLES[check.state])
-    shown.append(f"{check.name:{NAME}}", style="bold").append(f"\n{LEFT}".join(lines), style="default")
-    console().print(shown, soft_wrap=True)
+    lines = "\n".join(text if columns is None else fold(text, columns - len(LEFT), "") for text in texts).split("\n")
+    shown = Text().append(f"{check.state:{STATE}}", style=STYLES[check.state]).append(f"{check.name:{NAME}}", style="bold")
+    console().print(shown.append(f"\n{LEFT}".join(lines)), soft_wrap=True)
     sys.stdout.flush()

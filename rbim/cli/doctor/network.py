@@ -8,6 +8,7 @@ import ssl
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
@@ -164,21 +165,14 @@ async def _in_thread(call: Callable[[], T], seconds: float) -> T:
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 
-    def done(result: T | None, error: BaseException | None) -> None:
-        if not future.done():
-            if error is None:
-                future.set_result(result)  # type: ignore[arg-type]  # it has one if there is no error
-            else:
-                future.set_exception(error)
-
     def run() -> None:
-        result, error = None, None
+        settle: Callable[[], None]
         try:
-            result = call()
-        except Exception as raised:
-            error = raised
+            settle = partial(future.set_result, call())
+        except Exception as error:
+            settle = partial(future.set_exception, error)
         with suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(done, result, error)
+            loop.call_soon_threadsafe(lambda: None if future.done() else settle())
 
     threading.Thread(target=run, name="rbim-doctor", daemon=True).start()
     async with asyncio.timeout(seconds):

@@ -7,6 +7,7 @@ import time
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
+from rbim.cli.folding import fold_for
 from rbim.cli.jobs.input import SHOWN, line_of
 from rbim.cli.output import console
 from rbim.cli.printable import visible
@@ -61,7 +62,7 @@ class ProgressDisplay:
 
     def print_line(self, line: str) -> None:
         """Print a line above the progress, with unprintable characters replaced."""
-        line = visible(line)
+        line = fold_for(sys.stderr, visible(line))
         with suppress(OSError):  # the reader has closed it; the job continues
             if self._live is not None:
                 from rich.text import Text
