@@ -34,7 +34,6 @@ Port = Annotated[int, Parameter(validator=Number(gte=0, lte=65535))]
 Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 Names = Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)]
 
-HELP_HINT = "See: rbim emulator --help"
 KEPT_RECORDS = 100_000  # requests, and deliveries, that the server keeps; older ones are dropped
 
 
@@ -126,7 +125,7 @@ def emulator(  # noqa: PLR0913  # flags, each with a default
         box.requests.limit = box.deliveries.limit = KEPT_RECORDS
         _load(box, faults, state)
     except InvalidRequest as error:
-        print_error(error.message, HELP_HINT)
+        print_error(error.message)
         return Exit.USAGE
     try:
         run(
@@ -141,7 +140,7 @@ def emulator(  # noqa: PLR0913  # flags, each with a default
             ended=ended,
         )
     except InvalidRequest as error:
-        print_error(error.message.replace("allowed_hosts", "--allowed-host", 1), HELP_HINT)
+        print_error(error.message.replace("allowed_hosts", "--allowed-host", 1))
         return Exit.USAGE
     except OSError as error:
         if codes:  # it has listened: this error is another one

@@ -530,7 +530,7 @@ def test_what_is_wrong_in_the_file_is_said_in_two_lines(cli, folder, command):
     assert (code, out) == (Exit.USAGE, "")
     what, hint = err.splitlines()
     assert what == f"rbim: {folder}/rbim.toml: profiles.a.app_tokn: unknown key; did you mean app_token?"
-    assert "rbim config show" in hint
+    assert "rbim config path" in hint
 
 
 @pytest.mark.usefixtures("platform")

@@ -75,8 +75,9 @@ async def ask(config: Config, report: Report, *, seconds: float) -> None:
         recording = _Recording(transport_named(config["transport"]))
         client = make_client(config, transport=recording, retry=Retry(attempts=1), timeout=seconds, deadline=seconds)
     except (InvalidRequest, MissingExtra, ModuleNotFoundError) as error:
+        advice = "Correct this setting" if isinstance(error, InvalidRequest) else "Install it, or choose another --transport"
         report(Check("clock", State.SKIP, "the platform was not asked"))
-        report(Check("credentials", State.FAIL, getattr(error, "message", str(error)), "Correct this setting"))
+        report(Check("credentials", State.FAIL, getattr(error, "message", str(error)), advice))
         return
     began = time.perf_counter()
     try:

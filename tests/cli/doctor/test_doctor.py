@@ -317,6 +317,18 @@ def test_a_name_server_that_never_answers_cannot_hold_it_up(doctor, monkeypatch)
     assert (code, checks["dns"][:2]) == (Exit.REFUSED, ("fail", "im.example: no answer within 0.1 s"))
 
 
+def test_a_transport_without_its_library_is_named_with_the_pip_command(platform):
+    env = {k: v for k, v in os.environ.items() if not k.startswith("RBIM_")} | {"no_proxy": "*"}
+    code = "import sys; sys.modules['aiohttp'] = None; from rbim.cli import main; main()"
+    command = [sys.executable, "-c", code, "doctor", "--json", "--transport", "aiohttp"]
+    variables = {"RBIM_BASE_URL": platform[1], "RBIM_APP_ID": "app", "RBIM_APP_TOKEN": TOKEN}
+    done = subprocess.run(command, env=env | variables, capture_output=True, encoding="utf-8", timeout=60, check=False)
+    checks = {row["check"]: row for row in json.loads(done.stdout)["checks"]}
+    assert (done.returncode, checks["credentials"]["state"]) == (Exit.REFUSED, "fail")
+    assert "pip install" in checks["credentials"]["text"]
+    assert "aiohttp" in checks["extras"]["text"].partition("not installed: ")[2]
+
+
 def test_the_lines_say_what_to_do_below_what_they_found(platform):
     env = {k: v for k, v in os.environ.items() if not k.startswith("RBIM_")} | {"PYTHONUTF8": "1", "no_proxy": "*"}
     variables = {"RBIM_BASE_URL": platform[1], "RBIM_APP_ID": "app", "RBIM_APP_TOKEN": "wrong"}

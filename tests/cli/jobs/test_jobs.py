@@ -37,12 +37,12 @@ from rbim.bulk.journal.lock import JobLock
 from rbim.bulk.journal.schema import JOURNAL
 from rbim.bulk.progress import Snapshot
 from rbim.cli import run
+from rbim.cli.command_lines import command_line
 from rbim.cli.exit_codes import JobExit
 from rbim.cli.jobs import progress as bulk_progress
 from rbim.cli.jobs.flags import OutputFlags
 from rbim.cli.jobs.input import Input
 from rbim.cli.jobs.progress import ProgressDisplay
-from rbim.cli.jobs.run import command_line
 from rbim.emulator.faults.requests import Code, Fault, InvalidJson, Status
 from rbim.operations.groups import DeleteGroupMember
 from rbim.transports.auto import AutoTransport
@@ -120,7 +120,7 @@ def test_the_same_command_goes_on_and_another_job_is_refused(platform, cli, grou
         (["members.csv", "--user-name", "u1"], "user_name is 'admin' in the journal and 'u1' here"),
     ]:
         code, out, err = cli("invite", *tokens, "--json")
-        assert (code, out) == (JobExit.USAGE, "")
+        assert (code, json.loads(out)["error"]["class"]) == (JobExit.USAGE, "InvalidRequest")
         assert "holds another job" in err
         assert difference in err
     write_csv("members.csv", rows_of(group, count=8))
@@ -225,7 +225,7 @@ def test_a_dry_run_touches_nothing_and_needs_no_platform(cli):
     code, out, err = cli("invite", "members.csv", "--dry-run", "--rate", "1/s", "--rate", "10/s")
 
     assert (code, err) == (JobExit.DONE, "")
-    assert "121 rows: 120 usable, 0 invalid, 1 duplicates" in out
+    assert "121 rows: 120 usable, 0 invalid, 1 duplicate\n" in out
     assert "2 groups" in out
     assert "4 requests of at most 50 accounts; at least 0:00:03" in out
     assert list(Path().iterdir()) == before
@@ -737,7 +737,7 @@ def test_what_is_no_journal_is_refused(cli, command):
 def test_only_one_thing_goes_to_standard_output(finished, cli):
     for flags in (["--json", "--csv", "-"], ["--csv", "-", "--not-done", "-"], ["--json", "--not-done", "-"]):
         code, out, err = cli("job", "report", finished, *flags)
-        assert (code, out) == (JobExit.USAGE, "")
+        assert (code, "error" in json.loads(out or '{"error": 0}'), bool(out)) == (JobExit.USAGE, True, "--json" in flags)
         assert "only one can use standard output" in err
     assert cli("job", "report", finished, "--csv", finished)[0] == JobExit.USAGE
     assert cli("job", "report", finished, "--not-done", "members.csv")[0] == JobExit.USAGE
