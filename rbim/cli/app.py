@@ -159,13 +159,14 @@ def _reason(error: CycloptsError) -> str:
     name, positional = error.argument.name, error.argument.index is not None
     if name.startswith("-") and positional:
         name = f"{name.lstrip('-').upper()} ({name})"
-    said = f"{name} {'is required' if error.keyword is None else 'needs a value'}"
+    if error.keyword is not None:
+        return f"{name} needs a value"
     unused = error.unused_tokens or []
     meant = get_close_matches(error.argument.name, [token for token in unused if token.startswith("--")], n=1)
     if meant:
-        return f"{said}: did you mean it by {meant[0]}?"
-    values = [token for token in unused if not token.startswith("-")]
-    return f"{said}: put it before {' '.join(values)}" if values and not positional and error.keyword is None else said
+        return f"{name} is required: did you mean it by {meant[0]}?"
+    values = [] if positional else [token for token in unused if not token.startswith("-")]
+    return f"{name} is required{': put it before ' if values else ''}{' '.join(values)}"
 
 
 def _unknown_command(error: UnknownCommandError) -> str:
