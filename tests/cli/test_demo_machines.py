@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import zipfile
@@ -19,6 +20,7 @@ from rbim.cli import Exit, run
 from rbim.cli.demo.machines import nodes
 from rbim.cli.demo.machines.demo import Plan, run_demo
 from rbim.cli.demo.machines.figures import Callbacks, Death, Figures, Invitations
+from rbim.cli.demo.machines.nodes import free_ports
 from rbim.cli.demo.machines.platform import OWNER
 from rbim.cli.demo.rows import read_rows
 
@@ -56,6 +58,7 @@ def processes_in(folder):
 
 @needs_servers
 @pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.cluster
 def test_nothing_is_lost_while_one_of_each_is_killed(file, tmp_path, monkeypatch, capsys):
     place = tmp_path / "temporary"
@@ -165,6 +168,17 @@ def test_a_server_in_an_archive_is_not_one_that_runs(monkeypatch, tmp_path):
     monkeypatch.setattr("rbim.cli.demo.machines.nodes.distribution", lambda _: SimpleNamespace(files=files))
     monkeypatch.setattr("shutil.which", lambda _: "/elsewhere/nats-server")
     assert nodes.server_program() == "/elsewhere/nats-server"
+
+
+def test_no_port_is_given_twice_or_could_be_that_of_an_outgoing_connection():
+    """With those that the system gives, a server of the demo did not start on a busy machine."""
+    with socket.create_server(("127.0.0.1", 0)) as used:
+        ports = [port for _ in range(40) for port in free_ports(5)]
+        assert used.getsockname()[1] not in ports
+    assert len(set(ports)) == 200
+    assert 1024 < min(ports) < max(ports) < 32_768, (
+        "Linux gives outgoing connections those from there on, others higher ones"
+    )
 
 
 # ------------------------------------------------------------------------------ the figures see what is wrong

