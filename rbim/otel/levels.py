@@ -77,6 +77,11 @@ def _of_inbox(read: Callable[[InboxReading], float | dict[str, float]]) -> Calla
     return lambda inbox: None if inbox.reading is None else read(inbox.reading)
 
 
+def _overflow(receiver: Polled) -> float | None:
+    number: float | None = receiver.reading
+    return number
+
+
 def _of_queue(read: Callable[[QueueState], float]) -> Callable[[Any], Any]:
     return lambda queue: None if queue.reading is None else read(queue.reading)
 
@@ -158,7 +163,7 @@ LEVELS = (
         "{delivery}",
         "Deliveries that wait in the overflow file.",
         "receiver",
-        lambda receiver: receiver.reading,
+        _overflow,
     ),
     Level("rbim.inbox.events", "{event}", "Events of the inbox by state.", "inbox", _of_inbox(_events)),
     Level("rbim.inbox.lag", "s", "Age of the oldest waiting event.", "inbox", _of_inbox(lambda n: n.lag), longest=True),

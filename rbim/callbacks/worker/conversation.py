@@ -187,8 +187,9 @@ def for_at_most(seconds: float) -> Generator[None, None, None]:
 
     A cancellation that neither a scope nor a task requested is an error of the inbox like any other: it ends no worker.
     """
+    scope = anyio.move_on_after(seconds)
     try:
-        with anyio.move_on_after(seconds) as scope:
+        with scope:
             yield
     except anyio.get_cancelled_exc_class() as error:
         if is_being_cancelled():
