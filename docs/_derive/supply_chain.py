@@ -39,7 +39,10 @@ def _lowest(answer: Mapping[str, Any]) -> str:
 
 
 _WORDS = {
-    "reproducible": lambda answer: "; ".join(f"`{name}` {digest[:16]}..." for name, digest in answer["sha256"].items()),
+    "reproducible": lambda answer: (
+        f"the same bytes twice: {', '.join(f'`{name}`' for name in answer['same'])}; SHA-256 of the wheel"
+        f" `{answer['sha256 of the wheel'][:16]}...`"
+    ),
     "sdist": lambda answer: f"{answer['files']} files, which are all of the repository; {answer['passed']}",
     "zipapp": lambda answer: f"`{answer['version']}`; the demo invites {answer['invited']:,} accounts",
     "licences": lambda answer: (

@@ -63,7 +63,12 @@ def reproducible(folder: Path) -> dict[str, Any]:
         sums.append({path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in made.values()})
     if sums[0] != sums[1]:
         raise Failed(f"two builds differ: {sums}")
-    return {"sha256": sums[0]}
+    return {"same": sorted(sums[0]), "sha256 of the wheel": _of_wheel(sums[0])}
+
+
+def _of_wheel(sums: dict[str, str]) -> str:
+    """Return the sum of the wheel; that of the source distribution changes with the record of it."""
+    return next(digest for name, digest in sums.items() if name.endswith(".whl"))
 
 
 def source_distribution(folder: Path) -> dict[str, Any]:
