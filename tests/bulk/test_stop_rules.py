@@ -11,6 +11,7 @@ from rbim.bulk.states import RequestState
 from rbim.bulk.stop_rules import GO_ON, FailureLimit, StopRules
 from rbim.bulk.work import Chunk, Work
 from rbim.codes import FULL
+from rbim.errors import NotTaken
 from rbim.operations.fails import Fail
 from rbim.operations.groups import Invited
 
@@ -39,12 +40,12 @@ class Requests:
             **facts,
         )
 
-    def wait(self, seconds):
+    def wait(self, seconds, *, trouble=False):
         """Let time pass for a process that runs; return why the run ends in it."""
         ends = self.now + seconds
         while self.now < ends:
             self.now = min(self.now + 1.0, ends)
-            if (stop := self.rules.tick(self.now)) is not None:
+            if (stop := self.rules.tick(self.now, trouble=trouble)) is not None:
                 return stop
         return None
 
@@ -103,6 +104,14 @@ def test_failures_well_below_the_limit_never_end_a_run(share, failing):
     assert run.until(None, most=20_000) == (None, 20_000)  # in a short run, one failure is more than a small share
     for _ in range(50_000):
         assert run.end(ODD if chance.random() < failing else None).stop is None
+
+
+@pytest.mark.parametrize(("share", "needed"), [(0.5, 101), (0.2, 101), (0.01, 101), (1.0, None)])
+def test_one_failure_more_than_the_share_of_the_window_ends_a_run(share, needed):
+    """Half of 200 requests are 100, and for small shares the window is as long as 100 failures need."""
+    run = Requests(limit=share)
+    assert run.until(None, most=30_000) == (None, 30_000)
+    assert run.until(ODD, most=500) == (("fuse", needed) if needed else (None, 500))
 
 
 def test_a_share_is_measured_from_the_twentieth_request_on_and_then_of_the_latest():
@@ -188,6 +197,14 @@ def test_one_account_that_is_done_lets_a_group_stay_open():
             assert run.end(result, size=5) == GO_ON
 
 
+def test_one_account_that_is_done_among_others_that_are_listed_lets_a_group_stay_open():
+    """After a lost request the platform lists those whom that one has added, too."""
+    run = Requests()
+    run.end(group="other")
+    listed = everybody() | {"a4": "a member already"}
+    assert run.until(listed, most=30, resent=True) == (None, 30)
+
+
 def test_refusals_for_different_causes_are_no_run():
     run = Requests(limit=None)
     for _ in range(100):
@@ -262,6 +279,46 @@ def test_a_first_attempt_that_takes_its_whole_time_is_enough_to_know():
     assert run.now - run.began <= 20.0  # what leaves until then ends within 30 s
 
 
+def test_silence_before_a_first_connection_lasts_18_seconds_and_not_longer():
+    run = Requests()
+    assert run.wait(15.0) is None
+    assert run.end(NotSent("connect timeout"), elapsed=15.0) == GO_ON
+    assert run.wait(3.0) is None
+    assert run.wait(0.25) == "not connected"
+
+
+def test_a_run_is_unreachable_until_it_had_a_connection():
+    run = Requests()
+    assert not run.rules.is_unreachable  # nothing was tried
+    run.end(NotSent("refused"))
+    assert run.rules.is_unreachable
+    run.end(Unanswered("reset"))
+    assert not run.rules.is_unreachable
+    run.end(NotSent("refused"))
+    assert not run.rules.is_unreachable
+
+
+def test_without_a_worker_a_run_waits_and_says_why():
+    run = Requests()
+    run.end()
+    for _ in range(10):
+        assert run.wait(100.0, trouble=True) is None
+        assert run.end(NotTaken("no worker took it")) == GO_ON
+        assert run.rules.is_unreachable
+        assert run.rules.cause == "no worker took it"
+    assert run.end() == GO_ON
+    assert not run.rules.is_unreachable
+
+
+def test_trouble_on_our_side_is_no_silence_of_the_platform():
+    run = Requests()
+    assert run.end(NotSent("refused")) == GO_ON
+    assert run.wait(200.0, trouble=True) is None
+    assert run.end(NotSent("refused"), elapsed=500.0) == GO_ON
+    assert run.wait(18.0) is None
+    assert run.wait(0.25) == "not connected"
+
+
 @pytest.mark.parametrize("first", [None, Unanswered("reset"), Throttled("slower", code="160016")])
 def test_one_connection_is_enough_to_wait_for_the_whole_patience(first):
     run = Requests(limit=None)
@@ -316,6 +373,18 @@ def test_a_long_pause_that_the_platform_asked_for_is_waited_for():
     assert run.end(Throttled("again", code="160016")) == GO_ON
     assert run.end() == GO_ON
     assert run.wait(1000.0) is None
+
+
+def test_pauses_that_overlap_are_waited_for_once():
+    """120 s of patience and the 30 s until the end of the longest pause; the shorter one within it adds nothing."""
+    for after, expected in ((150.0, GO_ON), (150.5, "no progress")):
+        run = Requests()
+        assert run.end(Throttled("later", code="160016", status=429, retry_after=30.0)) == GO_ON
+        run.wait(10.0)
+        assert run.end(Throttled("later", code="160016", status=429, retry_after=5.0)) == GO_ON
+        run.wait(after - 10.0)
+        verdict = run.end(Throttled("later", code="160016"))
+        assert (verdict.stop or verdict) == expected
 
 
 def test_a_process_that_sleeps_is_not_kept_waiting():

@@ -13,9 +13,11 @@ from rbim import (
     ApiError,
     AuthenticationError,
     ClientClosed,
+    Code,
     DeadlineExceeded,
     DeleteGroupMember,
     Dialect,
+    Grade,
     InvalidRequest,
     InviteJoinGroup,
     JoinGroup,
@@ -34,7 +36,7 @@ from rbim import (
     TimestampExpired,
     Unanswered,
 )
-from rbim.bulk.failure_policy import Signal, Step, failed, judge
+from rbim.bulk.failure_policy import Signal, Step, failed, judge, left_open
 from rbim.bulk.journal.loading import Loaded
 from rbim.bulk.progress import RunCounts
 from rbim.bulk.states import AccountState, RequestState
@@ -351,6 +353,41 @@ def test_a_request_of_one_account_is_not_halved():
     assert decision.settlement.reason.code == "900404"
 
 
+@pytest.mark.parametrize(
+    ("before_effect", "status", "step"),
+    [(True, 200, Step.AGAIN), (False, 200, Step.SETTLED), (True, 429, Step.AGAIN), (False, 429, Step.AGAIN)],
+)
+def test_an_invitation_that_must_not_be_repeated_is_sent_again_if_the_code_comes_before_any_effect(before_effect, status, step):
+    code = Code(error=Throttled, grade=Grade.GUESS, note="", before_effect=before_effect)
+    dialect = Dialect(codes={"160016": code})
+    error = Throttled("busy", code="160016", status=status)
+    decision = judge(ASKED, chunk_of("a", "b"), error, retry=THREE, dialect=dialect)
+    assert (decision.step, decision.signal, decision.final) == (step, Signal.THROTTLED, step is Step.SETTLED)
+    assert decision.settlement.state is (None if step is Step.AGAIN else AccountState.FAILED)
+    unknown = Throttled("busy", code="999999", status=status)
+    assert judge(ASKED, chunk_of("a", "b"), unknown, retry=THREE, dialect=dialect).final == (status == 200)
+
+
+def test_a_request_of_an_ended_run_is_sent_again_or_unknown():
+    error = Unanswered("the worker has ended")
+    again, given_up = left_open(error, again=True), left_open(error, again=False)
+    assert (again.step, given_up.step) == (Step.AGAIN, Step.SETTLED)
+    assert (again.signal, given_up.signal) == (Signal.NOTHING, Signal.NOTHING)
+    assert (again.final, given_up.final) == (False, True)
+    assert (again.settlement.state, given_up.settlement.state) == (None, AccountState.UNKNOWN)
+    assert (again.settlement.again, given_up.settlement.again) == (True, False)
+    assert again.settlement.outcome is given_up.settlement.outcome is RequestState.UNKNOWN
+    assert again.settlement.reason.text == "the worker has ended"
+
+
+def test_a_chunk_that_was_never_sent_has_a_first_attempt_before_it_and_nothing_behind_it():
+    chunk = chunk_of("a")
+    assert (chunk.attempt, chunk.unknown_attempts, chunk.number) == (1, 0, 0)
+    assert (chunk.resent, chunk.expired) == (False, False)
+    assert (chunk.waited, chunk.due, chunk.ready_since) == (0, 0, 0)
+    assert [chunk.left, chunk.begun, chunk.mark, chunk.repeats, chunk.operation, chunk.invalid] == [None] * 6
+
+
 @pytest.mark.parametrize(("lost", "again"), [(0, True), (1, True), (2, False)])
 def test_attempts_are_those_of_unknown_outcome(lost, again):
     for error in (Unanswered("reset"), DeadlineExceeded("late", outcome=Outcome.UNKNOWN), BAD_GATEWAY):
@@ -371,6 +408,12 @@ def test_pauses_are_those_of_the_retry_policy():
     assert judged(asked).pause == pytest.approx(4.1)
 
 
+def test_a_request_that_was_not_sent_says_nothing_but_that_it_waits():
+    decision = judged(NotSent("refused"))
+    assert (decision.pause, decision.retry_after) == (1.0, None)
+    assert (decision.final, decision.expired, decision.whole_group) == (False, False, False)
+
+
 def test_an_old_timestamp_is_made_anew_once():
     old = TimestampExpired("old", code="161106")
     first, second = judged(old), judged(old, expired=True)
@@ -385,6 +428,7 @@ def test_it_is_so_already_says_the_platform_after_a_lost_request(op, error):
     alone = chunk_of("a", resent=True)
     decision = judge(op, alone, error, retry=THREE, dialect=DIALECT)
     assert (decision.step, decision.settlement.state) == (Step.SETTLED, AccountState.DONE)
+    assert decision.signal is Signal.ANSWERED
     assert judge(op, chunk_of("a"), error, retry=THREE, dialect=DIALECT).settlement.state is AccountState.FAILED
     assert judged(error, op=op, resent=True).step is Step.SPLIT  # which of them it is about nobody knows
     swapped = NotMember("no", code="560072") if op is INVITATION else AlreadyMember("yes", code="590017")
