@@ -58,7 +58,7 @@ class _Watched:
     def fulfils(self, rule: _Rule) -> bool:
         """Return whether the last throttled answers are evidence enough."""
         last = list(self.marks)[-rule.throttled :]
-        near = len(last) == rule.throttled and self.sent - last[0][0] <= rule.requests - rule.throttled
+        near = len(last) == rule.throttled and self.sent - last[0][0] < rule.requests
         return near and len({group for _, group in last}) >= rule.groups
 
 

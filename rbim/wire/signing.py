@@ -33,6 +33,12 @@ class AppSigner:
     platform reportedly accepts it for 24 hours (``Dialect.signature_valid_for``).
     """
 
+    # what the requests of one second share, made with the first of them
+    _query: Mapping[str, str]
+    _authorization: str
+    _unsigned: Mapping[str, str] | None
+    _signed: Mapping[str, str]
+
     def __init__(self, credentials: Credentials, *, clock: Clock | None = None, zone: tzinfo = CHINA) -> None:
         from hashlib import md5
 
@@ -40,11 +46,7 @@ class AppSigner:
         self.clock = clock or SystemClock()
         self.zone = zone
         self._hash = md5((credentials.app_id + credentials.app_token.reveal()).encode(), usedforsecurity=False)
-        self._second = -1
-        self._query: Mapping[str, str] = {}
-        self._authorization = ""
-        self._unsigned: Mapping[str, str] | None = None
-        self._signed: Mapping[str, str] = {}
+        self._second: int | None = None
 
     def __repr__(self) -> str:
         return f"AppSigner(app_id={self.app_id!r}, zone={self.zone})"

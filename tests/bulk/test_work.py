@@ -357,7 +357,9 @@ def test_a_request_of_one_account_is_not_halved():
     ("before_effect", "status", "step"),
     [(True, 200, Step.AGAIN), (False, 200, Step.SETTLED), (True, 429, Step.AGAIN), (False, 429, Step.AGAIN)],
 )
-def test_an_invitation_that_must_not_be_repeated_is_sent_again_if_the_code_comes_before_any_effect(before_effect, status, step):
+def test_an_invitation_that_must_not_be_repeated_is_sent_again_if_the_code_comes_before_any_effect(
+    before_effect, status, step
+):
     code = Code(error=Throttled, grade=Grade.GUESS, note="", before_effect=before_effect)
     dialect = Dialect(codes={"160016": code})
     error = Throttled("busy", code="160016", status=status)
@@ -428,7 +430,7 @@ def test_it_is_so_already_says_the_platform_after_a_lost_request(op, error):
     alone = chunk_of("a", resent=True)
     decision = judge(op, alone, error, retry=THREE, dialect=DIALECT)
     assert (decision.step, decision.settlement.state) == (Step.SETTLED, AccountState.DONE)
-    assert decision.signal is Signal.ANSWERED
+    assert (decision.signal, decision.settlement.outcome) == (Signal.ANSWERED, RequestState.ANSWERED)
     assert judge(op, chunk_of("a"), error, retry=THREE, dialect=DIALECT).settlement.state is AccountState.FAILED
     assert judged(error, op=op, resent=True).step is Step.SPLIT  # which of them it is about nobody knows
     swapped = NotMember("no", code="560072") if op is INVITATION else AlreadyMember("yes", code="590017")

@@ -492,6 +492,31 @@ def test_the_window_is_the_policys():
         assert isinstance(check(triple(digest_of(), moment), policy=ANY_TIME), Verified)
 
 
+def test_a_delivery_out_of_time_is_refused_with_its_distance_and_the_limit():
+    assert check(signed(), now=later(301.5)).detail == "it is 301.500 s old, the limit is 300 s"
+    assert check(signed(), now=later(-61.25)).detail == "it is 61.250 s ahead, the limit is 60 s"
+    assert (check(signed(), now=later(301.5)).age, check(signed(), now=later(-61.25)).age) == (301.5, -61.25)
+
+
+def test_a_python_that_has_no_md5_for_security_signs_too(monkeypatch):
+    """As builds for FIPS 140: there MD5 is only for what needs no security."""
+
+    def strict(data=b"", *, usedforsecurity=True):
+        assert not usedforsecurity, "disabled for FIPS"
+        return md5(data, usedforsecurity=False)
+
+    expected = signed()
+    monkeypatch.setattr(signature, "md5", strict)
+    assert signed() == expected
+    assert isinstance(check(signed(), now=NOW), Verified)
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_a_reason_has_the_word_of_its_name(reason):
+    """They stand in logs, metrics and files."""
+    assert reason.value == reason.name.lower()
+
+
 def test_what_is_not_authentic_is_never_called_stale():
     old = later(1e6)
     assert_refused(check(signed(by=credentials(token=OLD_TOKEN)), now=old), Reason.CHECKSUM_MISMATCH)

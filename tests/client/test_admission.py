@@ -27,6 +27,7 @@ from rbim import (
 )
 from rbim.client.admission import Admission
 from rbim.client.attempt_times import AttemptTimes
+from rbim.client.demands import Demands
 from rbim.client.halts import LONGEST_HALT, Halts
 from rbim.emulator.clock import EmulatedClock
 
@@ -361,6 +362,37 @@ async def test_a_caller_that_gives_up_on_a_slow_answer_changes_no_order():
     assert order == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("waited", [False, True])
+async def test_a_caller_that_gives_up_before_an_attempt_had_its_time_counts_if_its_call_had_waited(waited):
+    """Then the calls that came last go first: the others are about to give up, too."""
+    clock, order = EmulatedClock(), []
+    stub = Stub(*[waits(2)] * (2 + waited), waits(100), answer(), clock=clock)
+    async with client_over(stub, limits=Limits(rates=[Rate(1)])) as client, create_task_group() as tasks:
+
+        async def call(number: int, scope: CancelScope) -> None:
+            with scope:
+                await client.send(QueryGroupDetail(group_id=f"g{number}"))
+                order.append(number)
+
+        for number in (100, 101):  # the second one waits, so times are noted: an attempt needs 2.2 s
+            tasks.start_soon(call, number, CancelScope())
+        await clock.advance(2 if waited else 10)
+        if waited:  # for the token of the third second
+            tasks.start_soon(call, 102, CancelScope())
+            await settle()
+        hung = CancelScope()
+        tasks.start_soon(call, 103, hung)
+        await clock.advance(1)
+        for number in range(4):
+            tasks.start_soon(call, number, CancelScope())
+            await settle()
+        hung.cancel()
+        await settle()
+        await clock.advance(20)
+        tasks.cancel_scope.cancel()
+    assert next(number for number in order if number < 100) == (3 if waited else 0)
+
+
 def test_a_rate_that_allows_nothing_in_any_time_sends_once():
     stub = admission(100, Rate(5e-324))
     assert stub.enter_at_once(READ, inf) is not None
@@ -440,6 +472,51 @@ def test_attempts_of_long_ago_are_forgotten_once_there_are_some_new_ones():
         times.add(0.1, now=60.0, answered=True)
     assert times.typical == 0.1
     assert times.need == pytest.approx(0.11)
+
+
+def test_attempts_that_are_older_than_a_minute_are_forgotten_when_calls_wait_again():
+    times = AttemptTimes()
+    for _ in range(10):
+        times.add(5.0, now=0.0, answered=True)
+    times.expire(60.0)
+    assert (len(times), times.typical) == (10, 5)
+    times.expire(60.5)
+    assert (len(times), times.typical, times.need) == (0, 0, 0)
+    times.add(0.1, now=61.0, answered=True)
+    assert (len(times), times.typical, times.need) == (1, 0.1, pytest.approx(0.11))
+
+    times = AttemptTimes()
+    times.add(1.0, now=0.0, answered=True)
+    times.add(times.need / 2, now=0.0, answered=False)  # it may have lasted just as long as the others
+    assert len(times) == 1
+
+
+async def test_what_waits_and_what_is_halted_is_told_in_seconds():
+    clock = EmulatedClock()
+    await clock.advance(100)
+    limiter = admission(1, clock=clock)
+    assert (limiter.oldest, limiter.halted, limiter.waiting) == (0, 0, 0)
+    async with create_task_group() as tasks:
+        await enter(limiter)
+        tasks.start_soon(enter, limiter)
+        await settle()
+        await clock.advance(7)
+        limiter.throttled(READ, 20.0, calls=1)
+        assert (limiter.oldest, limiter.halted, limiter.waiting) == (7, 20, 1)
+        tasks.cancel_scope.cancel()
+
+
+def test_tokens_that_are_granted_and_not_taken_are_not_lacking():
+    halts = Halts()
+    demands = Demands((Rate(1, burst=3, each_group=True),), halts)
+    demand = demands.of(READ, 0.0)
+    for taken, lacking in ((0, False), (1, False), (2, False), (3, True)):
+        assert demand.lacks_only_granted(0.0) is not lacking, taken
+        demand.take(0.0)
+    assert demand.lacks_only_granted(10.0)
+    halts.throttled(demand.narrow, demand.kind.wide, seconds=5.0, now=10.0, calls=1)
+    assert not demand.lacks_only_granted(10.0)
+    assert demand.lacks_only_granted(15.0)
 
 
 def test_an_attempt_that_was_cut_off_counts_as_longer_and_a_lost_one_not_at_all():
@@ -524,6 +601,32 @@ async def test_a_rate_for_operations_says_that_they_are_throttled_together():
     ops = [*[create] * 50, *details(2, 3, 4, 5), JoinGroup(group_id="g9"), create]
     took = await calls_of(platform, ops, limits=limits)
     assert [round(each) for each in took[50:]] == [0, 0, 0, 0, 5, 0]
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(1, 4)), max_size=40))
+def test_three_of_the_last_eight_halt_a_group_and_four_of_ten_for_three_groups_the_operation(requests):
+    """Requests one after another, against a look at the list of all."""
+    halts = Halts()
+    demands = Demands((), halts)
+    now = 0.0
+    groups, latest = {}, []
+    for throttled, number in requests:
+        now += 0.01
+        op = QueryGroupDetail(group_id=f"g{number}")
+        demand = demands.of(op, now)
+        demand.take(now)
+        groups.setdefault(number, []).append(throttled)
+        latest.append((throttled, number))
+        if not throttled:
+            continue
+        before = demands.of(op, now).halted_until
+        halts.throttled(demand.narrow, demand.kind.wide, seconds=5.0, now=now, calls=100)
+        narrow = sum(groups[number][-8:]) >= 3
+        bad = [(place, group) for place, (was, group) in enumerate(latest) if was][-4:]
+        wide = len(bad) == 4 and bad[0][0] >= len(latest) - 10 and len({group for _, group in bad}) >= 3
+        assert (halts.until(demand.narrow) == now + 5.0) == narrow
+        assert (halts.until(demand.kind.wide) == now + 5.0) == wide
+        assert before <= now + 5.0
 
 
 async def test_a_client_that_has_sent_nothing_believes_the_first_answer():

@@ -278,6 +278,7 @@ async def test_a_place_at_the_gate_that_comes_when_the_deadline_has_passed_is_no
         assert isinstance(late.ended, DeadlineExceeded)
         assert late.ended.outcome is Outcome.NOT_SENT
         assert len(stub.requests) == 1
+        assert client.load.refused == 1
         third = Background(tasks, client.send(READ))
         await clock.advance(5)
         assert third.ended.name == ""

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from anyio import CancelScope, create_task_group, move_on_after
+from anyio import CancelScope, Event, create_task_group, move_on_after
 from anyio.lowlevel import checkpoint
 
 from helpers.stubs import (
@@ -18,7 +18,7 @@ from helpers.stubs import (
     client_over,
     failing,
 )
-from rbim import ClientClosed, Limits, NotSent, Outcome, Rate, RbimError, Unanswered
+from rbim import ClientClosed, Limits, NotSent, Outcome, Rate, RbimError, SystemClock, Unanswered
 from rbim.client.client import GRACE
 from rbim.emulator.clock import EmulatedClock
 
@@ -137,6 +137,32 @@ async def test_leaving_ends_calls_that_were_not_let_go_yet(limits):
     assert [type(call.ended) for call in calls] == [ClientClosed] * 5
     assert [call.ended.outcome for call in calls] == [Outcome.UNKNOWN] + [Outcome.NOT_SENT] * 4
     assert stub.left == 1
+
+
+class KeepsTimeouts(Stub):
+    """A transport that keeps its time-outs by itself, so that its sends are in no cancel scope of the client."""
+
+    keeps_timeouts = True
+
+    async def respond(self, request, timeout):  # noqa: ARG002
+        await Event().wait()
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_leaving_ends_calls_over_a_transport_that_keeps_its_timeouts():
+    stub = KeepsTimeouts()
+    async with create_task_group() as tasks:
+        async with client_over(stub, clock=SystemClock()) as client:
+            assert client._shared.unscoped is not None
+            call = Background(tasks, client.send(READ))
+            for _ in range(5):
+                await checkpoint()
+            assert stub.in_flight == 1
+        await checkpoint()
+    assert isinstance(call.ended, ClientClosed)
+    assert call.ended.outcome is Outcome.UNKNOWN
+    assert [each.outcome for each in call.ended.attempts] == [Outcome.UNKNOWN]
+    assert stub.in_flight == 0
 
 
 async def test_leaving_lets_no_call_begin_any_more():

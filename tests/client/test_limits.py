@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from itertools import pairwise
+from math import inf
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -17,7 +18,7 @@ from rbim import (
     Rate,
     SearchPublicGroups,
 )
-from rbim.client.limits import PRUNE, Bucket, RateLimiter
+from rbim.client.limits import PRUNE, Bucket, Buckets, RateLimiter
 
 DETAIL = QueryGroupDetail(group_id="g1")
 JOIN = JoinGroup(group_id="g1")
@@ -202,6 +203,51 @@ def test_groups_that_still_say_something_are_not_forgotten():
     for group in groups:
         limiter.take(group, 0.0)
     assert {limiter.earliest(group, 0.0) for group in groups} == {1e6}
+
+
+def test_groups_that_are_in_use_are_looked_at_ever_more_rarely():
+    """At 1024 groups, 2048, 4096: else each new group would cost a look at all others."""
+    buckets, looks, before = Buckets(Rate(1, per=1e6, each_group=True)), -1, None
+    for number in range(8 * PRUNE):
+        buckets.of(number, 0.0).take(0.0)
+        if buckets._by_key is not before:
+            looks, before = looks + 1, buckets._by_key
+    assert looks == 3
+
+
+def test_a_granted_request_counts_until_it_leaves_or_is_withdrawn():
+    limiter = RateLimiter((Rate(1),))
+    limiter.withdraw(DETAIL, 0.0)
+    assert limiter.earliest(DETAIL, 0.0) == 0
+    for expected in (1, 2, 3):
+        limiter.grant(DETAIL, 0.0)
+        assert limiter.earliest(DETAIL, 0.0) == expected
+    for expected in (2, 1, 0):
+        limiter.withdraw(DETAIL, 0.0)
+        assert limiter.earliest(DETAIL, 0.0) == expected
+
+
+@pytest.mark.parametrize("rate", [Rate(2), Rate(5e-324)])
+def test_a_request_that_does_not_leave_after_all_gives_its_token_back(rate):
+    bucket = Bucket(rate)
+    bucket.take(10.0)
+    assert bucket.ready_at(10.0) == 10 + rate.per / rate.limit
+    bucket.give_back()
+    assert bucket.ready_at(10.0) == -inf
+
+
+@given(burst=st.integers(1, 5), granted=st.integers(0, 3), taken=st.integers(0, 4), until=st.integers(4, 40))
+def test_so_many_requests_fit_as_leave_one_after_the_other_in_time(burst, granted, taken, until):
+    bucket, other = (Bucket(Rate(2, burst=burst)) for _ in range(2))
+    for each in (bucket, other):
+        for _ in range(taken):
+            each.take(10.0)
+    bucket.granted = granted
+    last, now, leave = 10.0 + until / 4 - 1.0, 10.0, -granted
+    while (now := max(now, other.ready_at(now))) <= last:
+        other.take(now)
+        leave += 1
+    assert int(max(0.0, bucket.fits(10.0 + until / 4, now=10.0, need=1.0))) == max(0, leave)
 
 
 # The promise itself, checked the slow way: every window between two requests holds no more than it may.

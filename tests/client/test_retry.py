@@ -23,6 +23,7 @@ from helpers.stubs import (
     Stub,
     answer,
     client_over,
+    failing,
     waits,
 )
 from rbim import (
@@ -42,6 +43,7 @@ from rbim import (
     GroupType,
     InvalidRequest,
     InviteJoinGroup,
+    Limits,
     LogoutGroup,
     NotFound,
     NotMember,
@@ -49,6 +51,7 @@ from rbim import (
     Outcome,
     ProtocolError,
     QueryGroupDetail,
+    Rate,
     RbimError,
     Repeat,
     Retry,
@@ -450,3 +453,11 @@ async def test_the_time_between_attempts_is_spent_outside_the_transport():
     assert [later - earlier for earlier, later in pairwise(stub.times)] == pytest.approx([1.2, 1.4])
     assert exchange.elapsed == pytest.approx(3.6)
     assert exchange.waited == 0
+
+
+@pytest.mark.parametrize("limits", [Limits(), Limits(rates=[Rate(100)])], ids=["places alone", "a rate"])
+async def test_each_attempt_is_timed_from_its_own_beginning(limits):
+    stub = Stub(waits(1, BUSY), waits(2, BUSY), waits(4, BUSY))
+    async with client_over(stub, limits=limits) as client:
+        error = await failing(client.send(READ))
+    assert [attempt.elapsed for attempt in error.attempts] == pytest.approx([1, 2, 4])

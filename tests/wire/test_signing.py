@@ -2,6 +2,7 @@
 
 import base64
 import copy
+import hashlib
 import json
 import logging
 import pickle
@@ -116,6 +117,30 @@ def test_each_second_has_a_signature_of_its_own_also_when_the_clock_is_set_back(
         "20260102030405",
     ]
     assert len(set(seen)) == 3
+
+
+def test_a_python_that_has_no_md5_for_security_signs_too(monkeypatch):
+    """As builds for FIPS 140: there MD5 is only for what needs no security."""
+    real = hashlib.md5
+
+    def strict(data=b"", *, usedforsecurity=True):
+        assert not usedforsecurity, "disabled for FIPS"
+        return real(data, usedforsecurity=False)
+
+    monkeypatch.setattr(hashlib, "md5", strict)
+    assert signer().sign(REQUEST).query["sig"] == "E35447613E0ED7E209475760F07AAEE5"
+
+
+def test_the_requests_of_a_second_share_what_is_made_for_them():
+    """A signature costs more than all else that is done for a request's head."""
+    signing = signer()
+    first, second = signing.sign(REQUEST), signing.sign(REQUEST)
+    assert first.query is second.query
+    assert first.headers is second.headers
+    signing.clock.moment += timedelta(seconds=1)
+    third = signing.sign(REQUEST)
+    assert third.query["sig"] != first.query["sig"]
+    assert third.headers["Authorization"] != first.headers["Authorization"]
 
 
 def test_a_signer_is_made_from_credentials_alone():

@@ -746,10 +746,14 @@ def test_options_that_make_no_sense_are_refused(option, value):
 
 
 class Flaky(MemorySink):
-    """An inbox whose backlog first does what its plan says: a method's name, and the exceptions of its next calls."""
+    """An inbox whose backlog first does what its plan says: a method's name, and the exceptions of its next calls.
+
+    A number in place of an exception is the seconds that the call takes.
+    """
 
     def __init__(self, clock, **plan):
         super().__init__(clock=clock)
+        self.clock = clock
         self.plan = {name: list(errors) for name, errors in plan.items()}
         self.calls = []
 
@@ -766,7 +770,9 @@ class Flaky(MemorySink):
             if self.plan.get(name) and (error := self.plan[name].pop(0)) is not None:
                 if error is anyio.sleep_forever:
                     await error()
-                raise type(error)(*error.args)
+                if not isinstance(error, float):
+                    raise type(error)(*error.args)
+                await self.clock.sleep(error)
             return await method(*args, **options)
 
         return call
@@ -813,6 +819,22 @@ async def test_what_could_not_be_recorded_is_recorded_later_and_not_handled_agai
     assert log == [("1", attempt) for attempt in range(1, attempts + 1)]
     assert sink.calls.count(method) == 5
     assert "could not be recorded; next try in 0.8 s" in caplog.text
+
+
+async def test_recording_takes_as_long_as_it_must_while_a_worker_runs(clock):
+    """Only the end of a cancelled worker is not waited for longer than its grace."""
+    sink, log = Flaky(clock, done=[2 * GRACE]), []
+
+    async def handler(event):
+        log.append(event.body)
+
+    await sink.accept(text(1))
+    async with running(sink, handler, clock):
+        await until(lambda: "done" in sink.calls)
+        await clock.advance(2 * GRACE)
+        await until(lambda: not sink.events)
+    assert log == ["1"]
+    assert sink.calls.count("done") == 1
 
 
 async def test_stopping_does_not_wait_for_a_backlog_that_never_recovers(clock):

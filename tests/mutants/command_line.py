@@ -1,0 +1,113 @@
+"""The command line of mutation testing."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from . import record
+from .areas import AREAS
+from .fixed import FIXED, fixed_mutants
+from .mutation import ROOT, Mutant, mutants_of, sampled
+from .session import Result, run_area, run_pairs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["main"]
+
+EXAMPLES = """
+examples:
+  python -m tests.mutants                       what has no result yet, of all areas
+  python -m tests.mutants signatures --again    its survivors once more, with new tests
+  python -m tests.mutants --list                what is known, and the survivors without a reason
+  python -m tests.mutants --record              write docs/proof/mutants.json from the results
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Do what the command line says; return 1 if a mutant survives for which no reason is known."""
+    told = _parser().parse_args(arguments)
+    for name in ("anyio", "cattrs", "httpx", "hypothesis", "trio"):
+        importlib.import_module(name)  # once, for all processes that are forked; rbim itself must not be loaded here
+    if told.fixed:
+        return _fixed()
+    ends = time.monotonic() + told.seconds
+    areas = {}
+    for name in told.area or list(AREAS):
+        area = AREAS[name]
+        every = [mutant for path in area.paths() for mutant in mutants_of(path)]
+        sample = sampled(every, area.sample)
+        results = record.Results(told.work, name)
+        pending = [m for m in sample if told.only in m.key and (results.of(m) is None or (told.again and not results.noticed(m)))]
+        if pending and not told.list and not told.record:
+            _say(f"{name}: {len(pending)} of {len(sample)} mutants")
+            run_area(area, pending, cache=told.work / "tests", report=_reporter(results, pending, ends))
+        areas[name] = record.area_record(area.paths(), len(every), sample, results)
+        _summary(name, areas[name], len(sample))
+    if told.record:
+        record.RECORD.parent.mkdir(exist_ok=True)
+        text = json.dumps(record.document(areas), indent=1, ensure_ascii=False) + "\n"
+        record.RECORD.write_text(text, encoding="utf-8")
+    return int(any(row["kind"] == record.NEW for area in areas.values() for row in area["survivors"]))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.mutants",
+        description="Change rbim in one place at a time, and see whether a test fails. No file of rbim is written.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("area", nargs="*", choices=[*AREAS, []], metavar="AREA", help=f"{', '.join(AREAS)} (all)")
+    parser.add_argument("--again", action="store_true", help="try survivors once more")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only mutants whose names have this text")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after the mutant that ends so late")
+    parser.add_argument("--list", action="store_true", help="try none, print what is known")
+    parser.add_argument("--record", action="store_true", help="try none, write the results to docs/proof/mutants.json")
+    parser.add_argument("--fixed", action="store_true", help="try the few mutants of fixed.py, each with one test")
+    parser.add_argument("--work", type=Path, default=ROOT / "build" / "mutants", help="the folder of the results")
+    return parser
+
+
+def _fixed() -> int:
+    alive = []
+
+    def report(result: Result) -> None:
+        _say(f"{result.verdict}  {result.key}")
+        if result.verdict != "killed":
+            alive.append(result.key)
+
+    run_pairs(fixed_mutants(), report=report)
+    _say(f"{len(FIXED) - len(alive)} of {len(FIXED)} killed")
+    return int(bool(alive))
+
+
+def _reporter(results: record.Results, mutants: Sequence[Mutant], ends: float) -> Callable[[Result], None]:
+    by_key = {mutant.key: mutant for mutant in mutants}
+
+    def report(result: Result) -> None:
+        results.add(result)
+        mutant = by_key[result.key]
+        what = f"{mutant.path}:{mutant.line}  {mutant.change()}"
+        _say(f"  {result.verdict:9} {result.seconds:6.1f} s  {what}  {result.test}")
+        if time.monotonic() > ends:
+            raise SystemExit("the time is over; the same command goes on from here")
+
+    return report
+
+
+def _summary(name: str, area: dict[str, object], sample: int) -> None:
+    counts = ", ".join(f"{area[word]} {word.replace('_', ' ')}" for word in ("killed", "timed_out", "survived"))
+    _say(f"{name}: {area['mutants']} of {sample} mutants tried: {counts}")
+    for row in area["survivors"]:  # type: ignore[attr-defined]  # the record is JSON
+        if row["kind"] == record.NEW:
+            _say(f"  new: {row['place']}  {row['change']}\n       {row['mutant']}")
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)  # noqa: T201  # a command

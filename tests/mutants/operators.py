@@ -1,0 +1,126 @@
+"""Operators that cosmic-ray lacks: a statement that is left out, a lost result, and changes of SQL.
+
+They look at code alone, as those of cosmic-ray: :func:`positions` of a node are the changes that are possible there.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import parso
+from cosmic_ray.operators.operator import Example, Operator
+from parso.python.tree import Keyword
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+__all__ = ["OWN", "DeleteStatement", "LoseResult", "ReplaceSql"]
+
+Position = tuple[tuple[int, int], tuple[int, int]]
+
+SQL = re.compile(r"\b(SELECT|UPDATE|INSERT|DELETE|WHERE|ORDER BY|REPLACE INTO)\b")
+SQL_CHANGES = [
+    (re.compile(r"<="), "<"),
+    (re.compile(r">="), ">"),
+    (re.compile(r"(?<![<>=!\-])<(?![<>=])"), "<="),
+    (re.compile(r"(?<![<>=!\-])>(?![<>=])"), ">="),
+    (re.compile(r"\bAND\b"), "OR"),
+    (re.compile(r"\bOR\b(?! (IGNORE|REPLACE|ABORT|FAIL|ROLLBACK))"), "AND"),
+    (re.compile(r"\bIS NULL\b"), "IS NOT NULL"),
+    (re.compile(r"\bIS NOT NULL\b"), "IS NULL"),
+    (re.compile(r"\bNOT (?=IN|EXISTS)\b"), ""),
+    (re.compile(r"\bDESC\b"), "ASC"),
+    (re.compile(r"\bORDER BY (\w+)(?= (LIMIT|\))|$|\")"), r"ORDER BY \1 DESC"),
+    (re.compile(r"\bmin\("), "max("),
+    (re.compile(r"\bmax\("), "min("),
+    (re.compile(r"\+ 1\b"), "+ 2"),
+    (re.compile(r"\bOR (IGNORE|REPLACE)\b"), ""),
+    (re.compile(r"\bUNION ALL\b"), "UNION"),
+]
+
+
+class DeleteStatement(Operator):  # type: ignore[misc,unused-ignore]  # cosmic-ray may be missing
+    """An operator that replaces a statement in a function by ``pass``."""
+
+    def mutation_positions(self, node: Any) -> Iterator[Position]:
+        if node.type == "simple_stmt" and _function(node) is not None and self._deletable(node.children[0]):
+            yield node.start_pos, node.children[0].end_pos
+
+    @staticmethod
+    def _deletable(statement: Any) -> bool:
+        """Leave out ``name = value``: without it, most functions fail at once with any test."""
+        named = statement.type == "expr_stmt" and statement.children[0].type == "name" and not _augmented(statement)
+        kinds = {"expr_stmt", "atom_expr", "power", "raise_stmt", "del_stmt"}
+        return statement.type in kinds and not named and "yield" not in _leaves(statement)
+
+    def mutate(self, node: Any, index: int) -> Any:  # noqa: ARG002  # there is one position
+        first = node.children[0]
+        node.children[0] = Keyword("pass", first.start_pos, prefix=first.get_first_leaf().prefix)
+        return node
+
+    @classmethod
+    def examples(cls) -> Sequence[Example]:
+        return (Example("def f():\n    x = 1\n", "def f():\n    pass\n"),)
+
+
+class LoseResult(Operator):  # type: ignore[misc,unused-ignore]  # the same
+    """An operator that returns None in place of a value."""
+
+    def mutation_positions(self, node: Any) -> Iterator[Position]:
+        if node.type == "return_stmt" and node.children[1].get_code().strip() != "None":
+            yield node.start_pos, node.end_pos
+
+    def mutate(self, node: Any, index: int) -> Any:  # noqa: ARG002  # there is one position
+        node.children[1] = Keyword("None", node.children[1].start_pos, prefix=" ")
+        return node
+
+    @classmethod
+    def examples(cls) -> Sequence[Example]:
+        return (Example("def f():\n    return 1\n", "def f():\n    return None\n"),)
+
+
+class ReplaceSql(Operator):  # type: ignore[misc,unused-ignore]  # the same
+    """An operator that changes a comparison, a junction, a function or an order in the text of an SQL statement."""
+
+    def mutation_positions(self, node: Any) -> Iterator[Position]:
+        if node.type in {"string", "fstring_string"} and not _documents(node) and SQL.search(node.value):
+            for pattern, _ in SQL_CHANGES:
+                for _match in pattern.finditer(node.value):
+                    yield node.start_pos, node.end_pos
+
+    def mutate(self, node: Any, index: int) -> Any:
+        found = [(match, text) for pattern, text in SQL_CHANGES for match in pattern.finditer(node.value)]
+        match, text = found[index]
+        node.value = node.value[: match.start()] + match.expand(text) + node.value[match.end() :]
+        return node
+
+    @classmethod
+    def examples(cls) -> Sequence[Example]:
+        return (Example('x = "SELECT 1 WHERE a <= b"', 'x = "SELECT 1 WHERE a < b"'),)
+
+
+OWN: dict[str, type[Operator]] = {"DeleteStatement": DeleteStatement, "LoseResult": LoseResult, "ReplaceSql": ReplaceSql}
+
+
+def _function(node: Any) -> Any:
+    return parso.tree.search_ancestor(node, "funcdef", "lambdef")
+
+
+def _augmented(statement: Any) -> bool:
+    sign = statement.children[1]
+    return sign.type == "operator" and sign.value != "="
+
+
+def _leaves(node: Any) -> set[str]:
+    leaf, last, found = node.get_first_leaf(), node.get_last_leaf(), set()
+    while leaf is not None:
+        found.add(leaf.value)
+        if leaf is last:
+            break
+        leaf = leaf.get_next_leaf()
+    return found
+
+
+def _documents(node: Any) -> bool:
+    return node.parent is not None and node.parent.type in {"simple_stmt", "file_input"}
