@@ -14,7 +14,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-from _derive import performance  # noqa: E402  # the path comes first
+from _derive import mutants, performance  # noqa: E402  # the path comes first
 from _derive.architecture import house, layers  # noqa: E402  # the path comes first
 from _derive.description import description_page  # noqa: E402  # the path comes first
 from _derive.dialect import dialect_page  # noqa: E402  # the path comes first
@@ -38,6 +38,8 @@ REGIONS = {
         "promises": promises,
         "faults": faults,
         "proxies": proxies,
+        "mutants": mutants.areas,
+        "surviving mutants": mutants.survivors,
         "fuzz": fuzz,
         "soak": soak,
         "supply chain": supply_chain,

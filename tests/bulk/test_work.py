@@ -357,7 +357,7 @@ def test_a_request_of_one_account_is_not_halved():
     ("before_effect", "status", "step"),
     [(True, 200, Step.AGAIN), (False, 200, Step.SETTLED), (True, 429, Step.AGAIN), (False, 429, Step.AGAIN)],
 )
-def test_an_invitation_that_must_not_be_repeated_is_sent_again_if_the_code_comes_before_any_effect(
+def test_an_invitation_that_must_not_be_repeated_is_sent_again_if_its_code_comes_before_an_effect(
     before_effect, status, step
 ):
     code = Code(error=Throttled, grade=Grade.GUESS, note="", before_effect=before_effect)

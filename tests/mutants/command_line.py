@@ -43,7 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         every = [mutant for path in area.paths() for mutant in mutants_of(path)]
         sample = sampled(every, area.sample)
         results = record.Results(told.work, name)
-        pending = [m for m in sample if told.only in m.key and (results.of(m) is None or (told.again and not results.noticed(m)))]
+        pending = [
+            m for m in sample if told.only in m.key and (results.of(m) is None or (told.again and not results.noticed(m)))
+        ]
         if pending and not told.list and not told.record:
             _say(f"{name}: {len(pending)} of {len(sample)} mutants")
             run_area(area, pending, cache=told.work / "tests", report=_reporter(results, pending, ends))

@@ -49,12 +49,12 @@ Changes = list[tuple[FunctionType, CodeType]]
 
 def in_place(mutant: Mutant, loaded: dict[Place, list[FunctionType]]) -> Changes:
     """Return the loaded functions that a mutant changes, with their new code. Raises NotInPlace if there is none."""
+    if not mutant.function:
+        raise NotInPlace
     name = str(ROOT / mutant.path)
     old = compile(source(mutant.path), name, "exec", dont_inherit=True)
     new = compile(mutant.text(), name, "exec", dont_inherit=True)
-    found = [
-        (function, after) for before, after in _differing(old, new) for function in loaded.get(_place(before), [])
-    ]
+    found = [(function, after) for before, after in _differing(old, new) for function in loaded.get(_place(before), [])]
     if not found or any(len(function.__code__.co_freevars) != len(code.co_freevars) for function, code in found):
         raise NotInPlace
     return found

@@ -61,7 +61,7 @@ class DeleteStatement(Operator):  # type: ignore[misc,unused-ignore]  # cosmic-r
 
     @classmethod
     def examples(cls) -> Sequence[Example]:
-        return (Example("def f():\n    x = 1\n", "def f():\n    pass\n"),)
+        return (Example("def f():\n    g(1)\n", "def f():\n    pass\n"),)
 
 
 class LoseResult(Operator):  # type: ignore[misc,unused-ignore]  # the same

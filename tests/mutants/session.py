@@ -45,7 +45,7 @@ Passes = Callable[[str], bool]
 LEAST_TIME, TIMES = 8.0, 10.0
 """A test's time-out in seconds: so many, and so many times what it takes without a mutant."""
 
-BUDGET = 40.0
+BUDGET = 25.0
 """Seconds of tests for a mutant, by the time that they take without it: the fastest ones first."""
 
 MEMORY = 6 * 1024**3  # bytes that a process may use: a change can make an endless loop
@@ -88,7 +88,7 @@ def run_area(area: Area, mutants: Sequence[Mutant], *, cache: Path, report: Call
     in_function = [mutant for mutant in mutants if mutant.function]
     left = _forked(lambda say: _warm(area, in_function, cache, kills, say), _reporter(report))
     in_module += [mutant for mutant in in_function if mutant.key in left]
-    known = _read(_cache_file(area, cache))
+    known = _known(area, cache)
     for mutant in in_module:
         chosen = _chosen(mutant, known, set(known), kills)
         report(_tried(mutant, chosen, known, lambda names, say, m=mutant: _cold(m, names, known, say)))
@@ -160,7 +160,9 @@ def _reporter(report: Callable[[Result], None]) -> Callable[[Any], None]:
     return lambda value: report(Result(**value))
 
 
-def _tried(mutant: Mutant, chosen: Sequence[str], known: dict[str, Test], run: Run, passes: Passes = lambda _: True) -> Result:
+def _tried(
+    mutant: Mutant, chosen: Sequence[str], known: dict[str, Test], run: Run, passes: Passes = lambda _: True
+) -> Result:
     """Try a mutant in a process of its own, which says the name of each test that it begins, and of one that fails.
 
     A busy machine is no reason for a kill: the test must pass without the mutant (``passes``), and one that takes long must
@@ -401,38 +403,47 @@ def _chosen(mutant: Mutant, known: dict[str, Test], names: set[str], kills: dict
 # ---------------------------------------------------------------------- without mutants
 
 
-def _cache_file(area: Area, cache: Path) -> Path:
-    """Where the tests of an area are noted: a file for these texts of its modules and tests."""
+def _known(area: Area, cache: Path) -> dict[str, Test]:
+    """Return what is noted of the area's tests, by their names."""
+    return {name: test for path in _test_files(area) for name, test in _read(_cache_file(area, path, cache)).items()}
+
+
+def _cache_file(area: Area, tests: Path, cache: Path) -> Path:
+    """Where the tests of one file are noted, for this text of theirs and of the area's modules."""
     digest = hashlib.sha256()
-    tests = (path for name in area.tests for path in _files(ROOT / name.partition("::")[0]))
-    for path in (*(ROOT / name for name in area.paths()), *tests):
+    for path in (*(ROOT / name for name in area.paths()), tests):
         digest.update(path.read_bytes())
-    return cache / f"{area.name.replace(' ', '-')}-{digest.hexdigest()[:16]}.json"
+    return cache / f"{area.name.replace(' ', '-')}-{tests.stem}-{digest.hexdigest()[:16]}.json"
 
 
-def _files(path: Path) -> Iterator[Path]:
-    yield from sorted(path.rglob("*.py")) if path.is_dir() else [path]
+def _test_files(area: Area) -> list[Path]:
+    paths = (ROOT / name.partition("::")[0] for name in area.tests)
+    return [path for each in paths for path in (sorted(each.rglob("test_*.py")) if each.is_dir() else [each])]
 
 
 def _read(path: Path) -> dict[str, Test]:
     rows = json.loads(path.read_text(encoding="utf-8"))
     return {
-        name: Test(row["seconds"], {module: set(lines) for module, lines in row["lines"].items()}) for name, row in rows.items()
+        name: Test(row["seconds"], {module: set(lines) for module, lines in row["lines"].items()})
+        for name, row in rows.items()
     }
 
 
 def _baseline(area: Area, items: dict[str, pytest.Item], plugin: _Plugin, cache: Path) -> dict[str, Test]:
     """Run each test without a mutant and note which lines it runs. One that fails notices nothing, so it is left out."""
-    path = _cache_file(area, cache)
-    if not path.exists():
-        cache.mkdir(parents=True, exist_ok=True)
-        code, _, _ = _watched(lambda tell: _noted(area, items, plugin, path), 3600)  # noqa: ARG005  # it says nothing
+    cache.mkdir(parents=True, exist_ok=True)
+    for tests in _test_files(area):
+        path = _cache_file(area, tests, cache)
+        if path.exists():
+            continue
+        own = [item for item in items.values() if item.path == tests]
+        code, _, _ = _watched(lambda say, path=path, own=own: _noted(area, own, plugin, path), 3600)  # noqa: ARG005  # it says nothing
         if code:
-            raise RuntimeError(f"the tests of {area.name} ended with {code} without a mutant")
-    return _read(path)
+            raise RuntimeError(f"{tests.name} ended with {code} without a mutant")
+    return _known(area, cache)
 
 
-def _noted(area: Area, items: dict[str, pytest.Item], plugin: _Plugin, path: Path) -> None:
+def _noted(area: Area, every: Sequence[pytest.Item], plugin: _Plugin, path: Path) -> None:
     from coverage import Coverage
 
     modules = {str(ROOT / name): name for name in area.paths()}
@@ -441,7 +452,6 @@ def _noted(area: Area, items: dict[str, pytest.Item], plugin: _Plugin, path: Pat
     failed: set[str] = set()
     plugin.reported = lambda report: failed.add(report.nodeid) if report.failed else None
     coverage.start()
-    every = list(items.values())
     for item, following in zip(every, [*every[1:], None], strict=True):
         coverage.switch_context(item.nodeid)
         began = time.monotonic()

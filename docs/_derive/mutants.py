@@ -1,0 +1,74 @@
+"""The tables of mutation testing on the page on reliability: one recorded run.
+
+``python -m tests.mutants --record`` writes the record.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from _derive.markdown import code, table
+
+__all__ = ["RECORDED", "areas", "survivors"]
+
+RECORDED = Path(__file__).resolve().parent.parent / "proof" / "mutants.json"
+
+
+def areas() -> str:
+    """Return the counts of each area, and what they were measured with."""
+    record = _recorded()
+    rows = [[name, *_row(area)] for name, area in record["areas"].items()]
+    total = {key: sum(area[key] for area in record["areas"].values()) for key in COUNTS}
+    every = [area["survivors"] for area in record["areas"].values()]
+    rows.append(["**all**", *_row({**total, "survivors": [row for each in every for row in each]})])
+    versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
+    head = ["area", "possible mutants", "tried", "killed", "timed out", "survived", "noticed", "of those that a test can notice"]
+    return f"{table(head, rows)}\nCommit {record['commit']}, {record['date']}; {versions}; {record['machine']}.\n"
+
+
+def survivors() -> str:
+    """Return the surviving mutants with their reasons."""
+    head = ["place", "change", "kind", "reason"]
+    rows = [
+        [code(row["place"].removeprefix("rbim/")), code(_short(row["change"])), row["kind"], row["reason"].replace("|", "\\|")]
+        for area in _recorded()["areas"].values()
+        for row in area["survivors"]
+    ]
+    return table(head, rows)
+
+
+COUNTS = ("possible", "mutants", "killed", "timed_out", "survived")
+HIDDEN = {"equivalent", "speed"}
+"""Kinds of survivors that a test of behaviour cannot notice."""
+
+
+def _row(area: dict[str, Any]) -> list[str]:
+    noticed = area["killed"] + area["timed_out"]
+    can = area["mutants"] - sum(row["kind"] in HIDDEN for row in area["survivors"])
+    return [*(str(area[key]) for key in COUNTS), _share(noticed, area["mutants"]), _share(noticed, can)]
+
+
+def _share(some: int, all_of_them: int) -> str:
+    return f"{100 * some / all_of_them:.0f} %" if all_of_them else "-"
+
+
+def _short(change: str) -> str:
+    """A change without what both sides of it have in common, beyond a few words."""
+    before, _, after = change.partition(" -> ")
+    first = 0
+    while first < min(len(before), len(after)) and before[first] == after[first]:
+        first += 1
+    last = 0
+    while last < min(len(before), len(after)) - first and before[-1 - last] == after[-1 - last]:
+        last += 1
+    begin, end = max(0, first - 30), max(0, last - 20)
+    cut = [text[begin : len(text) - end].replace("`", "'") for text in (before, after)]
+    more = ("…" if begin else "", "…" if end else "")
+    return " → ".join(f"{more[0]}{text}{more[1]}" for text in cut)
+
+
+def _recorded() -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(RECORDED.read_text(encoding="utf-8"))
+    return document
