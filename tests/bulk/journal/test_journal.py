@@ -19,7 +19,7 @@ from hypothesis import given, settings, strategies as st
 from helpers.jobs import accounts
 from rbim import InvalidRequest
 from rbim.bulk.input.rows import BadRow, Columns, Row
-from rbim.bulk.journal import duplicates, loading, marks, packing
+from rbim.bulk.journal import duplicates, facts, loading, marks, packing
 from rbim.bulk.journal.facts import JobFacts
 from rbim.bulk.journal.journal import OPEN_CHUNKS, Ended, Journal, Sample
 from rbim.bulk.journal.loading import BATCH, Loaded, Loader, batches, row_of
@@ -794,6 +794,79 @@ def test_a_resend_that_never_left_can_be_recovered():
         for on_unknown in ("auto", "report"):
             made.do(made.journal.recover, on_unknown, 100.0)
         assert set(made.states().values()) == {AccountState.UNKNOWN}
+
+
+@pytest.mark.parametrize(
+    ("age", "recalled", "again"),
+    [(-1.0, False, False), (0.0, True, True), (4.5, True, True), (5.0, True, False), (9.5, True, False), (10.0, False, False)],
+)
+def test_a_request_is_recalled_as_long_as_a_carrier_knows_of_it(age, recalled, again):
+    """Requests younger than 10 s, and not one of the future: a clock was set back."""
+    with book([("g", "a"), ("g", "b"), ("h", "c")], chunk=2) as made:
+        (chunk, _) = made.plan(2)
+        begun = made.clock.now().timestamp() - age
+        made.journal.mark(chunk, begun)
+        made.die()
+        found = made.do(made.journal.recover, "auto", 5.0, recalled_within=10.0)
+        assert [(each.chunk.accounts, each.chunk.number, each.chunk.begun, each.again) for each in found] == (
+            [(("a", "b"), chunk.number, begun, again)] if recalled else []
+        )
+        states = [each.state for each in made.accounts]
+        assert states == [AccountState.WAITING if recalled else AccountState.UNKNOWN] * 2 + [AccountState.WAITING]
+        assert made.do(made.journal.recover, "report", 0.0) == []
+
+
+def test_a_recalled_request_that_was_a_resend_is_one():
+    lost = Settlement(outcome=RequestState.UNKNOWN, reason=FailureReason("reset"), again=True)
+    with book([("g", "a")]) as made:
+        (chunk,) = made.plan(1)
+        made.send(chunk, lost)
+        made.die()
+        made.do(made.journal.recover, "resend", 0.0)
+        made.do(made.journal.begin_run, {})
+        (chunk,) = made.plan(1)
+        assert chunk.resent
+        made.leave(chunk)
+        made.die()
+        (found,) = made.do(made.journal.recover, "report", 0.0, recalled_within=10.0)
+        assert (found.chunk.resent, found.chunk.attempt, found.chunk.repeats) == (True, chunk.attempt, chunk.repeats)
+
+
+def test_what_was_noted_as_done_is_done_though_its_process_was_killed():
+    with book([("g", f"a{n}") for n in range(4)], chunk=2) as made:
+        done, left = made.plan(2)
+        for chunk in (done, left):
+            made.leave(chunk)
+        made.journal.mark_done(done, 0.5)
+        made.die()
+        made.do(made.journal.recover, "report", 0.0)
+        assert [each.state for each in made.accounts] == [AccountState.DONE] * 2 + [AccountState.UNKNOWN] * 2
+
+
+@pytest.mark.parametrize("state", [AccountState.REFUSED, AccountState.UNKNOWN])
+def test_single_accounts_of_a_request_wait_again_and_are_a_resend_only_if_they_were_unknown(state):
+    reason = FailureReason("the group is full")
+    some = Settlement(
+        outcome=RequestState.ANSWERED,
+        state=AccountState.DONE,
+        individual=((1, state, reason), (3, state, reason), (4, AccountState.FAILED, reason)),
+    )
+    with book([("g", f"a{n}") for n in range(6)], chunk=6) as made:
+        (chunk,) = made.plan(1)
+        made.send(chunk, some)
+        assert made.do(made.journal.retry, Selection((state,))) == 2
+        made.begin()
+        (chunk,) = made.plan(5)
+        assert chunk.accounts == ("a1", "a3")
+        assert chunk.resent == (state is AccountState.UNKNOWN)
+
+
+def test_a_journal_that_is_read_cannot_be_written(tmp_path):
+    path = tmp_path / "journal"
+    with book([("g", "a")], path=path):
+        pass
+    with closing(facts._reader(path)) as reader, pytest.raises(sqlite3.OperationalError, match="readonly"):
+        reader.execute("UPDATE chunk SET state = 1")
 
 
 def test_a_mark_that_is_not_written_whole_is_an_error(tmp_path, monkeypatch):
