@@ -24,7 +24,16 @@ def areas() -> str:
     every = [area["survivors"] for area in record["areas"].values()]
     rows.append(["**all**", *_row({**total, "survivors": [row for each in every for row in each]})])
     versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
-    head = ["area", "possible mutants", "tried", "killed", "timed out", "survived", "noticed", "of those that a test can notice"]
+    head = [
+        "area",
+        "possible mutants",
+        "tried",
+        "killed",
+        "timed out",
+        "survived",
+        "noticed",
+        "of those that a test can notice",
+    ]
     return f"{table(head, rows)}\nCommit {record['commit']}, {record['date']}; {versions}; {record['machine']}.\n"
 
 
@@ -32,7 +41,12 @@ def survivors() -> str:
     """Return the surviving mutants with their reasons."""
     head = ["place", "change", "kind", "reason"]
     rows = [
-        [code(row["place"].removeprefix("rbim/")), code(_short(row["change"])), row["kind"], row["reason"].replace("|", "\\|")]
+        [
+            code(row["place"].removeprefix("rbim/")),
+            code(_short(row["change"])),
+            row["kind"],
+            row["reason"].replace("|", "\\|"),
+        ]
         for area in _recorded()["areas"].values()
         for row in area["survivors"]
     ]

@@ -18,7 +18,8 @@ __all__ = ["AREAS", "Area"]
 class Area:
     """Some modules, and files of tests.
 
-    ``sample`` is the most mutants that are tried. ``left_out`` are tests that run for long and find what others find in a shorter time.
+    ``sample`` is the most mutants that are tried. ``left_out`` are tests that run for long and find what others find in a
+    shorter time.
     """
 
     name: str
@@ -77,7 +78,6 @@ AREAS = _areas(
             "tests/client/test_client.py",
             "tests/client/test_loads.py",
             "tests/client/test_manners.py",
-            "tests/client/test_prepare.py",
             "tests/client/test_views.py",
             "tests/client/test_fan_out.py",
         ),
@@ -111,6 +111,7 @@ AREAS = _areas(
             "tests/bulk/journal",
             "tests/bulk/test_job.py",
             "tests/bulk/test_job_resume.py",
+            "tests/bulk/test_carrier.py",
         ),
         sample=80,
     ),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from . import record
 from .areas import AREAS
-from .fixed import FIXED, fixed_mutants
+from .fixed import fixed_mutants
 from .mutation import ROOT, Mutant, mutants_of, sampled
 from .session import Result, run_area, run_pairs
 
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ]
         if pending and not told.list and not told.record:
             _say(f"{name}: {len(pending)} of {len(sample)} mutants")
-            run_area(area, pending, cache=told.work / "tests", report=_reporter(results, pending, ends))
+            run_area(area, pending, cache=told.work / "tests", report=_reporter(results, pending), ends=ends)
         areas[name] = record.area_record(area.paths(), len(every), sample, results)
         _summary(name, areas[name], len(sample))
     if told.record:
@@ -68,10 +68,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("area", nargs="*", choices=[*AREAS, []], metavar="AREA", help=f"{', '.join(AREAS)} (all)")
     parser.add_argument("--again", action="store_true", help="try survivors once more")
     parser.add_argument("--only", default="", metavar="TEXT", help="only mutants whose names have this text")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after the mutant that ends so late")
+    parser.add_argument(
+        "--seconds", type=float, default=float("inf"), help="begin no mutant after so many seconds; the same command goes on"
+    )
     parser.add_argument("--list", action="store_true", help="try none, print what is known")
     parser.add_argument("--record", action="store_true", help="try none, write the results to docs/proof/mutants.json")
-    parser.add_argument("--fixed", action="store_true", help="try the few mutants of fixed.py, each with one test")
+    parser.add_argument("--fixed", action="store_true", help="try the few mutants of fixed.toml, each with one test")
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "mutants", help="the folder of the results")
     return parser
 
@@ -84,12 +86,13 @@ def _fixed() -> int:
         if result.verdict != "killed":
             alive.append(result.key)
 
-    run_pairs(fixed_mutants(), report=report)
-    _say(f"{len(FIXED) - len(alive)} of {len(FIXED)} killed")
+    pairs = fixed_mutants()
+    run_pairs(pairs, report=report)
+    _say(f"{len(pairs) - len(alive)} of {len(pairs)} killed")
     return int(bool(alive))
 
 
-def _reporter(results: record.Results, mutants: Sequence[Mutant], ends: float) -> Callable[[Result], None]:
+def _reporter(results: record.Results, mutants: Sequence[Mutant]) -> Callable[[Result], None]:
     by_key = {mutant.key: mutant for mutant in mutants}
 
     def report(result: Result) -> None:
@@ -97,8 +100,6 @@ def _reporter(results: record.Results, mutants: Sequence[Mutant], ends: float) -
         mutant = by_key[result.key]
         what = f"{mutant.path}:{mutant.line}  {mutant.change()}"
         _say(f"  {result.verdict:9} {result.seconds:6.1f} s  {what}  {result.test}")
-        if time.monotonic() > ends:
-            raise SystemExit("the time is over; the same command goes on from here")
 
     return report
 

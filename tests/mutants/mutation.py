@@ -6,7 +6,7 @@ import ast
 import hashlib
 import re
 from collections import Counter
-from functools import lru_cache
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,9 +67,9 @@ OPERATORS = [
 class Mutant:
     """One change of a module.
 
-    ``key`` names it by its function, its line and its operator, so that other changes of the module leave it alone. ``digest`` is
-    that of the function's text: a result is of this text only. ``lines`` is its statement, ``function`` is empty at the level of a
-    module or a class.
+    ``key`` names it by its function, its line and its operator, so that other changes of the module leave it alone.
+    ``digest`` is that of the function's text: a result is of this text only. ``lines`` is its statement, ``function`` is
+    empty at the level of a module or a class.
     """
 
     path: str
@@ -109,12 +109,12 @@ class Mutant:
         return f"{old} -> {new}"
 
 
-@lru_cache(maxsize=None)
+@cache
 def source(path: str) -> str:
     return (ROOT / path).read_text(encoding="utf-8")
 
 
-@lru_cache(maxsize=None)
+@cache
 def operator(name: str) -> Operator:
     from cosmic_ray.plugins import get_operator
 
@@ -125,7 +125,7 @@ def operator(name: str) -> Operator:
 
 
 def mutants_of(path: str) -> list[Mutant]:
-    """Return all mutants of a module, without those that change no behaviour by their kind: annotations, imports for types."""
+    """Return all mutants of a module, without those that by their kind change nothing: annotations, imports for types."""
     text = source(path)
     lines = text.splitlines()
     functions = _functions(text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import json
 import platform
 import subprocess
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from .mutation import Mutant
 
-__all__ = ["NEW", "RECORD", "REASONS", "Results", "area_record", "document", "reasons"]
+__all__ = ["NEW", "REASONS", "RECORD", "Results", "area_record", "document", "reasons"]
 
 RECORD = ROOT / "docs" / "proof" / "mutants.json"
 REASONS = ROOT / "tests" / "mutants" / "reasons.toml"
@@ -100,7 +100,7 @@ def document(areas: dict[str, dict[str, Any]]) -> dict[str, Any]:
     names = ("rbim", "cosmic-ray", "pytest", "hypothesis")
     return {
         "commit": _git("rev-parse", "--short", "HEAD"),
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "date": dt.datetime.now(dt.UTC).date().isoformat(),
         "versions": {"python": platform.python_version(), **{name: version(name) for name in names}},
         "machine": f"{platform.system()}, {platform.machine()}",
         "areas": areas,
@@ -108,4 +108,4 @@ def document(areas: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def _git(*arguments: str) -> str:
-    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()  # noqa: S607
+    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()

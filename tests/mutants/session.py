@@ -1,7 +1,7 @@
 """The tests of an area, imported once, and a forked process for each mutant.
 
-A process that is forked has all modules and tests loaded, so that a mutant costs the time of its tests alone. A mutant at the
-level of a module is imported in a process of its own: functions, classes and constants are made anew with it.
+A process that is forked has all modules and tests loaded, so that a mutant costs the time of its tests alone. A mutant
+at the level of a module is imported in a process of its own: functions, classes and constants are made anew with it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -28,8 +28,7 @@ from .live import ImportMutant, NotInPlace, in_place, loaded_functions, put_in
 from .mutation import ROOT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
+    from pathlib import Path
     from types import FunctionType
 
     from .areas import Area
@@ -81,16 +80,22 @@ INTERFACE = "tests/test_public_api.py"
 """The tests that compare constructors and constants with a list: run for a mutant of a module's own level, too."""
 
 
-def run_area(area: Area, mutants: Sequence[Mutant], *, cache: Path, report: Callable[[Result], None]) -> None:
-    """Try mutants with the tests of an area; ``report`` gets each result at once. The process must not have loaded rbim."""
-    kills: dict[tuple[str, str], int] = {}
+def run_area(
+    area: Area, mutants: Sequence[Mutant], *, cache: Path, report: Callable[[Result], None], ends: float = inf
+) -> None:
+    """Try mutants with the tests of an area; ``report`` gets each result at once. The process must not have loaded rbim.
+
+    None is begun after ``ends``, in seconds of the monotonic clock.
+    """
     in_module = [mutant for mutant in mutants if not mutant.function]
     in_function = [mutant for mutant in mutants if mutant.function]
-    left = _forked(lambda say: _warm(area, in_function, cache, kills, say), _reporter(report))
+    left = _forked(lambda say: _warm(area, in_function, cache, ends, say), _reporter(report))
     in_module += [mutant for mutant in in_function if mutant.key in left]
     known = _known(area, cache)
     for mutant in in_module:
-        chosen = _chosen(mutant, known, set(known), kills)
+        if time.monotonic() > ends:
+            return
+        chosen = _chosen(mutant, known, set(known), {})
         report(_tried(mutant, chosen, known, lambda names, say, m=mutant: _cold(m, names, known, say)))
 
 
@@ -173,7 +178,7 @@ def _tried(
     verdict, test = "survived", ""
     while names or not (mutant.function or count):
         most = 60 + sum(_time_out(known[name]) for name in names)
-        code, begun, failed = _watched(lambda say: run(names, say), most)
+        code, begun, failed = _watched(lambda say, names=names: run(names, say), most)
         count += len(begun)
         if not code:
             break
@@ -298,9 +303,7 @@ def _time_out(test: Test) -> float:
     return LEAST_TIME + TIMES * test.seconds
 
 
-def _warm(
-    area: Area, mutants: Sequence[Mutant], cache: Path, kills: dict[tuple[str, str], int], say: Callable[[Any], None]
-) -> None:
+def _warm(area: Area, mutants: Sequence[Mutant], cache: Path, ends: float, say: Callable[[Any], None]) -> None:
     """Collect the tests once; then try mutants in functions, each in a process that is forked here."""
     sys.path.insert(0, str(ROOT))
 
@@ -311,7 +314,10 @@ def _warm(
         if not mutants:
             return
         trial = _Trial(items, plugin, known, loaded_functions())
+        kills: dict[tuple[str, str], int] = {}
         for mutant in mutants:
+            if time.monotonic() > ends:
+                return
             chosen = _chosen(mutant, known, {name for name in items if _touches(known.get(name), mutant)}, kills)
             try:
                 result = trial.result(mutant, chosen)

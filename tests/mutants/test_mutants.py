@@ -65,7 +65,8 @@ def test_each_change_of_sql_is_another_statement_and_nothing_else_is_changed():
     assert len(SQL_CHANGES) > len(made)
 
 
-def test_the_changes_of_a_module_are_named_by_what_they_change(module):
+@pytest.mark.usefixtures("module")
+def test_the_changes_of_a_module_are_named_by_what_they_change():
     changes = {mutant.change() for mutant in mutants_of(PATH)}
     assert "self.left = left - 1 -> self.left = left + 1" in changes
     assert "self.left = left - 1 -> pass" in changes
@@ -89,7 +90,8 @@ def test_a_name_stays_when_other_code_of_the_module_changes(module):
     assert all(before[key].digest != changed[key].digest for key in before if "spend" in key)
 
 
-def test_a_sample_is_the_same_each_time_and_a_larger_one_holds_it(module):
+@pytest.mark.usefixtures("module")
+def test_a_sample_is_the_same_each_time_and_a_larger_one_holds_it():
     every = mutants_of(PATH)
     five = sampled(every, 5)
     assert five == sampled(reversed(every), 5)

@@ -798,7 +798,14 @@ def test_a_resend_that_never_left_can_be_recovered():
 
 @pytest.mark.parametrize(
     ("age", "recalled", "again"),
-    [(-1.0, False, False), (0.0, True, True), (4.5, True, True), (5.0, True, False), (9.5, True, False), (10.0, False, False)],
+    [
+        (-1.0, False, False),
+        (0.0, True, True),
+        (4.5, True, True),
+        (5.0, True, False),
+        (9.5, True, False),
+        (10.0, False, False),
+    ],
 )
 def test_a_request_is_recalled_as_long_as_a_carrier_knows_of_it(age, recalled, again):
     """Requests younger than 10 s, and not one of the future: a clock was set back."""

@@ -1,4 +1,4 @@
-"""The rules of the pace one by one, with times and answers given: when a group has a rate of its own, when noise is proven."""
+"""The rules of the pace one by one: when a group has a rate of its own, when noise is proven."""
 
 from math import inf
 
@@ -99,7 +99,9 @@ def test_noise_is_proven_by_four_tenths_of_its_share_before_and_not_by_more_than
     assert test.measured == throttled / (throttled + passed)
 
 
-@pytest.mark.parametrize(("throttled", "passed", "blocked"), [(16, 0, True), (15, 0, False), (16, 16, False), (17, 16, True)])
+@pytest.mark.parametrize(
+    ("throttled", "passed", "blocked"), [(16, 0, True), (15, 0, False), (16, 16, False), (17, 16, True)]
+)
 def test_a_test_is_over_at_once_if_most_of_many_answers_are_throttled(throttled, passed, blocked):
     test = _Test(100.0, 120.0, 90.0, 0.01, 0.0)
     for number in range(throttled + passed):
