@@ -106,11 +106,13 @@ def test_failures_well_below_the_limit_never_end_a_run(share, failing):
         assert run.end(ODD if chance.random() < failing else None).stop is None
 
 
-@pytest.mark.parametrize(("share", "needed"), [(0.5, 101), (0.2, 101), (0.01, 101), (1.0, None)])
-def test_one_failure_more_than_the_share_of_the_window_ends_a_run(share, needed):
+@pytest.mark.parametrize(
+    ("share", "before", "needed"), [(0.5, 200, 101), (0.2, 500, 101), (0.1, 1000, 101), (1.0, 200, None)]
+)
+def test_one_failure_more_than_the_share_of_the_window_ends_a_run(share, before, needed):
     """Half of 200 requests are 100, and for small shares the window is as long as 100 failures need."""
     run = Requests(limit=share)
-    assert run.until(None, most=30_000) == (None, 30_000)
+    assert run.until(None, most=before) == (None, before)
     assert run.until(ODD, most=500) == (("fuse", needed) if needed else (None, 500))
 
 
