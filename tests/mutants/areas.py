@@ -60,7 +60,6 @@ AREAS = _areas(
         (
             "tests/client/test_retry.py",
             "tests/client/test_client.py",
-            "tests/client/test_limits.py",
             "tests/client/test_observers.py",
             "tests/client/test_rotation.py",
             "tests/client/test_closing.py",

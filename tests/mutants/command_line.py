@@ -23,7 +23,7 @@ __all__ = ["main"]
 EXAMPLES = """
 examples:
   python -m tests.mutants                       what has no result yet, of all areas
-  python -m tests.mutants signatures --again    its survivors once more, with new tests
+  python -m tests.mutants signatures --again    its survivors without a reason once more
   python -m tests.mutants --list                what is known, and the survivors without a reason
   python -m tests.mutants --record              write docs/proof/mutants.json from the results
 """
@@ -37,15 +37,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if told.fixed:
         return _fixed()
     ends = time.monotonic() + told.seconds
-    areas = {}
+    areas, known = {}, record.reasons().keys()
     for name in told.area or list(AREAS):
         area = AREAS[name]
         every = [mutant for path in area.paths() for mutant in mutants_of(path)]
         sample = sampled(every, area.sample)
         results = record.Results(told.work, name)
-        pending = [
-            m for m in sample if told.only in m.key and (results.of(m) is None or (told.again and not results.noticed(m)))
-        ]
+        again = {mutant.key for mutant in sample if told.again and not results.noticed(mutant)} - known
+        pending = [m for m in sample if told.only in m.key and (results.of(m) is None or m.key in again)]
         if pending and not told.list and not told.record:
             _say(f"{name}: {len(pending)} of {len(sample)} mutants")
             run_area(area, pending, cache=told.work / "tests", report=_reporter(results, pending), ends=ends)
@@ -66,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("area", nargs="*", choices=[*AREAS, []], metavar="AREA", help=f"{', '.join(AREAS)} (all)")
-    parser.add_argument("--again", action="store_true", help="try survivors once more")
+    parser.add_argument("--again", action="store_true", help="try survivors without a reason once more")
     parser.add_argument("--only", default="", metavar="TEXT", help="only mutants whose names have this text")
     parser.add_argument(
         "--seconds", type=float, default=float("inf"), help="begin no mutant after so many seconds; the same command goes on"

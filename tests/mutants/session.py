@@ -454,6 +454,7 @@ def _noted(area: Area, every: Sequence[pytest.Item], plugin: _Plugin, path: Path
 
     modules = {str(ROOT / name): name for name in area.paths()}
     coverage = Coverage(data_file=None, include=list(modules), config_file=False, branch=False)
+    coverage.set_option("run:disable_warnings", ["no-data-collected"])  # tests of other modules are no mistake
     tests: dict[str, Test] = {}
     failed: set[str] = set()
     plugin.reported = lambda report: failed.add(report.nodeid) if report.failed else None
