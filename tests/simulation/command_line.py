@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
 
 from . import disk, event_loop, planted_faults
 from .expected import expected_in, unexpected
+from .record import Record, pieces
 from .runner import Order, applies, invariants, minimised, simulate
 from .scenarios import MODULES, scenario
 from .virtual_time import real_monotonic
@@ -19,11 +21,16 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
+WITHIN = 200
+"""Seeds within which a planted fault must be found."""
+
 EXAMPLES = """
 examples:
   python -m tests.simulation job --seed 7 -v              print every event of one run
   python -m tests.simulation job --seeds 1-2000 --seconds 600
   python -m tests.simulation job --seed 7 --minimise      which troubles and sizes the failure needs
+  python -m tests.simulation job --seeds 1-10000 --seconds 9000 --record
+  python -m tests.simulation job --planted --record       look for each planted fault
 """
 
 
@@ -32,6 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     told = _parser().parse_args(arguments)
     if told.faults:
         return _faults(told.scenario)
+    if told.planted and told.seeds is None:
+        told.seeds, told.seconds, told.stop = f"1-{WITHIN}", math.inf, True
     if told.seed is None and told.seeds is None:
         _parser().error("which seed? --seed N, or --seeds A-B")
     disk.install()
@@ -42,8 +51,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     order = Order(
         scenario=told.scenario, seed=told.seed or 0, off=off, settings=settings, fault=told.fault, verbose=told.verbose
     )
+    if told.planted:
+        return _planted(order, told)
+    if told.record:
+        return _record(order, told)
     if told.seed is None:
-        return _many(order, told)
+        return _many(order, told)[0]
     return _minimise(order) if told.minimise else _one(order, told)
 
 
@@ -66,6 +79,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--fault", choices=list(planted_faults.PLANTED), help="put a fault into rbim first")
     parser.add_argument("--stop", action="store_true", help="with --seeds: end at the first failure that is not expected")
     parser.add_argument("--faults", action="store_true", help="list the faults, and check that each applies to rbim")
+    parser.add_argument("--planted", action="store_true", help=f"look for each fault of the scenario in {WITHIN} seeds")
+    parser.add_argument("--record", action="store_true", help="with --seeds or --planted: write docs/proof/simulation.json")
     parser.add_argument("--json", action="store_true", help="print results as JSON lines")
     return parser
 
@@ -121,8 +136,42 @@ def _report(order: Order, result: Mapping[str, Any]) -> None:
         _say(f"minimise: {order.command} --minimise")
 
 
-def _many(order: Order, told: argparse.Namespace) -> int:
-    began, results, bad = real_monotonic(), [], 0
+def _record(order: Order, told: argparse.Namespace) -> int:
+    """Run pieces of seeds that are not recorded yet, and record each."""
+    record, began, code = Record(order.scenario), real_monotonic(), 0
+    for piece in pieces(_seeds(told.seeds)):
+        if record.has_piece(piece):
+            continue
+        left = told.seconds - (real_monotonic() - began)
+        now = argparse.Namespace(**{**vars(told), "seeds": f"{piece[0]}-{piece[-1]}", "seconds": left})
+        failed, results = _many(order, now)
+        code |= failed
+        if len(results) < len(piece):
+            break
+        record.add_piece(piece, results)
+    return code
+
+
+def _planted(order: Order, told: argparse.Namespace) -> int:
+    """Look for each fault of the scenario that is not recorded yet; return 1 where one was not found."""
+    record, code = Record(order.scenario) if told.record else None, 0
+    for fault in planted_faults.PLANTED.values():
+        if fault.scenario != order.scenario or (record is not None and record.has_fault(fault.name)):
+            continue
+        _, results = _many(evolve(order, fault=fault.name), told)
+        last = results[-1]
+        found = list(unexpected(order.scenario, last))
+        code |= not found
+        where = f"seed {last['seed']}: {found[0]}" if found else f"NOT FOUND in {len(results)} seeds"
+        _say(f"{fault.name}: {where}")
+        if record is not None:
+            record.add_fault(fault.name, last, found)
+    return code
+
+
+def _many(order: Order, told: argparse.Namespace) -> tuple[int, list[dict[str, Any]]]:
+    began, bad = real_monotonic(), 0
+    results: list[dict[str, Any]] = []
     by_finding: dict[str, list[int]] = {}
     for seed in _seeds(told.seeds):
         if real_monotonic() - began > told.seconds or (bad and told.stop):
@@ -140,14 +189,14 @@ def _many(order: Order, told: argparse.Namespace) -> int:
         bad += bool(surprises)
         if told.json:
             _say(json.dumps(result))
-        elif surprises:
+        elif surprises and not told.planted:
             what = next((each["what"] for each in result["broken"] if each["invariant"] == surprises[0]), "")
             _say(f"seed {seed}: {'; '.join(surprises)}\n    {what[:400]}\n    {now.command} -v")
     if order.fault is not None and not any(each["fault_used"] for each in results):
         raise planted_faults.NotPlanted(f"{order.fault}: its code was never reached")
-    if not told.json:
+    if not (told.json or told.planted):
         _summarise(results, bad, by_finding)
-    return 1 if bad else 0
+    return (1 if bad else 0), results
 
 
 def _seeds(text: str) -> Iterator[int]:

@@ -10,7 +10,7 @@ import datetime as dt
 import sys
 import time
 
-__all__ = ["EPOCH", "TIME", "Stuck", "install", "real_monotonic"]
+__all__ = ["EPOCH", "TIME", "Stuck", "install", "real_monotonic", "real_today"]
 
 EPOCH = 1_770_000_000.0
 """The wall-clock time at which each run begins: a day in February 2026."""
@@ -18,7 +18,12 @@ EPOCH = 1_770_000_000.0
 MOST_SLEEPS = 20_000
 """Calls of ``time.sleep`` in one turn of the event loop, after which what sleeps waits for something that cannot happen."""
 
-real_monotonic = time.monotonic
+real_monotonic, real_time = time.monotonic, time.time
+
+
+def real_today() -> dt.date:
+    """Return today's date, for records of runs."""
+    return dt.datetime.fromtimestamp(real_time(), dt.UTC).date()
 
 
 class Stuck(Exception):
