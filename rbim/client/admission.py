@@ -23,7 +23,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from rbim._support.lazy_names import late_anyio
-from rbim.client.attempt_times import LEAST, RECENT, AttemptTimes
+from rbim.client.attempt_times import LEAST, LEAST_MARGIN, RECENT, AttemptTimes
 from rbim.client.demands import Demands
 from rbim.client.halts import Halts
 from rbim.client.lanes import Waiter
@@ -46,6 +46,13 @@ __all__ = ["Admission", "Refused"]
 LONGEST_NEED = 0.9
 """Share of a call's deadline that an attempt is expected to take at most: a call that need not wait is always sent."""
 
+LONGEST_MARGIN = 0.4
+"""Share of a call's deadline that is kept at most for an attempt slower than usual, unless calls always wait.
+
+Where few attempts take many times as long as most, their time says little of the next one: to refuse each call of a burst
+that has less than that would refuse nearly all, of which most would be answered in time. In overload it is right: then
+other calls, which have more time, leave instead.
+"""
 
 ALIKE = 1.5
 
@@ -84,6 +91,8 @@ class Admission:
         self._learns_until = -inf
         self._next_at = inf
         """The earliest time at which a waiting call may leave, as far as rates and halts are concerned."""
+        self._waits_since = -inf
+        """The time since which calls have always waited, while any does."""
         self._sleeper: Waiter | None = None
         self._alarm = inf
         """The time at which the sleeper wakes up."""
@@ -200,7 +209,10 @@ class Admission:
 
     def _need(self, kind: Kind, deadline: float, attempt: float) -> float:
         times = kind.times if len(kind.times) >= LEAST else self.times
-        return min(times.need, attempt, LONGEST_NEED * deadline)
+        most = LONGEST_NEED * deadline
+        if not self._queue or self._clock.monotonic() - self._waits_since < deadline:
+            most = min(most, max(LEAST_MARGIN * times.typical, LONGEST_MARGIN * deadline))
+        return min(times.need, attempt, most)
 
     def _last_start(self, waiter: Waiter) -> float:
         return waiter.latest - self._need(waiter.demand.kind, waiter.deadline, waiter.attempt)
@@ -273,6 +285,8 @@ class Admission:
 
     def _add(self, waiter: Waiter, now: float) -> None:
         self._at_once = False
+        if not self._queue:
+            self._waits_since = now
         self._queue.add(waiter)
         self._next_at = min(self._next_at, waiter.demand.ready_at(now))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import deque
 
-__all__ = ["LEAST", "RECENT", "AttemptTimes"]
+__all__ = ["LEAST", "LEAST_MARGIN", "RECENT", "AttemptTimes"]
 
 MOST = 64
 LEAST = 4

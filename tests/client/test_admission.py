@@ -528,6 +528,18 @@ def test_an_attempt_that_was_cut_off_counts_as_longer_and_a_lost_one_not_at_all(
     assert times.need >= 0.24
 
 
+async def test_a_burst_is_served_though_few_attempts_take_many_times_as_long_as_most():
+    """Attempts take 0.3 s and one in ten 2.8 s; the last of a burst waits for 1.5 s, so that all are answered within 5 s."""
+    stub = Stub(*[waits(2.8 if number % 10 == 5 else 0.3) for number in range(61)])
+    limits = Limits(concurrency=100, rates=[Rate(20, burst=1)])
+    async with client_over(stub, limits=limits, retry=ONCE, timeout=5.0, deadline=5.0) as client:
+        for _ in range(2):  # the client learns from the first burst
+            async with create_task_group() as tasks:
+                for _ in range(30):
+                    tasks.start_soon(client.send, READ)
+    assert len(stub.requests) == 60
+
+
 # Halts
 
 THROTTLED = answer("160016", status=429, retry_after="5")

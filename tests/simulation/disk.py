@@ -258,6 +258,19 @@ class SimulatedExecutor:
             self._begin()
 
 
+class HeldLock:
+    """A lock of a job that a process holds: it ends with the process, unless it was given back before."""
+
+    def __init__(self, held: Any, process: Process) -> None:
+        self._held, self._process = held, process
+        process.locks.append(self)
+
+    def close(self) -> None:
+        if self in self._process.locks:  # else another process may have it by now: locks are known by their file
+            self._process.locks.remove(self)
+            self._held.close()
+
+
 def _note_locks() -> None:
     """Let a process know the locks of jobs that it takes, so that they end with it."""
     from rbim.bulk.journal import lock
@@ -266,9 +279,7 @@ def _note_locks() -> None:
 
     def noted(journal: Path) -> Any:
         held, process = take(journal), current_process.get()
-        if held is not None and process is not None:
-            process.locks.append(held)
-        return held
+        return held if held is None or process is None else HeldLock(held, process)
 
     lock._take = noted
 

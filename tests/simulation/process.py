@@ -39,7 +39,7 @@ class Process:
         self.steps = self.statements = 0
         self.connections: list[sqlite3.Connection] = []
         self.locks: list[Any] = []
-        """The locks of jobs that it has taken; those given back already ignore another ``close``."""
+        """The locks of jobs that it holds."""
         self._on_death = on_death
         self._tasks: list[asyncio.Task[Any]] = []
         self._prune_at = 1000
@@ -76,8 +76,7 @@ class Process:
         for connection in self.connections:
             connection.abandon()  # type: ignore[attr-defined]  # a SimulatedConnection
         self.connections.clear()
-        for lock in self.locks:
+        for lock in tuple(self.locks):
             lock.close()
-        self.locks.clear()
         if self._on_death is not None:
             self._on_death(self)

@@ -17,9 +17,9 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="each seed runs 
 ROOT = Path(__file__).parents[2]
 
 SEEDS = {
-    "job": "1-20,27,32,35,37,90,121",
+    "job": "1-20,27,32,35,37,90,121,448",
     "inbox": "1-20,33,53,56,85",
-    "service": "1-20",
+    "service": "1-20,110,200,240",
 }
 """The seeds of every day; those of the known findings come to them. Those of the inbox meet every situation."""
 
