@@ -15,7 +15,7 @@ prints. rbim runs as it is in production (SystemClock, threads, shared deadlines
 ``inbox``            another one, with ``inbox_checks``, and ``deliveries`` between platform and receivers
 ``service``          a third one, with ``service_checks``
 ``runner``           seeds in processes of their own, in turn; minimising
-``expected``         known findings: invariants that are expected to break, and the seeds that show it
+``record``           what was run, in docs/proof/simulation.json
 ``planted_faults``   faults put into rbim on purpose, to see whether a scenario finds them
 ===================  ==================================================================================
 

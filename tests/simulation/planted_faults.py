@@ -286,10 +286,20 @@ def open_requests_forgotten() -> None:
 @_fault("job")
 def concurrency_exceeded() -> None:
     """Some requests more than configured may be in flight."""
+    from rbim.bulk.dispatcher import Dispatcher
     from rbim.bulk.pace.controller import PaceController
 
-    concurrency = PaceController.concurrency
+    concurrency, take = PaceController.concurrency, Dispatcher._take
+
+    def faulty(self: Any) -> Any:
+        self._unrecorded -= 3
+        try:
+            return take(self)
+        finally:
+            self._unrecorded += 3
+
     _replace(PaceController, "concurrency", lambda self, _now: concurrency(self, _now) + 3)
+    _replace(Dispatcher, "_take", faulty)
 
 
 @_fault("job")

@@ -375,6 +375,8 @@ def _check_situation(service: ServiceScenario) -> None:
     elif situation == "steady-overload":
         _check_goodput(service, "in overload what is possible is answered in time", begin)
         _check_none_too_late(service)
+        if not sizes.rates:
+            _check_places(service)
     elif situation == "cancelled-callers":
         _check_goodput(service, "callers that are cancelled cost the others nothing", begin)
     elif situation in {"slow-rate", "hot-group"}:
@@ -391,6 +393,26 @@ def _load(service: ServiceScenario) -> str:
     if len(sizes.rates) > 1:
         return ", with several rates"
     return ", in overload" if sizes.overload > 1 else ""
+
+
+def _check_places(service: ServiceScenario) -> None:
+    """Check that no place is free while calls wait which need nothing else."""
+    changes: list[tuple[float, int, int]] = []
+    for call in service.calls:
+        first = call.sendings[0].left if call.sendings else call.ended
+        changes += [(call.began, 1, 0), (first, -1, 0)]
+        for sending in call.sendings:
+            changes += [(sending.left, 0, 1), (sending.ended or math.inf, 0, -1)]
+    waiting = taken = 0
+    since, longest, when = math.inf, 0.0, 0.0
+    for at, waits, takes in sorted(changes):
+        if at - since > longest:
+            longest, when = at - since, since
+        waiting, taken = waiting + waits, taken + takes
+        idle = waiting > 0 and taken < service.sizes.concurrency
+        since = min(since, at) if idle else math.inf
+    told = f"a place was free for {longest:.3f} s from {when:.3f} s on, and calls waited"
+    service.world.check("no place is free while a call waits for one", longest <= AT_ONCE, told)
 
 
 def _check_none_too_late(service: ServiceScenario) -> None:
