@@ -1,0 +1,257 @@
+"""One script of requests, for the model of the servers and for the servers themselves: ``test_broker.py`` compares the answers.
+
+``python -m tests.simulation.broker_script`` plays it on the model and prints the answers as JSON, one for each step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+__all__ = ["play"]
+
+NANO = 1_000_000_000
+HOUR = 3600 * NANO
+PAUSE = 0.25  # seconds in which everything that was asked for comes
+
+LOG = {"name": "log", "subjects": ["log.new.*", "log.again.*"], "retention": "limits", "duplicate_window": HOUR}
+LOG |= {"storage": "file", "num_replicas": 1, "allow_direct": True, "metadata": {"schema": "1"}}
+KEYS = {"name": "KV_keys", "subjects": ["$KV.keys.>"], "max_msgs_per_subject": 1, "allow_direct": True, "deny_delete": True}
+KEYS |= {"allow_rollup_hdrs": True, "duplicate_window": 120 * NANO, "discard": "new", "num_replicas": 1, "max_age": HOUR}
+
+API, LAST = "$JS.API.", "Nats-Expected-Last-Subject-Sequence"
+
+REQUESTS: tuple[tuple[str, Any, dict[str, str]], ...] = (
+    # what is not there
+    (f"{API}STREAM.INFO.log", "", {}),
+    (f"{API}CONSUMER.CREATE.log.c", {"stream_name": "log", "config": {"name": "c"}}, {}),
+    ("log.new.1", b"too early", {}),
+    # streams
+    (f"{API}STREAM.CREATE.log", LOG, {}),
+    (f"{API}STREAM.CREATE.log", LOG, {}),
+    (f"{API}STREAM.CREATE.log", {**LOG, "duplicate_window": 2 * HOUR}, {}),
+    (f"{API}STREAM.CREATE.other", {**LOG, "name": "other"}, {}),
+    (f"{API}STREAM.CREATE.KV_keys", KEYS, {}),
+    (f"{API}STREAM.INFO.log", "", {}),
+    (f"{API}STREAM.INFO.KV_keys", "", {}),
+    # messages, and ids that are known
+    ("log.new.1", b"a", {"Nats-Msg-Id": "1"}),
+    ("log.new.1", b"b", {"Nats-Msg-Id": "2", "Rbim": '["x", 1]'}),
+    ("log.new.2", b"a again", {"Nats-Msg-Id": "1"}),
+    ("log.again.1", b"c", {}),
+    ("log.other.1", b"no stream takes it", {}),
+    ("log.new.2", b"", {"Nats-Msg-Id": "3"}),
+    # reads
+    (f"{API}STREAM.MSG.GET.log", {"seq": 2}, {}),
+    (f"{API}STREAM.MSG.GET.log", {"seq": 9}, {}),
+    (f"{API}STREAM.MSG.GET.log", {"last_by_subj": "log.new.1"}, {}),
+    (f"{API}STREAM.MSG.GET.log", {"last_by_subj": "log.*.1"}, {}),
+    (f"{API}STREAM.MSG.GET.log", {"last_by_subj": "log.new.7"}, {}),
+    (f"{API}STREAM.MSG.GET.log", {"seq": 2, "next_by_subj": "log.again.*"}, {}),
+    (f"{API}DIRECT.GET.log", {"seq": 2}, {}),
+    (f"{API}DIRECT.GET.log", {"seq": 9}, {}),
+    (f"{API}DIRECT.GET.log", {"seq": 1, "next_by_subj": "log.*.2"}, {}),
+    (f"{API}DIRECT.GET.log", {"seq": 5, "next_by_subj": "log.*.2"}, {}),
+    (f"{API}DIRECT.GET.log.log.new.1", "", {}),
+    (f"{API}DIRECT.GET.nothing", {"seq": 1}, {}),
+    (f"{API}STREAM.INFO.log", {"subjects_filter": ">"}, {}),
+    (f"{API}STREAM.INFO.log", {"subjects_filter": ">", "offset": 2}, {}),
+    # keys, written by compare-and-set
+    ("$KV.keys.p", b"1", {LAST: "0"}),
+    ("$KV.keys.p", b"2", {LAST: "0"}),
+    ("$KV.keys.p", b"2", {LAST: "1"}),
+    ("$KV.keys.p", b"3", {LAST: "1"}),
+    ("$KV.keys.q", b"1", {LAST: "0"}),
+    ("$KV.keys.p", b"3", {LAST: "2"}),
+    (f"{API}DIRECT.GET.KV_keys.$KV.keys.p", "", {}),
+    (f"{API}DIRECT.GET.KV_keys.$KV.keys.none", "", {}),
+    (f"{API}STREAM.MSG.GET.KV_keys", {"last_by_subj": "$KV.keys.p"}, {}),
+    (f"{API}STREAM.MSG.GET.KV_keys", {"seq": 1}, {}),
+    (f"{API}STREAM.INFO.KV_keys", "", {}),
+    # deletion
+    (f"{API}STREAM.MSG.DELETE.log", {"seq": 3}, {}),
+    (f"{API}STREAM.MSG.DELETE.log", {"seq": 3}, {}),
+    (f"{API}STREAM.MSG.DELETE.KV_keys", {"seq": 3}, {}),
+    (f"{API}STREAM.PURGE.log", {"seq": 2, "filter": "log.*.1"}, {}),
+    (f"{API}STREAM.INFO.log", "", {}),
+    ("log.new.1", b"d", {"Nats-Msg-Id": "1"}),
+    ("log.new.1", b"d", {"Nats-Msg-Id": "4"}),
+    (f"{API}CONSUMER.INFO.log.none", "", {}),
+    (f"{API}CONSUMER.DELETE.log.none", "", {}),
+)
+
+
+async def play(client: Any) -> AsyncIterator[Any]:
+    """Yield the answers of servers to each step."""
+    for subject, body, headers in REQUESTS:
+        data = body if isinstance(body, bytes) else body.encode() if isinstance(body, str) else json.dumps(body).encode()
+        yield await _asked(client, subject, data, headers)
+    async for each in _without_acknowledgements(client):
+        yield each
+    async for each in _with_acknowledgements(client):
+        yield each
+
+
+async def _without_acknowledgements(client: Any) -> AsyncIterator[Any]:
+    """Read in order from a sequence on, as the owner of a partition does."""
+    got: list[Any] = []
+    heard = await _listens(client, "_INBOX.reader", got)
+    config = {"name": "r", "deliver_policy": "by_start_sequence", "opt_start_seq": 2, "ack_policy": "none"}
+    config |= {"filter_subject": "log.*.1", "inactive_threshold": 30 * NANO, "mem_storage": True, "num_replicas": 1}
+    document = json.dumps({"stream_name": "log", "config": config}).encode()
+    yield await _asked(client, f"{API}CONSUMER.CREATE.log.r.log.*.1", document, {})
+    yield await _pulled(client, "r", "_INBOX.reader", got, batch=1, expires=1.0)
+    yield await _pulled(client, "r", "_INBOX.reader", got, batch=5, expires=1.2, heartbeat=0.5, pause=0.8)
+    yield await _asked(client, "log.new.1", b"e", {"Nats-Msg-Id": "5"})
+    yield await _asked(client, "log.new.2", b"not read", {"Nats-Msg-Id": "6"})
+    yield await _after(1.0, got)  # what was left is told at the end of the request
+    yield await _asked(client, f"{API}CONSUMER.INFO.log.r", b"", {})
+    await client.publish(f"{API}CONSUMER.MSG.NEXT.log.r", b'{"batch": 1, "expires": 30000000000}', reply="_INBOX.reader")
+    await asyncio.sleep(0.05)
+    yield await _asked(client, f"{API}CONSUMER.DELETE.log.r", b"", {})
+    yield await _after(PAUSE, got)
+    yield await _pulled(client, "r", "_INBOX.reader", got, batch=1, expires=1.0)  # there is none any more
+    await heard.unsubscribe()
+
+
+async def _with_acknowledgements(client: Any) -> AsyncIterator[Any]:
+    """Take work from a durable consumer, as workers do."""
+    got: list[Any] = []
+    heard = await _listens(client, "_INBOX.worker", got)
+    config = {"durable_name": "w", "ack_policy": "explicit", "ack_wait": int(0.6 * NANO), "max_deliver": -1}
+    config |= {"max_ack_pending": 3, "deliver_policy": "all"}
+    document = json.dumps({"stream_name": "log", "config": config}).encode()
+    yield await _asked(client, f"{API}CONSUMER.DURABLE.CREATE.log.w", document, {})
+    yield await _asked(client, f"{API}CONSUMER.DURABLE.CREATE.log.w", document, {})
+    yield await _pulled(client, "w", "_INBOX.worker", got, batch=2, expires=3.0)
+    first, second = _messages
+    await first.ack()
+    await asyncio.sleep(PAUSE)  # servers take acknowledgements and questions in turns of their own
+    yield await _asked(client, f"{API}CONSUMER.INFO.log.w", b"", {})
+    await second.nak()
+    await asyncio.sleep(0.05)
+    yield await _pulled(client, "w", "_INBOX.worker", got, batch=1, expires=3.0)
+    (again,) = _messages
+    await asyncio.sleep(0.4)
+    await again.in_progress()
+    await client.publish(f"{API}CONSUMER.MSG.NEXT.log.w", b'{"batch": 3, "expires": 5000000000}', reply="_INBOX.worker")
+    yield await _after(0.4, got)  # two more may be in hand; the one that is worked on does not come
+    yield await _asked(client, f"{API}CONSUMER.INFO.log.w", b"", {})
+    yield await _after(0.5, got)  # the place that was asked for: what was not acknowledged in time comes again
+    for message in (again, *_messages):
+        if not message.is_acked:
+            await message.ack()
+    await asyncio.sleep(PAUSE)
+    yield await _asked(client, f"{API}CONSUMER.INFO.log.w", b"", {})
+    await heard.unsubscribe()
+
+
+_messages: list[Any] = []
+
+
+async def _listens(client: Any, subject: str, got: list[Any]) -> Any:
+    async def heard(message: Any) -> None:
+        got.append(message)
+
+    return await client.subscribe(subject, cb=heard)
+
+
+async def _pulled(  # noqa: PLR0913  # a request, by keyword
+    client: Any,
+    consumer: str,
+    inbox: str,
+    got: list[Any],
+    *,
+    batch: int,
+    expires: float,
+    heartbeat: float = 0,
+    pause: float = PAUSE,
+) -> Any:
+    request = {"batch": batch, "expires": int(expires * NANO), "idle_heartbeat": int(heartbeat * NANO)}
+    await client.publish(f"{API}CONSUMER.MSG.NEXT.log.{consumer}", json.dumps(request).encode(), reply=inbox)
+    return await _after(pause, got)
+
+
+async def _after(seconds: float, got: list[Any]) -> Any:
+    """Return what has come after a while."""
+    await asyncio.sleep(seconds)
+    _messages[:] = [each for each in got if (each.headers or {}).get("Status") is None]
+    told = [_told(each) for each in got]
+    got.clear()
+    return told
+
+
+def _told(message: Any) -> Any:
+    headers = {name: value for name, value in (message.headers or {}).items() if name != "Description"}
+    if "Status" in headers:
+        return {name: value for name, value in headers.items() if name != "Nats-Pending-Bytes"}
+    about = message.metadata
+    place = [about.sequence.stream, about.sequence.consumer, about.num_delivered, about.num_pending]
+    return [message.subject, message.data.decode(), headers, *place]
+
+
+async def _asked(client: Any, subject: str, data: bytes, headers: dict[str, str]) -> Any:
+    """Return the answer to a request, without what differs from run to run."""
+    try:
+        message = await client.request(subject, data, timeout=2, headers=headers or None)
+    except Exception as error:
+        return type(error).__name__
+    if not message.data or "Nats-Sequence" in (message.headers or {}):
+        kept = {name: value for name, value in message.headers.items() if name not in {"Description", "Nats-Time-Stamp"}}
+        return [kept, message.data.decode()]
+    return _kept(json.loads(message.data))
+
+
+CONFIG = ("name", "subjects", "max_msgs_per_subject", "allow_direct", "duplicate_window", "metadata", "max_age")
+STATE = ("messages", "first_seq", "last_seq", "num_subjects", "subjects", "consumer_count")
+CONSUMER = ("name", "num_pending", "num_ack_pending", "num_redelivered", "num_waiting")
+
+
+def _kept(answer: dict[str, Any]) -> Any:
+    if "error" in answer:
+        return [answer["error"]["code"], answer["error"].get("err_code")]
+    if "message" in answer:
+        message = answer["message"]
+        lines = base64.b64decode(message.get("hdrs", "")).decode()
+        return [message["subject"], message["seq"], base64.b64decode(message.get("data", "")).decode(), lines]
+    if "state" in answer:
+        config = {name: answer["config"].get(name) or None for name in CONFIG}
+        config["metadata"] = {name: each for name, each in (config["metadata"] or {}).items() if not name.startswith("_")}
+        if (config["max_msgs_per_subject"] or 0) < 1:
+            config["max_msgs_per_subject"] = None
+        state = {name: answer["state"].get(name) or None for name in STATE}
+        return [config, state, answer.get("total"), answer.get("offset")]
+    if "num_pending" in answer:
+        return {name: answer.get(name) for name in CONSUMER} | {"delivered": answer["delivered"]["consumer_seq"]}
+    return {name: value for name, value in answer.items() if name != "type"}
+
+
+def _main() -> None:
+    from . import virtual_time
+
+    virtual_time.install()
+    from .broker_network import Client, Servers
+    from .world import World
+
+    world = World(1)
+    found: list[Any] = []
+
+    async def main() -> None:
+        Servers(world, nodes=1, latency=0.0001)
+        client = Client()
+        await client.connect(["h"], reconnect_time_wait=0.1)
+        found.extend([each async for each in play(client)])
+
+    result = world.run(main())
+    if result["broken"]:
+        raise SystemExit(f"{result['broken'][0]}")
+    print(json.dumps(found))  # noqa: T201  # what was asked for
+
+
+if __name__ == "__main__":
+    _main()
