@@ -1,4 +1,4 @@
-"""NATS servers that fail, and connections to them: a stand-in for nats-py's ``Client``, above which all is nats-py's own code.
+"""NATS servers that fail, and connections to them: a stand-in for nats-py's ``Client``; all above it is nats-py's own code.
 
 Three servers have one log (``broker``): a majority of them, and a leader for each stream, is needed to change it. What a
 client publishes on one connection arrives in order. Everything else may happen to it:
@@ -299,6 +299,10 @@ class Servers:
             if self._draw.random() < 0.5:
                 self._no_responders(subject, reply)
             return
+        self._propose(stream, subject, data, reply, headers)
+
+    def _propose(self, stream: str, subject: str, data: bytes, reply: str, headers: dict[str, str]) -> None:
+        """Let the leader have the others agree on a message; not on two with one id at a time."""
         identity = headers.get("Nats-Msg-Id")
         if identity in self._in_process:
             self._send(Reply(reply, json.dumps({"error": IN_PROCESS, "stream": stream, "seq": 0}).encode()), reply)
@@ -495,7 +499,7 @@ class Client:
         if self.connection is not None:
             self.connection.subjects.pop(number, None)
 
-    async def request(self, subject: str, payload: bytes = b"", timeout: float = 0.5, headers: Any = None) -> Msg:  # noqa: ASYNC109
+    async def request(self, subject: str, payload: bytes = b"", timeout: float = 0.5, headers: Any = None) -> Msg:
         """Publish a message and wait for the answer."""
         token = str(next(self._count))
         answer: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
@@ -503,7 +507,7 @@ class Client:
         try:
             await self.publish(subject, payload, f"_INBOX.{self._name}.{token}", headers)
             message = await asyncio.wait_for(answer, timeout)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             raise NatsTimeoutError from None
         finally:
             self._answers.pop(token, None)

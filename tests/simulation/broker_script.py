@@ -1,4 +1,4 @@
-"""One script of requests, for the model of the servers and for the servers themselves: ``test_broker.py`` compares the answers.
+"""One script of requests, for the model of the servers and for the servers: ``test_broker.py`` compares the answers.
 
 ``python -m tests.simulation.broker_script`` plays it on the model and prints the answers as JSON, one for each step.
 """
@@ -161,7 +161,7 @@ async def _listens(client: Any, subject: str, got: list[Any]) -> Any:
     return await client.subscribe(subject, cb=heard)
 
 
-async def _pulled(  # noqa: PLR0913  # a request, by keyword
+async def _pulled(  # a request, by keyword
     client: Any,
     consumer: str,
     inbox: str,

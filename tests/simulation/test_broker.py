@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.nats_servers import own_servers, server_program
+from helpers.nats_servers import own_servers_here, server_program
 
 from .broker_script import play
 
@@ -31,7 +31,7 @@ async def test_the_model_answers_each_request_as_a_server_does(tmp_path):
     command = [sys.executable, "-m", "tests.simulation.broker_script"]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
-    with own_servers(tmp_path) as servers:
+    async with own_servers_here(tmp_path) as servers:
         client = await nats.connect(servers.urls[0])
         try:
             answers = [json.loads(json.dumps(each)) async for each in play(client)]
