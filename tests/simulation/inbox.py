@@ -158,6 +158,7 @@ class InboxScenario(Scenario):
         self.messages: dict[str, Message] = {}
         self.posted: dict[bytes, Message] = {}  # by the body; of those that arrive together
         self.deliveries = Deliveries(self, self.weather)
+        self.finished: Counter[str] = Counter()  # attempts of handlers that came to an end, by message
         self.handling: dict[str, tuple[Process, Message]] = {}  # by conversation
         self.frozen: dict[Process, float] = {}  # when last
         self.ended: set[Process] = set()  # processes that left of themselves
@@ -170,6 +171,24 @@ class InboxScenario(Scenario):
         self._kills_left = self.sizes.kills
         self._power_lost = False
         self._chance = world.stream("operator")
+
+    # What must hold, for scenarios with another inbox to replace.
+
+    def check_begin(self, process: Process, message: Message, handling: Any) -> str:
+        """Check that a handler may begin; return the conversation."""
+        return checks.check_begin(self, process, message, handling)
+
+    def check_answer(self, process: Process, receiver: Receiver, status: int, began: float) -> None:
+        """Check an answer of a receiver."""
+        checks.check_answer(self, process, receiver, status, began)
+
+    def check_left(self, process: Process) -> None:
+        """Check that a process that has left leaves nothing behind."""
+        checks.check_left(self, process)
+
+    def check_all(self) -> None:
+        """Check everything that must hold once all processes have left."""
+        checks.check_all(self)
 
     # What is drawn.
 
@@ -315,7 +334,7 @@ class InboxScenario(Scenario):
             await self._requeue()
         checks.check_accepted(self)
         await self._stop()
-        checks.check_all(self)
+        self.check_all()
         self._close_auditor()
 
     def _plan_troubles(self) -> None:
@@ -437,7 +456,7 @@ class InboxScenario(Scenario):
             else:
                 await self._handle_events(role, process)
             world.note(process.name, "leaves")
-            checks.check_left(self, process)
+            self.check_left(process)
         except Killed:
             return
         except BaseException as error:
@@ -447,9 +466,14 @@ class InboxScenario(Scenario):
         self.ended.add(process)
         process.kill("because it has ended")
 
-    def _inbox(self) -> SqliteInbox:
+    def _inbox(self) -> Any:
         retention = {"retention": RETENTION} if self.sizes.situation == "short-retention" else {}
         return SqliteInbox(self.path, lease=self.sizes.lease, poll=self.sizes.poll, **retention)
+
+    def _spool(self, role: Role) -> dict[str, Any]:
+        """Return the options of a receiver for its spool: by default it is beside the inbox."""
+        del role
+        return {}
 
     def _policy(self) -> Policy | None:
         """Return a policy that accepts deliveries for as long as the inbox remembers them, or None for the default."""
@@ -467,6 +491,7 @@ class InboxScenario(Scenario):
         receiver = Receiver(
             credentials=CREDENTIALS,
             sink=self._inbox(),
+            **self._spool(role),
             mode=sizes.mode,
             policy=self._policy(),
             router=self._router(process) if role.handles else None,
@@ -536,13 +561,17 @@ class InboxScenario(Scenario):
     async def _handle(self, process: Process, event: Any, handling: Any) -> None:
         message = self.messages[event.body]
         self.world.note(process.name, f"handles {message.text}, attempt {handling.attempt}")
-        conversation = checks.check_begin(self, process, message, handling)
+        conversation = self.check_begin(process, message, handling)
         self.handling[conversation] = (process, message)
         message.begun.append((TIME.now, process, handling.attempt))
         try:
             await asyncio.sleep(message.seconds)
             await self._misbehave(process, message)
             message.ended.append((TIME.now, self.trouble))
+            self.finished[message.text] += 1
+        except ValueError:
+            self.finished[message.text] += 1
+            raise
         finally:
             if self.handling.get(conversation) == (process, message):
                 del self.handling[conversation]

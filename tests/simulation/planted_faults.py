@@ -17,7 +17,7 @@ from attrs import evolve, frozen
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["PLANTED", "NotPlanted", "PlantedFault", "plant", "used"]
+__all__ = ["PLANTED", "NotPlanted", "PlantedFault", "fault", "plant", "replace", "replace_text", "used"]
 
 
 class NotPlanted(Exception):
@@ -52,7 +52,9 @@ def used() -> int:
     return _uses
 
 
-def _fault(scenario: str) -> Callable[[Callable[[], object]], Callable[[], object]]:
+def fault(scenario: str) -> Callable[[Callable[[], object]], Callable[[], object]]:
+    """Make a function that plants a fault known by its name, for a scenario."""
+
     def keep(function: Callable[[], object]) -> Callable[[], object]:
         name = function.__name__.replace("_", "-")
         PLANTED[name] = PlantedFault(name, scenario, inspect.getdoc(function) or "", function)
@@ -61,7 +63,7 @@ def _fault(scenario: str) -> Callable[[Callable[[], object]], Callable[[], objec
     return keep
 
 
-def _replace(owner: Any, name: str, faulty: Any) -> None:
+def replace(owner: Any, name: str, faulty: Any) -> None:
     """Put a faulty function in the place of a function that takes the same parameters."""
     original = vars(owner).get(name)
     if original is None:
@@ -79,7 +81,7 @@ def _replace(owner: Any, name: str, faulty: Any) -> None:
     setattr(owner, name, counted)
 
 
-def _replace_text(owner: Any, name: str, right: str, wrong: str) -> None:
+def replace_text(owner: Any, name: str, right: str, wrong: str) -> None:
     """Put another text into a constant, such as an SQL statement."""
     global _uses  # noqa: PLW0603  # one fault to a process
     text = getattr(owner, name)
@@ -92,16 +94,16 @@ def _replace_text(owner: Any, name: str, right: str, wrong: str) -> None:
 # The job.
 
 
-@_fault("job")
+@fault("job")
 def never_synced() -> None:
     """Commits are not synced once the input is loaded."""
     from rbim.bulk.journal.journal import Journal
 
     set_fast_writes = Journal.set_fast_writes
-    _replace(Journal, "set_fast_writes", lambda self, loading: set_fast_writes(self, loading=True))  # noqa: ARG005
+    replace(Journal, "set_fast_writes", lambda self, loading: set_fast_writes(self, loading=True))  # noqa: ARG005
 
 
-@_fault("job")
+@fault("job")
 def intent_not_written() -> None:
     """A request leaves although its intent is not in the journal."""
     from rbim.bulk.journal.planning import Planner
@@ -113,10 +115,10 @@ def intent_not_written() -> None:
         for chunk in chunks[:1]:
             self._database.execute("DELETE FROM request WHERE id = ?", (chunk.number,))
 
-    _replace(Planner, "record_intents", faulty)
+    replace(Planner, "record_intents", faulty)
 
 
-@_fault("job")
+@fault("job")
 def double_not_marked() -> None:
     """What is sent again after a crash is not marked as resent."""
     from rbim.bulk.journal.planning import Planner
@@ -129,18 +131,18 @@ def double_not_marked() -> None:
             chunk.resent = False
         return chunks
 
-    _replace(Planner, "_left_over", faulty)
+    replace(Planner, "_left_over", faulty)
 
 
-@_fault("job")
+@fault("job")
 def request_not_marked() -> None:
     """A request leaves without a mark, and a killed process is thought not to have sent it."""
     from rbim.bulk.journal.journal import Journal
 
-    _replace(Journal, "mark", lambda self, chunk, at: None)  # noqa: ARG005
+    replace(Journal, "mark", lambda self, chunk, at: None)  # noqa: ARG005
 
 
-@_fault("job")
+@fault("job")
 def mark_released_early() -> None:
     """The mark of a request is used again before its outcome is durable."""
     from rbim.bulk.dispatcher import Dispatcher
@@ -151,10 +153,10 @@ def mark_released_early() -> None:
         settled(self, chunk, settlement, elapsed, again)
         self._journal.forget_mark(chunk)
 
-    _replace(Dispatcher, "_settled", faulty)
+    replace(Dispatcher, "_settled", faulty)
 
 
-@_fault("job")
+@fault("job")
 def boot_not_compared() -> None:
     """Marks are believed after a loss of power, which has taken some of them."""
     from rbim.bulk.journal import journal as module, marks
@@ -171,10 +173,10 @@ def boot_not_compared() -> None:
         finally:
             marks._boot = boot
 
-    _replace(module, "read_marks", faulty)
+    replace(module, "read_marks", faulty)
 
 
-@_fault("job")
+@fault("job")
 def never_is_repeated() -> None:
     """What must not be repeated is sent again after a lost answer."""
     from rbim.bulk import failure_policy
@@ -189,10 +191,10 @@ def never_is_repeated() -> None:
 
         return unknown(Repeatable(), chunk, error, reason, retry=retry, dialect=dialect)
 
-    _replace(failure_policy, "_unknown", faulty)
+    replace(failure_policy, "_unknown", faulty)
 
 
-@_fault("job")
+@fault("job")
 def rate_forgotten() -> None:
     """Nine of ten requests are not counted against the rates."""
     from rbim.client.limits import RateLimiter
@@ -203,10 +205,10 @@ def rate_forgotten() -> None:
         if _uses % 10 == 0:
             take(self, op, now)
 
-    _replace(RateLimiter, "take", faulty)
+    replace(RateLimiter, "take", faulty)
 
 
-@_fault("job")
+@fault("job")
 def refused_again_is_done() -> None:
     """An account that the answer to a resent request refuses is recorded as done."""
     from rbim.bulk.work import Work
@@ -217,10 +219,10 @@ def refused_again_is_done() -> None:
         settlement = answered(self, chunk, answer)
         return evolve(settlement, individual=()) if chunk.resent else settlement
 
-    _replace(Work, "answered", faulty)
+    replace(Work, "answered", faulty)
 
 
-@_fault("job")
+@fault("job")
 def wake_up_lost() -> None:
     """Now and then the end of a request does not wake the dispatcher."""
     from rbim.bulk.dispatcher import Dispatcher
@@ -231,18 +233,18 @@ def wake_up_lost() -> None:
         if _uses % 50 > 1:  # the end of a request wakes it twice
             notify(self)
 
-    _replace(Dispatcher, "_notify", faulty)
+    replace(Dispatcher, "_notify", faulty)
 
 
-@_fault("job")
+@fault("job")
 def lock_not_taken() -> None:
     """Two processes may run one job."""
     from rbim.bulk.journal.lock import JobLock
 
-    _replace(JobLock, "acquire", lambda self: None)  # noqa: ARG005
+    replace(JobLock, "acquire", lambda self: None)  # noqa: ARG005
 
 
-@_fault("job")
+@fault("job")
 def place_leaked() -> None:
     """Now and then the place of a request that has ended stays taken."""
     from rbim.bulk import dispatcher
@@ -257,10 +259,10 @@ def place_leaked() -> None:
             if not _uses % 40:
                 self._workers.add(dispatcher._Worker(chunk))
 
-    _replace(Dispatcher, "_send", faulty)
+    replace(Dispatcher, "_send", faulty)
 
 
-@_fault("job")
+@fault("job")
 def outcome_guessed() -> None:
     """A connection that was reset is taken for a request that was not sent."""
     from rbim.bulk import dispatcher
@@ -272,18 +274,18 @@ def outcome_guessed() -> None:
         guessed = NotSent("guessed") if isinstance(error, Unanswered) else error
         return judge(op, chunk, guessed, retry=retry, dialect=dialect)
 
-    _replace(dispatcher, "judge", faulty)
+    replace(dispatcher, "judge", faulty)
 
 
-@_fault("job")
+@fault("job")
 def open_requests_forgotten() -> None:
     """What a killed run has left open is neither sent again nor reported as unknown."""
     from rbim.bulk.journal.journal import Journal
 
-    _replace(Journal, "recover", lambda self, on_unknown, resend_within, recalled_within: [])  # noqa: ARG005
+    replace(Journal, "recover", lambda self, on_unknown, resend_within, recalled_within: [])  # noqa: ARG005
 
 
-@_fault("job")
+@fault("job")
 def concurrency_exceeded() -> None:
     """Some requests more than configured may be in flight."""
     from rbim.bulk.dispatcher import Dispatcher
@@ -298,52 +300,52 @@ def concurrency_exceeded() -> None:
         finally:
             self._unrecorded += 3
 
-    _replace(PaceController, "concurrency", lambda self, _now: concurrency(self, _now) + 3)
-    _replace(Dispatcher, "_take", faulty)
+    replace(PaceController, "concurrency", lambda self, _now: concurrency(self, _now) + 3)
+    replace(Dispatcher, "_take", faulty)
 
 
-@_fault("job")
+@fault("job")
 def half_lost() -> None:
     """Of a request that was split, the second half is not sent."""
     from rbim.bulk.journal import journal
 
     halve = journal.halve
-    _replace(journal, "halve", lambda database, whole: halve(database, whole)[:1])
+    replace(journal, "halve", lambda database, whole: halve(database, whole)[:1])
 
 
-@_fault("job")
+@fault("job")
 def refusal_is_failure_after_loss() -> None:
     """A refusal that follows a lost sending is taken for a certain failure."""
     from rbim.bulk import dispatcher, failure_policy
     from rbim.bulk.states import AccountState
 
     for module in (failure_policy, dispatcher):
-        _replace(module, "failed", lambda chunk: AccountState.FAILED)  # noqa: ARG005
+        replace(module, "failed", lambda chunk: AccountState.FAILED)  # noqa: ARG005
 
 
-@_fault("job")
+@fault("job")
 def chance_is_a_limit() -> None:
     """Every throttled answer lowers the rate, as if nothing were throttled by chance."""
     from rbim.bulk.pace.rate import AdaptiveRate
 
-    _replace(AdaptiveRate, "_is_too_much", lambda self, now, halt: True)  # noqa: ARG005
-    _replace(AdaptiveRate, "_begin_test", lambda self, now, share, halt: self._lower(now, halt))  # noqa: ARG005
+    replace(AdaptiveRate, "_is_too_much", lambda self, now, halt: True)  # noqa: ARG005
+    replace(AdaptiveRate, "_begin_test", lambda self, now, share, halt: self._lower(now, halt))  # noqa: ARG005
 
 
-@_fault("job")
+@fault("job")
 def reserved_is_not_pending() -> None:
     """Requests that were handed out and have not left do not count against rates."""
     from rbim.bulk.pace.rate import AdaptiveRate
     from rbim.client.limits import RateLimiter
 
-    _replace(RateLimiter, "grant", lambda self, op, now: None)  # noqa: ARG005
-    _replace(AdaptiveRate, "earliest", lambda self, now: self._due)  # noqa: ARG005
+    replace(RateLimiter, "grant", lambda self, op, now: None)  # noqa: ARG005
+    replace(AdaptiveRate, "earliest", lambda self, now: self._due)  # noqa: ARG005
 
 
 # The service.
 
 
-@_fault("service")
+@fault("service")
 def place_kept_on_cancellation() -> None:
     """A call that is cancelled at the moment in which it gets a place keeps it."""
     from rbim.client.admission import Admission
@@ -354,10 +356,10 @@ def place_kept_on_cancellation() -> None:
         if waiter.state != "granted":
             withdraw(self, waiter)
 
-    _replace(Admission, "_withdraw", faulty)
+    replace(Admission, "_withdraw", faulty)
 
 
-@_fault("service")
+@fault("service")
 def token_kept_on_cancellation() -> None:
     """A call that is cancelled while it waits for a rate takes its token all the same."""
     from rbim.client.admission import Admission
@@ -369,10 +371,10 @@ def token_kept_on_cancellation() -> None:
             waiter.demand.take(self._clock.monotonic())
         withdraw(self, waiter)
 
-    _replace(Admission, "_withdraw", faulty)
+    replace(Admission, "_withdraw", faulty)
 
 
-@_fault("service")
+@fault("service")
 def waiter_not_woken() -> None:
     """Now and then a place becomes free and the call that waits for it is not woken."""
     from rbim.client.admission import Admission
@@ -385,18 +387,18 @@ def waiter_not_woken() -> None:
         else:
             self.free += 1
 
-    _replace(Admission, "leave", faulty)
+    replace(Admission, "leave", faulty)
 
 
-@_fault("service")
+@fault("service")
 def sleeper_not_replaced() -> None:
     """When the call that sleeps until the next turn leaves the queue, no other one does so."""
     from rbim.client.admission import Admission
 
-    _replace(Admission, "_keep_watch", lambda self, now: None)  # noqa: ARG005
+    replace(Admission, "_keep_watch", lambda self, now: None)  # noqa: ARG005
 
 
-@_fault("service")
+@fault("service")
 def place_not_asked_for() -> None:
     """A call that need not wait for a rate takes a place that is not there."""
     from rbim.client.admission import Admission
@@ -405,10 +407,10 @@ def place_not_asked_for() -> None:
         self.free -= 1
         return True
 
-    _replace(Admission, "take", faulty)
+    replace(Admission, "take", faulty)
 
 
-@_fault("service")
+@fault("service")
 def turn_not_counted() -> None:
     """One of ten requests is not counted against the rates."""
     from rbim.client.demands import Demand
@@ -419,34 +421,34 @@ def turn_not_counted() -> None:
         if _uses % 10:
             take(self, now)
 
-    _replace(Demand, "take", faulty)
+    replace(Demand, "take", faulty)
 
 
-@_fault("service")
+@fault("service")
 def halt_ignored() -> None:
     """Requests leave although the platform has asked for quiet."""
     from rbim.client.halts import Halts
 
-    _replace(Halts, "until", lambda self, scope: -1e9)  # noqa: ARG005
+    replace(Halts, "until", lambda self, scope: -1e9)  # noqa: ARG005
 
 
-@_fault("service")
+@fault("service")
 def need_ignored() -> None:
     """A request leaves however near its deadline is."""
     from rbim.client.attempt_times import AttemptTimes
 
-    _replace(AttemptTimes, "add", lambda self, seconds, *, now, answered: None)  # noqa: ARG005
+    replace(AttemptTimes, "add", lambda self, seconds, *, now, answered: None)  # noqa: ARG005
 
 
-@_fault("service")
+@fault("service")
 def always_first_come() -> None:
     """Calls are always served in the order in which they came, also when callers give up."""
     from rbim.client.queue import _Level  # pyright: ignore[reportPrivateUsage]
 
-    _replace(_Level, "newest_first", lambda self, now: False)  # noqa: ARG005
+    replace(_Level, "newest_first", lambda self, now: False)  # noqa: ARG005
 
 
-@_fault("service")
+@fault("service")
 def jobs_go_first() -> None:
     """The requests of a job leave before the calls beside it."""
     from rbim.client.queue import Queue
@@ -456,10 +458,10 @@ def jobs_go_first() -> None:
     def faulty(self: Any, now: float) -> Any:
         return self._low.next(now) or choose(self, now)
 
-    _replace(Queue, "next", faulty)
+    replace(Queue, "next", faulty)
 
 
-@_fault("service")
+@fault("service")
 def whole_client_halted() -> None:
     """One throttled answer halts everything."""
     from rbim.client.halts import Halts
@@ -471,19 +473,19 @@ def whole_client_halted() -> None:
         for watched in self._watched.values():
             watched.halted_until = now + seconds
 
-    _replace(Halts, "throttled", faulty)
+    replace(Halts, "throttled", faulty)
 
 
-@_fault("service")
+@fault("service")
 def deadline_not_kept() -> None:
     """A call is cancelled half a second after its deadline."""
     from rbim.timeouts import Deadlines
 
     scope = Deadlines.scope
-    _replace(Deadlines, "scope", lambda self, seconds: scope(self, seconds + 0.5))
+    replace(Deadlines, "scope", lambda self, seconds: scope(self, seconds + 0.5))
 
 
-@_fault("service")
+@fault("service")
 def timer_not_set_again() -> None:
     """The timer of the deadlines is not set again when it has fired."""
     import time
@@ -496,10 +498,10 @@ def timer_not_set_again() -> None:
             if scope.due <= now:
                 scope.cancel()
 
-    _replace(Deadlines, "_fire", faulty)
+    replace(Deadlines, "_fire", faulty)
 
 
-@_fault("service")
+@fault("service")
 def not_sent_is_claimed() -> None:
     """A call that is ended by its deadline says that nothing was sent."""
     from rbim.client.call import Call
@@ -512,10 +514,10 @@ def not_sent_is_claimed() -> None:
             error.outcome = Outcome.NOT_SENT
         return error
 
-    _replace(Call, "_completed", faulty)
+    replace(Call, "_completed", faulty)
 
 
-@_fault("service")
+@fault("service")
 def never_is_retried() -> None:
     """What must not be repeated is sent again after a lost answer."""
     from rbim.client.retry import Retry
@@ -529,10 +531,10 @@ def never_is_retried() -> None:
 
         return pause(self, Repeatable(), error, attempt, codes)  # type: ignore[arg-type]  # as much as is asked of it
 
-    _replace(Retry, "pause", faulty)
+    replace(Retry, "pause", faulty)
 
 
-@_fault("service")
+@fault("service")
 def earlier_attempts_forgotten() -> None:
     """The outcome of a call is that of its last attempt."""
     from rbim.client.call import Call
@@ -542,10 +544,10 @@ def earlier_attempts_forgotten() -> None:
         error.attempts = tuple(self._history)
         return error
 
-    _replace(Call, "_completed", faulty)
+    replace(Call, "_completed", faulty)
 
 
-@_fault("service")
+@fault("service")
 def cancellation_left_over() -> None:
     """A task whose call ended by its deadline is still counted as cancelled."""
     from rbim.timeouts import _Scope
@@ -555,10 +557,10 @@ def cancellation_left_over() -> None:
         self._task = None
         return bool(self._asked) and kind is not None
 
-    _replace(_Scope, "__exit__", faulty)
+    replace(_Scope, "__exit__", faulty)
 
 
-@_fault("service")
+@fault("service")
 def calls_outlive_their_client() -> None:
     """To leave the client does not end the calls that run."""
     from rbim.client import client
@@ -566,13 +568,13 @@ def calls_outlive_their_client() -> None:
     async def faulty(shared: Any, *error: Any) -> None:
         await shared.transport.__aexit__(*error)
 
-    _replace(client, "_end", faulty)
+    replace(client, "_end", faulty)
 
 
 # The inbox.
 
 
-@_fault("inbox")
+@fault("inbox")
 def answered_before_it_is_stored() -> None:
     """A delivery is answered before its transaction."""
     from functools import partial
@@ -583,18 +585,18 @@ def answered_before_it_is_stored() -> None:
         self._open.begin(partial(self._store.accept, delivery))
         return True
 
-    _replace(SqliteInbox, "accept", faulty)
+    replace(SqliteInbox, "accept", faulty)
 
 
-@_fault("inbox")
+@fault("inbox")
 def newest_first() -> None:
     """The newest event of a conversation is handled first."""
     from rbim.callbacks.inbox import statements
 
-    _replace_text(statements, "OLDEST_IN_CONVERSATION", "ORDER BY number", "ORDER BY number DESC")
+    replace_text(statements, "OLDEST_IN_CONVERSATION", "ORDER BY number", "ORDER BY number DESC")
 
 
-@_fault("inbox")
+@fault("inbox")
 def fence_dropped() -> None:
     """A result counts although its lease was lost to another process."""
     from rbim.callbacks.inbox.statements import InboxStore
@@ -606,18 +608,18 @@ def fence_dropped() -> None:
         found = self._database.execute("SELECT fence FROM conversation WHERE name = ?", (conversation,)).fetchone()
         return settle(self, [evolve(each, fence=found[0]) for each in claims] if found else claims, result, more=more)
 
-    _replace(InboxStore, "_settle", faulty)
+    replace(InboxStore, "_settle", faulty)
 
 
-@_fault("inbox")
+@fault("inbox")
 def spool_overtaken() -> None:
     """A delivery is stored although the spool still has earlier ones of its conversation."""
     from rbim.callbacks.receiver.spool import Spool
 
-    _replace(Spool, "holds", lambda self, conversation: False)  # noqa: ARG005
+    replace(Spool, "holds", lambda self, conversation: False)  # noqa: ARG005
 
 
-@_fault("inbox")
+@fault("inbox")
 def lease_without_end() -> None:
     """What a process that died was handling is never handled again."""
     from rbim.callbacks.inbox.statements import InboxStore
@@ -628,18 +630,18 @@ def lease_without_end() -> None:
         self._lease_time = 1e9
         return lease(self, conversation, fence, limit, boot=boot)
 
-    _replace(InboxStore, "_lease", faulty)
+    replace(InboxStore, "_lease", faulty)
 
 
-@_fault("inbox")
+@fault("inbox")
 def lease_not_renewed() -> None:
     """The lease of a handler that takes long is not renewed."""
     from rbim.callbacks.inbox.statements import InboxStore
 
-    _replace(InboxStore, "renew", lambda self, claims: None)  # noqa: ARG005
+    replace(InboxStore, "renew", lambda self, claims: None)  # noqa: ARG005
 
 
-@_fault("inbox")
+@fault("inbox")
 def result_not_recorded() -> None:
     """Now and then the result of a handler is not recorded."""
     from rbim.callbacks.inbox.sqlite import _Backlog
@@ -649,10 +651,10 @@ def result_not_recorded() -> None:
     async def faulty(self: Any, claims: Any, *, more: Any) -> Any:
         return () if claims[0].number % 7 == 0 else await done(self, claims, more=more)
 
-    _replace(_Backlog, "done", faulty)
+    replace(_Backlog, "done", faulty)
 
 
-@_fault("inbox")
+@fault("inbox")
 def failure_is_done() -> None:
     """An event whose handler failed is recorded as done."""
     from rbim.callbacks.inbox.statements import InboxStore
@@ -660,10 +662,10 @@ def failure_is_done() -> None:
     def faulty(self: Any, claim: Any, *, error: Any, pause: Any) -> None:  # noqa: ARG001
         self.done((claim,), more=0)
 
-    _replace(InboxStore, "retry", faulty)
+    replace(InboxStore, "retry", faulty)
 
 
-@_fault("inbox")
+@fault("inbox")
 def body_not_compared() -> None:
     """A body whose digest is not that of the headers is accepted."""
     from rbim.callbacks import signature
@@ -679,10 +681,10 @@ def body_not_compared() -> None:
         key = credentials.match(digest + cur_time, checksum.lower())
         return signature.Verified(key=key, age=0.0, cur_time=int(cur_time))
 
-    _replace(intake, "verify", faulty)
+    replace(intake, "verify", faulty)
 
 
-@_fault("inbox")
+@fault("inbox")
 def resend_not_recognised() -> None:
     """A delivery that was stored before is stored again."""
     from rbim.callbacks.receiver import intake
@@ -691,38 +693,38 @@ def resend_not_recognised() -> None:
 
     def faulty(body: Any, *, app_id: Any, received: Any) -> Any:
         delivery = delivery_of(body, app_id=app_id, received=received)
-        return delivery._replace(key=f"{_uses:032x}")
+        return delivery.replace(key=f"{_uses:032x}")
 
-    _replace(intake, "delivery_of", faulty)
+    replace(intake, "delivery_of", faulty)
 
 
-@_fault("inbox")
+@fault("inbox")
 def spool_keeps_nothing() -> None:
     """What the inbox does not store in time is answered 200 and dropped."""
     from rbim.callbacks.receiver.spool import Spool
 
     async def faulty(self: Any, delivery: Any, order: int) -> None: ...
 
-    _replace(Spool, "accept", faulty)
+    replace(Spool, "accept", faulty)
 
 
-@_fault("inbox")
+@fault("inbox")
 def free_place_not_used() -> None:
     """A worker whose places were all taken does not see that one is free."""
     from rbim.callbacks.worker.worker import _Run
 
-    _replace(_Run, "_interrupt", lambda self: None)  # noqa: ARG005
+    replace(_Run, "_interrupt", lambda self: None)  # noqa: ARG005
 
 
-@_fault("inbox")
+@fault("inbox")
 def dead_letters_not_replayed() -> None:
     """A replay leaves dead letters out."""
     from rbim.callbacks.inbox import archive_statements
 
-    _replace_text(archive_statements, "REPLAY", "state = 2 OR ", "")
+    replace_text(archive_statements, "REPLAY", "state = 2 OR ", "")
 
 
-@_fault("inbox")
+@fault("inbox")
 def unavailable_is_accepted() -> None:
     """A delivery that neither inbox nor spool has stored is answered 200."""
     from rbim.callbacks.receiver.intake import Intake
@@ -732,19 +734,19 @@ def unavailable_is_accepted() -> None:
         return True
 
     spooled = Intake._spooled
-    _replace(Intake, "_spooled", faulty)
+    replace(Intake, "_spooled", faulty)
 
 
-@_fault("inbox")
+@fault("inbox")
 def dead_letter_without_attempts() -> None:
     """The last attempt is left out before an event is buried."""
     from rbim.callbacks.worker.backoff import Backoff
 
     pause = Backoff.pause
-    _replace(Backoff, "pause", lambda self, attempt: pause(self, attempt + 1))
+    replace(Backoff, "pause", lambda self, attempt: pause(self, attempt + 1))
 
 
-@_fault("inbox")
+@fault("inbox")
 def suspects_are_buried() -> None:
     """What a process was handling when it died is buried."""
     from rbim.callbacks.inbox.statements import InboxStore
@@ -755,10 +757,10 @@ def suspects_are_buried() -> None:
         claim = claim_suspect(self, held)
         return None if claim is None else evolve(claim, crashes=100)
 
-    _replace(InboxStore, "_claim_suspect", faulty)
+    replace(InboxStore, "_claim_suspect", faulty)
 
 
-@_fault("inbox")
+@fault("inbox")
 def crashes_not_counted() -> None:
     """A message that kills its process is handled again for ever."""
     from rbim.callbacks.inbox.statements import InboxStore
@@ -769,18 +771,18 @@ def crashes_not_counted() -> None:
         claim = claim_suspect(self, held)
         return None if claim is None else evolve(claim, crashes=1)
 
-    _replace(InboxStore, "_claim_suspect", faulty)
+    replace(InboxStore, "_claim_suspect", faulty)
 
 
-@_fault("inbox")
+@fault("inbox")
 def stopping_not_noted() -> None:
     """A process that is killed while it leaves counts as a crash."""
     from rbim.callbacks.inbox.statements import InboxStore
 
-    _replace(InboxStore, "absolve", lambda self, claims: None)  # noqa: ARG005
+    replace(InboxStore, "absolve", lambda self, claims: None)  # noqa: ARG005
 
 
-@_fault("inbox")
+@fault("inbox")
 def renewal_not_tried_again() -> None:
     """A renewal of leases that failed is not tried again before a third of the lease is over."""
     from rbim.callbacks.worker.worker import _Run
@@ -792,10 +794,10 @@ def renewal_not_tried_again() -> None:
                 with suppress(sqlite3.Error):
                     await self._backlog.renew([runner.claim for runner in self._runners])
 
-    _replace(_Run, "_renew", faulty)
+    replace(_Run, "_renew", faulty)
 
 
-@_fault("inbox")
+@fault("inbox")
 def worker_not_restarted() -> None:
     """A worker that has ended by itself is not started again."""
     from rbim.callbacks.worker.supervision import Supervision
@@ -806,10 +808,10 @@ def worker_not_restarted() -> None:
         ended(self, error)
         return 1e9
 
-    _replace(Supervision, "ended", faulty)
+    replace(Supervision, "ended", faulty)
 
 
-@_fault("inbox")
+@fault("inbox")
 def one_delivery_at_a_time() -> None:
     """Each delivery of a conversation has a transaction of its own."""
     from rbim.callbacks.receiver.intake import _Line
@@ -819,10 +821,10 @@ def one_delivery_at_a_time() -> None:
     def faulty(self: Any, *, at_once: Any) -> None:  # noqa: ARG001
         begin(self, at_once=False)
 
-    _replace(_Line, "__init__", faulty)
+    replace(_Line, "__init__", faulty)
 
 
-@_fault("inbox")
+@fault("inbox")
 def one_result_at_a_time() -> None:
     """Each result of a conversation has a transaction of its own, and the next event waits for it."""
     from rbim.callbacks.worker.conversation import ConversationRunner
@@ -836,28 +838,28 @@ def one_result_at_a_time() -> None:
         finally:
             self._shared.unrecorded -= 1000
 
-    _replace(ConversationRunner, "_next", faulty)
+    replace(ConversationRunner, "_next", faulty)
 
 
-@_fault("inbox")
+@fault("inbox")
 def chain_not_broken() -> None:
     """A delivery is stored although an earlier one of its conversation was not."""
     from rbim.storage.group_commit import Chain
 
-    _replace(Chain, "fail", lambda self, error, at=0: None)  # noqa: ARG005
+    replace(Chain, "fail", lambda self, error, at=0: None)  # noqa: ARG005
 
 
-@_fault("inbox")
+@fault("inbox")
 def other_content_dropped() -> None:
     """A delivery with a known msgId and other content is taken for a resend."""
     from rbim.callbacks.inbox import statements
 
-    _replace(statements, "is_resend", lambda body, known: True)  # noqa: ARG005
+    replace(statements, "is_resend", lambda body, known: True)  # noqa: ARG005
 
 
-@_fault("inbox")
+@fault("inbox")
 def lost_inbox_not_noticed() -> None:
     """Whether the file of an inbox is still in its place is not looked at."""
     from rbim.storage.in_place import InPlace
 
-    _replace(InPlace, "require", lambda self: None)  # noqa: ARG005
+    replace(InPlace, "require", lambda self: None)  # noqa: ARG005

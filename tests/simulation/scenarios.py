@@ -25,6 +25,7 @@ MODULES = {
     "job": "JobScenario",
     "inbox": "InboxScenario",
     "service": "ServiceScenario",
+    "jetstream_inbox": "JetStreamInboxScenario",
 }
 """The class of each scenario; its module has the scenario's name."""
 

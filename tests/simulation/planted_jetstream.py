@@ -1,0 +1,162 @@
+"""Faults put into ``rbim.jetstream``, and into the servers, on purpose; see ``planted_faults``."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from .planted_faults import fault, replace
+
+__all__: list[str] = []
+
+
+# The inbox on several machines.
+
+
+@fault("jetstream_inbox")
+def take_over_trusted_early() -> None:
+    """A partition is taken over whose record stood still for a tenth of the time."""
+    from rbim.jetstream.ownership import Ownership
+
+    may_be_taken = Ownership._may_be_taken
+
+    def faulty(self: Any, number: int, value: Any, revision: int, elapsed: float) -> bool:
+        return may_be_taken(self, number, value, revision, 10 * elapsed)
+
+    replace(Ownership, "_may_be_taken", faulty)
+
+
+@fault("jetstream_inbox")
+def accepted_before_it_is_stored() -> None:
+    """A delivery is answered before the servers have acknowledged it."""
+    from rbim.jetstream.inbox import JetStreamInbox
+
+    accept, tasks = JetStreamInbox.accept, set[Any]()
+
+    async def faulty(self: Any, delivery: Any) -> Any:
+        tasks.add(asyncio.create_task(accept(self, delivery)))
+        return True
+
+    replace(JetStreamInbox, "accept", faulty)
+
+
+@fault("jetstream_inbox")
+def no_id_for_a_message() -> None:
+    """Messages have no id by which the servers recognise a resend."""
+    from rbim.jetstream import inbox
+
+    headers_of = inbox.headers_of
+
+    def faulty(delivery: Any, identity: Any, *, kind: Any = "", number: Any = 0, replays: Any = 0) -> Any:
+        headers = headers_of(delivery, identity, kind=kind, number=number, replays=replays)
+        del headers["Nats-Msg-Id"]
+        return headers
+
+    replace(inbox, "headers_of", faulty)
+
+
+@fault("jetstream_inbox")
+def records_without_compare_and_set() -> None:
+    """The record of a partition is written whoever has written it meanwhile."""
+    from rbim.jetstream.partition import Partition, key_of
+
+    async def faulty(self: Any) -> int:
+        self._owner.writes += 1
+        while True:
+            bucket = await self._streams.bucket()
+            try:
+                self._revision = await bucket.put(key_of(self.number), self.record.value(self._owner))
+            except Exception:
+                await asyncio.sleep(0.1)
+            else:
+                return int(self._revision)
+
+    replace(Partition, "_write", faulty)
+
+
+@fault("jetstream_inbox")
+def gaps_not_noticed() -> None:
+    """Whether a message of a reader was lost is not looked at."""
+    from rbim.jetstream.reader import Reader
+
+    def faulty(self: Any, message: Any) -> int:
+        place = message.metadata.sequence
+        self._next = place.consumer + 1
+        self._asked -= 1
+        return int(place.stream)
+
+    replace(Reader, "_sequence", faulty)
+
+
+@fault("jetstream_inbox")
+def heartbeats_not_compared() -> None:
+    """The last message may have gone to nobody, and the heartbeats that say so are not read."""
+    from rbim.jetstream.reader import Reader
+
+    is_event = Reader._is_event
+
+    def faulty(self: Any, message: Any) -> bool:
+        if (message.headers or {}).get("Status") == "100":
+            return False
+        return is_event(self, message)
+
+    replace(Reader, "_is_event", faulty)
+
+
+@fault("jetstream_inbox")
+def letter_not_written() -> None:
+    """An event is settled as dead, and its dead letter is not written."""
+    from rbim.jetstream import backlog
+
+    async def faulty(streams: Any, sequence: Any, claim: Any, delivery: Any, error: Any) -> None: ...
+
+    replace(backlog, "write_letter", faulty)
+
+
+@fault("jetstream_inbox")
+def lost_acknowledgement_is_lost_partition() -> None:
+    """A write whose acknowledgement was lost is taken for one of another worker, and its claims go on."""
+    from rbim.jetstream.lanes import Lanes
+    from rbim.jetstream.partition import Partition
+
+    async def faulty(self: Any) -> int:
+        return 0
+
+    replace(Partition, "_found", faulty)
+    replace(Lanes, "forget", lambda self, share: None)  # noqa: ARG005
+
+
+@fault("jetstream_inbox")
+def work_queue_forgets() -> None:
+    """The stream of events is a work queue: it forgets ids when another server takes the lead."""
+    from rbim.jetstream import streams
+    from rbim.jetstream.nats_py import api
+
+    add_stream = streams.add_stream
+
+    def faulty(jetstream: Any, config: Any) -> Any:
+        return add_stream(jetstream, config.evolve(retention=api.RetentionPolicy.WORK_QUEUE))
+
+    replace(streams, "add_stream", faulty)
+
+
+@fault("jetstream_inbox")
+def acknowledged_before_synced() -> None:
+    """The servers acknowledge before they sync: ``sync_interval`` has its default, and all lose power."""
+    from .broker_network import Servers
+
+    lose_power = Servers._lose_power
+
+    def faulty(self: Any, seconds: float) -> None:
+        self.syncs = False
+        lose_power(self, seconds)
+
+    replace(Servers, "_lose_power", faulty)
+
+
+@fault("jetstream_inbox")
+def lease_not_in_the_record() -> None:
+    """What a worker was handling when it died is not suspected."""
+    from rbim.jetstream.record import Record
+
+    replace(Record, "taken", lambda self: self.leases.clear())
