@@ -8,6 +8,7 @@
 # would double the traffic.
 #
 # A request that was lost with a server is forgotten after EXPIRES + PATIENCE seconds without a word, or at the next connect.
+# If it was only late, more comes than there are places for: that is given back to other workers.
 
 from __future__ import annotations
 
@@ -50,6 +51,7 @@ class Pull:
 
     async def connected(self, client: Client) -> None:
         """Begin anew on a client: what was asked for before is lost. Call it after each connect."""
+        self._client = None  # nothing is asked for meanwhile: it would come, and be forgotten below
         if self._subscription is not None:
             with suppress(NatsError):
                 await self._subscription.unsubscribe()
@@ -96,5 +98,9 @@ class Pull:
             self._changed.set()
             return
         self._asked = max(0, self._asked - 1)
+        if self._in_hand >= self._places:  # an earlier request was not lost: it was late
+            with suppress(NatsError):
+                await message.nak()
+            return
         self._in_hand += 1
         self._take(message)

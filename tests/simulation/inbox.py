@@ -146,6 +146,9 @@ class InboxScenario(Scenario):
         *ALL_TROUBLES,
         *SITUATIONS,
     )
+    SPECIAL: ClassVar[bool] = True
+    """Whether some runs meet a special situation."""
+
     SHRINKS: ClassVar[Mapping[str, int]] = MappingProxyType(
         {"messages": 1, "talkers": 1, "receivers": 1, "workers": 0, "kills": 0, "freezes": 0, "deploys": 0, "full": 0}
     )
@@ -220,7 +223,7 @@ class InboxScenario(Scenario):
             replayed=draw.random() < 0.25,
             full=draw.choice([0, 0, 0, 2]),
         )
-        if situation != "storm" and world.is_on(situation):
+        if self.SPECIAL and situation != "storm" and world.is_on(situation):
             world.happened[situation] += 1
             self._draw_situation(sizes)
         else:

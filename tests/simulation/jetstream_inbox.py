@@ -1,7 +1,7 @@
 """A developer's server for message copy on several machines: receivers and workers share an inbox on NATS servers.
 
-Each process is a machine with a disk of its own, and receivers have a spool there. The servers are a model (``broker``), on a
-network that fails (``broker_network``). The rest is the scenario ``inbox``. ``jetstream_checks`` has what must hold.
+Each process is a machine with a disk of its own, and receivers have a spool there. The servers are a model (``broker``), on
+a network that fails (``broker_network``). The rest is the scenario ``inbox``. ``jetstream_checks`` has what must hold.
 """
 
 from __future__ import annotations
@@ -71,6 +71,7 @@ class JetStreamInboxScenario(InboxScenario):
         *ALL_TROUBLES,
         *network.TROUBLES,
     )
+    SPECIAL: ClassVar[bool] = False
     SHRINKS: ClassVar[Mapping[str, int]] = MappingProxyType({**InboxScenario.SHRINKS, "partitions": 1, "most": 0})
     sizes: MachineSizes
 
@@ -84,17 +85,15 @@ class JetStreamInboxScenario(InboxScenario):
     def draw(self) -> MachineSizes:
         """Draw as the scenario ``inbox`` does; there are no special situations."""
         draw = self.world.stream("machines")
-        known = self.world.off
         sizes = super().draw()
-        self.world.off = known
         workers = draw.choice([0, 1, 2, 3])
         drawn = {
             **asdict(sizes),
-            "situation": "storm",
             "receivers": draw.choice([1, 1, 2]),
             "workers": workers,
             "handles_too": not workers or draw.random() < 0.25,
             "lease": draw.choice([3.0, 6.0, 15.0]),
+            "fair_from": sizes.span * draw.choice([0.7, 1.0]),  # the last messages meet trouble, too
             "replayed": False,
         }
         return MachineSizes(
@@ -177,6 +176,7 @@ class JetStreamInboxScenario(InboxScenario):
     # What must hold.
 
     def check_begin(self, process: Process, message: Message, handling: Any) -> str:
+        del handling
         return checks.check_begin(self, process, message)
 
     def check_answer(self, process: Process, receiver: Receiver, status: int, began: float) -> None:

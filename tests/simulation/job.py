@@ -104,6 +104,9 @@ class JobScenario(Scenario):
         *ALL_TROUBLES,
         *SITUATIONS,
     )
+    SPECIAL: ClassVar[bool] = True
+    """Whether some runs meet a special situation."""
+
     SHRINKS: ClassVar[Mapping[str, int]] = MappingProxyType(
         {"rows": 1, "groups": 1, "concurrency": 1, "kills": 0, "retries": 0, "poisoned": 0, "missing": 0, "isolate": 0}
     )
@@ -172,7 +175,7 @@ class JobScenario(Scenario):
             retry_after=draw.choice([None, 2]),
             fair_from=draw.choice([60.0, 300.0, 1200.0]),
         )
-        if situation != "storm" and world.is_on(situation):
+        if self.SPECIAL and situation != "storm" and world.is_on(situation):
             world.happened[situation] += 1
             self._draw_situation(sizes)
         else:
@@ -347,6 +350,9 @@ class JobScenario(Scenario):
                 self.world.fail(PROGRESS, f"the job is not done at {TIME.now:.0f} s; {latest:.0f} s at most are right")
                 return
         await self._ended
+        self._check_all()
+
+    def _check_all(self) -> None:
         checks.check_all(self)
 
     def _start(self) -> None:
@@ -386,7 +392,7 @@ class JobScenario(Scenario):
         if not self._ended.done():
             self._ended.set_exception(error) if error is not None else self._ended.set_result(None)
 
-    def _client(self) -> AsyncClient:
+    def _client(self) -> Any:
         limits = Limits(rates=(Rate(2),)) if self.sizes.situation == "client-limits" else None
         transport = self.network.transport()
         return AsyncClient(
@@ -398,7 +404,7 @@ class JobScenario(Scenario):
             limits=limits,
         )
 
-    def _job(self, client: AsyncClient) -> Job[Any]:
+    def _job(self, client: Any) -> Job[Any]:
         sizes = self.sizes
         settings: dict[str, Any] = {
             "journal": self.path,
@@ -416,7 +422,7 @@ class JobScenario(Scenario):
             return RemoveJob(client, chunk=sizes.chunk, **settings)
         return InviteJob(client, chunk=sizes.chunk, needs_confirmation=sizes.operation == "confirm", **settings)
 
-    def _run_of(self, client: AsyncClient) -> Any:
+    def _run_of(self, client: Any) -> Any:
         """Return the run that the operator would begin now."""
         draw = self._chance
         on_unknown = draw.choice(["auto", "auto", "resend", "report"])
@@ -476,10 +482,13 @@ class JobScenario(Scenario):
                 why = "retried"
             if why == "done":
                 self.report = await open_job(client, self.path).report()
-        checks.check_left(self, client, process)
+        self._check_left(client, process)
         if why == "done":
             self._end()
         return why
+
+    def _check_left(self, client: Any, process: Process) -> None:
+        checks.check_left(self, client, process)
 
     def _intrude(self) -> None:
         """Let a second operator try to run the same job: it is refused, unless nobody runs the job."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 from .planted_faults import fault, replace
@@ -119,7 +120,7 @@ def lost_acknowledgement_is_lost_partition() -> None:
     from rbim.jetstream.lanes import Lanes
     from rbim.jetstream.partition import Partition
 
-    async def faulty(self: Any) -> int:
+    async def faulty(self: Any) -> int:  # noqa: ARG001
         return 0
 
     replace(Partition, "_found", faulty)
@@ -160,3 +161,80 @@ def lease_not_in_the_record() -> None:
     from rbim.jetstream.record import Record
 
     replace(Record, "taken", lambda self: self.leases.clear())
+
+
+# The job whose requests others send.
+
+
+@fault("jetstream_job")
+def claim_without_compare_and_set() -> None:
+    """A worker claims a request whoever has claimed it before."""
+    from rbim.jetstream.requests import Record, Requests
+
+    async def faulty(self: Any, key: Any, fields: Any) -> Any:
+        fields = {**fields, "by": "me"}
+        value = json.dumps(fields).encode()
+        revision = await self.persist(lambda: self._bucket.put(key, value, validate_keys=False))
+        return True, Record(revision, fields)
+
+    replace(Requests, "create", faulty)
+
+
+@fault("jetstream_job")
+def not_withdrawn() -> None:
+    """The job concludes that no worker took a request, and does not withdraw it."""
+    from rbim.jetstream.requests import Record, Requests
+
+    create = Requests.create
+
+    async def faulty(self: Any, key: Any, fields: Any) -> Any:
+        if fields["state"] == "over":
+            return True, Record(0, fields)
+        return await create(self, key, fields)
+
+    replace(Requests, "create", faulty)
+
+
+@fault("jetstream_job")
+def given_up_claim_was_not_sent() -> None:
+    """What a worker that died had claimed is taken for not sent."""
+    from rbim.errors import NotTaken
+    from rbim.jetstream import sender, worker
+
+    for module in (sender, worker):
+        replace(module, "Unanswered", lambda message, outcome=None: NotTaken(message))  # noqa: ARG005
+
+
+@fault("jetstream_job")
+def begun_requests_not_recalled() -> None:
+    """A job that is resumed takes what it had begun for not sent."""
+    from rbim.errors import NotTaken
+    from rbim.jetstream.sender import RemoteSender
+
+    async def faulty(self: Any, operation: Any, /, *, key: Any) -> Any:  # noqa: ARG001
+        raise NotTaken("no worker took it")
+
+    replace(RemoteSender, "recall", faulty)
+
+
+@fault("jetstream_job")
+def slots_without_compare_and_set() -> None:
+    """Two workers may take the same slot of their rate."""
+    from rbim.jetstream.rate import KEY, SharedPace
+
+    async def faulty(self: Any, due: Any, halted: Any) -> bool:
+        value = json.dumps({"due": due, "halted": halted, "by": "me"}).encode()
+        await self._requests.persist(lambda: self._requests._bucket.put(KEY, value, validate_keys=False))
+        self._due, self._halted = due, halted
+        return True
+
+    replace(SharedPace, "_write", faulty)
+
+
+@fault("jetstream_job")
+def late_slots_used() -> None:
+    """A slot is used however late it is."""
+    from rbim.jetstream import rate
+
+    rate.LATE = 1e9
+    replace(rate.SharedPace, "is_late", lambda self, at: False)  # noqa: ARG005

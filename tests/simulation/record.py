@@ -6,6 +6,7 @@ so that a long run can be interrupted and goes on where it was.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import platform
 import subprocess
@@ -40,6 +41,13 @@ def _git(*arguments: str) -> str:
     return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
 
+def _code_of(scenario: str) -> str:
+    """Return a digest of the code of rbim that a scenario may reach."""
+    files = _git("ls-tree", "-r", "HEAD", "rbim").splitlines()
+    reached = [each for each in files if "/jetstream/" not in each or scenario.startswith("jetstream")]
+    return hashlib.blake2b("\n".join(reached).encode(), digest_size=6).hexdigest()
+
+
 class Record:
     """The record of one scenario. Raises ValueError where the code under test is not committed: nobody could repeat it."""
 
@@ -47,7 +55,7 @@ class Record:
         if changed := _git("status", "--porcelain", "--", *UNDER_TEST):
             raise ValueError(f"--record needs committed code; changed:\n{changed}")
         self._scenario = scenario
-        self._code = _git("rev-parse", "--short=12", "HEAD:rbim")
+        self._code = _code_of(scenario)
         self._about = {
             "commit": _git("rev-parse", "--short=12", "HEAD"),
             "rbim": self._code,

@@ -26,6 +26,7 @@ MODULES = {
     "inbox": "InboxScenario",
     "service": "ServiceScenario",
     "jetstream_inbox": "JetStreamInboxScenario",
+    "jetstream_job": "JetStreamJobScenario",
 }
 """The class of each scenario; its module has the scenario's name."""
 
