@@ -1,8 +1,8 @@
 """A job whose requests are sent by workers on other machines, over a queue on NATS servers.
 
 The operator is that of the scenario ``job``: the process with the list is killed, and the job is resumed. Up to three
-workers, each a process, are killed, frozen and replaced by deploys. The servers are a model (``broker``), on a network that fails
-(``broker_network``). ``jetstream_job_checks`` has what must hold.
+workers, each a process, are killed, frozen and replaced by deploys. The servers are a model (``broker``), on a network that
+fails (``broker_network``). ``jetstream_job_checks`` has what must hold.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class JetStreamJobScenario(JobScenario):
     # The workers.
 
     async def _until_done(self) -> None:
-        draw = self.world.stream("workers")
+        draw, sizes = self.world.stream("workers"), self.sizes
         for role in self.roles:
             self.world.at(TIME.now + draw.random(), self._start_worker, role)
         for trouble, count, do in (
