@@ -92,7 +92,7 @@ class Admission:
         self._next_at = inf
         """The earliest time at which a waiting call may leave, as far as rates and halts are concerned."""
         self._waits_since = -inf
-        """The time since which calls have always waited, while any does."""
+        """The time since which every call has had to wait, while any waits."""
         self._sleeper: Waiter | None = None
         self._alarm = inf
         """The time at which the sleeper wakes up."""
@@ -158,9 +158,12 @@ class Admission:
             raise Refused(now)
         self._add(waiter, now)
         try:
-            while not self._admitted(waiter, now):
+            if self._admitted(waiter, now):
+                self._waits_since = now  # what waits beside it, waits for its own group or operation
+            else:
                 await self._wait(waiter, now)
-                now = self._clock.monotonic()
+                while not self._admitted(waiter, now := self._clock.monotonic()):
+                    await self._wait(waiter, now)
         except BaseException:
             self._withdraw(waiter)
             raise

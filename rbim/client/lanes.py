@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from rbim.client.limits import ROUNDING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sized
+    from collections.abc import Callable, Iterator, Sized
 
     from rbim.client.demands import Demand, Kind
 
@@ -169,6 +169,11 @@ class Lane:
         """By group: lines that only granted tokens keep from leaving."""
         self._aside: list[tuple[float, int, Line]] = []
         """Lines that wait for something of their own, by the earliest time at which they may be ready."""
+
+    @property
+    def set_aside(self) -> Iterator[Line]:
+        """The lines that wait for something of their own."""
+        return (line for _, _, line in self._aside if line.waiters)
 
     def push(self, line: Line) -> None:
         """Let a line be chosen, after a call has come to it."""

@@ -41,6 +41,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
 from functools import partial
+from itertools import islice
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -60,6 +61,9 @@ PATIENCE = 60.0
 
 STEPS = 16
 """Parts in which the calls ahead of a new one are looked at."""
+
+MOST_LINES = 128
+"""Lines set aside that are looked at for a new call."""
 
 TURN = 8
 """One in so many choices is the call that has waited longest, if it has waited long; and so for a call of low priority."""
@@ -182,17 +186,31 @@ class _Level:
         if self.newest_first(now):
             return max(now, demand.ready_at(now))
         start = max(now, demand.halted_until)
+        held_back = self._held_back(waiter.latest, now, room) if exact else 0
         for bucket in demand.buckets:
             waiting = bucket.waiting[self._level]
             ahead = bisect_right(waiting, waiter.latest)
             if exact:
                 ahead = self._served(waiting, ahead, partial(bucket.fits, now=now, need=room.need))
+                ahead = max(0, ahead - held_back) if bucket in demand.kind.shared else ahead
             ahead += sum(map(_with_deadline, bucket.waiting[: self._level]))
             start = max(start, bucket.ready_at(now, ahead))
         ahead = bisect_right(self._ranks, waiter.latest)
         if exact:
-            ahead = self._served(self._ranks, ahead, partial(room.fits, now=now))
+            ahead = max(0, self._served(self._ranks, ahead, partial(room.fits, now=now)) - held_back)
         return max(start, now + (ahead + before + 1 - room.free) / room.places * room.typical)
+
+    def _held_back(self, latest: float, now: float, room: Room) -> int:
+        """Return how many calls with deadlines up to ``latest`` the rates of their groups keep from leaving before that.
+
+        They are in the queue ahead of another group's call, and do not take its turns. At most ``MOST_LINES`` lines count.
+        """
+        lines = islice((line for lane in self._lanes.values() for line in lane.set_aside), MOST_LINES)
+        held = 0.0
+        for bucket in dict.fromkeys(bucket for line in lines for bucket in line.demand.own):
+            ahead = bisect_right(bucket.waiting[self._level], latest)
+            held += max(0.0, ahead - max(0.0, bucket.fits(latest, now=now, need=room.need)))
+        return int(held)
 
     @staticmethod
     def _served(ranks: list[float], ahead: int, fits: Callable[[float], float]) -> int:

@@ -540,6 +540,32 @@ async def test_a_burst_is_served_though_few_attempts_take_many_times_as_long_as_
     assert len(stub.requests) == 60
 
 
+async def test_calls_that_the_rate_of_their_group_holds_back_cost_the_others_no_turns():
+    """Sixty calls of one group wait for its rate, more than it serves in time, because a caller has just given up."""
+    stub, answered = Stub(waits(0.01)), set()
+
+    async def call(group, scope):
+        with scope, contextlib.suppress(DeadlineExceeded):
+            await client.send(QueryGroupDetail(group_id=group))
+            answered.add(group)
+
+    limits = Limits(concurrency=100, rates=[Rate(20, burst=1), Rate(2, burst=1, each_group=True)])
+    async with client_over(stub, limits=limits, retry=ONCE, deadline=2.0) as client, create_task_group() as tasks:
+        scopes = [CancelScope() for _ in range(63)]
+        for scope in scopes[:3]:
+            tasks.start_soon(call, "hot", scope)
+        await stub.clock.sleep(0.05)
+        scopes[1].cancel()
+        await settle()
+        for scope in scopes[3:]:
+            tasks.start_soon(call, "hot", scope)
+        await stub.clock.sleep(0.2)
+        assert client.load.waiting > 50
+        for group in "abcdefghij":
+            tasks.start_soon(call, group, CancelScope())
+    assert answered == {*"abcdefghij", "hot"}
+
+
 # Halts
 
 THROTTLED = answer("160016", status=429, retry_after="5")

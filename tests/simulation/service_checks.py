@@ -1,6 +1,6 @@
 """What must hold of a service: judged by what left, what the platform did, and what the callers wrote down.
 
-What was possible comes from a model that knows all calls, rates and places, and serves them one by one: :func:`possible`.
+What was possible comes from a model that knows rates, places and deadlines, and serves calls one by one: :func:`possible`.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import asyncio
 import math
 from collections import Counter, defaultdict
 from heapq import heappop, heappush
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 from rbim.errors import Outcome
@@ -297,19 +298,26 @@ def _check_goodput(service: ServiceScenario, invariant: str, begin: float) -> No
 
 
 def possible(service: ServiceScenario, calls: Iterable[Call], begin: float, end: float) -> int:
-    """Return how many calls one can answer in time who serves them in the order in which their callers give up.
+    """Return how many calls one can expect to answer in time who knows what a client can know.
 
-    That keeps rates and places, knows the usual time of an answer, and does not know the future: nobody must do worse.
+    That is rates, places, the usual time of an answer and the deadlines of calls; not the future, and not when a caller
+    gives up whose ``asyncio.timeout`` or cancellation a client does not see. They are served by their deadlines, or the
+    newest first, whichever is better: nobody must do worse.
     """
-    model, coming, number = _Model(service), sorted(calls, key=lambda each: each.began), 0
-    answered, now = 0, begin
+    told = list(calls)
+    return int(max(_served(service, told, begin, end, newest_first=each) for each in (False, True)))
+
+
+def _served(service: ServiceScenario, calls: list[Call], begin: float, end: float, *, newest_first: bool) -> float:
+    model, coming, number = _Model(service, newest_first=newest_first), sorted(calls, key=lambda each: each.began), 0
+    answered, now = 0.0, begin
     while now < end:
         while number < len(coming) and coming[number].began <= now:
             model.add(coming[number])
             number += 1
         served, next_turn = model.serve(now)
-        if served:
-            answered += now + model.slowest < end
+        if served is not None:
+            answered += model.odds(served.gives_up - now) if now + model.slowest < end else 0.0
         else:
             now = min(next_turn, coming[number].began if number < len(coming) else end)
     return answered
@@ -318,43 +326,56 @@ def possible(service: ServiceScenario, calls: Iterable[Call], begin: float, end:
 class _Model:
     """A client with all the insight that one can have: what waits, by operation and group; turns and places."""
 
-    def __init__(self, service: ServiceScenario) -> None:
-        weather = service.weather
+    def __init__(self, service: ServiceScenario, *, newest_first: bool) -> None:
+        weather = self._weather = service.weather
+        self._newest_first = newest_first
         self._rates, self._concurrency = service.sizes.rates, service.sizes.concurrency
         self._usual = weather.latency * math.exp(weather.spread**2 / 2)
         self.slowest = weather.latency * math.exp(1.3 * weather.spread)  # of ten answers nine are faster
-        self._waiting: dict[tuple[str, str | None], list[tuple[float, int]]] = defaultdict(list)
+        self._waiting: dict[tuple[str, str | None], list[tuple[float, int, Call]]] = defaultdict(list)
         self._turns: dict[tuple[int, str | None], float] = {}
         self._places: list[float] = []
+
+    def odds(self, seconds: float) -> float:
+        """Return the probability of an answer in so many seconds."""
+        weather = self._weather
+        if seconds <= 0 or not weather.spread:
+            return float(seconds >= weather.latency)
+        return NormalDist(math.log(weather.latency), weather.spread).cdf(math.log(seconds))
 
     def add(self, call: Call) -> None:
         """Let a call wait."""
         operation = {"create": "CreateGroup", "join": "JoinGroup", "detail": "QueryGroupDetail"}.get(call.kind)
-        heappush(self._waiting[operation or "InviteJoinGroup", call.group], (call.gives_up, call.number))
+        rank = -call.began if self._newest_first else call.latest
+        heappush(self._waiting[operation or "InviteJoinGroup", call.group], (rank, call.number, call))
 
-    def serve(self, now: float) -> tuple[bool, float]:
-        """Serve who gives up first of those who may be served; return whether one was, and when one may be next."""
+    def _is_over(self, call: Call, now: float) -> bool:
+        """Tell whether it is too late for a call, or its caller has given up."""
+        return call.latest < now + self.slowest or call.gives_up <= now
+
+    def serve(self, now: float) -> tuple[Call | None, float]:
+        """Serve the first of those who may be served, and return it; or None, and when one may be next."""
         while self._places and self._places[0] <= now:
             heappop(self._places)
         if len(self._places) >= self._concurrency:
-            return False, self._places[0]
+            return None, self._places[0]
         ready, soonest = [], math.inf
         for kind, queue in self._waiting.items():
-            while queue and queue[0][0] < now + self.slowest:
+            while queue and self._is_over(queue[0][2], now):
                 heappop(queue)
             turn = max((self._turns.get(key, 0.0) for key in self._keys(*kind)), default=0.0)
             if queue and turn <= now:
-                ready.append((queue[0], kind))
+                ready.append((queue[0][:2], kind))
             elif queue:
                 soonest = min(soonest, turn)
         if not ready:
-            return False, soonest
+            return None, soonest
         kind = min(ready)[1]
-        heappop(self._waiting[kind])
+        call = heappop(self._waiting[kind])[2]
         heappush(self._places, now + self._usual)
         for number, group in self._keys(*kind):
             self._turns[number, group] = now + self._rates[number].per / self._rates[number].limit
-        return True, now
+        return call, now
 
     def _keys(self, operation: str, group: str | None) -> list[tuple[int, str | None]]:
         """Return the rates that count a request, each with the group for which it does."""

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 SEEDS = {
     "job": "1-20,27,32,35,37,90,121,448",
     "inbox": "1-20,33,53,56,85",
-    "service": "1-20,110,200,240",
+    "service": "1-20,110,200,228,240,415",
 }
 """The seeds of every day: some, and every one that ever failed. Those of the inbox meet every situation."""
 
