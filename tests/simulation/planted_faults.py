@@ -17,7 +17,7 @@ from attrs import evolve, frozen
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["PLANTED", "NotPlanted", "PlantedFault", "fault", "plant", "replace", "replace_text", "used"]
+__all__ = ["PLANTED", "NotPlanted", "PlantedFault", "fault", "plant", "reached", "replace", "replace_text", "used"]
 
 
 class NotPlanted(Exception):
@@ -50,6 +50,12 @@ def plant(name: str) -> None:
 def used() -> int:
     """Return how often the faulty code was reached."""
     return _uses
+
+
+def reached(times: int) -> None:
+    """Note that the faulty code was reached so often in another process."""
+    global _uses  # noqa: PLW0603  # one fault to a process
+    _uses += times
 
 
 def fault(scenario: str) -> Callable[[Callable[[], object]], Callable[[], object]]:
@@ -863,3 +869,30 @@ def lost_inbox_not_noticed() -> None:
     from rbim.storage.in_place import InPlace
 
     replace(InPlace, "require", lambda self: None)  # noqa: ARG005
+
+
+# The inbox on trio: faults of the inbox once more.
+
+
+@fault("trio_inbox")
+def answered_before_it_is_stored_on_trio() -> None:
+    """A delivery is answered before its transaction."""
+    answered_before_it_is_stored()
+
+
+@fault("trio_inbox")
+def newest_first_on_trio() -> None:
+    """The newest event of a conversation is handled first."""
+    newest_first()
+
+
+@fault("trio_inbox")
+def failure_is_done_on_trio() -> None:
+    """An event whose handler failed is recorded as done."""
+    failure_is_done()
+
+
+@fault("trio_inbox")
+def suspects_are_buried_on_trio() -> None:
+    """What a process was handling when it died is buried."""
+    suspects_are_buried()

@@ -25,6 +25,7 @@ MODULES = {
     "job": "JobScenario",
     "inbox": "InboxScenario",
     "service": "ServiceScenario",
+    "trio_inbox": "TrioInboxScenario",
     "jetstream_inbox": "JetStreamInboxScenario",
     "jetstream_job": "JetStreamJobScenario",
 }
