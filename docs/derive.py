@@ -14,7 +14,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-from _derive import mutants, performance  # noqa: E402  # the path comes first
+from _derive import mutants, performance, simulation  # noqa: E402  # the path comes first
 from _derive.architecture import house, layers  # noqa: E402  # the path comes first
 from _derive.description import description_page  # noqa: E402  # the path comes first
 from _derive.dialect import dialect_page  # noqa: E402  # the path comes first
@@ -38,6 +38,7 @@ REGIONS = {
         "promises": promises,
         "faults": faults,
         "proxies": proxies,
+        "simulation": simulation.runs,
         "mutants": mutants.areas,
         "surviving mutants": mutants.survivors,
         "fuzz": fuzz,

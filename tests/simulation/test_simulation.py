@@ -8,10 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from . import planted_jetstream
 from .planted_faults import PLANTED
 from .runner import invariants
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="each seed runs in a process that is forked")
+
+assert planted_jetstream.__all__ == []  # imported for its faults
 
 ROOT = Path(__file__).parents[2]
 
@@ -19,6 +22,9 @@ SEEDS = {
     "job": "1-20,27,32,35,37,90,121,448",
     "inbox": "1-20,33,53,56,85",
     "service": "1-20,110,200,228,240,415",
+    "jetstream_job": "1-8,13",
+    "jetstream_inbox": "1-3,5",
+    "trio_inbox": "1-6",
 }
 """The seeds of every day: some, and every one that ever failed. Those of the inbox meet every situation."""
 
@@ -26,12 +32,16 @@ TRACED = {
     "job": "1,6,16,21",
     "inbox": "16,23,24,62",
     "service": "1,3,6,29",
+    "jetstream_job": "2,4",
+    "jetstream_inbox": "1,3",
+    "trio_inbox": "2,3",
 }
 """Seeds whose traces are compared between processes.
 
 Jobs: some with deaths, with a second operator and with a stalled disk. Inboxes: some with deploys and a disk that errs, with
 processes that are killed, frozen and lose power, and with a replay. Services: some with callers that give up, with
-several rates, with a job beside them, and one whose client is left under load.
+several rates, with a job beside them, and one whose client is left under load. On machines: some with servers that die, and
+connections that break.
 """
 
 
