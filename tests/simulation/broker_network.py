@@ -11,7 +11,7 @@ client publishes on one connection arrives in order. Everything else may happen 
 ``broker-node``          a server dies, with consumers that are only there, and is back after a while
 ``broker-outage``        two of three servers are away: nothing can be changed
 ``broker-power``         all servers lose power; they have synced what they acknowledged (``syncs``)
-``broker-disconnect``    a connection breaks; the server notices later, and sends to nobody until then
+``broker-disconnect``    a connection breaks; its ends notice that later, and the server sends to nobody until then
 ``broker-closed``        nats-py closes a client for good
 ``broker-stale``         a read that any server answers comes from one that is behind
 ``broker-slow``          a subscription is too slow, and nats-py drops a message
@@ -228,14 +228,15 @@ class Servers:
             if self.world.happens("broker-closed", 0.1):
                 connection.client.end()
             else:
-                self._break(connection, heard_for=self._draw.choice([0.0, 0.5, 12.0]))
+                heard_for, noticed_in = self._draw.choice([0.0, 0.5, 12.0]), self._draw.choice([0.0, 0.5, 12.0])
+                self._break(connection, heard_for=heard_for, noticed_in=noticed_in)
 
-    def _break(self, connection: Connection, *, heard_for: float) -> None:
-        if not connection.up:
-            return
-        connection.up = False
-        self.world.at(TIME.now + heard_for, self._notice, connection)
-        connection.client.lost()
+    def _break(self, connection: Connection, *, heard_for: float, noticed_in: float = 0.0) -> None:
+        """Break a connection; the server and the client notice it later, by the pings that are not answered."""
+        if connection.up:
+            connection.up = False
+            self.world.at(TIME.now + heard_for, self._notice, connection)
+            self.world.at(TIME.now + noticed_in, connection.client.lost, connection)
 
     def _notice(self, connection: Connection) -> None:
         connection.heard = False
@@ -266,7 +267,7 @@ class Servers:
 
     def carry(self, connection: Connection, subject: str, data: bytes, reply: str, headers: dict[str, str]) -> None:
         """Carry what a client publishes to its server."""
-        if self._hits("broker-request-lost"):
+        if not connection.up or self._hits("broker-request-lost"):
             return
         delay = self._draw.expovariate(1 / self.latency)
         if self._hits("broker-request-late"):
@@ -423,8 +424,10 @@ class Client:
         if call is not None:
             await call(*given)
 
-    def lost(self) -> None:
-        """Note that the connection broke: another one is made."""
+    def lost(self, connection: Connection) -> None:
+        """Note that a connection broke: another one is made."""
+        if self.connection is not connection:
+            return
         self.connection = None
         if self._process is None or self._process.alive:
             spawn = asyncio.get_running_loop().create_task if self._process is None else self._process.spawn
