@@ -90,21 +90,6 @@ def gaps_not_noticed() -> None:
 
 
 @fault("jetstream_inbox")
-def heartbeats_not_compared() -> None:
-    """The last message may have gone to nobody, and the heartbeats that say so are not read."""
-    from rbim.jetstream.reader import Reader
-
-    is_event = Reader._is_event
-
-    def faulty(self: Any, message: Any) -> bool:
-        if (message.headers or {}).get("Status") == "100":
-            return False
-        return is_event(self, message)
-
-    replace(Reader, "_is_event", faulty)
-
-
-@fault("jetstream_inbox")
 def letter_not_written() -> None:
     """An event is settled as dead, and its dead letter is not written."""
     from rbim.jetstream import backlog
@@ -112,33 +97,6 @@ def letter_not_written() -> None:
     async def faulty(streams: Any, sequence: Any, claim: Any, delivery: Any, error: Any) -> None: ...
 
     replace(backlog, "write_letter", faulty)
-
-
-@fault("jetstream_inbox")
-def lost_acknowledgement_is_lost_partition() -> None:
-    """A write whose acknowledgement was lost is taken for one of another worker, and its claims go on."""
-    from rbim.jetstream.lanes import Lanes
-    from rbim.jetstream.partition import Partition
-
-    async def faulty(self: Any) -> int:  # noqa: ARG001
-        return 0
-
-    replace(Partition, "_found", faulty)
-    replace(Lanes, "forget", lambda self, share: None)  # noqa: ARG005
-
-
-@fault("jetstream_inbox")
-def work_queue_forgets() -> None:
-    """The stream of events is a work queue: it forgets ids when another server takes the lead."""
-    from rbim.jetstream import streams
-    from rbim.jetstream.nats_py import api
-
-    add_stream = streams.add_stream
-
-    def faulty(jetstream: Any, config: Any) -> Any:
-        return add_stream(jetstream, config.evolve(retention=api.RetentionPolicy.WORK_QUEUE))
-
-    replace(streams, "add_stream", faulty)
 
 
 @fault("jetstream_inbox")
@@ -153,14 +111,6 @@ def acknowledged_before_synced() -> None:
         lose_power(self, seconds)
 
     replace(Servers, "_lose_power", faulty)
-
-
-@fault("jetstream_inbox")
-def lease_not_in_the_record() -> None:
-    """What a worker was handling when it died is not suspected."""
-    from rbim.jetstream.record import Record
-
-    replace(Record, "taken", lambda self: self.leases.clear())
 
 
 # The job whose requests others send.
@@ -229,12 +179,3 @@ def slots_without_compare_and_set() -> None:
         return True
 
     replace(SharedPace, "_write", faulty)
-
-
-@fault("jetstream_job")
-def late_slots_used() -> None:
-    """A slot is used however late it is."""
-    from rbim.jetstream import rate
-
-    rate.LATE = 1e9
-    replace(rate.SharedPace, "is_late", lambda self, at: False)  # noqa: ARG005
