@@ -190,7 +190,8 @@ class Servers:
             return
         if self._leaders.get(stream) is None:
             self._leaders[stream] = self._last_leader[stream] = self._draw.choice(alive)
-            self.broker.lead_anew(self.broker.streams[stream], self._draw)
+            if stream in self.broker.streams:  # what asks for the stream may not have created it yet
+                self.broker.lead_anew(self.broker.streams[stream], self._draw)
             self.world.note("broker", f"{stream} has another leader")
 
     def _kill_node(self, seconds: float, *nodes: Node) -> None:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ForeignCode",
     "HandlerFailure",
+    "NoThread",
     "ThreadAbandoned",
     "Threads",
     "being_cancelled",
