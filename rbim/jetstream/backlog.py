@@ -9,7 +9,7 @@ from secrets import token_hex
 from typing import TYPE_CHECKING
 
 from rbim.callbacks.inbox.protocols import LeaseLost
-from rbim.jetstream.connection import always, finished
+from rbim.jetstream.connection import ended, finished
 from rbim.jetstream.lanes import PENDING, Lanes
 from rbim.jetstream.letters import write_letter
 from rbim.jetstream.messages import stored
@@ -67,11 +67,9 @@ class JetStreamBacklog:
         await finished(asyncio.create_task(self._leave()))
 
     async def _leave(self) -> None:
-        tasks = [task for task in (self._rounds, self._claiming) if task is not None]
-        for task in tasks:
-            task.cancel()
-        for task in tasks:
-            await finished(task, again=always)
+        for task in (self._rounds, self._claiming):
+            if task is not None:
+                await ended(task)
         if self._claiming is not None and not self._claiming.cancelled() and self._claiming.exception() is None:
             self._handed_out(self._claiming.result(), 0)
         await self._ownership.leave()

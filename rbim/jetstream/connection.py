@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rbim.jetstream.nats_py import JetStreamContext
     from rbim.jetstream.settings import NatsSettings
 
-__all__ = ["REQUEST_TIMEOUT", "Connection", "EngineAway", "always", "finished"]
+__all__ = ["REQUEST_TIMEOUT", "Connection", "EngineAway", "ended", "finished"]
 
 # Theory of operation: the state of a connection.
 #
@@ -295,9 +295,10 @@ class Connection:
         self._changed.set()
 
 
-def always() -> bool:
-    """Return True: for :func:`finished`."""
-    return True
+async def ended(task: asyncio.Task[Any]) -> None:
+    """Cancel a task until it has ended: on Python 3.11 a request of nats-py may lose a cancellation."""
+    task.cancel()
+    await finished(task, again=lambda: True)
 
 
 async def finished(task: asyncio.Task[Any], again: Callable[[], bool] = lambda: False) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rbim._support.task_errors import is_being_cancelled
 from rbim.errors import InvalidRequest
-from rbim.jetstream.connection import always, finished
+from rbim.jetstream.connection import ended
 from rbim.jetstream.nats_py import KeyWrongLastSequenceError, NotFoundError, subscribe
 from rbim.jetstream.partition import Partition, key_of
 from rbim.jetstream.record import Owner, Record, owner_of
@@ -167,7 +167,7 @@ class Ownership:
             for task in tasks:
                 task.cancel()
             for task in tasks:
-                await finished(task, again=always)
+                await ended(task)
         with suppress(Exception):
             await self._say("left")
 

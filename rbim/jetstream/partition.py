@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rbim._support.task_errors import is_being_cancelled
 from rbim.callbacks.inbox.protocols import LeaseLost
-from rbim.jetstream.connection import always, finished
+from rbim.jetstream.connection import ended
 from rbim.jetstream.lanes import Share
 from rbim.jetstream.messages import stored
 from rbim.jetstream.nats_py import KeyWrongLastSequenceError
@@ -152,8 +152,7 @@ class Partition:
             self._lanes.forget(self.share)
             if not self._batch.done():
                 self._batch.set_result(0)
-            reading.cancel()
-            await finished(reading, again=always)
+            await ended(reading)
 
     async def _keep(self) -> None:
         beat, loop = self._owner.takeover / 3, asyncio.get_running_loop()

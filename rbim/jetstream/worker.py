@@ -34,7 +34,7 @@ from rbim.client.client import View
 from rbim.client.retry import Retry
 from rbim.client.settings import rates_of
 from rbim.errors import AnswerTooLarge, ClientClosed, InvalidRequest, NotTaken, Outcome, RbimError, Throttled, Unanswered
-from rbim.jetstream.connection import Connection, always, finished
+from rbim.jetstream.connection import Connection, ended
 from rbim.jetstream.nats_py import MaxPayloadError, NatsError, add_consumer, api, client_of, subscribe
 from rbim.jetstream.observers import ClaimGivenUp, ClaimStarted, Observers
 from rbim.jetstream.pull import Pull
@@ -178,7 +178,7 @@ class _Worker:
                 for each in tasks:
                     each.cancel()
                 for each in (*keeping, *stopping):  # the others have their last words
-                    await finished(each, again=always)
+                    await ended(each)
                 await asyncio.gather(*tasks, return_exceptions=True)
         if self._failure is not None:
             raise self._failure

@@ -6,6 +6,7 @@ operation that must not be repeated shows most: its accounts are seen at most on
 
 import asyncio
 import csv
+import logging
 import os
 import random
 import signal
@@ -27,6 +28,7 @@ from rbim.emulator.faults.requests import Fault, Latency
 GROUP = "g80000000000001"
 PATIENCE = 120.0
 TAKEOVER = 1.0
+LOG = logging.getLogger("tests.deaths")
 PROGRAM = "from rbim.cli.entry_point import main; main()"
 
 
@@ -124,6 +126,7 @@ def check_kills_of_coordinators(folder, servers, name, *, rows, kills):
         assert made.times() == {f"a{number}": 1 for number in range(rows)}
         runs = tables.read(made.journal, "SELECT count(*) FROM run WHERE ended IS NULL")
         assert runs[0][0] >= 1, "a run was killed"
+        LOG.warning("%d kills of the coordinator: none of %d unknown, none sent twice", kills, rows)
         assert all(worker.poll() is None for worker in workers)
 
 
@@ -159,6 +162,7 @@ def check_deaths_of_workers(folder, servers, name, *, rows, deaths):
             each.send_signal(signal.SIGCONT)
         time.sleep(TAKEOVER)  # what they still send, they send now
         unknown = check_reported(made, rows)
+        LOG.warning("%d deaths of workers: %d of %d unknown, none sent twice", deaths, len(unknown), rows)
         assert len(unknown) <= 5 * deaths
         assert code == (5 if unknown else 0)
 
@@ -216,6 +220,8 @@ async def check_deaths_of_nodes(machines, servers, journal, *, rows, deaths):
     assert max(machines.times().values()) == 1
     assert report.accounts.done + report.accounts.unknown == rows
     assert report.accounts.unknown <= deaths
+    summary = "%d deaths of servers: %d of %d unknown, none sent twice, %d in a second at most"
+    LOG.warning(summary, deaths, report.accounts.unknown, rows, most_in_a_second(times))
     assert most_in_a_second(times) <= 55
 
 

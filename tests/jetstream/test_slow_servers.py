@@ -199,9 +199,10 @@ async def test_while_servers_answer_but_take_no_writes_a_worker_that_lives_keeps
         away = True
         await asyncio.sleep(3 * TAKEOVER)
         away = False
-        for backlog in (one, other):
-            for partition in backlog._ownership.partitions.values():
-                await partition.commit()
+        with anyio.fail_after(PATIENCE):
+            for backlog in (one, other):
+                for partition in [*backlog._ownership.partitions.values()]:
+                    await partition.commit()
         assert tried
         assert {(key, boot) for key, boot in tried if owned[key] != boot} == set()
         assert copies.takeovers == 0
@@ -396,6 +397,32 @@ async def test_reading_goes_on_after_a_cancellation_of_what_it_awaits(copies, mo
         await copies.accept(delivery(1))
         with anyio.fail_after(PATIENCE):
             await backlog.wait()
+
+
+@pytest.mark.parametrize("method", ["put", "update"])
+async def test_leaving_ends_also_if_requests_lose_the_cancellation(copies, method, monkeypatch):
+    """As ``asyncio.wait_for`` of Python 3.11 does if the answer comes at the same moment."""
+    lost = []
+
+    async def deaf(original, *args, **options):
+        try:
+            await asyncio.sleep(0.05)
+            await asyncio.sleep(1000 if leaving.is_set() and len(lost) < PARTITIONS else 0)
+        except asyncio.CancelledError:
+            if len(lost) >= PARTITIONS:
+                raise
+            lost.append(1)
+        return await original(*args, **options)
+
+    leaving = asyncio.Event()
+    instead_of(monkeypatch, method, deaf)
+    monkeypatch.setattr("rbim.jetstream.ownership.LAST_WAIT", 0.2)
+    with anyio.fail_after(PATIENCE):
+        async with copies, copies.backlog():
+            await until(lambda: copies.owned == PARTITIONS)
+            leaving.set()
+            await asyncio.sleep(TAKEOVER / 2)  # rounds and writes are under way
+    assert lost
 
 
 # ------------------------------------------------------------------------------------ several calls at once
