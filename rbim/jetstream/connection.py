@@ -312,9 +312,9 @@ async def finished(task: asyncio.Task[Any], again: Callable[[], bool] = lambda: 
         while not task.done():
             try:
                 await asyncio.wait((task,), timeout=CANCEL_AGAIN)
-                if again():
-                    task.cancel()
             except asyncio.CancelledError as error:
                 cancelled = error
+            if again():
+                task.cancel()
     if cancelled is not None:
         raise cancelled
