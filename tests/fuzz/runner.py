@@ -114,7 +114,7 @@ class Runner:
         ]
         command += ["-seed=1"] if fault is not None else []  # it finds the fault after as many inputs each time
         with log.open("w") as output:
-            ended = subprocess.run(command, cwd=ROOT, env=_environment(), stdout=output, stderr=output, check=False)
+            ended = subprocess.run(command, cwd=ROOT, env=_environment(home), stdout=output, stderr=output, check=False)
         text = log.read_text(errors="replace")
         if ended.returncode not in {0, STOPPED} and not any(found.iterdir()):
             raise RuntimeError(f"the engine ended with code {ended.returncode}:\n{text[-3000:]}")
@@ -135,15 +135,19 @@ class Runner:
         program.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')  # libFuzzer starts it for the inner process
         program.chmod(0o700)
         command += ["-merge=1", f"-timeout={INPUT_SECONDS}", str(fewest), str(home / "corpus")]
-        ended = subprocess.run(command, cwd=ROOT, env=_environment(), capture_output=True, text=True, check=False)
+        ended = subprocess.run(command, cwd=ROOT, env=_environment(home), capture_output=True, text=True, check=False)
         found = [path.read_bytes() for path in fewest.iterdir()]
         if not found:
             raise RuntimeError(f"nothing was merged:\n{ended.stderr[-3000:]}")
         return found
 
 
-def _environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONHASHSEED": "0"}
+def _environment(home: Path) -> dict[str, str]:
+    """Return the environment of the engine, which ends without removing its temporary files."""
+    temporary = home / "temporary"
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
+    return {**os.environ, "PYTHONHASHSEED": "0", "TMPDIR": str(temporary)}
 
 
 def _escaped(word: bytes) -> str:

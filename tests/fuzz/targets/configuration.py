@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import tomllib
 import traceback
 from pathlib import Path
@@ -92,8 +94,8 @@ _folders: list[Path] = []
 def check(data: bytes) -> None:
     """Load one configuration."""
     if not _folders:
-        base = Path("/dev/shm")
-        _folders.append(Path(mkdtemp(prefix="rbim-fuzz-", dir=base if base.is_dir() else None)))
+        _folders.append(Path(mkdtemp(prefix="rbim-fuzz-")))
+        atexit.register(shutil.rmtree, _folders[0])
     file, listed = _folders[0] / "given.toml", _folders[0] / "listed.json"
     content, environment, credentials = ([*data.split(NEXT, 2), b"", b""])[:3]
     content = content.replace(b"$TOKEN", TOKEN.encode())
