@@ -45,8 +45,10 @@ def soak() -> str:
     rows.append(["lost", *(str(len(run["losses"])) for run in runs)])
     versions = ", ".join(f"{name} {version}" for name, version in document["versions"].items())
     minutes = " or ".join(sorted({f"{run['minutes']:g}" for run in runs}))
+    rates = " or ".join(sorted({f"{run['rate']:g}" for run in runs}))
     said = (
-        f"Recorded on {document['date']} at commit `{document['commit']}`: {minutes} minutes each, at the same time, on"
+        f"Recorded on {document['date']} at commit `{document['commit']}`: {minutes} minutes each, {rates} requests"
+        f" a second, at the same time, on"
         f" {document['machine']}; {versions}.\n"
     )
     wrapped = textwrap.fill(said, 130, break_long_words=False, break_on_hyphens=False)
