@@ -62,6 +62,7 @@ AREAS = _areas(
             "tests/client/test_client.py",
             "tests/client/test_observers.py",
             "tests/client/test_rotation.py",
+            "tests/client/test_admission.py",
             "tests/client/test_closing.py",
             "tests/client/test_prepare.py",
             "tests/wire/test_codec.py",

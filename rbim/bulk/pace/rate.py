@@ -250,10 +250,6 @@ class AdaptiveRate:
         return 2 * sum(self._last) >= len(self._last)
 
     @property
-    def _is_below_peak(self) -> bool:
-        return self.rate is not None and self._peak is not None and self.rate < BELOW * self._peak
-
-    @property
     def _share(self) -> float:
         return len(self._throttled) / (len(self._throttled) + len(self._passed))
 
