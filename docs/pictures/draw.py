@@ -15,7 +15,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
 from architecture import architecture  # noqa: E402  # the path comes first
-from soak import soak  # noqa: E402  # the path comes first
+from soak_chart import soak  # noqa: E402  # the path comes first
 from terminal import demo, invite  # noqa: E402  # the path comes first
 
 __all__ = ["PICTURES"]

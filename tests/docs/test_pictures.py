@@ -83,7 +83,7 @@ def test_a_picture_needs_nothing_from_elsewhere(name):
 
 
 def test_the_picture_of_a_soak_is_what_was_recorded_and_stands_on_its_page():
-    assert load("soak").soak() == text_of("soak"), "run: python docs/pictures/draw.py soak"
+    assert load("soak_chart").soak() == text_of("soak"), "run: python docs/pictures/draw.py soak"
     assert "](pictures/soak.svg)" in (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
 
 

@@ -55,7 +55,12 @@ STREAMS = {
     "queue, records": f"KV_rbim-requests-{QUEUE}",
 }
 CONSUMERS = {"queue, workers": "workers", "inbox, a reader": r"r[0-9a-f]{16}"}
-KEYS = {"inbox, a partition": r"p\.\d+", "queue, a request": r"[0-9a-f]{16}\.\d+", "queue, pace": "pace"}
+KEYS = {
+    "inbox, a partition": r"p\.\d+",
+    "inbox, proof of writes": "proof",
+    "queue, a request": r"[0-9a-f]{16}\.\d+",
+    "queue, pace": "pace",
+}
 
 
 @define

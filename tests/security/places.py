@@ -22,6 +22,7 @@ FOLDER = f"{HERE}::test_a_temporary_folder_is_for_the_user_alone"
 DEMO_FOLDER = f"{HERE}::test_the_folder_of_the_demo_is_for_the_user_alone"
 READS_ONLY = f"{HERE}::test_a_place_that_reads_does_not_write"
 DISCARDS = f"{HERE}::test_a_place_that_discards_writes_to_the_null_device"
+ZSH = "tests/cli/test_completion.py::test_zsh_is_set_up_where_it_reads_its_files"
 CONFORMANCE = f"{HERE}::test_the_servers_of_the_conformance_suite_bind_the_loopback"
 
 FILES = {
@@ -52,6 +53,9 @@ FILES = {
     "bulk/journal/overflow.py: Overflow.add: TemporaryFile": (NO_NAME,),
     "bulk/journal/duplicates.py: Hashes._end_run: TemporaryFile": (NO_NAME,),
     "bulk/job.py: Job.estimate: TemporaryDirectory": (FOLDER,),
+    # the user's own start-up file, which a shell reads; nothing of rbim's is in it but the folder of the script
+    "cli/completion.py: _load_in_zsh: mkdir": (ZSH,),
+    "cli/completion.py: _load_in_zsh: write_text": (ZSH,),
     # reports and states
     "bulk/report/plot.py: plot_report: private_stream": (REPORT, REPORT_UNREADABLE),
     "cli/jobs/files.py: _written: private_stream": (REPORT, REPORT_UNREADABLE),
@@ -123,6 +127,14 @@ MESSAGES = {
     "jetstream/letters.py: Letters.requeue_one: publish": ("inbox, replayed events",),
     "jetstream/letters.py: publish: publish": ("inbox, replayed events",),
     "jetstream/letters.py: write_letter: publish": ("inbox, dead letters",),
+    "jetstream/publisher.py: Publisher.publish: publish": (  # what the others give it
+        "inbox, new events",
+        "inbox, quarantine",
+        "inbox, replayed events",
+        "inbox, dead letters",
+        "queue, operations",
+    ),
+    "jetstream/publisher.py: Publisher.put: publish": ("inbox, records", "queue, records"),
     "jetstream/ownership.py: Ownership._say: publish": ("inbox, owners",),
     "jetstream/sender.py: RemoteSender._publish.publish: publish": ("queue, operations",),
     "jetstream/sender.py: RemoteSender.state: publish": ("queue, workers",),
@@ -137,6 +149,7 @@ MESSAGES = {
     # what is subscribed
     "jetstream/nats_py.py: subscribe: subscribe": ("answers",),
     "jetstream/ownership.py: Ownership._listen: subscribe": ("inbox, owners",),
+    "jetstream/publisher.py: Publisher.start: subscribe": ("answers",),
     "jetstream/pull.py: Pull.connected: subscribe": ("answers",),
     "jetstream/reader.py: Reader.__aenter__: subscribe": ("answers",),
     "jetstream/sender.py: RemoteSender._prepare: subscribe": ("answers",),

@@ -287,7 +287,7 @@ async def test_the_demo_listens_on_the_loopback_only(tmp_path):
             await asyncio.open_connection("127.0.0.2", balancer.port)
     source = (PACKAGE / "cli" / "demo" / "machines" / "demo.py").read_text(encoding="utf-8")
     assert "--host" not in source
-    assert 'create_server(("127.0.0.1", 0))' in (PACKAGE / "cli" / "demo" / "machines" / "nodes.py").read_text(
+    assert 'create_server(("127.0.0.1", port))' in (PACKAGE / "cli" / "demo" / "machines" / "nodes.py").read_text(
         encoding="utf-8"
     )
 

@@ -17,14 +17,14 @@ __all__: list[str] = []
 @fault("jetstream_inbox")
 def take_over_trusted_early() -> None:
     """A partition is taken over whose record stood still for a tenth of the time."""
-    from rbim.jetstream.ownership import Ownership
+    from rbim.jetstream.ownership import Watch
 
-    may_be_taken = Ownership._may_be_taken
+    stood_still = Watch.stood_still
 
-    def faulty(self: Any, number: int, value: Any, revision: int, elapsed: float) -> bool:
-        return may_be_taken(self, number, value, revision, 10 * elapsed)
+    def faulty(self: Any, key: str, revision: int, now: float) -> float:
+        return 10 * stood_still(self, key, revision, now)
 
-    replace(Ownership, "_may_be_taken", faulty)
+    replace(Watch, "stood_still", faulty)
 
 
 @fault("jetstream_inbox")

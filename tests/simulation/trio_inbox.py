@@ -27,7 +27,7 @@ from rbim.callbacks import Backoff, Receiver, Router, SqliteInbox
 from rbim.callbacks.events.enums import ConvType
 from rbim.emulator.copies.messages import CopiedMessage
 from rbim.emulator.copies.targets import signed
-from rbim.storage import writer
+from rbim.storage import executor
 
 from . import planted_faults
 from .disk import AFTER, BEFORE, real_connect
@@ -255,7 +255,7 @@ class _Life:
         from trio._core import _run
 
         _run._ALLOW_DETERMINISTIC_SCHEDULING, _run._r = True, self._order
-        writer.WriterThread = partial(_Writer, self.delays)  # type: ignore[assignment,misc]
+        executor.ExecutorThread = partial(_Executor, self.delays)  # type: ignore[assignment,misc]
         anyio_trio.TrioBackend.run_sync_in_worker_thread = classmethod(partial(_in_thread, self.delays))
         trio.run(self._main, clock=MachineClock(), instruments=[Steps(self._dies_at)])
         self._say("uses", "", planted_faults.used())
@@ -328,10 +328,10 @@ class _Life:
         self._say("ends", message.text)
 
 
-class _Writer:
-    """Takes the place of the threads that write: one piece of work after the other, each at one instant."""
+class _Executor:
+    """Takes the place of the threads of a file: one piece of work after the other, each at one instant."""
 
-    def __init__(self, delays: Callable[[], tuple[float, float]], _: object) -> None:
+    def __init__(self, delays: Callable[[], tuple[float, float]], _: object, __: str) -> None:
         self._delays = delays
         self._queue: list[tuple[Callable[[], Any], Callable[[Any, BaseException | None], object]]] = []
         self._busy = False

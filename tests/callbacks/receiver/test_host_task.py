@@ -147,7 +147,7 @@ async def test_what_ends_the_parts_of_a_receiver_is_logged_at_once_and_does_not_
                     return await parent.__aexit__(*details)
 
                 async def claim(self, _):
-                    raise asyncio.CancelledError if backend() == "asyncio" else Panic
+                    raise Panic
 
             return Claims()
 
