@@ -12,7 +12,7 @@ from anyio import CancelScope
 from rbim._support.event_loops import backend
 from rbim._support.text import one_line
 from rbim.errors import InvalidRequest
-from rbim.jetstream.nats_py import Client, connect, jetstream_of
+from rbim.jetstream.nats_py import Client, close, connect, jetstream_of
 from rbim.jetstream.publisher import Publisher
 
 if TYPE_CHECKING:
@@ -221,7 +221,7 @@ class Connection:
                     self._publisher.close()
                 with suppress(Exception):
                     async with asyncio.timeout(LAST_WAIT):
-                        await client.close()
+                        await close(client)
         self._settled.set()
         self._tried.set()
 

@@ -49,6 +49,7 @@ __all__ = [
     "api",
     "api_error",
     "client_of",
+    "close",
     "connect",
     "jetstream_of",
     "parts",
@@ -64,6 +65,16 @@ def connect(client: Client, servers: list[str], **options: Any) -> Awaitable[Non
     """Connect a client; the types of the library allow no fractions of seconds."""
     connecting: Awaitable[None] = cast("Any", client).connect(servers, **options)
     return connecting
+
+
+async def close(client: Client) -> None:
+    """Close a client, also one that was interrupted while it closed by itself: it would leave its socket open."""
+    try:
+        await client.close()
+    finally:
+        transport = getattr(client, "_transport", None)
+        if transport is not None:
+            transport.close()
 
 
 def jetstream_of(client: Client, *, timeout: float) -> JetStreamContext:

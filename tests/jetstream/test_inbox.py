@@ -1,6 +1,7 @@
 """The inbox on the servers, beyond the conformance suite: servers, connections and acknowledgements that fail."""
 
 import asyncio
+import gc
 import json
 import os
 import sys
@@ -394,6 +395,8 @@ async def test_certificates_on_both_sides(tmp_path, name):
             await works(copies)
         async with inbox(servers, name, settings=NatsSettings(ca_file=ca)) as without:
             assert not without.ready
+        await asyncio.sleep(0.01)
+        gc.collect()  # a socket that was left open would be told here
     finally:
         servers.stop()
 

@@ -134,7 +134,7 @@ def test_four_parts_lose_nothing_in_seconds():
 @pytest.mark.parametrize(("plant", "figure"), [("memory", "heap"), ("descriptors", "descriptors")])
 def test_a_leak_that_is_planted_is_found_in_seconds(plant, figure):
     """A list that grows by 1 KiB a request, or a descriptor for ten requests that stays open."""
-    (found,) = soak("emulator", "--plant", plant, "--rate", "400", "--life", "60", "--requests", "2500", seconds=100)
+    (found,) = soak("emulator", "--plant", plant, "--rate", "200", "--life", "60", "--requests", "6000", seconds=150)
     (verdict,) = [each for each in found["verdicts"] if each["figure"] == figure]
     requests = found["counts"]["requests"]
     assert not verdict["flat"], (verdict, requests)
