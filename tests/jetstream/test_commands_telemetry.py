@@ -84,6 +84,8 @@ async def test_one_trace_leads_from_the_command_of_a_job_to_the_request_of_a_wor
             made.without_token |= told.environment("job")
             worker, job = made.worker(), made.job()
             assert job.wait(60) == 0
+            # a level is read while its client is open
+            anyio.from_thread.run(until, lambda: "rbim.client.places" in told.names("worker"))
             worker.send_signal(signal.SIGTERM)
             assert worker.wait(60) == 0
 
