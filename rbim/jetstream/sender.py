@@ -17,7 +17,7 @@
 # What must always hold:
 # - While no server answers, nothing is concluded: the seconds above are seconds in which the connection was ready, together.
 # - A recalled request was published by another process, or not at all. It is WAITING, for RECALL_PATIENCE seconds.
-# - What was concluded is recorded, so that whoever asks later gets the same outcome.
+# - What was concluded is recorded, so that all who ask later get the same outcome.
 
 from __future__ import annotations
 

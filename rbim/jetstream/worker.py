@@ -212,7 +212,7 @@ class _Worker:
             await message.respond(json.dumps(state).encode())
 
     async def _tell_life(self, message: Msg) -> None:
-        """Answer whoever found a claim of this worker."""
+        """Answer a process that found a claim of this worker."""
         with suppress(NatsError):
             await message.respond(b"yes" if message.data.decode() in self._working else b"no")
 

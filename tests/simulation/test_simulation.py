@@ -19,7 +19,7 @@ assert planted_jetstream.__all__ == []  # imported for its faults
 ROOT = Path(__file__).parents[2]
 
 SEEDS = {
-    "job": "1-20,27,32,35,37,90,121,448",
+    "job": "1-20,27,32,35,37,90,121,448,657,738",
     "inbox": "1-20,33,53,56,85",
     "service": "1-20,110,200,228,240,415",
     "jetstream_job": "1-8,13",

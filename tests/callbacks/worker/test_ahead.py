@@ -195,13 +195,15 @@ async def test_a_cancelled_run_records_what_was_handled(clock):
     assert [event.body for event in sink.events] == ["2", "3", "4"]
 
 
-@pytest.mark.parametrize("method", ["claim", "done", "retry", "renew", "wait"])
-async def test_an_inbox_that_hangs_is_asked_again(clock, caplog, method, monkeypatch):
+async def handled_though(clock, method, monkeypatch, stray=None):
+    """Have an event handled by an inbox one of whose methods hangs once, or ends as ``stray`` does; return the attempts."""
     monkeypatch.setattr("rbim.callbacks.worker.conversation.PATIENCE", 0.05)
     monkeypatch.setattr("rbim.callbacks.worker.worker.PATIENCE", 0.05)
     sink, log, gate = Slow(clock, lease=30.0), [], anyio.Event()
     sink.gate.set()
     sink.hangs = [method]
+    if stray is not None:
+        sink.hanging_in = stray
 
     async def handler(_event, handling):
         log.append(handling.attempt)
@@ -220,6 +222,12 @@ async def test_an_inbox_that_hangs_is_asked_again(clock, caplog, method, monkeyp
             gate.set()
         await until(lambda: not sink.events, clock)
     assert not sink.hangs
+    return log
+
+
+@pytest.mark.parametrize("method", ["claim", "done", "retry", "renew", "wait"])
+async def test_an_inbox_that_hangs_is_asked_again(clock, caplog, method, monkeypatch):
+    log = await handled_though(clock, method, monkeypatch)
     assert log == [1, 2][: 1 + (method == "retry")]
     assert ("the inbox has not answered within 0.05 s" in caplog.text) == (method != "wait")
 
@@ -239,28 +247,6 @@ async def awaiting_what_is_cancelled():
 @pytest.mark.parametrize("method", ["claim", "done", "retry", "renew", "wait"])
 @pytest.mark.parametrize("stray", [gathering, awaiting_what_is_cancelled])
 async def test_a_cancellation_that_no_scope_requested_ends_no_worker(clock, caplog, method, stray, monkeypatch):
-    monkeypatch.setattr("rbim.callbacks.worker.conversation.PATIENCE", 0.05)
-    monkeypatch.setattr("rbim.callbacks.worker.worker.PATIENCE", 0.05)
-    sink, log, gate = Slow(clock, lease=30.0), [], anyio.Event()
-    sink.gate.set()
-    sink.hangs, sink.hanging_in = [method], stray
-
-    async def handler(_event, handling):
-        log.append(handling.attempt)
-        if method == "retry" and handling.attempt == 1:
-            raise ValueError
-        if method == "renew":
-            await gate.wait()
-
-    async with running(sink, handler, clock):
-        if method == "wait":
-            await until(lambda: not sink.hangs)
-        await sink.accept(text(1))
-        await until(lambda: log, clock)
-        if method == "renew":
-            await until(lambda: sink.asked, clock)
-            gate.set()
-        await until(lambda: not sink.events, clock)
-    assert not sink.hangs
+    await handled_though(clock, method, monkeypatch, stray)
     words = "has not answered within 0.05 s" if stray is gathering else "was cancelled by something that it awaited"
     assert (words in caplog.text) == (method != "wait" or stray is not gathering)
