@@ -1,0 +1,140 @@
+"""A page over HTTP: an ASGI 3 application that serves its files and its events below a prefix.
+
+Every answer has the same headers, which keep a page to itself: nothing is loaded from elsewhere, no other page may frame or
+read it, and a script that gets into it by a hostile name has no way to run. The files are those of the package, by name: no
+path of a request reaches the file system.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from hashlib import sha256
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from attrs import frozen
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
+    from rbim._support.asgi import Receive, Scope, Send
+    from rbim.page.events import Feed
+
+__all__ = ["SECURITY_HEADERS", "Page", "prefers_html"]
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+)
+SECURITY_HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+}
+"""The headers of each answer of a page."""
+
+TYPES = {
+    ".html": b"text/html;charset=utf-8",
+    ".js": b"text/javascript;charset=utf-8",
+    ".css": b"text/css;charset=utf-8",
+    ".svg": b"image/svg+xml",
+}
+SHARED = "shared"
+INDEX = "index.html"
+READING = ("GET", "HEAD")
+
+_HEADERS = [(name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
+_ACCEPTED = re.compile(r"\s*([^;,\s]+)\s*(?:;[^,]*?\bq\s*=\s*([^;,\s]+))?")
+
+
+@frozen
+class _File:
+    content: bytes
+    kind: bytes
+    etag: bytes
+
+
+class Page:
+    """The ASGI 3 application of one page: ``static/NAME/index.html`` at the prefix, ``static/...`` and ``events`` below it.
+
+    ``name`` is the page's folder. ``prefix`` begins and ends with a slash (default: ``/``).
+    """
+
+    def __init__(self, name: str, feed: Feed, *, prefix: str = "/") -> None:
+        self.feed = feed
+        self.prefix = prefix
+        self._name = name
+
+    def serves(self, path: str) -> bool:
+        """Return whether a path is one of the page's."""
+        rest = path.removeprefix(self.prefix) if path.startswith(self.prefix) else None
+        return rest is not None and (rest in {"", "events"} or rest.startswith("static/"))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one HTTP request."""
+        path: str = scope["path"].removeprefix(scope.get("root_path", ""))
+        rest = path.removeprefix(self.prefix)
+        if not self.serves(path):
+            await _say(scope, send, 404, "the page has no such file\n")
+        elif scope["method"] not in READING:
+            await _say(scope, send, 405, "the page is only read\n", (b"allow", b"GET, HEAD"))
+        elif rest == "events":
+            await self.feed.serve(scope, receive, send, _HEADERS)
+        else:
+            name = f"{self._name}/{INDEX}" if not rest else rest.removeprefix("static/")
+            file = _files(self._name).get(name)
+            if file is None or (rest and name.endswith(INDEX)):
+                await _say(scope, send, 404, "the page has no such file\n")
+            else:
+                await _answer(scope, send, file, negotiated=not rest)
+
+
+async def _answer(scope: Scope, send: Send, file: _File, *, negotiated: bool) -> None:
+    """Send a file, or 304 if the browser has it. A browser asks each time, so that a page never mixes two versions."""
+    known = b", ".join(value for name, value in scope["headers"] if name == b"if-none-match")
+    headers = [(b"etag", file.etag), (b"cache-control", b"no-cache"), *_HEADERS]
+    if negotiated:
+        headers.append((b"vary", b"accept"))
+    if file.etag in known or known == b"*":
+        await send({"type": "http.response.start", "status": 304, "headers": headers})
+        await send({"type": "http.response.body", "body": b""})
+        return
+    headers += [(b"content-type", file.kind), (b"content-length", b"%d" % len(file.content))]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else file.content})
+
+
+async def _say(scope: Scope, send: Send, status: int, text: str, *more: tuple[bytes, bytes]) -> None:
+    headers = [(b"content-type", b"text/plain;charset=utf-8"), (b"content-length", b"%d" % len(text)), *more, *_HEADERS]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else text.encode()})
+
+
+@lru_cache
+def _files(name: str) -> dict[str, _File]:
+    """Return the files of a page and those that all pages share, by ``FOLDER/FILE``. They are read once per process."""
+    static = files("rbim.page").joinpath("static")
+    return {f"{folder}/{each.name}": _read(each) for folder in (SHARED, name) for each in static.joinpath(folder).iterdir()}
+
+
+def _read(file: Traversable) -> _File:
+    content = file.read_bytes()
+    kind = TYPES[f".{file.name.rpartition('.')[2]}"]
+    return _File(content, kind, b'"%s"' % sha256(content).hexdigest()[:32].encode())
+
+
+def prefers_html(scope: Scope) -> bool:
+    """Return whether a request comes from a browser that shows a page: it names HTML, and no JSON that it prefers."""
+    text = ", ".join(value.decode("latin-1") for name, value in scope["headers"] if name == b"accept")
+    weights = {found[1].lower(): _weight(found[2]) for found in _ACCEPTED.finditer(text)}
+    return weights.get("text/html", 0.0) > weights.get("application/json", 0.0)
+
+
+def _weight(text: str | None) -> float:
+    try:
+        return 1.0 if text is None else float(text)
+    except ValueError:
+        return 0.0

@@ -1,0 +1,249 @@
+"""Server-sent events for any number of watchers of a page, in bounded memory.
+
+**Theory of operation.** Sources append items to streams, and nothing else happens. Each watcher has a cursor: how many items
+of each stream it has received. At every tick (default: each 0.2 seconds) the watchers that are connected wake together and
+get what has been added since their cursor, in one event. All of them share the work: items and levels of one tick are
+encoded once.
+
+A stream holds its last ``kept`` items. A watcher that is slow, or was away, gets what is still held and the number of items
+that it missed; the counters stay exact. A watcher that does not read holds up no other one: its own task waits, and it has
+at most one event in memory.
+
+The ``id`` of an event is the cursor after it, ``EPOCH.COUNT.COUNT...``. A watcher that comes back with it, as the header
+``Last-Event-ID`` or as ``?after=``, resumes. An id of another epoch (another process, or a stream that was cleared) starts
+anew, and the watcher is told so.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import deque
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from urllib.parse import parse_qs
+
+import anyio
+from attrs import define, frozen
+
+from rbim._support import json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rbim._support.asgi import Receive, Send
+
+__all__ = ["Batch", "Cursor", "Feed", "Stream", "cursor_of"]
+
+INTERVAL = 0.2
+KEEP_ALIVE = 15.0
+"""Seconds without an event after which a comment is sent, so that a connection whose other end has gone is noticed."""
+
+LAST_WORD = 0.5  # seconds for the end of an answer
+RETRY = 1000  # milliseconds after which a browser connects again
+
+T = TypeVar("T")
+
+
+class Stream(Generic[T]):
+    """The last items of one kind. ``count`` is the exact number of all items so far; they are numbered from 1."""
+
+    def __init__(self, name: str, kept: int, encode: Callable[[T], Any]) -> None:
+        self.name = name
+        self.count = 0
+        self.epoch = 0
+        self.encode = encode
+        self._items: deque[T] = deque(maxlen=kept)
+
+    def add(self, item: T) -> None:
+        """Append an item. It is kept as it is; it is encoded later, and only if someone watches."""
+        self.count += 1
+        self._items.append(item)
+
+    def clear(self) -> None:
+        """Forget all items and restart the count: watchers start anew."""
+        self.count = 0
+        self.epoch += 1
+        self._items.clear()
+
+    def held(self) -> list[T]:
+        """Return the items that are still held, the oldest first."""
+        return list(self._items)
+
+    def between(self, after: int, until: int) -> list[T]:
+        """Return the items with numbers above ``after``, up to ``until``, as far as they are held."""
+        first = self.count - len(self._items) + 1
+        return list(islice(self._items, max(0, after + 1 - first), max(0, until + 1 - first)))
+
+
+@frozen
+class Cursor:
+    """A position: the items of each stream that a watcher has, in the order in which the streams were made."""
+
+    epoch: str
+    counts: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return ".".join((self.epoch, *map(str, self.counts)))
+
+
+@frozen
+class Batch:
+    """What a watcher gets at one tick: the document of the event, and the cursor after it."""
+
+    cursor: Cursor
+    data: bytes
+
+
+@define
+class _Tick:
+    """The state of all streams at one tick, which all watchers share, and the events that were encoded for it."""
+
+    number: int
+    cursor: Cursor
+    levels: bytes | None
+    events: dict[tuple[Cursor | None, bool], Batch]
+
+
+class Feed:
+    """Everything that the watchers of one page receive; see the module.
+
+    ``levels`` returns the present values as JSON. ``interval`` is in seconds (default: 0.2).
+    """
+
+    def __init__(self, levels: Callable[[], Any] | None = None, *, interval: float = INTERVAL) -> None:
+        self.watchers = 0
+        self._levels = levels
+        self._interval = interval
+        self._epoch = secrets.token_hex(4)
+        self._streams: list[Stream[Any]] = []
+        self._tick: _Tick | None = None
+        self._closed = False
+        self._closing: set[anyio.CancelScope] = set()
+
+    def stream(self, name: str, kept: int, encode: Callable[[T], Any]) -> Stream[T]:
+        """Return a new stream that holds its last ``kept`` items. Make all streams before the first watcher comes."""
+        made = Stream(name, kept, encode)
+        self._streams.append(made)
+        return made
+
+    def close(self) -> None:
+        """End the answers of all watchers, now and from now on, so that the server can end."""
+        self._closed = True
+        for scope in list(self._closing):
+            scope.cancel()
+
+    # From a cursor to an event.
+
+    def tick(self, number: int) -> None:
+        """Fix what watchers receive until the next number: the counts of all streams, and the levels."""
+        if self._tick is None or self._tick.number != number:
+            levels = None if self._levels is None else json.dumps(self._levels())
+            counts = tuple(stream.count for stream in self._streams)
+            self._tick = _Tick(number, Cursor(self._now_epoch(), counts), levels, {})
+
+    def levels(self) -> bytes | None:
+        """Return the levels of the present tick, encoded."""
+        return None if self._tick is None else self._tick.levels
+
+    def since(self, cursor: Cursor | None, *, levels: bool = True) -> Batch | None:
+        """Return the event for a watcher at this cursor (None: it has nothing), or None if there is nothing new.
+
+        ``levels`` is whether it gets the levels, too.
+        """
+        tick = self._tick
+        if tick is None:
+            return None
+        levels = levels and tick.levels is not None
+        if cursor == tick.cursor and not levels:
+            return None
+        found = tick.events.get((cursor, levels))
+        if found is None:
+            found = tick.events[cursor, levels] = Batch(tick.cursor, self._document(tick, cursor, levels=levels))
+        return found
+
+    def _now_epoch(self) -> str:
+        return f"{self._epoch}{sum(stream.epoch for stream in self._streams)}"
+
+    def _document(self, tick: _Tick, cursor: Cursor | None, *, levels: bool) -> bytes:
+        resumed = cursor is not None and self._resumes(cursor, tick.cursor)
+        before = cursor.counts if cursor is not None and resumed else (0,) * len(self._streams)
+        parts = [b'{"start":', b"false" if resumed else b"true"]
+        if levels and tick.levels is not None:
+            parts += [b',"levels":', tick.levels]
+        streams: dict[str, Any] = {}
+        for stream, after, until in zip(self._streams, before, tick.cursor.counts, strict=True):
+            items = stream.between(after, until)
+            if until > after or not resumed:
+                first = until - len(items) + 1
+                encoded = [stream.encode(item) for item in items]
+                streams[stream.name] = {"first": first, "missed": first - 1 - after, "count": until, "items": encoded}
+        return b"".join([*parts, b',"streams":', json.dumps(streams), b"}"])
+
+    @staticmethod
+    def _resumes(cursor: Cursor, now: Cursor) -> bool:
+        """Return whether a cursor, which came from outside, is a position of this feed."""
+        same = cursor.epoch == now.epoch and len(cursor.counts) == len(now.counts)
+        return same and all(mine <= theirs for mine, theirs in zip(cursor.counts, now.counts, strict=True))
+
+    # One watcher.
+
+    async def serve(self, scope: Any, receive: Receive, send: Send, headers: list[tuple[bytes, bytes]]) -> None:
+        """Answer a request for the events until the watcher leaves; ``headers`` are added to the answer's."""
+        start = [(b"content-type", b"text/event-stream;charset=utf-8"), (b"cache-control", b"no-store"), *headers]
+        await send({"type": "http.response.start", "status": 200, "headers": start})
+        if scope["method"] != "HEAD" and not self._closed:
+            self.watchers += 1
+            with anyio.CancelScope() as ends:
+                self._closing.add(ends)
+                try:
+                    async with anyio.create_task_group() as tasks:
+                        tasks.start_soon(_until_gone, receive, ends)
+                        await self._push(cursor_of(scope), send)
+                finally:
+                    self._closing.discard(ends)
+                    self.watchers -= 1
+                    if not self.watchers:
+                        self._tick = None
+        with anyio.move_on_after(LAST_WORD, shield=True):  # one that does not read holds up nothing
+            await send({"type": "http.response.body", "body": b""})
+
+    async def _push(self, cursor: Cursor | None, send: Send) -> None:
+        """Send each tick's event, from the first tick on. Watchers of one feed wake at the same moments."""
+        await send({"type": "http.response.body", "body": b"retry: %d\n\n" % RETRY, "more_body": True})
+        seen: bytes | None = None
+        quiet = 0.0
+        self.tick(self._number())
+        while True:
+            levels = self.levels()
+            batch = self.since(cursor, levels=levels != seen)
+            if batch is not None:
+                event = b"id: %s\ndata: %s\n\n" % (str(batch.cursor).encode(), batch.data)
+                cursor, seen, quiet = batch.cursor, levels, 0.0
+                await send({"type": "http.response.body", "body": event, "more_body": True})
+            elif quiet >= KEEP_ALIVE:
+                quiet = 0.0
+                await send({"type": "http.response.body", "body": b":\n\n", "more_body": True})
+            pause = self._interval - anyio.current_time() % self._interval
+            await anyio.sleep(pause)
+            quiet += pause
+            self.tick(self._number())
+
+    def _number(self) -> int:
+        return round(anyio.current_time() / self._interval)
+
+
+async def _until_gone(receive: Receive, ends: anyio.CancelScope) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    ends.cancel()
+
+
+def cursor_of(scope: Any) -> Cursor | None:
+    """Return the cursor that a request names: its ``Last-Event-ID``, or else ``?after=``; None if it has none."""
+    named = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"last-event-id"), None)
+    if named is None:
+        named = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("after", [""])[0]
+    epoch, *counts = named.split(".")
+    if not counts or not all(each.isascii() and each.isdecimal() and len(each) <= 18 for each in counts):  # noqa: PLR2004  # within 64 bits
+        return None
+    return Cursor(epoch, tuple(map(int, counts)))

@@ -1,0 +1,67 @@
+// A small chart of the last seconds, drawn with SVG: areas and lines over time.
+//
+//   const rate = chart({label: "Requests per second", series: [{name: "answered", class: "good"}], points: 120, number});
+//   rate.push([12]);       // one value for each series, at each moment
+//   rate.element
+//
+// Screen readers get the label with the last values. The colours are those of the classes, in page.css.
+
+import {h, perFrame, svg} from "./dom.js";
+
+const WIDTH = 600;
+const HEIGHT = 120;
+
+export function chart({label, series, points = 120, number}) {
+    const values = series.map(() => []);
+    const shapes = series.map(each => ({
+        area: svg("path", {class: `area ${each.class}`}),
+        line: svg("path", {class: `line ${each.class}`}),
+    }));
+    const top = h("span", {class: "top", "aria-hidden": "true"});
+    const picture = svg(
+        "svg",
+        {viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img"},
+        svg("line", {class: "grid", x1: 0, x2: WIDTH, y1: HEIGHT / 2, y2: HEIGHT / 2}),
+        shapes.map(shape => [shape.area, shape.line]),
+    );
+    const legend = h(
+        "ul",
+        {class: "legend"},
+        series.map(each => h("li", {class: each.class}, h("span", {class: "swatch", "aria-hidden": "true"}), each.name, " ", h("output"))),
+    );
+    const element = h("figure", {class: "chart"}, h("figcaption", {}, label, legend), h("div", {class: "plot"}, picture, top));
+    const draw = perFrame(render);
+
+    function render() {
+        const highest = round(Math.max(1, ...values.flat()));
+        top.textContent = number(highest);
+        const x = at => (WIDTH * (at + points - values[0].length)) / (points - 1);
+        const y = value => HEIGHT - 2 - ((HEIGHT - 8) * value) / highest;
+        series.forEach((each, at) => {
+            const line = values[at].map((value, n) => `${n === 0 ? "M" : "L"}${x(n).toFixed(1)} ${y(value).toFixed(1)}`).join("");
+            shapes[at].line.setAttribute("d", line);
+            shapes[at].area.setAttribute("d", line === "" ? "" : `${line}L${WIDTH} ${HEIGHT}L${x(0).toFixed(1)} ${HEIGHT}Z`);
+            legend.children[at].querySelector("output").textContent = number(values[at].at(-1) ?? 0);
+        });
+        const last = series.map((each, at) => `${each.name} ${number(values[at].at(-1) ?? 0)}`).join(", ");
+        picture.setAttribute("aria-label", `${label}: ${last}`);
+    }
+
+    draw();
+    return {
+        element,
+        push(moment) {
+            moment.forEach((value, at) => {
+                values[at].push(value);
+                if (values[at].length > points) values[at].shift();
+            });
+            draw();
+        },
+    };
+}
+
+/** The next number of the form 1, 2 or 5 times a power of ten. */
+function round(value) {
+    const power = 10 ** Math.floor(Math.log10(value));
+    return [1, 2, 5, 10].map(each => each * power).find(each => each >= value);
+}

@@ -1,0 +1,151 @@
+// A live table: the newest row first, a filter, a pause button. It holds a bounded number of items and shows fewer of them.
+//
+//   const list = liveList({
+//       caption: "Requests", empty: "None so far", t, number,
+//       columns: [{label: "Operation", cell: item => node or text, class: "wide"}],
+//       key: item => item.number,                 // unique
+//       text: item => "what the filter searches",
+//       open: item => {},                         // optional: the first cell becomes a button
+//   });
+//   list.add(items); list.update(item); list.clear(); list.missed(n)
+//   list.element
+//
+// While it is paused, the rows stand still and new items are counted; none is lost that the list can hold.
+
+import {fill, h, perFrame} from "./dom.js";
+
+const HELD = 1000;
+const ROWS = 100;
+
+export function liveList({caption, empty, columns, key, text, open = null, t, number, filters = []}) {
+    let items = []; // oldest first
+    let frozen = null; // while paused: the items that are shown
+    let total = 0;
+    let lost = 0;
+    const rows = new Map();
+
+    const body = h("tbody");
+    const count = h("span", {class: "muted"});
+    const search = h("input", {type: "search", placeholder: t("filter"), "aria-label": `${t("filter")}: ${caption}`});
+    const choices = filters.map(choice);
+    const pause = h("button", {type: "button", "aria-pressed": "false", onclick: toggle}, t("pause"));
+    const nothing = h("div", {class: "empty"}, empty);
+    const table = h(
+        "table",
+        {class: "live"},
+        h("caption", {class: "offscreen"}, caption),
+        h("thead", {}, h("tr", {}, columns.map(column => h("th", {scope: "col", class: column.class}, column.label)))),
+        body,
+    );
+    const element = h(
+        "div",
+        {class: "live-list"},
+        h("div", {class: "toolbar", role: "group", "aria-label": caption}, search, choices.map(each => each.element), pause, count),
+        h("div", {class: "scroll", tabindex: "0", role: "group", "aria-label": caption}, table, nothing),
+    );
+    const draw = perFrame(render);
+    search.addEventListener("input", draw);
+
+    function choice({label, options, accepts}) {
+        const select = h("select", {"aria-label": label}, options.map(([value, name]) => h("option", {value}, name)));
+        select.addEventListener("change", () => draw());
+        return {element: select, accepts: item => accepts(item, select.value)};
+    }
+
+    function toggle() {
+        frozen = frozen === null ? items.slice() : null;
+        pause.setAttribute("aria-pressed", String(frozen !== null));
+        pause.textContent = t(frozen === null ? "pause" : "resume");
+        draw();
+    }
+
+    function matching() {
+        const wanted = search.value.trim().toLowerCase();
+        const found = [];
+        const among = frozen ?? items;
+        let matches = 0;
+        for (let at = among.length - 1; at >= 0; at -= 1) {
+            const item = among[at];
+            if (wanted !== "" && !text(item).toLowerCase().includes(wanted)) continue;
+            if (!choices.every(each => each.accepts(item))) continue;
+            matches += 1;
+            if (found.length < ROWS) found.push(item);
+        }
+        return [found, matches, wanted !== ""];
+    }
+
+    function render() {
+        const [found, matches] = matching();
+        const wanted = new Set(found.map(key));
+        for (const [name, row] of rows) {
+            if (wanted.has(name)) continue;
+            if (row.contains(document.activeElement)) element.querySelector(".scroll").focus();
+            row.remove();
+            rows.delete(name);
+        }
+        let after = null;
+        for (const item of found) {
+            const name = key(item);
+            let row = rows.get(name);
+            if (row === undefined) rows.set(name, (row = made(item)));
+            const next = after === null ? body.firstChild : after.nextSibling;
+            if (row !== next) body.insertBefore(row, next);
+            after = row;
+        }
+        table.hidden = found.length === 0;
+        nothing.hidden = found.length > 0;
+        const parts = [t("shown", {shown: number(found.length), all: number(total)})];
+        if (frozen !== null) parts.push(t("new ones", {n: number(Math.max(0, items.length - frozen.length))}));
+        if (lost > 0) parts.push(t("missed", {n: number(lost)}));
+        count.textContent = parts.join(" · ");
+        count.dataset.total = String(total);
+        count.dataset.matches = String(matches);
+    }
+
+    function made(item) {
+        const row = h("tr", {class: open === null ? null : "opens"}, cells(item));
+        if (open !== null) {
+            row.addEventListener("click", event => {
+                if (event.target.closest("button, a") === null && String(getSelection()) === "") open(item);
+            });
+        }
+        return row;
+    }
+
+    function cells(item) {
+        return columns.map((column, at) => {
+            const content = column.cell(item);
+            const inner = at === 0 && open !== null ? h("button", {type: "button", class: "link", onclick: () => open(item)}, content) : content;
+            return h("td", {class: column.class, "data-label": column.label}, inner);
+        });
+    }
+
+    return {
+        element,
+        add(more, {all} = {}) {
+            items.push(...more);
+            if (items.length > HELD) items = items.slice(-HELD);
+            total = all ?? total + more.length;
+            draw();
+        },
+        /** Draw one item again. */
+        update(item) {
+            const row = rows.get(key(item));
+            if (row !== undefined && !row.contains(document.activeElement)) fill(row, cells(item));
+        },
+        clear() {
+            items = [];
+            frozen = frozen === null ? null : [];
+            total = lost = 0;
+            for (const row of rows.values()) row.remove();
+            rows.clear();
+            draw();
+        },
+        missed(more) {
+            lost += more;
+            draw();
+        },
+        items: () => items,
+        draw,
+    };
+}

@@ -1,0 +1,160 @@
+"""The files of a page over HTTP: their headers, which are on every answer, and nothing but the package's own files."""
+
+import re
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+import rbim.page
+from rbim.page.assets import SECURITY_HEADERS, Page, prefers_html
+from rbim.page.events import Feed
+
+STATIC = Path(rbim.page.__file__).with_name("static")
+PAGES = sorted(each.name for each in STATIC.iterdir() if each.name != "shared")
+FILES = sorted(str(each.relative_to(STATIC).as_posix()) for each in STATIC.rglob("*") if each.is_file())
+PREFIX = "/_below/"
+
+
+async def answer(path, method="GET", page="emulator", prefix=PREFIX, **headers):
+    sent = []
+
+    async def receive():
+        return {"type": "http.disconnect"}
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "method": method,
+        "path": path,
+        "query_string": b"",
+        "headers": [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()],
+    }
+    await Page(page, Feed(), prefix=prefix)(scope, receive, send)
+    start, *rest = sent
+    named = {name.decode(): value.decode() for name, value in start["headers"]}
+    return start["status"], named, b"".join(each["body"] for each in rest)
+
+
+def address(file, page):
+    return PREFIX if file == f"{page}/index.html" else f"{PREFIX}static/{file}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+async def test_each_file_is_served_with_its_type_its_length_and_every_header(page):
+    kinds = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+    for file in FILES:
+        if file.split("/")[0] not in {"shared", page}:
+            continue
+        status, headers, body = await answer(address(file, page), page=page)
+        assert (status, body) == (200, (STATIC / file).read_bytes()), file
+        assert headers["content-type"].split(";")[0] == kinds[Path(file).suffix]
+        assert headers["content-length"] == str(len(body))
+        assert headers["cache-control"] == "no-cache"
+        assert SECURITY_HEADERS.items() <= headers.items()
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "status"),
+    [
+        (PREFIX, "GET", 200),
+        (PREFIX, "HEAD", 200),
+        (PREFIX, "POST", 405),
+        (PREFIX + "static/shared/dom.js", "DELETE", 405),
+        (PREFIX + "events", "PUT", 405),
+        (PREFIX + "events", "HEAD", 200),
+        (PREFIX + "static/", "GET", 404),
+        (PREFIX + "static/emulator/index.html", "GET", 404),
+        (PREFIX + "static/shared/", "GET", 404),
+        (PREFIX + "static/../__init__.py", "GET", 404),
+        (PREFIX + "static/shared/../../__init__.py", "GET", 404),
+        (PREFIX + "static//etc/passwd", "GET", 404),
+        (PREFIX + "static/shared/dom.js\0", "GET", 404),
+        (PREFIX + "other", "GET", 404),
+        (PREFIX + "other", "HEAD", 404),
+        ("/", "GET", 404),
+    ],
+)
+async def test_every_answer_has_the_headers_that_keep_a_page_to_itself(path, method, status):
+    got, headers, body = await answer(path, method)
+    assert got == status
+    assert SECURITY_HEADERS.items() <= headers.items()
+    assert not [name for name in headers if name.startswith("access-control")]
+    assert (body == b"") is (method == "HEAD")
+    if status == 405:
+        assert headers["allow"] == "GET, HEAD"
+
+
+def test_the_policy_allows_nothing_from_elsewhere_and_no_inline_script_or_style():
+    policy = dict(part.split(" ", 1) for part in SECURITY_HEADERS["content-security-policy"].split("; "))
+    assert policy == {
+        "default-src": "'none'",
+        "script-src": "'self'",
+        "style-src": "'self'",
+        "img-src": "'self' data:",
+        "connect-src": "'self'",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+        "frame-ancestors": "'none'",
+        "require-trusted-types-for": "'script'",
+        "trusted-types": "'none'",
+    }
+
+
+async def test_a_browser_that_has_a_file_gets_it_once():
+    _, headers, _ = await answer(PREFIX + "static/shared/page.css")
+    status, again, body = await answer(PREFIX + "static/shared/page.css", if_none_match=headers["etag"])
+    assert (status, body) == (304, b"")
+    assert SECURITY_HEADERS.items() <= again.items()
+    status, _, body = await answer(PREFIX + "static/shared/page.css", if_none_match='"another"')
+    assert (status, len(body)) == (200, len((STATIC / "shared/page.css").read_bytes()))
+
+
+@pytest.mark.parametrize(
+    ("accept", "html"),
+    [
+        (None, False),
+        ("", False),
+        ("*/*", False),
+        ("text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,*/*;q=0.8", True),  # a browser
+        ("text/html", True),
+        ("TEXT/HTML;level=1", True),
+        ("application/json", False),
+        ("application/json, text/plain, */*", False),
+        ("application/json, text/html", False),
+        ("text/html, application/json;q=0.9", True),
+        ("text/html;q=0", False),
+        ("text/html;q=nonsense", False),
+        ("text/event-stream", False),
+    ],
+)
+def test_a_page_is_for_those_who_name_html(accept, html):
+    headers = [] if accept is None else [(b"accept", accept.encode())]
+    assert prefers_html({"headers": headers}) is html
+
+
+SCRIPTS = [name for name in FILES if name.endswith(".js")]
+# What turns text into a part of the page or into code, or takes something from elsewhere.
+UNSAFE = re.compile(
+    r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|createContextualFragment|setHTML|srcdoc|\beval\b"
+    r"|new Function|https?://(?!www\.w3\.org/2000/svg)|\.setAttribute\(\"style\"|localStorage|document\.cookie"
+)
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_no_script_makes_a_page_of_text_or_takes_anything_from_elsewhere(name):
+    text = (STATIC / name).read_text(encoding="utf-8")
+    assert UNSAFE.findall(text) == []
+    assert text.startswith("//"), "the first line says what the module is"
+
+
+@pytest.mark.parametrize("name", [each for each in FILES if each.endswith((".html", ".css"))])
+def test_no_page_or_style_has_anything_inline_or_from_elsewhere(name):
+    text = (STATIC / name).read_text(encoding="utf-8")
+    assert not re.search(r"<style|\bstyle=|\bon\w+=|<script(?![^>]*\bsrc=)|https?://|@import|url\(", text)
+
+
+def test_the_files_are_found_as_resources_of_the_package():
+    assert files("rbim.page").joinpath("static", "shared", "page.css").is_file()
