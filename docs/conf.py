@@ -15,7 +15,7 @@ project_copyright = author
 language = "en"
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "_derive.references"]
-exclude_patterns = ["README.zh.md", "examples"]
+exclude_patterns = ["README.zh.md", "zh", "examples"]
 nitpicky = True
 nitpick_ignore = [("py:class", "Resource")]  # a type variable
 show_warning_types = True

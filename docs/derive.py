@@ -2,7 +2,8 @@
 """Write the derived pages and the derived parts of pages: ``python docs/derive.py``.
 
 With ``--check`` the script writes nothing, and the exit code is 1 if a page does not match the code. The build of the
-site and the tests make the same check.
+site and the tests make the same check. The Chinese pages, ``docs/zh``, have the same parts as the English ones: what the
+generators make is put into Chinese with the dictionaries of ``_derive/words``.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ sys.path.insert(0, str(HERE))
 
 from _derive import mutants, performance, simulation  # noqa: E402  # the path comes first
 from _derive.architecture import house, layers  # noqa: E402  # the path comes first
+from _derive.chinese import dictionaries  # noqa: E402  # the path comes first
 from _derive.description import description_page  # noqa: E402  # the path comes first
 from _derive.dialect import dialect_page  # noqa: E402  # the path comes first
 from _derive.exits import exits  # noqa: E402  # the path comes first
@@ -47,21 +49,42 @@ REGIONS = {
     },
 }
 
+CHINESE = dictionaries()
+"""The words of the Chinese pages that have derived parts."""
+
 
 def derived() -> dict[Path, str]:
     """Return the text of each derived page, by its path."""
-    pages = {HERE / name: make() for name, make in PAGES.items()}
+    pages: dict[Path, str] = {}
+    for name, make in PAGES.items():
+        pages[HERE / name] = made = make()
+        if name in CHINESE:
+            pages[HERE / "zh" / name] = _linked(CHINESE[name].chinese(made), name)
     for name, regions in REGIONS.items():
-        text = (HERE / name).read_text(encoding="utf-8")
-        for region, make in regions.items():
-            begin, end = f"<!-- derived: {region} -->\n", "<!-- end -->\n"
-            pattern = f"({re.escape(begin)}).*?({re.escape(end)})"
-            made = make().replace("\\", r"\\")
-            text, times = re.subn(pattern, rf"\g<1>{made}\g<2>", text, flags=re.DOTALL)
-            if times != 1:
-                raise LookupError(f"{name} has {times} places for {region}")
-        pages[HERE / name] = text
+        made_of = {region: make() for region, make in regions.items()}
+        pages[HERE / name] = _with_regions(HERE / name, made_of)
+        if name in CHINESE:
+            translated = {region: CHINESE[name].chinese(made) for region, made in made_of.items()}
+            pages[HERE / "zh" / name] = _with_regions(HERE / "zh" / name, translated)
     return pages
+
+
+def _with_regions(page: Path, made_of: dict[str, str]) -> str:
+    """Return the text of a page, with what was made in its regions."""
+    text = page.read_text(encoding="utf-8")
+    for region, made in made_of.items():
+        begin, end = f"<!-- derived: {region} -->\n", "<!-- end -->\n"
+        pattern = f"({re.escape(begin)}).*?({re.escape(end)})"
+        escaped = made.replace("\\", r"\\")
+        text, times = re.subn(pattern, rf"\g<1>{escaped}\g<2>", text, flags=re.DOTALL)
+        if times != 1:
+            raise LookupError(f"{page.relative_to(HERE.parent)} has {times} places for {region}")
+    return text
+
+
+def _linked(page: str, name: str) -> str:
+    """Return a Chinese page with its link to the English one below the title."""
+    return page.replace("\n", f"\n\n[English](../{name}) · 简体中文\n", 1)
 
 
 def outdated() -> list[Path]:
