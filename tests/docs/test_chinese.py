@@ -14,18 +14,14 @@ from helpers.paths import ROOT
 MISSING = {
     "docs/zh/CONTRIBUTING.md",
     "docs/zh/SECURITY.md",
-    "docs/zh/alerts.md",
     "docs/zh/architecture.md",
     "docs/zh/description.md",
     "docs/zh/dialect.md",
     "docs/zh/glossary.md",
-    "docs/zh/observability.md",
     "docs/zh/performance.md",
     "docs/zh/platform.md",
     "docs/zh/reliability.md",
-    "docs/zh/reloads.md",
     "docs/zh/simulation.md",
-    "docs/zh/transports.md",
 }
 """Pages that are not translated yet."""
 
@@ -115,6 +111,10 @@ class TestAPageInChinese:
         assert re.findall(rf".{{0,9}}(?:{CHARACTER}[A-Za-z0-9`]|[A-Za-z0-9`]{CHARACTER}).{{0,9}}", text) == []
         assert re.findall(rf".*{PUNCTUATION} .*", re.sub(r"^\|.*$", "", text, flags=re.MULTILINE)) == []
 
+    def test_has_no_emphasis_that_stays_open(self, page):
+        """Between a mark and a character, asterisks close nothing: the bold words need a space behind them."""
+        assert re.findall(rf".*{PUNCTUATION}\*+{CHARACTER}.*", re.sub(r"\*\*[^*\n]+\*\*(?= |$)", "", prose(page))) == []
+
     def test_has_no_word_of_a_literal_translation(self, page):
         assert [word for word in FORBIDDEN if word in prose(page)] == []
 
@@ -144,18 +144,19 @@ def terms():
 
 @pytest.mark.parametrize("page", CHINESE)
 def test_a_term_of_an_english_page_has_the_word_of_the_glossary_on_the_chinese_one(page):
-    english, chinese = prose(english_of(page)).lower(), prose(page)
+    english, chinese = (re.sub(r"`[^`]*`|\]\([^)]*\)", "", prose(each)).lower() for each in (english_of(page), page))
     lost = [
         (term, words)
         for term, words in terms()
-        if len(re.findall(rf"\b{re.escape(term)}s?\b", english)) >= OFTEN and not any(word in chinese for word in words)
+        if len(re.findall(rf"\b{re.escape(term)}s?\b", english)) >= OFTEN
+        and not any(word.lower() in chinese for word in words)
     ]
     assert [each for each in lost if each[0] not in OTHERWISE] == []
 
 
-OFTEN = 4
-OTHERWISE = {"view", "call", "report", "safe", "account", "rate", "attempt", "answer"}
-"""Terms that are also words of every day."""
+OFTEN = 2
+OTHERWISE = {"view", "call", "report", "safe", "account", "rate", "attempt", "answer", "group"}
+"""Terms that are also words of every day, such as a group of tests."""
 
 
 # --------------------------------------------------------------------- the words of derived parts
