@@ -22,7 +22,8 @@ SHARED = {
     "memory": "memory (RSS)",
     "heap": "memory in use (malloc)",
     "blocks": "objects in memory",
-    "descriptors": "descriptors",
+    "descriptors": "files and other descriptors",
+    "connections": "connections",
     "threads": "threads",
     "tasks": "tasks of asyncio",
 }

@@ -18,7 +18,13 @@ if TYPE_CHECKING:
 
 __all__ = ["soak"]
 
-COLUMNS = {"memory": "memory, MiB", "descriptors": "descriptors", "threads": "threads", "tasks": "tasks"}
+COLUMNS = {
+    "memory": "memory, MiB",
+    "descriptors": "files",
+    "connections": "connections",
+    "threads": "threads",
+    "tasks": "tasks",
+}
 WIDTH, PAD, NAMES = 860, 14, 76
 ROW, HEAD, PLOT = 78, 30, 44  # pixels: of a row, of the titles, of a course
 KIB = 1024
@@ -39,7 +45,7 @@ def soak() -> str:
             scale = KIB if name == "memory" else 1
             parts += _course(PAD + NAMES + number * wide, top, wide - 24, [each / scale for each in run["courses"][name]])
     style = "text{font:13px ui-sans-serif,system-ui,'Segoe UI',Helvetica,Arial,sans-serif}"
-    words = "The memory, descriptors, threads and tasks of four parts of rbim over the minutes of a soak"
+    words = "The memory, files, connections, threads and tasks of four parts of rbim over the minutes of a soak"
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" '
         f'role="img" aria-label="{words}">'

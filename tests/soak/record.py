@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["record"]
 
 POINTS = 60  # of a course
-DRAWN = ("memory", "descriptors", "threads", "tasks")
+DRAWN = ("memory", "descriptors", "connections", "threads", "tasks")
 PACKAGES = ("aiohttp", "anyio", "httpx", "httpx2", "pyreqwest", "uvicorn")
 
 

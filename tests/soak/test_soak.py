@@ -14,7 +14,7 @@ from .verdict import BOUNDS, Bound, judged, slope
 
 ROOT = Path(__file__).parents[2]
 linux = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="it reads /proc")
-EVERY = ("memory", "heap", "blocks", "descriptors", "threads", "tasks", "log")
+EVERY = ("memory", "heap", "blocks", "descriptors", "connections", "threads", "tasks", "log")
 
 
 def samples(values, *, figure="memory", requests=10):

@@ -32,7 +32,8 @@ BOUNDS: Mapping[str, Bound] = {
     "memory": Bound("KiB", 1024, per_thousand=64),  # 64 bytes of a request; the rest is how the allocator divides pages
     "heap": Bound("KiB", 640, per_thousand=64),  # bytes in use, of objects with more than 512 bytes
     "blocks": Bound("objects", 4000, per_thousand=50),  # one object of 20 requests; calls in flight hold some thousand
-    "descriptors": Bound("", 4),
+    "descriptors": Bound("", 4),  # without those of connections
+    "connections": Bound("", 12),  # as many as calls in flight, which are more while the platform is slow
     "threads": Bound("", 3),
     "tasks": Bound("", 8),
     "log": Bound("KiB", 64, per_thousand=256),  # a traceback for each handler that fails
