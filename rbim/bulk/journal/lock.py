@@ -90,7 +90,7 @@ if sys.platform == "linux":
     import fcntl
 
     PLACE = 1 << 62  # of the locked byte; SQLite locks bytes between 2**30 and 2**30 + 512
-    MOST_IDLE = 64  # descriptors that stay open without a look whether they can be closed
+    MOST_IDLE = 8  # descriptors that stay open without a look whether they can be closed
 
     _files: dict[tuple[int, int, int], int] = {}
     """Descriptors of journals by device, inode and access. They stay open after use: see :func:`_close_idle`."""

@@ -155,16 +155,17 @@ def test_nothing_that_the_lock_does_releases_the_locks_of_sqlite_in_another_thre
 
 
 @linux
-def test_descriptors_of_many_journals_are_closed_again(tmp_path, monkeypatch):
-    monkeypatch.setattr("rbim.bulk.journal.lock.MOST_IDLE", 8)
-    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208  # as the code
+def test_descriptors_of_many_journals_are_closed_again(tmp_path):
+    """A deleted journal keeps its place on the disk as long as a descriptor of it is open."""
+    descriptors = [len(os.listdir("/proc/self/fd"))]  # noqa: PTH208  # as the code
     for number in range(40):
         lock = JobLock(tmp_path / f"{number}")
         lock.acquire()
         assert is_locked(tmp_path / f"{number}")
         lock.release()
         assert not is_locked(tmp_path / f"{number}")
-    assert len(os.listdir("/proc/self/fd")) <= before + 20  # noqa: PTH208
+        descriptors.append(len(os.listdir("/proc/self/fd")))  # noqa: PTH208
+    assert max(descriptors) <= descriptors[0] + 12
 
 
 @linux
