@@ -180,6 +180,9 @@ class Network:
         timer = self.world.loop.call_later(max(0.0, timeout), _end, answer, None, late)
         try:
             return await answer
+        except Unanswered as error:
+            sending.facts["late"] = error is late
+            raise
         finally:
             sending.ended = TIME.now
             self.in_flight[sending.process] -= 1
