@@ -47,6 +47,7 @@ OURS = ("Nats-", HEAD)
 
 ROOM = 32_768  # bytes of a message beside its body and its headers: those of a dead letter have a traceback, too
 LONGEST_ID = 64  # characters
+MOST_UNPACKED = 64 << 20  # bytes of a content that is compressed: as many as servers may be configured to take uncompressed
 LONGEST_HEAD = 24_576  # characters of a header: the servers allow 64 KiB for all of a message
 
 
@@ -162,7 +163,7 @@ def fitting(headers: dict[str, str], body: bytes, most: int) -> bytes:
     """Return the content of a message; change the headers accordingly.
 
     It is the body. A head that is too long for a header stands before it. What would be larger than the servers allow is
-    compressed. Raises InvalidRequest if even that is too large.
+    compressed. Raises InvalidRequest if even that is too large, and for more than MOST_UNPACKED bytes.
     """
     head, content = headers[HEAD], body
     if len(head) > LONGEST_HEAD:
@@ -171,6 +172,12 @@ def fitting(headers: dict[str, str], body: bytes, most: int) -> bytes:
     room = most - ROOM - sum(map(len, headers)) - sum(map(len, headers.values()))
     if len(content) <= room:
         return content
+    if len(content) > MOST_UNPACKED:
+        raise InvalidRequest(
+            f"a delivery of {len(body)} bytes is larger than an inbox on NATS servers takes: {MOST_UNPACKED} bytes",
+            limit=MOST_UNPACKED,
+            length=len(body),
+        )
     packed = zlib.compress(content, 1)
     if len(packed) > room:
         raise InvalidRequest(
@@ -204,7 +211,7 @@ def stored(sequence: int, headers: Mapping[str, str] | None, content: bytes | No
     try:
         given, body = headers or {}, content or b""
         if PACKED in given:
-            body = zlib.decompress(body)
+            body = _unpacked(body)
         head: Any = json.loads(given[HEAD])
         if isinstance(head, int):
             head, body = json.loads(body[:head]), body[head:]
@@ -230,6 +237,15 @@ def _require(*texts: object, numbers: tuple[object, ...]) -> None:
     """Raise TypeError unless all are texts, and whole numbers from 0 on."""
     if not all(isinstance(each, str) for each in texts) or not all(type(each) is int and each >= 0 for each in numbers):
         raise TypeError
+
+
+def _unpacked(packed: bytes) -> bytes:
+    """Return a content that was compressed. Raises ValueError if it is longer than rbim makes them, or has no end."""
+    inflating = zlib.decompressobj()
+    content = inflating.decompress(packed, MOST_UNPACKED + 1)
+    if not inflating.eof or len(content) > MOST_UNPACKED:
+        raise ValueError(len(content))
+    return content
 
 
 def _foreign(sequence: int) -> ValueError:
