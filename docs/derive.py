@@ -57,9 +57,10 @@ def derived() -> dict[Path, str]:
     """Return the text of each derived page, by its path."""
     pages: dict[Path, str] = {}
     for name, make in PAGES.items():
-        pages[HERE / name] = made = make()
+        made = make()
+        pages[HERE / name] = _linked(made, f"English · [简体中文](zh/{name})")
         if name in CHINESE:
-            pages[HERE / "zh" / name] = _linked(CHINESE[name].chinese(made), name)
+            pages[HERE / "zh" / name] = _linked(CHINESE[name].chinese(made), f"[English](../{name}) · 简体中文")
     for name, regions in REGIONS.items():
         made_of = {region: make() for region, make in regions.items()}
         pages[HERE / name] = _with_regions(HERE / name, made_of)
@@ -82,9 +83,9 @@ def _with_regions(page: Path, made_of: dict[str, str]) -> str:
     return text
 
 
-def _linked(page: str, name: str) -> str:
-    """Return a Chinese page with its link to the English one below the title."""
-    return page.replace("\n", f"\n\n[English](../{name}) · 简体中文\n", 1)
+def _linked(page: str, line: str) -> str:
+    """Return a page with the line that leads to the other language below its title."""
+    return page.replace("\n", f"\n\n{line}\n", 1)
 
 
 def outdated() -> list[Path]:

@@ -55,9 +55,14 @@ def test_each_page_is_there_in_both_languages():
 
 @pytest.mark.parametrize("page", CHINESE)
 class TestAPageInChinese:
-    def test_links_to_the_english_one_below_its_title(self, page):
-        back = "../README.md" if page == "docs/README.zh.md" else f"../{page.rpartition('/')[2]}"
-        assert text_of(page).splitlines()[1:4] == ["", f"[English]({back}) · 简体中文", ""]
+    def test_and_the_english_one_link_to_each_other_below_their_titles(self, page):
+        here, there = (
+            ("docs/README.zh.md", "../README.md")
+            if page == "docs/README.zh.md"
+            else (f"zh/{name(page)}", f"../{name(page)}")
+        )
+        assert text_of(page).splitlines()[1:4] == ["", f"[English]({there}) · 简体中文", ""]
+        assert text_of(english_of(page)).splitlines()[1:4] == ["", f"English · [简体中文]({here})", ""]
 
     def test_has_the_same_headings_in_chinese(self, page):
         english, chinese = headings(english_of(page)), headings(page)
@@ -77,9 +82,9 @@ class TestAPageInChinese:
 
     def test_has_the_same_derived_parts(self, page):
         """What is in them is compared with the code by ``docs/derive.py``."""
-        derive, name = docs_module("derive"), page.rpartition("/")[2]
+        derive = docs_module("derive")
         assert REGION.findall(text_of(page)) == REGION.findall(text_of(english_of(page)))
-        assert (name in derive.CHINESE) == (name in {*derive.PAGES, *derive.REGIONS})
+        assert (name(page) in derive.CHINESE) == (name(page) in {*derive.PAGES, *derive.REGIONS})
 
     def test_has_the_same_tables_and_lists_with_the_same_code(self, page):
         assert rows(page) == rows(english_of(page))
@@ -89,9 +94,8 @@ class TestAPageInChinese:
 
     def test_links_to_the_same_places(self, page):
         english, chinese = (sorted(map(place, targets(each))) for each in (english_of(page), page))
-        chinese.remove(english_of(page))
-        if page == "docs/README.zh.md":
-            english.remove("README.md")  # the link to this page
+        for links in (english, chinese):
+            links.remove(english_of(page))  # the link to the other language
         assert english == chinese
 
     def test_links_to_pages_and_headings_that_exist(self, page):
@@ -123,6 +127,10 @@ def shown(block):
     """Return what a block shows to a reader; in tables of contents the titles are translated."""
     lines = [line for line in block.text.splitlines() if block.language != "{toctree}" or not re.search(":caption:|<", line)]
     return "\n".join(lines)
+
+
+def name(page):
+    return page.rpartition("/")[2]
 
 
 def place(target):
