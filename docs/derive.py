@@ -18,13 +18,13 @@ sys.path.insert(0, str(HERE))
 from _derive import mutants, performance, simulation  # noqa: E402  # the path comes first
 from _derive.architecture import house, layers  # noqa: E402  # the path comes first
 from _derive.chinese import dictionaries  # noqa: E402  # the path comes first
-from _derive.description import description_page  # noqa: E402  # the path comes first
+from _derive.description import description_page, statements_in_chinese  # noqa: E402  # the path comes first
 from _derive.dialect import dialect_page  # noqa: E402  # the path comes first
 from _derive.exits import exits  # noqa: E402  # the path comes first
 from _derive.faults import faults  # noqa: E402  # the path comes first
 from _derive.fuzz import fuzz  # noqa: E402  # the path comes first
 from _derive.operations import operations_page  # noqa: E402  # the path comes first
-from _derive.promises import promises  # noqa: E402  # the path comes first
+from _derive.promises import promises, promises_in_chinese  # noqa: E402  # the path comes first
 from _derive.proxies import proxies  # noqa: E402  # the path comes first
 from _derive.soak import soak  # noqa: E402  # the path comes first
 from _derive.supply_chain import supply_chain  # noqa: E402  # the path comes first
@@ -49,7 +49,7 @@ REGIONS = {
     },
 }
 
-CHINESE = dictionaries()
+CHINESE = dictionaries({"description.md": statements_in_chinese(), "reliability.md": promises_in_chinese()})
 """The words of the Chinese pages that have derived parts."""
 
 

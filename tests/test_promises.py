@@ -30,7 +30,17 @@ def headings(page):
 def test_every_promise_has_a_place_and_a_test_and_stands_there_once():
     assert [each["says"] for each in PROMISES if not each["where"] or not each["tests"]] == []
     assert len({each["says"] for each in PROMISES}) == len(PROMISES)
-    assert {key for each in PROMISES for key in each} == {"about", "says", "where", "tests"}
+    assert {frozenset(each) for each in PROMISES} == {frozenset({"about", "says", "zh", "where", "tests"})}
+
+
+def test_every_promise_says_the_same_in_chinese():
+    assert [each["zh"] for each in PROMISES if not re.search("[\u4e00-\u9fff]", each["zh"])] == []
+    assert [each["zh"] for each in PROMISES if coded(each["zh"]) != coded(each["says"])] == []
+    assert len({each["zh"] for each in PROMISES}) == len(PROMISES)
+
+
+def coded(text):
+    return sorted(re.findall(r"`[^`]+`", text))
 
 
 def test_every_place_of_a_promise_is_there():

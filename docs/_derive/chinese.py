@@ -3,7 +3,8 @@
 The generators make English. Every heading, head of a column, sentence and item of a list that they make must be in the
 dictionary of its page, ``words/PAGE.toml``: a new or changed one fails here until it is translated. Cells of tables are
 translated if they are in the dictionary; in the columns of ``in_full``, they must be. Code, dotted names and numbers need no
-translation; blocks of code, comments and anchors are kept.
+translation; blocks of code, comments and anchors are kept. Texts that stand beside their Chinese elsewhere, such as the
+promises, are given to ``dictionaries``.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import re
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from attrs import frozen
 
@@ -23,11 +24,10 @@ __all__ = ["Dictionary", "dictionaries"]
 WORDS = Path(__file__).parent / "words"
 
 _KEPT = re.compile(r"(^```.*?^```$|<!--.*?-->|^\([\w-]+\)=$)", re.DOTALL | re.MULTILINE)
-_WRAPPED = re.compile(r"^(?![|#\n])(.*)\n *(?![ |#\n]|- |$)", re.MULTILINE)
 _LINE = re.compile(r"(#+ |- )?(.*)")
 _BAR = re.compile(r"(?<!\\)\|")
 _CODE = re.compile(r"`[^`]*`|\]\([^)]*\)|\b\w+\.\w+\b|<br>")
-_PLACE = re.compile(r"\{(\d)\}")
+_PLACE = re.compile(r"\{(\d#?)\}")
 
 
 @frozen
@@ -35,18 +35,30 @@ class Dictionary:
     """The words of a page.
 
     ``{1}`` to ``{9}`` in an English text and in its Chinese one stand for what differs: a name, a number, or a text that is
-    itself in the dictionary. ``in_full`` has the English heads of the columns whose cells must all be in it.
+    itself in the dictionary; ``{1#}`` is a number only. ``in_full`` has the English heads of the columns whose cells must
+    all be in it, ``lists`` those of the columns whose cells are lists with semicolons, each item of which must be in it.
+    ``sometimes`` are the texts that are on the page with some records only; they come first. Of several that fit a text, the
+    first is taken.
     """
 
     page: str
     texts: Mapping[str, str]
-    in_full: frozenset[str]
+    in_full: frozenset[str] = frozenset()
+    lists: frozenset[str] = frozenset()
+    sometimes: frozenset[str] = frozenset()
 
     @classmethod
-    def read(cls, path: Path) -> Self:
-        """Read the dictionary of a page."""
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-        return cls(f"{path.stem}.md", document["texts"], frozenset(document["in_full"]))
+    def read(cls, path: Path, more: Mapping[str, str]) -> Self:
+        """Read the dictionary of a page, and add more texts to it."""
+        document: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+        sometimes: dict[str, str] = document.get("sometimes", {})
+        return cls(
+            page=f"{path.stem}.md",
+            texts={**sometimes, **document["texts"], **more},
+            in_full=frozenset(document["in_full"]),
+            lists=frozenset(document.get("lists", ())),
+            sometimes=frozenset(sometimes),
+        )
 
     def chinese(self, made: str) -> str:
         """Return what a generator made, in Chinese."""
@@ -55,19 +67,21 @@ class Dictionary:
 
     def _lines(self, text: str) -> Iterator[str]:
         heads: list[str] = []  # of the table that a line is in
-        for line in _WRAPPED.sub(r"\1 ", text).split("\n"):
+        for line in _unwrapped(text):
             if line.startswith("|"):
                 cells = [cell.strip() for cell in _BAR.split(line)[1:-1]]
-                needed = [not heads or head in self.in_full for head in heads or cells]
+                row = [self._cell(cell, head) for cell, head in zip(cells, heads or [None] * len(cells), strict=True)]
                 heads = heads or cells
-                row = [
-                    self._needed(cell) if need else self._known(cell) or cell
-                    for cell, need in zip(cells, needed, strict=True)
-                ]
                 yield f"| {' | '.join(row)} |".replace("|  |", "| |")
             elif found := _LINE.fullmatch(line):
                 heads = []
                 yield (found[1] or "") + self._needed(found[2])
+
+    def _cell(self, cell: str, head: str | None) -> str:
+        """Return a cell in Chinese; a head of a column, which has none itself, must be in the dictionary."""
+        if head in self.lists:
+            return "\uff1b".join(map(self._needed, cell.split("; ")))
+        return self._needed(cell) if head is None or head in self.in_full else self._known(cell) or cell
 
     def _needed(self, text: str) -> str:
         found = self._known(text)
@@ -79,15 +93,34 @@ class Dictionary:
         if text in self.texts:
             return self.texts[text]
         for english, chinese in self.texts.items():
+            if "{" not in english:
+                continue
             pieces = _PLACE.split(english)  # text and numbers of places, in turns
-            pattern = "".join(f"(?P<p{piece}>.+?)" if at % 2 else re.escape(piece) for at, piece in enumerate(pieces))
+            pattern = "".join(_place(piece) if at % 2 else re.escape(piece) for at, piece in enumerate(pieces))
             if len(pieces) > 1 and (found := re.fullmatch(pattern, text)):
-                for place, part in found.groupdict().items():
-                    chinese = chinese.replace(f"{{{place[1:]}}}", self._known(part) or part)  # noqa: PLW2901  # is filled
+                for place, part in zip(pieces[1::2], found.groups(), strict=True):
+                    chinese = chinese.replace(f"{{{place}}}", self._known(part) or part)  # noqa: PLW2901  # is filled
                 return chinese
         return None
 
 
-def dictionaries() -> dict[str, Dictionary]:
-    """Return the dictionary of each page that has one."""
-    return {each.page: each for each in map(Dictionary.read, sorted(WORDS.glob("*.toml")))}
+def _place(name: str) -> str:
+    return r"([-+]?[\d,.]+)" if name.endswith("#") else "(.+?)"
+
+
+def _unwrapped(text: str) -> list[str]:
+    """Return the lines of a text, of which a paragraph, an item of a list and a row of a table is one."""
+    lines: list[str] = []
+    for line in text.split("\n"):
+        goes_on = lines and lines[-1] and not lines[-1].startswith(("|", "#")) and not line.startswith(("|", "#", "- "))
+        if line and goes_on:
+            lines[-1] += f" {line.strip()}"
+        else:
+            lines.append(line)
+    return lines
+
+
+def dictionaries(more: Mapping[str, Mapping[str, str]]) -> dict[str, Dictionary]:
+    """Return the dictionary of each page that has one; ``more`` has further texts of pages."""
+    found = (Dictionary.read(path, more.get(f"{path.stem}.md", {})) for path in sorted(WORDS.glob("*.toml")))
+    return {each.page: each for each in found}

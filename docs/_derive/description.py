@@ -15,7 +15,7 @@ from _derive.markdown import by_file, code, sentences, table
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["TABLE", "Row", "description_page", "rows"]
+__all__ = ["TABLE", "Row", "description_page", "rows", "statements_in_chinese"]
 
 TABLE = Path(__file__).resolve().parents[2] / "tests" / "description"
 
@@ -28,6 +28,7 @@ def _texts(value: Iterable[str]) -> tuple[str, ...]:
 class Row:
     """One statement of the interface description, in our own words, or one gap: a fact that it says it does not show.
 
+    ``zh`` is ``says`` in Chinese, and ``zh_no_field`` is ``no_field``.
     ``where`` are places in the package, ``rbim/....py:Name``. ``tests`` are pytest's node ids; brackets, if any, have one or
     more adjoining parameters, and select the cases with these. ``fields`` are the fields of ``rbim.Dialect`` that the
     statement leaves open; ``no_field`` is the reason why a gap needs none.
@@ -38,10 +39,12 @@ class Row:
     section: str
     part: str = ""
     says: str
+    zh: str
     where: tuple[str, ...] = field(converter=_texts)
     tests: tuple[str, ...] = field(converter=_texts)
     fields: tuple[str, ...] = field(default=(), converter=_texts)
     no_field: str = ""
+    zh_no_field: str = ""
 
     @property
     def name(self) -> str:
@@ -91,16 +94,30 @@ def description_page() -> str:
     return "\n".join(parts)
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def statements_in_chinese() -> dict[str, str]:
+    """Return the Chinese of each cell of the column of statements."""
+    return {_says(row): _says_in_chinese(row) for row in rows()}
+
+
+def _says(row: Row) -> str:
     says = f"*Not shown:* {row.says}" if row.gap else row.says
     if row.fields:
         says += f" Dialect: {', '.join(map(code, row.fields))}."
-    if row.no_field:
-        says += f" {row.no_field}"
+    return f"{says} {row.no_field}" if row.no_field else says
+
+
+def _says_in_chinese(row: Row) -> str:
+    says = f"*未给出*\uff1a{row.zh}" if row.gap else row.zh
+    if row.fields:
+        says += f"方言\uff1a{'、'.join(map(code, row.fields))}。"
+    return says + row.zh_no_field
+
+
+def _cells(row: Row) -> tuple[str, ...]:
     places = (place.removeprefix("rbim/").split(":") for place in row.where)
     return (
         row.name,
-        says,
+        _says(row),
         by_file(((path, code(name)) for path, name in places), ", "),
         by_file(sentences(row.tests), "; "),
     )

@@ -6,6 +6,7 @@ shows them.
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from collections import defaultdict
@@ -47,6 +48,16 @@ def misnumbered(rows):
 def without_proof(rows):
     """Return the rows that name no place or no test."""
     return [row for row in rows if not row.says or not row.where or not row.tests]
+
+
+def without_chinese(rows):
+    """Return the rows whose text in Chinese is missing, is not Chinese, or has other code in it."""
+    pairs = [(row, pair) for row in rows for pair in ((row.says, row.zh), (row.no_field, row.zh_no_field)) if any(pair)]
+    return [row for row, (says, zh) in pairs if not re.search("[\u4e00-\u9fff]", zh) or coded(says) != coded(zh)]
+
+
+def coded(text):
+    return sorted(re.findall(r"`[^`]+`", text))
 
 
 def missing_places(rows):
@@ -135,6 +146,11 @@ def test_every_row_names_a_place_and_a_test():
     assert without_proof(ROWS) == []
 
 
+def test_every_row_says_the_same_in_chinese():
+    assert without_chinese(ROWS) == []
+    assert len({(row.says, row.zh) for row in ROWS}) == len({row.says for row in ROWS})
+
+
 def test_every_place_is_there():
     assert missing_places(ROWS) == []
 
@@ -178,6 +194,10 @@ CLIENT = "test_the_client_sends_this_request_and_reads_this_answer"
         (misnumbered, GOOD, {"number": 2}),
         (without_proof, GOOD, {"tests": []}),
         (without_proof, GOOD, {"where": []}),
+        (without_chinese, GOOD, {"zh": ""}),
+        (without_chinese, GOOD, {"zh": GOOD.says}),
+        (without_chinese, GOOD, {"zh": "`sig` 是签名。"}),
+        (without_chinese, GAP, {"no_field": "a reason", "zh_no_field": ""}),
         (missing_places, GOOD, {"where": ["rbim/operations/groups.py:Groups.explode"]}),
         (missing_places, GOOD, {"where": ["rbim/operations/nowhere.py:Groups"]}),
         (missing_places, GOOD, {"where": ["tests/description/test_table.py:there"]}),

@@ -11,7 +11,7 @@ from helpers.paths import ROOT
 
 CHARACTER = "[\u4e00-\u9fff]"
 REGION = re.compile(r"<!-- derived: (.+?) -->\n.*?<!-- end -->\n", re.DOTALL)
-COMMENT = re.compile(r"<!--.*?-->\n?", re.DOTALL)
+COMMENT = re.compile(r"(?<!`)<!--.*?-->\n?", re.DOTALL)
 LINK = re.compile(r"\]\(([^()\s]+)\)")
 
 
