@@ -16,18 +16,22 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def served(app) -> Iterator[str]:
-    """Give the base URL while the app is served; stop the server and join its thread afterwards."""
+def served(app, **options) -> Iterator[str]:
+    """Give the base URL while the app is served; stop the server and join its thread afterwards.
+
+    ``options`` are settings of uvicorn; with a certificate the URL begins with https.
+    """
     # IPPROTO_TCP said aloud: asyncio sets TCP_NODELAY only then, and without it each answer waits for an acknowledgement
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(1024)
-        config = uvicorn.Config(app, lifespan="off", log_level="warning", access_log=False, ws="none")
+        config = uvicorn.Config(app, lifespan="off", log_level="warning", access_log=False, ws="none", **options)
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:
-            yield "http://{}:{}".format(*listener.getsockname())
+            scheme = "https" if config.is_ssl else "http"
+            yield "{}://{}:{}".format(scheme, *listener.getsockname())
         finally:
             server.should_exit = True
             thread.join(timeout=20)
