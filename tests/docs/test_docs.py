@@ -70,6 +70,7 @@ ELSEWHERE = {
     "docs/cookbook.md": ("docs/test_cookbook.py", {"python", "sh"}),
     "docs/emulator.md": ("cli/test_emulator.py", {"python", "sh", "json"}),
     "docs/machines.md": ("docs/test_machines.py", {"python"}),
+    "docs/migration.md": ("docs/test_migration.py", {"python"}),
     "docs/observability.md": ("docs/test_observability.py", {"python"}),
     "docs/operations.md": ("docs/test_docs.py", {"python", "json"}),
     "docs/quickstart.md": ("docs/test_docs.py", {"sh"}),
