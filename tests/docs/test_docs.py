@@ -81,7 +81,7 @@ ELSEWHERE = {
 }
 """Which test module runs the blocks of a page in these languages: their subject is tested there, or they are below."""
 
-SHOWN = {"text", "{toctree}"}
+SHOWN = {"text", "{toctree}", "{include}", "{literalinclude}"}
 """What nobody could run: drawings, what programs print, the site's own."""
 
 PAGES = sorted(
