@@ -162,6 +162,7 @@ class Stream:
             self.remove(self.messages[self.subjects[subject][0]])
         if identity:
             self.ids[identity] = message.seq, message.time
+        self._broker.stored(self, message)
         for consumer in tuple(self.consumers.values()):
             consumer.deliver()
         return {"stream": self.name, "seq": message.seq}
@@ -396,16 +397,18 @@ class Consumer:
                 del self.due[number]
                 self.again.append(number)
         self.deliver()
+        ended = False
         for each in tuple(self.asked):
             if each.expires <= now:
                 self._end(each, "408", "Request Timeout")
+                ended = True  # its sender has a moment to ask again
             elif each.heartbeat and each.last + each.heartbeat <= now + 1e-9:
                 each.last = now
                 headers = {"Status": "100", "Description": "Idle Heartbeat"}
                 headers |= {"Nats-Last-Consumer": str(self.delivered), "Nats-Last-Stream": str(self.last_stream)}
                 self._broker.send(Reply(each.reply, b"", headers), each.reply)
         threshold = self.config.get("inactive_threshold", 0) / NANO
-        if threshold and not self.asked and self.used + threshold <= now:
+        if threshold and not self.asked and not ended and self.used + threshold <= now:
             self.delete()
             return
         moments = [each.expires for each in self.asked]
@@ -415,11 +418,13 @@ class Consumer:
             self._tick_soon(max(1e-6, min(moments) - now))
 
 
+def _nothing(*_: object) -> None: ...
+
+
 class Broker:
     """The servers as one: what they have agreed on. ``send`` and ``hears`` belong to the network before them.
 
-    ``clock`` gives the time of the server that leads a stream. ``forgets_ids``: streams that are work queues forget ids of
-    messages when their leader changes, as the servers do.
+    ``clock`` gives the time of the server that leads a stream. ``stored`` is called with each stream and message.
     """
 
     def __init__(
@@ -431,6 +436,7 @@ class Broker:
     ) -> None:
         self.streams: dict[str, Stream] = {}
         self.send, self.hears, self.clock, self.at = send, hears, clock, at
+        self.stored: Callable[[Stream, Stored], object] = _nothing
 
     def stream_of(self, subject: str) -> str | None:
         """Return the name of the stream that a request or a message is for; None if it is for none."""
@@ -579,8 +585,6 @@ class Broker:
 
     def lead_anew(self, stream: Stream, draw: Random) -> None:
         """Give a stream another leader."""
-        if stream.config.get("retention") == "workqueue":
-            stream.ids.clear()
         for consumer in tuple(stream.consumers.values()):
             if not consumer.volatile:
                 consumer.lead_anew(draw.choice([0, 0, 1, 3]))

@@ -176,9 +176,9 @@ class Servers:
 
     def _move_leader(self, seconds: float) -> None:
         if self._leaders:
-            self._unseat(self._draw.choice(list(self._leaders)), min(seconds, 8.0))
+            self.unseat(self._draw.choice(list(self._leaders)), min(seconds, 8.0))
 
-    def _unseat(self, stream: str, seconds: float) -> None:
+    def unseat(self, stream: str, seconds: float) -> None:
         """Let a stream have no leader for a while."""
         self._leaders[stream] = None
         self.world.at(TIME.now + seconds, self._seat, stream)
@@ -198,14 +198,14 @@ class Servers:
         for node in nodes or (self._draw.choice(self.nodes),):
             node.alive = False
             for stream in [name for name, leader in self._leaders.items() if leader is node]:
-                self._unseat(stream, self._draw.choice([0.2, 1.0, 5.0]))
+                self.unseat(stream, self._draw.choice([0.2, 1.0, 5.0]))
             for stream_ in self.broker.streams.values():
                 for consumer in [each for each in stream_.consumers.values() if each.volatile]:
                     if self._places.setdefault(consumer.name, self._draw.choice(self.nodes)) is node:
                         consumer.gone = True
                         del stream_.consumers[consumer.name]
             for connection in [each for each in self.connections if each.node is node]:
-                self._break(connection, heard_for=0.0)
+                self.cut(connection, heard_for=0.0)
             self.world.at(TIME.now + seconds, self._revive, node)
 
     def _revive(self, node: Node) -> None:
@@ -230,9 +230,9 @@ class Servers:
                 connection.client.end()
             else:
                 heard_for, noticed_in = self._draw.choice([0.0, 0.5, 12.0]), self._draw.choice([0.0, 0.5, 12.0])
-                self._break(connection, heard_for=heard_for, noticed_in=noticed_in)
+                self.cut(connection, heard_for=heard_for, noticed_in=noticed_in)
 
-    def _break(self, connection: Connection, *, heard_for: float, noticed_in: float = 0.0) -> None:
+    def cut(self, connection: Connection, *, heard_for: float, noticed_in: float = 0.0) -> None:
         """Break a connection; the server and the client notice it later, by the pings that are not answered."""
         if connection.up:
             connection.up = False

@@ -6,7 +6,7 @@ What is on the servers is read for what must be kept there: accepted messages an
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 from . import broker_network as network
@@ -80,12 +80,19 @@ def check_inbox(inbox: JetStreamInboxScenario) -> None:
     stored = {message.text for _, message in inbox.stored() if message is not None}
     foreign = [each.subject for each, message in inbox.stored() if message is None]
     world.check("only what was posted is stored", not foreign, f"{len(foreign)}, {foreign[:1]}")
+    accepted = Counter(message.text for each, message in inbox.stored() if message is not None and _is_new(each.subject))
+    twice = [text for text, count in accepted.items() if count > 1]
+    world.check("an event is stored once", not twice, lambda: f"{len(twice)}, the first: {inbox.messages[twice[0]]}")
     letters = [message.text for _, message in inbox.stored("copies-dead") if message is not None]
     world.check("an event has one dead letter", len(letters) == len(set(letters)), f"{sorted(letters)}")
     for message in inbox.messages.values():
         _check_message(inbox, message, kept=message.text in stored, dead=message.text in letters)
     if inbox.sizes.receivers == 1 or not any(world.happened[name] for name in network.TROUBLES):
         _check_order(inbox)
+
+
+def _is_new(subject: str) -> bool:
+    return subject.split(".")[1] == "new"
 
 
 def _check_message(inbox: JetStreamInboxScenario, message: Message, *, kept: bool, dead: bool) -> None:

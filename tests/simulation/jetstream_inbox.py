@@ -1,7 +1,8 @@
 """A developer's server for message copy on several machines: receivers and workers share an inbox on NATS servers.
 
 Each process is a machine with a disk of its own, and receivers have a spool there. The servers are a model (``broker``), on
-a network that fails (``broker_network``). The rest is the scenario ``inbox``. ``jetstream_checks`` has what must hold.
+a network that fails (``broker_network``). The rest is the scenario ``inbox``, but for the special situations.
+``jetstream_checks`` has what must hold.
 """
 
 from __future__ import annotations
@@ -38,6 +39,17 @@ __all__ = ["SERVERS", "JetStreamInboxScenario"]
 SERVERS = "nats://h1,nats://h2,nats://h3"
 NAME = "copies"
 
+SITUATIONS = ("killing-message", "last-message")
+"""Situations of their own: one message kills the process that handles it, each time; the connections of workers break just
+before the last message comes, and are there again soon, so that servers have sent it to nobody.
+"""
+
+SPECIAL = 0.25
+"""The share of the runs that meet one of them."""
+
+SOON = 0.05
+"""Seconds before the last message at which connections break."""
+
 LATEST = 1200.0
 """Seconds after trouble by which everything must be handled or buried."""
 
@@ -70,6 +82,7 @@ class JetStreamInboxScenario(InboxScenario):
         *dict.fromkeys(HANDLERS.values()),
         *ALL_TROUBLES,
         *network.TROUBLES,
+        *SITUATIONS,
     )
     SPECIAL: ClassVar[bool] = False
     SHRINKS: ClassVar[Mapping[str, int]] = MappingProxyType({**InboxScenario.SHRINKS, "partitions": 1, "most": 0})
@@ -79,11 +92,12 @@ class JetStreamInboxScenario(InboxScenario):
         super().__init__(world, settings)
         network.install(world)
         self.servers = network.Servers(world)
-        self.servers.plan(self.sizes.fair_from, worst=self.sizes.odds, most=self.sizes.most)
+        if self.sizes.situation == "storm":
+            self.servers.plan(self.sizes.fair_from, worst=self.sizes.odds, most=self.sizes.most)
         self.starts: dict[Process, float] = {}
 
     def draw(self) -> MachineSizes:
-        """Draw as the scenario ``inbox`` does; there are no special situations."""
+        """Draw as the scenario ``inbox`` does, but for the special situations."""
         draw = self.world.stream("machines")
         sizes = super().draw()
         workers = draw.choice([0, 1, 2, 3])
@@ -96,13 +110,32 @@ class JetStreamInboxScenario(InboxScenario):
             "fair_from": sizes.span * draw.choice([0.7, 1.0]),  # the last messages meet trouble, too
             "replayed": False,
         }
-        return MachineSizes(
+        sizes = MachineSizes(
             **drawn,
             partitions=draw.choice([1, 4, 8]),
             retention=draw.choice([1200.0, 6 * 3600.0]),
             odds=draw.choice([0.0, 0.005, 0.03]),
             most=draw.choice([0, 1, 4]),
         )
+        situation = draw.choice(SITUATIONS)
+        if draw.random() < SPECIAL and self.world.is_on(situation):
+            self.world.happened[situation] += 1
+            sizes.situation = situation
+            self._draw_situation(sizes)
+            sizes.receivers, sizes.workers, sizes.lease = 1, draw.choice([1, 2]), 3.0
+        return sizes
+
+    def _plan_troubles(self) -> None:
+        super()._plan_troubles()
+        if self.sizes.situation == "last-message":
+            last = max(each.at for each in self.messages.values())
+            self.world.at(1.0 + last - SOON, self._break_connections)
+
+    def _break_connections(self) -> None:
+        """Break the connections of all workers; the servers believe for longer that they are there than they need."""
+        workers = [role.process for role in self.roles if role.handles]
+        for connection in [each for each in self.servers.connections if each.process in workers]:
+            self.servers.cut(connection, heard_for=12.0, noticed_in=self._chance.choice([0.5, 2.0]))
 
     @property
     def trouble(self) -> int:
@@ -136,6 +169,15 @@ class JetStreamInboxScenario(InboxScenario):
             handled[0].deaths += 1
         self.handling = {name: each for name, each in self.handling.items() if each[0] is not process}
         self.world.at(TIME.now + 0.01 + self._chance.choice([0.05, 1.0, 20.0]), self._start, role)
+
+    async def _handle(self, process: Process, event: Any, handling: Any) -> None:
+        """Handle an event; note the trouble that there was when it began.
+
+        A worker that was frozen ends its handler before it knows that its partition is another's, who begins later.
+        """
+        trouble = self.trouble
+        await super()._handle(process, event, handling)
+        self.messages[event.body].ended[-1] = (TIME.now, trouble)
 
     # What is on the servers.
 

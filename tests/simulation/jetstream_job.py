@@ -8,6 +8,7 @@ fails (``broker_network``). ``jetstream_job_checks`` has what must hold.
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 from functools import partial
 from types import MappingProxyType
@@ -22,7 +23,7 @@ from . import broker_network, jetstream_job_checks as checks, job_checks
 from .inbox import Role
 from .jetstream_checks import check_disconnected
 from .job import JobScenario, JobSizes
-from .network import ALL_TROUBLES
+from .network import ALL_TROUBLES, Weather
 from .process import Killed
 from .scenarios import CREDENTIALS
 from .virtual_time import TIME
@@ -30,6 +31,7 @@ from .virtual_time import TIME
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from .broker import Stored, Stream
     from .network import Sending
     from .process import Process
     from .world import World
@@ -37,7 +39,14 @@ if TYPE_CHECKING:
 __all__ = ["JetStreamJobScenario"]
 
 SERVERS = "nats://h1,nats://h2,nats://h3"
+BUCKET = "KV_rbim-requests-bulk"
 LONGEST_FREEZE = 40.0
+
+LATE_SLOTS = "late-slots"
+"""A situation of its own: a high rate, whose slots are taken while the records have no leader, again and again."""
+
+SPECIAL = 0.15
+"""The share of the runs that meet it."""
 
 
 @define(kw_only=True)
@@ -54,6 +63,7 @@ class QueueSizes(JobSizes):
     deploys: int
     odds: float  # of troubles of single requests to the servers
     most: int  # troubles of the servers, of each kind
+    leaderless: int = 0  # times that the records have no leader
 
 
 class JetStreamJobScenario(JobScenario):
@@ -73,6 +83,7 @@ class JetStreamJobScenario(JobScenario):
         "poison",
         *ALL_TROUBLES,
         *broker_network.TROUBLES,
+        LATE_SLOTS,
     )
     SPECIAL: ClassVar[bool] = False
     SHRINKS: ClassVar[Mapping[str, int]] = MappingProxyType(
@@ -88,6 +99,8 @@ class JetStreamJobScenario(JobScenario):
         self.roles = [Role(f"worker{n + 1}", receives=False, handles=True) for n in range(self.sizes.workers)]
         self.frozen: dict[Process, float] = {}  # when last
         self._worker_kills_left = self.sizes.worker_kills
+        self._over: set[str] = set()  # the subjects of requests whose outcome is recorded
+        self.servers.broker.stored = self._stored
 
     def draw(self) -> QueueSizes:
         sizes, draw = super().draw(), self.world.stream("queue")
@@ -100,7 +113,7 @@ class JetStreamJobScenario(JobScenario):
             "fair_from": draw.choice([30.0, 60.0, 200.0]),
             "concurrency": draw.choice([4, 20, 100]),
         }
-        return QueueSizes(
+        sizes = QueueSizes(
             **drawn,
             workers=draw.choice([1, 2, 3]),
             places=draw.choice([2, 10, 50]),
@@ -113,6 +126,23 @@ class JetStreamJobScenario(JobScenario):
             odds=draw.choice([0.0, 0.005, 0.03]),
             most=draw.choice([0, 1, 4]),
         )
+        if draw.random() < SPECIAL and self.world.is_on(LATE_SLOTS):
+            self.world.happened[LATE_SLOTS] += 1
+            self._draw_late_slots(sizes)
+        return sizes
+
+    @staticmethod
+    def _draw_late_slots(sizes: QueueSizes) -> None:
+        """Let all be well but for the leader of the records."""
+        sizes.operation, sizes.rows, sizes.groups, sizes.chunk, sizes.max_failures = "invite", 500, 5, 1, None
+        sizes.kills = sizes.retries = sizes.poisoned = sizes.missing = sizes.isolate = 0
+        sizes.throttle, sizes.adaptive, sizes.concurrency, sizes.patience = None, False, 100, 30.0
+        sizes.workers, sizes.places, sizes.shared = 3, 50, Rate(100, burst=1)
+        sizes.worker_kills = sizes.freezes = sizes.deploys = sizes.most = 0
+        sizes.odds, sizes.fair_from, sizes.leaderless = 0.0, 30.0, 8
+
+    def _weather(self) -> Weather:
+        return Weather(latency=0.02, spread=0.3) if self.sizes.leaderless else super()._weather()
 
     # The workers.
 
@@ -128,6 +158,8 @@ class JetStreamJobScenario(JobScenario):
                 at, role = draw.random() * sizes.fair_from, draw.choice(self.roles)
                 if self.world.is_on(trouble):
                     self.world.at(at, do, role)
+        for number in range(sizes.leaderless):
+            self.world.at(TIME.now + 1.0 + 3.0 * number + draw.random(), self.servers.unseat, BUCKET, 1.0)
         await super()._until_done()
 
     def _start_worker(self, role: Role) -> None:
@@ -194,6 +226,14 @@ class JetStreamJobScenario(JobScenario):
             self.world.happened["deploy"] += 1
             self.world.note(role.process.name, "is asked to leave")
             role.leave.set()
+
+    def _stored(self, stream: Stream, message: Stored) -> None:
+        """Check that an outcome which is recorded stays: whoever asks later gets the same one."""
+        if stream.name == BUCKET and not message.subject.endswith(".pace"):
+            again = message.subject in self._over
+            self.world.check("an outcome that is recorded stays", not again, lambda: f"{message.subject}: {message.data!r}")
+            if json.loads(message.data)["state"] == "over":
+                self._over.add(message.subject)
 
     # The operator.
 

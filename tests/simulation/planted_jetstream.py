@@ -90,6 +90,21 @@ def gaps_not_noticed() -> None:
 
 
 @fault("jetstream_inbox")
+def heartbeats_not_compared() -> None:
+    """The last message may have gone to nobody, and the heartbeats that say so are not read."""
+    from rbim.jetstream.reader import Reader
+
+    is_event = Reader._is_event
+
+    def faulty(self: Any, message: Any) -> bool:
+        if (message.headers or {}).get("Status") == "100":
+            return False
+        return is_event(self, message)
+
+    replace(Reader, "_is_event", faulty)
+
+
+@fault("jetstream_inbox")
 def letter_not_written() -> None:
     """An event is settled as dead, and its dead letter is not written."""
     from rbim.jetstream import backlog
@@ -97,6 +112,50 @@ def letter_not_written() -> None:
     async def faulty(streams: Any, sequence: Any, claim: Any, delivery: Any, error: Any) -> None: ...
 
     replace(backlog, "write_letter", faulty)
+
+
+@fault("jetstream_inbox")
+def lost_acknowledgement_is_lost_partition() -> None:
+    """A write of a record whose acknowledgement was lost is taken for one of another worker."""
+    from rbim.jetstream.partition import Partition
+
+    async def faulty(self: Any) -> int:  # noqa: ARG001
+        return 0
+
+    replace(Partition, "_found", faulty)
+
+
+@fault("jetstream_inbox")
+def lost_acknowledgement_not_looked_up() -> None:
+    """A write of a record whose acknowledgement was lost is made again and again, for the revision that there was."""
+    from rbim.jetstream.partition import Partition
+
+    async def faulty(self: Any) -> None:  # noqa: ARG001
+        return None
+
+    replace(Partition, "_found", faulty)
+
+
+@fault("jetstream_inbox")
+def lease_not_in_the_record() -> None:
+    """What a worker was handling when it died is not suspected."""
+    from rbim.jetstream.record import Record
+
+    replace(Record, "taken", lambda self: self.leases.clear())
+
+
+@fault("jetstream_inbox")
+def work_queue_forgets() -> None:
+    """The servers forget ids when another one takes the lead, as they do those of a work queue when they start again."""
+    from .broker import Broker
+
+    lead_anew = Broker.lead_anew
+
+    def faulty(self: Any, stream: Any, draw: Any) -> None:
+        stream.ids.clear()
+        lead_anew(self, stream, draw)
+
+    replace(Broker, "lead_anew", faulty)
 
 
 @fault("jetstream_inbox")
@@ -179,3 +238,30 @@ def slots_without_compare_and_set() -> None:
         return True
 
     replace(SharedPace, "_write", faulty)
+
+
+@fault("jetstream_job")
+def late_slots_used() -> None:
+    """A slot is used however late it is."""
+    from rbim.jetstream import rate
+
+    rate.LATE = 1e9
+    replace(rate.SharedPace, "is_late", lambda self, at: False)  # noqa: ARG005
+
+
+@fault("jetstream_job")
+def outcome_overwritten() -> None:
+    """An outcome is recorded whatever was recorded before."""
+    from rbim.jetstream.requests import Record, Requests
+
+    update = Requests.update
+
+    async def faulty(self: Any, key: Any, fields: Any, revision: Any) -> Any:
+        if fields.get("state") != "over":
+            return await update(self, key, fields, revision)
+        fields = {**fields, "by": "me"}
+        value = json.dumps(fields).encode()
+        last = await self.persist(lambda: self._bucket.put(key, value, validate_keys=False))
+        return True, Record(last, fields)
+
+    replace(Requests, "update", faulty)

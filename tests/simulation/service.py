@@ -55,6 +55,11 @@ cancelled; a burst of calls of a slow rate, or to one group, among calls of othe
 may be in flight; an event loop that is blocked; a job that runs on the same client, and is interrupted.
 """
 
+INSTEAD = MappingProxyType({"cancelled-callers": "impatient-callers", "hot-group": "throttled-group"})
+"""Situations that take the place of others in every other run: all callers give up after about the same time, long before
+their deadline; the platform throttles one group, to which a burst of calls goes, and no other.
+"""
+
 PATIENT = 600.0
 """Seconds of the deadline of a caller who never gives up."""
 
@@ -155,6 +160,7 @@ class ServiceScenario(Scenario):
         "throttling",
         *ALL_TROUBLES,
         *SITUATIONS,
+        *INSTEAD.values(),
     )
     SHRINKS: ClassVar[Mapping[str, int]] = MappingProxyType({"callers": 1, "calls": 1, "groups": 1, "concurrency": 1})
 
@@ -183,6 +189,8 @@ class ServiceScenario(Scenario):
         world = self.world
         draw = world.stream("sizes")
         situation = draw.choice(SITUATIONS) if draw.random() < 0.4 else "storm"
+        if situation in INSTEAD and world.stream("instead").random() < 0.5:
+            situation = INSTEAD[situation]
         several = draw.choice([0, 0, 1])
         rates: tuple[Rate, ...] = (Rate(draw.choice([20, 100]), burst=draw.choice([1, 10])),) if draw.random() < 0.7 else ()
         more = (
@@ -262,12 +270,16 @@ class ServiceScenario(Scenario):
         if sizes.situation == "steady-overload":
             sizes.rates, sizes.concurrency = draw.choice([((Rate(20),), 100), ((), 2), ((Rate(20),), 4)])
             sizes.overload, self.weather.latency = draw.choice([1.5, 3.0, 10.0]), 0.1
-        elif sizes.situation == "cancelled-callers":
+        elif sizes.situation in {"cancelled-callers", "impatient-callers"}:
             sizes.rates, sizes.overload, sizes.giving_up, sizes.deadline = (Rate(10),), 1.6, 1.0, 30.0
+            if sizes.situation == "impatient-callers":  # who has waited for as long as all do has no time left for an answer
+                self.weather.latency = 0.3
         elif sizes.situation == "slow-rate":
             sizes.rates, sizes.deadline = (Rate(50), Rate(draw.choice([2, 10]), operations=(CreateGroup,))), 5.0
         elif sizes.situation == "hot-group":
             sizes.rates, sizes.deadline, sizes.groups = (Rate(50), Rate(1, each_group=True)), 12.0, 60
+        elif sizes.situation == "throttled-group":
+            sizes.rates, sizes.deadline, sizes.groups, sizes.throttle, sizes.retry_after = (Rate(50),), 12.0, 60, 1, 2
         elif sizes.situation == "full-places":
             sizes.rates, sizes.concurrency, sizes.overload, sizes.deadline = (Rate(50),), 10, 0.8, 10.0
             begin = 3 + draw.random() * 20
@@ -292,11 +304,11 @@ class ServiceScenario(Scenario):
                 self._add_call(draw, at)
         if sizes.situation == "slow-rate":
             self._mix_in(draw, "create", count=100, waits=sizes.span)
-        elif sizes.situation == "hot-group":
+        elif sizes.situation in {"hot-group", "throttled-group"}:
             self._mix_in(draw, "detail", count=draw.choice([10, 30]), waits=sizes.span)
         elif sizes.situation == "blocked-loop":
             self._mix_in(draw, "detail", count=150, waits=sizes.span)
-        if sizes.situation in {"slow-rate", "hot-group"}:  # neighbours come evenly, each to another group
+        if sizes.situation in {"slow-rate", "hot-group", "throttled-group"}:  # neighbours come evenly, each to another group
             for number, call in enumerate(each for each in self.calls if each.way != "never"):
                 call.kind, call.at, call.way, call.patience = "detail", BEGIN + number * 0.1, "deadline", sizes.deadline
                 call.group = self.groups[1 + number % (len(self.groups) - 1)]
@@ -312,6 +324,8 @@ class ServiceScenario(Scenario):
             way = draw.choice(["deadline"] * 5 + ["client", "client", "never"])
         if sizes.situation == "cancelled-callers":  # all alike, each would be served just before it gives up
             patience = 0.5 + 3.5 * patience
+        elif sizes.situation == "impatient-callers":
+            patience = 2.0 + 0.1 * patience
         elif gives_up:
             patience *= sizes.deadline
         elif way == "never":
@@ -434,8 +448,12 @@ class ServiceScenario(Scenario):
             created = [await client.groups.create(name="g", type=GroupType.VIP) for _ in range(sizes.groups)]
         self.groups = [each.group_id for each in created]
         if sizes.throttle is not None:
-            self.emulator.faults.add(Fault(effect=Throttle(sizes.throttle, retry_after=sizes.retry_after)))
-            world.at(sizes.fair_from, self.emulator.faults.clear)
+            effect = Throttle(sizes.throttle, retry_after=sizes.retry_after)
+            if sizes.situation == "throttled-group":
+                self.emulator.faults.add(Fault(effect=effect, match={"group_id": self.groups[0]}))
+            else:
+                self.emulator.faults.add(Fault(effect=effect))
+                world.at(sizes.fair_from, self.emulator.faults.clear)
         self._draw_calls()
         if sizes.situation == "blocked-loop":
             self.blocked = 2.0

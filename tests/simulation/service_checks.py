@@ -403,9 +403,9 @@ def _check_situation(service: ServiceScenario) -> None:
         _check_none_too_late(service)
         if not sizes.rates:
             _check_places(service)
-    elif situation == "cancelled-callers":
+    elif situation in {"cancelled-callers", "impatient-callers"}:
         _check_goodput(service, "callers that are cancelled cost the others nothing", begin)
-    elif situation in {"slow-rate", "hot-group"}:
+    elif situation in {"slow-rate", "hot-group", "throttled-group"}:
         neighbours = [each for each in service.calls if each.way != "never"]
         _check_waits(service, neighbours, f"a {situation.replace('-', ' ')} costs its neighbours little")
     elif situation == "job-beside":

@@ -21,9 +21,9 @@ ROOT = Path(__file__).parents[2]
 SEEDS = {
     "job": "1-20,27,32,35,37,90,121,448,657,738",
     "inbox": "1-20,33,53,56,85",
-    "service": "1-20,110,200,228,240,415,925,985",
+    "service": "1-20,71,110,200,228,240,415,925,985",
     "jetstream_job": "1-8,13",
-    "jetstream_inbox": "1-3,5",
+    "jetstream_inbox": "1-3,5,6,9",
     "trio_inbox": "1-6",
 }
 """The seeds of every day: some, and every one that ever failed. Those of the inbox meet every situation."""
