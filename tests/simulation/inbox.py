@@ -381,7 +381,8 @@ class InboxScenario(Scenario):
     def _freeze_for(self, process: Process, seconds: float) -> None:
         if process.alive:
             self.world.happened["freeze"] += 1
-            process.frozen_until = self.frozen[process] = TIME.now + seconds
+            process.frozen_until = TIME.now + seconds
+            self.frozen[process] = max(self.frozen.get(process, 0.0), process.frozen_until)  # some tasks still wait for that
             self.world.note(process.name, f"is frozen for {seconds:g} s")
 
     def _deploy(self, role: Role) -> None:
