@@ -424,7 +424,8 @@ def _nothing(*_: object) -> None: ...
 class Broker:
     """The servers as one: what they have agreed on. ``send`` and ``hears`` belong to the network before them.
 
-    ``clock`` gives the time of the server that leads a stream. ``stored`` is called with each stream and message.
+    ``clock`` gives the time of the server that leads a stream. ``stored`` is called with each stream and message,
+    ``step_down`` with the name of a stream whose leader is asked to let another server lead.
     """
 
     def __init__(
@@ -437,12 +438,13 @@ class Broker:
         self.streams: dict[str, Stream] = {}
         self.send, self.hears, self.clock, self.at = send, hears, clock, at
         self.stored: Callable[[Stream, Stored], object] = _nothing
+        self.step_down: Callable[[str], object] = _nothing
 
     def stream_of(self, subject: str) -> str | None:
         """Return the name of the stream that a request or a message is for; None if it is for none."""
         tokens = subject.split(".")
         if subject.startswith("$JS.API.") and len(tokens) > 4:
-            at = 5 if tokens[2] == "STREAM" and tokens[3] == "MSG" else 4
+            at = 5 if tokens[2] == "STREAM" and tokens[3] in {"MSG", "LEADER"} else 4
             at = {"DURABLE": 5, "MSG": 5}.get(tokens[3], 4) if tokens[2] == "CONSUMER" else at
             return tokens[at] if len(tokens) > at else None
         if subject.startswith("$JS.ACK."):
@@ -514,7 +516,7 @@ class Broker:
         kind, what = tokens[0], tokens[1]
         if (kind, what) == ("STREAM", "CREATE"):
             return self._create(asked)
-        name = tokens[3] if what in {"MSG", "DURABLE"} else tokens[2]
+        name = tokens[3] if what in {"MSG", "DURABLE", "LEADER"} else tokens[2]
         stream = self.streams.get(name)
         if stream is None:
             raise ApiError(404, 10059, "stream not found")
@@ -553,6 +555,9 @@ class Broker:
                 for message in gone:
                     stream.remove(message)
                 return {"success": True, "purged": len(gone)}
+            case ["LEADER", "STEPDOWN"]:
+                self.step_down(stream.name)
+                return {"success": True}
             case ["MSG", "GET"]:
                 message = stream.find(asked, None)
                 lines = "".join(f"{name}: {value}\r\n" for name, value in message.headers.items())

@@ -116,6 +116,7 @@ class Servers:
         self.fair_from = float("inf")
         self.connections: list[Connection] = []
         self.broker = Broker(self._send, self._hears, self._clock, world.at)
+        self.broker.step_down = lambda stream: self.unseat(stream, 0.3)
         self._leaders: dict[str, Node | None] = {}
         self._last_leader: dict[str, Node] = {}
         self._places: dict[str, Node] = {}
@@ -140,7 +141,7 @@ class Servers:
                 node.offset = draw.uniform(-clocks, clocks)
         for trouble, do in (
             ("broker-leader", self._move_leader),
-            ("broker-node", self._kill_node),
+            ("broker-node", self.kill_node),
             ("broker-outage", self._outage),
             ("broker-power", self._lose_power),
             ("broker-disconnect", self._disconnect),
@@ -161,7 +162,7 @@ class Servers:
         """Whether enough servers live to agree."""
         return sum(node.alive for node in self.nodes) > len(self.nodes) // 2
 
-    def _leader(self, stream: str) -> Node | None:
+    def leader(self, stream: str) -> Node | None:
         """Return the server that leads a stream now."""
         if not self.has_majority:
             return None
@@ -194,7 +195,8 @@ class Servers:
                 self.broker.lead_anew(self.broker.streams[stream], self._draw)
             self.world.note("broker", f"{stream} has another leader")
 
-    def _kill_node(self, seconds: float, *nodes: Node) -> None:
+    def kill_node(self, seconds: float, *nodes: Node) -> None:
+        """Let servers die, one of them if none is named, and be back after a while."""
         for node in nodes or (self._draw.choice(self.nodes),):
             node.alive = False
             for stream in [name for name, leader in self._leaders.items() if leader is node]:
@@ -215,12 +217,12 @@ class Servers:
                 self.world.at(TIME.now + 0.2, self._seat, stream)
 
     def _outage(self, seconds: float) -> None:
-        self._kill_node(seconds, *self._draw.sample(self.nodes, len(self.nodes) // 2 + 1))
+        self.kill_node(seconds, *self._draw.sample(self.nodes, len(self.nodes) // 2 + 1))
 
     def _lose_power(self, seconds: float) -> None:
         if not self.syncs:
             self.broker.lose_unsynced(TIME.now - UNSYNCED)
-        self._kill_node(seconds, *self.nodes)
+        self.kill_node(seconds, *self.nodes)
 
     def _disconnect(self, _: float) -> None:
         up = [each for each in self.connections if each.up]
@@ -297,7 +299,7 @@ class Servers:
             if not self.broker.handle(subject, headers, data, reply, seen_at=TIME.now - behind if behind else None):
                 self._no_responders(subject, reply)
             return
-        if self._leader(stream) is None:
+        if self.leader(stream) is None:
             if self._draw.random() < 0.5:
                 self._no_responders(subject, reply)
             return
@@ -316,7 +318,7 @@ class Servers:
     def _commit(self, stream: str, subject: str, data: bytes, reply: str, headers: dict[str, str]) -> None:
         """Let the servers agree on a message, unless their leader is gone meanwhile."""
         self._in_process.discard(headers.get("Nats-Msg-Id", ""))
-        if self._leader(stream) is None:
+        if self.leader(stream) is None:
             return
         lost = "" if not self._hits("broker-ack-lost") else reply
         if not self.broker.handle(subject, headers, data, f"{reply}?" if lost else reply):

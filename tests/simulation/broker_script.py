@@ -1,6 +1,11 @@
-"""One script of requests, for the model of the servers and for the servers: ``test_broker.py`` compares the answers.
+"""Scripts of requests, for the model of the servers and for the servers: ``test_broker.py`` compares the answers.
 
-``python -m tests.simulation.broker_script`` plays it on the model and prints the answers as JSON, one for each step.
+``python -m tests.simulation.broker_script`` plays one on the model of one server and prints the answers as JSON, one for
+each step; with ``cluster`` on that of three servers, and then :func:`play_troubles`.
+
+What is not compared, because servers may answer it either way: requests while a stream has no leader; reads that any server
+answers, before all have what was written; how often a message was delivered before another server took the lead of its
+consumer, and what becomes of requests for messages then; consumers in the memory of a server that dies.
 """
 
 from __future__ import annotations
@@ -8,16 +13,20 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from typing import TYPE_CHECKING, Any
+import sys
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-__all__ = ["play"]
+__all__ = ["ONE", "THREE", "Cluster", "play", "play_troubles"]
 
 NANO = 1_000_000_000
 HOUR = 3600 * NANO
 PAUSE = 0.25  # seconds in which everything that was asked for comes
+KNOWN = 0.2  # seconds in which all servers know of a write, a consumer or a subscription
+ONE, THREE = 1, 3
+"""Servers, and copies of each stream."""
 
 LOG = {"name": "log", "subjects": ["log.new.*", "log.again.*"], "retention": "limits", "duplicate_window": HOUR}
 LOG |= {"storage": "file", "num_replicas": 1, "allow_direct": True, "metadata": {"schema": "1"}}
@@ -86,15 +95,80 @@ REQUESTS: tuple[tuple[str, Any, dict[str, str]], ...] = (
 )
 
 
-async def play(client: Any) -> AsyncIterator[Any]:
+class Cluster(Protocol):
+    """Three servers. Each method returns once another server leads the stream."""
+
+    async def step_down(self, stream: str) -> None:
+        """Have the leader of a stream step down."""
+
+    async def kill_leader(self, stream: str) -> None:
+        """Kill the server that leads a stream."""
+
+
+async def play(client: Any, servers: int = ONE) -> AsyncIterator[Any]:
     """Yield the answers of servers to each step."""
     for subject, body, headers in REQUESTS:
-        data = body if isinstance(body, bytes) else body.encode() if isinstance(body, str) else json.dumps(body).encode()
-        yield await _asked(client, subject, data, headers)
+        if servers > ONE and ".DIRECT." in subject:
+            await asyncio.sleep(KNOWN)
+        document = {**body, "num_replicas": servers} if isinstance(body, dict) and "num_replicas" in body else body
+        yield await _asked(client, subject, _encoded(document), headers)
     async for each in _without_acknowledgements(client):
         yield each
     async for each in _with_acknowledgements(client):
         yield each
+
+
+def _encoded(body: Any) -> bytes:
+    return body if isinstance(body, bytes) else body.encode() if isinstance(body, str) else json.dumps(body).encode()
+
+
+TROUBLED: tuple[tuple[str, Any, dict[str, str]], ...] = (
+    # ids, revisions and contents are known to every leader
+    ("log.new.1", b"again", {"Nats-Msg-Id": "{last}"}),
+    ("log.new.1", b"x", {"Nats-Msg-Id": "{next}"}),
+    ("log.new.1", b"x", {"Nats-Msg-Id": "{next}"}),
+    ("$KV.keys.p", b"stale", {LAST: "1"}),
+    ("$KV.keys.p", b"{next}", {LAST: "{revision}"}),
+    ("$KV.keys.p", b"{next}", {LAST: "{revision}"}),
+    (f"{API}STREAM.MSG.GET.KV_keys", {"last_by_subj": "$KV.keys.p"}, {}),
+    (f"{API}STREAM.MSG.GET.log", {"last_by_subj": "log.new.1"}, {}),
+    (f"{API}STREAM.INFO.log", "", {}),
+    (f"{API}STREAM.INFO.KV_keys", "", {}),
+)
+"""What is asked after each trouble; ``{last}`` is the id of the last message before it, ``{revision}`` that of the key."""
+
+
+async def play_troubles(client: Any, cluster: Cluster) -> AsyncIterator[Any]:
+    """Yield the answers of servers to each step, where leaders step down, and servers die; after :func:`play`."""
+    got: list[Any] = []
+    heard = await _listens(client, "_INBOX.steady", got)
+    config = {"name": "s", "deliver_policy": "by_start_sequence", "opt_start_seq": 1, "ack_policy": "none"}
+    config |= {"filter_subject": "log.new.1", "inactive_threshold": 300 * NANO, "mem_storage": True, "num_replicas": 1}
+    document = json.dumps({"stream_name": "log", "config": config}).encode()
+    yield await _asked(client, f"{API}CONSUMER.CREATE.log.s.log.new.1", document, {})
+    yield await _asked(client, f"{API}STREAM.LEADER.STEPDOWN.none", b"", {})
+    yield await _asked(client, "log.new.1", b"x", {"Nats-Msg-Id": "trouble 0"})
+    revision = await _revision(client)
+    await asyncio.sleep(KNOWN)
+    yield await _pulled(client, "s", "_INBOX.steady", got, batch=50, expires=60.0)
+    for number, (trouble, stream) in enumerate(
+        ((cluster.step_down, "log"), (cluster.step_down, "KV_keys"), (cluster.kill_leader, "log")), 1
+    ):
+        await trouble(stream)
+        names = {"last": f"trouble {number - 1}", "next": f"trouble {number}", "revision": str(revision)}
+        for subject, body, headers in TROUBLED:
+            data = _encoded(body)
+            filled = {name: value.format_map(names) for name, value in headers.items()}
+            yield await _asked(client, subject, data.replace(b"{next}", names["next"].encode()), filled)
+        revision = await _revision(client)
+        if trouble == cluster.step_down:  # the reader is in the memory of one server, and goes on where it was
+            yield await _after(PAUSE, got)
+    await heard.unsubscribe()
+
+
+async def _revision(client: Any) -> int:
+    found = await _asked(client, f"{API}STREAM.MSG.GET.KV_keys", b'{"last_by_subj": "$KV.keys.p"}', {})
+    return int(found[1])
 
 
 async def _without_acknowledgements(client: Any) -> AsyncIterator[Any]:
@@ -158,7 +232,9 @@ async def _listens(client: Any, subject: str, got: list[Any]) -> Any:
     async def heard(message: Any) -> None:
         got.append(message)
 
-    return await client.subscribe(subject, cb=heard)
+    subscription = await client.subscribe(subject, cb=heard)
+    await asyncio.sleep(KNOWN)
+    return subscription
 
 
 async def _pulled(  # a request, by keyword
@@ -231,7 +307,7 @@ def _kept(answer: dict[str, Any]) -> Any:
     return {name: value for name, value in answer.items() if name != "type"}
 
 
-def _main() -> None:
+def _main(servers: int) -> None:
     from . import virtual_time
 
     virtual_time.install()
@@ -242,10 +318,12 @@ def _main() -> None:
     found: list[Any] = []
 
     async def main() -> None:
-        Servers(world, nodes=1, latency=0.0001)
+        model = Servers(world, nodes=servers, latency=0.0001)
         client = Client()
-        await client.connect(["h"], reconnect_time_wait=0.1)
-        found.extend([each async for each in play(client)])
+        await client.connect(["h"] * servers, reconnect_time_wait=0.1)
+        found.extend([each async for each in play(client, servers)])
+        if servers > ONE:
+            found.extend([each async for each in play_troubles(client, _ModelOfCluster(client, model))])
 
     result = world.run(main())
     if result["broken"]:
@@ -253,5 +331,18 @@ def _main() -> None:
     print(json.dumps(found))  # noqa: T201  # what was asked for
 
 
+class _ModelOfCluster:
+    def __init__(self, client: Any, model: Any) -> None:
+        self._client, self._model = client, model
+
+    async def step_down(self, stream: str) -> None:
+        await self._client.request(f"{API}STREAM.LEADER.STEPDOWN.{stream}", b"", timeout=2)
+        await asyncio.sleep(2.0)
+
+    async def kill_leader(self, stream: str) -> None:
+        self._model.kill_node(1000.0, self._model.leader(stream))
+        await asyncio.sleep(20.0)
+
+
 if __name__ == "__main__":
-    _main()
+    _main(THREE if sys.argv[1:] == ["cluster"] else ONE)
