@@ -33,7 +33,8 @@ def faults() -> str:
             for fault, told in _told(cell):
                 together.setdefault(_result(told), []).append(fault)
         rows += [(phase, "; ".join(of_result), *result) for result, of_result in together.items()]
-    calls = len(record["cells"]) * len(record["transports"]) * len(KINDS)
+    without = sum(len(cell.get("without", ())) for cell in record["cells"])
+    calls = (len(record["cells"]) * len(record["transports"]) - without) * len(KINDS)
     names = ", ".join(code(NAMES[name]) for name in record["transports"])
     about = (
         f"{len(record['cells'])} faults, {len(record['transports'])} transports ({names}), three kinds of operation: "
@@ -44,7 +45,8 @@ def faults() -> str:
 
 
 def _told(cell: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    yield cell["fault"], cell
+    but = ", ".join(code(NAMES[name]) for name in cell.get("without", ()))
+    yield f"{cell['fault']} (not tested with {but})" if but else cell["fault"], cell
     for name, told in cell.get("but", {}).items():
         yield f"{cell['fault']}, with {code(NAMES[name])}", told
 

@@ -24,6 +24,7 @@ from rbim.testing.conformance.server import RawServer, refusing_port
 from rbim.testing.conformance.suite import Conformance
 from rbim.testing.conformance.tls import Authority, authority
 
+from .names import new_name, resolver
 from .rule import ALL, Told, told
 from .scenarios import LIMIT, OK, SCENARIOS, Scenario
 
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from rbim.operations import Operation
     from rbim.testing.conformance.server import Peer, Received
 
-__all__ = ["TESTED", "Cell", "recorded_rows", "run", "wrong"]
+__all__ = ["TESTED", "Cell", "recorded_rows", "run", "scenarios_of", "wrong"]
 
 TESTED = ("asyncio", "httpx", "httpx2", "aiohttp", "pyreqwest")
 TIME = 0.4
@@ -42,6 +43,9 @@ TIME = 0.4
 ENOUGH = 20.0
 BIG = 8_000_000  # bytes of a body that no buffers take whole
 AT_ONCE, BIG_AT_ONCE = 48, 4
+ELSEWHERE = {"pyreqwest"}
+"""Transports that do not resolve names in Python: see ``names``."""
+
 A_MOMENT = 0.05  # seconds in which the end of a connection has certainly come
 
 T = TypeVar("T")
@@ -288,6 +292,8 @@ class Matrix:
         async with AsyncExitStack() as stack:
             place = _process(scenario, stage) if scenario.place == "process" else _place(scenario, stage)
             origin, process = await stack.enter_async_context(_in_thread(place))
+            if scenario.resolves:
+                origin = origin.replace("127.0.0.1", new_name(scenario.resolves, stage))
             proxy = origin.replace("https", "http") if scenario.tunnel else None
             transport = await self.transport(scenario, proxy)
             ended = await self._call(scenario, kind, origin, transport, stage, process)
@@ -386,16 +392,23 @@ def _dishonest(scenario: Scenario, kind: str, ended: _Ended) -> Iterator[str]:
         yield f"sent again after {ended.paused:.2f} s, and Retry-After was {pause}"
 
 
-async def run(module: str, scenarios: list[Scenario] = SCENARIOS, *, patience: float = TIME) -> list[Cell]:
+def scenarios_of(module: str, loop: str = "asyncio") -> list[Scenario]:
+    """Return the scenarios that a test can make for a transport on an event loop."""
+    return [each for each in SCENARIOS if not each.resolves or (module not in ELSEWHERE and loop != "uvloop")]
+
+
+async def run(module: str, scenarios: list[Scenario] | None = None, *, patience: float = TIME) -> list[Cell]:
     """Return the cells of a transport. What differs from the rule is run again, alone, with more time."""
+    scenarios = scenarios_of(module) if scenarios is None else scenarios
     cells: dict[str, Cell] = {}
-    some, few = anyio.CapacityLimiter(AT_ONCE), anyio.CapacityLimiter(BIG_AT_ONCE)
+    some, few, one_by_one = map(anyio.CapacityLimiter, (AT_ONCE, BIG_AT_ONCE, 1))
 
     async def one(matrix: Matrix, scenario: Scenario) -> None:
-        async with few if scenario.head_only else some:
+        # a loop has few threads to resolve names in
+        async with one_by_one if scenario.resolves else few if scenario.head_only else some:
             cells[scenario.name] = await matrix.cell(scenario)
 
-    with environment({}):
+    with environment({}), resolver():
         async with AsyncExitStack() as stack:
             matrix = Matrix(module, stack, patience)
             async with anyio.create_task_group() as tasks:
@@ -418,11 +431,18 @@ def wrong(cell: Cell, module: str) -> str:
 
 
 def recorded_rows(cells: dict[str, list[Cell]]) -> list[dict[str, Any]]:
-    """Return the rows of the record: what most transports tell, and below ``but`` what others tell instead."""
+    """Return the rows of the record.
+
+    Each has what most transports tell, below ``but`` what others tell instead, and below ``without`` those not tested.
+    """
     rows: list[dict[str, Any]] = []
-    for number, scenario in enumerate(SCENARIOS):
-        by_module = {module: asdict(found[number].told) for module, found in cells.items()}
+    for scenario in SCENARIOS:
+        by_module = {
+            module: asdict(cell.told) for module, found in cells.items() for cell in found if cell.scenario is scenario
+        }
         usual = max(by_module.values(), key=lambda told: sum(told == other for other in by_module.values()))
         but = {module: told for module, told in by_module.items() if told != usual}
-        rows.append({"phase": scenario.phase, "fault": scenario.fault, **usual} | ({"but": but} if but else {}))
+        without = [module for module in cells if module not in by_module]
+        more = ({"but": but} if but else {}) | ({"without": without} if without else {})
+        rows.append({"phase": scenario.phase, "fault": scenario.fault, **usual, **more})
     return rows

@@ -44,7 +44,8 @@ class Scenario:
     ``steps`` are what the server does when it has read the request, or its head if ``head_only``; ``greeting`` what it does
     with a new connection before it reads. ``place`` is where the request goes: "server", "refusing", "full", "nowhere" or
     "process". ``kept``: the request goes over a connection that has served one, whose last steps are ``idle``. ``timed``: it
-    ends by its time-out. ``done``: the connection is replaced, and the call succeeds with its first attempt.
+    ends by its time-out. ``done``: nothing is wrong in the end, and the call succeeds with its first attempt. ``resolves``:
+    the server has a name, which resolves "late", "not now" or "never".
     """
 
     phase: str
@@ -62,6 +63,7 @@ class Scenario:
     timed: bool = False
     done: bool = False
     dies: str = ""
+    resolves: str = ""
 
     @property
     def name(self) -> str:
@@ -136,7 +138,7 @@ def lets_pass(seconds: float) -> Step:
 
 NOT_LEFT = Known(left=False)
 NO_ANSWER = Known()
-LATE_CONNECTING = Known(left=False, connecting=True)
+GOOD = Known(status=200, document=True, code="000000")
 HALF = head("200 OK", "Content-Length: 23")
 
 
@@ -147,8 +149,14 @@ def ended(how: str, *, left: bool = True) -> Known:
 def _no_connection() -> list[Scenario]:
     resolving, connecting = partial(Scenario, phase="resolving the name"), partial(Scenario, phase="connecting")
     full = partial(connecting, place="full")
+    never = partial(resolving, resolves="never")
     return [
         resolving(fault="the name does not exist", known=NOT_LEFT, place="nowhere"),
+        resolving(fault="the resolver fails for now", known=NOT_LEFT, resolves="not now"),
+        resolving(fault="a late answer", known=GOOD, resolves="late", done=True),
+        never(fault="silence", known=NOT_LEFT, timed=True),
+        never(fault="deadline", known=ended("deadline", left=False)),
+        never(fault="cancellation", known=ended("cancellation", left=False)),
         connecting(fault="refused", known=NOT_LEFT, place="refusing"),
         full(fault="silence", known=NOT_LEFT, timed=True),
         full(fault="deadline", known=ended("deadline", left=False)),
@@ -330,12 +338,11 @@ def _answer_bodies() -> list[Scenario]:
 
 def _kept() -> list[Scenario]:
     phase = partial(Scenario, phase="kept connection", kept=True, known=NO_ANSWER)
-    good = Known(status=200, document=True, code="000000")
     stray = reply(body(statusCode="999999"))
     return [
-        phase(fault="reset while idle", idle=(resets,), known=good, done=True),
-        phase(fault="end of stream while idle", idle=(ends,), known=good, done=True),
-        phase(fault="another answer while idle", idle=(lets_pass(0.01), sends(stray)), known=good, done=True),
+        phase(fault="reset while idle", idle=(resets,), known=GOOD, done=True),
+        phase(fault="end of stream while idle", idle=(ends,), known=GOOD, done=True),
+        phase(fault="another answer while idle", idle=(lets_pass(0.01), sends(stray)), known=GOOD, done=True),
         phase(fault="process killed while idle", place="process", dies="idle", known=NOT_LEFT),
         phase(fault="reset when the request arrives", idle=(sees_a_byte, resets)),
         phase(fault="end of stream when the request arrives", idle=(sees_a_byte, ends)),

@@ -1,0 +1,64 @@
+"""Names that a resolver answers late, not for now, or never: it stands in the place of ``socket.getaddrinfo``.
+
+All transports in Python resolve through it, in another thread. pyreqwest and uvloop call the C library instead, whose
+servers only a file of the system names: a test cannot change them.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from contextlib import contextmanager
+from itertools import count
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+from rbim.testing.conformance.server import PATIENCE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .matrix import Stage
+
+__all__ = ["LATE", "new_name", "resolver"]
+
+LATE = 0.2
+"""Seconds after which a name resolves late."""
+
+_numbers = count()
+_known: dict[str, tuple[str, Stage]] = {}
+
+
+def new_name(resolves: str, stage: Stage) -> str:
+    """Return a name that no cache knows; ``resolves``: "late", "not now" or "never"."""
+    name = f"n{next(_numbers)}.faults.invalid"
+    _known[name] = resolves, stage
+    return name
+
+
+@contextmanager
+def resolver() -> Iterator[None]:
+    """Resolve names of :func:`new_name` as they say, inside the block, and others as the system does."""
+    usual = socket.getaddrinfo
+
+    def getaddrinfo(  # with the names of the real one
+        host: Any,
+        port: Any,
+        family: int = 0,
+        type: int = 0,  # noqa: A002
+        proto: int = 0,
+        flags: int = 0,
+    ) -> Any:
+        resolves, stage = _known.get(host.decode() if isinstance(host, bytes) else host, ("", None))
+        if stage is None or flags & socket.AI_NUMERICHOST:  # trio asks so in its own thread first
+            return usual(host, port, family, type, proto, flags)
+        stage.reached.set()
+        if resolves == "never":
+            stage.over.wait(PATIENCE)
+        elif resolves == "late":
+            time.sleep(LATE)
+            return usual("127.0.0.1", port, family, type, proto, flags)
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+    with mock.patch.object(socket, "getaddrinfo", getaddrinfo):
+        yield
