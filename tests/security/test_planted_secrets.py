@@ -28,7 +28,11 @@ def world(tmp_path_factory):
 UNIQUE = {make: name for name, make in reversed(OUTPUTS.items())}  # several entries may be one function
 
 
-@pytest.mark.parametrize("name", UNIQUE.values())
+LONG = {"command demo, on machines"}
+MARKS = [pytest.mark.slow, pytest.mark.ci, pytest.mark.cluster]
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS if name in LONG else []) for name in UNIQUE.values()])
 def test_no_output_has_a_planted_secret_in_it(name, world):
     parts = list(OUTPUTS[name](world))
     assert sum(map(len, parts)), "the output is empty: nothing was looked at"

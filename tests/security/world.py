@@ -169,13 +169,20 @@ def environment(values):
         yield
 
 
+@contextmanager
+def captured():
+    """Give a function that returns what was written to both streams in the block."""
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
+    with redirect_stdout(out), redirect_stderr(err):
+        yield lambda: out.buffer.getvalue() + err.buffer.getvalue()
+
+
 def command(*words):
     """Run a command line in this process, and return what it writes to both streams. Its retries come without a pause."""
-    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
     no_pause = mock.patch("random.random", return_value=0.0)
-    with no_pause, redirect_stdout(out), redirect_stderr(err), suppress(SystemExit):
+    with no_pause, captured() as written, suppress(SystemExit):
         run([str(word) for word in words])
-    return out.buffer.getvalue() + err.buffer.getvalue()
+    return written()
 
 
 def process(*words, values, act=None):
