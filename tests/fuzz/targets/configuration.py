@@ -117,8 +117,8 @@ def check(data: bytes) -> None:
 
 def _check(file: Path, listed: Path, content: bytes) -> None:
     warned: list[str] = []
-    # a profile's name is a variable of rbim, also if it is the token; only messages hide it
-    named = TOKEN in _profiles(content)
+    # a profile's name is a variable of rbim, also if the token is in it; only messages hide it
+    named = any(TOKEN in each for each in _profiles(content))
     config = _tried(lambda: load(file=file, warn=warned.append), "load", frames=not named)
     for text in warned:
         _hides(text, "a warning")

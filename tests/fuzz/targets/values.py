@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -165,12 +166,15 @@ def _count(text: str) -> None:
         require(read_count(value, None) == value, "another count", value)
 
 
+DATE = re.compile(r"\A[A-Za-z]+, (?=[0-9])")  # its comma is not one between values: `Fri, 02 Jan 2026 08:00:02 GMT`
+
+
 def _wait(text: str) -> None:
     found = retry_after(text, Clock())
     require(found is None or 0 <= found <= 86_400, "a wait out of range", text, found)
     if _digits(text):
         require(found == min(86_400, int(text)), "another wait", text, found)
-    elif "," not in text.replace(", ", "", 1):
+    elif "," not in DATE.sub("", text):
         try:
             moment = parsedate_to_datetime(text)
         except (ValueError, TypeError, OverflowError):
