@@ -168,6 +168,14 @@ class Messaging:
         """
         self.copier.send_raw(body, key)
 
+    def send_again(self, number: int) -> None:
+        """Deliver a message again that was delivered before, by its ``number`` in the log, with ``resendFlag`` 1.
+
+        The faults of its first delivery do not apply. Without a target nothing is delivered. Raises LookupError if the log
+        has no delivery of it.
+        """
+        self.copier.send_again(number)
+
     async def deliver(self) -> None:
         """Deliver all that is due now, and all that becomes due as a result; later resends keep waiting."""
         async with self.copying():

@@ -69,6 +69,11 @@ class RequestLog:
     def __len__(self) -> int:
         return len(self.records)
 
+    @property
+    def count(self) -> int:
+        """The number of all requests so far, also of those that are not kept."""
+        return self._count
+
     def of(self, kind: type[O]) -> list[O]:
         """Return the operations of this class, in the order of their arrival.
 

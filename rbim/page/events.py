@@ -19,7 +19,7 @@ from __future__ import annotations
 import secrets
 from collections import deque
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from urllib.parse import parse_qs
 
 import anyio
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from rbim._support.asgi import Receive, Send
 
-__all__ = ["Batch", "Cursor", "Feed", "Stream", "cursor_of"]
+__all__ = ["Batch", "Cursor", "Feed", "Source", "Stream", "cursor_of"]
 
 INTERVAL = 0.2
 KEEP_ALIVE = 15.0
@@ -75,6 +75,24 @@ class Stream(Generic[T]):
         return list(islice(self._items, max(0, after + 1 - first), max(0, until + 1 - first)))
 
 
+class Source(Protocol):
+    """A stream as a feed sees it; :class:`Stream` is one."""
+
+    name: str
+    count: int
+    epoch: int
+    """It changes when the items so far are void."""
+
+    @property
+    def encode(self) -> Callable[[Any], Any]:
+        """A function from an item to JSON."""
+        ...
+
+    def between(self, after: int, until: int) -> list[Any]:
+        """Return the items with numbers above ``after``, up to ``until``, as far as they are held."""
+        ...
+
+
 @frozen
 class Cursor:
     """A position: the items of each stream that a watcher has, in the order in which the streams were made."""
@@ -115,7 +133,7 @@ class Feed:
         self._levels = levels
         self._interval = interval
         self._epoch = secrets.token_hex(4)
-        self._streams: list[Stream[Any]] = []
+        self._streams: list[Source] = []
         self._tick: _Tick | None = None
         self._closed = False
         self._closing: set[anyio.CancelScope] = set()
@@ -125,6 +143,10 @@ class Feed:
         made = Stream(name, kept, encode)
         self._streams.append(made)
         return made
+
+    def attach(self, stream: Source) -> None:
+        """Add a stream that keeps its items elsewhere. Its count and epoch are read after the levels."""
+        self._streams.append(stream)
 
     def close(self) -> None:
         """End the answers of all watchers, now and from now on, so that the server can end."""

@@ -91,6 +91,28 @@ class Copier:
         else:
             self._put(key, str(body.get("msgId", message_id)), json.dumps(body), body)
 
+    def send_again(self, number: int) -> None:
+        """Deliver a message again that was delivered before, by its number, as a resend and without faults.
+
+        Raises LookupError if the log has no delivery of it. Without a target, nothing is delivered.
+        """
+        attempts = [each for each in self.dispatch.deliveries if each.number == number]
+        if not attempts:
+            raise LookupError(f"the log has no delivery of a message {number}")
+        whole = next((each for each in attempts if "tampered" not in each.trouble), attempts[0])
+        document = whole.document or None
+        if self.dispatch.destination is not None:
+            delivery = QueuedDelivery(
+                number=number,
+                message_id=whole.message_id,
+                key=whole.key,
+                content=whole.body,
+                document=document,
+                attempt=max(each.attempt for each in attempts) + 1,
+            )
+            self.dispatch.queues.put(delivery, self._world.clock.monotonic())
+            self.dispatch.changed()
+
     def reset_count(self) -> None:
         """Restart the message numbers and ids."""
         self._count = 0

@@ -95,6 +95,11 @@ class Dispatch:
             self._patience = destination.patience
         self.changed()
 
+    @property
+    def changes(self) -> int:
+        """A number that grows whenever a delivery is added, begins or ends."""
+        return self._changes
+
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
         """Deliver while the block runs, and at its end all that is due then. After an error the rest keeps waiting."""

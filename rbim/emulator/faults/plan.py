@@ -70,20 +70,34 @@ class Running(Generic[F]):
 
 
 class Plan(Generic[F]):
-    """Faults in order. The random numbers of each come from ``seed`` and its position (from 0)."""
+    """Faults in order. The random numbers of each come from ``seed`` and the number of faults that were added before."""
 
     def __init__(self, seed: str) -> None:
         self._seed = seed
         self._running: list[Running[F]] = []
+        self._added = 0
 
     def add(self, *faults: F) -> None:
         """Append faults to the plan; they apply from now on."""
         for fault in faults:
-            self._running.append(Running(fault, f"{self._seed}:{len(self._running)}"))
+            self._running.append(Running(fault, f"{self._seed}:{self._added}"))
+            self._added += 1
+
+    def remove(self, number: int) -> None:
+        """Remove one fault, by its number from 1; the others keep their counts. Raises LookupError if there is none."""
+        if not 1 <= number <= len(self._running):
+            raise LookupError(f"there is no fault {number} in the plan, which has {len(self._running)}")
+        del self._running[number - 1]
+
+    @property
+    def counts(self) -> list[tuple[int, int]]:
+        """For each fault, how many matched it so far, and how many it happened to."""
+        return [(running.matched, running.done) for running in self._running]
 
     def clear(self) -> None:
         """Empty the plan."""
         self._running.clear()
+        self._added = 0
 
     def __iter__(self) -> Iterator[F]:
         return iter([running.fault for running in self._running])

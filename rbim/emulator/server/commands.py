@@ -43,6 +43,11 @@ class Outages(Protocol):
     """A server that can refuse the connections of the platform's clients."""
 
     @property
+    def listening(self) -> bool:
+        """Whether clients of the platform can connect now."""
+        ...
+
+    @property
     def control_url(self) -> str | None:
         """The URL of the control interface that an outage does not affect."""
 
@@ -69,6 +74,8 @@ class ControlContext:
         self.server = server
         self.may_sign_copies = sign_copies or emulator.own_credentials
         self.remote_copies = remote_copies
+        self.changes = 0
+        """The number of commands so far that may have changed something."""
         self._state = emulator.snapshot()
         self._faults = tuple(emulator.faults)
         self._copy_faults = tuple(emulator.copy_faults)
@@ -78,6 +85,11 @@ class ControlContext:
     def control_url(self) -> str | None:
         """The URL of the control interface that an outage does not affect; None if the server has no outages."""
         return None if self.server is None else self.server.control_url
+
+    @property
+    def listening(self) -> bool:
+        """Whether clients of the platform can connect now: always, if the server has no outages."""
+        return self.server is None or self.server.listening
 
     def reset(self) -> None:
         """Set the emulator back to its initial state. Its clock does not change."""

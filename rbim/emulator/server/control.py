@@ -28,6 +28,20 @@ POST   /_emulator/invitations/confirm  accept an invitation as the invited accou
 POST   /_emulator/invitations/decline  decline an invitation as the invited account: group_id, account (emulator-only)
 POST   /_emulator/applications/approve approve a request to join as the group's owner: group_id, account (emulator-only)
 POST   /_emulator/applications/reject  reject a request to join as the group's owner: group_id, account (emulator-only)
+GET    /_emulator/requests/{number}    return one of the latest requests as it was sent and answered, and as a curl command
+GET    /_emulator/groups               list the newest groups, at most 200, with the number of their members
+GET    /_emulator/groups/{group_id}    return one group with its members, their roles, and who waits to join
+GET    /_emulator/groups/with/{text}   list the newest groups, at most 200, whose id or name contains a text
+GET    /_emulator/accounts             list accounts, at most 200, with their groups and whether they have logged in
+GET    /_emulator/tasks/newest         list the newest call tasks, at most 200, with whether each may call now
+POST   /_emulator/faults               add one fault; the counts of the others go on
+GET    /_emulator/faults/counts        return for each fault how many requests matched it, and how many it happened to
+DELETE /_emulator/faults/{number}      remove one fault, by its number from 1; the counts of the others go on
+POST   /_emulator/copy-faults          add one fault of copies; the counts of the others go on
+GET    /_emulator/copy-faults/counts   return the same of each fault of copies, by messages
+DELETE /_emulator/copy-faults/{number} remove one fault of copies, by its number from 1; the counts of the others go on
+GET    /_emulator/messages             list the latest copied messages, at most 200, each with its attempts
+POST   /_emulator/deliveries/again     deliver a copied message again, as a resend: number (emulator-only)
 GET    /_emulator/copy                 return where messages are copied to
 PUT    /_emulator/copy                 copy messages from now on: url, mode (normal or high-guarantee)
 DELETE /_emulator/copy                 stop copying messages, and drop those that wait
@@ -62,10 +76,12 @@ from rbim.emulator.asgi import write
 from rbim.emulator.faults.plan import in_words
 from rbim.emulator.platform.rules import Refusal
 from rbim.emulator.server.commands import PREFIX, Command, CommandError, ControlContext, DeferredAnswer
+from rbim.emulator.server.console import Console
 from rbim.emulator.server.copy_commands import COMMANDS
 from rbim.emulator.server.guarded import JSON, GuardedApp, guard_of
 from rbim.errors import InvalidRequest
 from rbim.http import Response
+from rbim.page.assets import SECURITY_HEADERS, prefers_html
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -103,7 +119,7 @@ class Control:
         remote_copies: bool = False,
     ) -> None:
         context = ControlContext(emulator, None, sign_copies=sign_copies, remote_copies=remote_copies)
-        self._app = GuardedApp(Commands(context, emulator.asgi), guard_of(allowed_hosts))
+        self._app = GuardedApp(Commands(context, Console(context), emulator.asgi), guard_of(allowed_hosts))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one scope."""
@@ -111,21 +127,31 @@ class Control:
 
 
 class Commands:
-    """The ASGI 3 application of the commands. Requests with other paths, and other scopes, go to ``app`` if there is one."""
+    """The ASGI 3 application of the commands and the page. Other paths, and other scopes, go to ``app`` if there is one."""
 
     def __init__(
-        self, context: ControlContext, app: Callable[[Scope, Receive, Send], Awaitable[None]] | None = None
+        self,
+        context: ControlContext,
+        console: Console,
+        app: Callable[[Scope, Receive, Send], Awaitable[None]] | None = None,
     ) -> None:
         self._context = context
+        self._console = console
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one scope."""
         path = scope["path"].removeprefix(scope.get("root_path", "")) if scope["type"] == "http" else ""
+        if path == "/" and _shows_pages(scope):
+            await write(send, Response(303, {"location": PREFIX.lstrip("/"), "vary": "accept", **SECURITY_HEADERS}))
+            return
         if self._app is not None and not path.startswith(PREFIX):
             await self._app(scope, receive, send)
             return
-        status, headers = 200, dict[str, str]()
+        if scope["type"] == "http" and self._console.serves(scope, path):
+            await self._console(scope, receive, send)
+            return
+        status, headers = 200, {"vary": "accept"} if path == PREFIX else dict[str, str]()
         try:
             command, name = _find(scope["method"], path)
             _require_json(command, scope)
@@ -138,11 +164,12 @@ class Commands:
         except _RequestError as error:
             status, result, headers = error.status, {"error": str(error)}, error.headers
         document = result.document if isinstance(result, DeferredAnswer) else result
-        await write(send, Response(status, {**JSON, **headers}, json.dumps(document)))
+        await write(send, Response(status, {**JSON, **SECURITY_HEADERS, **headers}, json.dumps(document)))
         if isinstance(result, DeferredAnswer):
             await result.then()
 
     async def _run(self, command: Command, name: str, body: bytes) -> Any:  # JSON, or DeferredAnswer
+        self._context.changes += command.method != "GET"
         try:
             result = command.run(self._context, name if command.reads is None else _read(body, command.reads))
             return await result if isawaitable(result) else result
@@ -152,6 +179,10 @@ class Commands:
             raise _RequestError(404, str(error)) from None
         except (Refusal, CommandError) as error:
             raise _RequestError(409, str(error)) from None
+
+
+def _shows_pages(scope: Scope) -> bool:
+    return scope["method"] in {"GET", "HEAD"} and prefers_html(scope)
 
 
 def _find(method: str, path: str) -> tuple[Command, str]:

@@ -8,6 +8,7 @@ from typing import Any
 import attrs
 from attrs import frozen
 
+import rbim.emulator.server.view_commands  # noqa: F401  # its commands are listed before these
 from rbim._support import json
 from rbim._support.local_server import is_loopback_url
 from rbim.emulator.copies.targets import split_url

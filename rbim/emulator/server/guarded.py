@@ -10,6 +10,7 @@ from rbim.codes import MALFORMED
 from rbim.emulator.asgi import write
 from rbim.errors import InvalidRequest
 from rbim.http import Response
+from rbim.page.assets import SECURITY_HEADERS
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -53,4 +54,4 @@ class GuardedApp:
 
 async def _refuse(send: Send, status: int, why: str) -> None:
     document: dict[str, Any] = {"error": why, "statusCode": MALFORMED, "statusMsg": why}
-    await write(send, Response(status, JSON, json.dumps(document)))
+    await write(send, Response(status, JSON | SECURITY_HEADERS, json.dumps(document)))

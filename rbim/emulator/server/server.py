@@ -13,6 +13,7 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 from rbim.emulator.server.commands import PREFIX, ControlContext
+from rbim.emulator.server.console import Console
 from rbim.emulator.server.control import Commands
 from rbim.emulator.server.guarded import GuardedApp, guard_of
 from rbim.emulator.server.listener import Listener
@@ -55,9 +56,10 @@ class Server:
         self._copying: asyncio.Task[None] | None = None
         guard = guard_of(allowed_hosts, bound=host)
         context = ControlContext(emulator, self, sign_copies=sign_copies, remote_copies=remote_copies)
-        app = Commands(context, emulator.asgi) if control else emulator.asgi
+        console = Console(context) if control else None
+        app = emulator.asgi if console is None else Commands(context, console, emulator.asgi)
         self._platform = Listener(GuardedApp(app, guard))
-        self._control = Listener(GuardedApp(Commands(context), guard)) if control else None
+        self._control = None if console is None else Listener(GuardedApp(Commands(context, console), guard))
 
     @property
     def listening(self) -> bool:

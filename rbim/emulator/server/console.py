@@ -1,0 +1,161 @@
+"""The emulator's page in a browser: its files, and what is pushed to it.
+
+Nothing is computed or copied for it while no one watches, but the latest exchanges are kept by reference. What is pushed is
+the list of requests, and the levels: counters, the clock, and numbers that change when groups or deliveries do. The page
+then asks the control interface for what it shows of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rbim.emulator.clock import EmulatedClock
+from rbim.emulator.exchanges import ExchangeLog
+from rbim.emulator.server.commands import PREFIX, ControlContext
+from rbim.emulator.server.view_commands import without_token
+from rbim.operations.base import fields_of
+from rbim.page.assets import Page, prefers_html
+from rbim.page.events import Feed
+
+if TYPE_CHECKING:
+    from rbim._support.asgi import Receive, Scope, Send
+    from rbim.emulator.exchanges import Exchange
+    from rbim.emulator.request_log import RecordedRequest, RequestLog
+    from rbim.page.events import Stream
+
+__all__ = ["Console"]
+
+KEPT = 1000  # requests in the list
+LONGEST = 160  # characters of a value in the list
+FEW = 3  # entries of a list in the list
+READING = ("GET", "HEAD")
+
+
+class RequestStream:
+    """The requests of a log as a stream of the page. The log does not know of it."""
+
+    def __init__(self, log: RequestLog, encode: Any) -> None:
+        self.name = "requests"
+        self.encode = encode
+        self.count = 0
+        self.epoch = 0
+        self._log = log
+        self._last: RecordedRequest | None = None
+
+    def look(self) -> None:
+        """Note how many requests there are by now, and whether the log was cleared since the last look."""
+        log, last = self._log, self._last
+        if last is not None:
+            at = last.number - (log.count - len(log.records)) - 1
+            held = at < 0 and last.number <= log.count  # dropped by the limit
+            if not held and (at >= len(log.records) or log.records[at] is not last):
+                self.epoch += 1
+        self.count = log.count
+        self._last = log.records[-1] if log.records else None
+
+    def between(self, after: int, until: int) -> list[RecordedRequest]:
+        """Return the requests with numbers above ``after``, up to ``until``, of the latest."""
+        records, dropped = self._log.records, self._log.count - len(self._log.records)
+        first = max(after, until - KEPT, dropped)
+        return records[first - dropped : max(until, dropped) - dropped]
+
+
+class Console:
+    """The page of one emulator, for all ports of its server."""
+
+    def __init__(self, context: ControlContext) -> None:
+        emulator = context.emulator
+        if emulator.asgi.exchanges is None:
+            emulator.asgi.exchanges = ExchangeLog()
+        self._exchanges = emulator.asgi.exchanges
+        self._context = context
+        self._unanswered: list[tuple[int, Exchange]] = []
+        self.feed = Feed(self._levels)
+        self._requests = RequestStream(emulator.requests, self._encoded)
+        self.feed.attach(self._requests)
+        self._answers: Stream[tuple[int, float]] = self.feed.stream("answers", KEPT, list)
+        self._page = Page("emulator", self.feed, prefix=PREFIX)
+
+    def serves(self, scope: Scope, path: str) -> bool:
+        """Return whether a request is for the page: at the prefix only that of a browser."""
+        if path == PREFIX:
+            return scope["method"] in READING and prefers_html(scope)
+        return self._page.serves(path)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request for the page."""
+        await self._page(scope, receive, send)
+
+    def _levels(self) -> dict[str, Any]:
+        """Return the counters and states that the page shows always."""
+        self._requests.look()
+        self._look_at_answers()
+        context, emulator = self._context, self._context.emulator
+        clock, state, dispatch = emulator.clock, emulator.state, emulator.copier.dispatch
+        emulated = isinstance(clock, EmulatedClock)
+        counts = {
+            "requests": emulator.requests.count,
+            "groups": len(state.groups),
+            "tasks": len(state.tasks),
+            "deliveries": len(emulator.deliveries),
+            "waiting": len(dispatch.queues),
+            "faults": len(emulator.faults.counts),
+            "copy_faults": len(emulator.copy_faults.counts),
+        }
+        target = dispatch.destination
+        return {
+            "counts": counts,
+            "clock": clock.now().isoformat() if emulated else None,
+            "copied": target is not None,
+            "listening": context.listening,
+            "control": context.control_url,
+            "changes": [*counts.values(), context.changes, clock.monotonic() if emulated else 0, dispatch.changes],
+        }
+
+    def _look_at_answers(self) -> None:
+        """Push the times of answers that were not there yet when their requests were."""
+        waiting: list[tuple[int, Exchange]] = []
+        for number, exchange in self._unanswered:
+            if self._exchanges.of(exchange.record) is not exchange:
+                continue
+            if exchange.took is None:
+                waiting.append((number, exchange))
+            else:
+                self._answers.add((number, exchange.took))
+        self._unanswered = waiting
+
+    def _encoded(self, record: RecordedRequest) -> dict[str, Any]:
+        """Return one request for the list; the page asks for the rest (``GET requests/{number}``)."""
+        exchange = self._exchanges.of(record)
+        if exchange is not None and exchange.took is None and exchange.response is not None:
+            self._unanswered.append((record.number, exchange))
+        op = record.operation
+        item: dict[str, Any] = {
+            "number": record.number,
+            "at": record.at,
+            "path": record.path[:LONGEST],
+            "operation": None,
+            "code": record.code,
+            "effect": record.effect,
+            "trouble": record.trouble,
+            "attempt": record.attempt,
+            "took": None if exchange is None else exchange.took,
+            "kept": exchange is not None,
+            "status": None if exchange is None or exchange.response is None else exchange.response.status,
+        }
+        if op is not None:
+            item["operation"] = op.spec.name
+            item["account"] = getattr(op, "user_name", None) or self._context.emulator.world.administrator
+            values = ((a.name, getattr(op, a.name)) for a in fields_of(type(op)))
+            item["values"] = [(name, _short(value)) for name, value in values if value is not None and name != "user_name"]
+        shown: dict[str, Any] = without_token(self._context, item)
+        return shown
+
+
+def _short(value: object) -> str:
+    if isinstance(value, tuple):
+        several: tuple[object, ...] = value
+        more = f" … ({len(several)})" if len(several) > FEW else ""
+        return ", ".join(_short(each) for each in several[:FEW]) + more
+    text = str(value)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"

@@ -1,0 +1,335 @@
+"""The commands of the control interface that show parts of the emulator, and those that change one entry of a list.
+
+The page in the browser is made of them. Lists are bounded, so that they cost little however much the emulator holds.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections import Counter
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from attrs import frozen
+
+from rbim.emulator.clock import EmulatedClock
+from rbim.emulator.faults.copies import copy_faults_from
+from rbim.emulator.faults.requests import faults_from
+from rbim.emulator.platform.rules import DependsOnDialect
+from rbim.emulator.server.commands import CommandError, ControlContext, command
+from rbim.emulator.server.curl import as_curl
+from rbim.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from rbim.emulator.copies.log import DeliveryAttempt
+    from rbim.emulator.exchanges import Exchange
+    from rbim.emulator.platform.state import Group, Task
+    from rbim.emulator.request_log import RecordedRequest
+
+__all__ = ["MASK", "MOST", "without_token"]
+
+MOST = 200
+"""Entries of a list."""
+
+ATTEMPTS = 1000  # latest attempts among which messages are looked for
+MASK = "•••"
+"""What stands in the place of a secret."""
+
+ANSWERLESS = ("refuse", "reset_before", "reset_after")
+
+
+@frozen(kw_only=True)
+class _Number:
+    """The number of a message."""
+
+    number: int
+
+
+@command("GET", "requests/{number}")
+def _request(context: ControlContext, number: str) -> Any:
+    """Return one of the latest requests as it was sent and answered, and as a curl command."""
+    log = context.emulator.requests
+    wanted = int(number) if number.isascii() and number.isdecimal() and len(number) < 18 else 0  # noqa: PLR2004  # digits
+    at = wanted - (log.count - len(log.records)) - 1
+    if not 0 <= at < len(log.records):
+        raise LookupError(f"the log has no request {number}")
+    record = log.records[at]
+    exchanges = context.emulator.asgi.exchanges
+    exchange = None if exchanges is None else exchanges.of(record)
+    shown = {"number": record.number, "exchange": None, "curl": None}
+    return shown if exchange is None else shown | _shown(context, record, exchange)
+
+
+def _shown(context: ControlContext, record: RecordedRequest, exchange: Exchange) -> dict[str, Any]:
+    emulator = context.emulator
+    own = emulator.own_credentials
+    response = exchange.response
+    whole = exchange.size == len(exchange.body)
+    secret = () if own else ("authorization", "checksum")
+    headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in exchange.headers]
+    query = exchange.query.decode("latin-1")
+    curl = as_curl(
+        record.path,
+        exchange.body,
+        app_id=emulator.credentials.app_id,
+        method=exchange.method,
+        emulated=isinstance(emulator.clock, EmulatedClock),
+        zone=emulator.dialect.zone,
+    )
+    answer = None
+    if response is not None:
+        answer = {
+            "status": response.status,
+            "headers": list(response.headers.items()),
+            "body": _content(exchange.answer, exchange.answer_size),
+            "sent": not any(name in ANSWERLESS for name in record.trouble),
+        }
+    shown = {
+        "exchange": {
+            "method": exchange.method,
+            "path": record.path,
+            "query": query if own or not query else MASK,
+            "headers": [(name, MASK if name.lower() in secret else value) for name, value in headers],
+            "body": _content(exchange.body, exchange.size),
+            "took": exchange.took,
+        },
+        "answer": answer,
+        "curl": curl if whole else None,
+    }
+    masked: dict[str, Any] = without_token(context, shown)
+    return masked
+
+
+def _content(body: bytes, size: int) -> dict[str, Any]:
+    """Return a body as text, or in Base64 if it is not UTF-8; ``size`` is that of the whole body."""
+    cut = size > len(body)
+    try:
+        text = body.decode(errors="ignore" if cut else "strict")  # a cut may divide a character
+    except UnicodeDecodeError:
+        return {"base64": b64encode(body).decode(), "size": size, "cut": cut}
+    return {"text": text, "size": size, "cut": cut}
+
+
+def without_token(context: ControlContext, value: Any) -> Any:  # JSON
+    """Return JSON without the emulator's token, wherever it stands in a text: also where a request has it by mistake.
+
+    A token that is the application id, as in an experiment, is in every path and is no secret.
+    """
+    credentials = context.emulator.credentials
+    token = credentials.app_token.reveal()
+    return value if token == credentials.app_id else _hidden(value, token)
+
+
+def _hidden(value: Any, secret: str) -> Any:  # JSON
+    """Return JSON without a secret."""
+    if isinstance(value, str):
+        return value.replace(secret, MASK)
+    if isinstance(value, dict):
+        return {name: _hidden(each, secret) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_hidden(each, secret) for each in value]
+    return value
+
+
+# Groups and accounts.
+
+
+@command("GET", "groups")
+def _groups(context: ControlContext, _: str) -> Any:
+    """List the newest groups, at most 200, with the number of their members."""
+    groups = context.emulator.state.groups
+    return {"total": len(groups), "groups": [_summary(each) for each in islice(reversed(groups.values()), MOST)]}
+
+
+@command("GET", "groups/{group_id}")
+def _group(context: ControlContext, group_id: str) -> Any:
+    """Return one group with its members, their roles, and who waits to join."""
+    group = context.emulator.state.groups.get(group_id)
+    if group is None:
+        raise LookupError(f"there is no group {group_id}")
+    return _summary(group) | {
+        "declared": group.declared,
+        "group_domain": group.group_domain,
+        "created": group.created.isoformat(),
+        "accounts": [{"account": account, "role": str(role)} for account, role in group.members.items()],
+        "invitations": list(group.invited),
+        "applications": list(group.applied),
+    }
+
+
+@command("GET", "groups/with/{text}")
+def _groups_with(context: ControlContext, text: str) -> Any:
+    """List the newest groups, at most 200, whose id or name contains a text."""
+    wanted = text.casefold()
+    groups = reversed(context.emulator.state.groups.values())
+    found = [each for each in groups if wanted in each.group_id.casefold() or wanted in each.name.casefold()]
+    return {"total": len(found), "groups": [_summary(each) for each in found[:MOST]]}
+
+
+def _summary(group: Group) -> dict[str, Any]:
+    return {
+        "group_id": group.group_id,
+        "name": group.name,
+        "type": str(group.type),
+        "permission": str(group.permission),
+        "target": str(group.target),
+        "owner": group.owner,
+        "members": len(group.members),
+        "member_limit": group.type.member_limit,
+        "invited": len(group.invited),
+        "applied": len(group.applied),
+    }
+
+
+@command("GET", "accounts")
+def _accounts(context: ControlContext, _: str) -> Any:
+    """List accounts, at most 200, with their groups and whether they have logged in."""
+    state = context.emulator.state
+    groups: Counter[str] = Counter()
+    for group in state.groups.values():
+        groups.update(group.members.keys())
+        groups.update(dict.fromkeys([*group.invited, *group.applied], 0))
+    groups.update(dict.fromkeys([*state.never_logged_in, *(state.known or ())], 0))
+    newest = islice(reversed(groups.items()), MOST)
+    return {
+        "total": len(groups),
+        "accounts": [
+            {"account": account, "groups": count, "logged_in": state.has_logged_in(account)} for account, count in newest
+        ],
+    }
+
+
+@command("GET", "tasks/newest")
+def _newest_tasks(context: ControlContext, _: str) -> Any:
+    """List the newest call tasks, at most 200, with whether each may call now."""
+    tasks = context.emulator.state.tasks
+    return {"total": len(tasks), "tasks": [_task(context, each) for each in islice(reversed(tasks.values()), MOST)]}
+
+
+def _task(context: ControlContext, task: Task) -> dict[str, Any]:
+    request = task.request
+    try:
+        may_call = context.emulator.may_call(task.task_id)
+    except DependsOnDialect:
+        may_call = None
+    return {
+        "task_id": task.task_id,
+        "name": request.task_name,
+        "description": request.task_desc,
+        "bot_id": request.bot_id,
+        "caller": request.caller,
+        "first_day": request.start_date.isoformat(),
+        "last_day": request.end_date.isoformat(),
+        "max_concurrent": request.max_concurrent,
+        "policies": [policy.name for policy in request.no_call_policies],
+        "created": task.created.isoformat(),
+        "may_call": may_call,
+    }
+
+
+# Single faults.
+
+
+@command("POST", "faults", object)
+def _add_fault(context: ControlContext, document: object) -> Any:
+    """Add one fault; the counts of the others go on."""
+    context.emulator.faults.add(*faults_from([document]))
+    return _fault_counts(context, "")
+
+
+@command("GET", "faults/counts")
+def _fault_counts(context: ControlContext, _: str) -> Any:
+    """Return for each fault how many requests matched it, and how many it happened to."""
+    return _counts(context.emulator.faults.counts)
+
+
+@command("DELETE", "faults/{number}")
+def _remove_fault(context: ControlContext, number: str) -> Any:
+    """Remove one fault, by its number from 1; the counts of the others go on."""
+    context.emulator.faults.remove(_number(number))
+    return _fault_counts(context, "")
+
+
+@command("POST", "copy-faults", object)
+def _add_copy_fault(context: ControlContext, document: object) -> Any:
+    """Add one fault of copies; the counts of the others go on."""
+    context.emulator.copy_faults.add(*copy_faults_from([document]))
+    return _copy_fault_counts(context, "")
+
+
+@command("GET", "copy-faults/counts")
+def _copy_fault_counts(context: ControlContext, _: str) -> Any:
+    """Return the same of each fault of copies, by messages."""
+    return _counts(context.emulator.copy_faults.counts)
+
+
+@command("DELETE", "copy-faults/{number}")
+def _remove_copy_fault(context: ControlContext, number: str) -> Any:
+    """Remove one fault of copies, by its number from 1; the counts of the others go on."""
+    context.emulator.copy_faults.remove(_number(number))
+    return _copy_fault_counts(context, "")
+
+
+def _counts(counts: Iterable[tuple[int, int]]) -> list[dict[str, int]]:
+    return [{"matched": matched, "happened": happened} for matched, happened in counts]
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 10):  # noqa: PLR2004  # digits
+        raise InvalidRequest(f"must be the number of a fault, from 1, not {text[:50]!r}")
+    return int(text)
+
+
+# Message copies.
+
+
+@command("GET", "messages")
+def _messages(context: ControlContext, _: str) -> Any:
+    """List the latest copied messages, at most 200, each with its attempts."""
+    dispatch = context.emulator.copier.dispatch
+    found: dict[int, list[DeliveryAttempt]] = {}
+    for each in reversed(context.emulator.deliveries.records[-ATTEMPTS:]):
+        found.setdefault(each.number, []).append(each)
+    newest = islice(found.values(), MOST)
+    document = {
+        "waiting": len(dispatch.queues),
+        "messages": [_message(attempts[::-1], own=context.emulator.own_credentials) for attempts in newest],
+    }
+    return without_token(context, document)
+
+
+def _message(attempts: list[DeliveryAttempt], *, own: bool) -> dict[str, Any]:
+    first = attempts[0]
+    return {
+        "number": first.number,
+        "message_id": first.message_id,
+        "key": first.key,
+        "event": first.document,
+        "body": first.body.decode(errors="backslashreplace"),
+        "attempts": [_attempt(each, own=own) for each in attempts],
+    }
+
+
+def _attempt(attempt: DeliveryAttempt, *, own: bool) -> dict[str, Any]:
+    headers: Mapping[str, str] = attempt.headers if own else {**attempt.headers, "CheckSum": MASK}
+    return {
+        "at": attempt.at,
+        "took": attempt.took,
+        "attempt": attempt.attempt,
+        "duplicate": attempt.duplicate,
+        "status": attempt.status,
+        "reason": attempt.reason,
+        "trouble": list(attempt.trouble),
+        "headers": dict(headers),
+    }
+
+
+@command("POST", "deliveries/again", _Number)
+def _send_again(context: ControlContext, body: _Number) -> Any:
+    """Deliver a copied message again, as a resend: number (emulator-only)."""
+    if context.emulator.copier.dispatch.destination is None:
+        raise CommandError("messages are not copied now: set a target first (PUT /_emulator/copy)")
+    context.emulator.send_again(body.number)
+    return {"number": body.number}
