@@ -1,1 +1,197 @@
-// The emulator's page.
+// The emulator's page: what is pushed goes to the views, and the view that is open asks for the rest.
+
+import {fill, h} from "../shared/dom.js";
+import {copyButton} from "../shared/copy.js";
+import {notices, warn} from "../shared/notice.js";
+import {watch} from "../shared/stream.js";
+import {tabs} from "../shared/tabs.js";
+import {speech} from "../shared/words.js";
+import {accountsView} from "./accounts.js";
+import {copiesView} from "./copies.js";
+import {faultsView} from "./faults.js";
+import {groupsView} from "./groups.js";
+import {requestsView} from "./requests.js";
+import {settingsView} from "./settings.js";
+import {tasksView} from "./tasks.js";
+import {words} from "./words.js";
+import {ask} from "../shared/request.js";
+
+const PAUSE = 500; // milliseconds between two refreshes of a view
+const SLOW = 5000; // and without a known change: what Python code changes directly is not pushed
+
+const voice = speech(words);
+const {t, number} = voice;
+document.title = t("title");
+
+const page = {
+    ...voice,
+    levels: null,
+    epoch: 0, // milliseconds: the wall-clock time of second 0 of the emulator's clock
+    /** Ask the emulator to do something, and refresh what is shown. */
+    async act(method, path, body) {
+        const answer = await ask(method, path, body);
+        refresh();
+        return answer;
+    },
+    /** The same for a button without a place for an error. */
+    async press(method, path, body) {
+        try {
+            return await page.act(method, path, body);
+        } catch (error) {
+            warn(error.message || t("unreachable"));
+            return undefined;
+        }
+    },
+};
+
+const views = {
+    requests: requestsView(page),
+    groups: groupsView(page),
+    tasks: tasksView(page),
+    accounts: accountsView(page),
+    copies: copiesView(page),
+    faults: faultsView(page),
+    settings: settingsView(page),
+};
+
+const state = h("span", {class: "pill", id: "state"});
+const clock = h("span", {class: "muted", id: "clock"});
+const banner = h("div", {class: "banner", hidden: true});
+const bar = tabs({
+    label: t("views"),
+    tabs: Object.entries(views).map(([id, view]) => ({id, label: t(`tab ${id}`), panel: view.element, onShow: refresh})),
+});
+
+document.body.append(
+    h("a", {class: "skip", href: "#main", onclick: skip}, t("skip")),
+    h(
+        "header",
+        {class: "top-bar"},
+        h(
+            "div",
+            {class: "bar"},
+            h("div", {class: "brand"}, h("img", {src: "static/shared/icon.svg", alt: "", width: 26, height: 26}), h("h1", {}, t("title"))),
+            state,
+            h("span", {class: "spring"}),
+            clock,
+        ),
+        bar.bar,
+    ),
+    h("main", {id: "main", tabindex: "-1"}, banner, bar.panels),
+    h("footer", {class: "page-foot"}, h("p", {}, t("about"))),
+    notices,
+);
+
+function skip(event) {
+    event.preventDefault();
+    document.getElementById("main").focus();
+}
+
+// What is shown of the emulator's parts: asked for when the tab opens, after changes, and now and then.
+
+let asking = false;
+let again = false;
+let lastAsked = 0;
+
+async function refresh() {
+    const view = views[bar.shown()];
+    if (view?.refresh === undefined || document.hidden) return;
+    if (asking) {
+        again = true;
+        return;
+    }
+    asking = true;
+    again = false;
+    try {
+        await view.refresh();
+    } catch {
+        // the stream's state says that there is no connection
+    }
+    lastAsked = performance.now();
+    setTimeout(() => {
+        asking = false;
+        if (again) refresh();
+    }, PAUSE);
+}
+
+setInterval(() => performance.now() - lastAsked > SLOW && refresh(), SLOW / 5);
+
+// What is pushed.
+
+let changes = "";
+
+function onLevels(levels) {
+    page.levels = levels;
+    const {counts} = levels;
+    for (const id of ["requests", "groups", "tasks"]) bar.badge(id, counts[id] > 0 ? number(counts[id]) : "");
+    bar.badge("copies", counts.deliveries > 0 ? number(counts.deliveries) : "");
+    bar.badge("faults", counts.faults + counts.copy_faults > 0 ? number(counts.faults + counts.copy_faults) : "");
+    clock.textContent = levels.clock === null ? "" : `${t("emulated time")} ${voice.dateTime(levels.clock)}`;
+    for (const view of Object.values(views)) view.onLevels?.(levels);
+    showOutage();
+    const now = JSON.stringify(levels.changes);
+    if (now !== changes) {
+        changes = now;
+        refresh();
+    }
+}
+
+let connection = "";
+
+function onState(now) {
+    const [text, kind] = {
+        open: [t("live"), "good"],
+        lost: [t("live lost"), "bad"],
+        paused: [t("live paused"), ""],
+    }[now];
+    if (connection !== now) {
+        state.className = `pill ${kind}`;
+        state.textContent = text;
+    }
+    if (now === "open" && connection !== "open") learnTime();
+    connection = now;
+    showOutage();
+}
+
+/** The clock says which second of its own is which moment. */
+async function learnTime() {
+    try {
+        const {now, monotonic} = await ask("GET", "clock");
+        page.epoch = Date.parse(now) - monotonic * 1000;
+        views.requests.draw();
+    } catch {
+        // the next connection asks again
+    }
+}
+
+let shownOutage = "";
+
+/** During an outage the platform's port refuses this page, too; the control port does not. */
+function showOutage() {
+    const levels = page.levels;
+    const away = levels !== null && connection === "lost" && levels.control !== null;
+    const outage = levels !== null && !levels.listening && connection === "open";
+    const kind = away ? "away" : outage ? "outage" : "";
+    if (kind === shownOutage) return;
+    shownOutage = kind;
+    banner.hidden = kind === "";
+    if (kind === "away") {
+        const {control} = levels;
+        const copy = copyButton({text: () => control, label: t("copy"), done: t("copied"), failed: t("copy failed"), name: t("copy address")});
+        fill(banner, h("span", {}, t("away")), h("code", {}, control), copy);
+    } else if (kind === "outage") {
+        const end = h("button", {type: "button", onclick: () => page.press("DELETE", "outage")}, t("end outage"));
+        fill(banner, h("span", {}, t("outage now")), end);
+    }
+}
+
+bar.begin();
+watch({
+    url: "events",
+    onLevels,
+    onState,
+    streams: {
+        requests: {onStart: views.requests.clear, onItems: views.requests.add},
+        answers: {onItems: views.requests.answered},
+    },
+});

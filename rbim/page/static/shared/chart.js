@@ -39,8 +39,9 @@ export function chart({label, series, points = 120, number}) {
         const y = value => HEIGHT - 2 - ((HEIGHT - 8) * value) / highest;
         series.forEach((each, at) => {
             const line = values[at].map((value, n) => `${n === 0 ? "M" : "L"}${x(n).toFixed(1)} ${y(value).toFixed(1)}`).join("");
-            shapes[at].line.setAttribute("d", line);
-            shapes[at].area.setAttribute("d", line === "" ? "" : `${line}L${WIDTH} ${HEIGHT}L${x(0).toFixed(1)} ${HEIGHT}Z`);
+            const flat = at > 0 && values[at].every(value => value === 0);
+            shapes[at].line.setAttribute("d", flat ? "" : line);
+            shapes[at].area.setAttribute("d", flat || line === "" ? "" : `${line}L${WIDTH} ${HEIGHT}L${x(0).toFixed(1)} ${HEIGHT}Z`);
             legend.children[at].querySelector("output").textContent = number(values[at].at(-1) ?? 0);
         });
         const last = series.map((each, at) => `${each.name} ${number(values[at].at(-1) ?? 0)}`).join(", ");

@@ -6,6 +6,8 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 
+const LONG = 1000; // characters of a text whose length is said where it is cut
+
 // C0 and C1 controls, what changes the direction of text, what has no width, and line separators.
 const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]/gu;
 const HIDDEN_OR_BREAK = new RegExp(`[\\n\\t]|${HIDDEN.source}`, "gu");
@@ -50,7 +52,7 @@ export function shown(text, {most = Infinity, lines = false, tag = "bdi"} = {}) 
         end = found.index + found[0].length;
     }
     nodes.push(part.slice(end));
-    if (cut) nodes.push(h("span", {class: "cut"}, `… (${whole.length.toLocaleString()})`));
+    if (cut) nodes.push(h("span", {class: "cut"}, whole.length > LONG ? `… (${whole.length.toLocaleString()})` : "…"));
     return h(tag, {}, nodes);
 }
 

@@ -32,7 +32,7 @@ export function liveList({caption, empty, columns, key, text, open = null, t, nu
     const nothing = h("div", {class: "empty"}, empty);
     const table = h(
         "table",
-        {class: "live"},
+        {class: "rows"},
         h("caption", {class: "offscreen"}, caption),
         h("thead", {}, h("tr", {}, columns.map(column => h("th", {scope: "col", class: column.class}, column.label)))),
         body,

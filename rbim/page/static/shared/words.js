@@ -79,6 +79,7 @@ export function speech(words) {
 }
 
 function duration(value, precise, whole) {
+    if (value < 0.001) return `${precise.format(Math.round(value * 100_000) / 100)} ms`;
     if (value < 1) return `${precise.format(value * 1000)} ms`;
     if (value < 60) return `${precise.format(value)} s`;
     if (value < 3600) return `${whole.format(Math.floor(value / 60))} min ${whole.format(Math.floor(value % 60))} s`;

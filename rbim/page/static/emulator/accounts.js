@@ -1,0 +1,60 @@
+// Accounts: in how many groups each is, whether it has logged in, and first logins.
+
+import {form} from "../shared/form.js";
+import {h, shown} from "../shared/dom.js";
+import {notify} from "../shared/notice.js";
+import {ask} from "../shared/request.js";
+import {dataTable} from "../shared/table.js";
+
+export function accountsView(page) {
+    const {t, number} = page;
+    const count = h("p", {class: "muted"});
+    const logIn = async account => {
+        await page.act("POST", "logins", {account});
+        notify(t("logged in now", {account}));
+    };
+    const table = dataTable({
+        caption: t("tab accounts"),
+        empty: t("no account so far"),
+        key: each => each.account,
+        columns: [
+            {label: t("account"), cell: each => shown(each.account, {most: 80})},
+            {label: t("tab groups"), class: "number narrow", cell: each => number(each.groups)},
+            {label: t("logged in"), class: "narrow", cell: each => login(page, each)},
+        ],
+    });
+    const login1 = form({
+        label: t("first login"),
+        fields: [{name: "account", label: t("account"), required: true, hint: t("first login hint")}],
+        action: t("log in"),
+        submit: ({account}) => logIn(account),
+    });
+    return {
+        element: h(
+            "section",
+            {class: "split"},
+            h("div", {class: "stack"}, count, table.element),
+            h("div", {class: "card"}, h("h2", {}, t("first login")), login1),
+        ),
+        async refresh() {
+            const {total, accounts} = await ask("GET", "accounts");
+            table.show(accounts);
+            count.textContent = t("shown", {shown: number(accounts.length), all: number(total)});
+        },
+    };
+}
+
+function login(page, each) {
+    const {t} = page;
+    if (each.logged_in) return h("span", {class: "tag good"}, t("yes"));
+    const press = async () => {
+        const done = await page.press("POST", "logins", {account: each.account});
+        if (done !== undefined) notify(t("logged in now", {account: each.account}));
+    };
+    return h(
+        "span",
+        {class: "button-row"},
+        h("span", {class: "tag warn"}, t("never")),
+        h("button", {type: "button", class: "small", "aria-label": `${t("log in")}: ${each.account}`, onclick: press}, t("log in")),
+    );
+}
