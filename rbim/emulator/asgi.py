@@ -9,7 +9,6 @@ from urllib.parse import parse_qsl
 from rbim._support import json
 from rbim._support.asgi import TooLarge, body_of, lifespan
 from rbim.codes import MALFORMED
-from rbim.emulator.exchanges import Exchange
 from rbim.emulator.platform.rules import DependsOnDialect
 from rbim.http import Response
 
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
     from rbim.clock import Clock
     from rbim.emulator.exchanges import ExchangeLog
     from rbim.emulator.platform.service import Platform, ServedAnswer
-
-    _Arguments = tuple[str, str, dict[str, str], dict[str, str], bytes]
 
 __all__ = ["BODILESS", "CONNECTION", "EmulatorApp", "RequestConnection", "failure", "write"]
 
@@ -90,26 +87,23 @@ class EmulatorApp:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         query = _query(scope["query_string"])
         path = scope["path"].removeprefix(scope.get("root_path", ""))
-        if self.exchanges is not None:
-            await self._serve_kept(self.exchanges, (scope["method"], path, query, headers, body), scope, send)
+        exchanges = self.exchanges
+        if exchanges is None:
+            answer = self._platform.serve(scope["method"], path, query, headers, body)
+            await self._respond(answer, scope, send)
             return
-        answer = self._platform.serve(scope["method"], path, query, headers, body)
-        await self._respond(answer, scope, send)
-
-    async def _serve_kept(self, exchanges: ExchangeLog, request: _Arguments, scope: Scope, send: Send) -> None:
-        """Answer a request, and keep it with its answer and the time that it took."""
-        began = self._clock.monotonic()
+        log = self._platform.requests
         try:
-            answer = self._platform.serve(*request)
+            answer = self._platform.serve(scope["method"], path, query, headers, body)
         except DependsOnDialect:
-            exchanges.note(Exchange(self._platform.requests.records[-1], scope, request[-1], None))
+            exchanges.begin(log.records[-1], scope, body, None)
             raise
-        exchange = Exchange(self._platform.requests.records[-1], scope, request[-1], answer.response)
-        exchanges.note(exchange)
+        record = log.records[-1]
+        exchange = exchanges.begin(record, scope, body, answer.response)
         try:
             await self._respond(answer, scope, send)
         finally:
-            exchange.took = self._clock.monotonic() - began
+            exchanges.end(exchange, self._clock.monotonic() - record.at)
 
     async def _respond(self, answer: ServedAnswer, scope: Scope, send: Send) -> None:
         """Send the answer with the injected faults; some of them need control over the connection, from the server.

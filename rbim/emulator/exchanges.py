@@ -1,59 +1,99 @@
 """The latest exchanges over HTTP, as they were: what was sent and what was answered, by reference and bounded.
 
-A server that shows requests keeps them (:class:`~rbim.emulator.asgi.EmulatorApp`); the emulator by itself does not.
+A server that shows requests keeps them (:class:`~rbim.emulator.asgi.EmulatorApp`); the emulator by itself does not. What is
+shown of one is computed when it is shown. The price is what stays in memory, and out of the processor's cache: so few are
+kept until someone looks.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from rbim.emulator.request_log import RecordedRequest
-    from rbim.http import Response
+from attrs import frozen
 
-__all__ = ["KEPT", "LONGEST", "Exchange", "ExchangeLog"]
+from rbim.http import Response
+
+if TYPE_CHECKING:
+    from rbim._support.asgi import Scope
+    from rbim.emulator.request_log import RecordedRequest
+
+__all__ = ["FEW", "KEPT", "LONGEST", "Content", "Exchange", "ExchangeLog"]
+
+FEW = 64
+"""Exchanges that are kept before anyone has looked."""
 
 KEPT = 512
-"""Exchanges that are kept."""
+"""Exchanges that are kept from then on."""
 
 LONGEST = 16 * 1024
 """Bytes of a body that are kept. In all at most 16 MB, because a request and its answer have one each."""
 
+Content = tuple[bytes, int]
+"""A body, or the beginning of a long one, and the length of the whole."""
 
+_TOOK = -1
+
+
+@frozen
 class Exchange:
     """One request as it arrived, and its answer. ``took`` is in seconds of the emulator's clock, None before the answer.
 
-    ``size`` and ``answer_size`` are the lengths of the whole bodies, of which ``body`` and ``answer`` are the beginnings.
-    ``response`` is None if the emulator failed to answer.
+    ``response``, without the end of a long body, and ``answer`` are None if the emulator failed to answer.
     """
 
-    __slots__ = ("answer", "answer_size", "body", "headers", "method", "query", "record", "response", "size", "took")
-
-    def __init__(self, record: RecordedRequest, scope: Any, body: bytes, response: Response | None) -> None:
-        self.record = record
-        self.method: str = scope["method"]
-        self.query: bytes = scope["query_string"]
-        self.headers: list[tuple[bytes, bytes]] = scope["headers"]
-        self.size = len(body)
-        self.body = body if self.size <= LONGEST else body[:LONGEST]
-        self.response = response
-        answer = b"" if response is None else response.body
-        self.answer_size = len(answer)
-        self.answer = answer if self.answer_size <= LONGEST else answer[:LONGEST]
-        self.took: float | None = None
+    record: RecordedRequest
+    method: str
+    query: bytes
+    headers: list[tuple[bytes, bytes]]
+    body: Content
+    response: Response | None
+    answer: Content | None
+    took: float | None
 
 
 class ExchangeLog:
-    """The last :data:`KEPT` exchanges, by the numbers of their requests."""
+    """The last :data:`FEW` exchanges, or the last :data:`KEPT` after :meth:`expand`, by the numbers of their requests."""
 
     def __init__(self) -> None:
-        self._slots: list[Exchange | None] = [None] * KEPT
+        self._slots: list[list[Any] | None] = [None] * FEW
+        self._kept = FEW
 
-    def note(self, exchange: Exchange) -> None:
-        """Keep an exchange, in the place of the one that came :data:`KEPT` requests before."""
-        self._slots[exchange.record.number % KEPT] = exchange
+    def expand(self) -> None:
+        """Keep more exchanges from now on, because someone looks at them."""
+        if self._kept == FEW:
+            slots: list[list[Any] | None] = [None] * KEPT
+            for each in self._slots:
+                if each is not None:
+                    slots[each[0].number % KEPT] = each
+            self._slots, self._kept = slots, KEPT
+
+    def begin(self, record: RecordedRequest, scope: Scope, body: bytes, response: Response | None) -> list[Any]:
+        """Keep an exchange in the place of an old one; return what :meth:`end` takes."""
+        size, answer_size = len(body), 0 if response is None else len(response.body)
+        if size > LONGEST:
+            body = body[:LONGEST]
+        if response is not None and answer_size > LONGEST:
+            response = Response(response.status, response.headers, response.body[:LONGEST])
+        method, query, headers = scope["method"], scope["query_string"], scope["headers"]
+        kept = [record, method, query, headers, body, size, response, answer_size, None]
+        self._slots[record.number % self._kept] = kept
+        return kept
+
+    @staticmethod
+    def end(kept: list[Any], took: float) -> None:
+        """Note how long the answer took."""
+        kept[_TOOK] = took
+
+    def took(self, record: RecordedRequest) -> float | None:
+        """Return how long the answer to a request took; None before the answer, and if the exchange is not kept."""
+        kept = self._slots[record.number % self._kept]
+        return kept[_TOOK] if kept is not None and kept[0] is record else None
 
     def of(self, record: RecordedRequest) -> Exchange | None:
         """Return the exchange of a request, or None if it is not kept."""
-        found = self._slots[record.number % KEPT]
-        return found if found is not None and found.record is record else None
+        kept = self._slots[record.number % self._kept]
+        if kept is None or kept[0] is not record:
+            return None
+        _, method, query, headers, body, size, response, answer_size, took = kept
+        answer = None if response is None else (response.body, answer_size)
+        return Exchange(record, method, query, headers, (body, size), response, answer, took)

@@ -192,14 +192,16 @@ class Feed:
         parts = [b'{"start":', b"false" if resumed else b"true"]
         if levels and tick.levels is not None:
             parts += [b',"levels":', tick.levels]
-        streams: dict[str, Any] = {}
+        streams: list[bytes] = []
         for stream, after, until in zip(self._streams, before, tick.cursor.counts, strict=True):
-            items = stream.between(after, until)
             if until > after or not resumed:
+                # one by one: hundreds of documents at once would keep the garbage collector busy
+                items = [json.dumps(stream.encode(item)) for item in stream.between(after, until)]
                 first = until - len(items) + 1
-                encoded = [stream.encode(item) for item in items]
-                streams[stream.name] = {"first": first, "missed": first - 1 - after, "count": until, "items": encoded}
-        return b"".join([*parts, b',"streams":', json.dumps(streams), b"}"])
+                head = b'%s:{"first":%d,"missed":%d,"count":%d,"items":['
+                numbers = (json.dumps(stream.name), first, first - 1 - after, until)
+                streams.append(b"".join([head % numbers, b",".join(items), b"]}"]))
+        return b"".join([*parts, b',"streams":{', b",".join(streams), b"}}"])
 
     @staticmethod
     def _resumes(cursor: Cursor, now: Cursor) -> bool:

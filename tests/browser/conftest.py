@@ -1,5 +1,6 @@
 """A browser for all tests of pages, and windows in it: at any width, in both themes, in both languages."""
 
+import sys
 from contextlib import AsyncExitStack
 
 import pytest
@@ -16,7 +17,7 @@ def anyio_backend():
 
 
 @pytest.fixture(scope="session")
-async def browser(anyio_backend):
+async def browser(anyio_backend):  # noqa: ARG001  # its loop
     if chromium.MISSING:
         pytest.skip(reason="needs chromium, of Debian's package of this name, and the extra browser")
     async with chromium.launched() as browser:
@@ -24,7 +25,18 @@ async def browser(anyio_backend):
 
 
 @pytest.fixture
-async def opened(browser):
+async def served():
+    """A function that serves an emulator until the windows of the test are closed: ``await served(emulator)``."""
+    async with AsyncExitStack() as stack:
+
+        async def serve_it(emulator, **options):
+            return await stack.enter_async_context(serve(emulator, **options))
+
+        yield serve_it
+
+
+@pytest.fixture
+async def opened(browser, served):  # noqa: ARG001  # its servers end after the windows
     """A function that opens an address: ``await opened(url, width=390, theme="dark", language="zh-CN")``.
 
     At the end of the test no window may have had an error on its console, a violation of its policy, or a request to
@@ -48,6 +60,16 @@ def emulator():
 
 
 @pytest.fixture
-async def server(emulator):
-    async with serve(emulator) as server:
-        yield server
+async def server(emulator, served):
+    return await served(emulator)
+
+
+@pytest.fixture
+def told(capsys):
+    """A function that prints a line, whether the test fails or not."""
+
+    def tell(text):
+        with capsys.disabled():
+            sys.stdout.write(f"\n{text}\n")
+
+    return tell

@@ -49,6 +49,11 @@ async def until(true):
             await asyncio.sleep(0.01)
 
 
+async def accepting(_headers, _body):
+    """Accept each copy."""
+    return 200
+
+
 def rows(panel):
     return panel.locator("tbody tr")
 
@@ -56,7 +61,7 @@ def rows(panel):
 # Requests.
 
 
-async def test_a_browser_is_led_from_the_root_to_the_page_and_a_program_is_not(emulator, server, opened):
+async def test_a_browser_is_led_from_the_root_to_the_page(server, opened):
     window = await opened(server.url)
     assert window.page.url.startswith(f"{server.url}/_emulator/")
     await expect(window.get_by_role("heading", level=1)).to_have_text("rbim emulator")
@@ -87,17 +92,17 @@ async def test_requests_appear_as_they_come_with_operation_account_outcome_and_l
     await expect(rows(panel).last.locator("td").last).to_have_text(f"{round(took * 100_000) / 100:.3g} ms")
 
 
-async def test_an_answer_that_takes_long_shows_its_latency_when_it_is_there(opened):
+async def test_an_answer_that_takes_long_shows_its_latency_when_it_is_there(opened, served):
     emulator = Emulator(clock=EmulatedClock())
     emulator.faults.add(Fault(effect=Latency(90)))
-    async with serve(emulator) as server:
-        window = await opened(server.url)
-        async with connected(server) as raw:
-            await raw.send(signed(emulator, "CreateGroup", name="later", type="1"))
-            row = rows(window.locator("#panel-requests")).first
-            await expect(row.locator("td").last).to_have_text("…")
-            await emulator.advance(90)
-            await expect(row.locator("td").last).to_have_text("1 min 30 s")
+    server = await served(emulator)
+    window = await opened(server.url)
+    async with connected(server) as raw:
+        await raw.send(signed(emulator, "CreateGroup", name="later", type="1"))
+        row = rows(window.locator("#panel-requests")).first
+        await expect(row.locator("td").last).to_have_text("…")
+        await emulator.advance(90)
+        await expect(row.locator("td").last).to_have_text("1 min 30 s")
 
 
 async def test_a_request_opens_with_all_that_was_sent_and_answered(emulator, server, opened):
@@ -116,29 +121,29 @@ async def test_a_request_opens_with_all_that_was_sent_and_answered(emulator, ser
 
 
 @pytest.mark.parametrize("emulated", [False, True])
-async def test_the_curl_command_of_a_request_can_be_pasted_and_works(emulated, opened):
+async def test_the_curl_command_of_a_request_can_be_pasted_and_works(emulated, opened, served):
     emulator = Emulator(clock=EmulatedClock() if emulated else None)
-    async with serve(emulator) as server:
-        name = "it's $HOME `x` \"q\" \\ !\n公告"
-        await create(emulator, server, name)
-        window = await opened(server.url)
-        await rows(window.locator("#panel-requests")).first.get_by_role("button").click()
-        await window.button("Copy: As a curl command").click()
-        await expect(window.get_by_role("status").get_by_text("Copied")).to_be_visible()
-        command = await window.evaluate("navigator.clipboard.readText()")
-        token = emulator.credentials.app_token.reveal()
-        assert token not in command
-        variables = {"RBIM_BASE_URL": server.url, "RBIM_APP_ID": emulator.credentials.app_id, "RBIM_APP_TOKEN": token}
-        ran = await asyncio.to_thread(
-            subprocess.run,
-            ["bash", "-c", command],
-            env={"PATH": "/usr/bin:/bin", **variables},
-            capture_output=True,
-            timeout=20,
-            check=True,
-        )
-        assert json.loads(ran.stdout)["statusCode"] == "000000", ran
-        assert [group.name for group in emulator.state.groups.values()] == [name, name]
+    server = await served(emulator)
+    name = 'it\'s $HOME `x` "q" \\ !\n公告'
+    await create(emulator, server, name)
+    window = await opened(server.url)
+    await rows(window.locator("#panel-requests")).first.get_by_role("button").click()
+    await window.button("Copy: As a curl command").click()
+    await expect(window.get_by_role("status").get_by_text("Copied")).to_be_visible()
+    command = await window.evaluate("navigator.clipboard.readText()")
+    token = emulator.credentials.app_token.reveal()
+    assert token not in command
+    variables = {"RBIM_BASE_URL": server.url, "RBIM_APP_ID": emulator.credentials.app_id, "RBIM_APP_TOKEN": token}
+    ran = await asyncio.to_thread(
+        subprocess.run,
+        ["bash", "-c", command],
+        env={"PATH": "/usr/bin:/bin", **variables},
+        capture_output=True,
+        timeout=20,
+        check=True,
+    )
+    assert json.loads(ran.stdout)["statusCode"] == "000000", ran
+    assert [group.name for group in emulator.state.groups.values()] == [name, name]
 
 
 async def test_the_list_is_filtered_by_text_and_by_outcome(emulator, server, opened):
@@ -199,14 +204,14 @@ async def test_a_window_that_was_hidden_resumes_without_a_gap(emulator, server, 
     panel = window.locator("#panel-requests")
     await expect(rows(panel)).to_have_count(1)
     hide = (
-        "hidden => { Object.defineProperty(document, 'hidden', {value: hidden, configurable: true});"
+        "hidden => { Object.defineProperty(document, 'hidden', {value: Boolean(hidden), configurable: true});"
         " document.dispatchEvent(new Event('visibilitychange')); }"
     )
-    await window.evaluate(hide, True)
+    await window.evaluate(hide, 1)
     await expect(window.locator("#state")).to_have_text("Paused while hidden")
     for number in range(5):
         await create(emulator, server, f"hidden {number}")
-    await window.evaluate(hide, False)
+    await window.evaluate(hide, 0)
     await expect(window.locator("#state")).to_have_text("Live")
     await expect(rows(panel)).to_have_count(6)
     await expect(rows(panel).first).to_contain_text("hidden 4")
@@ -261,24 +266,30 @@ async def test_groups_are_found_by_a_part_of_their_name_or_id(emulator, server, 
     await expect(panel.get_by_text("No group so far.")).to_be_visible()
 
 
-async def test_a_call_task_shows_whether_it_may_call_now(opened):
+async def test_a_call_task_shows_whether_it_may_call_now(opened, served):
     emulator = Emulator(clock=EmulatedClock())
     today = (emulator.clock.now() + timedelta(hours=8)).date()
-    async with serve(emulator) as server:
-        async with AsyncClient(base_url=server.url, credentials=emulator.credentials, clock=emulator.clock) as client:
-            task = await client.calls.create_task(
-                bot_id=1, task_name="回访", start_date=today, end_date=today, max_concurrent=3, min_concurrent=1, caller="01012345678"
-            )
-        window = await opened(server.url)
-        panel = await window.show("tasks")
-        row = rows(panel)
-        for text in (task.task_id, "回访", "01012345678", f"{today} – {today}"):
-            await expect(row).to_contain_text(text)
-        expected = "yes" if emulator.may_call(task.task_id) else "no"
-        await expect(row.locator("td").last).to_have_text(expected)
-        await emulator.advance(hours=10)
-        assert ("yes" if emulator.may_call(task.task_id) else "no") != expected
-        await expect(row.locator("td").last).not_to_have_text(expected)
+    server = await served(emulator)
+    async with AsyncClient(base_url=server.url, credentials=emulator.credentials, clock=emulator.clock) as client:
+        task = await client.calls.create_task(
+            bot_id=1,
+            task_name="回访",
+            start_date=today,
+            end_date=today,
+            max_concurrent=3,
+            min_concurrent=1,
+            caller="01012345678",
+        )
+    window = await opened(server.url)
+    panel = await window.show("tasks")
+    row = rows(panel)
+    for text in (task.task_id, "回访", "01012345678", f"{today} \u2013 {today}"):
+        await expect(row).to_contain_text(text)
+    expected = "yes" if emulator.may_call(task.task_id) else "no"
+    await expect(row.locator("td").last).to_have_text(expected)
+    await emulator.advance(hours=10)
+    assert ("yes" if emulator.may_call(task.task_id) else "no") != expected
+    await expect(row.locator("td").last).not_to_have_text(expected)
 
 
 async def test_accounts_log_in_for_the_first_time_by_both_buttons(emulator, server, opened):
@@ -321,7 +332,7 @@ async def test_a_target_of_copies_is_set_and_removed(emulator, server, opened):
 async def test_messages_are_said_pushed_and_notified_and_their_deliveries_shown_and_repeated(emulator, server, opened):
     received = []
 
-    async def receiver(headers, body):
+    async def receiver(_headers, body):
         received.append(json.loads(body))
         return 503 if len(received) == 1 else 200
 
@@ -368,7 +379,7 @@ async def test_without_a_target_the_page_says_that_a_message_is_not_copied(emula
     await window.button("Say it").click()
     await expect(window.get_by_role("status").get_by_text("there is no target")).to_be_visible()
     await window.show("settings")
-    emulator.copy_to(lambda headers, body: asyncio.sleep(0, 200))
+    emulator.copy_to(accepting)
     emulator.say("1001", "1002", "hello")
     await until(lambda: len(emulator.deliveries) == 1)
     await window.button("Clear deliveries").click()
@@ -461,7 +472,7 @@ async def test_a_fault_of_ones_own_is_added_or_refused_with_the_reason(emulator,
     await expect(card.get_by_role("alert")).to_be_hidden()
 
 
-async def test_during_an_outage_the_control_port_has_the_page_and_ends_it(emulator, server, opened):
+async def test_during_an_outage_the_control_port_has_the_page_and_ends_it(server, opened):
     window = await opened(server.url)
     window.allow("ERR_")  # it tries again and again
     panel = await window.show("faults")
@@ -500,24 +511,24 @@ async def test_the_page_goes_on_with_another_emulator_at_the_same_port(opened):
 # Clock and state.
 
 
-async def test_an_emulated_clock_is_advanced_by_every_button(opened):
+async def test_an_emulated_clock_is_advanced_by_every_button(opened, served):
     emulator = Emulator(clock=EmulatedClock())
-    async with serve(emulator) as server:
-        window = await opened(server.url)
-        panel = await window.show("settings")
-        elapsed = 0
-        for name, seconds in {"+ 1 second": 1, "+ 1 minute": 60, "+ 1 hour": 3600, "+ 1 day": 86400}.items():
-            await window.button(name).click()
-            elapsed += seconds
-            await until(lambda elapsed=elapsed: emulator.clock.elapsed == elapsed)
-        await panel.get_by_label("Seconds").fill("0.5")
-        await window.button("Advance").click()
-        await until(lambda: emulator.clock.elapsed == elapsed + 0.5)
-        shanghai = emulator.clock.now() + timedelta(hours=8)
-        await expect(window.locator("#clock")).to_contain_text(f"{shanghai:%H:%M:%S}")
+    server = await served(emulator)
+    window = await opened(server.url)
+    panel = await window.show("settings")
+    elapsed = 0
+    for name, seconds in {"+ 1 second": 1, "+ 1 minute": 60, "+ 1 hour": 3600, "+ 1 day": 86400}.items():
+        await window.button(name).click()
+        elapsed += seconds
+        await until(lambda elapsed=elapsed: emulator.clock.elapsed == elapsed)
+    await panel.get_by_label("Seconds").fill("0.5")
+    await window.button("Advance").click()
+    await until(lambda: emulator.clock.elapsed == elapsed + 0.5)
+    shanghai = emulator.clock.now() + timedelta(hours=8)
+    await expect(window.locator("#clock")).to_contain_text(f"{shanghai:%H:%M:%S}")
 
 
-async def test_a_system_clock_has_no_buttons(emulator, server, opened):
+async def test_a_system_clock_has_no_buttons(server, opened):
     window = await opened(server.url)
     panel = await window.show("settings")
     await expect(panel.get_by_text("It cannot be advanced.")).to_be_visible()
@@ -559,3 +570,45 @@ async def test_a_reset_asks_first(emulator, server, opened):
     await window.button("Reset everything").click()
     await until(lambda: len(emulator.state.groups) == 0)
     assert len(emulator.requests) == 0
+
+
+# Each button.
+
+BUTTONS = {
+    "requests": {"Pause", "Copy the command"},
+    "groups": {"一组"},
+    "tasks": set(),
+    "accounts": {"Log in", "Log in: 1009"},
+    "copies": {"Copy to it", "Stop", "Say", "Push", "Notify", "Say it", "Message 1", "Send again: 1"},
+    "faults": {*READY, *READY_COPIES, "Begin", "End the outage", "Remove: 1", "Remove all"},
+    "settings": {
+        *("+ 1 second", "+ 1 minute", "+ 1 hour", "+ 1 day", "Advance"),
+        *("Download", "Upload…", "Clear requests", "Clear deliveries", "Reset everything…"),
+    },
+}
+
+
+async def test_each_button_of_each_view_has_a_name_and_is_pressed_in_a_test_of_this_file(opened, served):
+    """A new button is not in the table above: it needs a test that presses it."""
+    emulator = Emulator(clock=EmulatedClock())
+    emulator.never_logged_in("1009")
+    emulator.copy_to(accepting)
+    emulator.faults.add(Fault(effect=Latency(0)))
+    server = await served(emulator)
+    emulator.say("1001", "1002", "hello")
+    await until(lambda: len(emulator.deliveries) == 1)
+    window = await opened(server.url)
+    for tab, named in BUTTONS.items():
+        panel = await window.show(tab)
+        if tab == "groups":
+            await create(emulator, server, "一组")
+            await expect(rows(panel)).to_have_count(1)
+        if tab in {"accounts", "copies"}:
+            await expect(rows(panel).filter(has=window.get_by_role("button"))).to_have_count(1)
+        if tab == "faults":
+            await expect(rows(panel)).to_have_count(1)
+        if tab == "settings":
+            await expect(window.button("Advance")).to_be_visible()
+        found = panel.get_by_role("button")
+        names = {await each.get_attribute("aria-label") or await each.inner_text() for each in await found.all()}
+        assert names == named, tab

@@ -30,7 +30,12 @@ async def launched():
     from playwright.async_api import async_playwright, expect
 
     expect.set_options(timeout=PATIENCE)
-    flags = ["--no-sandbox", "--disable-gpu", "--no-proxy-server", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"]
+    flags = [
+        "--no-sandbox",
+        "--disable-gpu",
+        "--no-proxy-server",
+        "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+    ]
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
         try:

@@ -139,7 +139,7 @@ SCRIPTS = [name for name in FILES if name.endswith(".js")]
 # What turns text into a part of the page or into code, or takes something from elsewhere.
 UNSAFE = re.compile(
     r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|createContextualFragment|setHTML|srcdoc|\beval\b"
-    r"|new Function|https?://(?!www\.w3\.org/2000/svg)|\.setAttribute\(\"style\"|localStorage|document\.cookie"
+    r"|new Function|https?://(?!www\.w3\.org/2000/svg|127\.0\.0\.1)|\.setAttribute\(\"style\"|localStorage|document\.cookie"
 )
 
 

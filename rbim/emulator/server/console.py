@@ -19,13 +19,12 @@ from rbim.page.events import Feed
 
 if TYPE_CHECKING:
     from rbim._support.asgi import Receive, Scope, Send
-    from rbim.emulator.exchanges import Exchange
     from rbim.emulator.request_log import RecordedRequest, RequestLog
     from rbim.page.events import Stream
 
 __all__ = ["Console"]
 
-KEPT = 1000  # requests in the list
+KEPT = 400  # requests that are pushed at once: up to 2,000 per second without a gap
 LONGEST = 160  # characters of a value in the list
 FEW = 3  # entries of a list in the list
 READING = ("GET", "HEAD")
@@ -69,7 +68,8 @@ class Console:
             emulator.asgi.exchanges = ExchangeLog()
         self._exchanges = emulator.asgi.exchanges
         self._context = context
-        self._unanswered: list[tuple[int, Exchange]] = []
+        self._unanswered: list[RecordedRequest] = []
+        self._names: dict[type[Any], tuple[str, ...]] = {}
         self.feed = Feed(self._levels)
         self._requests = RequestStream(emulator.requests, self._encoded)
         self.feed.attach(self._requests)
@@ -88,6 +88,7 @@ class Console:
 
     def _levels(self) -> dict[str, Any]:
         """Return the counters and states that the page shows always."""
+        self._exchanges.expand()
         self._requests.look()
         self._look_at_answers()
         context, emulator = self._context, self._context.emulator
@@ -114,22 +115,20 @@ class Console:
 
     def _look_at_answers(self) -> None:
         """Push the times of answers that were not there yet when their requests were."""
-        waiting: list[tuple[int, Exchange]] = []
-        for number, exchange in self._unanswered:
-            if self._exchanges.of(exchange.record) is not exchange:
-                continue
-            if exchange.took is None:
-                waiting.append((number, exchange))
+        waiting: list[RecordedRequest] = []
+        for record in self._unanswered[-KEPT:]:
+            took = self._exchanges.took(record)
+            if took is None:
+                waiting.append(record)
             else:
-                self._answers.add((number, exchange.took))
+                self._answers.add((record.number, took))
         self._unanswered = waiting
 
     def _encoded(self, record: RecordedRequest) -> dict[str, Any]:
         """Return one request for the list; the page asks for the rest (``GET requests/{number}``)."""
         exchange = self._exchanges.of(record)
         if exchange is not None and exchange.took is None and exchange.response is not None:
-            self._unanswered.append((record.number, exchange))
-        op = record.operation
+            self._unanswered.append(record)
         item: dict[str, Any] = {
             "number": record.number,
             "at": record.at,
@@ -143,13 +142,21 @@ class Console:
             "kept": exchange is not None,
             "status": None if exchange is None or exchange.response is None else exchange.response.status,
         }
+        op = record.operation
         if op is not None:
             item["operation"] = op.spec.name
             item["account"] = getattr(op, "user_name", None) or self._context.emulator.world.administrator
-            values = ((a.name, getattr(op, a.name)) for a in fields_of(type(op)))
-            item["values"] = [(name, _short(value)) for name, value in values if value is not None and name != "user_name"]
+            values = [(name, getattr(op, name)) for name in self._names_of(type(op))]
+            item["values"] = [(name, _short(value)) for name, value in values if value is not None]
         shown: dict[str, Any] = without_token(self._context, item)
         return shown
+
+    def _names_of(self, kind: type[Any]) -> tuple[str, ...]:
+        """Return the names of the values of an operation, which are looked up once."""
+        found = self._names.get(kind)
+        if found is None:
+            found = self._names[kind] = tuple(a.name for a in fields_of(kind) if a.name != "user_name")
+        return found
 
 
 def _short(value: object) -> str:

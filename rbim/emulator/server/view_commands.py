@@ -66,24 +66,24 @@ def _shown(context: ControlContext, record: RecordedRequest, exchange: Exchange)
     emulator = context.emulator
     own = emulator.own_credentials
     response = exchange.response
-    whole = exchange.size == len(exchange.body)
+    body, size = exchange.body
     secret = () if own else ("authorization", "checksum")
     headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in exchange.headers]
     query = exchange.query.decode("latin-1")
     curl = as_curl(
         record.path,
-        exchange.body,
+        body,
         app_id=emulator.credentials.app_id,
         method=exchange.method,
         emulated=isinstance(emulator.clock, EmulatedClock),
         zone=emulator.dialect.zone,
     )
     answer = None
-    if response is not None:
+    if response is not None and exchange.answer is not None:
         answer = {
             "status": response.status,
             "headers": list(response.headers.items()),
-            "body": _content(exchange.answer, exchange.answer_size),
+            "body": _content(*exchange.answer),
             "sent": not any(name in ANSWERLESS for name in record.trouble),
         }
     shown = {
@@ -92,11 +92,11 @@ def _shown(context: ControlContext, record: RecordedRequest, exchange: Exchange)
             "path": record.path,
             "query": query if own or not query else MASK,
             "headers": [(name, MASK if name.lower() in secret else value) for name, value in headers],
-            "body": _content(exchange.body, exchange.size),
+            "body": _content(body, size),
             "took": exchange.took,
         },
         "answer": answer,
-        "curl": curl if whole else None,
+        "curl": curl if size == len(body) else None,
     }
     masked: dict[str, Any] = without_token(context, shown)
     return masked
@@ -119,7 +119,15 @@ def without_token(context: ControlContext, value: Any) -> Any:  # JSON
     """
     credentials = context.emulator.credentials
     token = credentials.app_token.reveal()
-    return value if token == credentials.app_id else _hidden(value, token)
+    return _hidden(value, token) if token != credentials.app_id and _has(value, token) else value
+
+
+def _has(value: Any, secret: str) -> bool:  # JSON
+    if isinstance(value, str):
+        return secret in value
+    if isinstance(value, dict):
+        return any(_has(each, secret) for each in value.values())
+    return isinstance(value, (list, tuple)) and any(_has(each, secret) for each in value)
 
 
 def _hidden(value: Any, secret: str) -> Any:  # JSON
@@ -292,7 +300,7 @@ def _messages(context: ControlContext, _: str) -> Any:
     found: dict[int, list[DeliveryAttempt]] = {}
     for each in reversed(context.emulator.deliveries.records[-ATTEMPTS:]):
         found.setdefault(each.number, []).append(each)
-    newest = islice(found.values(), MOST)
+    newest = [found[number] for number in sorted(found, reverse=True)[:MOST]]
     document = {
         "waiting": len(dispatch.queues),
         "messages": [_message(attempts[::-1], own=context.emulator.own_credentials) for attempts in newest],

@@ -117,7 +117,7 @@ function waiters({t}, accounts, kind, decide) {
                 type: "button",
                 class: `small ${style}`,
                 "aria-label": `${t(verb)}: ${account}`,
-                onclick: () => decide(`${kind}/${verb}`, account, t(`${verb} done`, {account})),
+                onclick: () => decide(`${kind}/${verb}`, account, t(`done ${verb}`, {account})),
             },
             t(verb),
         );

@@ -21,8 +21,7 @@ const SHARED = {
         "pause": "Pause",
         "resume": "Resume",
         "shown": "{shown} of {all} shown",
-        "unreachable": "The server does not answer.",
-        "working": "Working…"
+        "unreachable": "The server does not answer."
     },
     "zh": {
         "cancel": "取消",
@@ -39,8 +38,7 @@ const SHARED = {
         "pause": "暂停",
         "resume": "继续",
         "shown": "显示 {shown} 条，共 {all} 条",
-        "unreachable": "服务器没有响应。",
-        "working": "处理中…"
+        "unreachable": "服务器没有响应。"
     }
 };
 
