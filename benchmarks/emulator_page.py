@@ -1,11 +1,12 @@
 """The cost of the emulator's page: CPU time per request without it, while no one watches, and while someone does.
 
-Run: python -m benchmarks.emulator_page [--seconds 2] [--repeats 5] [--connections 16]
+Run: python -m benchmarks.emulator_page [--rate 1000] [--seconds 2] [--repeats 5] [--connections 16]
 
 Each server has its own process, and the client is this process, as in :mod:`benchmarks.emulator_door`. *no page* keeps no
 exchange. *unwatched* is ``rbim emulator`` as people start it. *watched* has a page open: its events are read, and the list
 of groups is asked for twice a second, as the page does while that tab is open. Turns are interleaved; a ratio compares two
-turns of the same round, and the figures are medians. The load is as high as the server bears: the worst for the page.
+turns of the same round, and the figures are medians. The load has a fixed rate: at a higher one, a server that has more
+to do besides gets more done at once, which hides or feigns a difference.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import sys
 import threading
 import time
 from contextlib import ExitStack, contextmanager
-from itertools import repeat
+from itertools import count, repeat
 from typing import TYPE_CHECKING
 from urllib.request import urlopen
 
@@ -29,7 +30,7 @@ from rbim.emulator import Emulator
 from rbim.emulator.server.server import serve
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Iterator
 
 MODULE = "benchmarks.emulator_page"
 KINDS = ("no page", "unwatched", "watched")
@@ -86,9 +87,17 @@ def turn(served: Served, kind: str, request: bytes, options: argparse.Namespace)
         read = stack.enter_context(watching(served.port)) if kind == "watched" else [1]
         if kind == "watched":
             time.sleep(REFRESH)
-        cpu = served.turn(repeat(request), options.seconds, options.connections).cpu * 1e6
+        cpu = served.turn(paced(request, options.rate), options.seconds, options.connections).cpu * 1e6
     assert read[0]
     return cpu
+
+
+def paced(request: bytes, rate: float) -> Iterator[bytes]:
+    """Yield the request ``rate`` times per second."""
+    began = time.perf_counter()
+    for number in count():
+        time.sleep(max(0.0, began + number / rate - time.perf_counter()))
+        yield request
 
 
 def main(options: argparse.Namespace) -> bool:
@@ -117,6 +126,7 @@ def main(options: argparse.Namespace) -> bool:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", description="Measure the cost of the emulator's page.")
+    parser.add_argument("--rate", type=float, default=1000.0, help="requests per second")
     parser.add_argument("--seconds", type=float, default=2.0, help="seconds per turn")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--connections", type=int, default=16)

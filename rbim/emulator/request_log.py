@@ -61,6 +61,7 @@ class RequestLog:
     records: list[RecordedRequest] = field(factory=list[RecordedRequest])
     limit: int | None = None
     _count: int = 0
+    _clears: int = field(default=0, eq=False)
     _seen: Counter[Operation[Any]] = field(factory=Counter["Operation[Any]"])
 
     def __iter__(self) -> Iterator[RecordedRequest]:
@@ -74,6 +75,11 @@ class RequestLog:
         """The number of all requests so far, also of those that are not kept."""
         return self._count
 
+    @property
+    def clears(self) -> int:
+        """How often the log was cleared."""
+        return self._clears
+
     def of(self, kind: type[O]) -> list[O]:
         """Return the operations of this class, in the order of their arrival.
 
@@ -86,6 +92,7 @@ class RequestLog:
         self.records.clear()
         self._seen.clear()
         self._count = 0
+        self._clears += 1
 
     def note(self, op: Operation[Any] | None, **facts: Unpack[RequestFacts]) -> None:
         """Record one request; for its facts see :class:`RecordedRequest`."""

@@ -39,18 +39,11 @@ class RequestStream:
         self.count = 0
         self.epoch = 0
         self._log = log
-        self._last: RecordedRequest | None = None
 
     def look(self) -> None:
-        """Note how many requests there are by now, and whether the log was cleared since the last look."""
-        log, last = self._log, self._last
-        if last is not None:
-            at = last.number - (log.count - len(log.records)) - 1
-            held = at < 0 and last.number <= log.count  # dropped by the limit
-            if not held and (at >= len(log.records) or log.records[at] is not last):
-                self.epoch += 1
-        self.count = log.count
-        self._last = log.records[-1] if log.records else None
+        """Note how many requests there are by now, and how often the log was cleared."""
+        self.count = self._log.count
+        self.epoch = self._log.clears
 
     def between(self, after: int, until: int) -> list[RecordedRequest]:
         """Return the requests with numbers above ``after``, up to ``until``, of the latest."""
