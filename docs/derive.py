@@ -20,6 +20,7 @@ from _derive.architecture import house, layers  # noqa: E402  # the path comes f
 from _derive.chinese import dictionaries  # noqa: E402  # the path comes first
 from _derive.description import description_page, statements_in_chinese  # noqa: E402  # the path comes first
 from _derive.dialect import dialect_page  # noqa: E402  # the path comes first
+from _derive.emulator import commands, fields, openapi_file  # noqa: E402  # the path comes first
 from _derive.exits import exits  # noqa: E402  # the path comes first
 from _derive.faults import faults  # noqa: E402  # the path comes first
 from _derive.fuzz import fuzz  # noqa: E402  # the path comes first
@@ -31,9 +32,15 @@ from _derive.supply_chain import supply_chain  # noqa: E402  # the path comes fi
 
 __all__ = ["derived", "outdated"]
 
-PAGES = {"operations.md": operations_page, "dialect.md": dialect_page, "description.md": description_page}
+PAGES = {
+    "operations.md": operations_page,
+    "dialect.md": dialect_page,
+    "description.md": description_page,
+    "emulator.openapi.json": openapi_file,
+}
 REGIONS = {
     "architecture.md": {"house": house, "layers": layers},
+    "emulator.md": {"commands": commands, "fields": fields},
     "errors.md": {"exits": exits},
     "performance.md": performance.regions(),
     "reliability.md": {

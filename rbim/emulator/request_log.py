@@ -9,13 +9,11 @@ import attrs
 from attrs import define, field, frozen
 
 from rbim._support import json
-from rbim.operations.base import fields_of
+from rbim.operations.base import Operation, described, fields_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Unpack
-
-    from rbim.operations.base import Operation
 
 __all__ = ["RecordedRequest", "RequestFacts", "RequestLog"]
 
@@ -27,18 +25,21 @@ class RecordedRequest:
     """One request. ``at`` counts seconds of the emulator's clock.
 
     ``number`` counts requests from 1. ``operation`` is None if the request could not be read; ``attempt`` counts the equal
-    operations so far (from 1). ``code`` is the code of the answer, None if a fault prevented one; ``effect`` is whether the
-    operation took effect; ``trouble`` names the faults that were injected.
+    operations so far (from 1). ``code`` is the code of the answer, None if a fault prevented one; ``reason`` is why it is
+    not that of a success; ``effect`` is whether the operation took effect; ``trouble`` names the faults that were injected.
     """
 
-    number: int
-    at: float
-    path: str
-    operation: Operation[Any] | None
-    attempt: int
-    code: str | None
-    effect: bool
-    trouble: tuple[str, ...] = ()
+    number: int = field(metadata=described("The number of the request, from 1."))
+    at: float = field(metadata=described("The second of the emulator's clock at which it was answered."))
+    path: str = field(metadata=described("The path, without the query."))
+    operation: Operation[Any] | None = field(
+        metadata=described("The operation's name on the wire; absent if the request could not be read.")
+    )
+    attempt: int = field(metadata=described("The number of requests so far with the same operation and values, from 1."))
+    code: str | None = field(metadata=described("The status code of the answer; null if a fault prevented one."))
+    effect: bool = field(metadata=described("Whether the operation took effect."))
+    trouble: tuple[str, ...] = field(default=(), metadata=described("The names of the faults that were injected."))
+    reason: str = field(default="", metadata=described("Why the code is not that of a success; empty if it is."))
 
 
 class RequestFacts(TypedDict):
@@ -48,6 +49,7 @@ class RequestFacts(TypedDict):
     path: str
     code: str | None
     effect: bool
+    reason: NotRequired[str]
     trouble: NotRequired[tuple[str, ...]]
 
 

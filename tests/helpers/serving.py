@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
+from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
 from rbim.emulator import Emulator
+from rbim.emulator.server.server import serve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from rbim.emulator.server.server import Server
 
 
 @contextmanager
@@ -48,3 +53,36 @@ def platform_of_a_reader() -> Iterator[dict[str, str]]:
             "RBIM_APP_ID": emulator.credentials.app_id,
             "RBIM_APP_TOKEN": emulator.credentials.app_token.reveal(),
         }
+
+
+@contextmanager
+def emulator_served(emulator: Emulator, **options: Any) -> Iterator[Server]:
+    """Serve an emulator as ``rbim emulator`` does, in a thread of its own; give its server."""
+    begun: Future[Server] = Future()
+    loop = asyncio.new_event_loop()
+    stop = asyncio.Event()
+
+    async def serving() -> None:
+        async with serve(emulator, **options) as server:
+            begun.set_result(server)
+            await stop.wait()
+
+    def run() -> None:
+        try:
+            loop.run_until_complete(serving())
+        except BaseException as error:
+            if not begun.done():
+                begun.set_exception(error)
+            raise
+        finally:
+            loop.close()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    server = begun.result(20)
+    try:
+        yield server
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(timeout=20)
+    assert not thread.is_alive()

@@ -12,6 +12,7 @@ from rbim.cli.doctor.check import Check, State
 from rbim.cli.errors import CREDENTIALS
 from rbim.cli.extras import MissingExtra
 from rbim.client.retry import Retry
+from rbim.emulator.server.own_headers import EMULATED
 from rbim.errors import (
     ApiError,
     AuthenticationError,
@@ -41,15 +42,19 @@ __all__ = ["ask"]
 NAME = "rbim-doctor"  # the name that is searched for
 EXACT = 60.0  # seconds by which clocks may differ without a warning
 FAR = 300.0  # seconds by which they may differ without a failure
+OF_EMULATOR = (
+    "The clock of this machine may be right. If the emulator refuses timestamps, advance its clock or start it again"
+)
 OTHER_SERVER = "Compare the address with the marks of the platform in docs/platform.md"
 
 
 class _Recording:
-    """A transport that keeps the Date of the last response, and the time of this machine in the middle of its request."""
+    """A transport that keeps Date and Server of the last response, and this machine's time in the middle of its request."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
         self.date: str | None = None
+        self.server: str | None = None
         self.ours = 0.0
 
     async def __aenter__(self) -> Self:
@@ -65,7 +70,7 @@ class _Recording:
         began = time.time()
         response = await self._transport.send(request, timeout=timeout)
         self.ours = (began + time.time()) / 2
-        self.date = response.headers.get("date")
+        self.date, self.server = response.headers.get("date"), response.headers.get("server")
         return response
 
 
@@ -100,11 +105,15 @@ def _clock(recording: _Recording) -> Check:
         return Check("clock", State.WARN, "the Date header of the answer cannot be read")
     theirs = theirs if theirs.tzinfo is not None else theirs.replace(tzinfo=UTC)
     ahead = recording.ours - theirs.timestamp() - 0.5  # the header is cut to whole seconds
+    emulated = recording.server == EMULATED
     if abs(ahead) <= EXACT:
-        return Check("clock", State.OK, f"within {max(1, round(abs(ahead)))} s of the platform's")
+        whose = "the emulated clock of the emulator" if emulated else "the platform's"
+        return Check("clock", State.OK, f"within {max(1, round(abs(ahead)))} s of {whose}")
     here = datetime.fromtimestamp(recording.ours, UTC)
     text = f"this machine is {_duration(abs(ahead))} {'ahead of' if ahead > 0 else 'behind'} the platform"
     text += f" ({here:%Y-%m-%d %H:%M:%S} and {theirs.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC)"
+    if emulated:
+        return Check("clock", State.WARN, text.replace("the platform", "the emulated clock of the emulator"), OF_EMULATOR)
     advice = "Set the clock (NTP): signatures of requests and of callbacks depend on it"
     return Check("clock", State.FAIL if abs(ahead) > FAR else State.WARN, text, advice)
 

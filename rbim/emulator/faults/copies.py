@@ -14,6 +14,8 @@ from typing import Any
 from attrs import evolve, field, fields, frozen
 
 from rbim.emulator.faults.plan import Plan, Selection, kinds_of, read_plan, within
+from rbim.emulator.faults.requests import SPREAD
+from rbim.operations.base import described
 
 __all__ = [
     "COPY_KINDS",
@@ -61,8 +63,8 @@ class Delay:
     ``sigma`` is the spread (0: always ``seconds``). Later messages of its conversation wait for it.
     """
 
-    seconds: float = field(validator=within(0))
-    sigma: float = field(default=0.0, validator=within(0))
+    seconds: float = field(validator=within(0), metadata=described("The time by which the attempt begins late."))
+    sigma: float = field(default=0.0, validator=within(0), metadata=described(SPREAD))
 
     def apply(self, injection: CopyInjection, random: Random, /) -> CopyInjection:
         """Add to the delay."""
@@ -77,8 +79,10 @@ class Overtaken:
     If fewer are sent, it is made ``patience`` seconds later.
     """
 
-    by: int = field(default=1, validator=within(1))
-    patience: float = field(default=60.0, validator=within(0))
+    by: int = field(default=1, validator=within(1), metadata=described("The later messages that come first."))
+    patience: float = field(
+        default=60.0, validator=within(0), metadata=described("The seconds to wait for them, if fewer are sent.")
+    )
 
     def apply(self, injection: CopyInjection, _random: Random, /) -> CopyInjection:
         """Set how many messages overtake this one."""
@@ -89,7 +93,7 @@ class Overtaken:
 class Duplicate:
     """The attempt is followed by ``extra`` equal deliveries, byte for byte. Their answers have no effect."""
 
-    extra: int = field(default=1, validator=within(1))
+    extra: int = field(default=1, validator=within(1), metadata=described("The number of further deliveries."))
 
     def apply(self, injection: CopyInjection, _random: Random, /) -> CopyInjection:
         """Add to the duplicates."""
@@ -109,7 +113,9 @@ class Tamper:
 class Stale:
     """The delivery is signed correctly with a ``CurTime`` ``seconds`` in the past; below 0, in the future."""
 
-    seconds: float = 3600.0
+    seconds: float = field(
+        default=3600.0, metadata=described("The seconds by which the time of the signature is past; below 0, to come.")
+    )
 
     def apply(self, injection: CopyInjection, _random: Random, /) -> CopyInjection:
         """Add to the age of the signature."""
@@ -131,9 +137,18 @@ class CopyFault(Selection):
     many. ``attempts`` are the attempts to deliver the message to which it happens (from 1; empty: all).
     """
 
-    effect: CopyEffect
-    match: CopyMatch | None = field(default=None, hash=False)
-    attempts: tuple[int, ...] = field(default=(1,), converter=tuple[int, ...], validator=within(1))
+    effect: CopyEffect = field(metadata=described("The fault, an object with its kind."))
+    match: CopyMatch | None = field(
+        default=None,
+        hash=False,
+        metadata=described("Only messages with these values, by the fields of the event's body."),
+    )
+    attempts: tuple[int, ...] = field(
+        default=(1,),
+        converter=tuple[int, ...],
+        validator=within(1),
+        metadata=described("The attempts to deliver the message, from 1; empty: all."),
+    )
 
     def concerns(self, document: Mapping[str, Any]) -> bool:
         """Return whether the fault applies to a message with this body."""

@@ -14,23 +14,27 @@ from cattrs.strategies import configure_tagged_union
 from cattrs.v import format_exception
 
 from rbim.errors import InvalidRequest
+from rbim.operations.base import described
 
 __all__ = ["Plan", "Running", "Selection", "choice", "in_words", "kinds_of", "read_plan", "within"]
 
 F = TypeVar("F", bound="Selection")
 
 
-def within(low: float, high: float = math.inf) -> Callable[[object, "Attribute[Any]", object], None]:
-    """Return a validator of a number, or of each number in a tuple, between two bounds. None is valid."""
+@frozen
+class within:  # noqa: N801  # used like a function
+    """A validator of a number, or of each number in a tuple, between two bounds. None is valid."""
 
-    def validate(_: object, attribute: "Attribute[Any]", value: object) -> None:
+    low: float
+    high: float = math.inf
+
+    def __call__(self, _: object, attribute: "Attribute[Any]", value: object) -> None:
+        """Raise InvalidRequest for a number that is not between the bounds."""
         numbers = cast("tuple[float | None, ...]", value if isinstance(value, tuple) else (value,))
         for number in numbers:
-            if number is not None and not low <= number <= high:
-                bounds = f"at least {low:g}" if high == math.inf else f"{low:g} to {high:g}"
+            if number is not None and not self.low <= number <= self.high:
+                bounds = f"at least {self.low:g}" if self.high == math.inf else f"{self.low:g} to {self.high:g}"
                 raise InvalidRequest(f"{attribute.name}: must be {bounds}, not {number!r}", field=attribute.name)
-
-    return validate
 
 
 @frozen(kw_only=True)
@@ -41,10 +45,17 @@ class Selection:
     ``times`` ends the fault after that many.
     """
 
-    nth: tuple[int, ...] = field(default=(), converter=tuple[int, ...], validator=within(1))
-    every: int = field(default=1, validator=within(1))
-    probability: float = field(default=1.0, validator=within(0, 1))
-    times: int | None = field(default=None, validator=within(0))
+    nth: tuple[int, ...] = field(
+        default=(),
+        converter=tuple[int, ...],
+        validator=within(1),
+        metadata=described("Of the matches, only those with these numbers, from 1."),
+    )
+    every: int = field(default=1, validator=within(1), metadata=described("Of the matches, each N-th one."))
+    probability: float = field(
+        default=1.0, validator=within(0, 1), metadata=described("A random share of the matches, reproducible with the seed.")
+    )
+    times: int | None = field(default=None, validator=within(0), metadata=described("At most so many times; null: always."))
 
 
 class Running(Generic[F]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from math import ceil
 from typing import TYPE_CHECKING, Any, cast
@@ -32,6 +33,8 @@ __all__ = ["Platform", "ServedAnswer"]
 JSON = {"content-type": "application/json;charset=utf-8"}
 HTML = {"content-type": "text/html;charset=utf-8"}
 ROUTES = 1024  # cached paths: clients can make up any number of versions
+SHOWN = 200  # characters of a path in a message
+SLASHES = re.compile("//+")
 
 _shared = lru_cache(Converters)  # compiling costs milliseconds: emulators of the same dialect share the result
 
@@ -91,14 +94,23 @@ class Platform:
         code = _code(world, refusal)
         message = refusal.reason if refusal is not None else "success"
         response = _with_faults(self._answer(endpoint, code, message, answer), injection)
-        self._note(path, op, injection, None if injection.prevents_code else code, effect=answer is not None)
+        told = None if injection.prevents_code else code
+        reason = "" if told is None or refusal is None else refusal.reason
+        self._note(path, op, injection, told, effect=answer is not None, reason=reason)
         return ServedAnswer(response, injection)
 
-    def _note(
-        self, path: str, op: Operation[Any] | None, injection: Injection, code: str | None, *, effect: bool = False
+    def _note(  # noqa: PLR0913  # the facts of one request
+        self,
+        path: str,
+        op: Operation[Any] | None,
+        injection: Injection,
+        code: str | None,
+        *,
+        effect: bool = False,
+        reason: str = "",
     ) -> None:
         at = self.world.clock.monotonic()
-        self.requests.note(op, at=at, path=path, code=code, effect=effect, trouble=injection.names)
+        self.requests.note(op, at=at, path=path, code=code, reason=reason, effect=effect, trouble=injection.names)
 
     def _route(self, path: str) -> type[Operation[Any]] | None:
         kind = self._routes.get(path) or catalogue.find(path)
@@ -166,8 +178,15 @@ def _require_post(method: str) -> None:
 def _rule_of(kind: type[Operation[Any]] | None, path: str) -> tuple[Rule, type[Operation[Any]]]:
     rule = None if kind is None else RULES.get(kind)
     if kind is None or rule is None:
-        raise Refusal(f"the emulator does not know what {path.rpartition('/')[2]} does", code=UNKNOWN_OPERATION)
+        raise Refusal(_no_operation(path), code=UNKNOWN_OPERATION)
     return rule, kind
+
+
+def _no_operation(path: str) -> str:
+    """Return the message for a path without an operation, with the path that its slashes hide."""
+    usual = SLASHES.sub("/", path).rstrip("/")
+    meant = f"; did you mean {usual[:SHOWN]}?" if usual != path and catalogue.find(usual) is not None else ""
+    return f"the emulator has no operation at {path[:SHOWN]}{meant}"
 
 
 def _code(world: World, refusal: Refusal | None) -> str:
@@ -190,9 +209,9 @@ def _with_faults(response: Response, injection: Injection) -> Response:
     return Response(response.status, {**response.headers, **extra}, body) if extra or body is not response.body else response
 
 
-def _app_id(path: str) -> str:
-    """Return the application id in the path, in either path shape; empty if there is none."""
+def _app_id(path: str) -> str | None:
+    """Return the application id in the path, in either path shape; None if the path names no application."""
     parts = path.split("/")
     names = [part.lower() for part in parts]
     at = names.index("application") + 1 if "application" in names else len(parts)
-    return parts[at] if at < len(parts) else ""
+    return parts[at] if at < len(parts) else None

@@ -40,17 +40,18 @@ class SignatureCheck:
     clock: Clock
     dialect: Dialect
 
-    def check(self, app_id: str, query: Mapping[str, str], headers: Mapping[str, str]) -> None:
+    def check(self, app_id: str | None, query: Mapping[str, str], headers: Mapping[str, str]) -> None:
         """Refuse a request that is not signed by the application in its path, where the id may be percent-encoded.
 
-        ``headers`` has lower-case names. Raises :class:`~rbim.emulator.Refusal`.
+        ``app_id`` is None if the path names no application, as that of another API. ``headers`` has lower-case
+        names. Raises :class:`~rbim.emulator.Refusal`.
         """
         claimed, stamp = _authorization(headers.get("authorization", ""))
         token = self.credentials.app_token.reveal()
         expected = md5((claimed + token + stamp).encode(), usedforsecurity=False).hexdigest()
         matches = compare_digest(query.get("sig", "").lower().encode(), expected.encode())
         own = self.credentials.app_id
-        if not matches or claimed != own or (app_id != own and app_id != quote(own, safe="")):
+        if not matches or claimed != own or app_id not in (None, own, quote(own, safe="")):
             raise Refusal("the signature is not that of this application", kind=AuthenticationError)
         valid = self.dialect.signature_valid_for
         if abs((self.clock.now() - _moment(stamp, self.dialect.zone)).total_seconds()) > valid:

@@ -14,6 +14,7 @@ PUT    /_emulator/state                replace the state by such a document
 POST   /_emulator/reset                reset everything but the clock to the initial state, and clear requests and deliveries
 GET    /_emulator/faults               return the fault plan, a list
 PUT    /_emulator/faults               replace the fault plan: its counts and its random numbers start again
+POST   /_emulator/faults               add a fault to the plan; the counts of the others go on
 DELETE /_emulator/faults               clear the fault plan
 GET    /_emulator/requests             list the requests so far, each with its operation and its result
 DELETE /_emulator/requests             clear the log of requests
@@ -47,12 +48,14 @@ PUT    /_emulator/copy                 copy messages from now on: url, mode (nor
 DELETE /_emulator/copy                 stop copying messages, and drop those that wait
 GET    /_emulator/copy-faults          return the fault plan of copies, a list
 PUT    /_emulator/copy-faults          replace the fault plan of copies
+POST   /_emulator/copy-faults          add a fault to the plan of copies; the counts of the others go on
 DELETE /_emulator/copy-faults          clear the fault plan of copies
 GET    /_emulator/deliveries           list the attempts to deliver copies, each with its result
 DELETE /_emulator/deliveries           clear the log of deliveries
 POST   /_emulator/say                  send a message to another account or to a group: sender, to, text (emulator-only)
 POST   /_emulator/push                 push a message to one account, several, or a group: to, text (emulator-only)
 POST   /_emulator/notify               notify a group without a change of it: group_id, notice (emulator-only)
+GET    /_emulator/openapi.json         return this interface as an OpenAPI 3.1 document
 ====== =============================== ======================================================================================
 
 A refused request is answered with ``{"error": ...}``: 400 (not JSON, or a wrong field), 403 (a page of another server, or
@@ -63,9 +66,10 @@ the present state, or without a flag), 413 (too long), 415 (another Content-Type
 from __future__ import annotations
 
 import re
+from enum import StrEnum
 from functools import cache
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args, get_origin
 
 from cattrs import Converter, transform_error
 
@@ -241,8 +245,24 @@ def _texts(value: object, _: object) -> tuple[str, ...]:
     return tuple(_exactly(each, str) for each in _exactly(value, list))  # cattrs would split a string into characters
 
 
+def _text_or_texts(value: object, _: object) -> str | tuple[str, ...]:
+    if not isinstance(value, (str, list)):
+        raise InvalidRequest(f"must be a text or a list of texts, not {value!r}")
+    return value if isinstance(value, str) else _texts(cast("object", value), _)
+
+
+def _choice(value: object, kind: Any) -> Any:  # a Literal of texts, or an enum of them
+    choices = get_args(kind) or tuple(kind)
+    if value not in choices:
+        raise InvalidRequest(f"{value!r} is not one of {', '.join(choices)}")
+    return value if get_args(kind) else kind(value)
+
+
 _converter = Converter(forbid_extra_keys=True)
 for _kind in (str, bool):
     _converter.register_structure_hook(_kind, _exactly)
 _converter.register_structure_hook(float, _number)
 _converter.register_structure_hook_func(lambda kind: kind == tuple[str, ...], _texts)
+_converter.register_structure_hook_func(lambda kind: kind == str | tuple[str, ...], _text_or_texts)
+_converter.register_structure_hook_func(lambda kind: get_origin(kind) is Literal, _choice)
+_converter.register_structure_hook(StrEnum, _choice)

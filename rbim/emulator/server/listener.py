@@ -26,7 +26,12 @@ class Listener:
     *closed* after :meth:`close`. While it refuses, its socket is bound and does not listen.
     """
 
-    def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        app: Callable[[Scope, Receive, Send], Awaitable[None]],
+        own_headers: Callable[[], tuple[tuple[str, str], ...]],
+    ) -> None:
+        self._own_headers = own_headers
         self.host = ""
         self.port = 0
         self._socket: socket.socket | None = None
@@ -70,7 +75,7 @@ class Listener:
         reserve(self._socket, alone=False)
         self._socket.listen(self._config.backlog)  # before asyncio knows the socket: a failure changes nothing
         server = self._server = await asyncio.get_running_loop().create_server(
-            lambda: Protocol(self._config, self._state, lambda: self.listening),
+            lambda: Protocol(self._config, self._state, lambda: self.listening, self._own_headers),
             sock=self._socket,
             backlog=self._config.backlog,
             start_serving=False,

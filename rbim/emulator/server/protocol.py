@@ -1,6 +1,7 @@
 """uvicorn's HTTP protocol with control over its connections. Needs the extra ``server``; asyncio only.
 
-It does what no ASGI application can do to a connection: reset it, or close it in the middle of an answer.
+It does what no ASGI application can do to a connection: reset it, or close it in the middle of an answer. It adds the
+server's own headers to each answer, and reads targets in absolute form.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import socket
 import struct
 from functools import lru_cache
@@ -42,18 +44,26 @@ logger = logging.getLogger("rbim.emulator")
 
 INTERNAL = "900500"
 HEADS = 4096  # cached heads: each length of a response has its own
+ABSOLUTE = re.compile(r"https?://([^/]*)(/.*)?", re.IGNORECASE | re.DOTALL)
 ABORTING = struct.pack("hh" if os.name == "nt" else "ii", 1, 0)  # SO_LINGER for 0 seconds: closing sends an RST
 
 
 class Protocol(H11Protocol):
     """One connection, as a :class:`~rbim.emulator.asgi.RequestConnection` for the applications that it serves.
 
-    ``accepting`` returns whether connections are accepted now.
+    ``accepting`` returns whether connections are accepted now, ``own_headers`` the headers that are added to an answer.
     """
 
-    def __init__(self, config: Config, state: ServerState, accepting: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        state: ServerState,
+        accepting: Callable[[], bool],
+        own_headers: Callable[[], tuple[tuple[str, str], ...]],
+    ) -> None:
         super().__init__(config, state, {})
         self._accepting = accepting
+        self._own_headers = own_headers
         self._inner: Any = self.app
         self.app = self._answer
         self.access_log = False  # it would log the sig
@@ -100,7 +110,7 @@ class Protocol(H11Protocol):
         cycle.response_started = cycle.response_complete = True
         bodiless = response.status in BODILESS or self.scope["method"] == "HEAD"
         events = (
-            _head(response.status, tuple(response.headers.items()), len(response.body)),
+            _head(response.status, (*response.headers.items(), *self._own_headers()), len(response.body)),
             h11.Data(data=b"" if bodiless else response.body),
             h11.EndOfMessage(),
         )
@@ -118,7 +128,7 @@ class Protocol(H11Protocol):
         """
         state = self.conn.our_state
         if state in (h11.IDLE, h11.SEND_RESPONSE):
-            headers = (*response.headers.items(), ("connection", "close"))
+            headers = (*response.headers.items(), *self._own_headers(), ("connection", "close"))
             head = self.conn.send(_head(response.status, headers, len(response.body)))
             bodiless = state is h11.SEND_RESPONSE and self.scope["method"] == "HEAD"
             self.transport.write((head or b"") + (b"" if bodiless else response.body[:length]))
@@ -131,6 +141,8 @@ class Protocol(H11Protocol):
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let the application answer, and answer an error of it with status 500."""
         scope["extensions"] = {CONNECTION: self}
+        _read_absolute_form(scope)
+        self.cycle.default_headers = [(name.encode(), value.encode()) for name, value in self._own_headers()]
         try:
             await self._inner(scope, receive, send)
         except asyncio.CancelledError:  # the server ends; uvicorn would log an error with a traceback
@@ -145,6 +157,15 @@ class Protocol(H11Protocol):
                 message = "the emulator failed: see its log"
                 logger.exception("the emulator failed")
             await write(send, failure(500, message, INTERNAL))
+
+
+def _read_absolute_form(scope: Scope) -> None:
+    """Take path and host from a target in absolute form, in which the Host header does not count (RFC 9112, 3.2.2)."""
+    found = ABSOLUTE.fullmatch(scope["path"])
+    if found is not None:
+        scope["path"] = found[2] or "/"
+        others = [(name, value) for name, value in scope["headers"] if name != b"host"]
+        scope["headers"] = [*others, (b"host", found[1].encode("latin-1", "replace"))]
 
 
 @lru_cache(HEADS)

@@ -17,6 +17,7 @@ from rbim.emulator.server.console import Console
 from rbim.emulator.server.control import Commands
 from rbim.emulator.server.guarded import GuardedApp, guard_of
 from rbim.emulator.server.listener import Listener
+from rbim.emulator.server.own_headers import OwnHeaders
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, Iterable
@@ -57,9 +58,12 @@ class Server:
         guard = guard_of(allowed_hosts, bound=host)
         context = ControlContext(emulator, self, sign_copies=sign_copies, remote_copies=remote_copies)
         console = Console(context) if control else None
+        headers = OwnHeaders(emulator.clock)
         app = emulator.asgi if console is None else Commands(context, console, emulator.asgi)
-        self._platform = Listener(GuardedApp(app, guard))
-        self._control = None if console is None else Listener(GuardedApp(Commands(context, console), guard))
+        self._platform = Listener(GuardedApp(app, guard), headers)
+        self._control = (
+            None if console is None else Listener(GuardedApp(Commands(context, console), guard), headers)
+        )
 
     @property
     def listening(self) -> bool:

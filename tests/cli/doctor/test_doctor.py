@@ -17,11 +17,11 @@ import pytest
 import trustme
 
 from helpers.nats_servers import own_servers, server_program
-from helpers.serving import served
+from helpers.serving import emulator_served, served
 from helpers.sockets import free_port
 from rbim.cli import Exit, run
 from rbim.credentials import Credentials
-from rbim.emulator import Emulator
+from rbim.emulator import EmulatedClock, Emulator
 from rbim.operations.groups import SearchPublicGroups
 from rbim.testing.conformance.server import RawServer, reply
 
@@ -131,6 +131,24 @@ def test_the_clock_is_compared_with_the_platforms(seconds, state, text, doctor):
     assert text in checks["clock"][1]
     assert ("ahead of" in checks["clock"][1]) is (seconds < 0)
     assert ("behind" in checks["clock"][1]) is (seconds > 0)
+
+
+@pytest.mark.parametrize(("hours", "state"), [(0, "ok"), (-2, "warn"), (2, "warn")])
+def test_an_emulated_clock_is_not_taken_for_that_of_a_machine(hours, state, doctor):
+    clock = EmulatedClock(datetime.now(UTC) + timedelta(hours=hours))
+    emulator = Emulator(credentials=Credentials(app_id="app", app_token=TOKEN), clock=clock)
+    with emulator_served(emulator) as server:
+        code, checks = doctor(server.url)
+    assert (code, checks["clock"][0], checks["credentials"][0]) == (Exit.DONE, state, "ok")
+    assert "the emulated clock of the emulator" in checks["clock"][1]
+    assert "NTP" not in checks["clock"][2]
+    assert ("ahead of" in checks["clock"][1], "behind" in checks["clock"][1]) == (hours < 0, hours > 0)
+
+
+def test_the_clock_of_an_emulator_is_compared_as_that_of_the_platform(doctor):
+    with emulator_served(Emulator(credentials=Credentials(app_id="app", app_token=TOKEN))) as server:
+        _, checks = doctor(server.url)
+    assert checks["clock"][:2] == ("ok", "within 1 s of the platform's")
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,8 @@ import socket
 import struct
 import subprocess
 import sys
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 
 import anyio
 import httpx
@@ -274,7 +276,8 @@ JUNK = {
     "HTTP 1.0 without Host": (b"GET / HTTP/1.0\r\n\r\n", 403),
     "the preface of HTTP 2": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 403),
     "a tunnel": (b"CONNECT a:1 HTTP/1.1\r\n" + HOST + b"\r\n", 405),
-    "a proxy's line": (b"POST http://a/ HTTP/1.1\r\n" + HOST + b"Content-Length: 0\r\n\r\n", 200),
+    "a proxy's line": (b"POST http://127.0.0.1/ HTTP/1.1\r\n" + HOST + b"Content-Length: 0\r\n\r\n", 200),
+    "a proxy's line for another host": (b"POST http://a/ HTTP/1.1\r\n" + HOST + b"Content-Length: 0\r\n\r\n", 403),
     "an upgrade": (b"GET / HTTP/1.1\r\n" + HOST + b"Connection: upgrade\r\nUpgrade: websocket\r\n\r\n", 200),
     "a signature of other bytes": (
         b"POST / HTTP/1.1\r\n" + HOST + b"Authorization: \xff\xfe\r\nContent-Length: 0\r\n\r\n",
@@ -524,3 +527,75 @@ def test_run_serves_until_a_signal(emulator, number):
     run(emulator, port=0, begun=begun, ended=lambda: told.append("ended"))
     assert told == [True, "ended"]
     assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def at_path(data, path):
+    """Return the bytes of a request with another path; its query stays."""
+    line, rest = data.split(b"\r\n", 1)
+    query = line.split(b" ")[1].partition(b"?")[2]
+    return b"POST " + path + b"?" + query + b" HTTP/1.1\r\n" + rest
+
+
+async def test_a_target_in_absolute_form_names_path_and_host(emulator, server):
+    data = signed(emulator, "CreateGroup", name="News", type="1")
+    path = data.split(b" ")[1].partition(b"?")[0]
+    async with connected(server) as raw:
+        answer = await raw.ask(at_path(data, f"http://127.0.0.1:{server.port}".encode() + path))
+    assert (answer.status, answer.document["statusCode"]) == (200, "000000")
+    foreign = at_path(data, b"http://rebound.test" + path)
+    async with connected(server) as raw:
+        answer = await raw.ask(foreign)
+    assert (answer.status, "rebound.test" in answer.document["error"], len(emulator.requests)) == (403, True, 1)
+
+
+@pytest.mark.parametrize("path", ["/2013-12-26/Accounts/abc/SMS/TemplateSMS", "/IM/Nothing"])
+async def test_a_right_signature_on_a_path_without_an_operation_is_told_so(emulator, server, path):
+    data = at_path(signed(emulator, "CreateGroup", name="News", type="1"), path.encode())
+    async with connected(server) as raw:
+        answer = await raw.ask(data)
+    reason = f"the emulator has no operation at {path}"
+    assert answer.document == {"statusCode": "900501", "statusMsg": reason}
+    (record,) = emulator.requests
+    assert (record.code, record.reason) == ("900501", reason)
+    async with connected(server) as raw:
+        answer = await raw.ask(data.replace(b"sig=", b"sig=0"))
+    assert answer.document["statusCode"] == "111109"
+
+
+@pytest.mark.parametrize(
+    "spoil", [lambda path: b"/" + path, lambda path: path + b"/", lambda path: path.replace(b"/IM", b"//IM")]
+)
+async def test_a_slash_too_many_is_named_with_the_path_that_it_hides(emulator, server, spoil):
+    data = signed(emulator, "CreateGroup", name="News", type="1")
+    path = data.split(b" ")[1].partition(b"?")[0]
+    async with connected(server) as raw:
+        answer = await raw.ask(at_path(data, spoil(path)))
+    told = f"the emulator has no operation at {spoil(path).decode()}; did you mean {path.decode()}?"
+    assert (answer.document["statusCode"], answer.document["statusMsg"]) == ("900501", told)
+
+
+async def test_every_answer_has_the_time_of_the_emulators_clock_and_says_that_it_is_emulated(emulator, server):
+    long_ago = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n"
+    asked = {
+        "an operation": signed(emulator, "CreateGroup", name="News", type="1"),
+        "a command": http("GET", "/_emulator/clock"),
+        "a refusal": http("GET", "/", b"", "Origin: http://a.test"),
+        "no HTTP": b"\x00\r\n\r\n",
+        "no operation": long_ago,
+    }
+    for seconds in (0, 3600.4):
+        await emulator.advance(seconds)
+        for name, data in asked.items():
+            async with connected(server) as raw:
+                answer = await raw.ask(data)
+            theirs = parsedate_to_datetime(answer.headers["date"])
+            assert theirs == emulator.clock.now().replace(microsecond=0), name
+            assert answer.headers["server"] == "rbim-emulator (emulated clock)", name
+
+
+async def test_with_the_clock_of_this_machine_the_time_is_its_own():
+    before = datetime.now(UTC).replace(microsecond=0)
+    async with serve(Emulator()) as server, connected(server) as raw:
+        answer = await raw.ask(http("GET", "/_emulator/clock"))
+    assert before <= parsedate_to_datetime(answer.headers["date"]) <= datetime.now(UTC)
+    assert answer.headers["server"] == "rbim-emulator"
