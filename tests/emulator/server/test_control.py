@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from helpers.asgi_calls import HEADERS, asgi
 from helpers.credentials import CREDENTIALS
 from helpers.emulators import client_of
 from helpers.paths import DOCS
@@ -22,41 +23,6 @@ from rbim.emulator.server.commands import ABOUT, COMMANDS, PREFIX
 from rbim.emulator.server.control import Control
 from rbim.emulator.server.server import serve
 from rbim.testing.conformance.server import RawServer, reply
-
-HEADERS = [(b"host", b"localhost"), (b"content-type", b"application/json")]
-
-
-async def asgi(app, method, path, body=b"", headers=HEADERS):
-    """Ask an ASGI app and return the two events that it answers with."""
-    sent = []
-
-    async def receive():
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    async def send(event):
-        sent.append(event)
-
-    await app({"type": "http", "method": method, "path": path, "query_string": b"", "headers": headers}, receive, send)
-    return sent
-
-
-@pytest.fixture
-def control_of():
-    """A function that gives a function which carries out commands of an emulator and returns status and document."""
-
-    def control_of(emulator, **options):
-        app = Control(emulator, **options)
-
-        async def call(method, path, document=None, *, raw=None):
-            body = raw if raw is not None else b"" if document is None else json.dumps(document).encode()
-            start, sent = await asgi(app, method, f"/_emulator/{path}", body)
-            call.headers = {name.decode(): value.decode() for name, value in start["headers"]}
-            assert call.headers["content-type"] == "application/json;charset=utf-8"
-            return start["status"], json.loads(sent["body"])
-
-        return call
-
-    return control_of
 
 
 @pytest.fixture
