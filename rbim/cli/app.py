@@ -153,6 +153,9 @@ def _reason(error: CycloptsError) -> str:
         words = get_close_matches(error.token.keyword or "", flags, cutoff=NEAR)
         return f"{error} Did you mean {words[0]}?" if words else str(error)
     if isinstance(error, UnusedCliTokensError):
+        near = _near_command(error)
+        if near:
+            return near
         return f"unexpected {' '.join(error.unused_tokens or ())}: values stand behind their flags"
     if not isinstance(error, MissingArgumentError) or error.argument is None:
         return str(error)
@@ -167,6 +170,14 @@ def _reason(error: CycloptsError) -> str:
         return f"{name} is required: did you mean it by {meant[0]}?"
     values = [] if positional else [token for token in unused if not token.startswith("-")]
     return f"{name} is required{': put it before ' if values else ''}{' '.join(values)}"
+
+
+def _near_command(error: UnusedCliTokensError) -> str:
+    """Return the message for a word that is like a command of a group that is a command by itself; else an empty text."""
+    token, above = (error.unused_tokens or [""])[0], " ".join(("rbim", *(error.command_chain or ())))
+    known = [name for name in error.app or () if not name.startswith("-")]
+    near = get_close_matches(token, known, n=1)
+    return f"unknown command {token!r}: did you mean {above} {near[0]}?" if near else ""
 
 
 def _unknown_command(error: UnknownCommandError) -> str:

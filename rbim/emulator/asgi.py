@@ -20,10 +20,13 @@ if TYPE_CHECKING:
     from rbim.emulator.exchanges import ExchangeLog
     from rbim.emulator.platform.service import Platform, ServedAnswer
 
-__all__ = ["BODILESS", "CONNECTION", "EmulatorApp", "RequestConnection", "failure", "write"]
+__all__ = ["BODILESS", "CONNECTION", "RECORD", "EmulatorApp", "RequestConnection", "failure", "write"]
 
 CONNECTION = "rbim.connection"
 """The ASGI extension through which the emulator's own server gives control over connections."""
+
+RECORD = "rbim.record"
+"""The key of a scope under which the application notes the record of its request, for what is in front of it."""
 
 BODY_LIMIT = 1024 * 1024
 BODILESS = (204, 304)
@@ -111,6 +114,7 @@ class EmulatorApp:
         A server cannot refuse a connection that it has accepted: a refusal resets the connection.
         """
         injection, clock = answer.injection, self._clock
+        scope[RECORD] = next(reversed(self._platform.requests.records), None)
         connection: RequestConnection | None = scope.get("extensions", {}).get(CONNECTION)
         if injection.delay:
             await clock.sleep(injection.delay)

@@ -1,6 +1,6 @@
 """Where the code of the package opens, makes or replaces files, listens, and passes messages: found in its syntax trees.
 
-A place is a text ``module.py: function: call``, such as ``cli/emulator.py: _save: replace_private``. Reading is a place,
+A place is a text ``module.py: function: call``, such as ``cli/emulator/serve.py: _save: replace_private``. Reading is a place,
 too: which file is read, and whether through a link, may be another user's choice.
 """
 

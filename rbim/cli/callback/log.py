@@ -1,36 +1,30 @@
 """The log of a receiver on standard error, written by a thread because the reader of the stream may be slow or stuck.
 
-One line for each record, at a limited rate so that a flood cannot fill a disk. It uses ``QueueHandler`` and
-``QueueListener`` of the standard library: logging puts a line into a queue and never waits.
+One line for each record, at a limited rate so that a flood cannot fill a disk. It uses ``QueueHandler`` of the standard
+library: logging puts a line into a queue and never waits.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import sys
 import time
-from concurrent.futures import Future
 from contextlib import contextmanager
-from logging.handlers import QueueHandler, QueueListener
+from logging.handlers import QueueHandler
 from queue import SimpleQueue
-from threading import Thread
-from typing import TYPE_CHECKING, Any, TextIO
-
-from attrs import field, frozen
+from typing import TYPE_CHECKING, Any
 
 from rbim.callbacks.observers import DeadLettered, HandlingFailed, OldToken, Quarantined, Refused, Spooled
+from rbim.cli.background_writer import Line, StreamListener
 from rbim.cli.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
-    from typing import Self
 
-__all__ = ["Line", "RateLimitedHandler", "StreamListener", "receiver_log"]
+__all__ = ["RateLimitedHandler", "receiver_log"]
 
 LINES_PER_SECOND = 10  # lines a second
 MAX_QUEUED = 50  # lines waiting to be written
-FLUSH_TIMEOUT = 0.25  # seconds for the remaining lines at the end
 LOGGERS = ("rbim", "uvicorn", "asyncio")
 
 MESSAGES: dict[type[Any], Callable[[Any], str]] = {
@@ -45,14 +39,6 @@ MESSAGES: dict[type[Any], Callable[[Any], str]] = {
     ),
     DeadLettered: lambda observation: f"given up: {observation.key}: attempt {observation.attempt}: {observation.error}",
 }
-
-
-@frozen(eq=False)
-class Line:
-    """A text to write, and a future that is done when it is written; if it is cancelled in time, it is not written."""
-
-    text: str
-    written: Future[None] = field(factory=Future[None])
 
 
 class RateLimitedHandler(QueueHandler):
@@ -105,55 +91,6 @@ class RateLimitedHandler(QueueHandler):
         if count and self._lines.qsize() < MAX_QUEUED:
             self._omitted = 0
             self._lines.put(Line(f"rbim: {count} more {'line was' if count == 1 else 'lines were'} omitted\n"))
-
-
-class StreamListener(QueueListener):
-    """Writes queued lines to a standard stream in a thread while the ``with`` block lasts.
-
-    At the end the remaining lines get 0.25 seconds. A thread that is still blocked then ends with the process.
-    """
-
-    def __init__(self, stream: TextIO, lines: SimpleQueue[Line]) -> None:
-        super().__init__(lines)
-        self._stream = stream
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        stopping = Thread(target=self.stop, daemon=True)  # it joins the writing thread, which may block
-        stopping.start()
-        stopping.join(FLUSH_TIMEOUT)
-
-    def handle(self, record: Any) -> None:  # a Line. No handler is used: logging takes its lock when Python exits
-        """Write one line."""
-        if not record.written.set_running_or_notify_cancel():
-            return
-        try:
-            _put(self._stream, record.text)
-        except BaseException as error:
-            record.written.set_exception(error)
-        else:
-            record.written.set_result(None)
-
-
-def _put(stream: TextIO, text: str) -> None:
-    """Write a text, bypassing the buffer of the stream if it has a file descriptor.
-
-    A blocked write of the stream would hold its lock, and the interpreter would wait for that lock when it exits.
-    """
-    try:
-        number = None if os.name == "nt" and stream.isatty() else stream.fileno()  # consoles of Windows take no bytes
-    except (AttributeError, OSError):
-        number = None
-    if number is None:
-        stream.write(text)
-        stream.flush()
-        return
-    rest = text.encode(stream.encoding, "backslashreplace")
-    while rest:
-        rest = rest[os.write(number, rest) :]
 
 
 @contextmanager

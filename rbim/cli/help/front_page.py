@@ -34,7 +34,7 @@ COMMANDS = {
         "rbim.cli.callback.commands:callback",
         "Receive callbacks, send test deliveries, explain a refused one.",
     ),
-    "emulator": ("rbim.cli.emulator:emulator", "Run an emulator of the platform on this machine."),
+    "emulator": ("rbim.cli.emulator.commands:emulator", "Run an emulator of the platform, and send it commands."),
     "demo": ("rbim.cli.app:demo", "Invite 5,000 accounts into groups of the emulated platform."),
     "dialect": (
         "rbim.cli.help.dialect_page:dialect",

@@ -30,6 +30,7 @@ class HelpPage:
 
     def __init__(self) -> None:
         self._command = self._after = ""
+        self._has_flags = False
 
     def render_usage(self, console: Console, options: ConsoleOptions, usage: Any) -> None:  # noqa: ARG002  # cyclopts names them
         """Write the usage line, and remember the command of this page."""
@@ -37,6 +38,7 @@ class HelpPage:
 
         words = str(usage).removeprefix("Usage: ").split()
         self._command, self._after = " ".join(takewhile(COMMAND.fullmatch, words[1:])), ""
+        self._has_flags = "[OPTIONS]" in words
         line = " ".join(SPELLED.get(word, word) for word in words)
         line = line.replace("[ARGS]", POSITIONAL.get(self._command, "[FILE]")).replace("[ARGS...]", "[NUMBERS...]")
         console.print(Text(f"Usage: {line}", style="bold"), width=_width(console))
@@ -63,7 +65,7 @@ class HelpPage:
         console.print(Text(f"{self._after}{SPELLED.get(title, title)}:", style="bold"))
         self._after = "\n"
         console.print(grid, width=_width(console))
-        if title != "Arguments":  # flags, or commands, come after them
+        if title != "Arguments" and (title != "Commands" or not self._has_flags):  # what comes after them is the last
             self._print_examples(console)
 
     def _print_examples(self, console: Console) -> None:

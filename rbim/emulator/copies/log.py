@@ -13,7 +13,7 @@ from rbim._support import json
 from rbim.operations.base import described
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 __all__ = ["OK", "DeliveryAttempt", "DeliveryLog"]
 
@@ -72,11 +72,13 @@ class DeliveryLog:
     """The attempts so far. Iterates over all of them, in the order in which they began.
 
     Attempts that began at the same time, as on an emulated clock, are in the order of their messages. With a ``limit`` it
-    keeps about that many of the latest attempts, for a server that runs for a long time.
+    keeps about that many of the latest attempts, for a server that runs for a long time. ``watch`` is called for each
+    attempt when it has its result; it must not wait.
     """
 
     records: list[DeliveryAttempt] = field(factory=list[DeliveryAttempt])
     limit: int | None = None
+    watch: Callable[[DeliveryAttempt], None] | None = field(default=None, eq=False)
 
     def __iter__(self) -> Iterator[DeliveryAttempt]:
         return iter(self.records)
@@ -111,6 +113,8 @@ class DeliveryLog:
     def note(self, delivery: DeliveryAttempt) -> None:
         """Record one attempt."""
         insort(self.records, delivery, key=_ORDER)
+        if self.watch is not None:
+            self.watch(delivery)
         if self.limit is not None and len(self.records) > self.limit:
             del self.records[: self.limit // 10 + 1]
 

@@ -82,7 +82,7 @@ from rbim.emulator.platform.rules import Refusal
 from rbim.emulator.server.commands import PREFIX, Command, CommandError, ControlContext, DeferredAnswer
 from rbim.emulator.server.console import Console
 from rbim.emulator.server.copy_commands import COMMANDS
-from rbim.emulator.server.guarded import JSON, GuardedApp, guard_of
+from rbim.emulator.server.guarded import JSON, OUTCOME, GuardedApp, guard_of
 from rbim.errors import InvalidRequest
 from rbim.http import Response
 from rbim.page.assets import SECURITY_HEADERS, prefers_html
@@ -96,6 +96,7 @@ if TYPE_CHECKING:
 __all__ = ["Commands", "Control"]
 
 BODY_LIMIT = 64 * 1024 * 1024
+OK = 200
 
 
 class _RequestError(Exception):
@@ -155,7 +156,7 @@ class Commands:
         if scope["type"] == "http" and self._console.serves(scope, path):
             await self._console(scope, receive, send)
             return
-        status, headers = 200, {"vary": "accept"} if path == PREFIX else dict[str, str]()
+        status, headers = OK, {"vary": "accept"} if path == PREFIX else dict[str, str]()
         try:
             command, name = _find(scope["method"], path)
             _require_json(command, scope)
@@ -167,6 +168,7 @@ class Commands:
             status, result = 413, {"error": str(error)}
         except _RequestError as error:
             status, result, headers = error.status, {"error": str(error)}, error.headers
+        scope[OUTCOME] = status, "" if status == OK else result["error"]
         document = result.document if isinstance(result, DeferredAnswer) else result
         await write(send, Response(status, {**JSON, **SECURITY_HEADERS, **headers}, json.dumps(document)))
         if isinstance(result, DeferredAnswer):

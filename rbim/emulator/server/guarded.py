@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from rbim._support import json
@@ -17,7 +18,10 @@ if TYPE_CHECKING:
 
     from rbim._support.asgi import Receive, Scope, Send
 
-__all__ = ["JSON", "GuardedApp", "guard_of"]
+__all__ = ["JSON", "OUTCOME", "GuardedApp", "WatchedApp", "guard_of"]
+
+OUTCOME = "rbim.outcome"
+"""The key of a scope for the status and the reason of a refusal, or of a command, for what is in front."""
 
 JSON = {"content-type": "application/json;charset=utf-8"}
 ICON = "/favicon.ico"  # a browser asks for it by itself after each answer that it shows, also after a refusal
@@ -45,11 +49,33 @@ class GuardedApp:
         """Answer one scope."""
         why = self._guard.refusal(scope) if scope["type"] == "http" else None
         if why is not None:
+            scope[OUTCOME] = 403, why
             await _refuse(send, 403, why)
         elif scope["type"] == "http" and scope["path"] == ICON:
             await _refuse(send, 404, "the emulator has no icon")
         else:
             await self._app(scope, receive, send)
+
+
+class WatchedApp:
+    """An ASGI 3 application that tells ``watch`` of each request when it is answered: its scope, and the seconds it took."""
+
+    def __init__(
+        self, app: Callable[[Scope, Receive, Send], Awaitable[None]], watch: Callable[[Scope, float], None]
+    ) -> None:
+        self._app = app
+        self._watch = watch
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one scope."""
+        began = perf_counter()
+        try:
+            await self._app(scope, receive, send)
+        except Exception as error:
+            scope[OUTCOME] = 500, str(error)
+            raise
+        finally:
+            self._watch(scope, perf_counter() - began)
 
 
 async def _refuse(send: Send, status: int, why: str) -> None:

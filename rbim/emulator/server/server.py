@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from rbim.emulator.server.commands import PREFIX, ControlContext
 from rbim.emulator.server.console import Console
 from rbim.emulator.server.control import Commands
-from rbim.emulator.server.guarded import GuardedApp, guard_of
+from rbim.emulator.server.guarded import GuardedApp, WatchedApp, guard_of
 from rbim.emulator.server.listener import Listener
 from rbim.emulator.server.own_headers import OwnHeaders
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from rbim._support.asgi import Scope
     from rbim.emulator.emulator import Emulator
 
 __all__ = ["Server", "run", "serve"]
@@ -48,6 +49,7 @@ class Server:
         allowed_hosts: Iterable[str],
         sign_copies: bool,
         remote_copies: bool,
+        watch: Callable[[Scope, float], None] | None,
     ) -> None:
         self.emulator = emulator
         self.host = host
@@ -60,10 +62,9 @@ class Server:
         console = Console(context) if control else None
         headers = OwnHeaders(emulator.clock)
         app = emulator.asgi if console is None else Commands(context, console, emulator.asgi)
-        self._platform = Listener(GuardedApp(app, guard), headers)
-        self._control = (
-            None if console is None else Listener(GuardedApp(Commands(context, console), guard), headers)
-        )
+        self._platform = Listener(_watched(GuardedApp(app, guard), watch), headers)
+        control_app = None if console is None else GuardedApp(Commands(context, console), guard)
+        self._control = None if control_app is None else Listener(_watched(control_app, watch), headers)
 
     @property
     def listening(self) -> bool:
@@ -161,6 +162,7 @@ def serve(  # noqa: PLR0913  # options, each by keyword and with a default
     allowed_hosts: Iterable[str] = (),
     sign_copies: bool = False,
     remote_copies: bool = False,
+    watch: Callable[[Scope, float], None] | None = None,
 ) -> Server:
     """Return a server of the emulator for ``async with``, in the running asyncio loop. Port 0: any free port.
 
@@ -174,6 +176,9 @@ def serve(  # noqa: PLR0913  # options, each by keyword and with a default
     ``sign_copies``: otherwise everyone who can reach it could have messages signed. The target must be ``localhost`` or a
     literal loopback address, unless ``remote_copies`` is set. ``emulator.copy_to`` has neither limit.
 
+    ``watch`` is called for each request when it is answered, with its ASGI scope and the seconds that it took; it must not
+    wait.
+
     Raises InvalidRequest if one of ``allowed_hosts`` is not a name or an address.
     """
     return Server(
@@ -185,6 +190,7 @@ def serve(  # noqa: PLR0913  # options, each by keyword and with a default
         allowed_hosts=allowed_hosts,
         sign_copies=sign_copies,
         remote_copies=remote_copies,
+        watch=watch,
     )
 
 
@@ -197,6 +203,7 @@ def run(  # noqa: PLR0913  # as serve
     allowed_hosts: Iterable[str] = (),
     sign_copies: bool = False,
     remote_copies: bool = False,
+    watch: Callable[[Scope, float], None] | None = None,
     begun: Callable[[Server], None] = lambda _: None,
     ended: Callable[[], None] = lambda: None,
 ) -> None:
@@ -213,6 +220,7 @@ def run(  # noqa: PLR0913  # as serve
         allowed_hosts=allowed_hosts,
         sign_copies=sign_copies,
         remote_copies=remote_copies,
+        watch=watch,
     )
 
     async def until_stopped() -> None:
@@ -224,6 +232,10 @@ def run(  # noqa: PLR0913  # as serve
             ended()
 
     asyncio.run(until_stopped())
+
+
+def _watched(app: GuardedApp, watch: Callable[[Scope, float], None] | None) -> GuardedApp | WatchedApp:
+    return app if watch is None else WatchedApp(app, watch)
 
 
 def _url(host: str, port: int) -> str:

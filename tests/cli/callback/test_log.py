@@ -14,7 +14,8 @@ import pytest
 from helpers.callback_process import PATIENCE, counts, event, serving
 from rbim.callbacks.observers import DeadLettered, HandlingFailed, Quarantined, Refused, Spooled
 from rbim.callbacks.signature import Reason
-from rbim.cli.callback.log import MAX_QUEUED, Line, RateLimitedHandler, StreamListener
+from rbim.cli.background_writer import Line, StreamListener
+from rbim.cli.callback.log import MAX_QUEUED, RateLimitedHandler
 
 # -------------------------------------------------------------------------------------------------------- standard error
 

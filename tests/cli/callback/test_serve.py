@@ -21,7 +21,7 @@ from helpers.callback_process import APP, MINE, OLD_TOKEN, PATIENCE, TOKEN, Proc
 from rbim import Credentials
 from rbim.callbacks.signature import sign
 from rbim.cli import Exit
-from rbim.cli.callback.log import FLUSH_TIMEOUT
+from rbim.cli.background_writer import FLUSH_TIMEOUT
 from rbim.cli.callback.serve import DRAIN_TIMEOUT, SHUTDOWN_TIMEOUT
 from rbim.cli.callback.signals import stopped_by_signals
 from rbim.emulator import Emulator

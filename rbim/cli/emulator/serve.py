@@ -1,11 +1,11 @@
-"""``rbim emulator``: the emulated platform as a server. Heavy imports happen when it is called."""
+"""``rbim emulator`` without a command: the emulated platform as a server. Heavy imports happen when it is called."""
 
 from __future__ import annotations
 
 import json
 import shlex
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from ipaddress import ip_address
 from pathlib import Path  # noqa: TC003  # cyclopts reads it
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rbim.emulator.emulator import Emulator
     from rbim.emulator.server.server import Server
 
-__all__ = ["emulator"]
+__all__ = ["serve"]
 
 Port = Annotated[int, Parameter(validator=Number(gte=0, lte=65535))]
 Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
@@ -37,7 +37,7 @@ Names = Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)]
 KEPT_RECORDS = 100_000  # requests, and deliveries, that the server keeps; older ones are dropped
 
 
-def emulator(  # noqa: PLR0913  # flags, each with a default
+def serve(  # noqa: PLR0913  # flags, each with a default
     *,
     host: str = "127.0.0.1",
     port: Port = 8883,
@@ -51,12 +51,14 @@ def emulator(  # noqa: PLR0913  # flags, each with a default
     strict_dialect: Flag = False,
     sign_copies: Flag = False,
     remote_copies: Flag = False,
+    quiet: Flag = False,
 ) -> int:
     """Run an emulator of the platform's written interface description on this machine.
 
     It is not the service itself and was not made by its vendor. The first line on standard output is the base URL. It knows
     one application: that of RBIM_APP_ID and RBIM_APP_TOKEN (or RBIM_APP_TOKEN_FILE); without these, a new one, whose
-    credentials are printed once as export lines for a shell. The control interface under /_emulator/ shows and changes
+    credentials are printed once as export lines for a shell. Each
+    request is printed on standard error as it is answered. The control interface under /_emulator/ shows and changes
     everything without a signature, so do not expose it; requests of web pages are refused. Ctrl-C and SIGTERM stop it with
     exit code 0.
 
@@ -90,9 +92,12 @@ def emulator(  # noqa: PLR0913  # flags, each with a default
         Let the control interface set a target of message copies although they are signed with the configured token.
     remote_copies
         Let the control interface set a target of message copies on another machine.
+    quiet
+        Do not print a line on standard error for each request and each delivery of a message copy.
     """
     require("server", "uvicorn")
     from rbim.cli.context import configuration
+    from rbim.cli.emulator.live_lines import live_lines
     from rbim.emulator.clock import EmulatedClock
     from rbim.emulator.emulator import Emulator
     from rbim.emulator.server.server import run
@@ -128,17 +133,19 @@ def emulator(  # noqa: PLR0913  # flags, each with a default
         print_error(error.message)
         return Exit.USAGE
     try:
-        run(
-            box,
-            host=host,
-            port=port,
-            control_port=control_port,
-            allowed_hosts=allowed_host,
-            sign_copies=sign_copies,
-            remote_copies=remote_copies,
-            begun=begun,
-            ended=ended,
-        )
+        with nullcontext() if quiet else live_lines(box, sys.stderr) as lines:
+            run(
+                box,
+                host=host,
+                port=port,
+                control_port=control_port,
+                allowed_hosts=allowed_host,
+                sign_copies=sign_copies,
+                remote_copies=remote_copies,
+                watch=None if lines is None else lines.request,
+                begun=begun,
+                ended=ended,
+            )
     except InvalidRequest as error:
         print_error(error.message.replace("allowed_hosts", "--allowed-host", 1))
         return Exit.USAGE
@@ -206,6 +213,7 @@ def _dialect_variables(dialect: Dialect) -> Iterator[tuple[str, str]]:
 
 def _print_address(server: Server) -> None:
     """Print the base URL, then lines that a shell can evaluate."""
+    from rbim.cli.emulator.link import URL_VARIABLE
     from rbim.emulator.server.commands import ABOUT, PREFIX
 
     credentials = server.emulator.credentials
@@ -213,6 +221,7 @@ def _print_address(server: Server) -> None:
         server.url,
         f"# {ABOUT}",
         f"# Control interface: {server.url}{PREFIX}, also during an outage: {server.control_url}",
+        f"export {URL_VARIABLE}={str(server.control_url).removesuffix(PREFIX)}",
     ]
     if server.emulator.own_credentials:
         lines += [

@@ -1,0 +1,1 @@
+"""``rbim emulator``: the emulated platform as a server, and the commands for one that runs."""
