@@ -80,9 +80,9 @@ class Process:
 
 
 @contextmanager
-def running(*flags, lines=6, **environment):
+def running(*flags, lines=7, quiet=True, **environment):
     with subprocess.Popen(
-        [*COMMAND, "--port", "0", *flags],
+        [*COMMAND, "--port", "0", *["--quiet"] * quiet, *flags],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=CLEAN | environment,
@@ -121,7 +121,7 @@ def test_a_shell_uses_what_it_prints_and_a_signal_ends_it(tmp_path):
             rf"# Control interface: {emulator.url}/_emulator/, also during an outage: http://127\.0\.0\.1:\d+/_emulator/",
             emulator.lines[2],
         )
-        assert list(emulator.exports) == ["RBIM_BASE_URL", "RBIM_APP_ID", "RBIM_APP_TOKEN"]
+        assert list(emulator.exports) == ["RBIM_BASE_URL", "RBIM_APP_ID", "RBIM_APP_TOKEN", "RBIM_EMULATOR_URL"]
         assert emulator.exports["RBIM_BASE_URL"] == emulator.url
         signed_by_hand = blocks("sh")[0]
         made = json.loads(emulator.shell(signed_by_hand))
@@ -157,7 +157,7 @@ def test_it_runs_in_this_process_as_well(tmp_path, monkeypatch, capsys, host):
     monkeypatch.setattr(sys, "stdout", Terminal())
     assert run(["emulator", "--port", "0", "--host", host, "--state", str(state), "--emulated-clock"]) == Exit.DONE
     lines = sys.stdout.getvalue().splitlines()
-    assert len(lines) == 6
+    assert len(lines) == 7
     assert json.loads(state.read_text(encoding="utf-8"))["groups"] == []
     assert ("warning" in capsys.readouterr().err) == (host == "0.0.0.0")
 
@@ -468,7 +468,7 @@ def test_what_the_page_shows_is_what_happens():
 def test_the_pages_fault_plan_is_one_and_its_table_has_every_kind():
     (plan,) = blocks("json")
     assert len(faults_from(json.loads(plan))) == 4
-    kinds = re.findall(r"^\| `(\w+)` \| (.*?) ?\|", PAGE[PAGE.index("| kind |") :], flags=re.MULTILINE)
+    kinds = re.findall(r"^\| `(\w+)` \| (.*?) ?\|", PAGE[PAGE.rindex("| kind |") :], flags=re.MULTILINE)
     assert [kind for kind, _ in kinds] == list(KINDS)
     for kind, fields in kinds:
         told = re.findall(r"`(\w+)`", fields)
@@ -490,7 +490,7 @@ RBIM = COMMAND[:-1]
 def other_platform():
     """An emulator of another version and shape, which takes nothing else."""
     chosen = [token for name, text in OTHER.items() for token in (f"--{name.replace('_', '-')}", text)]
-    with running(*chosen, "--other-forms-refused", "true", lines=8) as emulator:
+    with running(*chosen, "--other-forms-refused", "true", lines=9) as emulator:
         yield emulator
 
 
@@ -591,9 +591,10 @@ def test_what_it_prints_gives_a_client_its_dialect(other_platform):
         "RBIM_APP_TOKEN",
         "RBIM_VERSION",
         "RBIM_MEMBERS_SHAPE",
+        "RBIM_EMULATOR_URL",
     ]
     shown = [line for line in blocks("console")[-1].splitlines() if line.startswith("export ")]
-    assert other_platform.lines[-2:] == shown
+    assert other_platform.lines[-3:-1] == shown
 
 
 STATUS = """\

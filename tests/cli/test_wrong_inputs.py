@@ -52,6 +52,12 @@ CASES = [
     ("a rate without its unit", "rbim invite members.csv --rate 50"),
     ("no accounts in a request", "rbim invite members.csv --chunk 0"),
     ("a field that the answer does not have", "rbim groups detail g1 --field .nmae"),
+    ("a typo of a command of the emulator", "rbim emulator syay 1001 1002"),
+    ("a field that a command's answer does not have", "rbim emulator say 1001 1002 hello --field .id"),
+    ("a fault without what it needs", "rbim emulator faults add status"),
+    ("a flag of another fault", "rbim emulator faults add status --status 503 --seconds 1"),
+    ("a command for an emulator that does not run", "rbim emulator reset --url http://127.0.0.1:CLOSED"),
+    ("a command for an emulator, and the platform is another server", "rbim emulator reset --url http://127.0.0.1:PORT"),
     ("a removal in a script, without --yes", "rbim remove members.csv"),
     # files
     ("a file that is not there", "rbim invite members.scv"),

@@ -21,12 +21,11 @@ def commands(app: App | None = None, above: tuple[str, ...] = ()) -> list[str]:
 @cache
 def leaves() -> tuple[str, ...]:
     """Return the commands that do something themselves."""
-    every = commands()
-    return tuple(command for command in every if not any(other.startswith(f"{command} ") for other in every))
+    return tuple(command for command in commands() if function_of(command) is not None)
 
 
-def function_of(command: str) -> Callable[..., object]:
-    """Return the function of a command."""
+def function_of(command: str) -> Callable[..., object] | None:
+    """Return the function of a command; None for a group of commands that does nothing itself."""
     app = build_app()
     for word in command.split():
         app = app[word]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rbim.emulator.emulator import Emulator
     from rbim.emulator.server.server import Server
 
-__all__ = ["serve"]
+__all__ = ["serve", "write_state"]
 
 Port = Annotated[int, Parameter(validator=Number(gte=0, lte=65535))]
 Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
@@ -111,7 +111,7 @@ def serve(  # noqa: PLR0913  # flags, each with a default
 
     def ended() -> None:
         if state is not None:
-            codes.append(_save(box, state))
+            codes.append(write_state(box.export(), state))
 
     try:
         config = configuration()
@@ -190,11 +190,11 @@ def _document(path: Path) -> Any:  # JSON
         raise InvalidRequest(str(error)) from None
 
 
-def _save(box: Emulator, path: Path) -> Exit:
-    """Write the state atomically: an existing file is replaced as a whole or not at all."""
+def write_state(document: Any, path: Path) -> Exit:  # JSON
+    """Write a state atomically: an existing file is replaced as a whole or not at all."""
     try:
         with replace_private(path) as stream:
-            stream.write(f"{json.dumps(box.export(), ensure_ascii=False, indent=1)}\n".encode())
+            stream.write(f"{json.dumps(document, ensure_ascii=False, indent=1)}\n".encode())
     except OSError as error:
         print_error(f"cannot write the state to {path}: {error.strerror}")
         return Exit.USAGE
@@ -221,7 +221,6 @@ def _print_address(server: Server) -> None:
         server.url,
         f"# {ABOUT}",
         f"# Control interface: {server.url}{PREFIX}, also during an outage: {server.control_url}",
-        f"export {URL_VARIABLE}={str(server.control_url).removesuffix(PREFIX)}",
     ]
     if server.emulator.own_credentials:
         lines += [
@@ -230,6 +229,7 @@ def _print_address(server: Server) -> None:
             f"export RBIM_APP_TOKEN={credentials.app_token.reveal()}",
         ]
     lines += [f"export {name}={shlex.quote(text)}" for name, text in _dialect_variables(server.emulator.dialect)]
+    lines.append(f"export {URL_VARIABLE}={str(server.control_url).removesuffix(PREFIX)}")
     sys.stdout.write("".join(f"{line}\n" for line in lines))
     sys.stdout.flush()
 

@@ -19,14 +19,15 @@ from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
 from rbim._support import json
-from rbim._support.private_files import replace_private
 from rbim.cli.emulator.fault_flags import KIND, fault_of, fault_parameters
 from rbim.cli.emulator.link import Refused, address, ask
+from rbim.cli.emulator.serve import write_state
 from rbim.cli.errors import print_error, report_error
 from rbim.cli.exit_codes import Exit
 from rbim.cli.field import check, parse
 from rbim.cli.file_names import FileName
 from rbim.cli.global_flags import current_flags
+from rbim.cli.json_output import show_json
 from rbim.cli.printable import printable
 from rbim.emulator.server.copy_commands import COMMANDS
 from rbim.errors import InvalidRequest
@@ -91,13 +92,13 @@ def help_of(command: Command) -> str:
     return text
 
 
-def save(file: FileName, /, *, url: Url = None) -> int:
+def save(file: Path, /, *, url: Url = None, as_json: Json = False) -> int:
     """Write the state to a file, which `state load` and `rbim emulator --state` read; print the file's name.
 
     Parameters
     ----------
     file
-        The file; - writes to standard output.
+        The file.
     """
     command = next(each for each in COMMANDS if each.verb == "state")
     try:
@@ -107,14 +108,12 @@ def save(file: FileName, /, *, url: Url = None) -> int:
     except Refused as refused:
         print_error(str(refused), refused.hint)
         return refused.code
-    text = json.dumps(document) + b"\n"
-    if file == "-":
-        sys.stdout.write(text.decode())
-        return Exit.DONE
-    with replace_private(Path(file)) as stream:
-        stream.write(text)
-    sys.stdout.write(f"{printable(file)}\n")
-    return Exit.DONE
+    code = write_state(document, file)
+    if code is Exit.DONE and as_json:
+        show_json({"file": str(file)})
+    elif code is Exit.DONE:
+        sys.stdout.write(f"{printable(str(file))}\n")
+    return code
 
 
 def _verb(command: Command, name: str, takes: list[str]) -> Callable[..., int]:
@@ -198,7 +197,13 @@ def _parameters(command: Command, takes: list[str]) -> list[inspect.Parameter]:
 
 
 def _positional(name: str, kind: Any, text: str, default: Any) -> inspect.Parameter:  # a type expression
-    flag = Parameter(help=text, show_default=False, negative=(), validator=Number(gte=0) if kind is float else ())
+    flag = Parameter(
+        help=text,
+        show_default=False,
+        negative=(),
+        validator=Number(gte=0) if kind is float else (),
+        allow_leading_hyphen=kind is FileName,  # standard input
+    )
     annotation = Annotated[kind if default is inspect.Parameter.empty else kind | None, flag]
     return inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY, default=default, annotation=annotation)
 
@@ -255,8 +260,6 @@ def _check_field(command: Command) -> None:
 
 def _show(command: Command, document: Any, *, as_json: bool) -> None:  # JSON
     if as_json:
-        from rbim.cli.json_output import show_json
-
         show_json(document, checked=True)
         return
     from rbim.cli.emulator.text import show_answer

@@ -19,7 +19,12 @@ INDENT = "  "
 WIDEST = 100  # characters in a line, as in `rbim --help`
 NAMES = 30  # characters at most in the column of names, unless one word is longer
 SPELLED = {"Parameters": "Flags", "[OPTIONS]": "[FLAGS]"}
-POSITIONAL = {"completion": "[SHELL]", "callback send": "[MSG-TYPE]"}
+POSITIONAL = {
+    "completion": "[SHELL]",
+    "callback send": "[MSG-TYPE]",
+    "emulator advance": "[SECONDS]",
+    **dict.fromkeys(("emulator say", "emulator push", "emulator notify"), "[TEXT]"),
+}
 """Optional positional arguments by command; for every other command, a file with fields."""
 
 COMMAND = re.compile("[a-z][a-z-]*")
