@@ -1,0 +1,212 @@
+"""docs/examples/node, java and container: the suites of other languages, and the commands of the container, as processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+import yaml
+
+from helpers.pages import blocks_of
+from helpers.paths import ROOT
+from helpers.sockets import free_port
+from rbim.cli import Exit, run
+
+EXAMPLES = ROOT / "docs" / "examples"
+CONTAINER = EXAMPLES / "container"
+COMPOSE = yaml.safe_load((CONTAINER / "compose.yml").read_text(encoding="utf-8"))
+PATIENCE = 120
+JUNIT = Path("/usr/share/java")
+RBIM = [sys.executable, "-X", "utf8", "-m", "rbim"]
+OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="there is no node here: install nodejs")
+needs_java = [
+    pytest.mark.skipif(shutil.which("javac") is None, reason="there is no javac here: install a JDK of version 17"),
+    pytest.mark.skipif(not (JUNIT / "junit-platform-console.jar").exists(), reason="there is no junit5 here: install it"),
+]
+
+
+@pytest.fixture
+def environment(tmp_path):
+    """The variables of a reader whose ``rbim`` is that of this interpreter."""
+    program = tmp_path / "bin" / "rbim"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -X utf8 -m rbim "$@"\n', encoding="utf-8")
+    program.chmod(0o755)
+    bare = {name: value for name, value in os.environ.items() if not name.startswith("RBIM_")}
+    return bare | {"PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "no_proxy": "*"}
+
+
+def run_suite(command, folder, environment):
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, encoding="utf-8", timeout=PATIENCE, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def passed_in_node(shown):
+    """Return the numbers of tests, of those that passed, and of those that were skipped."""
+    return [int(re.search(rf"^\S+ {word} (\d+)$", shown, re.MULTILINE)[1]) for word in ("tests", "pass", "skipped")]
+
+
+@needs_node
+def test_the_node_suite_starts_its_emulator_and_passes(environment):
+    (command,) = (block.text for block in blocks_of("docs/examples/node/README.md", "sh"))
+    tests, passed, skipped = passed_in_node(run_suite(command.split(), EXAMPLES / "node", environment))
+    assert (tests >= 15, passed, skipped) == (True, tests, 0)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the script is for a shell")
+@needs_java[0]
+@needs_java[1]
+def test_the_java_suite_starts_its_emulator_and_passes(environment, tmp_path):
+    _, command = next(block.text for block in blocks_of("docs/examples/java/README.md", "sh")).splitlines()
+    shown = run_suite([command], EXAMPLES / "java", environment | {"BUILD": str(tmp_path / "build")})
+    found, successful = (int(re.search(rf"(\d+) tests {word} ", shown)[1]) for word in ("found", "successful"))
+    assert (found >= 15, successful) == (True, found)
+    assert not (EXAMPLES / "java" / "build").exists()
+
+
+# ------------------------------------------------------------------------------------ container
+
+
+def instructions():
+    """Return the instructions of the Containerfile, as pairs of the word and the rest."""
+    text = (CONTAINER / "Containerfile").read_text(encoding="utf-8")
+    lines = [line for line in text.replace("\\\n", " ").splitlines() if line.strip() and not line.startswith("#")]
+    return [tuple(re.fullmatch(r"([A-Z]+) +(.*)", line).groups()) for line in lines]
+
+
+def of(word):
+    return [rest for each, rest in instructions() if each == word]
+
+
+def health():
+    """Return the flags of the health check, and its command."""
+    (check,) = of("HEALTHCHECK")
+    flags, _, command = check.partition("CMD ")
+    return dict(re.findall(r"--([a-z-]+)=(\d+s?)", flags)), json.loads(command)
+
+
+def test_the_container_file_is_one_and_does_what_its_readme_says():
+    words = [word for word, _ in instructions()]
+    assert set(words) <= {"FROM", "COPY", "RUN", "USER", "WORKDIR", "EXPOSE", "HEALTHCHECK", "ENTRYPOINT"}
+    assert words[0] == "FROM"
+    for word in ("FROM", "USER", "HEALTHCHECK", "ENTRYPOINT"):
+        assert words.count(word) == 1
+    (base,), (user,), (ports,) = of("FROM"), of("USER"), of("EXPOSE")
+    assert re.fullmatch(r"python:3\.\d+-slim", base)
+    assert int(user) > 0
+    assert words.index("USER") < words.index("ENTRYPOINT")
+    extras = re.search(r"/src\[([a-z,]+)\]", "".join(of("RUN")))[1].split(",")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert set(extras) <= {*project["optional-dependencies"]}
+    started = json.loads(of("ENTRYPOINT")[0])
+    flags = dict(zip(started[2::2], started[3::2], strict=True))
+    assert started[:2] == ["rbim", "emulator"]
+    assert ports.split() == [flags["--port"], flags["--control-port"]]
+    given, command = health()
+    assert set(given) == {"interval", "timeout", "start-period", "retries"}
+    assert command[-1].endswith(f":{flags['--control-port']}")
+
+
+def test_the_compose_file_is_one_and_both_sides_agree():
+    assert {*COMPOSE} == {"x-credentials", "services"}
+    emulator, tests = (COMPOSE["services"][name] for name in ("emulator", "tests"))
+    known = {"image", "build", "environment", "command", "ports", "working_dir", "volumes", "depends_on"}
+    assert {*emulator, *tests} <= known
+    build = emulator["build"]
+    assert (CONTAINER / build["context"]).resolve() == ROOT
+    assert (ROOT / build["dockerfile"]) == CONTAINER / "Containerfile"
+    assert re.fullmatch(r"[a-z]+:\d+-slim", tests["image"])
+    assert tests["environment"]["RBIM_BASE_URL"] == "http://emulator:8883"
+    assert "--allowed-host=emulator" in emulator["command"]
+    assert tests["environment"]["RECEIVER_HOST"] == "tests"
+    for name in ("RBIM_APP_ID", "RBIM_APP_TOKEN"):
+        assert tests["environment"][name] == emulator["environment"][name]
+    assert tests["depends_on"] == {"emulator": {"condition": "service_healthy"}}
+    for volume in tests["volumes"]:
+        assert (CONTAINER / volume.split(":")[0]).is_dir()
+
+
+class Emulator:
+    """The service of the emulator as a process, at ports of this machine."""
+
+    def __init__(self, environment):
+        self.port, self.control = str(free_port()), str(free_port())
+        service = COMPOSE["services"]["emulator"]
+        words = [self.here(word) for word in json.loads(of("ENTRYPOINT")[0])[1:]]
+        command = [*RBIM, *words, *map(self.here, service["command"])]
+        self.environment = environment | service["environment"]
+        self.process = subprocess.Popen(
+            command, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, encoding="utf-8"
+        )
+
+    def here(self, text):
+        """Return a word of the container as it has to be on this machine."""
+        for inside, outside in (("8883", self.port), ("8884", self.control), ("0.0.0.0", "127.0.0.1")):
+            text = text.replace(inside, outside)
+        return text
+
+    def healthy(self):
+        _, command = health()
+        return self.rbim(command) == Exit.DONE
+
+    def rbim(self, words):
+        """Run a command of the container, or of a shell on this machine, and return its exit code."""
+        assert words[0] == "rbim"
+        return run([self.here(word) for word in words[1:]])
+
+    def status(self, host):
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}/_emulator/clock", headers={"Host": host})
+        try:
+            with OPENER.open(request, timeout=PATIENCE) as answer:
+                return answer.status
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code
+
+
+@pytest.fixture
+def emulator(environment):
+    emulator = Emulator(environment)
+    try:
+        assert emulator.process.stdout.readline().startswith("http://")
+        yield emulator
+    finally:
+        emulator.process.kill()
+        emulator.process.communicate()
+
+
+@needs_node
+def test_the_suite_passes_beside_the_container(emulator, environment):
+    assert emulator.healthy()
+    assert (emulator.status("emulator:8883"), emulator.status("other:8883")) == (200, 403)
+    service = COMPOSE["services"]["tests"]
+    url = emulator.here(service["environment"]["RBIM_BASE_URL"].replace("emulator", "127.0.0.1"))
+    variables = service["environment"] | {"RBIM_BASE_URL": url, "RECEIVER_HOST": "localhost"}
+    tests, passed, skipped = passed_in_node(run_suite(service["command"], EXAMPLES / "node", environment | variables))
+    assert (passed, skipped) == (tests, 0)
+
+
+def test_an_outage_leaves_it_healthy_and_its_end_does_not(emulator):
+    commands = [line for block in blocks_of("docs/examples/container/README.md", "sh") for line in block.text.splitlines()]
+    for line in commands:
+        if line.startswith("rbim "):
+            assert emulator.rbim(line.split()) == Exit.DONE
+    assert emulator.rbim(["rbim", "emulator", "outage", "begin", "600", "--url", "http://127.0.0.1:8883"]) == Exit.DONE
+    assert emulator.healthy()
+    emulator.process.terminate()
+    assert emulator.process.wait(PATIENCE) == 0
+    assert not emulator.healthy()
