@@ -36,8 +36,8 @@ PAGES = {
     "operations.md": operations_page,
     "dialect.md": dialect_page,
     "description.md": description_page,
-    "emulator.openapi.json": openapi_file,
 }
+FILES = {"emulator.openapi.json": openapi_file}
 REGIONS = {
     "architecture.md": {"house": house, "layers": layers},
     "emulator.md": {"commands": commands, "fields": fields},
@@ -61,8 +61,8 @@ CHINESE = dictionaries({"description.md": statements_in_chinese(), "reliability.
 
 
 def derived() -> dict[Path, str]:
-    """Return the text of each derived page, by its path."""
-    pages: dict[Path, str] = {}
+    """Return the text of each derived page or file, by its path."""
+    pages = {HERE / name: make() for name, make in FILES.items()}
     for name, make in PAGES.items():
         made = make()
         pages[HERE / name] = _linked(made, f"English · [简体中文](zh/{name})")

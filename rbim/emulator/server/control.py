@@ -260,11 +260,16 @@ def _choice(value: object, kind: Any) -> Any:  # a Literal of texts, or an enum 
     return value if get_args(kind) else kind(value)
 
 
+def _is_literal(kind: object) -> bool:
+    origin: object = get_origin(kind)
+    return origin is Literal
+
+
 _converter = Converter(forbid_extra_keys=True)
 for _kind in (str, bool):
     _converter.register_structure_hook(_kind, _exactly)
 _converter.register_structure_hook(float, _number)
 _converter.register_structure_hook_func(lambda kind: kind == tuple[str, ...], _texts)
 _converter.register_structure_hook_func(lambda kind: kind == str | tuple[str, ...], _text_or_texts)
-_converter.register_structure_hook_func(lambda kind: get_origin(kind) is Literal, _choice)
+_converter.register_structure_hook_func(_is_literal, _choice)
 _converter.register_structure_hook(StrEnum, _choice)

@@ -12,6 +12,7 @@ import types
 from collections.abc import Callable, Mapping, Sequence, Set as AbstractSet
 from datetime import date, datetime
 from enum import Enum, IntEnum
+from functools import partial
 from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin, get_type_hints, is_typeddict
 
 import attrs
@@ -103,7 +104,10 @@ class Schemas:
         if issubclass(kind, Enum):
             return _enum(kind)
         if kind is CallPolicy:
-            entry = {"type": {"const": CallPolicy.type}, "policy": {"type": "array", "items": {"type": "string"}}}
+            entry: dict[str, Schema] = {
+                "type": {"const": CallPolicy.type},
+                "policy": {"type": "array", "items": {"type": "string"}},
+            }
             return self._reference(kind, lambda: _object(entry, [*entry], _about(kind)))
         if kind is State:
             return self._reference(kind, self._state)
@@ -146,7 +150,7 @@ class Schemas:
     def _values(self) -> Schema:
         """Return the schema of the values of an operation in the log of requests."""
         kinds = [entry.operation for entry in catalogue.entries()]
-        each = [self._reference(kind, lambda kind=kind: self._logged(kind), suffix="Values") for kind in kinds]
+        each = [self._reference(kind, partial(self._logged, kind), suffix="Values") for kind in kinds]
         text = "The values of the operation, by the field names of the client; absent if the request could not be read."
         return {"anyOf": each, "description": text}
 
@@ -155,10 +159,7 @@ class Schemas:
         return _object(fields, [*fields], _about(kind))
 
     def _fault(self, fault: type[Any], kinds: Mapping[str, type[Any]]) -> Schema:
-        of_kinds = [
-            self._reference(effect, lambda name=name, effect=effect: self._effect(name, effect))
-            for name, effect in kinds.items()
-        ]
+        of_kinds = [self._reference(effect, partial(self._effect, name, effect)) for name, effect in kinds.items()]
         mapping = {name: each["$ref"] for name, each in zip(kinds, of_kinds, strict=True)}
         effect = {"oneOf": of_kinds, "discriminator": {"propertyName": "kind", "mapping": mapping}}
         # a plan that was made in Python may have a function, which a document cannot show

@@ -10,15 +10,24 @@ from collections import Counter
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from attrs import frozen
+from attrs import field, frozen
 
 from rbim.emulator.clock import EmulatedClock
-from rbim.emulator.faults.copies import copy_faults_from
-from rbim.emulator.faults.requests import faults_from
 from rbim.emulator.platform.rules import DependsOnDialect
 from rbim.emulator.server.commands import CommandError, ControlContext, command
 from rbim.emulator.server.curl import as_curl
+from rbim.emulator.server.view_answers import (
+    AccountList,
+    DeliveredAgain,
+    FaultCounts,
+    GroupList,
+    MessageList,
+    ShownGroup,
+    ShownRequest,
+    TaskList,
+)
 from rbim.errors import InvalidRequest
+from rbim.operations.base import described
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -44,10 +53,10 @@ ANSWERLESS = ("refuse", "reset_before", "reset_after")
 class _Number:
     """The number of a message."""
 
-    number: int
+    number: int = field(metadata=described("The number of the message, as in the list of messages."))
 
 
-@command("GET", "requests/{number}")
+@command("GET", "requests/{number}", answer=ShownRequest)
 def _request(context: ControlContext, number: str) -> Any:
     """Return one of the latest requests as it was sent and answered, and as a curl command."""
     log = context.emulator.requests
@@ -58,7 +67,7 @@ def _request(context: ControlContext, number: str) -> Any:
     record = log.records[at]
     exchanges = context.emulator.asgi.exchanges
     exchange = None if exchanges is None else exchanges.of(record)
-    shown = {"number": record.number, "exchange": None, "curl": None}
+    shown = {"number": record.number, "exchange": None, "answer": None, "curl": None}
     return shown if exchange is None else shown | _shown(context, record, exchange)
 
 
@@ -144,14 +153,14 @@ def _hidden(value: Any, secret: str) -> Any:  # JSON
 # Groups and accounts.
 
 
-@command("GET", "groups")
+@command("GET", "groups", answer=GroupList)
 def _groups(context: ControlContext, _: str) -> Any:
     """List the newest groups, at most 200, with the number of their members."""
     groups = context.emulator.state.groups
     return {"total": len(groups), "groups": [_summary(each) for each in islice(reversed(groups.values()), MOST)]}
 
 
-@command("GET", "groups/{group_id}")
+@command("GET", "groups/{group_id}", answer=ShownGroup)
 def _group(context: ControlContext, group_id: str) -> Any:
     """Return one group with its members, their roles, and who waits to join."""
     group = context.emulator.state.groups.get(group_id)
@@ -167,7 +176,7 @@ def _group(context: ControlContext, group_id: str) -> Any:
     }
 
 
-@command("GET", "groups/with/{text}")
+@command("GET", "groups/with/{text}", answer=GroupList)
 def _groups_with(context: ControlContext, text: str) -> Any:
     """List the newest groups, at most 200, whose id or name contains a text."""
     wanted = text.casefold()
@@ -191,7 +200,7 @@ def _summary(group: Group) -> dict[str, Any]:
     }
 
 
-@command("GET", "accounts")
+@command("GET", "accounts", answer=AccountList)
 def _accounts(context: ControlContext, _: str) -> Any:
     """List accounts, at most 200, with their groups and whether they have logged in."""
     state = context.emulator.state
@@ -209,7 +218,7 @@ def _accounts(context: ControlContext, _: str) -> Any:
     }
 
 
-@command("GET", "tasks/newest")
+@command("GET", "tasks/newest", answer=TaskList)
 def _newest_tasks(context: ControlContext, _: str) -> Any:
     """List the newest call tasks, at most 200, with whether each may call now."""
     tasks = context.emulator.state.tasks
@@ -240,40 +249,26 @@ def _task(context: ControlContext, task: Task) -> dict[str, Any]:
 # Single faults.
 
 
-@command("POST", "faults", object)
-def _add_fault(context: ControlContext, document: object) -> Any:
-    """Add one fault; the counts of the others go on."""
-    context.emulator.faults.add(*faults_from([document]))
-    return _fault_counts(context, "")
-
-
-@command("GET", "faults/counts")
+@command("GET", "faults/counts", answer=list[FaultCounts])
 def _fault_counts(context: ControlContext, _: str) -> Any:
     """Return for each fault how many requests matched it, and how many it happened to."""
     return _counts(context.emulator.faults.counts)
 
 
-@command("DELETE", "faults/{number}")
+@command("DELETE", "faults/{number}", answer=list[FaultCounts])
 def _remove_fault(context: ControlContext, number: str) -> Any:
     """Remove one fault, by its number from 1; the counts of the others go on."""
     context.emulator.faults.remove(_number(number))
     return _fault_counts(context, "")
 
 
-@command("POST", "copy-faults", object)
-def _add_copy_fault(context: ControlContext, document: object) -> Any:
-    """Add one fault of copies; the counts of the others go on."""
-    context.emulator.copy_faults.add(*copy_faults_from([document]))
-    return _copy_fault_counts(context, "")
-
-
-@command("GET", "copy-faults/counts")
+@command("GET", "copy-faults/counts", answer=list[FaultCounts])
 def _copy_fault_counts(context: ControlContext, _: str) -> Any:
     """Return the same of each fault of copies, by messages."""
     return _counts(context.emulator.copy_faults.counts)
 
 
-@command("DELETE", "copy-faults/{number}")
+@command("DELETE", "copy-faults/{number}", answer=list[FaultCounts])
 def _remove_copy_fault(context: ControlContext, number: str) -> Any:
     """Remove one fault of copies, by its number from 1; the counts of the others go on."""
     context.emulator.copy_faults.remove(_number(number))
@@ -293,7 +288,7 @@ def _number(text: str) -> int:
 # Message copies.
 
 
-@command("GET", "messages")
+@command("GET", "messages", answer=MessageList)
 def _messages(context: ControlContext, _: str) -> Any:
     """List the latest copied messages, at most 200, each with its attempts."""
     dispatch = context.emulator.copier.dispatch
@@ -334,7 +329,7 @@ def _attempt(attempt: DeliveryAttempt, *, own: bool) -> dict[str, Any]:
     }
 
 
-@command("POST", "deliveries/again", _Number)
+@command("POST", "deliveries/again", _Number, answer=DeliveredAgain)
 def _send_again(context: ControlContext, body: _Number) -> Any:
     """Deliver a copied message again, as a resend: number (emulator-only)."""
     if context.emulator.copier.dispatch.destination is None:

@@ -118,6 +118,14 @@ def anyio_backend():
     return "asyncio"
 
 
+NAMED = {
+    r"/requests/\d+$": "/requests/{number}",
+    r"faults/\d+$": "faults/{number}",
+    r"/groups/g\d+$": "/groups/{group_id}",
+    r"/groups/with/.+$": "/groups/with/{text}",
+}
+
+
 class Commands:
     """Sends commands over HTTP, judges each answer, and collects the fields of answers and of bodies."""
 
@@ -127,6 +135,8 @@ class Commands:
 
     async def __call__(self, method, path, body=None, status=200, **headers):
         template = re.sub(r"\d+/may-call", "{id}/may-call", f"/_emulator/{path}")
+        for pattern, name in NAMED.items():
+            template = re.sub(pattern, name, template)
         if body is not None:
             schema = document()["paths"][template][method.lower()]["requestBody"]["content"]["application/json"]["schema"]
             valid(schema).validate(body)
@@ -149,7 +159,16 @@ async def ask_and_answer(call, group):
     await call("GET", "tasks/9999/may-call", status=404)
     await call("GET", f"tasks/{state['tasks'][0]['task_id']}/may-call")
     await call("GET", "requests")
+    for body in (b"{}", b"\xff", b"x" * 100_000):
+        await call.http.post("/2013-12-26/Application/a/IM/Group/CreateGroup?sig=0", content=body)
+    for each in range(len(await call("GET", "requests"))):
+        await call("GET", f"requests/{each + 1}")
     await call("DELETE", "requests")
+    await call("GET", "groups")
+    await call("GET", f"groups/{group}")
+    await call("GET", "groups/with/new")
+    await call("GET", "accounts")
+    await call("GET", "tasks/newest")
     for verb, account in (("confirm", "1003"), ("decline", "1004")):
         await call("POST", f"invitations/{verb}", {"group_id": group, "account": account})
     for verb, account in (("approve", "1005"), ("reject", "1006")):
@@ -162,6 +181,8 @@ async def ask_and_answer(call, group):
         plan = [fault(kind, kinds) | more for kind in kinds]
         assert await call("PUT", path, plan) == await call("GET", path)
         assert len(await call("POST", path, plan[0])) == len(plan) + 1
+        assert len(await call("GET", f"{path}/counts")) == len(plan) + 1
+        assert len(await call("DELETE", f"{path}/1")) == len(plan)
         await call("DELETE", path)
 
 
@@ -175,6 +196,8 @@ async def talk(call, group):
     await call("POST", "clock/advance", {"seconds": 1, "hours": 1})
     await call("GET", "clock")
     assert await call("GET", "deliveries")
+    (first, *_) = (await call("GET", "messages"))["messages"]
+    await call("POST", "deliveries/again", {"number": first["number"]})
     await call("DELETE", "deliveries")
 
 
