@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from itertools import accumulate
 from textwrap import wrap
@@ -29,6 +30,8 @@ BARS = "▁▂▃▄▅▆▇█"
 TIME = "%Y-%m-%d %H:%M:%S"
 MINUTE = 60.0
 HOUR = 3600.0
+
+_PART = re.compile(r"\s*(?:[\u2e80-\uffef]|[^\s\u2e80-\uffef]+)")
 
 REASONS_OF_END = {"fuse": "failure limit"}  # text for the values in the journal that need one
 
@@ -104,7 +107,8 @@ def _reasons(report: Report) -> Iterator[str]:
     for each in shown:
         error = f" ({_clean(each.error)})" if each.error else ""
         code = f"{_clean(each.code)} " if each.code and each.code not in each.text else ""
-        yield _fit(f"  {each.accounts:>{width},}  {each.state:<{states}}  {code}{_clean(each.text)}{error}", WIDTH)
+        head = f"  {each.accounts:>{width},}  {each.state:<{states}}  "
+        yield from _folded(f"{head}{code}{_clean(each.text)}{error}", hanging=len(head))
     if others:
         yield f"  {of_others:>{width},}  for {_count(others, 'other reason')}"
 
@@ -264,6 +268,22 @@ def _listed(counts: Iterable[tuple[int, str]]) -> str:
 
 def _wrapped(text: str) -> list[str]:
     return wrap(text, WIDTH, initial_indent="  ", subsequent_indent="    ")
+
+
+def _folded(text: str, *, hanging: int) -> list[str]:
+    """Return a text as lines that are broken at blanks, beside a Chinese character, or in a word that is too long.
+
+    Further lines are indented.
+    """
+    room = WIDTH - hanging
+    parts = (each for part in _PART.findall(text) for each in ([part] if sum(map(_columns, part)) <= room else part))
+    lines = [""]
+    for part in parts:
+        if lines[-1].strip() and sum(map(_columns, lines[-1] + part)) > WIDTH:
+            lines.append(" " * hanging + part.lstrip())
+        else:
+            lines[-1] += part
+    return lines
 
 
 def _figure(number: float) -> str:

@@ -22,6 +22,7 @@ from rbim.cli.jobs.flags import JOB_FLAGS
 from rbim.cli.jobs.input import SHOWN, STANDARD, journal_beside, line_of, open_input
 from rbim.cli.jobs.progress import time_left
 from rbim.cli.jobs.run import JobRun, execute, kept_via
+from rbim.cli.jobs.shape import ESTIMATE, check_field, shape_of_report
 from rbim.cli.json_output import show_json
 from rbim.cli.printable import counted, printable
 from rbim.cli.via import remote_sender
@@ -90,6 +91,7 @@ def begin(command: JobCommand) -> int:
         settings = {**pace, "chunk": command.chunk, "user_name": user_name, "dialect": config.dialect}
         journal = command.journal or journal_beside(command.file, command.verb)
         job = command.make(NoSender(), journal=journal, **settings)
+        check_field(ESTIMATE if command.dry_run else shape_of_report(job.work.done_word))
         via = command.via or kept_via(job.journal)
         if command.check_groups and not command.dry_run:
             raise InvalidRequest("--check-groups: it is for a dry run: add --dry-run", field="check_groups")

@@ -17,6 +17,7 @@ from rbim.cli.jobs.files import Files
 from rbim.cli.jobs.flags import JOB_FLAGS
 from rbim.cli.jobs.journal_errors import explained
 from rbim.cli.jobs.run import JobRun, execute, kept_via
+from rbim.cli.jobs.shape import check_field, shape_of_report
 from rbim.cli.via import remote_sender
 from rbim.client.limits import Limits
 from rbim.errors import InvalidRequest, RbimError
@@ -44,6 +45,7 @@ def continue_job(
     dialect = None
     try:
         stored = open_job(NoSender(), journal)
+        check_field(shape_of_report(stored.work.done_word))
         settings = pace_flags.settings(stored.settings.rates)
         config = configuration()
         dialect = config.dialect

@@ -225,7 +225,7 @@ def _print_failure(job_run: JobRun, result: _RunResult) -> None:
 def _print_report(job_run: JobRun, report: Report) -> None:
     try:
         if job_run.output_flags.as_json:
-            show_json(report.as_json())
+            show_json(report.as_json(), checked=True)
         elif report.state != "loading":
             sys.stdout.write(fold_for(sys.stdout, report_text(report)))
         sys.stdout.flush()
