@@ -14,6 +14,7 @@ from rbim.cli.global_flags import current_flags
 from rbim.emulator.server.commands import ABOUT, PREFIX
 from rbim.errors import InvalidRequest, NotSent, TransportError
 from rbim.http import Request
+from rbim.transports._shared.connecting import EMULATOR
 from rbim.validators import origin
 
 if TYPE_CHECKING:
@@ -88,7 +89,8 @@ async def _send(transport: HttpxTransport, base: str, method: str, path: str, bo
         return await transport.send(request, timeout=TIMEOUT)
     except TransportError as error:
         if isinstance(error, NotSent):
-            raise Refused(f"no emulator answers at {base}: {error}", RUN, Exit.NOT_SENT) from None
+            cause = str(error).removesuffix(f": {EMULATOR}")
+            raise Refused(f"no emulator answers at {base}: {cause}", RUN, Exit.NOT_SENT) from None
         raise Refused(f"{base}: {error}", RUN if path == PREFIX else "", BY_OUTCOME[error.outcome]) from None
 
 

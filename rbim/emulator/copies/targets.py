@@ -14,6 +14,7 @@ from attrs import frozen
 
 from rbim.errors import InvalidRequest, NotSent, TransportError
 from rbim.http import Request
+from rbim.transports._shared.connecting import EMULATOR
 
 if TYPE_CHECKING:
     from contextlib import AsyncExitStack
@@ -130,7 +131,8 @@ class PostSender:
         try:
             response = await self._transport.send(request, timeout=self._timeout)
         except NotSent as error:
-            raise NoAnswer(f"refused: {error}") from error
+            cause = str(error).removesuffix(f": {EMULATOR}")  # the receiver is no emulator
+            raise NoAnswer(f"refused: {cause}") from error
         except TransportError as error:
             raise NoAnswer(f"no answer: {error}") from error
         return response.status

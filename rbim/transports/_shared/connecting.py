@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from rbim.http import Request
 
-__all__ = ["no_answer", "no_connection", "too_late"]
+__all__ = ["EMULATOR", "no_answer", "no_connection", "too_late"]
 
 MAX_TEXT = 300  # characters of an unknown error
 PORTS = {"http": 80, "https": 443, "socks5": 1080, "socks5h": 1080}
