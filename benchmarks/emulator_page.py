@@ -18,10 +18,10 @@ import statistics
 import sys
 import threading
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from http.client import HTTPConnection
 from itertools import count, repeat
 from typing import TYPE_CHECKING
-from urllib.request import urlopen
 
 from benchmarks.emulator_door import APP_ID, TOKEN, WARM_UP, WORK, signed
 from benchmarks.httpload import Served, process, tell_time
@@ -66,9 +66,10 @@ def watching(port: int) -> Generator[list[int]]:
                     continue
 
     def questions() -> None:
-        while not ended.wait(REFRESH):
-            with urlopen(f"http://127.0.0.1:{port}/_emulator/groups") as answer:
-                answer.read()
+        with closing(HTTPConnection("127.0.0.1", port)) as connection:
+            while not ended.wait(REFRESH):
+                connection.request("GET", "/_emulator/groups")
+                connection.getresponse().read()
 
     threads = [threading.Thread(target=each) for each in (events, questions)]
     for each in threads:

@@ -31,7 +31,7 @@ LONGEST = 16 * 1024
 Content = tuple[bytes, int]
 """A body, or the beginning of a long one, and the length of the whole."""
 
-_TOOK = -1
+_RESPONSE, _TOOK = 6, 8
 
 
 @frozen
@@ -84,10 +84,12 @@ class ExchangeLog:
         """Note how long the answer took."""
         kept[_TOOK] = took
 
-    def took(self, record: RecordedRequest) -> float | None:
-        """Return how long the answer to a request took; None before the answer, and if the exchange is not kept."""
+    def outcome(self, record: RecordedRequest) -> tuple[float | None, int | None] | None:
+        """Return how long the answer to a request took, and its status; None if the exchange is not kept."""
         kept = self._slots[record.number % self._kept]
-        return kept[_TOOK] if kept is not None and kept[0] is record else None
+        if kept is None or kept[0] is not record:
+            return None
+        return kept[_TOOK], None if kept[_RESPONSE] is None else kept[_RESPONSE].status
 
     def of(self, record: RecordedRequest) -> Exchange | None:
         """Return the exchange of a request, or None if it is not kept."""

@@ -110,7 +110,7 @@ class Console:
         """Push the times of answers that were not there yet when their requests were."""
         waiting: list[RecordedRequest] = []
         for record in self._unanswered[-KEPT:]:
-            took = self._exchanges.took(record)
+            took, _ = self._exchanges.outcome(record) or (None, None)
             if took is None:
                 waiting.append(record)
             else:
@@ -119,30 +119,35 @@ class Console:
 
     def _encoded(self, record: RecordedRequest) -> dict[str, Any]:
         """Return one request for the list; the page asks for the rest (``GET requests/{number}``)."""
-        exchange = self._exchanges.of(record)
-        if exchange is not None and exchange.took is None and exchange.response is not None:
+        outcome = self._exchanges.outcome(record)
+        took, status = outcome or (None, None)
+        if took is None and status is not None:
             self._unanswered.append(record)
+        op = record.operation
         item: dict[str, Any] = {
             "number": record.number,
             "at": record.at,
-            "path": record.path[:LONGEST],
-            "operation": None,
             "code": record.code,
             "effect": record.effect,
             "trouble": record.trouble,
             "attempt": record.attempt,
-            "took": None if exchange is None else exchange.took,
-            "kept": exchange is not None,
-            "status": None if exchange is None or exchange.response is None else exchange.response.status,
+            "took": took,
+            "status": status,
+            "kept": outcome is not None,
         }
-        op = record.operation
-        if op is not None:
-            item["operation"] = op.spec.name
-            item["account"] = getattr(op, "user_name", None) or self._context.emulator.world.administrator
-            values = [(name, getattr(op, name)) for name in self._names_of(type(op))]
-            item["values"] = [(name, _short(value)) for name, value in values if value is not None]
-        shown: dict[str, Any] = without_token(self._context, item)
-        return shown
+        if op is None:
+            texts = [record.path[:LONGEST]]
+            item["path"] = texts[0]
+        else:
+            account = getattr(op, "user_name", None) or self._context.emulator.world.administrator
+            values = [(name, _short(value)) for name in self._names_of(type(op)) if (value := getattr(op, name)) is not None]
+            item["operation"], item["account"], item["values"] = op.spec.name, account, values
+            texts = [account, *[text for _, text in values]]
+        token = self._context.emulator.credentials.app_token.reveal()
+        if any(token in text for text in texts):
+            masked: dict[str, Any] = without_token(self._context, item)
+            return masked
+        return item
 
     def _names_of(self, kind: type[Any]) -> tuple[str, ...]:
         """Return the names of the values of an operation, which are looked up once."""
@@ -153,6 +158,9 @@ class Console:
 
 
 def _short(value: object) -> str:
+    if value.__class__ is str:  # nearly always
+        whole: Any = value
+        return whole if len(whole) <= LONGEST else f"{whole[:LONGEST]}…"
     if isinstance(value, tuple):
         several: tuple[object, ...] = value
         more = f" … ({len(several)})" if len(several) > FEW else ""

@@ -9,6 +9,7 @@ import {warn} from "../shared/notice.js";
 import {ask} from "../shared/request.js";
 
 const SUCCESS = "000000";
+const SLOW = ["delay", "body_time", "retry_after"]; // faults with which the client still gets the platform's answer
 const LATEST = 100; // answers of which the median is taken
 
 export function requestsView(page) {
@@ -45,7 +46,7 @@ export function requestsView(page) {
         columns: [
             {label: "#", class: "number narrow", cell: item => number(item.number)},
             {label: t("time"), class: "narrow muted", cell: item => h("span", {class: "time"}, time(page, item))},
-            {label: t("operation"), class: "narrow strong", cell: item => (item.operation === null ? shown(lastPart(item.path), {most: 40}) : item.operation)},
+            {label: t("operation"), class: "narrow strong", cell: item => (item.operation === undefined ? shown(lastPart(item.path), {most: 40}) : item.operation)},
             {label: t("account"), class: "narrow", cell: item => (item.account === undefined ? "" : shown(item.account, {most: 24}))},
             {label: t("values"), class: "line", cell: item => valuesOf(item)},
             {label: t("outcome"), class: "narrow", cell: item => result(page, item)},
@@ -143,8 +144,7 @@ function noRequests({t}) {
 }
 
 export function outcome(item) {
-    if (item.trouble.length > 0 && (item.code === null || !item.effect)) return "fault";
-    if (item.code === null) return "fault";
+    if (item.code === null || item.trouble.some(name => !SLOW.includes(name))) return "fault";
     return item.code === SUCCESS ? "done" : "refused";
 }
 
@@ -155,8 +155,8 @@ function result({t}, item) {
     return h(
         "span",
         {class: "chips"},
-        h("span", {class: `tag ${tone}`}, kind === "done" ? t("done") : code),
-        item.trouble.map(name => h("span", {class: "tag bad"}, name)),
+        h("span", {class: `tag ${tone}`}, item.code === SUCCESS ? t("done") : code),
+        item.trouble.map(name => h("span", {class: `tag ${SLOW.includes(name) ? "info" : "bad"}`}, name)),
     );
 }
 
