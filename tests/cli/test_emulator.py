@@ -118,7 +118,7 @@ def test_a_shell_uses_what_it_prints_and_a_signal_ends_it(tmp_path):
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+", emulator.lines[0])
         assert emulator.lines[1] == f"# {ABOUT}"
         assert re.fullmatch(
-            rf"# Control interface: {emulator.url}/_emulator/, also during an outage: http://127\.0\.0\.1:\d+/_emulator/",
+            rf"# Page and control interface: {emulator.url}/_emulator/, also during an outage: http://127\.0\.0\.1:\d+/_emulator/",
             emulator.lines[2],
         )
         assert list(emulator.exports) == ["RBIM_BASE_URL", "RBIM_APP_ID", "RBIM_APP_TOKEN", "RBIM_EMULATOR_URL"]

@@ -91,7 +91,7 @@ PROMTOOL = "tests/docs/test_monitoring.py::test_prometheus_accepts_the_alerts"
 
 def test_ci_requires_the_programs_that_tests_would_be_skipped_without():
     required = set(re.findall(r"^provide_for_tests (\S+)", CI, re.MULTILINE))
-    assert required == {"nginx", "haproxy", "PostgreSQL", "promtool", "node", "javac", "junit5"}
+    assert required == {"nginx", "haproxy", "PostgreSQL", "promtool", "node", "javac", "junit5", "chromium"}
     for name in required:
         reasons = rf'reason="[^"]*\b{name}\b'
         assert any(re.search(reasons, file.read_text(encoding="utf-8")) for file in (ROOT / "tests").rglob("*.py")), name

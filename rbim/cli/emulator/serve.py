@@ -220,7 +220,7 @@ def _print_address(server: Server) -> None:
     lines = [
         server.url,
         f"# {ABOUT}",
-        f"# Control interface: {server.url}{PREFIX}, also during an outage: {server.control_url}",
+        f"# Page and control interface: {server.url}{PREFIX}, also during an outage: {server.control_url}",
     ]
     if server.emulator.own_credentials:
         lines += [
