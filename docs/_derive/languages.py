@@ -44,10 +44,9 @@ def setup(app: Sphinx) -> dict[str, bool]:
 class Words(SearchEnglish):
     """The search of both sites: English words, and pairs of Chinese characters."""
 
-    lang = "words"
-    language_name = "English and Chinese"
+    lang = "words"  # language_name stays: it names the stemmer
     js_splitter_code = r"""
-const splitQuery = (query) =>
+var splitQuery = (query) =>
   query.split(/[^\p{Letter}\p{Number}_]+/gu).flatMap((text) => text.match(/\p{Script=Han}+|[^\p{Script=Han}]+/gu) ?? [])
     .flatMap((word) => {
       const characters = [...word];

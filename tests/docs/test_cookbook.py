@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 import sqlite3
 import subprocess
@@ -18,11 +19,13 @@ import trustme
 from openpyxl import Workbook
 
 from helpers.pages import blocks_of, run, run_program
+from helpers.paths import ROOT
 from helpers.postgres import needs_postgres, postgres
 from helpers.serving import served
 from rbim import AsyncClient, GroupType, InviteJoinGroup
 from rbim.bulk import InviteJob
 from rbim.callbacks import Receiver, SqliteInbox, sign
+from rbim.cli import build_app
 from rbim.clock import SystemClock
 from rbim.emulator import Emulator
 from rbim.emulator.faults import Code, Fault
@@ -84,6 +87,17 @@ RUN = [
 
 def test_every_block_is_run_here():
     assert {*BLOCKS} == {*RUN, *AS_THEY_STAND}
+
+
+@pytest.mark.parametrize("page", [PAGE, "docs/faq.md", "docs/migration.md", "docs/windows-macos.md"])
+def test_a_command_in_a_sentence_is_one_of_rbim(page):
+    """One with a flag or a file is complete."""
+    app = build_app()
+    for command in re.findall(r"`rbim ([^`]+)`", (ROOT / page).read_text(encoding="utf-8")):
+        words = shlex.split(command)
+        if re.search(r"--|\.", command):
+            app.parse_args(words, exit_on_error=False, print_error=False)
+        assert app.parse_commands(words)[0]
 
 
 @pytest.fixture(scope="module")

