@@ -159,8 +159,9 @@ const fs = require("fs"), vm = require("vm"), [folder, ...queries] = process.arg
 const page = {document: {getElementById: () => null}, _ready: () => {}, _: text => text, SPHINX_HIGHLIGHT_ENABLED: false};
 const context = vm.createContext(page);
 vm.runInContext("var window = globalThis", context);
-for (const name of ["base-stemmer", "english-stemmer", "language_data", "searchtools", "../searchindex"])
-    vm.runInContext(fs.readFileSync(`${folder}/_static/${name}.js`, "utf8"), context);
+const files = ["base-stemmer", "english-stemmer", "language_data", "searchtools", "../searchindex"];
+for (const file of files.map(name => `${folder}/_static/${name}.js`).filter(file => fs.existsSync(file)))
+    vm.runInContext(fs.readFileSync(file, "utf8"), context);
 const search = query => vm.runInContext(`Search._performSearch(...Search._parseQuery(${JSON.stringify(query)}))`, context);
 console.log(JSON.stringify(queries.map(query => search(query).map(result => result[0]))));
 """
