@@ -12,7 +12,7 @@ from rbim.emulator.server.openapi import openapi
 __all__ = ["commands", "fields", "openapi_file"]
 
 DOCUMENTS = {
-    "Faults": ("Fault",),
+    "Faults of requests": ("Fault",),
     "Faults of copies": ("CopyFault",),
     "Requests": ("RecordedRequest",),
     "Deliveries": ("DeliveryAttempt",),

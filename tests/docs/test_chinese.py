@@ -12,7 +12,13 @@ from helpers.pages import blocks_of, docs_module
 from helpers.paths import ROOT
 from rbim import Dialect
 
-ENGLISH = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md") if ".zh." not in path.name)]
+ONLY_ENGLISH = {"README.zh.md", "changelog.md"}
+"""The Chinese README, which has no English page beside it, and the changelog."""
+
+ENGLISH = [
+    "README.md",
+    *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md") if path.name not in ONLY_ENGLISH),
+]
 CHINESE = ["docs/README.zh.md", *sorted(f"docs/zh/{path.name}" for path in (ROOT / "docs" / "zh").glob("*.md"))]
 
 PUNCTUATION = "[\u3001\u3002\uff01\uff08\uff09\uff0c\uff1a\uff1b\uff1f]"
