@@ -7,19 +7,18 @@ import re
 
 import pytest
 
-from helpers.chinese import CHARACTER, REGION, anchors, code, english_of, headings, prose, rows, targets, text_of
+from helpers.chinese import CHARACTER, REGION, anchors, code, english_of, headings, includes, prose, rows, targets, text_of
 from helpers.pages import blocks_of, docs_module
 from helpers.paths import ROOT
 from rbim import Dialect
 
-ONLY_ENGLISH = {"README.zh.md", "changelog.md"}
-"""The Chinese README, which has no English page beside it, and the changelog."""
+INCLUDING = "changelog.md"
+"""A page that includes CHANGELOG.md, which is in English alone: there is nothing else in it to compare."""
 
-ENGLISH = [
-    "README.md",
-    *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md") if path.name not in ONLY_ENGLISH),
-]
+ENGLISH = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md") if ".zh." not in path.name)]
 CHINESE = ["docs/README.zh.md", *sorted(f"docs/zh/{path.name}" for path in (ROOT / "docs" / "zh").glob("*.md"))]
+ENGLISH.remove(f"docs/{INCLUDING}")
+CHINESE.remove(f"docs/zh/{INCLUDING}")
 
 PUNCTUATION = "[\u3001\u3002\uff01\uff08\uff09\uff0c\uff1a\uff1b\uff1f]"
 """Marks of Chinese, which have no space beside them."""
@@ -44,6 +43,12 @@ FORBIDDEN = [
 def test_each_page_is_there_in_both_languages():
     there = {english_of(page) for page in CHINESE}
     assert there == {*ENGLISH}
+
+
+def test_both_sites_include_the_changelog():
+    pages = (f"docs/{INCLUDING}", f"docs/zh/{INCLUDING}")
+    assert [includes(page) for page in pages] == [[("{include}", "CHANGELOG.md")]] * 2
+    assert "只有英文" in text_of(pages[1])  # a reader is told why
 
 
 @pytest.mark.parametrize("page", CHINESE)
@@ -72,6 +77,9 @@ class TestAPageInChinese:
             titles = [words for _, words in headings(each)]
             found.append([(titles.index(block.title), block.language, shown(block)) for block in blocks_of(each)])
         assert found[0] == found[1]
+
+    def test_includes_the_same_files(self, page):
+        assert includes(page) == includes(english_of(page))
 
     def test_has_the_same_derived_parts(self, page):
         """What is in them is compared with the code by ``docs/derive.py``."""

@@ -12,6 +12,7 @@ from helpers.paths import ROOT
 CHARACTER = "[\u4e00-\u9fff]"
 REGION = re.compile(r"<!-- derived: (.+?) -->\n.*?<!-- end -->\n", re.DOTALL)
 COMMENT = re.compile(r"(?<!`)<!--.*?-->\n?", re.DOTALL)
+INCLUDE = re.compile(r"^```(\{\w+\}) (\S+)\n.*?^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^()\s]+)\)")
 
 
@@ -21,7 +22,12 @@ def text_of(page: str) -> str:
 
 def prose(page: str) -> str:
     """Return a page without its code, its comments and what is derived from the code."""
-    return COMMENT.sub("", REGION.sub("", FENCE.sub("", text_of(page))))
+    return COMMENT.sub("", REGION.sub("", FENCE.sub("", INCLUDE.sub("", text_of(page)))))
+
+
+def includes(page: str) -> list[tuple[str, str]]:
+    """Return the files that a page includes, as paths from the root, each with the directive that includes it."""
+    return [(directive, _from_root(path, page)) for directive, path in INCLUDE.findall(text_of(page))]
 
 
 def english_of(chinese: str) -> str:
