@@ -2,6 +2,7 @@
 //
 //   const rate = chart({label: "Requests per second", series: [{name: "answered", class: "good"}], points: 120, number});
 //   rate.push([12]);       // one value for each series, at each moment
+//   rate.set([[12], [14]]);   // all moments at once, spread over the whole width; null: no value
 //   rate.element
 //
 // Screen readers get the label with the last values. The colours are those of the classes, in page.css.
@@ -12,6 +13,7 @@ const WIDTH = 600;
 const HEIGHT = 120;
 
 export function chart({label, series, points = 120, number}) {
+    let width = points; // moments over the whole width
     const values = series.map(() => []);
     const shapes = series.map(each => ({
         area: svg("path", {class: `area ${each.class}`}),
@@ -33,24 +35,38 @@ export function chart({label, series, points = 120, number}) {
     const draw = perFrame(render);
 
     function render() {
-        const highest = round(Math.max(1, ...values.flat()));
+        const highest = round(Math.max(1, ...values.flat().filter(value => value !== null)));
         top.textContent = number(highest);
-        const x = at => (WIDTH * (at + points - values[0].length)) / (points - 1);
+        const x = at => (WIDTH * (at + width - values[0].length)) / Math.max(1, width - 1);
         const y = value => HEIGHT - 2 - ((HEIGHT - 8) * value) / highest;
         series.forEach((each, at) => {
-            const line = values[at].map((value, n) => `${n === 0 ? "M" : "L"}${x(n).toFixed(1)} ${y(value).toFixed(1)}`).join("");
-            const flat = at > 0 && values[at].every(value => value === 0);
+            const known = values[at].map((value, n) => [n, value]).filter(([, value]) => value !== null);
+            const line = known
+                .map(([n, value], each) => `${each === 0 || known[each - 1][0] < n - 1 ? "M" : "L"}${x(n).toFixed(1)} ${y(value).toFixed(1)}`)
+                .join("");
+            const flat = at > 0 && values[at].every(value => value === 0 || value === null);
+            const whole = !flat && line !== "" && !line.includes("M", 1);
             shapes[at].line.setAttribute("d", flat ? "" : line);
-            shapes[at].area.setAttribute("d", flat || line === "" ? "" : `${line}L${WIDTH} ${HEIGHT}L${x(0).toFixed(1)} ${HEIGHT}Z`);
-            legend.children[at].querySelector("output").textContent = number(values[at].at(-1) ?? 0);
+            shapes[at].area.setAttribute("d", whole ? `${line}L${x(known.at(-1)[0]).toFixed(1)} ${HEIGHT}L${x(known[0][0]).toFixed(1)} ${HEIGHT}Z` : "");
+            legend.children[at].querySelector("output").textContent = text(values[at]);
         });
-        const last = series.map((each, at) => `${each.name} ${number(values[at].at(-1) ?? 0)}`).join(", ");
+        const last = series.map((each, at) => `${each.name} ${text(values[at])}`).join(", ");
         picture.setAttribute("aria-label", `${label}: ${last}`);
+    }
+
+    function text(moments) {
+        const last = moments.length === 0 ? 0 : moments.at(-1);
+        return last === null ? "–" : number(last);
     }
 
     draw();
     return {
         element,
+        set(moments) {
+            width = Math.max(2, moments.length);
+            values.forEach((_, at) => (values[at] = moments.map(moment => moment[at])));
+            draw();
+        },
         push(moment) {
             moment.forEach((value, at) => {
                 values[at].push(value);

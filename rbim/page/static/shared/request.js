@@ -5,10 +5,12 @@
 //
 // A refused request throws Refused; its message is the server's own.
 
+import {authorization} from "./access.js";
+
 export class Refused extends Error {}
 
 export async function ask(method, path, body = {}) {
-    const options = {method, headers: {accept: "application/json"}, cache: "no-store"};
+    const options = {method, headers: {accept: "application/json", ...authorization()}, cache: "no-store"};
     if (method !== "GET") {
         options.headers["content-type"] = "application/json"; // the server obeys nothing else
         options.body = typeof body === "string" ? body : JSON.stringify(body);
