@@ -34,6 +34,7 @@ class Snapshot:
     ``request_rate`` requests per second over the last ten seconds; ``concurrency`` is the present limit of requests in
     flight. ``elapsed`` and ``eta`` (time left) are seconds; ``eta`` is None if it cannot be estimated. ``cause`` is the text
     of the last failure since accounts were settled (throttled, not connected, no answer), empty if there is none.
+    ``adaptive_rate`` is the rate in requests per second to which the job has slowed down, None while that limits nothing.
     """
 
     phase: Phase
@@ -54,6 +55,7 @@ class Snapshot:
     elapsed: float
     eta: float | None
     cause: str = ""
+    adaptive_rate: float | None = None
 
 
 class RunCounts:
@@ -113,7 +115,9 @@ class RunCounts:
         self._recent.append(made)
         return made
 
-    def snapshot(self, phase: Phase, now: float, concurrency: int, cause: str = "") -> Snapshot:
+    def snapshot(
+        self, phase: Phase, now: float, concurrency: int, cause: str = "", adaptive_rate: float | None = None
+    ) -> Snapshot:
         """Return the present progress."""
         requests, accounts, _, _ = self._since_last_sample()
         recent = tuple(self._recent)  # one copy: another thread may read the progress for its metrics
@@ -140,4 +144,5 @@ class RunCounts:
             elapsed=now - self._began,
             eta=self.waiting / rate if rate > 0 and phase != "halted" else None,
             cause=cause,
+            adaptive_rate=adaptive_rate,
         )

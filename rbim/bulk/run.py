@@ -190,7 +190,7 @@ class Run:
         now = self._parts.clock.monotonic()
         phase: Phase = "ended" if self._ended.is_set() else "loading" if self._dispatcher is None else self._dispatcher.phase
         cause = "" if self._dispatcher is None else self._dispatcher.cause
-        snapshot = self._counts.snapshot(phase, now, self._pace.concurrency(now), cause)
+        snapshot = self._counts.snapshot(phase, now, self._pace.concurrency(now), cause, self._pace.rate)
         return (
             snapshot
             if self._dispatcher is not None or self._loader is None

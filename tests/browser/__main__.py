@@ -10,8 +10,9 @@ import anyio  # the path to the helpers comes first
 from helpers import browser as chromium
 from helpers.paths import ROOT
 
-from .pictures import PICTURES
+from . import pictures, pictures_of_commands
 
+PICTURES = pictures.PICTURES | pictures_of_commands.PICTURES
 FOLDER = ROOT / "docs" / "pictures"
 
 

@@ -7,6 +7,7 @@ violations of the content security policy, and requests that leave the origin.
 from __future__ import annotations
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ from urllib.parse import urlsplit
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-__all__ = ["MISSING", "NARROW", "PATIENCE", "WIDE", "Window", "findings", "launched", "opened"]
+__all__ = ["MISSING", "NARROW", "PATIENCE", "WIDE", "Window", "apart", "findings", "launched", "opened"]
 
 CHROMIUM = shutil.which("chromium")
 MISSING = CHROMIUM is None or find_spec("playwright") is None or find_spec("axe_playwright_python") is None
@@ -42,6 +43,12 @@ async def launched():
             yield browser
         finally:
             await browser.close()
+
+
+def apart(function, *args):
+    """Return what a function returns that runs an event loop of its own: the loop of the browser's tests runs already."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(function, *args).result()
 
 
 class Window:

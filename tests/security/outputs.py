@@ -24,11 +24,14 @@ from types import SimpleNamespace
 from unittest import mock
 
 import attrs
+import httpx
 import pytest
 from security import on_servers
 from security.world import APP_ID, CREDENTIALS, SECRETS, all_logs, captured, command, environment, process, shown
 
 from helpers.nats_servers import server_program
+from helpers.page_callbacks import serving_page
+from helpers.page_jobs import running
 from helpers.paths import TESTS
 from helpers.telemetry import Telemetry
 from rbim import AsyncClient, GroupType, LoggingObserver, Observer, Request, Retry, errors
@@ -262,6 +265,60 @@ def _serve(world):
     for file in inbox.parent.iterdir():
         if file != several:
             yield file.read_bytes()
+
+
+# ------------------------------------------------------------------------------ pages of commands
+
+
+FILES = ("/", "/static/shared/access.js", "/missing")
+OF_A_JOB = ("/accounts", "/accounts?state=failed", "/accounts?after=x")
+OF_A_RECEIVER = (
+    *(f"/{path}?kind={kind}" for path in ("letters", "reasons") for kind in ("dead", "quarantine", "none")),
+    *(f"/letter?number={number}" for number in (1, 2, 99)),
+    *(f"/refused?number={number}" for number in (1, 2, 3)),
+)
+
+
+def _asked(page, paths):
+    """Yield the answers of a page; a job that failed at once is over sooner, with its page."""
+    for path in (*FILES, *paths):
+        with suppress(httpx.TransportError):
+            answer = page.get(path)
+            yield answer.text + str(answer.headers)
+
+
+@output("page of a job")
+def _page_of_a_job(world):
+    """Every answer while the job runs, and every event until its end."""
+    for name, values in world.environments():
+        if name not in OF_JOBS:
+            continue
+        source = world.path("members.csv")
+        source.write_text(ROWS)
+        slowly = ("--chunk", "1", "--rate", "4/s", *PATIENCE)
+        with environment(values), running("invite", source, "--plain", *slowly) as job, job.page.events() as events:
+            yield json.dumps(next(events))
+            yield from _asked(job.page, OF_A_JOB)
+            with suppress(httpx.TransportError):
+                yield job.page.client.get(job.page.post("/download").json()["path"]).text
+            yield from map(json.dumps, events)
+            yield from job.ended()[1:]
+
+
+@output("page of a receiver")
+def _page_of_a_receiver(world):
+    """Every answer, and every event, with refused deliveries, dead letters and events in quarantine."""
+    inbox = world.path("shown.db")
+    asyncio.run(_inbox(inbox))
+    with serving_page(inbox, "--print", "--debug", **world.environment) as (process, page), page.events() as events:
+        yield json.dumps(next(events))
+        _deliver(process.url)
+        yield from _asked(page, OF_A_RECEIVER)
+        yield page.post("/requeue", kind="quarantine", reason="none").text
+        yield page.post("/requeue", kind="dead", number=99).text
+        _, out, err = process.stop()
+        yield from map(json.dumps, events)
+    yield out + err
 
 
 @output("command callback work")

@@ -53,6 +53,9 @@ FILES = {
     "bulk/journal/overflow.py: Overflow.add: TemporaryFile": (NO_NAME,),
     "bulk/journal/duplicates.py: Hashes._end_run: TemporaryFile": (NO_NAME,),
     "bulk/job.py: Job.estimate: TemporaryDirectory": (FOLDER,),
+    "cli/jobs/page/content.py: csv_of: TemporaryFile": (
+        "tests/cli/jobs/test_page.py::test_the_file_of_a_download_has_no_name_and_no_reader",
+    ),
     # the user's own start-up file, which a shell reads; nothing of rbim's is in it but the folder of the script
     "cli/completion.py: _load_in_zsh: mkdir": (ZSH,),
     "cli/completion.py: _load_in_zsh: write_text": (ZSH,),
@@ -96,6 +99,9 @@ FILES = {
 EVERY_PORT = f"{HERE}::test_no_port_of_the_emulator_obeys_a_page_of_another_server"
 BROWSER = "tests/emulator/server/test_browser.py::test_a_page_of_another_server_changes_reads_and_copies_nothing"
 PUBLIC = f"{HERE}::test_the_receivers_port_tells_a_page_of_another_server_nothing"
+PAGES = "tests/cli/page/test_app.py::test_a_page_of_another_server_gets_nothing_even_with_the_token"
+PAGES_BOUND = f"{HERE}::test_the_page_of_a_command_is_bound_to_the_loopback"
+TOKEN = "tests/cli/page/test_app.py::test_without_the_token_everything_is_missing"
 BOUND = f"{HERE}::test_what_a_command_serves_is_bound_to_the_loopback_unless_told_otherwise"
 DEMO_LOOPBACK = f"{HERE}::test_the_demo_listens_on_the_loopback_only"
 
@@ -109,6 +115,7 @@ LISTENERS = {
     "emulator/server/server.py: Server._listen_after: listen": (EVERY_PORT,),
     "cli/callback/serve.py: _Server.startup: create_server": (PUBLIC, BOUND),
     "cli/callback/serve.py: _Server.startup: listen": (PUBLIC, BOUND),
+    "cli/page/server.py: LocalPageServer.__aenter__: create_server": (PAGES, PAGES_BOUND, TOKEN),
     "cli/demo/machines/balancer.py: Balancer.running: start_server": (DEMO_LOOPBACK,),
     "cli/demo/machines/nodes.py: free_ports: create_server": (DEMO_LOOPBACK,),
     "testing/conformance/crowd_server.py: CrowdServer.__enter__: create_server": (CONFORMANCE,),

@@ -27,6 +27,7 @@ from rbim.cli.demo.machines import demo as machines
 from rbim.cli.demo.machines.balancer import Balancer
 from rbim.cli.demo.machines.nodes import NODES, Nodes
 from rbim.cli.exit_codes import Exit
+from rbim.cli.page.server import LocalPageServer
 from rbim.emulator import Emulator
 from rbim.emulator.server.server import serve
 
@@ -266,6 +267,14 @@ def test_what_a_command_serves_is_bound_to_the_loopback_unless_told_otherwise():
     }
     assert hosts == {"emulator": "127.0.0.1", "callback serve": "127.0.0.1"}
     assert inspect.signature(serve).parameters["host"].default == "127.0.0.1"
+
+
+async def test_the_page_of_a_command_is_bound_to_the_loopback():
+    async with LocalPageServer(None) as server:
+        with pytest.raises(OSError, match=r"refused|Connect call failed"):  # no other address of this machine
+            await asyncio.open_connection("127.0.0.2", server.port)
+        _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.close()
 
 
 async def test_the_demo_listens_on_the_loopback_only(tmp_path):

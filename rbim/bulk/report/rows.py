@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, NamedTuple
+
+from attrs import frozen
 
 from rbim._support.text import no_formula
 from rbim.bulk.input.format import NotDone
@@ -16,12 +18,25 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Collection, Iterator
 
-__all__ = ["COLUMNS", "NOT_DONE", "done", "every_bad_row", "not_done", "write_report_csv"]
+__all__ = [
+    "COLUMNS",
+    "NOT_DONE",
+    "ReportRow",
+    "RowChoice",
+    "chosen_rows",
+    "done",
+    "every_bad_row",
+    "not_done",
+    "write_chosen_csv",
+    "write_report_csv",
+]
 
 COLUMNS = ("row", "group", "account", "user_name", "state", "reason", "code", "error", "request")
 """The columns of a report in CSV."""
 
-NOT_DONE = ("refused", "failed", "unknown", "skipped")
+SKIPPED = "skipped"
+
+NOT_DONE = ("refused", "failed", "unknown", SKIPPED)
 """States of accounts that are not done; ``skipped`` ones were not sent."""
 
 _SETTLED = f"""
@@ -31,8 +46,8 @@ _SETTLED = f"""
             WHEN each.state = :state_waiting THEN 'skipped' ELSE account_state.name END AS state,
         CASE WHEN each.state = :state_waiting AND reached.chunk IS NULL THEN 'not sent'
             WHEN each.state = :state_waiting OR each.reason IS NULL AND each.state = :state_again
-            THEN 'no answer is known' ELSE coalesce(reason.text, '') END,
-        iif(each.state = :state_waiting, '', coalesce(reason.code, '')),
+            THEN 'no answer is known' ELSE coalesce(reason.text, '') END AS reason_text,
+        iif(each.state = :state_waiting, '', coalesce(reason.code, '')) AS reason_code,
         iif(each.state = :state_waiting, '', coalesce(reason.error, '')), each.request
     FROM (
         SELECT chunk.id AS chunk, chunk.sender_group AS sender_group, chunk.request AS request, one.value AS account,
@@ -56,10 +71,63 @@ _EVERY = f"""
 """  # noqa: S608  # constants
 
 
-def write_report_csv(stream: IO[str], connection: sqlite3.Connection) -> None:
+@frozen(kw_only=True)
+class RowChoice:
+    """A choice among the rows with an account (None, or an empty text: any).
+
+    ``state`` is a word of the column ``state``, ``reason`` and ``code`` are the whole texts of these columns, ``text`` is a
+    part of the account or of the group, in any case of ASCII letters.
+    """
+
+    state: str | None = None
+    reason: str | None = None
+    code: str | None = None
+    text: str = ""
+
+
+class ReportRow(NamedTuple):
+    """A row of a report; its fields are those of :data:`COLUMNS`, with the exact texts."""
+
+    row: int
+    group: str
+    account: str
+    user_name: str
+    state: str
+    reason: str
+    code: str
+    error: str
+    request: int | None
+
+
+_CHOSEN = f"""
+    SELECT * FROM ({_EVERY.replace("ORDER BY place", "")})
+    WHERE place > :after AND (:of_state IS NULL OR state = :of_state)
+        AND (:of_reason IS NULL OR reason_text = :of_reason) AND (:of_code IS NULL OR reason_code = :of_code)
+        AND (:text = '' OR instr(lower(account), lower(:text)) OR instr(lower(name), lower(:text)))
+    ORDER BY place LIMIT :most
+"""  # noqa: S608  # constants
+
+
+def chosen_rows(
+    connection: sqlite3.Connection, choice: RowChoice, *, after: int = 0, limit: int | None = None
+) -> Iterator[ReportRow]:
+    """Yield chosen rows in the input's order, with numbers above ``after``, at most ``limit``; without bad rows."""
+    values = {
+        "of_state": choice.state,
+        "of_reason": choice.reason,
+        "of_code": choice.code,
+        "text": choice.text,
+        "after": after,
+        "most": -1 if limit is None else limit,
+    }
+    return map(ReportRow._make, connection.execute(_CHOSEN, NUMBERS | marked_requests(connection) | values))
+
+
+def write_report_csv(stream: IO[str], connection: sqlite3.Connection, *, state: str | None = None) -> None:
     r"""Write one line per row of the input, in its order, after a line of :data:`COLUMNS`.
 
-    The stream must keep line ends (``open(..., newline="")``): they are ``\r\n``, as usual for CSV.
+    ``state``: only the rows in it (default: all). The stream must keep line ends (``open(..., newline="")``): they are
+    ``\r\n``, as usual for CSV.
 
     ``row`` counts from 1. ``state``: ``invited`` (or the job's other word for done), ``refused``, ``failed``, ``unknown``,
     ``skipped`` (not sent, or a row that cannot be used: then without group and account) or ``duplicate``. ``request``: the
@@ -75,18 +143,32 @@ def write_report_csv(stream: IO[str], connection: sqlite3.Connection) -> None:
     bad = every_bad_row(connection)
     expected = 1
     for row in rows:
-        number, group, account, user_name, state, reason, code, error, request = row
+        number, group, account, user_name, found, reason, code, error, request = row
         while expected < number and (each := next(bad, None)) is not None:  # bad rows have numbers too
-            write(_bad_row_line(expected, each))
+            if state in {None, SKIPPED}:
+                write(_bad_row_line(expected, each))
             expected += 1
-        write((number, *map(no_formula, (group, account, user_name, state, reason, code, error)), request))
+        if state in {None, found}:
+            write((number, *map(no_formula, (group, account, user_name, found, reason, code, error)), request))
         expected = number + 1
-    for number, each in enumerate(bad, expected):
-        write(_bad_row_line(number, each))
+    if state in {None, SKIPPED}:
+        for number, each in enumerate(bad, expected):
+            write(_bad_row_line(number, each))
+
+
+def write_chosen_csv(stream: IO[str], connection: sqlite3.Connection, choice: RowChoice) -> None:
+    """Write one line for each chosen row, as :func:`write_report_csv` does; bad rows only if no text or reason is chosen."""
+    if choice.reason is None and choice.code is None and not choice.text:
+        write_report_csv(stream, connection, state=choice.state)
+        return
+    write = csv.writer(stream).writerow
+    write(COLUMNS)
+    for number, *texts, request in chosen_rows(connection, choice):
+        write((number, *map(no_formula, map(str, texts)), request))
 
 
 def _bad_row_line(number: int, row: BadRow) -> tuple[object, ...]:
-    return (number, "", "", "", "skipped", no_formula(f"line {row.line}: {row.reason}: {row.raw}"), "", "", "")
+    return (number, "", "", "", SKIPPED, no_formula(f"line {row.line}: {row.reason}: {row.raw}"), "", "", "")
 
 
 def not_done(connection: sqlite3.Connection, states: Collection[str] = NOT_DONE) -> Iterator[NotDone]:

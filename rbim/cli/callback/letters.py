@@ -23,7 +23,7 @@ from rbim.cli.printable import json_line, printable
 from rbim.errors import CallbackRejected, InvalidRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from datetime import datetime
 
     from rbim.callbacks.events.types import Event
@@ -36,11 +36,16 @@ __all__ = [
     "Kept",
     "discard",
     "headline",
+    "letter_body",
+    "letter_document",
     "local",
     "print_list",
     "print_one",
     "purge",
     "requeue",
+    "requeue_all",
+    "requeue_each",
+    "short_conversation",
 ]
 
 PAGE = 500
@@ -107,7 +112,7 @@ def print_list(  # noqa: PLR0913  # the flags of the command
         found: list[Mapping[str, Any]] = []
         at = after
         while page := await kept.page(archive, chosen, min(PAGE, limit - len(found) + 1), at):
-            found += map(_document, page)
+            found += map(letter_document, page)
             at = page[-1].number
             if len(found) > limit:
                 break
@@ -127,7 +132,7 @@ def print_list(  # noqa: PLR0913  # the flags of the command
     return Exit.DONE
 
 
-def _document(letter: DeadLetter) -> Mapping[str, Any]:
+def letter_document(letter: DeadLetter) -> Mapping[str, Any]:
     """Return everything but the body."""
     return {
         "number": letter.number,
@@ -157,7 +162,7 @@ def _print_table(found: Sequence[Mapping[str, Any]], *, attempts: bool) -> None:
             "received": local(datetime.fromisoformat(each["received"])),
             "attempts": str(each["attempts"]),
             "type": each["msg_type"] or NONE,
-            "conversation": _short(each),
+            "conversation": short_conversation(each),
             "error": headline(each["error"]) or NONE,
         }
         for each in found
@@ -188,7 +193,7 @@ def _widths(longest: Mapping[str, int], most: int) -> dict[str, int]:
     return widths
 
 
-def _short(document: Mapping[str, Any]) -> str:
+def short_conversation(document: Mapping[str, Any]) -> str:
     """Return the conversation without its application; nothing if it is that of one delivery alone."""
     conversation, key = document["conversation"], document["key"]
     return NONE if conversation == key else conversation.removeprefix(f"{document['app_id']}/")
@@ -229,14 +234,15 @@ def print_one(kept: Kept, inbox: str, number: int, *, as_json: bool, body: bool)
         sys.stdout.buffer.write(letter.body)
         sys.stdout.buffer.flush()
         return Exit.DONE
-    document = _body(letter.body)
+    document = letter_body(letter.body)
     if as_json:
-        show_json({**_document(letter), "document": document, "body_base64": base64.b64encode(letter.body).decode("ascii")})
+        encoded = base64.b64encode(letter.body).decode("ascii")
+        show_json({**letter_document(letter), "document": document, "body_base64": encoded})
         return Exit.DONE
     fields = {
         "number": str(letter.number),
         "type": letter.msg_type or NONE,
-        "conversation": _short(_document(letter)),
+        "conversation": short_conversation(letter_document(letter)),
         "application": letter.app_id,
         "key": letter.key,
         "received": local(letter.received),
@@ -254,7 +260,8 @@ def print_one(kept: Kept, inbox: str, number: int, *, as_json: bool, body: bool)
     return Exit.DONE
 
 
-def _body(body: bytes) -> Any:  # a JSON object, or None
+def letter_body(body: bytes) -> Any:  # a JSON object, or None
+    """Return the JSON object in a body, or None if it holds none."""
     try:
         return document_of(body)
     except CallbackRejected:
@@ -281,18 +288,9 @@ def requeue(  # noqa: PLR0913  # the flags of the command
         raise InvalidRequest("--since, --kind and --conversation choose among --all, not among numbers")
 
     async def use(archive: Archive) -> tuple[int, dict[int, str]]:
-        count, left = 0, dict[int, str]()
-        at, page = 0, await _letters(kept, inbox, archive, numbers) if numbers else []
         if every:
-            page = await kept.page(archive, chosen, PAGE, at)
-        while page:
-            done = await archive.requeue([letter.number for letter in page], **kept.only)
-            count += done
-            if done < len(page) and kept.quarantined:
-                left |= {each.number: each.error for each in page if await _in_quarantine(archive, each.number)}
-            at = page[-1].number
-            page = await kept.page(archive, chosen, PAGE, at) if every else []
-        return count, left
+            return await requeue_all(kept, archive, chosen)
+        return await requeue_each(kept, archive, await _letters(kept, inbox, archive, numbers))
 
     count, left = with_archive(inbox, use)
     if as_json:
@@ -305,6 +303,27 @@ def requeue(  # noqa: PLR0913  # the flags of the command
         print_error(f"{_numbers(left)}: cannot be handled, left in quarantine", f"{first}: {headline(left[first])}")
         return Exit.REFUSED
     return Exit.DONE
+
+
+async def requeue_each(kept: Kept, archive: Archive, letters: Sequence[DeadLetter]) -> tuple[int, dict[int, str]]:
+    """Let events be handled again; return how many, and the errors of those that are left in quarantine, by number."""
+    done = await archive.requeue([letter.number for letter in letters], **kept.only)
+    if done == len(letters) or not kept.quarantined:
+        return done, {}
+    return done, {each.number: each.error for each in letters if await _in_quarantine(archive, each.number)}
+
+
+async def requeue_all(
+    kept: Kept, archive: Archive, chosen: Chosen, accepts: Callable[[DeadLetter], bool] = lambda _: True
+) -> tuple[int, dict[int, str]]:
+    """Let all events of a choice be handled again of which ``accepts`` is true; return as :func:`requeue_each`."""
+    count, left, at = 0, dict[int, str](), 0
+    while page := await kept.page(archive, chosen, PAGE, at):
+        wanted, at = [each for each in page if accepts(each)], page[-1].number
+        if wanted:
+            done, more = await requeue_each(kept, archive, wanted)
+            count, left = count + done, left | more
+    return count, left
 
 
 async def _in_quarantine(archive: Archive, number: int) -> bool:

@@ -23,6 +23,7 @@ from rbim._support.sockets import bound_to
 from rbim.callbacks.events.fields import Account
 from rbim.callbacks.events.types import Event, UnknownEvent
 from rbim.callbacks.receiver.receiver import Receiver
+from rbim.callbacks.signature import Policy
 from rbim.callbacks.worker.router import HandlerContext  # noqa: TC001  # the router looks at the handler's signature
 from rbim.cli.background_writer import Line, StreamListener
 from rbim.cli.callback.connection import ConnectionTable, LimitedConnection, max_connections
@@ -39,9 +40,14 @@ from rbim.operations.base import wire_names
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import AsyncGenerator, Callable, Generator, MutableMapping
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, MutableMapping
 
     from rbim._support.asgi import Receive, Scope, Send
+    from rbim.callbacks.inbox.protocols import Archive
+    from rbim.callbacks.observers import Observation
+    from rbim.cli.callback.page.page import CallbackPage
+    from rbim.config.config import Config
+    from rbim.credentials import Credentials
     from rbim.otel.observer import OtelObserver
 
 __all__ = ["ServeOptions", "line_of", "run"]
@@ -71,6 +77,7 @@ class ServeOptions:
     forward_to: str | None = None
     health: str | None = None
     spool: Path | None = None
+    page: bool = False
 
 
 def run(options: ServeOptions) -> int:
@@ -91,6 +98,10 @@ def run(options: ServeOptions) -> int:
             "cannot always be reached. Give the path of an overflow file, or use --mode high-guarantee",
             field="--spool",
         )
+    page = _page(options, sink, credentials, config) if options.page else None
+    observers: list[Callable[[Observation], object]] = [] if otel is None else [otel.on_callback]
+    if page is not None:
+        observers.append(page.deliveries.observe)
     receiver = Receiver(
         credentials=credentials,
         dialect=config.dialect,
@@ -100,12 +111,29 @@ def run(options: ServeOptions) -> int:
         timeout=inf,  # the reader of standard output may be slow
         drain=DRAIN_TIMEOUT,
         health=options.health,
-        observers=() if otel is None else (otel.on_callback,),
+        observers=observers,
     )
     with receiver_log() as log, ExitStack() as closing:
-        app = _AtPath(options, receiver, forwarder, log)
-        serving = _Serving(receiver, forwarder, _config(options, app), ConnectionTable(limit), otel)
+        app = _AtPath(options, receiver.asgi if page is None else page.deliveries.watched(receiver.asgi), forwarder, log)
+        serving = _Serving(receiver, forwarder, _config(options, app), ConnectionTable(limit), otel, page)
         return asyncio.run(_until_stopped(options, serving, log, closing))
+
+
+def _page(options: ServeOptions, sink: Archive, credentials: tuple[Credentials, ...], config: Config) -> CallbackPage:
+    from rbim.cli.callback.page.page import CallbackPage, PageFacts
+
+    by = (("print", options.printing), ("forward", options.forward_to is not None))
+    return CallbackPage(
+        facts=PageFacts(
+            inbox=options.inbox,
+            kind="servers" if is_on_servers(options.inbox) else "file",
+            mode=options.mode,
+            handling=tuple(name for name, given in by if given),
+        ),
+        archive=sink,
+        credentials=credentials,
+        policy=Policy.of(config.dialect),
+    )
 
 
 def _config(options: ServeOptions, app: _AtPath) -> uvicorn.Config:
@@ -141,11 +169,15 @@ class _AtPath:
     """The ASGI app: the receiver at one path, its health at another, 404 at all others."""
 
     def __init__(
-        self, options: ServeOptions, receiver: Receiver, forwarder: Forwarder | None, log: RateLimitedHandler
+        self,
+        options: ServeOptions,
+        app: Callable[[Scope, Receive, Send], Awaitable[None]],
+        forwarder: Forwarder | None,
+        log: RateLimitedHandler,
     ) -> None:
         self._path = options.path
         self._health = options.health
-        self._app = receiver.asgi
+        self._app = app
         self._forwarder = forwarder
         self._log = log
 
@@ -224,6 +256,7 @@ class _Serving:
     config: uvicorn.Config
     table: ConnectionTable
     otel: OtelObserver | None
+    page: CallbackPage | None
 
     def handle_by(self, printer: _Printer | None) -> None:
         """Forward and print events, unless neither is wanted."""
@@ -239,12 +272,16 @@ class _Serving:
             self.receiver.fallback(handle)
 
     @asynccontextmanager
-    async def receiving(self) -> AsyncGenerator[None]:
+    async def receiving(self, url: str, log: RateLimitedHandler) -> AsyncGenerator[None]:
+        """Receive deliveries in the block, and show them on the page, if there is one."""
         async with (
             nullcontext() if self.forwarder is None else self.forwarder.transport,
             self.receiver,
             nullcontext() if self.otel is None else self.otel.observe_receiver(self.receiver),
+            nullcontext() if self.page is None else self.page.serving(url) as address,
         ):
+            if address is not None:
+                log.log_text(f"page: {address}", CRITICAL)
             yield
 
 
@@ -295,7 +332,7 @@ async def _until_stopped(options: ServeOptions, serving: _Serving, log: RateLimi
 
     with bound, stopped_by_signals(stop):
         try:
-            async with serving.receiving():
+            async with serving.receiving(_url(options, bound), log):
                 await server.serve(sockets=[bound])
         except sqlite3.Error as error:
             log.log_text(f"{options.inbox}: {error}", CRITICAL)

@@ -93,6 +93,9 @@ def begin(command: JobCommand) -> int:
         job = command.make(NoSender(), journal=journal, **settings)
         check_field(ESTIMATE if command.dry_run else shape_of_report(job.work.done_word))
         via = command.via or kept_via(job.journal)
+        command.output_flags.require_page()
+        if command.output_flags.page and command.dry_run:
+            raise InvalidRequest("--page: it shows a job that runs: leave out --dry-run", field="page")
         if command.check_groups and not command.dry_run:
             raise InvalidRequest("--check-groups: it is for a dry run: add --dry-run", field="check_groups")
         limits = Limits(concurrency=job.settings.concurrency)

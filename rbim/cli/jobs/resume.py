@@ -43,6 +43,7 @@ def continue_job(
     pace_flags, output_flags, result_flags = flags
     command = f"rbim job {verb}"
     dialect = None
+    output_flags.require_page()
     try:
         stored = open_job(NoSender(), journal)
         check_field(shape_of_report(stored.work.done_word))
@@ -60,18 +61,20 @@ def continue_job(
     except sqlite3.Error as error:
         print_error(f"{journal}: {error}")
         return JobExit.USAGE
-    return execute(
-        JobRun(
-            command=command,
-            journal=job.journal,
-            sender=sender,
-            dialect=dialect,
-            begin=lambda: run(job),
-            output_flags=output_flags,
-            files=files,
-            on_end=result_flags.on_end,
-        )
+    job_run = JobRun(
+        command=command,
+        journal=job.journal,
+        sender=sender,
+        dialect=dialect,
+        begin=lambda: run(job),
+        output_flags=output_flags,
+        files=files,
+        on_end=result_flags.on_end,
     )
+    try:
+        return execute(job_run)
+    except InvalidRequest as error:  # the page cannot be started
+        return report_error(error, command)
 
 
 def retried(job: Job[Any], states: Collection[str], reasons: Sequence[str], groups: Sequence[str]) -> Run:

@@ -9,7 +9,7 @@ import sys
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 from attrs import define
@@ -21,14 +21,15 @@ from rbim.bulk.report.text import report_text
 from rbim.bulk.run import ANOTHER_JOB
 from rbim.cli.command_lines import command_line, quoted_words
 from rbim.cli.errors import print_error, report_bug, report_error
-from rbim.cli.exit_codes import JobExit
+from rbim.cli.exit_codes import Exit, JobExit
 from rbim.cli.folding import fold_for
 from rbim.cli.global_flags import given_flags
 from rbim.cli.jobs.dialect import with_flags
 from rbim.cli.jobs.on_end import run_at_end
+from rbim.cli.jobs.page.command import JobPage
 from rbim.cli.jobs.progress import ProgressDisplay
 from rbim.cli.json_output import show_json
-from rbim.cli.printable import visible
+from rbim.cli.printable import printable, visible
 from rbim.errors import AuthenticationError, InvalidRequest, RbimError
 
 if TYPE_CHECKING:
@@ -98,6 +99,26 @@ class JobRun(NamedTuple):
     rows: Input | None = None
 
 
+class _Step(NamedTuple):
+    """A message at the end of a command, and the command to copy, if there is one.
+
+    The others are the parts of the text, for the page, which has words of its own: the kind (``resume``, ``retry``, ``list``
+    or ``nothing``), the reason of an early end and its cause, and the accounts that are left.
+    """
+
+    text: str
+    command: str = ""
+    kind: str = ""
+    left: tuple[tuple[int, str], ...] = ()
+    reason: str = ""
+    cause: str = ""
+
+    def document(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        left = {name: count for count, name in self.left}
+        return {**self._asdict(), "text": printable(self.text), "cause": printable(self.cause), "left": left}
+
+
 @define(eq=False)
 class _RunResult:
     """The run, and the error that ended it, if any."""
@@ -107,29 +128,39 @@ class _RunResult:
 
 
 def execute(job_run: JobRun) -> int:
-    """Run the job, print its report and the next steps, and return the exit code."""
+    """Run the job, print its report and the next steps, and return the exit code. Raises InvalidRequest."""
     if not job_run.output_flags.quiet:
         sys.stderr.write(f"journal: {visible(str(job_run.journal))}\n")
         sys.stderr.flush()
+    with ExitStack() as stack:
+        page: JobPage | None = None
+        if job_run.output_flags.page:
+            page = stack.enter_context(JobPage(job_run.journal, job_run.command))
+            sys.stderr.write(f"page: {page.url}\n")
+            sys.stderr.flush()
+        code = _run_and_finish(job_run, page)
+    return code if job_run.rows is None else job_run.rows.leave(code)
+
+
+def _run_and_finish(job_run: JobRun, page: JobPage | None) -> int:
     result = _RunResult()
     try:
-        anyio.run(_run, job_run, result)
+        anyio.run(_run, job_run, result, page)
     except KeyboardInterrupt:  # only without a receiver of signals
         pass
     except Exception as error:
         result.error = error
     try:
-        code = _finish(job_run, result)
+        return _finish(job_run, result, page)
     except KeyboardInterrupt:
         print_error("interrupted. To resume, if accounts are left:", _continued("resume", job_run.journal))
-        code = JobExit.INTERRUPTED
-    return code if job_run.rows is None else job_run.rows.leave(code)
+        return JobExit.INTERRUPTED
 
 
 # ------------------------------------------------------------------------------ the run
 
 
-async def _run(job_run: JobRun, result: _RunResult) -> None:
+async def _run(job_run: JobRun, result: _RunResult, page: JobPage | None) -> None:
     result.run = run = job_run.begin()  # an error of it must not become one of a group
     tasks = anyio.create_task_group()
     failures = TaskErrors(tasks)
@@ -140,6 +171,8 @@ async def _run(job_run: JobRun, result: _RunResult) -> None:
                 async with job_run.sender, run:
                     async for snapshot in run:
                         progress.update(snapshot)
+                        if page is not None:
+                            page.update(snapshot)
             tasks.cancel_scope.cancel()
     if failures.errors:
         failures.raise_first()
@@ -173,7 +206,7 @@ async def _handle_signals(run: Run, progress: ProgressDisplay, *, task_status: T
 # ------------------------------------------------------------------------------ its end
 
 
-def _finish(job_run: JobRun, result: _RunResult) -> int:
+def _finish(job_run: JobRun, result: _RunResult, page: JobPage | None) -> int:
     if isinstance(result.error, InvalidRequest):
         error = with_flags(result.error, job_run.journal, job_run.dialect)
         if error.field == ANOTHER_JOB:
@@ -181,31 +214,43 @@ def _finish(job_run: JobRun, result: _RunResult) -> int:
             error.add_note(f"To begin another job, the same command with: {_another_journal(job_run.journal)}")
         if error.field in INPUT_ERRORS and (report := _read(job_run.journal)) is not None and report.state == "loading":
             error.add_note(NO_JOB.format(journal=job_run.journal))
-        return report_error(error, job_run.command)
+        usage = report_error(error, job_run.command)
+        _show_end(page, usage, None, [_Step(error.message)])
+        return usage
     _print_failure(job_run, result)
     report = _read(job_run.journal)
     code = _code(result, report)
-    if report is None and result.run is not None and result.run.began:
-        state = "cannot be read any more" if job_run.journal.exists() else "was deleted during the run"
-        print_error(f"{job_run.journal}: the journal {state}: there is no record of what was sent")
-        return JobExit.GAVE_UP
+    steps = _next_steps(job_run, result, report)
     if report is None:
-        print_error("nothing was sent: run the same command again")
+        _print_steps(steps)
+        code = JobExit.GAVE_UP if result.run is not None and result.run.began else code
+        _show_end(page, code, None, steps)
         return code
-    steps: tuple[Callable[[], None], ...] = (
+    writing: tuple[Callable[[], None], ...] = (
         lambda: _print_report(job_run, report),
-        lambda: _print_next_steps(job_run, result, report),
+        lambda: _print_steps(steps),
         lambda: job_run.files.write(report),
     )
-    for step in steps:
+    for write in writing:
         try:
-            step()
+            write()
         except InvalidRequest as failed:  # a field that the report does not have, or a file that cannot be written
             print_error(failed.message)
             code = _most_important(code, JobExit.USAGE)
+    if result.error is not None:
+        steps.insert(0, _Step(str(result.error)))
+    _show_end(page, code, report, steps)
     if job_run.on_end is not None and report.state != "loading":
         run_at_end(job_run.on_end, report)
     return code
+
+
+def _show_end(page: JobPage | None, code: Exit | JobExit, report: Report | None, steps: list[_Step]) -> None:
+    """Show the end of the command on its page, if it has one."""
+    if page is None:
+        return
+    found = None if report is None else {"done_word": report.done_word, **report.as_json()}
+    page.end({"code": int(code), "meaning": code.meaning, "steps": [step.document() for step in steps], "report": found})
 
 
 def _print_failure(job_run: JobRun, result: _RunResult) -> None:
@@ -266,30 +311,39 @@ def _most_important(*codes: JobExit) -> JobExit:
     return min(codes, key=list(JobExit).index)
 
 
-def _print_next_steps(job_run: JobRun, result: _RunResult, report: Report) -> None:
-    """Print the commands for the accounts that were not done."""
-    accounts, journal = report.accounts, job_run.journal
-    if report.state == "loading":
-        print_error("nothing was sent: run the same command again")
-        return
+def _print_steps(steps: list[_Step]) -> None:
+    for step in steps:
+        print_error(step.text, step.command)
+
+
+def _next_steps(job_run: JobRun, result: _RunResult, report: Report | None) -> list[_Step]:
+    """Return the messages about what was not done, with the commands for it."""
+    journal = job_run.journal
+    if report is None and result.run is not None and result.run.began:
+        state = "cannot be read any more" if journal.exists() else "was deleted during the run"
+        return [_Step(f"{journal}: the journal {state}: there is no record of what was sent")]
+    if report is None or report.state == "loading":
+        return [_Step("nothing was sent: run the same command again", kind="nothing")]
+    accounts = report.accounts
     if not report.complete:
         reason = _stop_reason(result)
-        left = _counted((accounts.not_sent, "not sent"), (accounts.unknown, "unknown"))
+        left = ((accounts.not_sent, "not sent"), (accounts.unknown, "unknown"))
         cause = result.run.snapshot.cause if result.run is not None and reason in WITH_CAUSE else ""
         said = f"{STOP_REASONS.get(reason, reason)}{f': {cause}' if cause else ''}"
-        print_error(f"{said}; accounts left: {left}. To resume:", _continued("resume", journal))
-        return
+        text = f"{said}; accounts left: {_counted(*left)}. To resume:"
+        return [_Step(text, _continued("resume", journal), "resume", left, reason, cause)]
+    steps: list[_Step] = []
+    refused, again = (accounts.refused, "refused"), ((accounts.failed, "failed"), (accounts.unknown, "unknown"))
     if accounts.failed or accounts.unknown:
-        left = _counted((accounts.failed, "failed"), (accounts.unknown, "unknown"))
-        print_error(f"accounts left: {left}. To send them again:", _continued("retry", journal))
+        text = f"accounts left: {_counted(*again)}. To send them again:"
+        steps.append(_Step(text, _continued("retry", journal), "retry", again))
     if (accounts.refused or accounts.failed or accounts.unknown) and not job_run.files.has_rows:
         kind = report.source.get("format", {}).get("kind")
         suffix = Path(report.source_name.removesuffix(".gz")).suffix or SUFFIXES.get(kind, "")
         rest = journal.with_name(f"{journal.name.removesuffix('.journal')}.not-done{suffix}")
-        left = _counted((accounts.refused, "refused"), (accounts.failed, "failed"), (accounts.unknown, "unknown"))
-        print_error(
-            f"not done: {left}. To list them with the reasons:", command_line("job", "report", journal, "--not-done", rest)
-        )
+        text = f"not done: {_counted(refused, *again)}. To list them with the reasons:"
+        steps.append(_Step(text, command_line("job", "report", journal, "--not-done", rest), "list", (refused, *again)))
+    return steps
 
 
 def _counted(*counts: tuple[int, str]) -> str:

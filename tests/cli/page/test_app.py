@@ -1,0 +1,176 @@
+"""The application of a command's page: who may ask it, and how it answers."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from rbim.cli.page.app import MOST_TICKETS, Answer, LocalPageApp, Tickets, new_token
+from rbim.page.assets import SECURITY_HEADERS, Page
+from rbim.page.events import Feed
+
+TOKEN = new_token()
+RIGHT = {"authorization": f"Bearer {TOKEN}"}
+SITE = "http://127.0.0.1:4321"
+NOT_FOUND = (404, "not found\n")
+
+
+class Time:
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
+
+
+@pytest.fixture
+def page():
+    asked = []
+    time = Time()
+    tickets = Tickets(time)
+
+    async def echo(call):
+        asked.append(call)
+        return Answer.of({"query": dict(call.query), "document": dict(call.document), "number": call.whole_number("number")})
+
+    async def parts(_):
+        async def parted():
+            for each in (b"a", b"b", b"c"):
+                yield each
+
+        return Answer(content_type="text/csv", body=parted())
+
+    feed = Feed(lambda: {"level": 1})
+    app = LocalPageApp(
+        Page("job", feed),
+        TOKEN,
+        routes={("GET", "/echo"): echo, ("POST", "/echo"): echo, ("GET", "/parts"): parts},
+        tickets=tickets,
+    )
+    app.asked, app.time, app.tickets, app.feed, app.echo = asked, time, tickets, feed, echo
+    return app
+
+
+@pytest.fixture
+async def http(page):
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(page), base_url=SITE) as client:
+        yield client
+
+
+WRONG = [
+    {},
+    {"authorization": ""},
+    {"authorization": TOKEN},
+    {"authorization": f"bearer {TOKEN}"},
+    {"authorization": f"Bearer {TOKEN}x"},
+    {"authorization": f"Bearer {TOKEN[:-1]}"},
+    {"authorization": f"Bearer {new_token()}"},
+    {"cookie": f"token={TOKEN}"},
+]
+
+
+@pytest.mark.parametrize("headers", WRONG)
+@pytest.mark.parametrize("path", ["/echo", "/events", f"/echo?token={TOKEN}", "/missing"])
+async def test_without_the_token_everything_is_missing(http, page, path, headers):
+    answers = [await http.get(path, headers=headers), await http.post("/echo", json={}, headers=headers)]
+    assert [(each.status_code, each.text) for each in answers] == [NOT_FOUND] * 2
+    assert page.asked == []
+
+
+async def test_two_tokens_are_none(http):
+    answer = await http.get("/echo", headers=[("authorization", f"Bearer {TOKEN}"), ("authorization", f"Bearer {TOKEN}")])
+    assert (answer.status_code, answer.text) == NOT_FOUND
+
+
+async def test_with_the_token_it_answers(http):
+    answer = await http.get("/echo?number=7&text=&text=second", headers=RIGHT)
+    assert answer.json() == {"query": {"number": "7", "text": ""}, "document": {}, "number": 7}
+    answer = await http.post("/echo", json={"kind": "dead"}, headers=RIGHT)
+    assert answer.json()["document"] == {"kind": "dead"}
+    assert (await http.get("/parts", headers=RIGHT)).content == b"abc"
+    head = await http.head("/parts", headers=RIGHT)
+    assert (head.status_code, head.content) == (200, b"")
+
+
+async def test_the_files_are_the_same_for_everyone_and_have_no_token(http):
+    index = await http.get("/")
+    script = await http.get("/static/shared/access.js")
+    assert (index.status_code, script.status_code) == (200, 200)
+    assert TOKEN not in index.text + script.text
+
+
+@pytest.mark.parametrize("path", ["/", "/static/shared/page.css", "/echo", "/missing", "/parts", "/static/../app.py"])
+async def test_every_answer_has_the_headers_that_keep_the_page_to_itself(http, path):
+    for headers in ({}, RIGHT, RIGHT | {"host": "evil.example"}):
+        found = (await http.get(path, headers=headers)).headers
+        for name, value in SECURITY_HEADERS.items():
+            assert found[name] == value, (path, headers)
+        assert not [name for name in found if name.startswith("access-control")]
+
+
+FOREIGN = [
+    {"host": "evil.example"},
+    {"host": "127.0.0.1.evil.example"},
+    {"origin": "http://evil.example"},
+    {"origin": "http://127.0.0.1:9"},
+    {"origin": "null"},
+    {"sec-fetch-site": "cross-site"},
+    {"sec-fetch-site": "same-site"},
+]
+
+
+@pytest.mark.parametrize("headers", FOREIGN)
+async def test_a_page_of_another_server_gets_nothing_even_with_the_token(http, page, headers):
+    for answer in (
+        await http.get("/", headers=RIGHT | headers),
+        await http.get("/echo", headers=RIGHT | headers),
+        await http.get(page.tickets.path(page.echo), headers=headers),
+        await http.post("/echo", json={}, headers=RIGHT | headers),
+    ):
+        assert answer.status_code == 403
+    assert page.asked == []
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""])
+async def test_a_command_that_a_form_could_send_is_not_obeyed(http, page, kind):
+    answer = await http.post("/echo", content=b"{}", headers=RIGHT | {"content-type": kind})
+    assert answer.status_code == 415
+    assert page.asked == []
+
+
+@pytest.mark.parametrize("body", [b"[1]", b"{", b"\xff", b'{"a": "' + b"x" * 70_000 + b'"}'])
+async def test_a_body_that_is_no_short_object_is_refused(http, page, body):
+    answer = await http.post("/echo", content=body, headers=RIGHT | {"content-type": "application/json"})
+    assert answer.status_code == 400
+    assert answer.json()["error"]
+    assert page.asked == []
+
+
+@pytest.mark.parametrize("number", ["-1", "1.5", "x", "1" * 19, "\u0661", ""])
+async def test_a_number_that_is_none_is_refused(http, number):
+    answer = await http.get("/echo", params={"number": number}, headers=RIGHT)
+    assert (answer.status_code, answer.json()) == (400, {"error": "number: use a whole number"})
+
+
+async def test_a_ticket_serves_once_without_the_token(http, page):
+    path = page.tickets.path(page.echo)
+    assert TOKEN not in path
+    assert (await http.get(path)).status_code == 200
+    assert (await http.get(path)).status_code == 404
+    assert (await http.post(page.tickets.path(page.echo), json={})).status_code == 404
+
+
+async def test_a_ticket_expires_and_old_ones_give_way(http, page):
+    path = page.tickets.path(page.echo)
+    page.time.now += 59.9
+    assert (await http.get(path)).status_code == 200
+    path = page.tickets.path(page.echo)
+    page.time.now += 60.0
+    assert (await http.get(path)).status_code == 404
+    paths = [page.tickets.path(page.echo) for _ in range(MOST_TICKETS + 1)]
+    assert [(await http.get(path)).status_code for path in paths] == [404] + [200] * MOST_TICKETS
