@@ -215,9 +215,12 @@ class AdaptiveRate:
         self._forget(now - self._window())
         if not self._is_settled(sent_at):
             return now < self._resumes
+        test = self._test
         self._count(now, sent_at, throttled=True)
         if self._test is not None:
             halted = False  # a pause for each throttled answer would leave no time to measure their share
+        elif test is not None:  # this answer has ended the test, whose result is the rate
+            halted = not test.proves_noise
         elif not self._is_too_much(now, halt):
             halted = halt > 0 and not self.noise and self._peak is None and self._are_most_throttled
         elif self._peak is None and not self._is_blocked:
