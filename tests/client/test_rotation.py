@@ -237,6 +237,19 @@ async def test_closing_ends_a_call_that_waits_for_the_provider():
     assert isinstance(found[0], ClientClosed)
 
 
+async def test_with_too_little_time_for_another_attempt_no_other_credentials_are_asked_for():
+    platform, provider = Platform(seconds=1.0), Provider()
+    async with client_of(provider.now, platform, limits=Limits(concurrency=1), deadline=20.0) as client:
+        async with anyio.create_task_group() as tasks:
+            for _ in range(5):  # calls that wait, so that the client learns what an attempt takes
+                tasks.start_soon(client.send, READ)
+        platform.token = provider.token = NEW
+        assert isinstance(await failing(client.tuned(deadline=1.5).send(READ)), AuthenticationError)
+        assert (provider.asked, len(platform.requests)) == (1, 6)
+        await client.tuned(deadline=3.0).send(READ)
+        assert (provider.asked, len(platform.requests)) == (2, 8)
+
+
 async def test_an_expired_timestamp_asks_nobody():
     platform = Stub(answer("161106"))
     provider = Provider()

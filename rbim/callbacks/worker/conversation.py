@@ -143,7 +143,7 @@ class SharedRun:
         self.waiting = False
         self.running = 0
         self.unrecorded = 0
-        self.start: Callable[[Callable[[], Coroutine[Any, Any, None]]], object] = _not_running
+        self.start: Callable[[Callable[[], Coroutine[Any, Any, None]]], object]  # set when the run begins
         self.threads = Threads(settings.concurrency)
         self.lease = lease
         self._shields: set[anyio.CancelScope] = set()
@@ -196,10 +196,6 @@ def for_at_most(seconds: float) -> Generator[None, None, None]:
             raise
         if not scope.cancel_called:  # else it is the scope's, from asyncio.gather, which does not say so
             raise RuntimeError("a call of the inbox was cancelled by something that it awaited") from error
-
-
-def _not_running(_: object) -> None:
-    raise RuntimeError("the run has not begun")
 
 
 @frozen
@@ -327,7 +323,6 @@ class ConversationRunner:
             await self._shared.guard.rested()
             if self._shared.stopping:
                 self._begun.discard(claim.number)
-                self._last = True
                 return
         try:
             failure = await self.attempt(claim, call)

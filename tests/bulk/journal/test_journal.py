@@ -488,6 +488,19 @@ def test_what_is_sent_again_comes_first_and_says_so():
         assert made.read("SELECT count(*) FROM request WHERE todo = 1") == [(0,)]
 
 
+def test_what_a_limit_of_accounts_keeps_from_being_sent_again_is_sent_again_by_the_next_run():
+    busy = Settlement(outcome=RequestState.REFUSED, reason=FailureReason("busy"), again=True)
+    with book([(f"g{n}", "a") for n in range(3)], chunk=1) as made:
+        for chunk in made.plan(2):
+            made.send(chunk, busy)
+        made.begin()
+        (first,) = made.plan(10, 1)
+        assert (first.group, first.attempt) == ("g0", 2)
+        made.send(first)
+        made.begin()
+        assert [(each.group, each.attempt) for each in made.plan(10)] == [("g1", 2), ("g2", 1)]
+
+
 def test_who_was_unknown_and_waits_again_is_sent_again():
     unknown = Settlement(outcome=RequestState.UNKNOWN, state=AccountState.UNKNOWN, reason=FailureReason("reset"))
     with book([("g", f"a{n}") for n in range(6)], chunk=2) as made:

@@ -55,6 +55,7 @@ def test_a_journal_of_an_earlier_rbim_is_refused_and_not_changed(finished, versi
 
 def test_random_damage_is_never_called_a_bug(finished):
     whole = finished.read_bytes()
+    assert damage_of(finished) is None
     rng = random.Random(7)
     said = 0
     for _ in range(60):

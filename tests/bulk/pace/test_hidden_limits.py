@@ -183,6 +183,15 @@ def test_a_reserved_request_that_does_not_leave_takes_nothing():
     assert pace.earliest(INVITE, 0.0) == 0.0
 
 
+def test_requests_of_an_adaptive_pace_that_do_not_leave_leave_no_trace():
+    pace = PaceController()
+    for _ in range(50):
+        pace.reserved(INVITE, 0.0)
+        assert pace.earliest(INVITE, 0.0) > 0.0
+        pace.withdrawn(INVITE, 0.0, left=False)
+    assert pace.earliest(INVITE, 0.0) <= 0.0
+
+
 def test_an_adaptive_rate_hands_out_no_more_during_a_stall_than_it_allows():
     pace, handed_out = PaceController(), 0
     for step in range(500):  # nothing leaves for five seconds

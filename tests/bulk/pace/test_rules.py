@@ -40,6 +40,16 @@ def test_a_group_has_a_rate_of_its_own_when_it_is_throttled_often_and_others_are
     assert groups.made is own
 
 
+def test_of_many_throttled_groups_eight_have_a_rate_of_their_own():
+    groups = GroupRates()
+    answers(groups, "T", group="first")
+    for _ in range(200):
+        groups.passed("other", 0.0, 0.0)
+    own = [answers(groups, "TTTT", group=f"g{number}") for number in range(9)]
+    assert own == [True] * 8 + [False]
+    assert groups.throttled("g0", 0.0, 0.0, 0.0)
+
+
 def test_what_others_had_in_an_earlier_watch_does_not_count():
     groups = GroupRates()
     answers(groups, "T", group="h")

@@ -178,7 +178,10 @@ def test_a_large_file_is_not_rewritten_but_overwritten_and_its_log_is_emptied(ke
     assert (folder / "inbox-wal").stat().st_size == 0
 
 
-def test_the_last_close_erases_too(folder, stepped):
+def test_the_last_close_erases_too(folder, stepped, monkeypatch):
+    rewrites = []
+    real = Database.rewrite
+    monkeypatch.setattr(Database, "rewrite", lambda self: rewrites.append(self) or real(self))
     rng = random.Random(5)
     store = InboxStore(folder / "inbox", retention=RETENTION, lease=30.0, clock=stepped)
     store.open()
@@ -186,7 +189,12 @@ def test_the_last_close_erases_too(folder, stepped):
         handled(store, rng, step * 50, 50)
         stepped.seconds += RETENTION + MARGIN + PURGE_EVERY
         store.commit([])
+    before = len(rewrites)
+    store.open()
     store.close()
+    assert len(rewrites) == before
+    store.close()
+    assert len(rewrites) == before + 1
     assert people(folder) == remaining(folder / "inbox")
 
 

@@ -365,6 +365,37 @@ def test_a_suspect_that_is_given_back_stays_one_and_a_lost_one_cannot_begin(proc
     assert other.claim(1) == []
 
 
+def test_a_lease_of_the_dead_that_expires_while_a_suspect_is_on_trial_makes_one_that_waits(processes, clock):
+    died, other = processes
+    for number, conversation in enumerate("ab"):
+        died.accept(delivery(number, conversation))
+        died.claim(1)
+        clock.elapsed += 15.0
+    (suspect,) = other.claim(9)
+    other.begin(suspect)
+    clock.elapsed += 16.0
+    assert other.claim(9) == []
+    other.done(suspect, more=False)
+    (second,) = other.claim(9)
+    assert (second.number, second.crashes) == (2, 1)
+
+
+def test_looking_tells_that_nothing_is_due_while_this_process_still_handles_a_suspect(processes, clock):
+    """Its lease has expired, by a jump of the clock."""
+    died, other = processes
+    died.accept(delivery(1, "a"))
+    died.claim(1)
+    clock.elapsed += 30.0
+    (suspect,) = other.claim(1)
+    other.begin(suspect)
+    died.accept(delivery(2, "b"))
+    died.claim(1)
+    clock.elapsed += 100.0
+    held = [suspect.fence]
+    assert other.store.commit([partial(other.store.claim, 9, held)]) == [[]]
+    assert other.store.availability(held) == (False, None)
+
+
 def test_a_suspect_behind_an_event_that_is_replayed_is_claimed_in_its_turn(processes, clock):
     died, other = processes
     died.accept(delivery(1))

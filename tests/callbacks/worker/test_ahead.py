@@ -158,6 +158,30 @@ async def test_nothing_goes_ahead_under_a_lease_that_may_be_lost(loss):
         sink.lost = False
 
 
+async def test_under_a_lease_a_conversation_goes_on_while_results_are_recorded_and_again_after_that():
+    clock = EmulatedClock()
+    sink, log, gates = Slow(clock, lease=30.0), [], [anyio.Event() for _ in range(3)]
+
+    async def handler(event):
+        log.append(event.body)
+        await gates[int(event.body)].wait()
+
+    for number in range(3):
+        await sink.accept(text(number))
+    async with running(sink, handler, clock, timeout=1000.0):
+        gates[0].set()
+        await until(lambda: log == ["0", "1"])
+        assert len(sink.events) == 3
+        sink.gate.set()
+        await until(lambda: len(sink.events) == 2)
+        sink.gate = anyio.Event()
+        gates[1].set()
+        await until(lambda: log == ["0", "1", "2"])
+        assert len(sink.events) == 2
+        for gate in (gates[2], sink.gate):
+            gate.set()
+
+
 async def test_stopping_records_what_was_handled_and_gives_back_the_rest(clock):
     sink, log = Slow(clock), []
 

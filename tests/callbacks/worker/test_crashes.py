@@ -130,6 +130,21 @@ async def test_only_what_died_alone_is_buried_and_the_next_one_goes_on(inbox, pa
     assert sum(isinstance(fact, Handled) for fact in results) == 2
 
 
+async def test_the_last_time_before_it_is_buried_a_suspect_is_begun_like_before(inbox, path, clock):
+    facts = []
+
+    async def handler(_event):
+        assert [fact.crashes for fact in facts if isinstance(fact, SuspectedOfCrash)] == [3]
+
+    async with inbox:
+        await accept(inbox, "a")
+        await dies(path, clock, 1)
+        for _ in range(2):
+            await dies(path, clock, 1, begun=True)
+        async with running(inbox, handler, clock, observers=Observers([facts.append])):
+            await until(lambda: any(isinstance(fact, Handled) for fact in facts))
+
+
 async def test_deaths_before_a_suspect_has_begun_bury_nothing(inbox, path, clock):
     log = []
     async with inbox:

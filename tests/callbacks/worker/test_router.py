@@ -5,11 +5,12 @@ from functools import partial
 import pytest
 from hypothesis import given, strategies as st
 
+from helpers.workers import NOON
 from rbim import InvalidRequest
 from rbim.callbacks.events.enums import ConvType
 from rbim.callbacks.events.types import At, Event, Message, Notification, Picture, TeamKick, TeamQuit, Text, UnknownEvent
 from rbim.callbacks.worker.backoff import Backoff
-from rbim.callbacks.worker.router import Router
+from rbim.callbacks.worker.router import HandlerContext, Router
 
 
 def found(router, event):
@@ -42,6 +43,13 @@ def test_all_events_are_events():
     router.on(TeamKick)(lambda _event: "kicked")
     assert found(router, TeamQuit()) == found(router, UnknownEvent()) == found(router, Text()) == "any"
     assert found(router, TeamKick()) == "kicked"
+
+
+def test_a_context_can_be_a_key_of_a_dictionary_though_its_document_cannot():
+    facts = {"key": "k", "attempt": 1, "received": NOON, "replays": 0, "number": 7, "app_id": "app", "resource": None}
+    one, same = (HandlerContext(**facts, body=b"{}", document={"a": []}) for _ in range(2))
+    other = HandlerContext(**facts, document={"b": []})
+    assert {one: 1, other: 2}[same] == 1
 
 
 def test_without_a_fallback_the_router_says_how_to_add_one():

@@ -1,6 +1,7 @@
 """Handling: order, failures, time-outs, the end of a worker, and a thread of its own."""
 
 import asyncio
+import gc
 import json
 import logging
 import threading
@@ -241,6 +242,20 @@ async def test_a_thousand_events_of_fifty_conversations(inbox, clock):
     assert all(Counter(numbers) == Counter(range(20)) for numbers in log.values())
     if isinstance(inbox, MemorySink):  # which accepts in the order of asking
         assert all(numbers == list(range(20)) for numbers in log.values())
+
+
+async def test_a_worker_keeps_nothing_of_what_it_has_handled(clock):
+    def scopes():
+        return sum(type(each) is anyio.CancelScope for each in gc.get_objects())
+
+    sink, log = MemorySink(clock=clock), []
+    for number in range(200):
+        await sink.accept(text(number))
+    before = scopes()
+    async with running(sink, log.append, clock):
+        await until(lambda: not sink.events)
+        assert scopes() < before + 30  # a worker that waits has about ten
+    assert len(log) == 200
 
 
 async def test_after_32_events_others_have_their_turn(clock):
