@@ -239,12 +239,9 @@ def _connected(path: Path, timeout: float) -> sqlite3.Connection | None:
     connection = sqlite3.connect(path, timeout=timeout, isolation_level=None, check_same_thread=False)
     try:
         connection.execute("BEGIN EXCLUSIVE")
-    except sqlite3.OperationalError as error:
+    except BaseException as error:
         connection.close()
-        if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
+        if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
             return None
-        raise
-    except BaseException:
-        connection.close()
         raise
     return connection

@@ -126,6 +126,19 @@ async def test_a_job_whose_input_was_not_read_to_its_end(tmp_path):
     assert read_report(journal).accounts.total == 30 + 1
 
 
+async def test_an_erasure_that_cannot_be_noted_is_an_error_and_can_be_repeated(tmp_path):
+    journal, _ = await finished(tmp_path, rows=30)
+    with closing(sqlite3.connect(journal)) as plain, plain:
+        plain.execute("CREATE TRIGGER full BEFORE UPDATE OF erased ON job BEGIN SELECT RAISE(ABORT, 'disk full'); END")
+    with pytest.raises(InvalidRequest, match="disk full"):
+        forget_job(journal)
+    with closing(sqlite3.connect(journal)) as plain, plain:
+        plain.execute("DROP TRIGGER full")
+    assert read_report(journal).erased is None
+    at = forget_job(journal)
+    assert read_report(journal).erased == at
+
+
 async def test_a_job_that_runs_is_not_erased(tmp_path):
     journal, _ = await finished(tmp_path, rows=30)
     lock = JobLock(journal)

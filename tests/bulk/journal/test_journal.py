@@ -168,6 +168,21 @@ def test_rows_are_numbered_and_the_first_of_each_counts(rows):
         assert made.journal.counts() == dict.fromkeys(AccountState, 0) | {AccountState.WAITING: len(first)}
 
 
+@pytest.mark.parametrize("given", ["iterable", "async iterable"])
+async def test_an_invalid_row_is_told_with_its_place_in_the_whole_input(monkeypatch, given):
+    monkeypatch.setattr(loading, "BATCH", 3)
+    rows = [("g", f"a{number}") for number in range(8)]
+    rows[1] = rows[6] = ("g",)
+
+    async def later():
+        for row in rows:
+            yield row
+
+    found = [columns async for columns in loading.batches(rows if given == "iterable" else later())]
+    assert [len(columns.accounts) for columns in found] == [3, 3, 2]
+    assert [each.line for columns in found for each in columns.accounts if isinstance(each, BadRow)] == [2, 7]
+
+
 @pytest.mark.parametrize("limit", ["MAX_SENDER_GROUPS", "MAX_HELD"])
 def test_more_groups_and_rows_than_are_kept_in_memory(monkeypatch, limit):
     """What was written too early is put together: no request more than needed."""
