@@ -5,6 +5,7 @@ import sqlite3
 import subprocess
 import sys
 import tracemalloc
+from array import array
 from collections import Counter, deque
 from contextlib import closing, contextmanager
 from functools import partial
@@ -166,6 +167,16 @@ def test_rows_are_numbered_and_the_first_of_each_counts(rows):
         facts = made.journal.facts()
         assert (facts.input.rows, facts.input.bad, facts.input.duplicates) == (len(rows), rows.count(()), len(duplicates))
         assert made.journal.counts() == dict.fromkeys(AccountState, 0) | {AccountState.WAITING: len(first)}
+
+
+@pytest.mark.parametrize("few", [0, 3, 4, 100])
+def test_many_hashes_are_a_set_like_few(monkeypatch, few):
+    monkeypatch.setattr(duplicates, "FEW", few)
+    kept = duplicates.Candidates(array("q", [-7, 0, 5, 9]))
+    assert len(kept) == 4
+    assert [value for value in range(-10, 12) if value in kept] == [-7, 0, 5, 9]
+    assert kept.isdisjoint([-8, 1, 6, 10])
+    assert not any(kept.isdisjoint([-8, value]) for value in (-7, 0, 5, 9))
 
 
 @pytest.mark.parametrize("given", ["iterable", "async iterable"])

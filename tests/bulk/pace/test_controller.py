@@ -309,6 +309,17 @@ def test_not_adaptive_a_throttling_without_a_time_is_a_pause_of_a_second():
     assert (pace.rate, pace.concurrency(3.0)) == (None, 7)
 
 
+@pytest.mark.parametrize(("good", "halts"), [(0, True), (1, True), (2, False), (15, False)])
+def test_not_adaptive_a_pause_needs_half_of_the_last_answers_to_be_throttled(good, halts):
+    pace = PaceController(adaptive=False)
+    for _ in range(good + 1):
+        send(pace, 1.0)
+    for _ in range(good):
+        pace.answered(INVITE, 1.0, 0.0)
+    pace.throttled(INVITE, 1.0, 5.0)
+    assert (pace.state(1.0) == "halted") is halts
+
+
 def test_requests_in_flight_lower_the_rate_once():
     pace = PaceController()
     now = 0.0

@@ -160,14 +160,45 @@ def test_a_rate_that_is_not_used_stays():
 
 def test_the_third_throttled_answer_below_the_peak_begins_a_test():
     rate = known(100.0, 80.0)
-    now = 2.0
+    now, answers = 2.0, 0
     for share in (0.9, 0.9, 0.7):  # lowered, lowered again, tested
         passed = round(rate.rate)
         rate.rate = float(passed)
         now = pass_evenly(rate, now, 2, passed)
+        answers += 2 * passed + 1
         assert rate.throttled(now, now)
         assert rate.rate == pytest.approx(share * passed, rel=0.03)
         now += 1
+    assert rate._test._share == 3 / answers
+
+
+def test_after_four_peaks_each_lower_than_the_one_before_it_begins_a_test_too():
+    """As chance makes them, and no limit: none of the answers is below the peak."""
+    rate = known(100.0, 100.0)
+    now, answers = 2.0, 0
+    for number, share in enumerate((0.9, 0.9, 0.9, 0.9, 0.9, 0.7)):
+        passed = round((0.975 if number else 1.02) * rate._peak)  # the first peak is a higher one
+        rate.rate = float(passed)
+        now = pass_evenly(rate, now, 2, passed)
+        assert rate.throttled(now, now)
+        assert rate.rate == pytest.approx(share * passed, rel=0.03)
+        answers += (2 * passed + 1) * (number > 0)
+        now += 1
+    assert rate._test._share == 5 / answers
+
+
+def test_what_was_forgiven_is_no_evidence_any_more():
+    rate = AdaptiveRate()
+    rate.rate = 1000.0
+    rate.left(0.0)
+    now = pass_evenly(rate, 3.0, 1, 1000)
+    while rate.rate == 1000.0:
+        rate.throttled(now, now)
+        now = pass_evenly(rate, now, 0.019, 1000)
+    rate.forgive(now)
+    assert rate.rate == 1000.0
+    rate.throttled(now, now)
+    assert rate.rate == 1000.0
 
 
 def test_after_an_outage_during_the_test_of_a_rate_that_knew_no_limit_it_is_half():
@@ -241,6 +272,25 @@ def test_after_outages_again_and_again_one_request_at_a_time_is_left():
     for number in range(10):
         concurrency.resumed(float(number))
     assert concurrency.limit == 1
+
+
+def batch(concurrency, now, latency):
+    """Let answers come after a latency until the limit has been judged; return the time."""
+    concurrency.sent(concurrency.limit)
+    for _ in range(max(20, concurrency.limit)):
+        concurrency.answered(now, latency)
+    return now + 10.0
+
+
+@pytest.mark.parametrize(("then", "slower"), [(0.25, True), (0.23, False)])
+def test_a_latency_that_stays_at_half_the_limit_is_a_slower_platform_and_one_that_falls_a_queue(then, slower):
+    concurrency, now = AdaptiveConcurrency(100), 10.0
+    now = batch(concurrency, now, 0.1)
+    assert concurrency.limit == 20
+    now = batch(concurrency, now, 0.3)  # more than twice as long
+    assert concurrency.limit == 10
+    batch(concurrency, now, then)  # at eight tenths of it or less, requests had queued
+    assert (concurrency.limit >= 20) is slower
 
 
 def test_answers_to_what_was_sent_since_the_limit_changed_count():

@@ -77,6 +77,39 @@ def test_a_rate_of_a_group_holds_it_back_and_says_so():
     assert groups.earliest("other", 0.0) == groups.earliest(None, 0.0) == -inf
 
 
+def test_the_rate_of_a_group_grows_again_when_its_requests_pass():
+    groups = GroupRates()
+    assert answers(groups, "TTTT", others=10)
+    rate = groups._lanes["g"].rate
+    before, now = rate.rate, 1.0
+    for _ in range(5):
+        now = max(now, groups.earliest("g", now))
+        groups.reserved("g", now)
+        groups.left("g", now)
+        groups.passed("g", now, now)
+    assert rate.rate > 2 * before
+
+
+@pytest.mark.parametrize(("bad", "own"), [(4, True), (5, True), (6, False)])
+def test_where_others_are_throttled_too_it_is_a_quarter_of_their_answers_at_most(bad, own):
+    """Of the twenty answers of another watched group; fewer than ten were of groups that are not watched."""
+    groups = GroupRates()
+    for number in range(20):
+        if number < bad:
+            assert not groups.throttled("h", 0.0, 0.0, 0.0)
+        else:
+            groups.passed("h", 0.0, 0.0)
+    assert answers(groups, "TTTT") is own
+
+
+def test_what_a_group_with_a_rate_of_its_own_had_does_not_count_for_the_others():
+    groups = GroupRates()
+    answers(groups, "TTTT" + 16 * "p", group="o")  # a fifth is throttled
+    assert answers(groups, "TTpTTpTT")
+    answers(groups, "TTT", group="o")  # by now seven of 23
+    assert not answers(groups, "TTTT", group="h")
+
+
 @pytest.mark.parametrize("low", [0.0, 80.0])
 def test_the_rate_of_a_group_begins_below_what_passed(low):
     rate = AdaptiveRate.between(low, 100.0, 7.0)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from contextlib import asynccontextmanager
 
 import anyio
@@ -10,8 +11,10 @@ import pytest
 from helpers.waiting import until
 from helpers.workers import moment, router_of, text
 from rbim.callbacks.inbox.memory import MemorySink
+from rbim.callbacks.worker import conversation, worker as worker_module
 from rbim.callbacks.worker.backoff import Backoff
 from rbim.callbacks.worker.worker import Worker
+from rbim.clock import SystemClock
 from rbim.emulator.clock import EmulatedClock
 
 
@@ -217,6 +220,30 @@ async def test_a_cancelled_run_records_what_was_handled(clock):
         tasks.cancel_scope.cancel()
         sink.gate.set()
     assert [event.body for event in sink.events] == ["2", "3", "4"]
+
+
+async def test_what_was_handled_before_a_function_that_does_not_end_is_recorded(monkeypatch):
+    for module in (worker_module, conversation):
+        monkeypatch.setattr(module, "GRACE", 0.05)
+    monkeypatch.setattr(worker_module, "ABANDON_AFTER", 0.05)
+    sink, over, began = Slow(SystemClock()), threading.Event(), anyio.Event()
+    sink.gate.set()
+    sink.hangs = ["done"]  # while the next event is handled
+
+    def handler(event):
+        if event.body == "1":
+            anyio.from_thread.run_sync(began.set)
+            over.wait(10)
+
+    for number in range(3):
+        await sink.accept(text(number))
+    worker = Worker(sink, router_of(handler), drain=0.01, budget=2.0)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(worker.run)
+        await began.wait()
+        worker.stop()
+    over.set()
+    assert [event.body for event in sink.events] == ["1", "2"]
 
 
 async def handled_though(clock, method, monkeypatch, stray=None):
