@@ -86,9 +86,11 @@ async def test_an_inbox_is_used_inside_its_context(path):
         with pytest.raises(RuntimeError, match="inside `async with inbox`"):
             await use()
     assert not path.exists()
+    shown = repr(inbox)
     for number in range(2):
         async with inbox as entered:
             assert entered is inbox
+            assert repr(inbox) == shown
             with pytest.raises(RuntimeError, match="entered already"):
                 await inbox.__aenter__()
             assert await inbox.accept(delivery(number))

@@ -603,6 +603,9 @@ def test_purging_goes_in_steps_and_looks_once_a_minute(run, rows, clock, monkeyp
 
 def test_a_replay_of_events_that_are_gone_by_now_is_over(run):
     assert run.replay(ALL, after=3, last=9) == (9, 0)
+    for number in range(3):
+        run.accept(delivery(number))
+    assert run.replay(ALL, after=3, last=9) == (9, 0)
 
 
 def replay(kept, wish=ALL):
@@ -900,7 +903,7 @@ def test_a_read_that_meets_a_lock_is_made_again(kept, monkeypatch):
 
 
 def test_listeners_hear_of_news_only(kept, run):
-    heard = []
+    heard, claims = [], []
 
     def listener():
         heard.append(None)
@@ -912,7 +915,11 @@ def test_listeners_hear_of_news_only(kept, run):
         (0, lambda: run.accept(delivery(1))),
         (0, lambda: run.accept(delivery(2))),  # the conversation can be claimed already
         (0, lambda: run.accept(unreadable())),
-        (0, lambda: run.renew(run.claim(1))),
+        (0, lambda: claims.extend(run.claim(1))),
+        (0, lambda: run.renew(claims)),
+        (1, lambda: run.done(claims[0], more=False)),  # the next one can be claimed
+        (0, lambda: claims.extend(run.claim(1))),
+        (0, lambda: run.done(claims[1], more=False)),
     ]:
         command()
         expected += news
