@@ -1,6 +1,8 @@
 """The signature of a delivery: sums that other programs worked out, forgeries, and whatever else may come instead of one."""
 
 import copy
+import hashlib
+import importlib.util
 import logging
 import pickle
 import subprocess
@@ -509,6 +511,17 @@ def test_a_python_that_has_no_md5_for_security_signs_too(monkeypatch):
     monkeypatch.setattr(signature, "md5", strict)
     assert signed() == expected
     assert isinstance(check(signed(), now=NOW), Verified)
+    monkeypatch.setattr(hashlib, "md5", strict)
+    spec = importlib.util.find_spec(signature.__name__)
+    spec.loader.exec_module(importlib.util.module_from_spec(spec))  # nor is it needed to import the module
+
+
+def test_a_body_may_be_of_a_subclass_of_bytes():
+    class Body(bytes):
+        pass
+
+    assert isinstance(check(signed(BODY), Body(BODY)), Verified)
+    assert_refused(check(signed(BODY), Body(BODY + b" ")), Reason.BODY_MISMATCH)
 
 
 @pytest.mark.parametrize("reason", Reason)

@@ -1,5 +1,6 @@
 """The journal of a job, used by itself: loading, planning, what an ended run has left, and the lock."""
 
+import io
 import os
 import sqlite3
 import subprocess
@@ -19,6 +20,7 @@ from hypothesis import given, settings, strategies as st
 
 from helpers.jobs import accounts
 from rbim import InvalidRequest
+from rbim.bulk.input.file import RowFile
 from rbim.bulk.input.rows import BadRow, Columns, Row
 from rbim.bulk.journal import duplicates, facts, loading, marks, packing
 from rbim.bulk.journal.facts import JobFacts
@@ -192,6 +194,15 @@ async def test_an_invalid_row_is_told_with_its_place_in_the_whole_input(monkeypa
     found = [columns async for columns in loading.batches(rows if given == "iterable" else later())]
     assert [len(columns.accounts) for columns in found] == [3, 3, 2]
     assert [each.line for columns in found for each in columns.accounts if isinstance(each, BadRow)] == [2, 7]
+
+
+@pytest.mark.parametrize("threads", [True, False])
+async def test_a_file_is_read_in_batches_in_a_thread_or_without_one(monkeypatch, threads):
+    monkeypatch.setattr(loading, "BATCH", 3)
+    accounts = [f"a{number}" for number in range(8)]
+    file = RowFile(io.BytesIO("".join(["group,account\n", *(f"g,{each}\n" for each in accounts)]).encode()))
+    found = [columns.accounts async for columns in loading.batches(file, threads=threads)]
+    assert [list(each) for each in found] == [accounts[:3], accounts[3:6], accounts[6:]]
 
 
 @pytest.mark.parametrize("limit", ["MAX_SENDER_GROUPS", "MAX_HELD"])
