@@ -5,7 +5,18 @@ from random import Random
 import pytest
 from attrs import evolve
 
-from rbim import ApiError, Dialect, InvalidRequest, InviteJoinGroup, NotFound, NotSent, Retry, Throttled, Unanswered
+from rbim import (
+    ApiError,
+    Dialect,
+    InvalidRequest,
+    InviteJoinGroup,
+    JoinGroup,
+    NotFound,
+    NotSent,
+    Retry,
+    Throttled,
+    Unanswered,
+)
 from rbim.bulk.failure_policy import Decision, Signal, Step, failed, judge
 from rbim.bulk.states import RequestState
 from rbim.bulk.stop_rules import GO_ON, FailureLimit, StopRules
@@ -240,6 +251,28 @@ def test_what_was_lost_or_throttled_says_nothing_of_its_group():
             assert run.end(error) == GO_ON
 
 
+def test_a_refusal_after_which_a_request_is_divided_says_nothing_of_its_group_yet():
+    run = Requests()
+    for _ in range(5):
+        chunk = run.chunk()
+        decision = judge(WORK.make(chunk), chunk, NO_ROOM, retry=ONCE, dialect=DIALECT)
+        assert decision.step is Step.SPLIT
+        assert run.rules.ended(chunk, decision, run.now, 0.0) == GO_ON
+    assert not run.rules.is_closed("g")
+
+
+def test_a_throttled_request_that_must_not_be_repeated_says_nothing_of_its_group():
+    """Its account has failed, though the platform did not look at the group."""
+    run = Requests(limit=1.0)
+    for _ in range(20):
+        run.end(group="other")
+        chunk = run.chunk(size=1)
+        slower = Throttled("slower", code="999125")
+        decision = judge(JoinGroup(group_id="g"), chunk, slower, retry=ONCE, dialect=DIALECT)
+        assert decision.final
+        assert run.rules.ended(chunk, decision, run.now, 0.0) == GO_ON
+
+
 def test_groups_that_are_gone_do_not_end_a_job_whose_others_are_fine():
     """40 of 100 groups are gone; 10 requests of each group are in flight at a time."""
     run = Requests()
@@ -408,6 +441,18 @@ def test_a_process_that_sleeps_is_not_kept_waiting():
         why, _ = run.until(NotSent("refused"), every=1.0)
         assert why == "no progress"
         assert 120.0 < run.now - run.began - 3600.0 < 145.0
+
+
+def test_silence_after_a_sleep_is_measured_from_its_end():
+    run = Requests(limit=1.0)
+    run.end()
+    run.wait(20.0)
+    run.now += 3600.0
+    woke = run.now
+    assert run.end(Unanswered("reset"), elapsed=3600.5).stop is None
+    why, _ = run.until(Unanswered("reset"), every=1.0, elapsed=0.5)
+    assert why == "no answer"
+    assert 119.0 < run.now - woke < 125.0
 
 
 def test_the_cause_is_that_of_the_last_trouble():

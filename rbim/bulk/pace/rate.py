@@ -318,7 +318,6 @@ class AdaptiveRate:
             self._before, self._test = None, None
             self._confirmed = True
             self._last.clear()
-            self._throttled.clear()
 
     def _remember(self, now: float) -> None:
         """Keep the rate before the lowerings of the last seconds."""

@@ -172,33 +172,28 @@ def test_the_third_throttled_answer_below_the_peak_begins_a_test():
     assert rate._test._share == 3 / answers
 
 
-def test_after_four_peaks_each_lower_than_the_one_before_it_begins_a_test_too():
-    """As chance makes them, and no limit: none of the answers is below the peak."""
-    rate = known(100.0, 100.0)
-    now, answers = 2.0, 0
-    for number, share in enumerate((0.9, 0.9, 0.9, 0.9, 0.9, 0.7)):
-        passed = round((0.975 if number else 1.02) * rate._peak)  # the first peak is a higher one
+@pytest.mark.parametrize("tested", [False, True])
+def test_after_four_peaks_each_lower_than_the_one_before_it_begins_a_test_too(tested):
+    """As chance makes them, and no limit: none of the answers is below the peak. Those since the last test count."""
+    peaks = [0.975, 0.975, 0.975, 0.975, 0.975]
+    if tested:
+        rate, now, answers = under_test(100.0, 80, 10.0), 12.0, 0
+        while rate._test is not None:  # a limit is found
+            rate.passed(now, now)
+            now, answers = now + 0.1, answers + 1
+        now += 2.0
+    else:
+        rate, now, answers = known(100.0, 100.0), 2.0, 0
+        peaks.insert(0, 1.02)
+    for number, peak in enumerate(peaks, 1):
+        passed = round(peak * rate._peak)
         rate.rate = float(passed)
         now = pass_evenly(rate, now, 2, passed)
         assert rate.throttled(now, now)
-        assert rate.rate == pytest.approx(share * passed, rel=0.03)
-        answers += (2 * passed + 1) * (number > 0)
+        assert rate.rate == pytest.approx((0.7 if number == len(peaks) else 0.9) * passed, rel=0.03)
+        answers += (2 * passed + 1) * (peak < 1)
         now += 1
     assert rate._test._share == 5 / answers
-
-
-def test_what_was_forgiven_is_no_evidence_any_more():
-    rate = AdaptiveRate()
-    rate.rate = 1000.0
-    rate.left(0.0)
-    now = pass_evenly(rate, 3.0, 1, 1000)
-    while rate.rate == 1000.0:
-        rate.throttled(now, now)
-        now = pass_evenly(rate, now, 0.019, 1000)
-    rate.forgive(now)
-    assert rate.rate == 1000.0
-    rate.throttled(now, now)
-    assert rate.rate == 1000.0
 
 
 def test_after_an_outage_during_the_test_of_a_rate_that_knew_no_limit_it_is_half():
