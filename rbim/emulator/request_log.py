@@ -63,8 +63,8 @@ class RequestLog:
     records: list[RecordedRequest] = field(factory=list[RecordedRequest])
     limit: int | None = None
     _count: int = 0
-    _clears: int = field(default=0, eq=False)
     _seen: Counter[Operation[Any]] = field(factory=Counter["Operation[Any]"])
+    _clears: int = field(default=0, init=False, eq=False, repr=False)
 
     def __iter__(self) -> Iterator[RecordedRequest]:
         return iter(self.records)

@@ -1,4 +1,4 @@
-"""Local pages in a browser: of the emulator, of a running job, and of the callback server.
+"""Local pages in a browser: of the emulator, a running job, and the callback server.
 
 A page shows what a process does, while it does it, to the person in front of this machine. It needs no build step, loads
 nothing from elsewhere, and costs nothing while no one watches.

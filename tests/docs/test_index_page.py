@@ -40,7 +40,7 @@ def test_with_the_address_of_the_repository_every_link_is_absolute_and_leads_to_
     for target in there:
         kind, path = re.fullmatch(rf"{URL}/(blob|raw)/v1\.2\.3/([^#]+)(?:#.*)?", target).groups()
         assert (ROOT / path).exists()
-        assert (kind == "raw") is path.endswith(".svg")
+        assert (kind == "raw") is path.endswith((".svg", ".png"))
 
 
 def test_without_it_the_words_stay_and_nothing_is_relative(index_page):
