@@ -7,7 +7,7 @@ then asks the control interface for what it shows of them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from rbim.emulator.clock import EmulatedClock
 from rbim.emulator.exchanges import ExchangeLog
@@ -162,7 +162,7 @@ def _short(value: object) -> str:
         whole: Any = value
         return whole if len(whole) <= LONGEST else f"{whole[:LONGEST]}…"
     if isinstance(value, tuple):
-        several: tuple[object, ...] = value
+        several = cast("tuple[object, ...]", value)
         more = f" … ({len(several)})" if len(several) > FEW else ""
         return ", ".join(_short(each) for each in several[:FEW]) + more
     text = str(value)

@@ -8,7 +8,6 @@ from typing import Any
 import attrs
 from attrs import field, frozen
 
-import rbim.emulator.server.view_commands  # noqa: F401  # its commands are listed before these
 from rbim._support import json
 from rbim._support.local_server import is_loopback_url
 from rbim.callbacks.events.enums import ClientType, MsgType, Notice
@@ -17,7 +16,8 @@ from rbim.emulator.copies.targets import split_url
 from rbim.emulator.faults.copies import COPY_KINDS, CopyFault, CopyFaults, copy_faults_from
 from rbim.emulator.messaging import Mode
 from rbim.emulator.server.answers import CopyTarget, MessageSent
-from rbim.emulator.server.commands import COMMANDS, CommandError, ControlContext, command, one, plan, replace
+from rbim.emulator.server.commands import CommandError, ControlContext, command, one, plan, replace
+from rbim.emulator.server.view_commands import COMMANDS
 from rbim.operations.base import described
 
 __all__ = ["COMMANDS"]  # complete after this module is imported

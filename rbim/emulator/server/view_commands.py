@@ -8,13 +8,13 @@ from __future__ import annotations
 from base64 import b64encode
 from collections import Counter
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from attrs import field, frozen
 
 from rbim.emulator.clock import EmulatedClock
 from rbim.emulator.platform.rules import DependsOnDialect
-from rbim.emulator.server.commands import CommandError, ControlContext, command
+from rbim.emulator.server.commands import COMMANDS, CommandError, ControlContext, command
 from rbim.emulator.server.curl import as_curl
 from rbim.emulator.server.view_answers import (
     AccountList,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from rbim.emulator.platform.state import Group, Task
     from rbim.emulator.request_log import RecordedRequest
 
-__all__ = ["MASK", "MOST", "without_token"]
+__all__ = ["COMMANDS", "MASK", "MOST", "without_token"]
 
 MOST = 200
 """Entries of a list."""
@@ -135,8 +135,8 @@ def _has(value: Any, secret: str) -> bool:  # JSON
     if isinstance(value, str):
         return secret in value
     if isinstance(value, dict):
-        return any(_has(each, secret) for each in value.values())
-    return isinstance(value, (list, tuple)) and any(_has(each, secret) for each in value)
+        return any(_has(each, secret) for each in cast("dict[str, Any]", value).values())
+    return isinstance(value, (list, tuple)) and any(_has(each, secret) for each in cast("list[Any]", value))
 
 
 def _hidden(value: Any, secret: str) -> Any:  # JSON
@@ -144,9 +144,9 @@ def _hidden(value: Any, secret: str) -> Any:  # JSON
     if isinstance(value, str):
         return value.replace(secret, MASK)
     if isinstance(value, dict):
-        return {name: _hidden(each, secret) for name, each in value.items()}
+        return {name: _hidden(each, secret) for name, each in cast("dict[str, Any]", value).items()}
     if isinstance(value, (list, tuple)):
-        return [_hidden(each, secret) for each in value]
+        return [_hidden(each, secret) for each in cast("list[Any]", value)]
     return value
 
 
