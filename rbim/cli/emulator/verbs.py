@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from rbim.emulator.server.commands import Command
 
-__all__ = ["add_verbs"]
+__all__ = ["add_verbs", "help_of", "save"]
 
 URL_HELP = (
     "The address of the emulator, or of its control port (default: RBIM_EMULATOR_URL, then RBIM_BASE_URL or the profile, "

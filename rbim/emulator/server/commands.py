@@ -36,6 +36,7 @@ __all__ = [
     "DeferredAnswer",
     "Outages",
     "command",
+    "one",
     "plan",
     "replace",
 ]
