@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.commands import commands
+from helpers.commands import leaves
 from helpers.pages import blocks_of
 from helpers.paths import ROOT
 from helpers.serving import served
@@ -122,8 +122,7 @@ def test_the_tree_is_that_of_the_code():
         first, *others = re.findall(r"`(?:rbim )?([a-z -]+)`", cell)
         above = first.rpartition(" ")[0]
         told |= {first, *(f"{above} {other}".strip() for other in others)}
-    every = commands()
-    assert told == {command for command in every if not any(other.startswith(f"{command} ") for other in every)}
+    assert told == set(leaves())
 
 
 def test_the_flags_of_every_command_are_named():

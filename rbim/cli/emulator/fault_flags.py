@@ -30,9 +30,8 @@ WORDS = {"true": True, "false": False, "null": None}
 def fault_parameters(fault: type[Any]) -> list[inspect.Parameter]:
     """Return the parameters: the kind, the fields of every kind, and those that select."""
     kinds = _kinds(fault)
-    choice = Annotated[
-        cast("Any", Literal)[tuple(kinds)], Parameter(help="The kind of the fault.", show_default=False, negative=())
-    ]
+    flag = Parameter(help="The kind of the fault.", show_default=False, negative=())
+    choice = cast("Any", Annotated)[cast("Any", Literal)[tuple(kinds)], flag]
     found = [inspect.Parameter(KIND, inspect.Parameter.POSITIONAL_ONLY, annotation=choice)]
     for name in dict.fromkeys(each.name for kind in kinds.values() for each in attrs.fields(kind)):
         of = {word: attrs.fields_dict(kind)[name] for word, kind in kinds.items() if name in attrs.fields_dict(kind)}

@@ -63,8 +63,8 @@ def _table(rows: list[Row], empty: str = "none") -> None:
 def _cell(value: Any) -> str:  # JSON
     if value is None or value in ("", []):
         return "-"
-    if isinstance(value, list) and all(isinstance(each, (str, int)) for each in cast("list[Any]", value)):
-        return printable(", ".join(map(str, cast("list[Any]", value))))
+    if isinstance(value, list) and all(isinstance(each, (str, int)) for each in cast("Any", value)):
+        return printable(", ".join(map(str, cast("Any", value))))
     return printable(value if isinstance(value, str) else json_line(value))
 
 

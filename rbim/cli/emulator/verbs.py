@@ -189,7 +189,7 @@ def _parameters(command: Command, takes: list[str]) -> list[inspect.Parameter]:
                 negative=None if kind is bool else (),
                 validator=Number(gte=0) if kind is float else (),
             )
-            annotation = Annotated[kind if default is inspect.Parameter.empty else kind | None, flag]
+            annotation = cast("Any", Annotated)[kind if default is inspect.Parameter.empty else kind | None, flag]
             found.append(
                 inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
             )
@@ -204,7 +204,7 @@ def _positional(name: str, kind: Any, text: str, default: Any) -> inspect.Parame
         validator=Number(gte=0) if kind is float else (),
         allow_leading_hyphen=kind is FileName,  # standard input
     )
-    annotation = Annotated[kind if default is inspect.Parameter.empty else kind | None, flag]
+    annotation = cast("Any", Annotated)[kind if default is inspect.Parameter.empty else kind | None, flag]
     return inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY, default=default, annotation=annotation)
 
 
@@ -237,7 +237,7 @@ def _body(command: Command, given: dict[str, Any]) -> Any:  # JSON; None without
 
 def _single(value: Any) -> Any:
     """Return the only entry of a list: a message to one account, or to a group."""
-    return value[0] if isinstance(value, list) and len(cast("list[Any]", value)) == 1 else value
+    return value[0] if isinstance(value, list) and len(cast("Any", value)) == 1 else value
 
 
 def _file(name: str) -> Any:  # JSON
