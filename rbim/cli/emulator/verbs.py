@@ -210,14 +210,14 @@ def _positional(name: str, kind: Any, text: str, default: Any) -> inspect.Parame
 
 def _flag_type(kind: Any) -> Any:  # type expressions
     """Return the type of a flag for the type of a field."""
-    arms = [each for each in get_args(kind) if each is not type(None)] if _is_union(kind) else [kind]
+    arms: list[Any] = [each for each in get_args(kind) if each is not type(None)] if _is_union(kind) else [kind]
     several = next((arm for arm in arms if get_origin(arm) is tuple), None)
     if several is not None:
         return list[_flag_type(get_args(several)[0])]  # type: ignore[misc]  # made from the field's type
-    (one,) = arms
+    one = arms[0]
     if isinstance(one, type) and issubclass(one, str) and one is not str:
         return cast("Any", Literal)[tuple(str(each.value) for each in cast("Any", one))]
-    return one
+    return cast("Any", one)
 
 
 def _is_union(kind: Any) -> bool:  # a type expression
@@ -237,7 +237,10 @@ def _body(command: Command, given: dict[str, Any]) -> Any:  # JSON; None without
 
 def _single(value: Any) -> Any:
     """Return the only entry of a list: a message to one account, or to a group."""
-    return value[0] if isinstance(value, list) and len(cast("Any", value)) == 1 else value
+    if not isinstance(value, list):
+        return value
+    entries = cast("Any", value)
+    return entries[0] if len(entries) == 1 else entries
 
 
 def _file(name: str) -> Any:  # JSON

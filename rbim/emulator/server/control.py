@@ -253,6 +253,11 @@ def _text_or_texts(value: object, _: object) -> str | tuple[str, ...]:
     return value if isinstance(value, str) else _texts(cast("object", value), _)
 
 
+def _is_literal(kind: Any) -> bool:  # a type expression
+    origin: Any = get_origin(kind)
+    return origin is Literal
+
+
 def _choice(value: object, kind: Any) -> Any:  # a Literal of texts, or an enum of them
     choices = get_args(kind) or tuple(kind)
     if value not in choices:

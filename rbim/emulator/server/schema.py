@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence, Set as AbstractSet
 from datetime import date, datetime
 from enum import Enum, IntEnum
 from functools import partial
-from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 import attrs
 
@@ -50,7 +50,7 @@ PLAIN: Mapping[Any, Schema] = {
     NoCallPolicy: {"type": "string", "description": "A no-call policy as on the wire."},
 }
 WHOLE = (RecordedRequest, DeliveryAttempt)  # logs: every field is always there, but those that ABSENT names
-ABSENT = {RecordedRequest: ("operation",)}
+ABSENT: Mapping[Any, tuple[str, ...]] = {RecordedRequest: ("operation",)}
 PLANS: Mapping[Any, tuple[type[Any], Mapping[str, type[Any]]]] = {
     Faults: (Fault, KINDS),
     CopyFaults: (CopyFault, COPY_KINDS),
@@ -253,7 +253,7 @@ def _logged(kind: Any) -> Schema:  # a type expression
                 schemas.append(each)
         return schemas[0] if len(schemas) == 1 else _any_of(schemas)
     if isinstance(origin, type) and issubclass(origin, tuple):
-        return {"type": "array", "items": _logged(cast("Any", arguments[0]))}
+        return {"type": "array", "items": _logged(arguments[0])}
     if isinstance(kind, type) and issubclass(kind, Enum):
         return _enum(kind)
     return dict(PLAIN[kind]) if kind in (bool, int, type(None)) else {"type": "string"}
