@@ -56,14 +56,16 @@ def _linked(place: str) -> str:
 def _linked_in_chinese(place: str) -> str:
     """Return a link from the folder of Chinese pages: a page has the headings of the English one, in the same order.
 
-    A page that is there in English only is linked as it is.
+    A page that is there in English only, or a heading that is, is linked as it is.
     """
     page, _, anchor = place.partition("#")
     chinese = "docs/README.zh.md" if page == "README.md" else page.replace("docs/", "docs/zh/")
     if not (ROOT / chinese).is_file():
         return f"[{_headings(page)[0]}]({place.replace('docs/', '../')})"
-    headings = _headings(chinese)
-    heading = headings[[_slug(each) for each in _headings(page)].index(anchor)] if anchor else ""
+    headings, english = _headings(chinese), _headings(page)
+    if anchor and len(headings) != len(english):
+        return f"[{_linked(place).partition(']')[0][1:]}]({place.replace('docs/', '../')})"
+    heading = headings[[_slug(each) for each in english].index(anchor)] if anchor else ""
     title = "README" if page == "README.md" else headings[0]
     shown = f"{title}\uff1a{heading}" if heading else title
     target = page.removeprefix("docs/") + (f"#{_slug(heading)}" if heading else "")
