@@ -39,13 +39,17 @@ __all__ = ["SERVERS", "JetStreamInboxScenario"]
 SERVERS = "nats://h1,nats://h2,nats://h3"
 NAME = "copies"
 
-SITUATIONS = ("killing-message", "last-message")
+SITUATIONS = ("killing-message", "last-message", "lost-acknowledgements")
 """Situations of their own: one message kills the process that handles it, each time; the connections of workers break just
-before the last message comes, and are there again soon, so that servers have sent it to nobody.
+before the last message comes, and are there again soon, so that servers have sent it to no one; of a lone worker's writes
+many are made, and their acknowledgements are lost.
 """
 
 SPECIAL = 0.25
 """The share of the runs that meet one of them."""
+
+LOST = 0.2
+"""The share of acknowledgements that are lost."""
 
 SOON = 0.05
 """Seconds before the last message at which connections break."""
@@ -94,6 +98,9 @@ class JetStreamInboxScenario(InboxScenario):
         self.servers = network.Servers(world)
         if self.sizes.situation == "storm":
             self.servers.plan(self.sizes.fair_from, worst=self.sizes.odds, most=self.sizes.most)
+        elif self.sizes.situation == "lost-acknowledgements":
+            self.servers.odds["broker-ack-lost"] = LOST
+            self.servers.fair_from = self.sizes.span
         self.starts: dict[Process, float] = {}
 
     def draw(self) -> MachineSizes:
@@ -123,6 +130,8 @@ class JetStreamInboxScenario(InboxScenario):
             sizes.situation = situation
             self._draw_situation(sizes)
             sizes.receivers, sizes.workers, sizes.lease = 1, draw.choice([1, 2]), 3.0
+            if situation == "lost-acknowledgements":
+                sizes.workers, sizes.span, sizes.messages = 1, 60.0, 100
         return sizes
 
     def _plan_troubles(self) -> None:
@@ -140,6 +149,8 @@ class JetStreamInboxScenario(InboxScenario):
     @property
     def trouble(self) -> int:
         """Count the troubles so far after which an event may be handled again."""
+        if self.sizes.situation == "lost-acknowledgements":  # no worker may take over
+            return super().trouble
         happened = self.world.happened
         return super().trouble + sum(happened[name] for name in network.TROUBLES)
 

@@ -23,7 +23,7 @@ SEEDS = {
     "inbox": "1-20,33,53,56,85",
     "service": "1-20,71,110,200,228,240,415,925,985,1016",
     "jetstream_job": "1-8,13",
-    "jetstream_inbox": "1-3,5,6,9,84",
+    "jetstream_inbox": "1,2,4,6-8,10,84",
     "trio_inbox": "1-6",
 }
 """The seeds of every day: some, and every one that ever failed. Those of the inbox meet every situation."""
@@ -33,7 +33,7 @@ TRACED = {
     "inbox": "16,23,24,62",
     "service": "1-20,71,110,200,228,240,415,925,985,1016",
     "jetstream_job": "2,4",
-    "jetstream_inbox": "1,3",
+    "jetstream_inbox": "1,4",
     "trio_inbox": "2,3",
 }
 """Seeds whose traces are compared between processes.
