@@ -170,7 +170,7 @@ def test_the_page_of_a_killed_command_says_so_and_ends(held, group):
         job.popen.kill()
         _, streams = seen(events)
         held.door.holding = False
-        assert streams["end"] == [{"code": None}]
+        assert streams["end"] == [{"code": None, "report": False}]
         _until_closed(job.page.port)
 
 

@@ -93,12 +93,13 @@ class JobContent:
         elif "end" in document and not self.ended:
             self.finish(document["end"])
 
-    def finish(self, document: dict[str, Any]) -> None:
-        """Show the end of the command."""
+    def finish(self, document: Mapping[str, Any]) -> None:
+        """Show the end of the command, with its report if it has one (``report`` of the end says so)."""
         self.ended = True
-        if document.get("report") is not None:
-            self._reports.add(document.pop("report"))
-        self._end.add(document)
+        report: dict[str, Any] | None = document.get("report")
+        if report is not None:
+            self._reports.add(report)
+        self._end.add({**document, "report": report is not None})
 
     async def read_reports(self) -> None:
         """Read the report again and again, while someone watches and the job runs."""

@@ -98,7 +98,7 @@ const SMOOTHED = 4; // points over which outcomes per second are taken
 
 function counts() {
     const progress = levels?.progress;
-    if (ending?.report && report !== null) return reported(report);
+    if (ending?.report && report !== null) return reported(report); // otherwise the last progress is newer
     if (progress) return Object.fromEntries([["total", progress.total], ...STATES.map(([name]) => [name, progress[name]])]);
     return report === null ? null : reported(report);
 }
@@ -533,7 +533,7 @@ function begin() {
                     if (ending !== null) drawProgress();
                 },
             },
-            end: {onItems: items => items.length > 0 && finish({...items.at(-1), report: report !== null})},
+            end: {onItems: items => items.length > 0 && finish(items.at(-1))},
         },
     });
 
