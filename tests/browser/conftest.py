@@ -10,13 +10,16 @@ from rbim.emulator import Emulator
 from rbim.emulator.server.server import serve
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def anyio_backend():
-    """Playwright and the emulator's server run on asyncio; one loop for all tests, because the browser lives in it."""
+    """Playwright and the emulator's server run on asyncio; one loop for all tests here, because the browser lives in it.
+
+    It must end with this folder: while it is there, no other test of the process could run a loop of its own.
+    """
     return "asyncio"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 async def browser(anyio_backend):  # noqa: ARG001  # its loop
     if chromium.MISSING:
         pytest.skip(reason="needs chromium, of Debian's package of this name, and the extra browser")
