@@ -58,7 +58,7 @@ def _target(schema: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
 
 def _fields(schema: dict[str, Any]) -> str:
     rows = [
-        (code(name), _type(each), "yes" if name in schema["required"] else "", each.get("description", ""))
+        (code(name), _type(each), "yes" if name in schema["required"] else "", _meaning(each))
         for name, each in schema["properties"].items()
     ]
     return table(("field", "type", "always", "meaning"), rows)
@@ -71,10 +71,15 @@ def _kinds(kinds: list[dict[str, Any]]) -> str:
         own = {name: field for name, field in each["properties"].items() if name != "kind"}
         rows.append((code(kind), "", "", "", each["description"]))
         rows += [
-            ("", code(name), _type(field), "yes" if name in each["required"] else "", field.get("description", ""))
+            ("", code(name), _type(field), "yes" if name in each["required"] else "", _meaning(field))
             for name, field in own.items()
         ]
     return table(("kind", "field", "type", "always", "meaning"), rows)
+
+
+def _meaning(schema: dict[str, Any]) -> str:
+    """Return what a field means, with pipes escaped: a pipe would end the cell of the table."""
+    return str(schema.get("description", "")).replace("|", "\\|")
 
 
 def _type(schema: dict[str, Any]) -> str:
