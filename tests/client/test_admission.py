@@ -464,6 +464,7 @@ async def test_a_deadline_in_the_queue_is_exact(deadline):
         assert isinstance(error, DeadlineExceeded)
         assert error.outcome is Outcome.NOT_SENT
         assert stub.clock.elapsed == pytest.approx(deadline)
+        assert "needs up to" not in str(error)  # no attempt has ended yet
         tasks.cancel_scope.cancel()
 
 
@@ -564,6 +565,23 @@ async def test_a_call_that_failed_and_may_not_leave_again_says_why():
     assert isinstance(error.__cause__, NotSent)
     assert "attempt 1 failed" in str(error)
     assert len(error.attempts) == 1
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_call_that_failed_and_waits_again_in_vain_says_why():
+    stub, errors = Stub(NotSent, waits(100)), []
+
+    async def fail() -> None:
+        errors.append(await failing(client.tuned(deadline=5).send(READ)))
+
+    limits = Limits(concurrency=1)
+    async with client_over(stub, limits=limits, deadline=200, timeout=150) as client, create_task_group() as tasks:
+        tasks.start_soon(fail)
+        tasks.start_soon(client.send, READ)
+    (error,) = errors
+    assert isinstance(error, DeadlineExceeded)
+    assert isinstance(error.__cause__, NotSent)
+    assert "again" in str(error)
 
 
 async def test_the_outcome_of_an_earlier_attempt_is_not_forgotten_in_the_queue():
